@@ -1,0 +1,31 @@
+# Each target does its own set-up into .venv, once, and again only when pyproject.toml or constraints.txt changed.
+PYTHON ?= $(or $(shell command -v python3.11),$(shell command -v python3))
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: demo test lint clean
+.DELETE_ON_ERROR:
+
+demo: $(READY)
+	@$(BIN)/python examples/digits/demo.py
+
+test: $(READY) lint
+	$(BIN)/coverage run -m pytest tests/core
+	$(BIN)/coverage report
+	$(BIN)/python -m pytest tests --ignore=tests/core
+
+lint: $(READY)
+	$(BIN)/ruff check --quiet .
+	$(BIN)/ruff format --quiet --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+$(READY): pyproject.toml constraints.txt
+	@echo "setting up .venv (MindSpore alone is 800 MB: the first time takes minutes)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+		--editable '.[mindspore,postgres,examples,dev]'
+	@touch $@
+
+clean:
+	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage

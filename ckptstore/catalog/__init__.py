@@ -1,0 +1,1 @@
+"""The catalog's tables and queries: the only importer of SQLAlchemy."""

@@ -1,0 +1,160 @@
+"""Opens the catalog's database: SQLite or PostgreSQL, by URL."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+from platformdirs import user_data_path
+from sqlalchemy.pool import NullPool
+
+from ckptstore.errors import CatalogUnavailableError, UsageError
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Iterator
+
+_WAIT_SECONDS = 10
+_SECRET_KEYS = ("password", "sslpassword", "passfile")
+_WRITES = "ckptstore_writes"
+
+
+class Database:
+    """One catalog database. Transactions are opened here, by the use cases, and nowhere else."""
+
+    def __init__(self, url: sa.URL) -> None:
+        self.url = url
+        self.is_sqlite = url.get_backend_name() == "sqlite"
+        self._engine = _sqlite_engine(url) if self.is_sqlite else _postgres_engine(url)
+        os.register_at_fork(after_in_child=lambda: self._engine.dispose(close=False))
+
+    @property
+    def name(self) -> str:
+        """Where the catalog is, for messages: never with a password."""
+        return _shown(self.url)
+
+    @property
+    def file(self) -> Path | None:
+        """The SQLite file; None on PostgreSQL."""
+        return Path(self.url.database) if self.is_sqlite and self.url.database else None
+
+    @contextmanager
+    def read(self) -> Iterator[sa.Connection]:
+        """A transaction that sees one state of the catalog and changes nothing."""
+        with self._transaction(writes=False) as connection:
+            yield connection
+
+    @contextmanager
+    def write(self) -> Iterator[sa.Connection]:
+        """A transaction that is committed at the end of the block, or rolled back by an exception."""
+        with self._transaction(writes=True) as connection:
+            yield connection
+
+    @contextmanager
+    def _transaction(self, *, writes: bool) -> Iterator[sa.Connection]:
+        try:
+            with (
+                self._engine.connect().execution_options(**{_WRITES: writes}) as connection,
+                connection.begin(),
+            ):
+                yield connection
+        except sa.exc.IntegrityError:
+            raise
+        except sa.exc.DBAPIError as error:
+            raise self._unavailable(error) from error
+
+    def _unavailable(self, error: sa.exc.DBAPIError) -> CatalogUnavailableError:
+        said = str(error.orig).strip().splitlines()
+        reason = _without_secrets(said[0] if said else type(error).__name__, self.url)
+        if self.is_sqlite:
+            if "not a database" in reason:
+                return CatalogUnavailableError(f"{self.name} is not a catalog", "give the file of one, or a new name")
+            folder = Path(self.url.database or "").absolute().parent
+            if not folder.is_dir():
+                hint = f"there is no directory {folder}: create it, or give another --db"
+            else:
+                hint = f"check that {folder} can be written to, or give another --db"
+            return CatalogUnavailableError(f"cannot use the catalog {self.name} ({reason})", hint)
+        hint = "check that the server runs and that --db or CKPTSTORE_URL names it"
+        return CatalogUnavailableError(f"cannot reach the catalog {self.name} ({reason})", hint)
+
+
+def open_database(url: str | None) -> Database:
+    """Open the catalog that `url` names, else CKPTSTORE_URL, else the user's own SQLite file.
+
+    `url` is an SQLAlchemy URL (`sqlite:////data/catalog.db`, `postgresql://user@host/name`) or the path of an
+    SQLite file. Raises `UsageError` for a URL that cannot be meant. Nothing is connected to yet.
+    """
+    text = url or os.environ.get("CKPTSTORE_URL") or ""
+    if not text:
+        path = user_data_path("ckptstore", appauthor=False) / "catalog.db"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return Database(sa.URL.create("sqlite", database=str(path)))
+    if "://" not in text:
+        return Database(sa.URL.create("sqlite", database=str(Path(text).expanduser().absolute())))
+    return Database(_parse(text))
+
+
+def _parse(text: str) -> sa.URL:
+    hint = "use sqlite:////path/catalog.db or postgresql://user@host/name"
+    try:
+        url = sa.make_url(text)
+    except (sa.exc.ArgumentError, ValueError):
+        raise UsageError("the catalog's URL cannot be read", hint) from None
+    backend = url.get_backend_name()
+    if backend == "sqlite":
+        if not url.database or url.database == ":memory:":
+            raise UsageError("an SQLite catalog needs a file: other processes must see it", hint)
+        return url.set(drivername="sqlite")
+    if backend in ("postgresql", "postgres"):
+        return url.set(drivername="postgresql+psycopg")
+    raise UsageError(f"a catalog cannot be on {backend!r}", hint)
+
+
+def _sqlite_engine(url: sa.URL) -> sa.Engine:
+    engine = sa.create_engine(url, connect_args={"timeout": _WAIT_SECONDS})
+
+    @sa.event.listens_for(engine, "connect")
+    def _prepare(connection: sqlite3.Connection, _record: Any) -> None:
+        connection.isolation_level = None  # transactions are ours to begin, see _begin
+        connection.execute("PRAGMA synchronous=FULL")
+        connection.execute("PRAGMA foreign_keys=ON")
+
+    @sa.event.listens_for(engine, "begin")
+    def _begin(connection: sa.Connection) -> None:
+        # A transaction that reads first and writes later cannot be made to wait: it must take the lock at once.
+        writes = connection.get_execution_options().get(_WRITES, False)
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+    return engine
+
+
+def _postgres_engine(url: sa.URL) -> sa.Engine:
+    try:
+        return sa.create_engine(
+            url,
+            poolclass=NullPool,  # a thousand ranks must not hold a thousand idle connections
+            connect_args={"connect_timeout": _WAIT_SECONDS, "prepare_threshold": None},
+        )
+    except ModuleNotFoundError:
+        raise CatalogUnavailableError(
+            "no PostgreSQL driver is installed", "run: pip install 'ckptstore[postgres]'"
+        ) from None
+
+
+def _shown(url: sa.URL) -> str:
+    hidden = {key: "***" for key in url.query if key in _SECRET_KEYS}
+    return url.update_query_dict(hidden).render_as_string(hide_password=True)
+
+
+def _without_secrets(text: str, url: sa.URL) -> str:
+    secrets = [
+        str(url.password or ""),
+        *(str(value) for key, value in url.query.items() if key in _SECRET_KEYS),
+    ]
+    for secret in filter(None, secrets):
+        text = text.replace(secret, "***")
+    return text

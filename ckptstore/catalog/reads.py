@@ -1,0 +1,294 @@
+"""What is asked of the catalog. Each takes a connection inside a transaction; rows end here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+
+from ckptstore.catalog.tables import checkpoints, endings, launches, pins, resolutions, runs, saves, sources
+from ckptstore.core import replicas
+from ckptstore.core.model import Checkpoint, Content, FileState, Kind, Launch, Rule
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from datetime import datetime
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a rank of a launch saves, and the names of the breakpoints that were there before it began."""
+
+    launch: str
+    rank: int
+    directory: str
+    prefix: str
+    breakpoint_prefix: str
+    breakpoints_before: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Ending:
+    """The step that training ended at on a rank, as its callback saw it."""
+
+    launch: str
+    rank: int
+    global_step: int
+    optimizer_step: int | None
+
+
+@dataclass(frozen=True)
+class Tally:
+    """The files of one save that are there, counted: ranks that have a whole file, bytes in all."""
+
+    save_id: str
+    launch: str
+    kind: Kind
+    global_step: int
+    epoch: int | None
+    step_in_epoch: int | None
+    files: int
+    ranks: int
+    full_ranks: int
+    bytes: int
+    created_at: datetime
+
+
+def run_id(connection: sa.Connection, name: str) -> int | None:
+    """The id of the run of that name."""
+    return connection.execute(sa.select(runs.c.id).where(runs.c.name == name)).scalar()
+
+
+def run_names(connection: sa.Connection) -> list[str]:
+    """Every run, by name."""
+    return list(connection.execute(sa.select(runs.c.name).order_by(runs.c.name)).scalars())
+
+
+def launches_of(connection: sa.Connection, run: int) -> list[Launch]:
+    """The launches of a run, oldest first."""
+    query = _launch_query().where(launches.c.run_id == run).order_by(launches.c.launch_order)
+    return [_launch(row) for row in connection.execute(query)]
+
+
+def launch(connection: sa.Connection, launch_id: str) -> Launch | None:
+    """One launch, of whatever run."""
+    row = connection.execute(_launch_query().where(launches.c.id == launch_id)).one_or_none()
+    return None if row is None else _launch(row)
+
+
+def has_saved(connection: sa.Connection, launch_id: str, rank: int) -> bool:
+    """Whether a rank has registered anything in a launch."""
+    query = sa.select(checkpoints.c.id).join(saves).where(saves.c.launch_id == launch_id, checkpoints.c.rank == rank)
+    return connection.execute(query.limit(1)).first() is not None
+
+
+def first_saves(connection: sa.Connection, run: int) -> dict[str, int]:
+    """The step of the first save of each launch of a run that has one."""
+    query = (
+        sa.select(saves.c.launch_id, sa.func.min(saves.c.global_step))
+        .join(launches)
+        .where(launches.c.run_id == run)
+        .group_by(saves.c.launch_id)
+    )
+    return {row[0]: row[1] for row in connection.execute(query)}
+
+
+def newest_step(connection: sa.Connection, launch_id: str, *, below: int | None, at_most: int | None) -> int | None:
+    """The highest step that a launch has a save of, within the bounds (None: none)."""
+    query = sa.select(sa.func.max(saves.c.global_step)).where(saves.c.launch_id == launch_id)
+    if below is not None:
+        query = query.where(saves.c.global_step < below)
+    if at_most is not None:
+        query = query.where(saves.c.global_step <= at_most)
+    return connection.execute(query).scalar()
+
+
+def files_at(connection: sa.Connection, launch_id: str, global_step: int) -> tuple[Checkpoint, ...]:
+    """Every file of one launch and step."""
+    chosen = (saves.c.launch_id == launch_id) & (saves.c.global_step == global_step)
+    return tuple(_checkpoint(row) for row in connection.execute(_file_query().where(chosen)))
+
+
+def files_by_id(connection: sa.Connection, ids: Sequence[str]) -> dict[str, Checkpoint]:
+    """These files, by id."""
+    found: dict[str, Checkpoint] = {}
+    for start in range(0, len(ids), 500):
+        query = _file_query().where(checkpoints.c.id.in_(ids[start : start + 500]))
+        found.update((row.id, _checkpoint(row)) for row in connection.execute(query))
+    return found
+
+
+def files_of(connection: sa.Connection, run: int, *, step: int | None = None) -> list[Checkpoint]:
+    """Every file of a run, or of one step of it: newest launch first, then newest step, then by rank."""
+    query = _file_query().where(launches.c.run_id == run)
+    if step is not None:
+        query = query.where(saves.c.global_step == step)
+    order = (launches.c.launch_order.desc(), saves.c.global_step.desc(), saves.c.kind, checkpoints.c.rank)
+    return [_checkpoint(row) for row in connection.execute(query.order_by(*order, checkpoints.c.path))]
+
+
+def known_paths(connection: sa.Connection, launch_ids: Iterable[str]) -> dict[str, list[Checkpoint]]:
+    """The files of these launches, by path; one path may have been written at several steps."""
+    found: dict[str, list[Checkpoint]] = {}
+    for row in connection.execute(_file_query().where(launches.c.id.in_(list(launch_ids)))):
+        file = _checkpoint(row)
+        found.setdefault(file.path, []).append(file)
+    return found
+
+
+def tallies(connection: sa.Connection, run: int) -> list[Tally]:
+    """The saves of a run with the files that are there, newest launch first, then newest step."""
+    whole = (checkpoints.c.state == FileState.COMPLETE.value) & (checkpoints.c.content == Content.FULL.value)
+    there = checkpoints.c.state != FileState.MISSING.value
+    query = (
+        sa.select(
+            saves.c.id,
+            saves.c.launch_id,
+            saves.c.kind,
+            saves.c.global_step,
+            saves.c.created_at,
+            sa.func.max(checkpoints.c.epoch),
+            sa.func.max(checkpoints.c.step_in_epoch),
+            sa.func.sum(sa.case((there, 1), else_=0)),
+            sa.func.count(sa.distinct(sa.case((there, checkpoints.c.rank)))),
+            sa.func.count(sa.distinct(sa.case((whole, checkpoints.c.rank)))),
+            sa.func.sum(sa.case((there, sa.func.coalesce(checkpoints.c.size, 0)), else_=0)),
+        )
+        .join(launches, launches.c.id == saves.c.launch_id)
+        .join(checkpoints, checkpoints.c.save_id == saves.c.id)
+        .where(launches.c.run_id == run)
+        .group_by(saves.c.id, launches.c.launch_order)
+        .order_by(launches.c.launch_order.desc(), saves.c.global_step.desc(), saves.c.kind)
+    )
+    return [_tally(row) for row in connection.execute(query)]
+
+
+def whole_ranks(connection: sa.Connection, launch_id: str, global_step: int) -> set[int]:
+    """The ranks of which the catalog has a whole file of the full state at a step."""
+    query = (
+        sa.select(checkpoints.c.rank)
+        .join(saves)
+        .where(
+            saves.c.launch_id == launch_id,
+            saves.c.global_step == global_step,
+            checkpoints.c.state == FileState.COMPLETE.value,
+            checkpoints.c.content == Content.FULL.value,
+        )
+    )
+    return set(connection.execute(query).scalars())
+
+
+def resolution(
+    connection: sa.Connection, launch_id: str
+) -> tuple[tuple[str, int] | None, list[tuple[int, str]]] | None:
+    """Where a launch starts: its parent (launch, step) or None, and (rank, checkpoint id); None if undecided."""
+    row = connection.execute(sa.select(resolutions).where(resolutions.c.launch_id == launch_id)).one_or_none()
+    if row is None:
+        return None
+    parent = None if row.parent_launch_id is None else (row.parent_launch_id, row.parent_step)
+    return parent, [(int(rank), str(file)) for rank, file in row.plan]
+
+
+def sources_of(connection: sa.Connection, run: int) -> list[Source]:
+    """Where the ranks of a run save, newest launch first."""
+    query = sa.select(sources).join(launches).where(launches.c.run_id == run)
+    return [
+        Source(
+            launch=row.launch_id,
+            rank=row.rank,
+            directory=row.directory,
+            prefix=row.prefix,
+            breakpoint_prefix=row.breakpoint_prefix,
+            breakpoints_before=frozenset(row.breakpoints_before),
+        )
+        for row in connection.execute(query.order_by(launches.c.launch_order.desc(), sources.c.rank))
+    ]
+
+
+def endings_of(connection: sa.Connection, run: int) -> Mapping[tuple[str, int], Ending]:
+    """How training ended, by launch and rank."""
+    query = sa.select(endings).join(launches).where(launches.c.run_id == run)
+    return {
+        (row.launch_id, row.rank): Ending(row.launch_id, row.rank, row.global_step, row.optimizer_step)
+        for row in connection.execute(query)
+    }
+
+
+def pinned_steps(connection: sa.Connection, run: int) -> set[int]:
+    """The steps of a run that are pinned."""
+    return set(connection.execute(sa.select(pins.c.global_step).where(pins.c.run_id == run)).scalars())
+
+
+def _launch_query() -> sa.Select[Any]:
+    joined = launches.join(runs).outerjoin(resolutions, resolutions.c.launch_id == launches.c.id)
+    return sa.select(
+        launches,
+        runs.c.name.label("run"),
+        resolutions.c.launch_id.label("decided"),
+        resolutions.c.parent_launch_id,
+        resolutions.c.parent_step,
+    ).select_from(joined)
+
+
+def _launch(row: Any) -> Launch:
+    return Launch(
+        id=row.id,
+        run=row.run,
+        order=row.launch_order,
+        world_size=row.world_size,
+        layout=replicas.from_json(row.layout),
+        steps_per_epoch=row.steps_per_epoch,
+        decided=row.decided is not None,
+        parent=row.parent_launch_id,
+        parent_step=row.parent_step,
+        created_at=row.created_at,
+    )
+
+
+def _file_query() -> sa.Select[Any]:
+    joined = checkpoints.join(saves).join(launches, launches.c.id == saves.c.launch_id).join(runs)
+    return sa.select(
+        checkpoints, saves.c.launch_id, saves.c.kind, saves.c.global_step, runs.c.name.label("run")
+    ).select_from(joined)
+
+
+def _checkpoint(row: Any) -> Checkpoint:
+    return Checkpoint(
+        run=row.run,
+        launch=row.launch_id,
+        kind=Kind(row.kind),
+        global_step=row.global_step,
+        rank=row.rank,
+        path=row.path,
+        optimizer_step=row.optimizer_step,
+        epoch=row.epoch,
+        step_in_epoch=row.step_in_epoch,
+        size=row.size,
+        digest=row.digest,
+        mtime_ns=row.mtime_ns,
+        format=row.format,
+        content=Content(row.content),
+        strategy_file=row.strategy_file,
+        metrics=row.metrics,
+        state=FileState(row.state),
+        problem=Rule(row.problem) if row.problem else None,
+        created_at=row.created_at,
+    )
+
+
+def _tally(row: Any) -> Tally:
+    save_id, launch_id, kind, step, created_at, epoch, step_in_epoch, files, ranks, full_ranks, size = row
+    return Tally(
+        save_id=save_id,
+        launch=launch_id,
+        kind=Kind(kind),
+        global_step=step,
+        epoch=epoch,
+        step_in_epoch=step_in_epoch,
+        files=int(files),
+        ranks=int(ranks),
+        full_ranks=int(full_ranks),
+        bytes=int(size),
+        created_at=created_at,
+    )

@@ -1,0 +1,149 @@
+"""The schema through its versions: creates, upgrades and checks it, by Alembic."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import sqlalchemy as sa
+from filelock import FileLock, Timeout
+
+from ckptstore.catalog.tables import metadata
+from ckptstore.errors import CatalogUnavailableError, SchemaError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ckptstore.catalog.engine import Database
+
+REVISION = "0001"
+"""The newest revision under `migrations/`: what this program works with."""
+
+VERSION_TABLE = "ckptstore_version"
+_ADVISORY_KEY = 0x636B7074  # "ckpt"
+_LOCK_SECONDS = 60
+
+
+def current(database: Database) -> str | None:
+    """The revision of the catalog's schema; None if there is none yet.
+
+    Raises `CatalogUnavailableError` where a database holds tables, none of them ours.
+    """
+    with database.read() as connection:
+        return _current(database, connection)
+
+
+def _current(database: Database, connection: sa.Connection) -> str | None:
+    inspector = sa.inspect(connection)
+    if inspector.has_table(VERSION_TABLE):
+        version = sa.table(VERSION_TABLE, sa.column("version_num"))
+        return connection.execute(sa.select(version.c.version_num)).scalar()
+    strangers = inspector.get_table_names()
+    if strangers:
+        raise CatalogUnavailableError(
+            f"{database.name} holds other tables ({', '.join(sorted(strangers)[:3])}) and is not a catalog",
+            "give a database of its own",
+        )
+    return None
+
+
+def ensure(database: Database) -> None:
+    """Make sure that the schema is the one of this program.
+
+    An SQLite file is created and upgraded as needed, a PostgreSQL database only if it is empty; by one process at
+    a time, however many ask. Raises `SchemaError`, which names the command to run, where that is not allowed.
+    """
+    found = current(database)
+    if found == REVISION:
+        return
+    if found is None or (database.is_sqlite and is_older(found)):
+        upgrade(database)
+    else:
+        raise _wrong(database, found)
+
+
+def check(database: Database) -> None:
+    """Raise `SchemaError` unless the schema is the one of this program. Changes nothing."""
+    found = current(database)
+    if found != REVISION:
+        raise _wrong(database, found)
+
+
+def upgrade(database: Database) -> None:
+    """Bring the schema to `REVISION`. Running it again, or in many processes at once, changes nothing more."""
+    with _one_at_a_time(database), database.write() as connection:
+        if not database.is_sqlite:
+            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_ADVISORY_KEY)))
+        found = _current(database, connection)
+        if found == REVISION:
+            return
+        if found is not None and not is_older(found):
+            raise _wrong(database, found)
+        _migrate(connection)
+    if database.is_sqlite:
+        _keep_write_ahead_log(database)
+
+
+def is_older(revision: str) -> bool:
+    """Whether this program knows how to upgrade from `revision`. Revisions are numbered in order."""
+    return revision.isdigit() and int(revision) < int(REVISION)
+
+
+def migrations() -> Path:
+    """The directory of the migrations: inside the installed package, or beside it in a checkout."""
+    inside = Path(__file__).parent / "migrations"
+    return inside if inside.is_dir() else Path(__file__).parents[2] / "migrations"
+
+
+def _migrate(connection: sa.Connection) -> None:
+    from alembic import command  # noqa: PLC0415 — a tenth of a second that only this needs
+    from alembic.config import Config  # noqa: PLC0415
+
+    config = Config()
+    config.set_main_option("script_location", str(migrations()).replace("%", "%%"))
+    config.attributes["connection"] = connection
+    config.attributes["metadata"] = metadata
+    command.upgrade(config, REVISION)
+
+
+def _wrong(database: Database, found: str | None) -> SchemaError:
+    if found is None:
+        return SchemaError(f"{database.name} has no schema yet", "run: ckptstore db upgrade")
+    if is_older(found):
+        return SchemaError(
+            f"the schema of {database.name} is {found}, {REVISION} is needed", "run: ckptstore db upgrade"
+        )
+    return SchemaError(
+        f"the schema of {database.name} is {found}, newer than this program's {REVISION}",
+        "run: pip install --upgrade ckptstore",
+    )
+
+
+def _keep_write_ahead_log(database: Database) -> None:
+    """Readers do not wait for a writer. The mode is kept in the file; it cannot be set inside a transaction."""
+    from sqlite3 import connect  # noqa: PLC0415
+
+    connection = connect(str(database.file), timeout=_LOCK_SECONDS)
+    try:
+        connection.execute("PRAGMA journal_mode=WAL")
+    finally:
+        connection.close()
+
+
+@contextmanager
+def _one_at_a_time(database: Database) -> Iterator[None]:
+    if database.file is None:  # PostgreSQL: an advisory lock, inside the transaction
+        yield
+        return
+    path = f"{database.file}.lock"
+    try:
+        with FileLock(path, timeout=_LOCK_SECONDS):
+            yield
+    except Timeout:
+        raise CatalogUnavailableError(f"another process holds {path}", "wait for it, or end it") from None
+    except OSError as error:
+        raise CatalogUnavailableError(
+            f"cannot create the catalog {database.name} ({error.strerror})",
+            f"check that {database.file.parent} can be written to, or give another --db",
+        ) from None

@@ -1,0 +1,137 @@
+"""The catalog's tables, the same on SQLite and PostgreSQL."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.types import TypeDecorator
+
+metadata = sa.MetaData(
+    naming_convention={
+        "pk": "pk_%(table_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+    }
+)
+
+
+class UtcDateTime(TypeDecorator[datetime]):
+    """A moment in UTC; SQLite keeps no time zone, so it is put back on reading."""
+
+    impl = sa.DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: sa.Dialect) -> datetime | None:  # noqa: ARG002
+        """To UTC, on the way in."""
+        return None if value is None else value.astimezone(timezone.utc)
+
+    def process_result_value(self, value: Any, dialect: sa.Dialect) -> datetime | None:  # noqa: ARG002
+        """With its zone, on the way out."""
+        if value is None:
+            return None
+        moment: datetime = value
+        return moment.replace(tzinfo=timezone.utc) if moment.tzinfo is None else moment.astimezone(timezone.utc)
+
+
+ID = sa.String(32)
+"""A derived id: 16 bytes in hexadecimal."""
+
+runs = sa.Table(
+    "runs",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("name", sa.String(200), nullable=False, unique=True),
+    sa.Column("created_at", UtcDateTime, nullable=False),
+)
+
+launches = sa.Table(
+    "launches",
+    metadata,
+    sa.Column("id", sa.String(200), primary_key=True),
+    sa.Column("run_id", sa.ForeignKey("runs.id"), nullable=False),
+    sa.Column("launch_order", sa.Integer, nullable=False),
+    sa.Column("world_size", sa.Integer, nullable=False),
+    sa.Column("layout", sa.JSON, nullable=False),
+    sa.Column("steps_per_epoch", sa.Integer),
+    sa.Column("created_at", UtcDateTime, nullable=False),
+    sa.UniqueConstraint("run_id", "launch_order"),
+)
+
+resolutions = sa.Table(
+    "resolutions",
+    metadata,
+    sa.Column("launch_id", sa.ForeignKey("launches.id"), primary_key=True),
+    sa.Column("parent_launch_id", sa.ForeignKey("launches.id")),
+    sa.Column("parent_step", sa.BigInteger),
+    sa.Column("plan", sa.JSON, nullable=False),
+    sa.Column("created_at", UtcDateTime, nullable=False),
+)
+"""The one plan of a launch: the first one stored wins, by the primary key."""
+
+sources = sa.Table(
+    "sources",
+    metadata,
+    sa.Column("launch_id", sa.ForeignKey("launches.id"), primary_key=True),
+    sa.Column("rank", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("directory", sa.Text, primary_key=True),
+    sa.Column("prefix", sa.Text, primary_key=True),
+    sa.Column("breakpoint_prefix", sa.Text, nullable=False),
+    sa.Column("breakpoints_before", sa.JSON, nullable=False),
+)
+"""Where a rank of a launch saves: what belongs to it though nobody registered it is found there."""
+
+endings = sa.Table(
+    "endings",
+    metadata,
+    sa.Column("launch_id", sa.ForeignKey("launches.id"), primary_key=True),
+    sa.Column("rank", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("global_step", sa.BigInteger, nullable=False),
+    sa.Column("optimizer_step", sa.BigInteger),
+    sa.Column("error", sa.Text),
+    sa.Column("created_at", UtcDateTime, nullable=False),
+)
+"""How training ended on a rank, as its callback saw it: the exact step of the breakpoint that MindSpore writes next."""
+
+saves = sa.Table(
+    "saves",
+    metadata,
+    sa.Column("id", ID, primary_key=True),
+    sa.Column("launch_id", sa.ForeignKey("launches.id"), nullable=False),
+    sa.Column("kind", sa.String(16), nullable=False),
+    sa.Column("global_step", sa.BigInteger, nullable=False),
+    sa.Column("created_at", UtcDateTime, nullable=False),
+    sa.Index(None, "launch_id", "global_step"),
+)
+
+checkpoints = sa.Table(
+    "checkpoints",
+    metadata,
+    sa.Column("id", ID, primary_key=True),
+    sa.Column("save_id", sa.ForeignKey("saves.id"), nullable=False, index=True),
+    sa.Column("rank", sa.Integer, nullable=False),
+    sa.Column("path", sa.Text, nullable=False, index=True),
+    sa.Column("optimizer_step", sa.BigInteger),
+    sa.Column("epoch", sa.Integer),
+    sa.Column("step_in_epoch", sa.Integer),
+    sa.Column("size", sa.BigInteger),
+    sa.Column("digest", sa.String(64)),
+    sa.Column("mtime_ns", sa.BigInteger),
+    sa.Column("format", sa.String(16), nullable=False),
+    sa.Column("content", sa.String(16), nullable=False),
+    sa.Column("strategy_file", sa.Text),
+    sa.Column("metrics", sa.JSON, nullable=False),
+    sa.Column("state", sa.String(16), nullable=False),
+    sa.Column("problem", sa.String(32)),
+    sa.Column("created_at", UtcDateTime, nullable=False),
+)
+
+pins = sa.Table(
+    "pins",
+    metadata,
+    sa.Column("run_id", sa.ForeignKey("runs.id"), primary_key=True),
+    sa.Column("global_step", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("created_at", UtcDateTime, nullable=False),
+)

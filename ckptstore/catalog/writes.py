@@ -1,0 +1,192 @@
+"""What changes the catalog. Each takes a connection inside a transaction, and never commits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+
+from ckptstore.catalog.tables import checkpoints, endings, launches, pins, resolutions, runs, saves, sources
+from ckptstore.core.model import FileState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from datetime import datetime
+
+    from ckptstore.core.model import Checkpoint, Rule
+    from ckptstore.core.replicas import Layout
+
+_ID_BATCH = 500
+
+
+def add_run(connection: sa.Connection, name: str, now: datetime) -> int:
+    """The id of the run of that name, which is made if it is new."""
+    _insert_if_new(connection, runs, {"name": name, "created_at": now})
+    found: int = connection.execute(sa.select(runs.c.id).where(runs.c.name == name)).scalar_one()
+    return found
+
+
+def add_launch(
+    connection: sa.Connection, *, run_id: int, launch_id: str, world_size: int, layout: Layout, now: datetime
+) -> None:
+    """Add a launch as the newest of its run, unless another rank has added it already."""
+    connection.execute(sa.select(runs.c.id).where(runs.c.id == run_id).with_for_update())  # launches are numbered
+    newest = sa.select(sa.func.max(launches.c.launch_order)).where(launches.c.run_id == run_id)
+    order = (connection.execute(newest).scalar() or 0) + 1
+    row = {
+        "id": launch_id,
+        "run_id": run_id,
+        "launch_order": order,
+        "world_size": world_size,
+        "layout": layout.to_json(),
+        "created_at": now,
+    }
+    _insert_if_new(connection, launches, row)
+
+
+def set_steps_per_epoch(connection: sa.Connection, launch_id: str, steps: int) -> None:
+    """Record how many steps an epoch of this launch has."""
+    connection.execute(launches.update().where(launches.c.id == launch_id).values(steps_per_epoch=steps))
+
+
+def store_resolution(
+    connection: sa.Connection,
+    *,
+    launch_id: str,
+    parent: tuple[str, int] | None,
+    files: Sequence[tuple[int, str]],
+    now: datetime,
+) -> None:
+    """Store where a launch starts: (rank, checkpoint id) for each rank. The first one stored wins."""
+    row = {
+        "launch_id": launch_id,
+        "parent_launch_id": parent[0] if parent else None,
+        "parent_step": parent[1] if parent else None,
+        "plan": [list(pair) for pair in files],
+        "created_at": now,
+    }
+    _insert_if_new(connection, resolutions, row)
+
+
+def record_checkpoints(connection: sa.Connection, files: Sequence[Checkpoint], now: datetime) -> None:
+    """Write these files' records; one that is there already is brought up to date.
+
+    A path holds one file: what was recorded of it before, under another step, is gone.
+    """
+    new_saves = {file.save_id: file for file in files}
+    for save_id, file in new_saves.items():
+        save = {
+            "id": save_id,
+            "launch_id": file.launch,
+            "kind": file.kind.value,
+            "global_step": file.global_step,
+        }
+        _insert_if_new(connection, saves, {**save, "created_at": file.created_at or now})
+    for file in files:
+        row = _row(file, now)
+        statement = _insert(connection, checkpoints).values(row)
+        if file.state is FileState.IN_PROGRESS:
+            statement = statement.on_conflict_do_nothing()
+        else:
+            kept = ("id", "save_id", "rank", "path", "created_at")
+            changed = {name: statement.excluded[name] for name in row if name not in kept}
+            statement = statement.on_conflict_do_update(index_elements=["id"], set_=changed)
+        connection.execute(statement)
+        overwritten = (checkpoints.c.path == file.path) & (checkpoints.c.id != file.id)
+        connection.execute(checkpoints.update().where(overwritten).values(state=FileState.MISSING.value))
+
+
+def mark(connection: sa.Connection, ids: Iterable[str], state: FileState, problem: Rule | None = None) -> None:
+    """Set what is known of these checkpoints."""
+    every = list(ids)
+    for start in range(0, len(every), _ID_BATCH):
+        chosen = checkpoints.c.id.in_(every[start : start + _ID_BATCH])
+        values = {"state": state.value, "problem": problem.value if problem else None}
+        connection.execute(checkpoints.update().where(chosen).values(values))
+
+
+def add_source(
+    connection: sa.Connection,
+    *,
+    launch_id: str,
+    rank: int,
+    directory: str,
+    prefix: str,
+    breakpoint_prefix: str,
+    breakpoints_before: Sequence[str],
+) -> None:
+    """Record where a rank of a launch saves, and which breakpoints were there before it began."""
+    row = {
+        "launch_id": launch_id,
+        "rank": rank,
+        "directory": directory,
+        "prefix": prefix,
+        "breakpoint_prefix": breakpoint_prefix,
+        "breakpoints_before": list(breakpoints_before),
+    }
+    _insert_if_new(connection, sources, row)
+
+
+def set_ending(
+    connection: sa.Connection,
+    *,
+    launch_id: str,
+    rank: int,
+    global_step: int,
+    optimizer_step: int | None,
+    error: str | None,
+    now: datetime,
+) -> None:
+    """Record the step that training ended at on a rank, and the name of the exception that ended it, if one did."""
+    row = {
+        "launch_id": launch_id,
+        "rank": rank,
+        "global_step": global_step,
+        "optimizer_step": optimizer_step,
+        "error": error,
+        "created_at": now,
+    }
+    statement = _insert(connection, endings).values(row)
+    update = {name: statement.excluded[name] for name in row if name not in ("launch_id", "rank")}
+    connection.execute(statement.on_conflict_do_update(index_elements=["launch_id", "rank"], set_=update))
+
+
+def set_pin(connection: sa.Connection, run_id: int, global_step: int, now: datetime | None) -> bool:
+    """Pin a step of a run, or unpin it where `now` is None; whether that changed anything."""
+    if now is not None:
+        row = {"run_id": run_id, "global_step": global_step, "created_at": now}
+        return _insert_if_new(connection, pins, row)
+    chosen = (pins.c.run_id == run_id) & (pins.c.global_step == global_step)
+    return connection.execute(pins.delete().where(chosen)).rowcount > 0
+
+
+def _row(file: Checkpoint, now: datetime) -> dict[str, Any]:
+    return {
+        "id": file.id,
+        "save_id": file.save_id,
+        "rank": file.rank,
+        "path": file.path,
+        "optimizer_step": file.optimizer_step,
+        "epoch": file.epoch,
+        "step_in_epoch": file.step_in_epoch,
+        "size": file.size,
+        "digest": file.digest,
+        "mtime_ns": file.mtime_ns,
+        "format": file.format,
+        "content": file.content.value,
+        "strategy_file": file.strategy_file,
+        "metrics": dict(file.metrics),
+        "state": file.state.value,
+        "problem": file.problem.value if file.problem else None,
+        "created_at": file.created_at or now,
+    }
+
+
+def _insert(connection: sa.Connection, table: sa.Table) -> Any:
+    """INSERT with ON CONFLICT, which SQLAlchemy has once for each of the two databases and never for both."""
+    return sqlite.insert(table) if connection.dialect.name == "sqlite" else postgresql.insert(table)
+
+
+def _insert_if_new(connection: sa.Connection, table: sa.Table, row: dict[str, Any]) -> bool:
+    return bool(connection.execute(_insert(connection, table).values(row).on_conflict_do_nothing()).rowcount > 0)

@@ -1,0 +1,124 @@
+"""The commands over runs and their saves. Imports stand where they are used: `--help` must be quick."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from ckptstore.ops.connect import Catalog
+
+KINDS = ("periodic", "graceful_exit", "dying_gasp", "ttp")
+NOTHING_RESTORABLE = 3
+
+as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON for scripts.")
+step_argument = click.argument("step", type=click.IntRange(min=0))
+
+
+def _catalog(context: click.Context) -> Catalog:
+    from ckptstore.ops.connect import connect
+
+    return connect(context.obj)
+
+
+@click.command()
+@as_json
+@click.pass_context
+def runs(context: click.Context, *, as_json: bool) -> None:
+    """All runs, and where each can go on."""
+    from ckptstore.cli import text, values
+
+    rows = _catalog(context).runs()
+    values.write([values.run(row) for row in rows]) if as_json else text.runs(rows)
+
+
+@click.command("list")
+@click.argument("run", required=False)
+@click.option("--kind", type=click.Choice(KINDS), help="Only saves of this kind.")
+@click.option("--files", is_flag=True, help="One row a file, those that are gone too.")
+@as_json
+@click.pass_context
+def list_(context: click.Context, run: str | None, *, kind: str | None, files: bool, as_json: bool) -> None:
+    """Saves of a run, or of all, newest first.
+
+    As the catalog knows them; `resolve` looks at the disk. A save of which no file is left is not shown.
+    """
+    from ckptstore.cli import text, values
+
+    catalog = _catalog(context)
+    if files:
+        found = catalog.files(run, kind=kind)
+        values.write([values.file(file) for file in found]) if as_json else text.files(found)
+    else:
+        saves = catalog.saves(run, kind=kind)
+        values.write([values.save(save) for save in saves]) if as_json else text.saves(saves)
+
+
+@click.command()
+@click.argument("run")
+@step_argument
+@as_json
+@click.pass_context
+def show(context: click.Context, run: str, step: int, *, as_json: bool) -> None:
+    """One save: every rank, file, size and state."""
+    from ckptstore.cli import text, values
+
+    found = _catalog(context).show(run, step)
+    values.write([values.file(file) for file in found]) if as_json else text.files(found)
+
+
+@click.command()
+@click.argument("run")
+@click.option(
+    "--world-size", type=click.IntRange(min=1), help="How many ranks will load it. Default: as many as saved."
+)
+@click.option("--step", type=click.IntRange(min=0), help="This step only.")
+@click.option("--explain", is_flag=True, help="Say why newer states are not taken.")
+@click.option("--verify", type=click.Choice(["size", "digest"]), default="size", help="What to check of each file.")
+@as_json
+@click.pass_context
+def resolve(context: click.Context, /, run: str, *, explain: bool, as_json: bool, **asked: Any) -> int:
+    """The restore plan of a run, and why not a newer one.
+
+    The plan says which file each rank loads to go on from the newest state that is provably whole. Exit code 3:
+    there is none.
+    """
+    from ckptstore.cli import text, values
+
+    resolution = _catalog(context).resolve(run, **asked)
+    values.write(values.resolution(resolution)) if as_json else text.resolution(resolution, explain=explain)
+    return 0 if resolution.plan else NOTHING_RESTORABLE
+
+
+@click.command()
+@click.argument("run")
+@step_argument
+@as_json
+@click.pass_context
+def pin(context: click.Context, run: str, step: int, *, as_json: bool) -> None:
+    """Protect STEP of RUN from retention."""
+    _report_pin(run, step, pinned=True, changed=_catalog(context).pin(run, step), as_json=as_json)
+
+
+@click.command()
+@click.argument("run")
+@step_argument
+@as_json
+@click.pass_context
+def unpin(context: click.Context, run: str, step: int, *, as_json: bool) -> None:
+    """Take the protection of STEP of RUN back."""
+    _report_pin(run, step, pinned=False, changed=_catalog(context).unpin(run, step), as_json=as_json)
+
+
+def _report_pin(run: str, step: int, *, pinned: bool, changed: bool, as_json: bool) -> None:
+    from ckptstore.cli import values
+
+    if as_json:
+        values.write({"run": run, "global_step": step, "pinned": pinned, "changed": changed})
+    else:
+        already = "" if changed else " already"
+        click.echo(f"step {step} of {run} is{already} {'pinned' if pinned else 'not pinned'}")
+
+
+ALL = (runs, list_, show, resolve, pin, unpin)

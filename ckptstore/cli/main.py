@@ -1,0 +1,52 @@
+"""The `ckptstore` command: its options, its errors, its exit codes."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import click
+
+from ckptstore.cli import commands, database
+from ckptstore.errors import CkptstoreError
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.option("--db", metavar="URL", help="The catalog: a URL, or an SQLite file. Default: CKPTSTORE_URL, or your own.")
+@click.version_option(package_name="ckptstore")
+@click.pass_context
+def cli(context: click.Context, db: str | None) -> None:
+    """Look after the checkpoints of MindSpore runs.
+
+    Exit codes: 0 done, 1 error, 2 usage, 3 nothing restorable, 4 catalog unreachable or its schema not current,
+    5 refused by a safety rule, 6 damage found.
+    """
+    context.obj = db
+
+
+for command in (*commands.ALL, database.db):
+    cli.add_command(command)
+
+
+def main() -> None:
+    """Run the command line; errors are one line on stderr."""
+    try:
+        sys.exit(cli.main(standalone_mode=False) or 0)
+    except CkptstoreError as error:
+        _fail(str(error), error.exit_code)
+    except click.UsageError as error:
+        asked = error.ctx.command_path if error.ctx else "ckptstore"
+        _fail(f"{error.format_message()} See: {asked} --help", error.exit_code)
+    except click.ClickException as error:
+        _fail(error.format_message(), error.exit_code)
+    except click.Abort:
+        _fail("interrupted", 130)
+    except BrokenPipeError:
+        # The reader, as `head`, has gone; Python would complain once more when it closes stdout.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+
+
+def _fail(message: str, code: int) -> None:
+    click.echo(f"ckptstore: {' '.join(message.split())}", err=True)
+    sys.exit(code)

@@ -1,0 +1,173 @@
+"""What each command prints for people."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ckptstore.core.model import Checkpoint, Kind, Rejection, Resolution, RestorePlan
+    from ckptstore.ops.overview import RunRow, SaveRow
+
+_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
+_THOUSAND = 1000
+_WIDE = 4096
+_RANKS_SHOWN = 16
+
+
+def runs(rows: Sequence[RunRow]) -> None:
+    """A line a run."""
+    table = _table("run", ">launches", ">last step", "kind", ">size", ">restorable step", "saved")
+    for row in rows:
+        last, restorable = row.last, row.newest_restorable
+        table.add_row(
+            escape(row.run),
+            str(row.launches),
+            str(last.tally.global_step) if last else "-",
+            last.tally.kind.value if last else "-",
+            _size(row.bytes),
+            str(restorable.tally.global_step) if restorable else "none",
+            _age(restorable.tally.created_at) if restorable else "-",
+        )
+    _print(table, "no runs yet")
+
+
+def saves(rows: Sequence[SaveRow]) -> None:
+    """A line a save."""
+    table = _table("run", ">step", ">epoch", "kind", ">ranks", ">size", "restorable", "saved", "launch")
+    for row in rows:
+        tally = row.tally
+        table.add_row(
+            escape(row.run),
+            str(tally.global_step) + (" pinned" if row.pinned else ""),
+            "-" if tally.epoch is None else f"{tally.epoch}_{tally.step_in_epoch}",
+            tally.kind.value,
+            f"{tally.ranks}/{row.launch.world_size}",
+            _size(tally.bytes),
+            "yes" if row.restorable else "no",
+            _moment(tally.created_at),
+            escape(row.launch.id),
+        )
+    _print(table, "no saves yet")
+
+
+def files(found: Sequence[Checkpoint]) -> None:
+    """A line a file."""
+    table = _table("run", ">step", "kind", ">rank", ">size", "state", "saved", "file")
+    for file in found:
+        table.add_row(
+            escape(file.run),
+            str(file.global_step),
+            file.kind.value,
+            str(file.rank),
+            "-" if file.size is None else _size(file.size),
+            file.state.value + (f" ({file.problem})" if file.problem else ""),
+            _moment(file.created_at),
+            escape(file.path),
+        )
+    _print(table, "no files yet")
+
+
+def resolution(found: Resolution, *, explain: bool) -> None:
+    """The plan, and why newer states are not taken."""
+    if found.plan is None:
+        _line(f"nothing of run {found.run} can be restored")
+    else:
+        _plan(found.run, found.plan)
+    if not found.rejections:
+        if explain:
+            _line("no newer state was passed over" if found.plan else "no save of it was found")
+        return
+    if not explain:
+        _line(f"{len(found.rejections)} newer saves were passed over; --explain says why")
+        return
+    _line("\npassed over:")
+    for rejection in found.rejections:
+        _rejection(rejection)
+
+
+def _plan(run: str, plan: RestorePlan) -> None:
+    steps = plan.launch.steps_per_epoch
+    place = f" (epoch {plan.epoch}, step {plan.step_in_epoch} of {steps})" if steps else ""
+    _line(f"run {run} goes on after step {plan.global_step}{place}, saved by launch {plan.launch.id}")
+    table = _table(">rank", "loads the file of", "kind", ">size", "file")
+    for assignment in plan.ranks[:_RANKS_SHOWN]:
+        source = assignment.source
+        own = source.rank == assignment.rank
+        table.add_row(
+            str(assignment.rank),
+            "itself" if own else f"rank {source.rank}, its replica",
+            source.kind.value,
+            _size(source.size or 0),
+            escape(source.path),
+        )
+    _print(table, "")
+    if len(plan.ranks) > _RANKS_SHOWN:
+        others = plan.ranks[_RANKS_SHOWN:]
+        helped = sum(assignment.source.rank != assignment.rank for assignment in others)
+        _line(f"… and {len(others)} more ranks, {helped} of them by a replica; --json has all")
+
+
+def _rejection(rejection: Rejection) -> None:
+    _line(f"  step {rejection.global_step} ({_kinds(rejection.kinds)}, launch {rejection.launch})")
+    for reason in rejection.reasons[:_RANKS_SHOWN]:
+        where = "" if reason.rank is None else f"rank {reason.rank}: "
+        _line(f"    {where}{reason.rule}: {reason.detail}")
+    if len(rejection.reasons) > _RANKS_SHOWN:
+        _line(f"    … and {len(rejection.reasons) - _RANKS_SHOWN} more reasons; --json has all")
+
+
+def _kinds(kinds: tuple[Kind, ...]) -> str:
+    return " + ".join(kind.value for kind in kinds)
+
+
+def _console() -> Console:
+    """On a terminal, its width; elsewhere lines are never broken or cut."""
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=_WIDE)
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        right = column.startswith(">")
+        table.add_column(column.lstrip(">"), justify="right" if right else "left", overflow="fold")
+    return table
+
+
+def _print(table: Table, if_empty: str) -> None:
+    if table.row_count:
+        _console().print(table)
+    else:
+        _line(if_empty)
+
+
+def _line(text: str) -> None:
+    _console().print(text, markup=False, soft_wrap=True)
+
+
+def _size(count: int) -> str:
+    value = float(count)
+    for unit in _UNITS[:-1]:
+        if value < _THOUSAND:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= _THOUSAND
+    return f"{value:.1f} {_UNITS[-1]}"
+
+
+def _moment(moment: datetime | None) -> str:
+    return "-" if moment is None else f"{moment.astimezone(timezone.utc):%Y-%m-%d %H:%M:%SZ}"
+
+
+def _age(moment: datetime) -> str:
+    seconds = max(0, int((datetime.now(timezone.utc) - moment).total_seconds()))
+    for length, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * length:
+            return f"{seconds // length} {unit} ago"
+    return f"{seconds} s ago"

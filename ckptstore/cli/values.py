@@ -1,0 +1,122 @@
+"""The JSON of each command; field names are fixed, scripts depend on them."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from ckptstore.core.model import Checkpoint, Kind, Rejection, Resolution
+    from ckptstore.ops.overview import RunRow, SaveRow
+
+
+def write(value: Any) -> None:
+    """Print a value as JSON."""
+    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def run(row: RunRow) -> dict[str, Any]:
+    """One run."""
+    last, restorable = row.last, row.newest_restorable
+    return {
+        "run": row.run,
+        "launches": row.launches,
+        "last_step": last.tally.global_step if last else None,
+        "last_kind": last.tally.kind.value if last else None,
+        "bytes": row.bytes,
+        "restorable_step": restorable.tally.global_step if restorable else None,
+        "restorable_kind": restorable.tally.kind.value if restorable else None,
+        "restorable_created_at": _moment(restorable.tally.created_at) if restorable else None,
+    }
+
+
+def save(row: SaveRow) -> dict[str, Any]:
+    """One save."""
+    tally = row.tally
+    return {
+        "run": row.run,
+        "launch": row.launch.id,
+        "kind": tally.kind.value,
+        "global_step": tally.global_step,
+        "epoch": tally.epoch,
+        "step_in_epoch": tally.step_in_epoch,
+        "ranks": tally.ranks,
+        "world_size": row.launch.world_size,
+        "bytes": tally.bytes,
+        "restorable": row.restorable,
+        "pinned": row.pinned,
+        "created_at": _moment(tally.created_at),
+    }
+
+
+def file(checkpoint: Checkpoint) -> dict[str, Any]:
+    """One file."""
+    return {
+        "run": checkpoint.run,
+        "launch": checkpoint.launch,
+        "kind": checkpoint.kind.value,
+        "global_step": checkpoint.global_step,
+        "optimizer_step": checkpoint.optimizer_step,
+        "epoch": checkpoint.epoch,
+        "step_in_epoch": checkpoint.step_in_epoch,
+        "rank": checkpoint.rank,
+        "path": checkpoint.path,
+        "size": checkpoint.size,
+        "digest": checkpoint.digest,
+        "format": checkpoint.format,
+        "strategy_file": checkpoint.strategy_file,
+        "state": checkpoint.state.value,
+        "created_at": _moment(checkpoint.created_at),
+    }
+
+
+def resolution(found: Resolution) -> dict[str, Any]:
+    """A resolution: the plan, if there is one, and what was rejected."""
+    plan = found.plan
+    return {
+        "run": found.run,
+        "restorable": plan is not None,
+        "launch": plan.launch.id if plan else None,
+        "global_step": plan.global_step if plan else None,
+        "epoch": plan.epoch if plan else None,
+        "step_in_epoch": plan.step_in_epoch if plan else None,
+        "initial_epoch": plan.initial_epoch if plan else None,
+        "layout": plan.launch.layout.to_json() if plan else None,
+        "ranks": [
+            {
+                "rank": assignment.rank,
+                "source_rank": assignment.source.rank,
+                "kind": assignment.source.kind.value,
+                "path": assignment.source.path,
+                "size": assignment.source.size,
+                "strategy_file": assignment.source.strategy_file,
+            }
+            for assignment in (plan.ranks if plan else ())
+        ],
+        "rejected": [_rejection(rejection) for rejection in found.rejections],
+    }
+
+
+def _rejection(rejection: Rejection) -> dict[str, Any]:
+    return {
+        "launch": rejection.launch,
+        "kind": _kinds(rejection.kinds),
+        "global_step": rejection.global_step,
+        "reasons": [
+            {"rank": reason.rank, "rule": reason.rule.value, "detail": reason.detail} for reason in rejection.reasons
+        ],
+    }
+
+
+def _kinds(kinds: tuple[Kind, ...]) -> str | list[str]:
+    """A list where files of several kinds make up one state."""
+    names = [kind.value for kind in kinds]
+    return names[0] if len(names) == 1 else names
+
+
+def _moment(moment: datetime | None) -> str | None:
+    return None if moment is None else moment.isoformat(timespec="seconds")

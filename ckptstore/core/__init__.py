@@ -1,0 +1,1 @@
+"""Decisions: data in, frozen values out. No disk, no clock, no log."""

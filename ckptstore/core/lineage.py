@@ -1,0 +1,52 @@
+"""Which saves belong to the history that is being continued."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ckptstore.core.model import Launch
+
+
+@dataclass(frozen=True)
+class Segment:
+    """The saves of one launch that are of the lineage: those up to and with `last_step` (None: all)."""
+
+    launch: Launch
+    last_step: int | None = None
+
+
+def lineage(launches: Sequence[Launch], first_saves: Mapping[str, int]) -> tuple[Segment, ...]:
+    """The history that leads to the newest launch, newest first.
+
+    Its own saves, then its parent's up to the step it resumed from, and so on. `first_saves` maps a launch that
+    has saves to the step of its first one. A launch that never asked where to start is passed over while it has
+    no saves; once it has some, its user restored by other means, and it is taken to continue the launch before
+    it from just before its own first save.
+    """
+    by_id = {launch.id: launch for launch in launches}
+    segments: list[Segment] = []
+    remaining = sorted(launches, key=lambda launch: launch.order)
+    last_step: int | None = None
+    while remaining:
+        launch = remaining.pop()
+        if not launch.decided and launch.id not in first_saves:
+            continue
+        segments.append(Segment(launch, last_step))
+        if launch.decided:
+            if launch.parent is None or launch.parent not in by_id:
+                break
+            parent = by_id[launch.parent]
+            remaining = [other for other in remaining if other.order <= parent.order]
+            last_step = _lower(last_step, launch.parent_step)
+        else:
+            last_step = _lower(last_step, first_saves[launch.id] - 1)
+    return tuple(segments)
+
+
+def _lower(one: int | None, other: int | None) -> int | None:
+    known = [step for step in (one, other) if step is not None]
+    return min(known, default=None)

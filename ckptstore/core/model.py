@@ -1,0 +1,237 @@
+"""The words of ckptstore as values (design: run, launch, kind, state, checkpoint, restore plan)."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+
+    from ckptstore.core.replicas import Layout
+
+
+class Kind(str, Enum):
+    """Why a checkpoint was written."""
+
+    PERIODIC = "periodic"
+    GRACEFUL_EXIT = "graceful_exit"
+    DYING_GASP = "dying_gasp"
+    TTP = "ttp"
+
+    __str__ = str.__str__
+
+
+class FileState(str, Enum):
+    """What the catalog last knew of a file."""
+
+    IN_PROGRESS = "in_progress"
+    COMPLETE = "complete"
+    MISSING = "missing"
+    DAMAGED = "damaged"
+
+    __str__ = str.__str__
+
+
+class Content(str, Enum):
+    """Whether a file holds the whole training state, the optimizer's too, or weights only."""
+
+    FULL = "full"
+    WEIGHTS = "weights"
+
+    __str__ = str.__str__
+
+
+class Rule(str, Enum):
+    """Why a state, or a rank of it, cannot be restored."""
+
+    MISSING_RANK = "missing_rank"
+    MISSING_FILE = "missing_file"
+    SIZE_MISMATCH = "size_mismatch"
+    REPLICA_SIZE_MISMATCH = "replica_size_mismatch"
+    DIGEST_MISMATCH = "digest_mismatch"
+    WORLD_SIZE = "world_size"
+    UNTRAINED = "untrained"
+    IN_PROGRESS = "in_progress"
+    QUARANTINED = "quarantined"
+    NOT_LINEAGE = "not_lineage"
+    WEIGHTS_ONLY = "weights_only"
+    UNREADABLE = "unreadable"
+
+    __str__ = str.__str__
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """One file of one rank.
+
+    `global_step` counts batches consumed since the run began, `optimizer_step` updates applied (None: unknown).
+    `epoch` and `step_in_epoch` start at 1, as MindSpore's do. `size` is in bytes, `mtime_ns` in nanoseconds since
+    1970, `digest` is BLAKE3 in hexadecimal; each is None while the file is being written. `problem` says which rule
+    a damaged file broke.
+    """
+
+    run: str
+    launch: str
+    kind: Kind
+    global_step: int
+    rank: int
+    path: str
+    optimizer_step: int | None = None
+    epoch: int | None = None
+    step_in_epoch: int | None = None
+    size: int | None = None
+    digest: str | None = None
+    mtime_ns: int | None = None
+    format: str = "ckpt"
+    content: Content = Content.FULL
+    strategy_file: str | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    state: FileState = FileState.COMPLETE
+    problem: Rule | None = None
+    created_at: datetime | None = None
+
+    @property
+    def save_id(self) -> str:
+        """The id of the save that this file is part of: the same for all its ranks, on all of them."""
+        return _derived_id(self.run, self.launch, self.kind, self.global_step)
+
+    @property
+    def id(self) -> str:
+        """An id derived from what the record is about, so that writing it twice changes nothing."""
+        return _derived_id(self.run, self.launch, self.kind, self.global_step, self.rank, self.path)
+
+
+def _derived_id(*parts: object) -> str:
+    text = "\x1f".join(str(part) for part in parts)
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launch:
+    """One start of all ranks of a run.
+
+    `order` counts the launches of the run from 1. `decided` is False until the launch has asked where to start;
+    then `parent` and `parent_step` name the state it resumed from (None: it started fresh).
+    """
+
+    id: str
+    run: str
+    order: int
+    world_size: int
+    layout: Layout
+    steps_per_epoch: int | None = None
+    decided: bool = False
+    parent: str | None = None
+    parent_step: int | None = None
+    created_at: datetime | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class State:
+    """All files of one launch and one global_step, whatever their kind: a candidate for a restore."""
+
+    launch: Launch
+    global_step: int
+    files: tuple[Checkpoint, ...]
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """The kinds of its files, each once, in the order of `Kind`."""
+        present = {file.kind for file in self.files}
+        return tuple(kind for kind in Kind if kind in present)
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What the disk shows of one path: its size in bytes (None: not there) and, if it was read, its digest.
+
+    `unreadable` says why the path could not be looked at.
+    """
+
+    size: int | None
+    digest: str | None = None
+    unreadable: str = ""
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why: the rule that was broken, on which rank (None: not of one rank), and the particulars."""
+
+    rule: Rule
+    rank: int | None
+    detail: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rejection:
+    """A candidate that cannot be restored, and why.
+
+    `was_whole` tells that the state once had every file it needed: something is lost, rather than never finished.
+    """
+
+    launch: str
+    global_step: int
+    kinds: tuple[Kind, ...]
+    reasons: tuple[Reason, ...]
+    was_whole: bool = False
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """The file that a rank loads; `source.rank` differs from `rank` where a replica stands in."""
+
+    rank: int
+    source: Checkpoint
+
+
+@dataclass(frozen=True, kw_only=True)
+class RestorePlan:
+    """For every rank the file it must load, all of one launch and one global_step."""
+
+    launch: Launch
+    global_step: int
+    ranks: tuple[Assignment, ...]
+
+    @property
+    def epoch(self) -> int | None:
+        """Epoch of the last step done, from 1; None where the steps of an epoch are not known."""
+        return epoch_and_step(self.global_step, self.launch.steps_per_epoch)[0]
+
+    @property
+    def step_in_epoch(self) -> int | None:
+        """Step in that epoch, from 1."""
+        return epoch_and_step(self.global_step, self.launch.steps_per_epoch)[1]
+
+    @property
+    def initial_epoch(self) -> int | None:
+        """What `Model.train(initial_epoch=…)` needs to go on after this state (domain §4)."""
+        steps = self.launch.steps_per_epoch
+        return None if steps is None else self.global_step // steps
+
+
+def epoch_and_step(global_step: int, steps_per_epoch: int | None) -> tuple[int | None, int | None]:
+    """Epoch and step in it, both from 1, of the last of `global_step` steps; (0, 0) before the first."""
+    if steps_per_epoch is None:
+        return None, None
+    if global_step == 0:
+        return 0, 0
+    done = global_step - 1
+    return done // steps_per_epoch + 1, done % steps_per_epoch + 1
+
+
+@dataclass(frozen=True)
+class Resolution:
+    """The answer to "where does this run go on?": a plan, or None, and every newer candidate's rejection."""
+
+    run: str
+    plan: RestorePlan | None
+    rejections: tuple[Rejection, ...] = ()
+
+    @property
+    def lost(self) -> bool:
+        """Nothing is restorable, though some state once was whole: starting afresh would hide a loss."""
+        return self.plan is None and any(rejection.was_whole for rejection in self.rejections)

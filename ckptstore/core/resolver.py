@@ -1,0 +1,187 @@
+"""Which state does a run go on from? The newest of its lineage that is provably one whole state.
+
+`resolve` walks the candidates, newest first, and stops at the first that `judge` accepts. Both only decide: the
+caller brings the candidates and looks at the disk.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ckptstore.core.model import (
+    Assignment,
+    Checkpoint,
+    Content,
+    FileState,
+    Kind,
+    Observed,
+    Reason,
+    Rejection,
+    Resolution,
+    RestorePlan,
+    Rule,
+    State,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from ckptstore.core.replicas import Layout
+
+    Look = Callable[[State], Mapping[str, Observed]]
+
+_KIND_ORDER = {kind: place for place, kind in enumerate(Kind)}
+_RANKS_SHOWN = 8
+
+
+def resolve(run: str, candidates: Iterable[State], look: Look, *, world_size: int | None = None) -> Resolution:
+    """The first candidate that is whole, as a plan, and why each one before it is not.
+
+    `candidates` come newest first; `look` tells what the disk shows of a candidate's files, by path, and is asked
+    only until a plan is found. `world_size` is that of the launch that will load the plan (None: as it was saved).
+    """
+    rejections: list[Rejection] = []
+    for state in candidates:
+        verdict = judge(state, look(state), world_size=world_size)
+        if isinstance(verdict, RestorePlan):
+            return Resolution(run, verdict, tuple(rejections))
+        rejections.append(verdict)
+    return Resolution(run, None, tuple(rejections))
+
+
+def judge(state: State, seen: Mapping[str, Observed], *, world_size: int | None = None) -> RestorePlan | Rejection:
+    """A plan for every rank, or every reason why there is none."""
+    saved_world = state.launch.world_size
+    ranks = range(saved_world if world_size is None else world_size)
+    layout = state.launch.layout
+    if state.global_step == 0:
+        return _reject(state, [Reason(Rule.UNTRAINED, None, "no step had been done: the network is untrained")])
+    if len(ranks) != saved_world and not layout.any_world_size:
+        detail = f"saved by {saved_world} ranks, asked for {len(ranks)}, and no file serves every rank"
+        return _reject(state, [Reason(Rule.WORLD_SIZE, None, detail)])
+
+    faults = {file.id: fault for file in state.files if (fault := _fault(file, seen.get(file.path))) is not None}
+    whole: dict[int, Checkpoint] = {}
+    for file in sorted(state.files, key=_preference, reverse=True):
+        if file.id not in faults:
+            whole[file.rank] = file
+
+    assignments: list[Assignment] = []
+    reasons: list[Reason] = []
+    for group in layout.partition(saved_world):
+        served = group if len(ranks) == saved_world else tuple(ranks)
+        chosen, missing = _serve(served, {rank: whole[rank] for rank in group if rank in whole})
+        assignments += chosen
+        if missing:
+            reasons += _why_not(state, group, missing, whole, faults)
+    if reasons:
+        return _reject(state, reasons)
+    assignments.sort(key=lambda assignment: assignment.rank)
+    return RestorePlan(launch=state.launch, global_step=state.global_step, ranks=tuple(assignments))
+
+
+def covers_every_rank(layout: Layout, ranks_with_a_file: Iterable[int], world_size: int) -> bool:
+    """Whether files of those ranks make up a state of the whole job, by the layout alone."""
+    have = set(ranks_with_a_file)
+    return all(any(rank in have for rank in group) for group in layout.partition(world_size))
+
+
+def _serve(ranks: tuple[int, ...], whole: Mapping[int, Checkpoint]) -> tuple[list[Assignment], list[int]]:
+    """Give each rank its own file, or that of its lowest replica; and the ranks that get none."""
+    stand_in = whole[min(whole)] if whole and not _unequal_sizes(whole) else None
+    chosen: list[Assignment] = []
+    missing: list[int] = []
+    for rank in ranks:
+        source = whole.get(rank, stand_in)
+        if source is None:
+            missing.append(rank)
+        else:
+            chosen.append(Assignment(rank, source))
+    return chosen, missing
+
+
+def _preference(file: Checkpoint) -> tuple[int, str]:
+    """Which of several whole files of one rank to take: the order must not depend on that of the input."""
+    return _KIND_ORDER[file.kind], file.path
+
+
+def _fault(file: Checkpoint, seen: Observed | None) -> Reason | None:
+    """What keeps one file from being loaded; None if it is there as it was recorded."""
+    broken = _broken_rule(file, seen or Observed(None))
+    return None if broken is None else Reason(broken[0], file.rank, f"{file.path} {broken[1]}")
+
+
+def _broken_rule(file: Checkpoint, seen: Observed) -> tuple[Rule, str] | None:
+    broken: tuple[Rule, str] | None = None
+    if file.content is Content.WEIGHTS:
+        broken = Rule.WEIGHTS_ONLY, "holds weights without the optimizer's state"
+    elif file.state is FileState.DAMAGED:
+        broken = file.problem or Rule.QUARANTINED, "was found to be damaged"
+    elif seen.unreadable:
+        broken = Rule.UNREADABLE, f"cannot be looked at: {seen.unreadable}"
+    elif file.size is None:
+        broken = Rule.IN_PROGRESS, "was never finished" if seen.size is None else "is being written"
+    elif seen.size is None:
+        broken = Rule.MISSING_FILE, "is gone"
+    elif seen.size != file.size:
+        broken = Rule.SIZE_MISMATCH, f"has {seen.size} bytes, {file.size} were recorded"
+    elif seen.digest is not None and seen.digest != file.digest:
+        broken = Rule.DIGEST_MISMATCH, "has other bytes than those recorded"
+    return broken
+
+
+def _unequal_sizes(whole: Mapping[int, Checkpoint]) -> str:
+    """Replicas hold the same parameters: where their files of one kind and format differ in size, none stands in.
+
+    Empty if they agree, else which rank has how many bytes.
+    """
+    sizes: dict[tuple[Kind, str], dict[int | None, int]] = {}
+    for rank in sorted(whole):
+        file = whole[rank]
+        sizes.setdefault((file.kind, file.format), {}).setdefault(file.size, rank)
+    unequal = [by_size for by_size in sizes.values() if len(by_size) > 1]
+    return ", ".join(f"rank {rank} has {size} bytes" for by_size in unequal for size, rank in by_size.items())
+
+
+def _why_not(
+    state: State,
+    group: tuple[int, ...],
+    missing: Iterable[int],
+    whole: Mapping[int, Checkpoint],
+    faults: Mapping[str, Reason],
+) -> list[Reason]:
+    """Every fault of the files of a replica group, and each rank of it that nothing can serve."""
+    files = sorted((file for file in state.files if file.rank in set(group)), key=_by_rank)
+    reasons = [faults[file.id] for file in files if file.id in faults]
+    explained = {reason.rank for reason in reasons}
+    unequal = _unequal_sizes({rank: whole[rank] for rank in group if rank in whole})
+    others = f" nor of its replicas {_enumerate(group)}" if len(group) > 1 else ""
+    for rank in missing:
+        if unequal:
+            detail = f"no file of its own, and none stands in since the replicas differ: {unequal}"
+            reasons.append(Reason(Rule.REPLICA_SIZE_MISMATCH, rank, detail))
+        elif rank not in explained:
+            detail = f"no file of rank {rank}{others} {'can be used' if files else 'was recorded'}"
+            reasons.append(Reason(Rule.MISSING_RANK, rank, detail))
+    return reasons
+
+
+def _enumerate(ranks: tuple[int, ...]) -> str:
+    shown = ", ".join(map(str, ranks[:_RANKS_SHOWN]))
+    return shown if len(ranks) <= _RANKS_SHOWN else f"{shown} … ({len(ranks)} in all)"
+
+
+def _by_rank(file: Checkpoint) -> tuple[int, int, str]:
+    return file.rank, *_preference(file)
+
+
+def _reject(state: State, reasons: list[Reason]) -> Rejection:
+    finished = {file.rank for file in state.files if file.size is not None and file.content is Content.FULL}
+    was_whole = state.global_step > 0 and covers_every_rank(state.launch.layout, finished, state.launch.world_size)
+    return Rejection(
+        launch=state.launch.id,
+        global_step=state.global_step,
+        kinds=state.kinds,
+        reasons=tuple(reasons),
+        was_whole=was_whole,
+    )

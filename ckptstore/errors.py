@@ -1,0 +1,59 @@
+"""What can go wrong, each with a message, a hint of what to do, and the exit code of the command line."""
+
+from __future__ import annotations
+
+
+class CkptstoreError(Exception):
+    """Something went wrong; the message says what and where, the hint what to do."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message}; {self.hint}" if self.hint else self.message
+
+
+class UsageError(CkptstoreError):
+    """The caller asked for something that cannot be meant."""
+
+    exit_code = 2
+
+
+class NothingRestorableError(CkptstoreError):
+    """States were saved, and none of them can be restored now."""
+
+    exit_code = 3
+
+
+class CatalogUnavailableError(CkptstoreError):
+    """The catalog cannot be reached, or what is there is not a catalog."""
+
+    exit_code = 4
+
+
+class SchemaError(CatalogUnavailableError):
+    """The catalog's schema is not the one of this program."""
+
+
+class RefusedError(CkptstoreError):
+    """A safety rule forbids it."""
+
+    exit_code = 5
+
+
+class DamageError(CkptstoreError):
+    """A file is not what was recorded of it."""
+
+    exit_code = 6
+
+
+class UnreadableError(DamageError):
+    """A file's bytes are not those of a checkpoint."""
+
+
+class UnknownRunError(CkptstoreError):
+    """No run of that name is in the catalog."""

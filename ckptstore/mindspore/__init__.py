@@ -1,0 +1,16 @@
+"""For training scripts: join a launch, resume from the newest whole state, register what is saved.
+
+    launch = ckptstore.mindspore.join("my-run")
+    start = launch.resume(model, dataset)
+    model.train(10, dataset, callbacks=[ckpt_cb, launch.registrar(ckpt_cb)], initial_epoch=start.initial_epoch)
+
+The only package of ckptstore that imports MindSpore.
+"""
+
+from __future__ import annotations
+
+from ckptstore.mindspore.launch import TrainingLaunch, join
+from ckptstore.mindspore.registrar import Registrar
+from ckptstore.mindspore.resume import Start
+
+__all__ = ["Registrar", "Start", "TrainingLaunch", "join"]

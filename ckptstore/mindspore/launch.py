@@ -1,0 +1,154 @@
+"""A launch as a training script sees it."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import logging
+import os
+from typing import TYPE_CHECKING, Any
+
+from ckptstore.core.model import Rule, epoch_and_step
+from ckptstore.errors import CkptstoreError, DamageError, UsageError
+from ckptstore.mindspore import communication
+from ckptstore.mindspore.registrar import Registrar
+from ckptstore.mindspore.resume import Start, load
+from ckptstore.ops.connect import connect
+from ckptstore.ops.join import new_launch_id
+from ckptstore.ops.launch import RankLaunch
+
+if TYPE_CHECKING:
+    from ckptstore.core.model import RestorePlan
+    from ckptstore.ops.connect import Catalog
+
+log = logging.getLogger("ckptstore")
+
+
+class TrainingLaunch(RankLaunch):
+    """What one rank does in a launch of a training script. Made by `ckptstore.mindspore.join`.
+
+    `start` is what `resume` returned; None before.
+    """
+
+    start: Start | None = None
+
+    def resume(self, model: Any, dataset: Any) -> Start:
+        """Restore the newest whole state of the run into `model` and `dataset`, if there is one.
+
+        Every parameter of the model's train network, the optimizer's too, comes from the file; the dataset goes on
+        with the batch after the last one consumed. All ranks must call it, before `Model.train`, and get the same
+        state. Raises `NothingRestorableError` where states were lost, `UsageError` where the network or the number of
+        steps in an epoch is not the one that was saved, `DamageError` for a file that is not what was recorded.
+        """
+        steps = int(dataset.get_dataset_size())
+        plan = self._agree(steps)
+        if plan is None:
+            self.start = Start(fresh=True)
+            self._say(f"run {self.run}: nothing was saved yet, training starts from the beginning")
+            return self.start
+        _check_position(plan, steps)
+        file = next(assignment.source for assignment in plan.ranks if assignment.rank == self.rank)
+        try:
+            appended = load(model.train_network, file)
+        except DamageError:
+            self.mark_damaged(file, Rule.DIGEST_MISMATCH)
+            raise
+        dataset.set_init_step(plan.global_step)
+        epoch, step_in_epoch = epoch_and_step(plan.global_step, steps)
+        self.start = Start(
+            fresh=False,
+            global_step=plan.global_step,
+            epoch=epoch or 0,
+            step_in_epoch=step_in_epoch or 0,
+            initial_epoch=plan.global_step // steps,
+            append_info=appended,
+            plan=plan,
+        )
+        self._say(
+            f"run {self.run}: going on after step {plan.global_step} "
+            f"(epoch {epoch}, step {step_in_epoch} of {steps}), saved by launch {plan.launch.id}"
+        )
+        return self.start
+
+    def registrar(self, *callbacks: Any) -> Registrar:
+        """The callback that registers what these ModelCheckpoints save (none given: all in the callback list).
+
+        Put it last in the list.
+        """
+        return Registrar(self, callbacks)
+
+    def adopt_at_exit(self) -> None:
+        """Register the breakpoint that MindSpore writes once the callbacks are gone, when the interpreter ends."""
+        atexit.register(self._adopt)
+
+    def _adopt(self) -> None:
+        try:
+            self.adopt()
+        except CkptstoreError as error:
+            log.warning("%s. The next start adopts what was saved last.", error)
+
+    def _agree(self, steps: int) -> RestorePlan | None:
+        """Rank 0 decides and stores; the others hear that it has, or why not, and read what it stored."""
+        outcome = {"error": ""}
+        failure: CkptstoreError | None = None
+        plan: RestorePlan | None = None
+        if self.rank == 0:
+            try:
+                self.set_steps_per_epoch(steps)
+                plan = self.resolve()
+            except CkptstoreError as error:
+                failure = error
+                outcome["error"] = str(error)
+        outcome = json.loads(communication.from_rank_0(json.dumps(outcome)))
+        if failure is not None:
+            raise failure
+        if outcome["error"]:
+            raise CkptstoreError(f"rank 0 could not decide where to start: {outcome['error']}")
+        if self.rank != 0:
+            self.reread()
+            plan = self.resolve()
+        return plan
+
+    def _say(self, message: str) -> None:
+        if self.rank == 0:
+            log.info(message)
+
+
+def join(run: str, *, catalog: Catalog | None = None, launch_id: str | None = None) -> TrainingLaunch:
+    """Make this process part of a launch of `run`: rank, world size and layout come from MindSpore.
+
+    `catalog` is an open one (None: `ckptstore.connect()`). Rank 0 makes the launch's id, or takes `launch_id` or
+    CKPTSTORE_LAUNCH_ID, and tells the others. Call it after `mindspore.communication.init()`, on every rank.
+    """
+    _let_people_see()
+    rank, world_size = communication.rank_and_world_size()
+    mode = communication.parallel_mode()
+    catalog = catalog or connect()
+    agreed = communication.from_rank_0(launch_id or os.environ.get("CKPTSTORE_LAUNCH_ID") or new_launch_id())
+    joined = catalog.join(
+        run,
+        rank=rank,
+        world_size=world_size,
+        launch_id=agreed,
+        layout="data_parallel" if mode == "data_parallel" and world_size > 1 else "stand_alone",
+    )
+    return TrainingLaunch(joined.database, joined.facts, rank)
+
+
+def _check_position(plan: RestorePlan, steps: int) -> None:
+    saved = plan.launch.steps_per_epoch
+    if saved is not None and saved != steps:
+        ranks = f"{plan.launch.world_size} ranks"
+        raise UsageError(
+            f"step {plan.global_step} was saved with {saved} steps an epoch on {ranks}; now an epoch has {steps}",
+            "use the batch size and the number of ranks that were saved, or start a run of another name",
+        )
+
+
+def _let_people_see() -> None:
+    """A script that set up no logging still tells its user where training starts."""
+    if not log.hasHandlers():
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("ckptstore: %(message)s"))
+        log.addHandler(handler)
+        log.setLevel(logging.INFO)

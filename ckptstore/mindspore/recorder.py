@@ -1,0 +1,139 @@
+"""The thread that does what may take time: it waits for files, reads them and writes the catalog."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import queue
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ckptstore.errors import CkptstoreError
+from ckptstore.ops.register import measured
+from ckptstore.storage.files import names_in
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ckptstore.core.model import Checkpoint
+    from ckptstore.ops.launch import RankLaunch
+
+log = logging.getLogger("ckptstore")
+
+_LOOK_AGAIN_SECONDS = 0.02
+_LONGEST_PAUSE_SECONDS = 5.0
+_FILE_PATIENCE_SECONDS = 600.0
+FLUSH_SECONDS = 10.0
+
+
+class Recorder:
+    """Takes jobs from the training thread and does them in order, until it is closed.
+
+    A job that the catalog refuses is tried again until it is done; the trouble is logged once, not once a step.
+    """
+
+    def __init__(self, launch: RankLaunch) -> None:
+        self._launch = launch
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._live: dict[str, Checkpoint] = {}
+        self._idle = threading.Condition()
+        self._open_jobs = 0
+        self._hurry = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._troubled = False
+
+    def submit(self, file: Checkpoint) -> None:
+        """Record a file that was just saved, or is being saved by another thread or process."""
+        self.call(lambda: self._record(file))
+
+    def call(self, job: Callable[[], None]) -> None:
+        """Do `job` on the thread, after those before it."""
+        with self._idle:
+            self._open_jobs += 1
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="ckptstore", daemon=True)
+            self._thread.start()
+            atexit.register(self.close)
+        self._jobs.put(job)
+
+    def flush(self, seconds: float = FLUSH_SECONDS) -> bool:
+        """Wait until every job is done, at most so long; whether they are."""
+        with self._idle:
+            return self._idle.wait_for(lambda: self._open_jobs == 0, seconds)
+
+    def close(self) -> None:
+        """Finish what can be finished within the deadline. Called once more at the interpreter's exit."""
+        done = self.flush()
+        self._hurry.set()
+        atexit.unregister(self.close)
+        if not done:
+            log.error("%d records did not reach the catalog in %.0f s", self._open_jobs, FLUSH_SECONDS)
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            self._until_done(job)
+            with self._idle:
+                self._open_jobs -= 1
+                self._idle.notify_all()
+
+    def _until_done(self, job: Callable[[], None]) -> None:
+        pause = _LOOK_AGAIN_SECONDS
+        while True:
+            try:
+                job()
+            except CkptstoreError as error:
+                if not self._troubled:
+                    log.error("%s. Training goes on; it is tried again.", error)  # noqa: TRY400 — no traceback
+                self._troubled = True
+            except Exception:
+                log.exception("a checkpoint could not be registered; training goes on")
+                return
+            else:
+                if self._troubled:
+                    log.warning("the catalog %s can be used again", self._launch.database.name)
+                self._troubled = False
+                return
+            if self._hurry.wait(pause):
+                return
+            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+
+    def _record(self, file: Checkpoint) -> None:
+        whole = self._measure(file)
+        if whole is None:
+            # An asynchronous save: if this process dies while it is under way, the next start finishes the record.
+            self._launch.record([file])
+            whole = self._wait_for(file)
+        if whole is None:
+            log.error("%s was saved but is not there; it is not registered", file.path)
+            return
+        self._launch.record([whole])
+        self._live[whole.path] = whole
+        self._notice_vanished(Path(whole.path).parent)
+
+    def _wait_for(self, file: Checkpoint) -> Checkpoint | None:
+        deadline = time.monotonic() + _FILE_PATIENCE_SECONDS
+        while time.monotonic() < deadline:
+            whole = self._measure(file)
+            if whole is not None or self._hurry.wait(_LOOK_AGAIN_SECONDS):
+                return whole
+        return None
+
+    @staticmethod
+    def _measure(file: Checkpoint) -> Checkpoint | None:
+        """The measured record; None while the file is not there, or was replaced while it was read."""
+        try:
+            return measured(file)
+        except FileNotFoundError:
+            return None
+
+    def _notice_vanished(self, directory: Path) -> None:
+        """MindSpore's keep_checkpoint_max deletes files by itself (domain §9)."""
+        names = names_in(str(directory))
+        here = [file for file in self._live.values() if Path(file.path).parent == directory]
+        gone = [file for file in here if Path(file.path).name not in names]
+        if gone:
+            self._launch.mark_missing(gone)
+            for file in gone:
+                del self._live[file.path]

@@ -1,0 +1,233 @@
+"""The callback that registers what other callbacks save, with the exact step."""
+
+from __future__ import annotations
+
+import logging
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import mindspore
+from mindspore.train import Callback, ModelCheckpoint
+
+from ckptstore.core.model import Content, Kind, epoch_and_step
+from ckptstore.core.naming import parse_name
+from ckptstore.mindspore.communication import strategy_file
+from ckptstore.mindspore.recorder import Recorder
+from ckptstore.mindspore.resume import state_names
+from ckptstore.storage.files import names_in
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ckptstore.mindspore.launch import TrainingLaunch
+
+log = logging.getLogger("ckptstore")
+
+
+class _Watch:
+    """A ModelCheckpoint that is watched, what it saved last, and whether its files hold the whole state."""
+
+    def __init__(self, callback: Any) -> None:
+        self.callback = callback
+        self.seen = self.latest()
+        self.content = Content.FULL
+
+    def latest(self) -> tuple[str, int]:
+        """Path and trigger of its last save: a callable prefix may give one name twice."""
+        callback = self.callback
+        return callback.latest_ckpt_file_name, getattr(callback, "_last_triggered_step", 0)
+
+
+def _never_stops_training(hook: Callable[..., None]) -> Callable[..., None]:
+    """Whatever goes wrong in a hook is logged, once a hook, and training goes on (invariant 6)."""
+
+    @wraps(hook)
+    def wrapper(self: Registrar, *args: Any) -> None:
+        try:
+            hook(self, *args)
+        except Exception:
+            if hook.__name__ not in self.failed:
+                log.exception("ckptstore failed in %s; training goes on, saves may be missing", hook.__name__)
+            self.failed.add(hook.__name__)
+
+    return wrapper
+
+
+class Registrar(Callback):
+    """Registers the files of ModelCheckpoints. Made by `TrainingLaunch.registrar`; best the last of the callbacks.
+
+    It counts the completed steps itself, from the step the launch resumed at: MindSpore's own count starts again
+    at every launch, and file names with it (domain §3). It also lets MindSpore's count go on from there, so that
+    steps in logs, names and `append_info` tell the truth in a resumed run too.
+    """
+
+    def __init__(self, launch: TrainingLaunch, callbacks: tuple[Any, ...]) -> None:
+        super().__init__()
+        self.failed: set[str] = set()
+        self.global_step = 0
+        self._launch = launch
+        self._given = callbacks
+        self._watches: list[_Watch] = []
+        self._recorder = Recorder(launch)
+        self._params: Any = None
+        self._optimizer_counter: Any = None
+        self._before: tuple[Any, int | None] | None = None
+        self._in_first_epoch = True
+        self._trained = False
+        self._sink_steps = 1
+        self._steps_per_epoch: int | None = None
+
+    @_never_stops_training
+    def on_train_begin(self, run_context: Any) -> None:
+        """Find what to watch and where it saves, and let MindSpore's step count go on."""
+        params = run_context.original_args()
+        self._params = params
+        self._in_first_epoch = True
+        if not self._trained:
+            start = self._launch.start
+            self.global_step = start.global_step if start is not None else 0
+        counters = (item for item in params.train_network.get_parameters() if item.name == "global_step")
+        self._optimizer_counter = next(counters, None)
+        self._steps_per_epoch = steps = int(params.train_dataset.get_dataset_size())
+        if self._launch.facts.steps_per_epoch is None:
+            self._recorder.call(lambda: self._launch.set_steps_per_epoch(steps))
+        self._watches = [_Watch(callback) for callback in self._given or _checkpoint_callbacks(params)]
+        if not self._watches:
+            log.warning("there is no ModelCheckpoint among the callbacks: ckptstore has nothing to register")
+        self._continue_count(params)
+        state = state_names(params.train_network)
+        for watch in self._watches:
+            saved = watch.callback._config.saved_network
+            if saved is not None and state - {item.name for item in saved.get_parameters()}:
+                watch.content = Content.WEIGHTS
+            self._announce_source(watch.callback)
+        self._trained = True
+
+    @_never_stops_training
+    def on_train_epoch_begin(self, run_context: Any) -> None:
+        """Check, once, that training starts in the epoch that it must start in."""
+        if not self._in_first_epoch:
+            return
+        self._in_first_epoch = False
+        params = run_context.original_args()
+        steps = int(params.train_dataset.get_dataset_size())
+        start = self._launch.start
+        epochs_before = params.cur_epoch_num - 1
+        if start is not None and not start.fresh and epochs_before != self.global_step // steps:
+            log.warning(
+                "training starts in epoch %d, but step %d is in epoch %d: pass initial_epoch=start.initial_epoch",
+                params.cur_epoch_num,
+                self.global_step + 1,
+                self.global_step // steps + 1,
+            )
+        elif self.global_step == 0 and epochs_before:
+            self.global_step = epochs_before * steps
+            self._continue_count(params)
+        helper = params.get("dataset_helper")
+        if params.dataset_sink_mode and mindspore.get_context("mode") == mindspore.GRAPH_MODE and helper is not None:
+            self._sink_steps = int(helper.sink_size())
+
+    @_never_stops_training
+    def on_train_step_begin(self, run_context: Any) -> None:
+        """Note what the step starts from."""
+        self._poll()
+        self._before = (run_context.original_args().get("net_outputs"), self._optimizer_step())
+
+    @_never_stops_training
+    def on_train_step_end(self, run_context: Any) -> None:  # noqa: ARG002
+        """Count the step, and register what was saved after it."""
+        self.global_step += self._sink_steps
+        self._before = None
+        self._poll()
+
+    @_never_stops_training
+    def on_train_epoch_end(self, run_context: Any) -> None:  # noqa: ARG002
+        """Register what was saved at the end of the epoch."""
+        self._poll()
+
+    @_never_stops_training
+    def on_train_end(self, run_context: Any) -> None:  # noqa: ARG002
+        """Register what was saved at the end of training."""
+        self._poll()
+
+    @_never_stops_training
+    def __exit__(self, *error: object) -> None:
+        """See how training ended, and have everything in the catalog before the process may be gone."""
+        if self._params is None:
+            return
+        kind = error[0] if error else None
+        if kind is not None and self._step_was_done():
+            self.global_step += self._sink_steps
+        self._before = None
+        self._poll()
+        step, optimizer_step = self.global_step, self._optimizer_step()
+        name = kind.__name__ if isinstance(kind, type) else None
+        self._recorder.call(lambda: self._launch.set_ending(step, optimizer_step, name))
+        if not self._recorder.flush():
+            log.error("the catalog did not take every record in time; the next start looks for them on disk")
+        if name is not None:
+            self._launch.adopt_at_exit()
+
+    def _step_was_done(self) -> bool:
+        """Whether the step under way was finished when an exception came: then its update is in the weights.
+
+        A callback earlier in the list that raises in step_end keeps us from hearing of the step's end. But the
+        network's outputs are new then; and where they are not, the optimizer may have counted the update.
+        """
+        if self._before is None:
+            return False
+        outputs, optimizer_step = self._before
+        return self._params.get("net_outputs") is not outputs or self._optimizer_step() != optimizer_step
+
+    def _poll(self) -> None:
+        """Hand over what was saved since the last look. Files saved now hold the state after `global_step` steps."""
+        for watch in self._watches:
+            latest = watch.latest()
+            if latest == watch.seen or not latest[0]:
+                continue
+            watch.seen = latest
+            epoch, step_in_epoch = epoch_and_step(self.global_step, self._steps_per_epoch)
+            file = self._launch.describe(
+                latest[0],
+                epoch=epoch,
+                step_in_epoch=step_in_epoch,
+                kind=Kind.PERIODIC,
+                global_step=self.global_step,
+                optimizer_step=self._optimizer_step(),
+                strategy_file=strategy_file(),
+                content=watch.content,
+            )
+            self._recorder.submit(file)
+
+    def _optimizer_step(self) -> int | None:
+        counter = self._optimizer_counter
+        return None if counter is None else int(counter.asnumpy().reshape(-1)[0])
+
+    def _continue_count(self, params: Any) -> None:
+        """MindSpore counts from 0 at every launch; set to the true step, names and logs stay true (domain §4)."""
+        params.cur_step_num = self.global_step
+        for watch in self._watches:
+            every = watch.callback._config.save_checkpoint_steps
+            if every and hasattr(watch.callback, "_last_triggered_step"):
+                # Else it would save at the first resumed step, and every N from there instead of at multiples of N.
+                watch.callback._last_triggered_step = self.global_step // every * every
+                watch.seen = watch.latest()
+
+    def _announce_source(self, callback: Any) -> None:
+        directory = callback._directory if callback._directory_func is None else None
+        prefix = callback._prefix
+        if directory is None or not isinstance(prefix, str):
+            return  # callables: only known once they save, and registered then
+        directory = str(Path(directory).absolute())
+        breakpoints = [
+            name for name in names_in(directory) if (parsed := parse_name(name)) is not None and parsed.is_breakpoint
+        ]
+        base = callback._exception_prefix
+        self._recorder.call(
+            lambda: self._launch.add_source(directory, prefix=prefix, breakpoint_prefix=base, breakpoints=breakpoints)
+        )
+
+
+def _checkpoint_callbacks(params: Any) -> list[Any]:
+    return [callback for callback in params.list_callback if isinstance(callback, ModelCheckpoint)]

@@ -1,0 +1,87 @@
+"""Open a catalog."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from ckptstore.catalog import schema
+from ckptstore.catalog.engine import open_database
+from ckptstore.ops import overview
+from ckptstore.ops import pin as pinning
+from ckptstore.ops.join import join
+from ckptstore.ops.launch import RankLaunch
+from ckptstore.ops.resolve import resolve
+
+if TYPE_CHECKING:
+    from ckptstore.catalog.engine import Database
+    from ckptstore.core.model import Checkpoint, Resolution
+
+
+class Catalog:
+    """A catalog of checkpoints. Made by `connect`."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+
+    def join(
+        self,
+        run: str,
+        *,
+        rank: int = 0,
+        world_size: int = 1,
+        launch_id: str | None = None,
+        layout: str | None = None,
+    ) -> RankLaunch:
+        """Make this rank part of a launch of `run`.
+
+        The ranks of one start share `launch_id`, another at every start (None: CKPTSTORE_LAUNCH_ID, or a new one
+        if there is one rank only). `layout` is "data_parallel" where every rank's file serves every rank.
+        """
+        facts = join(self.database, run, rank=rank, world_size=world_size, launch_id=launch_id, layout=layout)
+        return RankLaunch(self.database, facts, rank)
+
+    def resolve(
+        self,
+        run: str,
+        *,
+        step: int | None = None,
+        world_size: int | None = None,
+        verify: Literal["size", "digest"] = "size",
+    ) -> Resolution:
+        """The newest whole state of the run, with the reason why each newer one is not taken."""
+        return resolve(self.database, run, step=step, world_size=world_size, read_bytes=verify == "digest")
+
+    def runs(self) -> list[overview.RunRow]:
+        """Every run, by name."""
+        return overview.runs(self.database)
+
+    def saves(self, run: str | None = None, *, kind: str | None = None) -> list[overview.SaveRow]:
+        """The saves of a run, or of all, newest first."""
+        return overview.saves(self.database, run, kind=kind)
+
+    def files(self, run: str | None = None, *, kind: str | None = None) -> list[Checkpoint]:
+        """Every file ever recorded of a run, or of all."""
+        return overview.files(self.database, run, kind=kind)
+
+    def show(self, run: str, step: int) -> list[Checkpoint]:
+        """Every file of one step of a run."""
+        return overview.show(self.database, run, step)
+
+    def pin(self, run: str, step: int) -> bool:
+        """Protect a step of a run; whether it was not protected before."""
+        return pinning.pin(self.database, run, step)
+
+    def unpin(self, run: str, step: int) -> bool:
+        """Take the protection back; whether there was one."""
+        return pinning.unpin(self.database, run, step)
+
+
+def connect(url: str | None = None) -> Catalog:
+    """Open the catalog that `url` names, else CKPTSTORE_URL, else the user's own SQLite file.
+
+    An SQLite file is created and upgraded as needed, a PostgreSQL database filled if it is empty. Raises
+    `CatalogUnavailableError` where it cannot be used and `SchemaError` where its schema is of another version.
+    """
+    database = open_database(url)
+    schema.ensure(database)
+    return Catalog(database)

@@ -1,0 +1,81 @@
+"""Make a rank part of a launch."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+from ckptstore.catalog import reads, writes
+from ckptstore.core.replicas import from_name
+from ckptstore.errors import RefusedError, UsageError
+
+if TYPE_CHECKING:
+    from ckptstore.catalog.engine import Database
+    from ckptstore.core.model import Launch
+
+_LONGEST_NAME = 200
+
+
+def new_launch_id() -> str:
+    """An id for a launch, made by one rank and told to the others; ids sort by the time they were made."""
+    return f"{datetime.now(timezone.utc):%Y%m%dT%H%M%S}-{secrets.token_hex(3)}"
+
+
+def join(
+    database: Database, run: str, *, rank: int, world_size: int, launch_id: str | None, layout: str | None
+) -> Launch:
+    """Add the launch if this rank is its first, and return what is known of it.
+
+    The id is `launch_id`, else CKPTSTORE_LAUNCH_ID, else made here if there is only one rank. `layout` is
+    "data_parallel" or "stand_alone" (None: no replicas are known). Raises `UsageError` for what cannot be meant,
+    `RefusedError` where the launch contradicts what other ranks said or was used before.
+    """
+    _check_name("run", run)
+    if world_size < 1 or not 0 <= rank < world_size:
+        raise UsageError(f"rank {rank} of {world_size} ranks", "ranks are counted from 0 to world_size - 1")
+    launch_id = launch_id or os.environ.get("CKPTSTORE_LAUNCH_ID") or (new_launch_id() if world_size == 1 else None)
+    if launch_id is None:
+        raise UsageError(
+            f"the {world_size} ranks of a launch must share its id",
+            "give launch_id, or the same CKPTSTORE_LAUNCH_ID to all, another at every start",
+        )
+    _check_name("launch", launch_id)
+    now = datetime.now(timezone.utc)
+    with database.write() as connection:
+        run_id = writes.add_run(connection, run, now)
+        if reads.launch(connection, launch_id) is None:
+            writes.add_launch(
+                connection,
+                run_id=run_id,
+                launch_id=launch_id,
+                world_size=world_size,
+                layout=from_name(layout, world_size),
+                now=now,
+            )
+        launch = reads.launch(connection, launch_id)
+        if launch is None:
+            raise RefusedError(f"launch {launch_id} of run {run} could not be stored", "start again")
+        _check_same(launch, run, world_size)
+        if reads.has_saved(connection, launch_id, rank):
+            raise RefusedError(
+                f"rank {rank} has already saved in launch {launch_id}",
+                "give every start a launch id of its own",
+            )
+    return launch
+
+
+def _check_name(what: str, name: str) -> None:
+    if not name or name != name.strip() or not name.isprintable() or len(name) > _LONGEST_NAME:
+        raise UsageError(f"{name!r} cannot be the name of a {what}", f"use 1 to {_LONGEST_NAME} printable characters")
+
+
+def _check_same(launch: Launch, run: str, world_size: int) -> None:
+    if launch.run != run:
+        raise RefusedError(f"launch {launch.id} is of run {launch.run}, not {run}", "give each start its own id")
+    if launch.world_size != world_size:
+        raise RefusedError(
+            f"launch {launch.id} has {launch.world_size} ranks, this rank says {world_size}",
+            "give every start a launch id of its own",
+        )

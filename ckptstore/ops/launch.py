@@ -1,0 +1,182 @@
+"""One rank's hold on a launch: what it registers, and where it starts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+from ckptstore.catalog import reads, writes
+from ckptstore.core.model import Content, FileState, Kind, Rule
+from ckptstore.errors import UsageError
+from ckptstore.ops import register as registering
+from ckptstore.ops.reconcile import Reconciled, reconcile
+from ckptstore.ops.resolve import settle
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from ckptstore.catalog.engine import Database
+    from ckptstore.core.model import Checkpoint, Launch, RestorePlan
+
+
+class RankLaunch:
+    """What one rank does in a launch. Made by `Catalog.join`.
+
+    `facts` holds what the catalog knows of the launch: its id, order, world size and layout.
+    """
+
+    def __init__(self, database: Database, facts: Launch, rank: int) -> None:
+        self.database = database
+        self.facts = facts
+        self.rank = rank
+
+    @property
+    def id(self) -> str:
+        """The launch's id, the same on all ranks."""
+        return self.facts.id
+
+    @property
+    def run(self) -> str:
+        """The run's name."""
+        return self.facts.run
+
+    @property
+    def world_size(self) -> int:
+        """How many ranks the launch has."""
+        return self.facts.world_size
+
+    def register(
+        self,
+        path: str | Path,
+        *,
+        kind: Kind | str = Kind.PERIODIC,
+        global_step: int,
+        optimizer_step: int | None = None,
+        epoch: int | None = None,
+        step_in_epoch: int | None = None,
+        strategy_file: str | None = None,
+        metrics: Mapping[str, float] | None = None,
+    ) -> Checkpoint:
+        """Record a checkpoint file that this rank has written, and return the record.
+
+        `global_step` counts the batches consumed since the run began. The file must be there, whole; its size and
+        digest are taken now. Registering the same again changes nothing. Raises `UsageError` for a file that is
+        not there or values that cannot be meant, `CatalogUnavailableError` where the record could not be kept.
+        """
+        described = self.describe(
+            path,
+            kind=kind,
+            global_step=global_step,
+            optimizer_step=optimizer_step,
+            epoch=epoch,
+            step_in_epoch=step_in_epoch,
+            strategy_file=strategy_file,
+            metrics=metrics,
+        )
+        try:
+            file = registering.measured(described)
+        except OSError as error:
+            raise UsageError(f"cannot read {described.path}: {error.strerror or error}") from None
+        if file is None:
+            raise UsageError(f"{described.path} is not there, or is being written", "register a file once it is whole")
+        self.record([file])
+        return file
+
+    def describe(
+        self,
+        path: str | Path,
+        *,
+        kind: Kind | str,
+        global_step: int,
+        optimizer_step: int | None = None,
+        epoch: int | None = None,
+        step_in_epoch: int | None = None,
+        strategy_file: str | None = None,
+        metrics: Mapping[str, float] | None = None,
+        content: Content = Content.FULL,
+    ) -> Checkpoint:
+        """The record of a file that is being written: its bytes are not looked at."""
+        return registering.describe(
+            self.facts,
+            rank=self.rank,
+            path=path,
+            kind=kind,
+            global_step=global_step,
+            optimizer_step=optimizer_step,
+            epoch=epoch,
+            step_in_epoch=step_in_epoch,
+            strategy_file=strategy_file,
+            metrics=metrics,
+            content=content,
+        )
+
+    def record(self, files: Sequence[Checkpoint]) -> None:
+        """Write records to the catalog, in one transaction."""
+        registering.record(self.database, files)
+
+    def resolve(self) -> RestorePlan | None:
+        """Where this launch starts, the same for all its ranks; None for a fresh start."""
+        plan = settle(self.database, self.facts)
+        self.facts = replace(
+            self.facts,
+            decided=True,
+            parent=plan.launch.id if plan else None,
+            parent_step=plan.global_step if plan else None,
+        )
+        return plan
+
+    def set_steps_per_epoch(self, steps: int) -> None:
+        """Record how many batches an epoch has."""
+        with self.database.write() as connection:
+            writes.set_steps_per_epoch(connection, self.id, steps)
+        self.facts = replace(self.facts, steps_per_epoch=steps)
+
+    def add_source(self, directory: str, *, prefix: str, breakpoint_prefix: str, breakpoints: Sequence[str]) -> None:
+        """Record where this rank saves, and the names of the breakpoints that are there already."""
+        with self.database.write() as connection:
+            writes.add_source(
+                connection,
+                launch_id=self.id,
+                rank=self.rank,
+                directory=directory,
+                prefix=prefix,
+                breakpoint_prefix=breakpoint_prefix,
+                breakpoints_before=breakpoints,
+            )
+
+    def set_ending(self, global_step: int, optimizer_step: int | None, error: str | None) -> None:
+        """Record the step at which training ended on this rank, and the exception's name if one ended it."""
+        with self.database.write() as connection:
+            writes.set_ending(
+                connection,
+                launch_id=self.id,
+                rank=self.rank,
+                global_step=global_step,
+                optimizer_step=optimizer_step,
+                error=error,
+                now=datetime.now(timezone.utc),
+            )
+
+    def mark_missing(self, files: Sequence[Checkpoint]) -> None:
+        """Record that these files are no longer there."""
+        registering.mark_missing(self.database, files)
+
+    def mark_damaged(self, file: Checkpoint, rule: Rule) -> None:
+        """Record that a file is not what it should be: no later plan takes it."""
+        with self.database.write() as connection:
+            writes.mark(connection, [file.id], FileState.DAMAGED, rule)
+
+    def adopt(self) -> Reconciled:
+        """Take in what this rank wrote and nobody registered, as the breakpoint after an exception."""
+        with self.database.read() as connection:
+            run_id = reads.run_id(connection, self.run)
+        return Reconciled() if run_id is None else reconcile(self.database, run_id, only=(self.id, self.rank))
+
+    def reread(self) -> None:
+        """Read again what the catalog knows of this launch."""
+        with self.database.read() as connection:
+            found = reads.launch(connection, self.id)
+        if found is not None:
+            self.facts = found

@@ -1,0 +1,125 @@
+"""What there is: runs, the saves of a run, the files of a save."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ckptstore.catalog import reads
+from ckptstore.core.resolver import covers_every_rank
+from ckptstore.errors import UsageError
+from ckptstore.ops.resolve import find_run
+
+if TYPE_CHECKING:
+    import sqlalchemy as sa
+
+    from ckptstore.catalog.engine import Database
+    from ckptstore.catalog.reads import Tally
+    from ckptstore.core.model import Checkpoint, Launch
+
+
+@dataclass(frozen=True)
+class SaveRow:
+    """One save as `list` shows it. `restorable` is by the catalog; `resolve` looks at the disk."""
+
+    run: str
+    launch: Launch
+    tally: Tally
+    restorable: bool
+    pinned: bool
+
+
+@dataclass(frozen=True)
+class RunRow:
+    """One run as `runs` shows it: its launches counted, its newest save, its newest restorable one, its bytes."""
+
+    run: str
+    launches: int
+    last: SaveRow | None
+    newest_restorable: SaveRow | None
+    bytes: int
+
+
+def runs(database: Database) -> list[RunRow]:
+    """Every run, by name."""
+    with database.read() as connection:
+        names = reads.run_names(connection)
+    return [_run_row(database, name) for name in names]
+
+
+def saves(database: Database, run: str | None, *, kind: str | None = None) -> list[SaveRow]:
+    """The saves of a run, or of all, of which a file is there; newest launch first, then newest step."""
+    if run is None:
+        with database.read() as connection:
+            names = reads.run_names(connection)
+    else:
+        names = [run]
+    rows = [row for name in names for row in _save_rows(database, name)]
+    return [row for row in rows if row.tally.files and kind in (None, row.tally.kind.value)]
+
+
+def files(database: Database, run: str | None, *, kind: str | None = None) -> list[Checkpoint]:
+    """Every file that was ever recorded of a run, or of all, with the state it is in."""
+    with database.read() as connection:
+        names = reads.run_names(connection)
+    found: list[Checkpoint] = []
+    for name in names if run is None else [run]:
+        run_id = find_run(database, name)
+        with database.read() as connection:
+            found += reads.files_of(connection, run_id)
+    return [file for file in found if kind in (None, file.kind.value)]
+
+
+def show(database: Database, run: str, step: int) -> list[Checkpoint]:
+    """Every file of one step of a run. Raises `UsageError` if there is none."""
+    run_id = find_run(database, run)
+    with database.read() as connection:
+        found = reads.files_of(connection, run_id, step=step)
+    if not found:
+        raise no_such_step(run, step)
+    return found
+
+
+def no_such_step(run: str, step: int) -> UsageError:
+    """The error for a step that the run has no save of."""
+    return UsageError(f"run {run!r} has no save of step {step}", f"see: ckptstore list {run}")
+
+
+def _run_row(database: Database, name: str) -> RunRow:
+    run_id = find_run(database, name)
+    with database.read() as connection:
+        launches = len(reads.launches_of(connection, run_id))
+    there = [row for row in _save_rows(database, name) if row.tally.files]
+    return RunRow(
+        run=name,
+        launches=launches,
+        last=there[0] if there else None,
+        newest_restorable=next((row for row in there if row.restorable), None),
+        bytes=sum(row.tally.bytes for row in there),
+    )
+
+
+def _save_rows(database: Database, run: str) -> list[SaveRow]:
+    run_id = find_run(database, run)
+    with database.read() as connection:
+        launches = {launch.id: launch for launch in reads.launches_of(connection, run_id)}
+        pinned = reads.pinned_steps(connection, run_id)
+        return [
+            SaveRow(
+                run=run,
+                launch=launches[tally.launch],
+                tally=tally,
+                restorable=_restorable(connection, launches[tally.launch], tally),
+                pinned=tally.global_step in pinned,
+            )
+            for tally in reads.tallies(connection, run_id)
+        ]
+
+
+def _restorable(connection: sa.Connection, launch: Launch, tally: Tally) -> bool:
+    if tally.global_step == 0 or not tally.files:
+        return False
+    if tally.full_ranks == launch.world_size:
+        return True
+    have = reads.whole_ranks(connection, tally.launch, tally.global_step)
+    return covers_every_rank(launch.layout, have, launch.world_size)

@@ -1,0 +1,105 @@
+"""Record checkpoint files in the catalog."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ckptstore.catalog import writes
+from ckptstore.core.model import Checkpoint, Content, FileState, Kind, epoch_and_step
+from ckptstore.core.naming import format_of
+from ckptstore.errors import UsageError
+from ckptstore.storage import files
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ckptstore.catalog.engine import Database
+    from ckptstore.core.model import Launch
+
+
+def describe(
+    launch: Launch,
+    *,
+    rank: int,
+    path: str | Path,
+    kind: Kind | str,
+    global_step: int,
+    optimizer_step: int | None = None,
+    epoch: int | None = None,
+    step_in_epoch: int | None = None,
+    strategy_file: str | None = None,
+    metrics: Mapping[str, float] | None = None,
+    content: Content = Content.FULL,
+) -> Checkpoint:
+    """The record of a file that is about to be, or was just written; its bytes are not looked at.
+
+    Steps are counted in batches, ranks and steps from 0, epochs and steps in them from 1. Raises `UsageError` for
+    values that cannot be meant.
+    """
+    try:
+        known_kind = Kind(kind)
+    except ValueError:
+        kinds = ", ".join(Kind)
+        raise UsageError(f"unknown kind {str(kind)!r}", f"use one of {kinds}") from None
+    if global_step < 0:
+        raise UsageError(f"global_step is {global_step}", "steps are counted from 0")
+    if not 0 <= rank < launch.world_size:
+        raise UsageError(f"rank {rank} is not of a launch of {launch.world_size} ranks", "ranks are counted from 0")
+    for name, value in (metrics or {}).items():
+        if not math.isfinite(value):
+            raise UsageError(f"metric {name!r} is {value}", "a metric is a finite number")
+    counted_epoch, counted_step = epoch_and_step(global_step, launch.steps_per_epoch)
+    return Checkpoint(
+        run=launch.run,
+        launch=launch.id,
+        kind=known_kind,
+        global_step=global_step,
+        rank=rank,
+        path=str(Path(path).absolute()),
+        optimizer_step=optimizer_step,
+        epoch=counted_epoch if epoch is None else epoch,
+        step_in_epoch=counted_step if step_in_epoch is None else step_in_epoch,
+        format=format_of(str(path)),
+        content=content,
+        strategy_file=strategy_file,
+        metrics=dict(metrics or {}),
+        state=FileState.IN_PROGRESS,
+    )
+
+
+def measured(file: Checkpoint) -> Checkpoint | None:
+    """The record with the size, digest and time of the file that is at its path now; None if there is none.
+
+    Raises `OSError` where the file cannot be read.
+    """
+    before = files.facts(file.path)
+    if before is None:
+        return None
+    digest = files.digest(file.path)
+    after = files.facts(file.path)
+    if after != before:  # written again meanwhile: what was read is not one file
+        return None
+    return replace(
+        file,
+        size=before.size,
+        mtime_ns=before.mtime_ns,
+        digest=digest,
+        state=FileState.COMPLETE,
+        created_at=datetime.now(timezone.utc),
+    )
+
+
+def record(database: Database, checkpoints: Sequence[Checkpoint]) -> None:
+    """Write records in one transaction. Writing the same again changes nothing."""
+    with database.write() as connection:
+        writes.record_checkpoints(connection, checkpoints, datetime.now(timezone.utc))
+
+
+def mark_missing(database: Database, checkpoints: Sequence[Checkpoint]) -> None:
+    """Record that these files are no longer there."""
+    with database.write() as connection:
+        writes.mark(connection, [file.id for file in checkpoints], FileState.MISSING)

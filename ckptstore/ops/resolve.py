@@ -1,0 +1,166 @@
+"""Find the state that a run goes on from; and settle it for a launch, once for all its ranks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+from ckptstore.catalog import reads, writes
+from ckptstore.core import resolver
+from ckptstore.core.lineage import Segment, lineage
+from ckptstore.core.model import Assignment, Reason, Rejection, Resolution, RestorePlan, Rule, State
+from ckptstore.errors import CatalogUnavailableError, NothingRestorableError, UnknownRunError, UsageError
+from ckptstore.ops.reconcile import reconcile
+from ckptstore.storage import files
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from ckptstore.catalog.engine import Database
+    from ckptstore.core.model import Launch, Observed
+
+
+def resolve(
+    database: Database,
+    run: str,
+    *,
+    step: int | None = None,
+    world_size: int | None = None,
+    read_bytes: bool = False,
+) -> Resolution:
+    """The newest whole state of the run's lineage, or of that `step` only, and why newer ones are not taken.
+
+    `world_size` is the number of ranks that will load it (None: as many as saved it); `read_bytes` checks every
+    file's digest too. Raises `UnknownRunError`, and `UsageError` for values that cannot be meant.
+    """
+    if step is not None and step < 0:
+        raise UsageError(f"step is {step}", "steps are counted from 0")
+    if world_size is not None and world_size < 1:
+        raise UsageError(f"world size is {world_size}", "a launch has at least one rank")
+    run_id = find_run(database, run)
+    reconcile(database, run_id)
+    with database.read() as connection:
+        launches = reads.launches_of(connection, run_id)
+        segments = lineage(launches, reads.first_saves(connection, run_id))
+
+    def look(state: State) -> Mapping[str, Observed]:
+        return files.observe(state.files, read_bytes=read_bytes)
+
+    candidates = _candidates(database, segments, step)
+    resolution = resolver.resolve(run, candidates, look, world_size=world_size)
+    reached = resolution.plan.global_step if resolution.plan else -1
+    abandoned = _abandoned(database, launches, segments, newer_than=reached, step=step)
+    rejections = sorted((*resolution.rejections, *abandoned), key=lambda item: item.global_step, reverse=True)
+    return replace(resolution, rejections=tuple(rejections))
+
+
+def settle(database: Database, launch: Launch) -> RestorePlan | None:
+    """Where this launch starts, the same for every rank that asks, now or later; None for a fresh start.
+
+    The first answer stored is the launch's answer. Raises `NothingRestorableError` where states once were whole
+    and none is now: a fresh start would hide the loss.
+    """
+    stored = _stored(database, launch)
+    if stored is not None:
+        return stored[0]
+    resolution = resolve(database, launch.run, world_size=launch.world_size)
+    if resolution.lost:
+        raise NothingRestorableError(_lost(launch.run, resolution), _lost_hint(launch.run))
+    plan = resolution.plan
+    with database.write() as connection:
+        writes.store_resolution(
+            connection,
+            launch_id=launch.id,
+            parent=(plan.launch.id, plan.global_step) if plan else None,
+            files=[(assignment.rank, assignment.source.id) for assignment in plan.ranks] if plan else [],
+            now=datetime.now(timezone.utc),
+        )
+    settled = _stored(database, launch)
+    if settled is None:
+        raise CatalogUnavailableError(f"the restore plan of launch {launch.id} was not kept by {database.name}")
+    return settled[0]
+
+
+def find_run(database: Database, run: str) -> int:
+    """The id of a run; raises `UnknownRunError` if there is none of that name."""
+    with database.read() as connection:
+        found = reads.run_id(connection, run)
+    if found is None:
+        raise UnknownRunError(f"no run {run!r} in {database.name}", "ckptstore runs shows those there are")
+    return found
+
+
+def _stored(database: Database, launch: Launch) -> tuple[RestorePlan | None] | None:
+    """The stored answer in a tuple of one (None in it: a fresh start); None if there is none yet."""
+    with database.read() as connection:
+        found = reads.resolution(connection, launch.id)
+        if found is None:
+            return None
+        parent, chosen = found
+        if parent is None:
+            return (None,)
+        origin = reads.launch(connection, parent[0])
+        sources = reads.files_by_id(connection, list({file for _, file in chosen}))
+    if origin is None or any(file not in sources for _, file in chosen):
+        raise CatalogUnavailableError(f"{database.name} has lost parts of the plan of launch {launch.id}")
+    ranks = tuple(Assignment(rank, sources[file]) for rank, file in chosen)
+    return (RestorePlan(launch=origin, global_step=parent[1], ranks=ranks),)
+
+
+def _candidates(database: Database, segments: Sequence[Segment], step: int | None) -> Iterator[State]:
+    """The states of a lineage, newest first, each asked for only when the one before was rejected."""
+    for segment in segments:
+        below: int | None = None
+        bound = segment.last_step if step is None else min(step, segment.last_step or step)
+        while True:
+            with database.read() as connection:
+                found = reads.newest_step(connection, segment.launch.id, below=below, at_most=bound)
+                if found is None or (step is not None and found != step):
+                    break
+                state = State(
+                    launch=segment.launch,
+                    global_step=found,
+                    files=reads.files_at(connection, segment.launch.id, found),
+                )
+            below = found
+            yield state
+
+
+def _abandoned(
+    database: Database,
+    launches: Sequence[Launch],
+    segments: Sequence[Segment],
+    *,
+    newer_than: int,
+    step: int | None,
+) -> list[Rejection]:
+    """The states newer than the one chosen that are not of the lineage."""
+    ends = {segment.launch.id: segment.last_step for segment in segments}
+    detail = "the run went back to an older state, and on from there"
+    found: list[Rejection] = []
+    for launch in launches:
+        end = ends.get(launch.id, -1)
+        if end is None:
+            continue
+        with database.read() as connection:
+            below: int | None = None
+            while (other := reads.newest_step(connection, launch.id, below=below, at_most=step)) is not None:
+                if other <= max(end, newer_than) or (step is not None and other != step):
+                    break
+                state = State(launch=launch, global_step=other, files=reads.files_at(connection, launch.id, other))
+                reason = Reason(Rule.NOT_LINEAGE, None, detail)
+                found.append(Rejection(launch=launch.id, global_step=other, kinds=state.kinds, reasons=(reason,)))
+                below = other
+    return found
+
+
+def _lost(run: str, resolution: Resolution) -> str:
+    newest = next(rejection for rejection in resolution.rejections if rejection.was_whole)
+    return (
+        f"nothing of run {run!r} can be restored: step {newest.global_step} was whole, but {newest.reasons[0].detail}"
+    )
+
+
+def _lost_hint(run: str) -> str:
+    return f"see: ckptstore resolve {run} --explain; bring the files back, or start a run of another name"

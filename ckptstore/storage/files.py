@@ -1,0 +1,88 @@
+"""Looks at checkpoint files: sizes, digests, directories. Reads only."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from stat import S_ISREG
+from typing import TYPE_CHECKING
+
+from blake3 import blake3
+
+from ckptstore.core.model import Observed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from ckptstore.core.model import Checkpoint
+
+_CHUNK = 1 << 20
+_STAT_THREADS = 16
+_WORTH_THREADS = 64
+
+
+@dataclass(frozen=True)
+class FileFacts:
+    """Size in bytes and modification time in nanoseconds since 1970 of a file that is there."""
+
+    size: int
+    mtime_ns: int
+
+
+def facts(path: str) -> FileFacts | None:
+    """What is at `path` now; None if nothing is. Raises `OSError` if it cannot be looked at or is no regular file."""
+    try:
+        status = os.stat(path)  # noqa: PTH116 — called once a rank: pathlib would double its cost
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    if not S_ISREG(status.st_mode):
+        raise OSError(f"{path} is not a regular file")
+    return FileFacts(status.st_size, status.st_mtime_ns)
+
+
+def digest(path: str) -> str:
+    """BLAKE3 of a file's bytes, in hexadecimal, read in pieces of 1 MiB."""
+    hasher = blake3()
+    buffer = bytearray(_CHUNK)
+    view = memoryview(buffer)
+    with Path(path).open("rb", buffering=0) as file:
+        while count := file.readinto(buffer):
+            hasher.update(view[:count])
+    return hasher.hexdigest()
+
+
+def observe(files: Iterable[Checkpoint], *, read_bytes: bool) -> Mapping[str, Observed]:
+    """What the disk shows of these files, by path.
+
+    A file whose modification time is not the recorded one was written again since: its bytes are read even where
+    `read_bytes` does not ask for all, because a file of another step has the same size (domain §6).
+    """
+    unique = {file.path: file for file in files}
+    if len(unique) < _WORTH_THREADS and not read_bytes:
+        return {path: _observe(file, read_bytes=False) for path, file in unique.items()}
+    with ThreadPoolExecutor(_STAT_THREADS) as pool:
+        seen = pool.map(lambda file: _observe(file, read_bytes=read_bytes), unique.values())
+        return dict(zip(unique, seen, strict=True))
+
+
+def _observe(file: Checkpoint, *, read_bytes: bool) -> Observed:
+    try:
+        found = facts(file.path)
+        if found is None:
+            return Observed(None)
+        rewritten = file.mtime_ns is not None and found.mtime_ns != file.mtime_ns
+        to_read = file.digest is not None and found.size == file.size and (read_bytes or rewritten)
+        return Observed(found.size, digest(file.path) if to_read else None)
+    except OSError as error:
+        return Observed(None, unreadable=error.strerror or str(error))
+
+
+def names_in(directory: str) -> frozenset[str]:
+    """Names of the entries of a directory; none if it does not exist. Raises `OSError` if it cannot be read."""
+    try:
+        with os.scandir(directory) as entries:
+            return frozenset(entry.name for entry in entries)
+    except FileNotFoundError:
+        return frozenset()
