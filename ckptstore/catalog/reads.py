@@ -84,11 +84,11 @@ def has_saved(connection: sa.Connection, launch_id: str, rank: int) -> bool:
 
 
 def first_saves(connection: sa.Connection, run: int) -> dict[str, int]:
-    """The step of the first save of each launch of a run that has one."""
+    """The step of the first save of each launch of a run that has one; an untrained network is none."""
     query = (
         sa.select(saves.c.launch_id, sa.func.min(saves.c.global_step))
         .join(launches)
-        .where(launches.c.run_id == run)
+        .where(launches.c.run_id == run, saves.c.global_step > 0)
         .group_by(saves.c.launch_id)
     )
     return {row[0]: row[1] for row in connection.execute(query)}

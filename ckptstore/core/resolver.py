@@ -68,12 +68,16 @@ def judge(state: State, seen: Mapping[str, Observed], *, world_size: int | None 
 
     assignments: list[Assignment] = []
     reasons: list[Reason] = []
-    for group in layout.partition(saved_world):
+    groups = layout.partition(saved_world)
+    files_of = _by_group(state.files, groups)
+    for group in groups:
         served = group if len(ranks) == saved_world else tuple(ranks)
-        chosen, missing = _serve(served, {rank: whole[rank] for rank in group if rank in whole})
+        unequal = _unequal_sizes(files_of[group])
+        own = {rank: whole[rank] for rank in group if rank in whole}
+        chosen, missing = _serve(served, own, own[min(own)] if own and not unequal else None)
         assignments += chosen
         if missing:
-            reasons += _why_not(state, group, missing, whole, faults)
+            reasons += _why_not(files_of[group], group, missing, faults, unequal)
     if reasons:
         return _reject(state, reasons)
     assignments.sort(key=lambda assignment: assignment.rank)
@@ -86,13 +90,26 @@ def covers_every_rank(layout: Layout, ranks_with_a_file: Iterable[int], world_si
     return all(any(rank in have for rank in group) for group in layout.partition(world_size))
 
 
-def _serve(ranks: tuple[int, ...], whole: Mapping[int, Checkpoint]) -> tuple[list[Assignment], list[int]]:
-    """Give each rank its own file, or that of its lowest replica; and the ranks that get none."""
-    stand_in = whole[min(whole)] if whole and not _unequal_sizes(whole) else None
+def _by_group(
+    files: Iterable[Checkpoint], groups: Iterable[tuple[int, ...]]
+) -> dict[tuple[int, ...], list[Checkpoint]]:
+    """The files of each group, by rank."""
+    group_of = {rank: group for group in groups for rank in group}
+    found: dict[tuple[int, ...], list[Checkpoint]] = {group: [] for group in group_of.values()}
+    for file in sorted(files, key=lambda file: (file.rank, *_preference(file))):
+        if file.rank in group_of:
+            found[group_of[file.rank]].append(file)
+    return found
+
+
+def _serve(
+    ranks: tuple[int, ...], own: Mapping[int, Checkpoint], stand_in: Checkpoint | None
+) -> tuple[list[Assignment], list[int]]:
+    """Give each rank its own file, or the one that stands in for it; and the ranks that get none."""
     chosen: list[Assignment] = []
     missing: list[int] = []
     for rank in ranks:
-        source = whole.get(rank, stand_in)
+        source = own.get(rank, stand_in)
         if source is None:
             missing.append(rank)
         else:
@@ -130,38 +147,37 @@ def _broken_rule(file: Checkpoint, seen: Observed) -> tuple[Rule, str] | None:
     return broken
 
 
-def _unequal_sizes(whole: Mapping[int, Checkpoint]) -> str:
+def _unequal_sizes(files: Iterable[Checkpoint]) -> str:
     """Replicas hold the same parameters: where their files of one kind and format differ in size, none stands in.
 
+    Sizes are compared as they were recorded, those of lost files too: losing a file must never prove more.
     Empty if they agree, else which rank has how many bytes.
     """
-    sizes: dict[tuple[Kind, str], dict[int | None, int]] = {}
-    for rank in sorted(whole):
-        file = whole[rank]
-        sizes.setdefault((file.kind, file.format), {}).setdefault(file.size, rank)
+    sizes: dict[tuple[Kind, str], dict[int, int]] = {}
+    for file in files:
+        if file.size is not None and file.content is Content.FULL:
+            sizes.setdefault((file.kind, file.format), {}).setdefault(file.size, file.rank)
     unequal = [by_size for by_size in sizes.values() if len(by_size) > 1]
     return ", ".join(f"rank {rank} has {size} bytes" for by_size in unequal for size, rank in by_size.items())
 
 
 def _why_not(
-    state: State,
+    files: Iterable[Checkpoint],
     group: tuple[int, ...],
     missing: Iterable[int],
-    whole: Mapping[int, Checkpoint],
     faults: Mapping[str, Reason],
+    unequal: str,
 ) -> list[Reason]:
     """Every fault of the files of a replica group, and each rank of it that nothing can serve."""
-    files = sorted((file for file in state.files if file.rank in set(group)), key=_by_rank)
     reasons = [faults[file.id] for file in files if file.id in faults]
     explained = {reason.rank for reason in reasons}
-    unequal = _unequal_sizes({rank: whole[rank] for rank in group if rank in whole})
     others = f" nor of its replicas {_enumerate(group)}" if len(group) > 1 else ""
     for rank in missing:
         if unequal:
             detail = f"no file of its own, and none stands in since the replicas differ: {unequal}"
             reasons.append(Reason(Rule.REPLICA_SIZE_MISMATCH, rank, detail))
         elif rank not in explained:
-            detail = f"no file of rank {rank}{others} {'can be used' if files else 'was recorded'}"
+            detail = f"no file of rank {rank}{others} {'can be used' if reasons else 'was recorded'}"
             reasons.append(Reason(Rule.MISSING_RANK, rank, detail))
     return reasons
 
@@ -169,10 +185,6 @@ def _why_not(
 def _enumerate(ranks: tuple[int, ...]) -> str:
     shown = ", ".join(map(str, ranks[:_RANKS_SHOWN]))
     return shown if len(ranks) <= _RANKS_SHOWN else f"{shown} … ({len(ranks)} in all)"
-
-
-def _by_rank(file: Checkpoint) -> tuple[int, int, str]:
-    return file.rank, *_preference(file)
 
 
 def _reject(state: State, reasons: list[Reason]) -> Rejection:

@@ -1,0 +1,54 @@
+"""Which launches, and up to which step, belong to the history being continued."""
+
+from __future__ import annotations
+
+from ckptstore.core.lineage import lineage
+
+from .builders import launch
+
+
+def ends(launches: list, first_saves: dict[str, int] | None = None) -> list[tuple[str, int | None]]:  # type: ignore[type-arg]
+    return [(segment.launch.id, segment.last_step) for segment in lineage(launches, first_saves or {})]
+
+
+def test_one_launch_is_its_own_history() -> None:
+    assert ends([launch("A")]) == [("A", None)]
+
+
+def test_a_parent_counts_up_to_the_step_that_was_resumed_from() -> None:
+    launches = [launch("A", 1), launch("B", 2, parent=("A", 15)), launch("C", 3, parent=("B", 22))]
+    assert ends(launches) == [("C", None), ("B", 22), ("A", 15)]
+
+
+def test_a_step_is_bounded_by_every_descendant() -> None:
+    """B resumed at 15 and C went back to 10, which is of A: nothing of A after 10 counts, and nothing of B."""
+    launches = [launch("A", 1), launch("B", 2, parent=("A", 15)), launch("C", 3, parent=("A", 10))]
+    assert ends(launches) == [("C", None), ("A", 10)]
+    launches = [launch("A", 1), launch("B", 2, parent=("A", 15)), launch("C", 3, parent=("B", 12))]
+    assert ends(launches) == [("C", None), ("B", 12), ("A", 12)]
+
+
+def test_a_fresh_start_ends_the_history() -> None:
+    assert ends([launch("A", 1), launch("B", 2)]) == [("B", None)]
+
+
+def test_a_launch_that_only_joined_is_passed_over() -> None:
+    assert ends([launch("A", 1), launch("B", 2, decided=False)]) == [("A", None)]
+
+
+def test_a_launch_that_never_asked_but_saves_continues_the_one_before() -> None:
+    launches = [launch("A", 1), launch("B", 2, decided=False)]
+    assert ends(launches, {"A": 5, "B": 20}) == [("B", None), ("A", 19)]
+
+
+def test_the_order_of_the_input_does_not_matter() -> None:
+    launches = [launch("B", 2, parent=("A", 15)), launch("A", 1)]
+    assert ends(launches) == ends(launches[::-1]) == [("B", None), ("A", 15)]
+
+
+def test_a_parent_that_is_unknown_ends_the_history() -> None:
+    assert ends([launch("B", 2, parent=("gone", 15))]) == [("B", None)]
+
+
+def test_no_launches_no_history() -> None:
+    assert ends([]) == []

@@ -1,0 +1,54 @@
+"""Ids, layouts, and the place of a step in its epoch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ckptstore.core.model import Kind, epoch_and_step
+from ckptstore.core.replicas import Layout, data_parallel, from_json, from_name, stand_alone
+from ckptstore.core.resolver import covers_every_rank
+from ckptstore.errors import UsageError
+
+from .builders import file, launch
+
+
+@pytest.mark.parametrize(
+    ("step", "expected"), [(0, (0, 0)), (1, (1, 1)), (10, (1, 10)), (11, (2, 1)), (20, (2, 10)), (26, (3, 6))]
+)
+def test_epoch_and_step(step: int, expected: tuple[int, int]) -> None:
+    assert epoch_and_step(step, 10) == expected
+
+
+def test_without_the_length_of_an_epoch_there_is_no_place_in_it() -> None:
+    assert epoch_and_step(5, None) == (None, None)
+
+
+def test_ids_depend_on_what_the_record_is_about_and_on_nothing_else() -> None:
+    of = launch()
+    one = file(of, 0)
+    assert one.id == replace(one, size=7, digest="x").id
+    others = [file(of, 1), file(of, 0, 16), file(of, 0, kind=Kind.TTP), replace(one, launch="L2"), replace(one, path="/x")]
+    assert len({one.id, *(other.id for other in others)}) == 1 + len(others)
+    assert one.save_id == file(of, 1).save_id
+    assert len({one.save_id, file(of, 0, 16).save_id, file(of, 0, kind=Kind.TTP).save_id}) == 3
+
+
+def test_layouts_survive_json() -> None:
+    for layout in (stand_alone(), data_parallel(3), Layout("stated", ((0, 2), (1, 3)))):
+        assert from_json(layout.to_json()) == layout
+
+
+def test_layouts_by_name() -> None:
+    assert from_name("data_parallel", 2) == data_parallel(2)
+    assert from_name(None, 2) == from_name("stand_alone", 2) == stand_alone()
+    with pytest.raises(UsageError, match="unknown layout"):
+        from_name("semi", 2)
+
+
+def test_coverage_by_layout_alone() -> None:
+    assert covers_every_rank(data_parallel(3), [2], 3)
+    assert not covers_every_rank(data_parallel(3), [], 3)
+    assert not covers_every_rank(stand_alone(), [0], 2)
+    assert covers_every_rank(Layout("stated", ((0, 1),)), [1, 2], 3)

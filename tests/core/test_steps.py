@@ -1,0 +1,32 @@
+"""The step of files that nobody witnessed: the names that lie (domain §3)."""
+
+from __future__ import annotations
+
+import pytest
+
+from ckptstore.core.naming import parse_name
+from ckptstore.core.steps import unwitnessed_step
+
+
+@pytest.mark.parametrize(
+    ("name", "optimizer_step", "base", "lag", "expected"),
+    [
+        ("l-2_8_breakpoint.ckpt", 18, 0, 0, 18),  # a callback failed after step 18
+        ("l-2_8_breakpoint.ckpt", 17, 0, 0, 17),  # step 18 failed before its update
+        ("l-2_8_breakpoint.ckpt", 16, 0, 0, None),  # an update is missing that nothing explains
+        ("l-2_8_breakpoint.ckpt", 14, 0, 3, 17),  # three updates had been skipped before
+        ("l-2_1_breakpoint.ckpt", 10, 0, 0, 10),  # the first step of an epoch failed
+        ("l-1_0_breakpoint.ckpt", 0, 0, 0, 0),  # untrained: the dataset was bad
+        ("l-1_1_breakpoint.ckpt", 0, 0, 0, 0),  # untrained: the first step failed
+        ("l-2_0_breakpoint.ckpt", 15, 15, 0, 15),  # resumed at 15, and the dataset was bad
+        ("l-2_0_breakpoint.ckpt", 10, 0, 0, 10),  # an epoch was done, the next never began
+        ("l-2_5.ckpt", 15, 0, 0, 15),
+        ("l-3_9.ckpt", 26, 15, 0, None),  # MindSpore's count had started again: the name lies
+        ("l-1_5.ckpt", 5, 15, 0, None),  # older than the state it started from
+    ],
+)
+def test_step(name: str, optimizer_step: int, base: int, lag: int, expected: int | None) -> None:
+    parsed = parse_name(name)
+    assert parsed is not None
+    found = unwitnessed_step(parsed, steps_per_epoch=10, base_step=base, optimizer_step=optimizer_step, lag=lag)
+    assert found == expected
