@@ -104,6 +104,19 @@ def newest_step(connection: sa.Connection, launch_id: str, *, below: int | None,
     return connection.execute(query).scalar()
 
 
+def kinds_beyond(connection: sa.Connection, run: int, global_step: int) -> dict[tuple[str, int], set[Kind]]:
+    """The kinds of every save of a run after a step, and of those of untrained networks, by launch and step."""
+    query = (
+        sa.select(saves.c.launch_id, saves.c.global_step, saves.c.kind)
+        .join(launches)
+        .where(launches.c.run_id == run, (saves.c.global_step > global_step) | (saves.c.global_step == 0))
+    )
+    found: dict[tuple[str, int], set[Kind]] = {}
+    for launch_id, step, kind in connection.execute(query):
+        found.setdefault((launch_id, step), set()).add(Kind(kind))
+    return found
+
+
 def files_at(connection: sa.Connection, launch_id: str, global_step: int) -> tuple[Checkpoint, ...]:
     """Every file of one launch and step."""
     chosen = (saves.c.launch_id == launch_id) & (saves.c.global_step == global_step)

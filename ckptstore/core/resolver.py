@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 _KIND_ORDER = {kind: place for place, kind in enumerate(Kind)}
 _RANKS_SHOWN = 8
 
+UNTRAINED = Reason(Rule.UNTRAINED, None, "no step had been done: the network is untrained")
+NOT_LINEAGE = Reason(Rule.NOT_LINEAGE, None, "the run went back to an older state, and on from there")
+
 
 def resolve(run: str, candidates: Iterable[State], look: Look, *, world_size: int | None = None) -> Resolution:
     """The first candidate that is whole, as a plan, and why each one before it is not.
@@ -55,7 +58,7 @@ def judge(state: State, seen: Mapping[str, Observed], *, world_size: int | None 
     ranks = range(saved_world if world_size is None else world_size)
     layout = state.launch.layout
     if state.global_step == 0:
-        return _reject(state, [Reason(Rule.UNTRAINED, None, "no step had been done: the network is untrained")])
+        return _reject(state, [UNTRAINED])
     if len(ranks) != saved_world and not layout.any_world_size:
         detail = f"saved by {saved_world} ranks, asked for {len(ranks)}, and no file serves every rank"
         return _reject(state, [Reason(Rule.WORLD_SIZE, None, detail)])

@@ -138,9 +138,10 @@ def join(run: str, *, catalog: Catalog | None = None, launch_id: str | None = No
 def _check_position(plan: RestorePlan, steps: int) -> None:
     saved = plan.launch.steps_per_epoch
     if saved is not None and saved != steps:
-        ranks = f"{plan.launch.world_size} ranks"
+        count = plan.launch.world_size
+        ranks = f"{count} rank{'' if count == 1 else 's'}"
         raise UsageError(
-            f"step {plan.global_step} was saved with {saved} steps an epoch on {ranks}; now an epoch has {steps}",
+            f"step {plan.global_step} was saved with {saved} steps an epoch by {ranks}; now an epoch has {steps}",
             "use the batch size and the number of ranks that were saved, or start a run of another name",
         )
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ckptstore.catalog import reads, writes
 from ckptstore.core import resolver
 from ckptstore.core.lineage import Segment, lineage
-from ckptstore.core.model import Assignment, Reason, Rejection, Resolution, RestorePlan, Rule, State
+from ckptstore.core.model import Assignment, Kind, Rejection, Resolution, RestorePlan, State
 from ckptstore.errors import CatalogUnavailableError, NothingRestorableError, UnknownRunError, UsageError
 from ckptstore.ops.reconcile import reconcile
 from ckptstore.storage import files
@@ -50,8 +50,15 @@ def resolve(
     candidates = _candidates(database, segments, step)
     resolution = resolver.resolve(run, candidates, look, world_size=world_size)
     reached = resolution.plan.global_step if resolution.plan else -1
-    abandoned = _abandoned(database, launches, segments, newer_than=reached, step=step)
-    rejections = sorted((*resolution.rejections, *abandoned), key=lambda item: item.global_step, reverse=True)
+    judged = {(rejection.launch, rejection.global_step) for rejection in resolution.rejections}
+    with database.read() as connection:
+        beyond = reads.kinds_beyond(connection, run_id, reached)
+    others = [
+        _not_a_candidate(launch_id, at, kinds)
+        for (launch_id, at), kinds in beyond.items()
+        if (launch_id, at) not in judged and step in (None, at)
+    ]
+    rejections = sorted((*resolution.rejections, *others), key=lambda item: item.global_step, reverse=True)
     return replace(resolution, rejections=tuple(rejections))
 
 
@@ -127,32 +134,11 @@ def _candidates(database: Database, segments: Sequence[Segment], step: int | Non
             yield state
 
 
-def _abandoned(
-    database: Database,
-    launches: Sequence[Launch],
-    segments: Sequence[Segment],
-    *,
-    newer_than: int,
-    step: int | None,
-) -> list[Rejection]:
-    """The states newer than the one chosen that are not of the lineage."""
-    ends = {segment.launch.id: segment.last_step for segment in segments}
-    detail = "the run went back to an older state, and on from there"
-    found: list[Rejection] = []
-    for launch in launches:
-        end = ends.get(launch.id, -1)
-        if end is None:
-            continue
-        with database.read() as connection:
-            below: int | None = None
-            while (other := reads.newest_step(connection, launch.id, below=below, at_most=step)) is not None:
-                if other <= max(end, newer_than) or (step is not None and other != step):
-                    break
-                state = State(launch=launch, global_step=other, files=reads.files_at(connection, launch.id, other))
-                reason = Reason(Rule.NOT_LINEAGE, None, detail)
-                found.append(Rejection(launch=launch.id, global_step=other, kinds=state.kinds, reasons=(reason,)))
-                below = other
-    return found
+def _not_a_candidate(launch_id: str, step: int, kinds: set[Kind]) -> Rejection:
+    """Why a save that is newer than the state chosen, by step or by time, was not even looked at."""
+    reason = resolver.UNTRAINED if step == 0 else resolver.NOT_LINEAGE
+    in_order = tuple(kind for kind in Kind if kind in kinds)
+    return Rejection(launch=launch_id, global_step=step, kinds=in_order, reasons=(reason,))
 
 
 def _lost(run: str, resolution: Resolution) -> str:

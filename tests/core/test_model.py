@@ -29,7 +29,13 @@ def test_ids_depend_on_what_the_record_is_about_and_on_nothing_else() -> None:
     of = launch()
     one = file(of, 0)
     assert one.id == replace(one, size=7, digest="x").id
-    others = [file(of, 1), file(of, 0, 16), file(of, 0, kind=Kind.TTP), replace(one, launch="L2"), replace(one, path="/x")]
+    others = [
+        file(of, 1),
+        file(of, 0, 16),
+        file(of, 0, kind=Kind.TTP),
+        replace(one, launch="L2"),
+        replace(one, path="/x"),
+    ]
     assert len({one.id, *(other.id for other in others)}) == 1 + len(others)
     assert one.save_id == file(of, 1).save_id
     assert len({one.save_id, file(of, 0, 16).save_id, file(of, 0, kind=Kind.TTP).save_id}) == 3

@@ -173,7 +173,10 @@ def test_a_wide_job_is_explained_in_a_line_a_rank() -> None:
     of = launch(world_size=64, layout=data_parallel(64))
     verdict = resolver.judge(state(of), {})
     assert isinstance(verdict, Rejection)
-    assert verdict.reasons[0].detail == "no file of rank 0 nor of its replicas 0, 1, 2, 3, 4, 5, 6, 7 … (64 in all) was recorded"
+    assert (
+        verdict.reasons[0].detail
+        == "no file of rank 0 nor of its replicas 0, 1, 2, 3, 4, 5, 6, 7 … (64 in all) was recorded"
+    )
 
 
 def test_the_first_whole_candidate_wins_and_the_disk_is_asked_no_further() -> None:

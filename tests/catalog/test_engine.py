@@ -1,0 +1,75 @@
+"""Opening a catalog: what URLs mean, and what is said when it does not work."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ckptstore.catalog.engine import open_database
+from ckptstore.errors import CatalogUnavailableError, UsageError
+from ckptstore.ops.connect import connect
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_by_default_the_catalog_is_the_users_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CKPTSTORE_URL", raising=False)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    assert open_database(None).file == tmp_path / "ckptstore" / "catalog.db"
+
+
+def test_the_environment_names_the_catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CKPTSTORE_URL", str(tmp_path / "a.db"))
+    assert open_database(None).file == tmp_path / "a.db"
+    assert open_database(f"sqlite:///{tmp_path}/b.db").file == tmp_path / "b.db"
+
+
+@pytest.mark.parametrize("url", ["mysql://u:secret@h/d", "sqlite://", "sqlite:///:memory:", "://", "nonsense://x"])
+def test_urls_that_cannot_be_meant(url: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        open_database(url)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://user:s3cret@127.0.0.1:1/db",
+        "postgresql://user@127.0.0.1:1/db?password=s3cret",
+        "postgresql+psycopg://user:s3cret@127.0.0.1:1/db?sslpassword=s3cret",
+    ],
+)
+def test_an_unreachable_server_is_named_without_its_password(url: str) -> None:
+    with pytest.raises(CatalogUnavailableError) as caught:
+        connect(url)
+    assert "127.0.0.1:1" in str(caught.value)
+    assert "s3cret" not in str(caught.value)
+
+
+def test_a_wrong_password_is_not_printed(postgres: str) -> None:
+    with pytest.raises(CatalogUnavailableError) as caught:
+        connect(f"postgresql://nobody:s3cret@/postgres?host={postgres}")
+    assert "s3cret" not in str(caught.value)
+
+
+def test_a_file_that_is_no_database(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("not a database at all, but long enough to be looked at\n" * 50)
+    with pytest.raises(CatalogUnavailableError, match="is not a catalog"):
+        connect(str(path))
+    assert path.read_text().startswith("not a database")
+
+
+def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(CatalogUnavailableError, match="there is no directory .*/nowhere"):
+        connect(str(tmp_path / "nowhere" / "catalog.db"))
+
+
+def test_what_fails_inside_a_transaction_is_rolled_back(database_url: str) -> None:
+    catalog = connect(database_url)
+    with pytest.raises(ZeroDivisionError), catalog.database.write() as connection:
+        connection.exec_driver_sql("INSERT INTO runs (name, created_at) VALUES ('x', '2026-01-01')")
+        raise ZeroDivisionError
+    assert catalog.runs() == []

@@ -1,0 +1,134 @@
+"""The schema: made by itself, by many at once, the same by migrations as by the models, refused where it is wrong."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+import sqlalchemy as sa
+from alembic.autogenerate import compare_metadata
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+
+from ckptstore.catalog import schema
+from ckptstore.catalog.engine import Database, open_database
+from ckptstore.catalog.tables import metadata
+from ckptstore.errors import CatalogUnavailableError, SchemaError
+from ckptstore.ops.connect import connect
+from tests.conftest import new_postgres_database
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CONNECT = "import sys, ckptstore; catalog = ckptstore.connect(sys.argv[1]); catalog.join('run'); print('joined')"
+
+
+def shape(database: Database) -> dict[str, object]:
+    """Everything that the database says of its tables, but for the table of the version."""
+    with database.read() as connection:
+        inspector = sa.inspect(connection)
+        return {
+            table: [
+                [(column["name"], str(column["type"]), column["nullable"]) for column in inspector.get_columns(table)],
+                inspector.get_pk_constraint(table),
+                sorted(map(str, inspector.get_foreign_keys(table))),
+                sorted(map(str, inspector.get_unique_constraints(table))),
+                sorted(map(str, inspector.get_indexes(table))),
+            ]
+            for table in inspector.get_table_names()
+            if table != schema.VERSION_TABLE
+        }
+
+
+def test_the_migrated_schema_is_that_of_the_models(database_url: str, tmp_path: Path, request) -> None:  # type: ignore[no-untyped-def]
+    migrated = open_database(database_url)
+    schema.upgrade(migrated)
+    with migrated.read() as connection:
+        options = {"compare_type": True, "version_table": schema.VERSION_TABLE}
+        assert compare_metadata(MigrationContext.configure(connection, opts=options), metadata) == []
+    if migrated.is_sqlite:
+        fresh = open_database(str(tmp_path / "fresh.db"))
+    else:
+        fresh = open_database(new_postgres_database(request.getfixturevalue("postgres")))
+    with fresh.write() as connection:
+        metadata.create_all(connection)
+    assert shape(migrated) == shape(fresh)
+
+
+def test_the_program_works_with_the_newest_revision() -> None:
+    config = Config()
+    config.set_main_option("script_location", str(schema.migrations()))
+    assert ScriptDirectory.from_config(config).get_heads() == [schema.REVISION]
+
+
+def test_many_processes_create_it_at_once(database_url: str) -> None:
+    jobs = [
+        subprocess.Popen([sys.executable, "-c", CONNECT, database_url], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        for _ in range(8)
+    ]
+    results = [(*job.communicate(), job.returncode) for job in jobs]
+    assert [(out, code) for out, _, code in results] == [(b"joined\n", 0)] * 8, results
+    assert [row.launches for row in connect(database_url).runs()] == [8]
+
+
+def test_upgrading_again_changes_nothing(database_url: str) -> None:
+    database = open_database(database_url)
+    schema.upgrade(database)
+    before = shape(database)
+    schema.upgrade(database)
+    schema.ensure(database)
+    schema.check(database)
+    assert shape(database) == before
+    assert schema.current(database) == schema.REVISION
+
+
+def set_version(database: Database, version: str) -> None:
+    with database.write() as connection:
+        connection.exec_driver_sql(f"UPDATE {schema.VERSION_TABLE} SET version_num = '{version}'")
+
+
+def test_a_newer_schema_is_refused_with_the_command_to_run(database_url: str) -> None:
+    schema.upgrade(database := open_database(database_url))
+    set_version(database, "9999")
+    for action in (schema.ensure, schema.check, schema.upgrade):
+        with pytest.raises(SchemaError, match="newer than this program's .* pip install --upgrade ckptstore"):
+            action(database)
+
+
+def test_an_older_schema_is_upgraded_on_sqlite_and_refused_on_postgresql(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schema.upgrade(database := open_database(database_url))
+    monkeypatch.setattr(schema, "REVISION", "0002")
+    asked = []
+    monkeypatch.setattr(schema, "_migrate", asked.append)
+    if database.is_sqlite:
+        schema.ensure(database)
+        assert len(asked) == 1
+    else:
+        with pytest.raises(SchemaError, match="0001, 0002 is needed.*run: ckptstore db upgrade"):
+            schema.ensure(database)
+        assert not asked
+    with pytest.raises(SchemaError, match="run: ckptstore db upgrade"):
+        schema.check(database)
+
+
+def test_a_database_with_other_tables_is_not_a_catalog(database_url: str) -> None:
+    database = open_database(database_url)
+    with database.write() as connection:
+        connection.exec_driver_sql("CREATE TABLE invoices (id INTEGER PRIMARY KEY)")
+    with pytest.raises(CatalogUnavailableError, match="other tables .invoices. and is not a catalog"):
+        connect(database_url)
+
+
+def test_an_sqlite_catalog_lets_readers_read_while_one_writes(sqlite_url: str) -> None:
+    catalog = connect(sqlite_url)
+    catalog.join("run")
+    with catalog.database.write() as connection:
+        connection.exec_driver_sql("DELETE FROM pins")
+        assert [row.run for row in catalog.runs()] == ["run"]
+    assert sqlite3.connect(str(catalog.database.file)).execute("PRAGMA journal_mode").fetchone() == ("wal",)

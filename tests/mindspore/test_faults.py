@@ -1,0 +1,250 @@
+"""A real job fails and is started again: it ends with the weights of the run that never failed, bit for bit."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from .running import Run
+
+
+@pytest.fixture(scope="session")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The final state of the run that nothing happens to."""
+    run = Run(tmp_path_factory.mktemp("undisturbed"))
+    outcome = run.launch()
+    assert outcome.code == 0, outcome.output
+    assert outcome.start["fresh"]
+    assert "training starts from the beginning" in outcome.output
+    assert run.steps() == [30, 25, 20, 15, 10, 5]
+    return run.final()
+
+
+@pytest.mark.parametrize(
+    ("fault", "step", "initial_epoch"),
+    [
+        ("kill 17", 15, 1),  # in mid-epoch, between two saves
+        ("kill 21", 20, 2),  # the newest state is exactly the end of an epoch
+        ("raise 17", 17, 1),  # MindSpore's breakpoint, newer than the last periodic save
+        ("raise-before 18", 17, 1),  # its name says 2_8, its update was never applied
+        ("raise 20", 20, 2),  # a breakpoint and a periodic save at the same step
+        ("raise-before 11", 10, 1),  # the first step of an epoch
+    ],
+)
+def test_one_fault(tmp_path: Path, undisturbed: bytes, fault: str, step: int, initial_epoch: int) -> None:
+    run = Run(tmp_path)
+    crashed = run.launch(fault=fault)
+    assert crashed.code == (-signal.SIGKILL if fault.startswith("kill") else 1), crashed.output
+    assert not (tmp_path / "final.ckpt").exists()
+    again = run.launch()
+    assert again.code == 0, again.output
+    assert (again.start["global_step"], again.start["initial_epoch"]) == (step, initial_epoch)
+    assert not again.start["fresh"]
+    assert run.final() == undisturbed
+
+
+def test_an_exception_inside_a_step_is_named_after_it_and_registered_before_it(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.launch(fault="raise-before 18")
+    assert run.files()[0] == ("dying_gasp", 17, "complete", "net-2_8_breakpoint.ckpt")
+    file = run.catalog.files("run")[0]
+    assert (file.optimizer_step, file.epoch, file.step_in_epoch) == (17, 2, 7)
+
+
+def test_the_breakpoint_is_registered_by_the_process_that_failed(tmp_path: Path) -> None:
+    """Adopted when the interpreter ends: the next start finds it in the catalog already."""
+    run = Run(tmp_path)
+    run.launch(fault="raise 17")
+    assert run.files()[0] == ("dying_gasp", 17, "complete", "net-2_7_breakpoint.ckpt")
+
+
+def test_two_faults_the_second_after_a_resume_in_mid_epoch(tmp_path: Path, undisturbed: bytes) -> None:
+    run = Run(tmp_path)
+    run.launch(fault="kill 17")
+    second = run.launch(fault="raise 8")
+    assert second.start["global_step"] == 15
+    third = run.launch(fault="kill 1")
+    assert third.start["global_step"] == 23
+    fourth = run.launch()
+    assert fourth.start["global_step"] == 23
+    assert run.final() == undisturbed
+    second_launch = [(step, name) for _, step, _, name in run.files() if 15 < step < 25]
+    assert second_launch == [(23, "net-3_3_breakpoint.ckpt"), (20, "net_1-2_10.ckpt")]
+
+
+def test_a_crash_before_the_first_save_starts_fresh_and_says_so(tmp_path: Path, undisturbed: bytes) -> None:
+    run = Run(tmp_path)
+    run.launch(fault="kill 3")
+    again = run.launch()
+    assert again.start["fresh"]
+    assert "training starts from the beginning" in again.output
+    assert run.final() == undisturbed
+
+
+@pytest.mark.parametrize("fault", ["raise-before 1", "bad-dataset"])
+def test_an_untrained_breakpoint_is_known_and_never_restored(tmp_path: Path, undisturbed: bytes, fault: str) -> None:
+    run = Run(tmp_path)
+    run.launch(fault=fault)
+    kind, step, _, name = run.files()[0]
+    assert (kind, step) == ("dying_gasp", 0)
+    assert name in ("net-1_0_breakpoint.ckpt", "net-1_1_breakpoint.ckpt")
+    again = run.launch()
+    assert again.start["fresh"]
+    assert run.final() == undisturbed
+
+
+def test_an_untrained_breakpoint_of_a_launch_that_did_not_resume(tmp_path: Path, undisturbed: bytes) -> None:
+    """The newest file of all, with the initial weights in it."""
+    run = Run(tmp_path)
+    run.launch(fault="kill 17")
+    run.launch(fault="raise-before 1", resume=False)
+    assert ("dying_gasp", 0) in [file[:2] for file in run.files()]
+    again = run.launch()
+    assert again.start["global_step"] == 15
+    assert run.final() == undisturbed
+
+
+@pytest.mark.parametrize("harm", ["truncate", "delete"])
+def test_a_harmed_file_falls_back_to_the_older_state(tmp_path: Path, undisturbed: bytes, harm: str) -> None:
+    run = Run(tmp_path)
+    run.launch(fault="kill 17")
+    newest = tmp_path / "ckpt" / "net-2_5.ckpt"
+    content = newest.read_bytes()
+    newest.unlink()
+    if harm == "truncate":
+        newest.write_bytes(content[:-1])
+    again = run.launch()
+    assert again.start["global_step"] == 10
+    assert run.final() == undisturbed
+
+
+def test_a_file_with_flipped_bits_stops_the_start_and_the_next_start_passes_it_over(
+    tmp_path: Path, undisturbed: bytes
+) -> None:
+    run = Run(tmp_path)
+    run.launch(fault="kill 17")
+    newest = tmp_path / "ckpt" / "net-2_5.ckpt"
+    times = newest.stat()
+    content = bytearray(newest.read_bytes())
+    content[100] ^= 4
+    newest.chmod(0o600)
+    newest.write_bytes(content)
+    os.utime(newest, ns=(times.st_atime_ns, times.st_mtime_ns))
+    stopped = run.launch()
+    assert stopped.code == 1
+    assert "has other bytes than those recorded (digest_mismatch); start again" in stopped.output
+    again = run.launch()
+    assert again.start["global_step"] == 10
+    assert run.final() == undisturbed
+
+
+def test_losing_every_file_stops_the_start(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.launch(fault="kill 17")
+    (tmp_path / "ckpt").rename(tmp_path / "unmounted")
+    stopped = run.launch()
+    assert stopped.code == 1
+    assert "nothing of run 'run' can be restored: step 15 was whole" in stopped.output
+
+
+@pytest.mark.parametrize("order", ["registrar first", "registrar first, finds them"])
+def test_the_registrar_may_stand_anywhere(tmp_path: Path, undisturbed: bytes, order: str) -> None:
+    run = Run(tmp_path)
+    run.launch(fault="kill 17", order=order)
+    assert [file[1] for file in run.files()] == [15, 10, 5]
+    again = run.launch(order=order)
+    assert again.start["global_step"] == 15
+    assert run.final() == undisturbed
+    assert run.steps() == [30, 25, 20, 15, 10, 5]
+
+
+@pytest.mark.parametrize("how", [True, "thread", "process"])
+def test_asynchronous_saves(tmp_path: Path, undisturbed: bytes, how: bool | str) -> None:  # noqa: FBT001
+    run = Run(tmp_path)
+    config = {"async_save": how, "exception_save": False}
+    run.launch(fault="raise 17", config=config)
+    again = run.launch(config=config)
+    assert again.code == 0, again.output
+    assert again.start["global_step"] == 15
+    assert run.final() == undisturbed
+    assert run.steps() == [30, 25, 20, 15, 10, 5]
+
+
+def test_safetensors(tmp_path: Path, undisturbed: bytes) -> None:
+    run = Run(tmp_path)
+    config = {"format": "safetensors", "exception_save": False}
+    run.launch(fault="kill 17", config=config)
+    again = run.launch(config=config)
+    assert again.start["global_step"] == 15
+    assert run.final() == undisturbed
+
+
+def test_what_mindspore_deleted_is_not_shown_as_present(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.launch(config={"keep_checkpoint_max": 2})
+    assert run.steps() == [30, 25]
+    assert {file[1]: file[2] for file in run.files()} == {
+        30: "complete",
+        25: "complete",
+        **dict.fromkeys((20, 15, 10, 5), "missing"),
+    }
+
+
+def test_what_the_user_appended_is_handed_back(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    config = {"append_info": ["epoch_num", "step_num", {"note": "abc", "lr": 0.5, "n": 7, "flag": True}]}
+    run.launch(fault="kill 17", config=config)
+    again = run.launch(fault="kill 8", config=config)
+    expected = {"epoch_num": 2, "step_num": 15, "note": "abc", "lr": 0.5, "n": 7, "flag": True}
+    assert again.start["append_info"] == expected
+    third = run.launch(config=config)
+    assert third.start["append_info"] == {**expected, "epoch_num": 2, "step_num": 20}
+
+
+def test_names_of_a_resumed_run_tell_the_truth(tmp_path: Path) -> None:
+    """Plain MindSpore counts from 1 again: it would write net_1-2_5 for step 20 and save at 20, 25, 30 by luck only."""
+    run = Run(tmp_path)
+    run.launch(fault="raise 17")
+    run.launch()
+    assert [(step, name) for _, step, _, name in run.files()][:3] == [
+        (30, "net_1-3_10.ckpt"),
+        (25, "net_1-3_5.ckpt"),
+        (20, "net_1-2_10.ckpt"),
+    ]
+
+
+def test_weights_only_are_catalogued_and_never_chosen(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.launch(fault="kill 17", config={"weights_only": True})
+    assert [file[1] for file in run.files()] == [15, 10, 5]
+    assert not any(save.restorable for save in run.catalog.saves("run"))
+    rejections = run.catalog.resolve("run").rejections
+    assert {reason.rule.value for rejection in rejections for reason in rejection.reasons} == {"weights_only"}
+    assert run.launch().start["fresh"]
+
+
+def test_a_finished_run_starts_again_without_harm(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.launch()
+    again = run.launch()
+    assert (again.start["global_step"], again.start["initial_epoch"]) == (30, 3)
+    assert "must bigger than parameter 'initial_epoch'" in again.output
+    longer = run.launch(epochs=4)
+    assert longer.code == 0
+    assert run.steps()[0] == 40
+
+
+def test_a_catalog_that_cannot_be_written_stops_nothing_and_loses_nothing(tmp_path: Path, undisturbed: bytes) -> None:
+    run = Run(tmp_path)
+    outcome = run.launch(fault="lock-catalog 7")
+    assert outcome.code == 0, outcome.output
+    assert outcome.output.count("database is locked") == 1
+    assert "Training goes on; it is tried again." in outcome.output
+    assert run.final() == undisturbed
+    assert run.steps() == [5]
+    again = run.launch(epochs=4)
+    assert again.start["global_step"] == 30
+    assert run.steps()[:3] == [40, 35, 30]

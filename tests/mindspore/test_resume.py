@@ -1,0 +1,172 @@
+"""What `resume` refuses, and what training survives, in this process with real networks."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import dataset as ds
+from mindspore import nn
+from mindspore.train import CheckpointConfig, Model, ModelCheckpoint
+
+import ckptstore.mindspore
+from ckptstore.errors import UsageError
+from ckptstore.ops.connect import Catalog, connect
+
+
+@pytest.fixture
+def catalog(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> Catalog:
+    monkeypatch.setenv("CKPTSTORE_URL", sqlite_url)
+    return connect()
+
+
+def create_model(width: int = 4, optimizer: type = nn.Momentum) -> Model:
+    network = nn.Dense(3, width)
+    settings = {"momentum": 0.9} if optimizer is nn.Momentum else {}
+    chosen = optimizer(network.trainable_params(), learning_rate=0.1, **settings)
+    return Model(network, nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean"), chosen)
+
+
+def create_dataset(batch: int = 2) -> ds.Dataset:
+    return ds.NumpySlicesDataset({"x": np.ones((12, 3), np.float32), "y": np.zeros(12, np.int32)}, shuffle=False).batch(
+        batch
+    )
+
+
+def train(model: Model, directory: Path, *more: object, positional: bool = False, steps: int = 2) -> None:
+    dataset = create_dataset()
+    launch = ckptstore.mindspore.join("run")
+    start = launch.resume(model, dataset)
+    config = CheckpointConfig(save_checkpoint_steps=steps, keep_checkpoint_max=100)
+    ckpt_cb = ModelCheckpoint("net", str(directory), config)
+    callbacks = [*more, ckpt_cb, launch.registrar(ckpt_cb)]
+    last = start.initial_epoch + 1
+    if positional:
+        model.train(last, dataset, callbacks, False, -1, start.initial_epoch)  # noqa: FBT003
+    else:
+        model.train(last, dataset, callbacks=callbacks, initial_epoch=start.initial_epoch)
+
+
+def test_every_parameter_comes_from_the_file(catalog: Catalog, tmp_path: Path) -> None:
+    first = create_model()
+    train(first, tmp_path / "ckpt")
+    second = create_model()
+    launch = ckptstore.mindspore.join("run")
+    start = launch.resume(second, create_dataset())
+    assert (start.global_step, start.initial_epoch, start.epoch, start.step_in_epoch) == (6, 1, 1, 6)
+    assert start.plan is not None
+    names = [parameter.name for parameter in second.train_network.get_parameters()]
+    assert "moments.weight" in names
+    for one, other in zip(first.train_network.get_parameters(), second.train_network.get_parameters(), strict=True):
+        assert np.array_equal(one.asnumpy(), other.asnumpy()), one.name
+
+
+def test_a_parameter_that_the_file_lacks_is_named(catalog: Catalog, tmp_path: Path) -> None:
+    train(create_model(), tmp_path / "ckpt")
+    other = create_model(optimizer=nn.Adam)
+    with pytest.raises(
+        UsageError, match="lacks .* parameters of the train network: .*moment1.*optimizer that were saved"
+    ):
+        ckptstore.mindspore.join("run").resume(other, create_dataset())
+
+
+def test_a_network_of_another_shape_is_refused(catalog: Catalog, tmp_path: Path) -> None:
+    train(create_model(), tmp_path / "ckpt")
+    with pytest.raises(UsageError, match="does not fit the train network"):
+        ckptstore.mindspore.join("run").resume(create_model(width=5), create_dataset())
+    # The user's mistake does not cost the state: with the right network it is there.
+    assert ckptstore.mindspore.join("run").resume(create_model(), create_dataset()).global_step == 6
+
+
+def test_an_epoch_of_another_length_is_refused(catalog: Catalog, tmp_path: Path) -> None:
+    train(create_model(), tmp_path / "ckpt")
+    with pytest.raises(UsageError, match="saved with 6 steps an epoch by 1 rank; now an epoch has 3"):
+        ckptstore.mindspore.join("run").resume(create_model(), create_dataset(batch=4))
+
+
+def test_flags_of_graceful_exit_are_not_state(catalog: Catalog, tmp_path: Path) -> None:
+    path = str(tmp_path / "a.ckpt")
+    model = create_model()
+    flag = {"name": "graceful_exit", "data": ms.Tensor(True)}  # noqa: FBT003
+    save_list = [{"name": item.name, "data": item} for item in model.train_network.get_parameters()]
+    ms.save_checkpoint([*save_list, flag], path)
+    launch = ckptstore.mindspore.join("run")
+    launch.resume(model, create_dataset())
+    launch.register(path, kind="graceful_exit", global_step=2)
+    start = ckptstore.mindspore.join("run").resume(create_model(), create_dataset())
+    assert start.global_step == 2
+    assert "graceful_exit" not in start.append_info
+
+
+def test_callbacks_given_by_position_are_registered_too(catalog: Catalog, tmp_path: Path) -> None:
+    train(create_model(), tmp_path / "ckpt", positional=True)
+    assert [save.tally.global_step for save in catalog.saves("run")] == [6, 4, 2]
+
+
+def test_a_wrong_initial_epoch_is_noticed(catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    train(create_model(), tmp_path / "ckpt")
+    model, dataset = create_model(), create_dataset()
+    launch = ckptstore.mindspore.join("run")
+    launch.resume(model, dataset)
+    # MindSpore itself ends with a word about an "EOF buffer", after an epoch of the wrong data.
+    with caplog.at_level(logging.WARNING, "ckptstore"), pytest.raises(RuntimeError, match="EOF buffer"):
+        model.train(2, dataset, callbacks=[launch.registrar()])
+    assert "pass initial_epoch=start.initial_epoch" in caplog.text
+
+
+def test_without_resume_the_count_starts_at_the_initial_epoch(catalog: Catalog, tmp_path: Path) -> None:
+    model, dataset = create_model(), create_dataset()
+    launch = ckptstore.mindspore.join("run")
+    ckpt_cb = ModelCheckpoint("net", str(tmp_path / "ckpt"), CheckpointConfig(save_checkpoint_steps=3))
+    model.train(3, dataset, callbacks=[ckpt_cb, launch.registrar(ckpt_cb)], initial_epoch=2)
+    assert [save.tally.global_step for save in catalog.saves("run")] == [18, 15]
+
+
+def test_training_twice_in_one_process_counts_on(catalog: Catalog, tmp_path: Path) -> None:
+    model, dataset = create_model(), create_dataset()
+    launch = ckptstore.mindspore.join("run")
+    launch.resume(model, dataset)
+    ckpt_cb = ModelCheckpoint("net", str(tmp_path / "ckpt"), CheckpointConfig(save_checkpoint_steps=3))
+    registrar = launch.registrar(ckpt_cb)
+    model.train(1, dataset, callbacks=[ckpt_cb, registrar])
+    model.train(2, dataset, callbacks=[ckpt_cb, registrar], initial_epoch=1)
+    assert [save.tally.global_step for save in catalog.saves("run")] == [12, 9, 6, 3]
+
+
+def test_a_callback_that_gives_every_save_one_name(catalog: Catalog, tmp_path: Path) -> None:
+    model, dataset = create_model(), create_dataset()
+    launch = ckptstore.mindspore.join("run")
+    launch.resume(model, dataset)
+    config = CheckpointConfig(save_checkpoint_steps=2)
+    ckpt_cb = ModelCheckpoint(lambda _: "latest", str(tmp_path / "ckpt"), config)
+    model.train(1, dataset, callbacks=[ckpt_cb, launch.registrar(ckpt_cb)])
+    assert [save.tally.global_step for save in catalog.saves("run")] == [6]
+    assert Path(catalog.files("run")[0].path).name == "latest.ckpt"
+
+
+def test_a_broken_hook_is_logged_once_and_training_goes_on(
+    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(self: object) -> None:
+        raise ZeroDivisionError("broken on purpose")
+
+    model, dataset = create_model(), create_dataset()
+    launch = ckptstore.mindspore.join("run")
+    launch.resume(model, dataset)
+    monkeypatch.setattr(ckptstore.mindspore.Registrar, "_optimizer_step", broken)
+    ckpt_cb = ModelCheckpoint("net", str(tmp_path / "ckpt"), CheckpointConfig(save_checkpoint_steps=1))
+    with caplog.at_level(logging.ERROR, "ckptstore"):
+        model.train(1, dataset, callbacks=[ckpt_cb, launch.registrar(ckpt_cb)])
+    assert (tmp_path / "ckpt" / "net-1_6.ckpt").exists()
+    messages = [record.getMessage() for record in caplog.records]
+    assert len(messages) == len(set(messages))
+    assert all("training goes on" in message for message in messages)
+
+
+def test_communication_that_was_not_started_is_noticed(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MS_WORKER_NUM", "2")
+    with pytest.raises(UsageError, match="one of 2 processes.*init.. before"):
+        ckptstore.mindspore.join("run")

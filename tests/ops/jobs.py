@@ -1,0 +1,60 @@
+"""A job of several ranks whose files are made by hand: what the catalog needs to be told, and nothing of MindSpore."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests import ckpt_bytes
+
+if TYPE_CHECKING:
+    from ckptstore.core.model import Checkpoint
+    from ckptstore.ops.connect import Catalog
+    from ckptstore.ops.launch import RankLaunch
+
+STEPS_PER_EPOCH = 10
+
+
+class Job:
+    """Launches of one run, in one directory."""
+
+    def __init__(self, catalog: Catalog, directory: Path, world_size: int = 2, layout: str | None = None) -> None:
+        self.catalog = catalog
+        self.directory = directory
+        self.world_size = world_size
+        self.layout = layout
+        self.launches = 0
+
+    def start(self, *, resume: bool = True) -> list[RankLaunch]:
+        """All ranks join a new launch, and ask where to start."""
+        self.launches += 1
+        ranks = [
+            self.catalog.join(
+                "run", rank=rank, world_size=self.world_size, launch_id=f"L{self.launches}", layout=self.layout
+            )
+            for rank in range(self.world_size)
+        ]
+        for launch in ranks:
+            launch.set_steps_per_epoch(STEPS_PER_EPOCH)
+            if resume:
+                launch.resolve()
+        return ranks
+
+    def folder(self, rank: int) -> Path:
+        return self.directory / f"rank_{rank}"
+
+    def write(self, launch: RankLaunch, step: int, *, name: str | None = None) -> Path:
+        """A file as ModelCheckpoint would name it in this launch, registered by nobody."""
+        prefix = "net" if launch.id == "L1" else f"net_{int(launch.id[1:]) - 1}"
+        epoch, place = (step - 1) // STEPS_PER_EPOCH + 1, (step - 1) % STEPS_PER_EPOCH + 1
+        return ckpt_bytes.write(self.folder(launch.rank) / (name or f"{prefix}-{epoch}_{place}.ckpt"), step, step)
+
+    def save(self, ranks: list[RankLaunch], step: int) -> list[Checkpoint]:
+        """Every rank saves and registers."""
+        return [launch.register(self.write(launch, step), global_step=step, optimizer_step=step) for launch in ranks]
+
+    def announce(self, launch: RankLaunch, breakpoints: tuple[str, ...] = ()) -> None:
+        """What the registrar says when training begins: where the rank saves."""
+        prefix = "net" if launch.id == "L1" else f"net_{int(launch.id[1:]) - 1}"
+        folder = str(self.folder(launch.rank))
+        launch.add_source(folder, prefix=prefix, breakpoint_prefix="net", breakpoints=breakpoints)

@@ -1,0 +1,129 @@
+"""Joining and registering, on both databases."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ckptstore.core.model import FileState, Kind
+from ckptstore.errors import RefusedError, UsageError
+
+from .jobs import Job
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ckptstore.ops.connect import Catalog
+
+
+def test_what_is_registered_is_in_the_catalog(catalog: Catalog, tmp_path: Path) -> None:
+    launch = catalog.join("run", rank=1, world_size=2, launch_id="L1", layout="data_parallel")
+    launch.set_steps_per_epoch(10)
+    path = tmp_path / "a-2_7.ckpt"
+    path.write_bytes(b"x" * 123)
+    made = launch.register(
+        path, kind="dying_gasp", global_step=17, optimizer_step=16, strategy_file="/s.ckpt", metrics={"loss": 0.5}
+    )
+    assert catalog.files("run") == [made]
+    assert (made.kind, made.epoch, made.step_in_epoch, made.size) == (Kind.DYING_GASP, 2, 7, 123)
+    assert (made.optimizer_step, made.strategy_file, dict(made.metrics)) == (16, "/s.ckpt", {"loss": 0.5})
+    assert made.digest is not None
+    assert len(made.digest) == 64
+    assert made.created_at is not None
+    assert made.created_at.tzinfo is not None
+
+
+def test_registering_the_same_again_changes_nothing(catalog: Catalog, tmp_path: Path) -> None:
+    job = Job(catalog, tmp_path)
+    ranks = job.start()
+    first = job.save(ranks, 5)
+    again = [
+        launch.register(file.path, global_step=5, optimizer_step=5) for launch, file in zip(ranks, first, strict=True)
+    ]
+    assert [file.id for file in again] == [file.id for file in first]
+    assert len(catalog.files("run")) == 2
+    assert len(catalog.saves("run")) == 1
+
+
+def test_a_path_that_was_overwritten_no_longer_holds_the_older_step(catalog: Catalog, tmp_path: Path) -> None:
+    """A callable prefix may give every save the same name."""
+    launch = catalog.join("run")
+    path = tmp_path / "latest.ckpt"
+    for step in (5, 10):
+        path.write_bytes(b"%d" % step * 50)
+        launch.register(path, global_step=step)
+    assert {file.global_step: file.state for file in catalog.files("run")} == {
+        5: FileState.MISSING,
+        10: FileState.COMPLETE,
+    }
+    assert [save.tally.global_step for save in catalog.saves("run")] == [10]
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"global_step": -1}, "global_step is -1"),
+        ({"kind": "weekly"}, "unknown kind 'weekly'.*periodic"),
+        ({"metrics": {"loss": float("nan")}}, "metric 'loss' is nan"),
+        ({"path": "nowhere.ckpt"}, "is not there"),
+        ({"path": "."}, "not a regular file"),
+    ],
+)
+def test_what_cannot_be_meant(catalog: Catalog, tmp_path: Path, changed: dict[str, object], message: str) -> None:
+    launch = catalog.join("run")
+    path = tmp_path / "a.ckpt"
+    path.write_bytes(b"x")
+    asked = {"path": path, "global_step": 1, **changed}
+    with pytest.raises(UsageError, match=message):
+        launch.register(tmp_path / asked.pop("path"), **asked)  # type: ignore[operator, arg-type]
+    assert catalog.files("run") == []
+
+
+def test_joining_what_cannot_be_meant(catalog: Catalog) -> None:
+    with pytest.raises(UsageError, match="rank 2 of 2"):
+        catalog.join("run", rank=2, world_size=2, launch_id="L")
+    with pytest.raises(UsageError, match="must share its id"):
+        catalog.join("run", rank=0, world_size=2)
+    for name in ("", " run", "a\nb", "x" * 201):
+        with pytest.raises(UsageError, match="cannot be the name of a run"):
+            catalog.join(name)
+    with pytest.raises(UsageError, match="unknown layout 'pipeline'"):
+        catalog.join("run", layout="pipeline")
+    assert catalog.runs() == []
+
+
+def test_a_launch_is_what_its_first_rank_said(catalog: Catalog) -> None:
+    catalog.join("run", rank=0, world_size=2, launch_id="L")
+    with pytest.raises(RefusedError, match="has 2 ranks, this rank says 3"):
+        catalog.join("run", rank=1, world_size=3, launch_id="L")
+    with pytest.raises(RefusedError, match="launch L is of run run, not other"):
+        catalog.join("other", rank=1, world_size=2, launch_id="L")
+
+
+def test_a_launch_id_is_for_one_start(catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An id fixed in a job's settings would give the second start the first one's plan: a silent rollback."""
+    monkeypatch.setenv("CKPTSTORE_LAUNCH_ID", "fixed")
+    launch = catalog.join("run", rank=0, world_size=1)
+    assert launch.id == "fixed"
+    launch.resolve()
+    (tmp_path / "a.ckpt").write_bytes(b"x")
+    launch.register(tmp_path / "a.ckpt", global_step=1)
+    with pytest.raises(RefusedError, match="already saved in launch fixed.*id of its own"):
+        catalog.join("run", rank=0, world_size=1)
+
+
+def test_one_record_costs_the_same_statements_whatever_the_history(catalog: Catalog, tmp_path: Path) -> None:
+    import sqlalchemy as sa
+
+    job = Job(catalog, tmp_path, world_size=1)
+    ranks = job.start()
+    counts = []
+    statements: list[str] = []
+    sa.event.listen(catalog.database._engine, "before_cursor_execute", lambda *call: statements.append(call[2]))
+    for step in range(1, 30):
+        statements.clear()
+        job.save(ranks, step)
+        counts.append(len(statements))
+    assert len(set(counts)) == 1
+    assert counts[0] <= 4

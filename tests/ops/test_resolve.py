@@ -1,0 +1,380 @@
+"""Where a run goes on, with real files on disk, on both databases."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ckptstore.core.model import FileState, Kind, Rule
+from ckptstore.errors import NothingRestorableError, UnknownRunError, UsageError
+
+from .jobs import Job
+
+if TYPE_CHECKING:
+    from ckptstore.core.model import Resolution
+    from ckptstore.ops.connect import Catalog
+
+
+def chosen(resolution: Resolution) -> tuple[int, list[int]] | None:
+    plan = resolution.plan
+    return plan and (plan.global_step, [assignment.source.rank for assignment in plan.ranks])
+
+
+def rejected(resolution: Resolution) -> list[tuple[int, list[tuple[Rule, int | None]]]]:
+    return [
+        (rejection.global_step, [(reason.rule, reason.rank) for reason in rejection.reasons])
+        for rejection in resolution.rejections
+    ]
+
+
+def test_the_newest_whole_state(catalog: Catalog, tmp_path: Path) -> None:
+    job = Job(catalog, tmp_path)
+    ranks = job.start()
+    for step in (5, 10, 15):
+        job.save(ranks, step)
+    assert chosen(catalog.resolve("run")) == (15, [0, 1])
+    plan = catalog.resolve("run").plan
+    assert plan is not None
+    assert (plan.epoch, plan.step_in_epoch, plan.initial_epoch) == (2, 5, 1)
+
+
+def test_steps_are_numbers_in_every_order(catalog: Catalog, tmp_path: Path) -> None:
+    """As text, 9 is after 10; by time, the oldest step was written last."""
+    job = Job(catalog, tmp_path)
+    ranks = job.start()
+    for step in (100, 10, 9):
+        job.save(ranks, step)
+    assert chosen(catalog.resolve("run")) == (100, [0, 1])
+
+
+@pytest.mark.parametrize("harm", ["cut", "gone", "grown", "directory"])
+def test_a_harmed_file_is_passed_over_and_named(catalog: Catalog, tmp_path: Path, harm: str) -> None:
+    job = Job(catalog, tmp_path)
+    ranks = job.start()
+    job.save(ranks, 10)
+    path = Path(job.save(ranks, 15)[1].path)
+    content = path.read_bytes()
+    path.unlink()
+    if harm == "cut":
+        path.write_bytes(content[:-1])
+    elif harm == "grown":
+        path.write_bytes(content + b"x")
+    elif harm == "directory":
+        path.mkdir()
+    found = catalog.resolve("run")
+    rule = {"gone": Rule.MISSING_FILE, "directory": Rule.UNREADABLE}.get(harm, Rule.SIZE_MISMATCH)
+    assert chosen(found) == (10, [0, 1])
+    assert rejected(found) == [(15, [(rule, 1)])]
+    assert str(path) in found.rejections[0].reasons[0].detail
+
+
+def test_a_replica_stands_in(catalog: Catalog, tmp_path: Path) -> None:
+    job = Job(catalog, tmp_path, layout="data_parallel")
+    ranks = job.start()
+    Path(job.save(ranks, 15)[0].path).unlink()
+    assert chosen(catalog.resolve("run")) == (15, [1, 1])
+
+
+def test_other_bytes_of_the_same_size_are_found_without_being_asked_for(catalog: Catalog, tmp_path: Path) -> None:
+    """Sizes do not change with the step: a file written again is read, since its time is not the recorded one."""
+    job = Job(catalog, tmp_path)
+    ranks = job.start()
+    job.save(ranks, 10)
+    path = Path(job.save(ranks, 15)[0].path)
+    path.write_bytes(bytes(reversed(path.read_bytes())))
+    os.utime(path, ns=(1, 1))
+    assert rejected(catalog.resolve("run")) == [(15, [(Rule.DIGEST_MISMATCH, 0)])]
+
+
+def test_a_copied_file_with_another_time_is_still_the_file(catalog: Catalog, tmp_path: Path) -> None:
+    job = Job(catalog, tmp_path)
+    ranks = job.start()
+    os.utime(job.save(ranks, 15)[0].path, ns=(1, 1))
+    assert chosen(catalog.resolve("run")) == (15, [0, 1])
+
+
+def test_flipped_bits_are_found_by_digest(catalog: Catalog, tmp_path: Path) -> None:
+    job = Job(catalog, tmp_path)
+    ranks = job.start()
+    job.save(ranks, 10)
+    file = job.save(ranks, 15)[1]
+    path = Path(file.path)
+    content = bytearray(path.read_bytes())
+    content[20] ^= 1
+    path.write_bytes(content)
+    assert file.mtime_ns is not None
+    os.utime(path, ns=(file.mtime_ns, file.mtime_ns))
+    assert chosen(catalog.resolve("run")) == (15, [0, 1])
+    assert chosen(catalog.resolve("run", verify="digest")) == (10, [0, 1])
+
+
+def test_a_rank_that_never_saved(catalog: Catalog, tmp_path: Path) -> None:
+    job = Job(catalog, tmp_path)
+    ranks = job.start()
+    job.save(ranks, 10)
+    job.save(ranks[:1], 15)
+    assert chosen(catalog.resolve("run")) == (10, [0, 1])
+    assert rejected(catalog.resolve("run")) == [(15, [(Rule.MISSING_RANK, 1)])]
+
+
+def test_one_launch_has_one_plan_even_if_files_vanish_while_it_starts(catalog: Catalog, tmp_path: Path) -> None:
+    job = Job(catalog, tmp_path)
+    ranks = job.start()
+    job.save(ranks, 10)
+    files = job.save(ranks, 15)
+    starting = job.start(resume=False)
+    first = starting[0].resolve()
+    Path(files[1].path).unlink()
+    second = starting[1].resolve()
+    late = catalog.join("run", rank=1, world_size=2, launch_id="L2").resolve()
+    assert first is not None
+    assert first == second == late
+    assert first.global_step == 15
+    assert chosen(catalog.resolve("run")) == (10, [0, 1])
+
+
+def test_the_first_plan_that_is_stored_wins(catalog: Catalog, tmp_path: Path) -> None:
+    """Two ranks that decide at the same time, on disks that differ between their looks."""
+    from datetime import datetime, timezone
+
+    from ckptstore.catalog import writes
+
+    job = Job(catalog, tmp_path)
+    ranks = job.start()
+    older = job.save(ranks, 10)
+    job.save(ranks, 15)
+    starting = job.start(resume=False)
+    for files, step in ((older, 10), (older, 15)):
+        with catalog.database.write() as connection:
+            writes.store_resolution(
+                connection,
+                launch_id="L2",
+                parent=("L1", step),
+                files=[(file.rank, file.id) for file in files],
+                now=datetime.now(timezone.utc),
+            )
+    plans = [launch.resolve() for launch in starting]
+    assert [plan and plan.global_step for plan in plans] == [10, 10]
+
+
+def test_a_rolled_back_branch_is_not_the_newest(catalog: Catalog, tmp_path: Path) -> None:
+    job = Job(catalog, tmp_path)
+    first = job.start()
+    job.save(first, 10)
+    newer = job.save(first, 20)
+    for file in newer:
+        Path(file.path).rename(file.path + ".away")
+    second = job.start()
+    assert second[0].facts.parent_step == 10
+    for file in newer:
+        Path(file.path + ".away").rename(file.path)
+    found = catalog.resolve("run")
+    assert chosen(found) == (10, [0, 1])
+    assert rejected(found) == [(20, [(Rule.NOT_LINEAGE, None)])]
+    job.save(second, 15)
+    assert chosen(catalog.resolve("run")) == (15, [0, 1])
+    assert rejected(catalog.resolve("run", step=20)) == [(20, [(Rule.NOT_LINEAGE, None)])]
+    job.save(second, 25)
+    assert rejected(catalog.resolve("run")) == []
+
+
+def test_a_crash_before_the_first_whole_save_starts_fresh(catalog: Catalog, tmp_path: Path) -> None:
+    job = Job(catalog, tmp_path)
+    assert job.start()[0].facts.parent is None
+    job.save(job.start()[:1], 5)
+    third = job.start()
+    assert third[0].resolve() is None
+    assert third[0].facts.decided
+
+
+def test_losing_every_state_is_not_a_fresh_start(catalog: Catalog, tmp_path: Path) -> None:
+    """A file system that is not mounted would otherwise cost the whole training."""
+    job = Job(catalog, tmp_path)
+    files = job.save(job.start(), 15)
+    moved = tmp_path.with_name(tmp_path.name + "_unmounted")
+    tmp_path.rename(moved)
+    try:
+        with pytest.raises(NothingRestorableError, match="step 15 was whole, but .* is gone.*--explain"):
+            job.start()
+    finally:
+        moved.rename(tmp_path)
+    plan = catalog.join("run", rank=0, world_size=2, launch_id="L2").resolve()
+    assert plan is not None
+    assert [assignment.source.path for assignment in plan.ranks] == [file.path for file in files]
+
+
+def test_one_step_only(catalog: Catalog, tmp_path: Path) -> None:
+    job = Job(catalog, tmp_path)
+    ranks = job.start()
+    for step in (5, 10, 15):
+        job.save(ranks, step)
+    assert chosen(catalog.resolve("run", step=10)) == (10, [0, 1])
+    missing = catalog.resolve("run", step=11)
+    assert chosen(missing) is None
+    assert rejected(missing) == []
+    job.start()
+    assert chosen(catalog.resolve("run", step=5)) == (5, [0, 1])
+
+
+def test_another_number_of_ranks(catalog: Catalog, tmp_path: Path) -> None:
+    job = Job(catalog, tmp_path)
+    job.save(job.start(), 15)
+    assert rejected(catalog.resolve("run", world_size=4)) == [(15, [(Rule.WORLD_SIZE, None)])]
+    job = Job(catalog, tmp_path / "dp", layout="data_parallel")
+    job.launches = 1
+    job.save(job.start(), 15)
+    assert chosen(catalog.resolve("run", world_size=3)) == (15, [0, 1, 0])
+
+
+def test_what_cannot_be_meant(catalog: Catalog) -> None:
+    with pytest.raises(UnknownRunError, match="no run 'nope' in .*; ckptstore runs"):
+        catalog.resolve("nope")
+    catalog.join("run")
+    with pytest.raises(UsageError, match="step is -1"):
+        catalog.resolve("run", step=-1)
+    with pytest.raises(UsageError, match="world size is 0"):
+        catalog.resolve("run", world_size=0)
+
+
+def test_a_breakpoint_that_nobody_registered_is_adopted_and_serves_both_ranks(catalog: Catalog, tmp_path: Path) -> None:
+    job = Job(catalog, tmp_path, layout="data_parallel")
+    ranks = job.start()
+    for launch in ranks:
+        job.announce(launch)
+    job.save(ranks, 15)
+    ranks[1].set_ending(17, 17, "RuntimeError")
+    path = job.write(ranks[1], 17, name="net-2_8_breakpoint.ckpt")
+    found = catalog.resolve("run")
+    assert chosen(found) == (17, [1, 1])
+    assert [(file.kind, file.path) for file in catalog.files("run") if file.global_step == 17] == [
+        (Kind.DYING_GASP, str(path))
+    ]
+    assert chosen(catalog.resolve("run")) == (17, [1, 1])
+    assert len(catalog.files("run")) == 3
+
+
+def test_a_breakpoint_without_a_witness_gets_the_step_that_its_counter_proves(catalog: Catalog, tmp_path: Path) -> None:
+    job = Job(catalog, tmp_path, world_size=1)
+    ranks = job.start()
+    job.announce(ranks[0])
+    job.save(ranks, 15)
+    job.write(ranks[0], 17, name="net-2_8_breakpoint.ckpt")
+    assert chosen(catalog.resolve("run")) == (17, [0])
+
+
+def test_an_untrained_breakpoint_never_wins(catalog: Catalog, tmp_path: Path) -> None:
+    """It is the newest file by time, of the newest launch, and holds the initial weights."""
+    job = Job(catalog, tmp_path, world_size=1)
+    first = job.start()
+    job.save(first, 15)
+    second = job.start(resume=False)
+    job.announce(second[0])
+    job.write(second[0], 0, name="net-1_1_breakpoint.ckpt")
+    found = catalog.resolve("run")
+    assert chosen(found) == (15, [0])
+    assert rejected(found) == [(0, [(Rule.UNTRAINED, None)])]
+    assert rejected(catalog.resolve("run", step=0)) == [(0, [(Rule.UNTRAINED, None)])]
+
+
+def test_breakpoints_of_earlier_launches_stay_theirs(catalog: Catalog, tmp_path: Path) -> None:
+    job = Job(catalog, tmp_path, world_size=1)
+    first = job.start()
+    job.announce(first[0])
+    job.save(first, 15)
+    job.write(first[0], 17, name="net-2_8_breakpoint.ckpt")
+    second = job.start()
+    assert second[0].facts.parent_step == 17
+    job.announce(second[0], breakpoints=("net-2_8_breakpoint.ckpt",))
+    job.write(second[0], 23, name="net_1-3_3_breakpoint.ckpt")
+    assert chosen(catalog.resolve("run")) == (23, [0])
+    assert [(file.launch, file.global_step) for file in catalog.files("run")] == [("L2", 23), ("L1", 17), ("L1", 15)]
+
+
+@pytest.mark.parametrize("content", [b"", b"not a checkpoint at all", None])
+def test_a_breakpoint_that_is_not_whole_is_not_adopted(catalog: Catalog, tmp_path: Path, content: bytes | None) -> None:
+    job = Job(catalog, tmp_path, world_size=1)
+    ranks = job.start()
+    job.announce(ranks[0])
+    job.save(ranks, 15)
+    path = job.write(ranks[0], 17, name="net-2_8_breakpoint.ckpt")
+    path.write_bytes(path.read_bytes()[:-3] if content is None else content)
+    assert chosen(catalog.resolve("run")) == (15, [0])
+
+
+def test_strangers_in_the_directory_are_left_alone(catalog: Catalog, tmp_path: Path) -> None:
+    job = Job(catalog, tmp_path, world_size=1)
+    ranks = job.start()
+    job.announce(ranks[0])
+    job.save(ranks, 15)
+    for name in ("other-9_9.ckpt", "net_7-9_9.ckpt", "net-9_9.tmp", "strategy.ckpt", "netx-2_9_breakpoint.ckpt"):
+        job.write(ranks[0], 99, name=name)
+    before = {path: path.stat().st_mtime_ns for path in job.folder(0).iterdir()}
+    assert chosen(catalog.resolve("run")) == (15, [0])
+    assert len(catalog.files("run")) == 1
+    assert {path: path.stat().st_mtime_ns for path in job.folder(0).iterdir()} == before
+
+
+def test_a_save_that_was_never_registered_is_adopted(catalog: Catalog, tmp_path: Path) -> None:
+    """The process died between the rename of the file and its record."""
+    job = Job(catalog, tmp_path, world_size=1)
+    ranks = job.start()
+    job.announce(ranks[0])
+    job.save(ranks, 15)
+    job.write(ranks[0], 20)
+    assert chosen(catalog.resolve("run")) == (20, [0])
+    assert catalog.files("run")[0].kind is Kind.PERIODIC
+
+
+def test_an_asynchronous_save_that_its_process_did_not_live_to_see(catalog: Catalog, tmp_path: Path) -> None:
+    job = Job(catalog, tmp_path, world_size=1)
+    ranks = job.start()
+    job.announce(ranks[0])
+    job.save(ranks, 15)
+    path = job.folder(0) / "net-2_10.ckpt"
+    ranks[0].record([ranks[0].describe(path, kind="periodic", global_step=20, optimizer_step=20)])
+    assert rejected(catalog.resolve("run")) == [(20, [(Rule.IN_PROGRESS, 0)])]
+    job.write(ranks[0], 20)
+    assert chosen(catalog.resolve("run")) == (20, [0])
+
+
+def test_what_vanished_is_marked_and_what_comes_back_is_found(catalog: Catalog, tmp_path: Path) -> None:
+    job = Job(catalog, tmp_path, world_size=1)
+    ranks = job.start()
+    job.announce(ranks[0])
+    job.save(ranks, 10)
+    path = Path(job.save(ranks, 15)[0].path)
+    away = tmp_path / "away"
+    path.rename(away)
+    catalog.resolve("run")
+    assert [file.state for file in catalog.files("run")] == [FileState.MISSING, FileState.COMPLETE]
+    away.rename(path)
+    assert chosen(catalog.resolve("run")) == (15, [0])
+    assert [file.state for file in catalog.files("run")] == [FileState.COMPLETE, FileState.COMPLETE]
+
+
+def test_history_does_not_cost(catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each file of one candidate is looked at once, and after 40 saves no more statements are sent than after 4."""
+    import sqlalchemy as sa
+
+    from ckptstore.storage import files
+
+    job = Job(catalog, tmp_path, world_size=3)
+    ranks = job.start()
+    looked: list[str] = []
+    sent: list[str] = []
+    look = files.facts
+    monkeypatch.setattr(files, "facts", lambda path: (looked.append(path), look(path))[1])
+    sa.event.listen(catalog.database._engine, "before_cursor_execute", lambda *call: sent.append(call[2]))
+    costs = []
+    for saves in (4, 40):
+        for step in range(saves):
+            job.save(ranks, 100 * saves + step + 1)
+        looked.clear()
+        sent.clear()
+        catalog.resolve("run")
+        costs.append((len(looked), len(sent)))
+    assert costs[0] == costs[1]
+    assert costs[0][0] == 3
