@@ -66,20 +66,23 @@ class Database:
         except sa.exc.DBAPIError as error:
             raise self._unavailable(error) from error
 
+    def unusable(self, reason: str) -> CatalogUnavailableError:
+        """The error for a catalog that cannot be used, with what to do about it."""
+        if self.file is None:
+            hint = "check that the server runs and that --db or CKPTSTORE_URL names it"
+            return CatalogUnavailableError(f"cannot reach the catalog {self.name} ({reason})", hint)
+        if "not a database" in reason:
+            return CatalogUnavailableError(f"{self.name} is not a catalog", "give the file of one, or a new name")
+        folder = self.file.absolute().parent
+        if folder.is_dir():
+            hint = f"check that {folder} can be written to, or give another --db"
+        else:
+            hint = f"there is no directory {folder}: create it, or give another --db"
+        return CatalogUnavailableError(f"cannot use the catalog {self.name} ({reason})", hint)
+
     def _unavailable(self, error: sa.exc.DBAPIError) -> CatalogUnavailableError:
         said = str(error.orig).strip().splitlines()
-        reason = _without_secrets(said[0] if said else type(error).__name__, self.url)
-        if self.is_sqlite:
-            if "not a database" in reason:
-                return CatalogUnavailableError(f"{self.name} is not a catalog", "give the file of one, or a new name")
-            folder = Path(self.url.database or "").absolute().parent
-            if not folder.is_dir():
-                hint = f"there is no directory {folder}: create it, or give another --db"
-            else:
-                hint = f"check that {folder} can be written to, or give another --db"
-            return CatalogUnavailableError(f"cannot use the catalog {self.name} ({reason})", hint)
-        hint = "check that the server runs and that --db or CKPTSTORE_URL names it"
-        return CatalogUnavailableError(f"cannot reach the catalog {self.name} ({reason})", hint)
+        return self.unusable(_without_secrets(said[0] if said else type(error).__name__, self.url))
 
 
 def open_database(url: str | None) -> Database:

@@ -138,12 +138,10 @@ def _one_at_a_time(database: Database) -> Iterator[None]:
         return
     path = f"{database.file}.lock"
     try:
+        Path(path).touch()  # FileLock would wait for a directory that cannot be written to
         with FileLock(path, timeout=_LOCK_SECONDS):
             yield
     except Timeout:
         raise CatalogUnavailableError(f"another process holds {path}", "wait for it, or end it") from None
     except OSError as error:
-        raise CatalogUnavailableError(
-            f"cannot create the catalog {database.name} ({error.strerror})",
-            f"check that {database.file.parent} can be written to, or give another --db",
-        ) from None
+        raise database.unusable(error.strerror or str(error)) from None

@@ -189,4 +189,5 @@ def _insert(connection: sa.Connection, table: sa.Table) -> Any:
 
 
 def _insert_if_new(connection: sa.Connection, table: sa.Table, row: dict[str, Any]) -> bool:
-    return bool(connection.execute(_insert(connection, table).values(row).on_conflict_do_nothing()).rowcount > 0)
+    inserted = _insert(connection, table).values(row).on_conflict_do_nothing().returning(sa.literal(1))
+    return connection.execute(inserted).first() is not None

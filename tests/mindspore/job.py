@@ -3,8 +3,9 @@
     python job.py '{"out": "/dir", "fault": "kill 17"}'
 
 Prints START and what `resume` returned, as JSON; writes final.ckpt when training ends.
-Faults: "lock-catalog N" (nobody can write the catalog from step N to the end), "kill N" (SIGKILL after step N of this process), "raise N" (in a callback after step N),
-"raise-before N" (before step N is computed), "bad-dataset" (the pipeline fails at its first batch).
+Faults, N counting the steps of this process: "kill N" (SIGKILL after step N), "raise N" (in a callback after step N),
+"raise-before N" (before step N is computed), "bad-dataset" (the pipeline fails at its first batch), "lock-catalog N"
+(nobody can write the catalog from step N to the end).
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def create_dataset(fault: str) -> ds.Dataset:
     columns = {"x": chance.rand(80, 12).astype(np.float32), "y": chance.randint(0, 4, 80).astype(np.int32)}
     dataset = ds.NumpySlicesDataset(columns, shuffle=True)
     if fault == "bad-dataset":
-        dataset = dataset.map(lambda x: 1 / 0, input_columns=["x"])
+        dataset = dataset.map(lambda _: 1 / 0, input_columns=["x"])
     return dataset.batch(8)
 
 

@@ -1,0 +1,301 @@
+"""The command line: what it prints, its JSON, its exit codes, and one line for every mistake."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ckptstore.ops.connect import Catalog
+from tests.ops.jobs import Job
+
+COMMAND = Path(sys.executable).with_name("ckptstore")
+HEAVY = ("mindspore", "numpy", "psycopg", "alembic")
+
+
+@dataclass(frozen=True)
+class Result:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+def ckptstore(*arguments: str, **environment: str) -> Result:
+    """Run the command as a user does."""
+    done = subprocess.run(
+        [COMMAND, *arguments], env=os.environ | environment, capture_output=True, text=True, check=False
+    )
+    return Result(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.fixture
+def run(catalog: Catalog, tmp_path: Path) -> Job:
+    """A data-parallel run of two ranks: steps 5, 10 and 15, of which rank 0's last is gone and rank 1's cut."""
+    job = Job(catalog, tmp_path, layout="data_parallel")
+    ranks = job.start()
+    for step in (5, 10, 15):
+        files = job.save(ranks, step)
+    Path(files[0].path).unlink()
+    with open(files[1].path, "r+b") as file:  # noqa: PTH123
+        file.truncate(files[1].size - 1)  # type: ignore[operator]
+    return job
+
+
+@pytest.fixture
+def url(run: Job, database_url: str) -> str:
+    return database_url
+
+
+def test_list(url: str) -> None:
+    shown = ckptstore("--db", url, "list", "run")
+    assert shown.code == 0
+    assert [line.split()[:5] for line in shown.out.splitlines()] == [
+        ["run", "step", "epoch", "kind", "ranks"],
+        ["run", "15", "2_5", "periodic", "2/2"],
+        ["run", "10", "1_10", "periodic", "2/2"],
+        ["run", "5", "1_5", "periodic", "2/2"],
+    ]
+    rows = ckptstore("--db", url, "list", "run", "--json").json
+    assert {name: rows[1][name] for name in rows[1] if name not in ("created_at", "bytes")} == {
+        "run": "run",
+        "launch": "L1",
+        "kind": "periodic",
+        "global_step": 10,
+        "epoch": 1,
+        "step_in_epoch": 10,
+        "ranks": 2,
+        "world_size": 2,
+        "restorable": True,
+        "pinned": False,
+    }
+    assert rows[1]["bytes"] > 0
+    assert rows[1]["created_at"].endswith("+00:00")
+    assert ckptstore("--db", url, "list", "--json").json == rows
+    assert ckptstore("--db", url, "list", "--kind", "ttp", "--json").json == []
+
+
+def test_list_files(url: str, run: Job) -> None:
+    rows = ckptstore("--db", url, "list", "run", "--files", "--json").json
+    assert [(row["global_step"], row["rank"]) for row in rows] == [(15, 0), (15, 1), (10, 0), (10, 1), (5, 0), (5, 1)]
+    where = ["run", "launch", "kind", "global_step", "optimizer_step", "epoch", "step_in_epoch", "rank"]
+    what = ["path", "size", "digest", "format", "strategy_file", "state", "created_at"]
+    assert list(rows[0]) == [*where, *what]
+    text = ckptstore("--db", url, "list", "run", "--files").out
+    assert str(run.folder(1) / "net-1_10.ckpt") in text
+    assert len(text.splitlines()) == 7
+
+
+def test_show(url: str) -> None:
+    rows = ckptstore("--db", url, "show", "run", "10", "--json").json
+    assert [(row["rank"], row["global_step"], row["state"]) for row in rows] == [
+        (0, 10, "complete"),
+        (1, 10, "complete"),
+    ]
+    assert "net-1_10.ckpt" in ckptstore("--db", url, "show", "run", "10").out
+
+
+def test_runs(url: str) -> None:
+    (row,) = ckptstore("--db", url, "runs", "--json").json
+    assert (row["run"], row["launches"], row["last_step"], row["restorable_step"]) == ("run", 1, 15, 15)
+    assert "restorable step" in ckptstore("--db", url, "runs").out
+
+
+def test_resolve(url: str, run: Job) -> None:
+    found = ckptstore("--db", url, "resolve", "run", "--json")
+    assert found.code == 0
+    value = found.json
+    assert (value["restorable"], value["launch"], value["global_step"]) == (True, "L1", 10)
+    assert (value["epoch"], value["step_in_epoch"], value["initial_epoch"]) == (1, 10, 1)
+    assert value["layout"] == {"source": "data_parallel", "groups": [[0, 1]]}
+    path = run.folder(0) / "net-1_10.ckpt"
+    expected = {"rank": 0, "source_rank": 0, "kind": "periodic", "path": str(path), "strategy_file": None}
+    assert value["ranks"][0] == {**expected, "size": path.stat().st_size}
+    (rejection,) = value["rejected"]
+    assert (rejection["launch"], rejection["kind"], rejection["global_step"]) == ("L1", "periodic", 15)
+    assert [(reason["rank"], reason["rule"]) for reason in rejection["reasons"]] == [
+        (0, "missing_file"),
+        (1, "size_mismatch"),
+    ]
+
+
+def test_explain_names_rank_file_and_rule(url: str, run: Job) -> None:
+    text = ckptstore("--db", url, "resolve", "run", "--explain").out
+    gone, cut = run.folder(0) / "net-2_5.ckpt", run.folder(1) / "net-2_5.ckpt"
+    size = cut.stat().st_size
+    assert "goes on after step 10 (epoch 1, step 10 of 10), saved by launch L1" in text
+    assert f"rank 0: missing_file: {gone} is gone" in text
+    assert f"rank 1: size_mismatch: {cut} has {size} bytes, {size + 1} were recorded" in text
+    assert "--explain says why" in ckptstore("--db", url, "resolve", "run").out
+
+
+def test_nothing_restorable_is_exit_code_3(url: str) -> None:
+    for more in ((), ("--json",), ("--explain",)):
+        found = ckptstore("--db", url, "resolve", "run", "--step", "15", *more)
+        assert found.code == 3
+        assert found.err == ""
+    found = ckptstore("--db", url, "resolve", "run", "--step", "7", "--json")
+    assert (found.code, found.json["restorable"], found.json["rejected"]) == (3, False, [])
+
+
+def test_pin_and_unpin(url: str) -> None:
+    assert ckptstore("--db", url, "pin", "run", "10").out == "step 10 of run is pinned\n"
+    assert ckptstore("--db", url, "pin", "run", "10").out == "step 10 of run is already pinned\n"
+    assert [row["pinned"] for row in ckptstore("--db", url, "list", "--json").json] == [False, True, False]
+    assert ckptstore("--db", url, "unpin", "run", "10", "--json").json == {
+        "run": "run",
+        "global_step": 10,
+        "pinned": False,
+        "changed": True,
+    }
+    assert ckptstore("--db", url, "unpin", "run", "10").out == "step 10 of run is already not pinned\n"
+
+
+def test_db(database_url: str) -> None:
+    assert ckptstore("--db", database_url, "db", "current", "--json").json["schema"] is None
+    missing = ckptstore("--db", database_url, "db", "check")
+    assert (missing.code, missing.out) == (4, "")
+    assert "run: ckptstore db upgrade" in missing.err
+    assert ckptstore("--db", database_url, "db", "upgrade").code == 0
+    checked = ckptstore("--db", database_url, "db", "check", "--json")
+    assert (checked.code, checked.json["schema"]) == (0, "0001")
+
+
+def test_an_empty_catalog(sqlite_url: str) -> None:
+    for command, text in (("runs", "no runs yet\n"), ("list", "no saves yet\n")):
+        assert ckptstore("--db", sqlite_url, command).out == text
+        assert ckptstore("--db", sqlite_url, command, "--json").json == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["list", "nope"], 1, "no run 'nope' in"),
+        (["show", "nope", "5"], 1, "no run 'nope' in"),
+        (["resolve", "nope"], 1, "ckptstore runs shows those there are"),
+        (["resolve", "run", "--step", "-3"], 2, "-3 is not in the range"),
+        (["resolve", "run", "--step", "five"], 2, "'five' is not a valid integer"),
+        (["resolve", "run", "--world-size", "0"], 2, "0 is not in the range"),
+        (["resolve"], 2, "Missing argument 'RUN'. See: ckptstore resolve --help"),
+        (["show", "run", "-1"], 2, "ckptstore show --help"),
+        (["pin", "run", "99"], 2, "run 'run' has no save of step 99; see: ckptstore list run"),
+        (["lst"], 2, "No such command 'lst'"),
+        (["list", "--kind", "weekly"], 2, "'weekly' is not one of"),
+    ],
+)
+def test_mistakes_are_one_line(sqlite_url: str, tmp_path: Path, arguments: list[str], code: int, message: str) -> None:
+    from ckptstore.ops.connect import connect
+
+    job = Job(connect(sqlite_url), tmp_path)
+    job.save(job.start(), 5)
+    result = ckptstore("--db", sqlite_url, *arguments)
+    assert_one_line(result, code, message)
+
+
+@pytest.mark.parametrize(
+    ("url", "code", "message"),
+    [
+        ("postgresql://someone:s3cret@127.0.0.1:1/db", 4, "cannot reach the catalog"),
+        ("mysql://someone:s3cret@127.0.0.1/db", 2, "a catalog cannot be on 'mysql'"),
+        ("postgresql://someone:s3cret@127.0.0.1:port/db", 2, "the catalog's URL cannot be read"),
+        ("/nowhere/catalog.db", 4, "there is no directory /nowhere"),
+        ("/proc/catalog.db", 4, "check that /proc can be written to"),
+    ],
+)
+def test_a_catalog_that_cannot_be_used_is_one_line(url: str, code: int, message: str) -> None:
+    for command in (["list"], ["db", "upgrade"]):
+        result = ckptstore("--db", url, *command)
+        assert_one_line(result, code, message)
+        assert "s3cret" not in result.out + result.err
+        assert_one_line(ckptstore(*command, CKPTSTORE_URL=url), code, message)
+
+
+def test_a_file_that_is_no_catalog_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("something else\n" * 1000)
+    assert_one_line(ckptstore("--db", str(path), "list"), 4, "is not a catalog")
+    assert path.read_text() == "something else\n" * 1000
+
+
+def test_a_read_only_directory_is_one_line(tmp_path: Path) -> None:
+    """Root may write wherever it is forbidden, but not to a file system that is mounted read-only."""
+    if os.geteuid() == 0:
+        command = f"mount -t tmpfs -o ro tmpfs {tmp_path} && exec {COMMAND} --db {tmp_path}/catalog.db list"
+        done = subprocess.run(["unshare", "-m", "sh", "-c", command], capture_output=True, text=True, check=False)
+        if "mount" in done.stderr or "unshare" in done.stderr:
+            pytest.skip("this sandbox lets nobody mount")
+        result = Result(done.returncode, done.stdout, done.stderr)
+    else:
+        tmp_path.chmod(0o500)
+        result = ckptstore("--db", str(tmp_path / "catalog.db"), "list")
+    assert_one_line(result, 4, f"check that {tmp_path} can be written to")
+
+
+def assert_one_line(result: Result, code: int, message: str) -> None:
+    assert result.code == code, result
+    assert result.out == ""
+    assert message in result.err
+    assert result.err.startswith("ckptstore: ")
+    assert result.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["resolve", "--help"], ["db", "--help"]])
+def test_help_needs_nothing_heavy(arguments: list[str]) -> None:
+    assert loaded(arguments, "sqlalchemy", "rich", "blake3", *HEAVY) == set()
+
+
+@pytest.mark.parametrize("arguments", [["runs"], ["list"], ["list", "run", "--json"], ["resolve", "run"]])
+def test_the_command_line_never_imports_mindspore(sqlite_url: str, tmp_path: Path, arguments: list[str]) -> None:
+    from ckptstore.ops.connect import connect
+
+    job = Job(connect(sqlite_url), tmp_path)
+    job.save(job.start(), 5)
+    assert loaded(["--db", sqlite_url, *arguments], *HEAVY) == set()
+
+
+def loaded(arguments: list[str], *modules: str) -> set[str]:
+    """Which of these modules a command imports."""
+    program = f"""
+import sys
+from ckptstore.cli.main import main
+sys.argv = ["ckptstore", *{arguments!r}]
+try:
+    main()
+except SystemExit as end:
+    assert not end.code, end.code
+print("LOADED", *(name for name in {modules!r} if name in sys.modules))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    return set(done.stdout.splitlines()[-1].split()[1:])
+
+
+def test_a_reader_that_goes_away_is_no_error(sqlite_url: str, tmp_path: Path) -> None:
+    from ckptstore.ops.connect import connect
+
+    job = Job(connect(sqlite_url), tmp_path)
+    ranks = job.start()
+    for step in range(1, 200):
+        job.save(ranks, step)
+    script = f"{COMMAND} --db {sqlite_url} list --files --json | head -n 1"
+    done = subprocess.run(["bash", "-o", "pipefail", "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[\n", "")
+
+
+def test_names_with_brackets_are_printed_as_they_are(sqlite_url: str, tmp_path: Path) -> None:
+    from ckptstore.ops.connect import connect
+
+    launch = connect(sqlite_url).join("llama[7b]/v2")
+    path = tmp_path / "a[red].ckpt"
+    path.write_bytes(b"x")
+    launch.register(path, global_step=5)
+    assert "llama[7b]/v2" in ckptstore("--db", sqlite_url, "runs").out
+    assert str(path) in ckptstore("--db", sqlite_url, "resolve", "llama[7b]/v2").out
