@@ -75,7 +75,7 @@ def record_checkpoints(connection: sa.Connection, files: Sequence[Checkpoint], n
     A path holds one file: what was recorded of it before, under another step, is gone.
     """
     new_saves = {file.save_id: file for file in files}
-    for save_id, file in new_saves.items():
+    for save_id, file in sorted(new_saves.items()):  # in one order everywhere: two ranks must not wait for each other
         save = {
             "id": save_id,
             "launch_id": file.launch,
@@ -83,7 +83,7 @@ def record_checkpoints(connection: sa.Connection, files: Sequence[Checkpoint], n
             "global_step": file.global_step,
         }
         _insert_if_new(connection, saves, {**save, "created_at": file.created_at or now})
-    for file in files:
+    for file in sorted(files, key=lambda file: file.id):
         row = _row(file, now)
         statement = _insert(connection, checkpoints).values(row)
         if file.state is FileState.IN_PROGRESS:

@@ -34,6 +34,9 @@ def main() -> None:
         sys.exit(cli.main(standalone_mode=False) or 0)
     except CkptstoreError as error:
         _fail(str(error), error.exit_code)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        sys.exit(error.exit_code)
     except click.UsageError as error:
         asked = error.ctx.command_path if error.ctx else "ckptstore"
         _fail(f"{error.format_message()} See: {asked} --help", error.exit_code)

@@ -8,6 +8,8 @@ import logging
 import os
 from typing import TYPE_CHECKING, Any
 
+from mindspore.train import ModelCheckpoint
+
 from ckptstore.core.model import Rule, epoch_and_step
 from ckptstore.errors import CkptstoreError, DamageError, UsageError
 from ckptstore.mindspore import communication
@@ -73,8 +75,11 @@ class TrainingLaunch(RankLaunch):
     def registrar(self, *callbacks: Any) -> Registrar:
         """The callback that registers what these ModelCheckpoints save (none given: all in the callback list).
 
-        Put it last in the list.
+        Put it last in the list. Raises `UsageError` for what is no ModelCheckpoint.
         """
+        for callback in callbacks:
+            if not isinstance(callback, ModelCheckpoint):
+                raise UsageError(f"the registrar watches ModelCheckpoints, not {type(callback).__name__}")
         return Registrar(self, callbacks)
 
     def adopt_at_exit(self) -> None:

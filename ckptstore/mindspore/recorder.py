@@ -36,7 +36,7 @@ class Recorder:
 
     def __init__(self, launch: RankLaunch) -> None:
         self._launch = launch
-        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self._live: dict[str, Checkpoint] = {}
         self._idle = threading.Condition()
         self._open_jobs = 0
@@ -48,7 +48,7 @@ class Recorder:
         """Record a file that was just saved, or is being saved by another thread or process."""
         self.call(lambda: self._record(file))
 
-    def call(self, job: Callable[[], None]) -> None:
+    def call(self, job: Callable[[], object]) -> None:
         """Do `job` on the thread, after those before it."""
         with self._idle:
             self._open_jobs += 1
@@ -78,7 +78,7 @@ class Recorder:
                 self._open_jobs -= 1
                 self._idle.notify_all()
 
-    def _until_done(self, job: Callable[[], None]) -> None:
+    def _until_done(self, job: Callable[[], object]) -> None:
         pause = _LOOK_AGAIN_SECONDS
         while True:
             try:

@@ -15,6 +15,7 @@ from ckptstore.core.naming import parse_name
 from ckptstore.mindspore.communication import strategy_file
 from ckptstore.mindspore.recorder import Recorder
 from ckptstore.mindspore.resume import state_names
+from ckptstore.ops.register import describe
 from ckptstore.storage.files import names_in
 
 if TYPE_CHECKING:
@@ -72,7 +73,9 @@ class Registrar(Callback):
         self._recorder = Recorder(launch)
         self._params: Any = None
         self._optimizer_counter: Any = None
-        self._before: tuple[Any, int | None] | None = None
+        self._outputs_before: Any = None
+        self._in_step = False
+        self._counted_at: tuple[int, int | None] = (0, None)
         self._in_first_epoch = True
         self._trained = False
         self._sink_steps = 1
@@ -84,11 +87,15 @@ class Registrar(Callback):
         params = run_context.original_args()
         self._params = params
         self._in_first_epoch = True
-        if not self._trained:
+        if self._trained:  # a breakpoint of the training before must not be taken for one of this
+            self._recorder.call(self._launch.adopt)
+        else:
             start = self._launch.start
             self.global_step = start.global_step if start is not None else 0
+        self._trained = True
         counters = (item for item in params.train_network.get_parameters() if item.name == "global_step")
         self._optimizer_counter = next(counters, None)
+        self._counted_at = (self.global_step, self._optimizer_step())
         self._steps_per_epoch = steps = int(params.train_dataset.get_dataset_size())
         if self._launch.facts.steps_per_epoch is None:
             self._recorder.call(lambda: self._launch.set_steps_per_epoch(steps))
@@ -102,7 +109,6 @@ class Registrar(Callback):
             if saved is not None and state - {item.name for item in saved.get_parameters()}:
                 watch.content = Content.WEIGHTS
             self._announce_source(watch.callback)
-        self._trained = True
 
     @_never_stops_training
     def on_train_epoch_begin(self, run_context: Any) -> None:
@@ -132,13 +138,15 @@ class Registrar(Callback):
     def on_train_step_begin(self, run_context: Any) -> None:
         """Note what the step starts from."""
         self._poll()
-        self._before = (run_context.original_args().get("net_outputs"), self._optimizer_step())
+        self._outputs_before = run_context.original_args().get("net_outputs")
+        self._in_step = True
 
     @_never_stops_training
     def on_train_step_end(self, run_context: Any) -> None:  # noqa: ARG002
         """Count the step, and register what was saved after it."""
         self.global_step += self._sink_steps
-        self._before = None
+        self._in_step = False
+        self._outputs_before = None
         self._poll()
 
     @_never_stops_training
@@ -159,7 +167,7 @@ class Registrar(Callback):
         kind = error[0] if error else None
         if kind is not None and self._step_was_done():
             self.global_step += self._sink_steps
-        self._before = None
+        self._in_step = False
         self._poll()
         step, optimizer_step = self.global_step, self._optimizer_step()
         name = kind.__name__ if isinstance(kind, type) else None
@@ -173,12 +181,16 @@ class Registrar(Callback):
         """Whether the step under way was finished when an exception came: then its update is in the weights.
 
         A callback earlier in the list that raises in step_end keeps us from hearing of the step's end. But the
-        network's outputs are new then; and where they are not, the optimizer may have counted the update.
+        network's outputs are new then; and where they are not yet, the optimizer may have applied more updates than
+        steps were counted: reading its counter waits for the device, so it is not read at every step.
         """
-        if self._before is None:
+        if not self._in_step:
             return False
-        outputs, optimizer_step = self._before
-        return self._params.get("net_outputs") is not outputs or self._optimizer_step() != optimizer_step
+        if self._params.get("net_outputs") is not self._outputs_before:
+            return True
+        step, updates = self._counted_at
+        now = self._optimizer_step()
+        return updates is not None and now is not None and now - updates > self.global_step - step
 
     def _poll(self) -> None:
         """Hand over what was saved since the last look. Files saved now hold the state after `global_step` steps."""
@@ -188,8 +200,10 @@ class Registrar(Callback):
                 continue
             watch.seen = latest
             epoch, step_in_epoch = epoch_and_step(self.global_step, self._steps_per_epoch)
-            file = self._launch.describe(
-                latest[0],
+            file = describe(
+                self._launch.facts,
+                rank=self._launch.rank,
+                path=latest[0],
                 epoch=epoch,
                 step_in_epoch=step_in_epoch,
                 kind=Kind.PERIODIC,

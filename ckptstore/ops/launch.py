@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads, writes
-from ckptstore.core.model import Content, FileState, Kind, Rule
+from ckptstore.core.model import FileState, Kind, Rule
 from ckptstore.errors import UsageError
 from ckptstore.ops import register as registering
 from ckptstore.ops.reconcile import Reconciled, reconcile
@@ -65,8 +65,10 @@ class RankLaunch:
         digest are taken now. Registering the same again changes nothing. Raises `UsageError` for a file that is
         not there or values that cannot be meant, `CatalogUnavailableError` where the record could not be kept.
         """
-        described = self.describe(
-            path,
+        described = registering.describe(
+            self.facts,
+            rank=self.rank,
+            path=path,
             kind=kind,
             global_step=global_step,
             optimizer_step=optimizer_step,
@@ -83,34 +85,6 @@ class RankLaunch:
             raise UsageError(f"{described.path} is not there, or is being written", "register a file once it is whole")
         self.record([file])
         return file
-
-    def describe(
-        self,
-        path: str | Path,
-        *,
-        kind: Kind | str,
-        global_step: int,
-        optimizer_step: int | None = None,
-        epoch: int | None = None,
-        step_in_epoch: int | None = None,
-        strategy_file: str | None = None,
-        metrics: Mapping[str, float] | None = None,
-        content: Content = Content.FULL,
-    ) -> Checkpoint:
-        """The record of a file that is being written: its bytes are not looked at."""
-        return registering.describe(
-            self.facts,
-            rank=self.rank,
-            path=path,
-            kind=kind,
-            global_step=global_step,
-            optimizer_step=optimizer_step,
-            epoch=epoch,
-            step_in_epoch=step_in_epoch,
-            strategy_file=strategy_file,
-            metrics=metrics,
-            content=content,
-        )
 
     def record(self, files: Sequence[Checkpoint]) -> None:
         """Write records to the catalog, in one transaction."""

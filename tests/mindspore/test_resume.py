@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from mindspore import dataset as ds
 from mindspore import nn
-from mindspore.train import CheckpointConfig, Model, ModelCheckpoint
+from mindspore.train import Callback, CheckpointConfig, Model, ModelCheckpoint
 
 import ckptstore.mindspore
 from ckptstore.errors import UsageError
@@ -170,3 +170,82 @@ def test_communication_that_was_not_started_is_noticed(catalog: Catalog, monkeyp
     monkeypatch.setenv("MS_WORKER_NUM", "2")
     with pytest.raises(UsageError, match="one of 2 processes.*init.. before"):
         ckptstore.mindspore.join("run")
+
+
+class RaiseAt(Callback):
+    """An exception in a callback, after step `step` of this training."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__()
+        self.left = step
+
+    def on_train_step_end(self, run_context: object) -> None:
+        self.left -= 1
+        if self.left == 0:
+            raise RuntimeError("on purpose")
+
+
+def test_two_exceptions_in_one_process_leave_two_breakpoints_with_their_own_steps(
+    catalog: Catalog, tmp_path: Path
+) -> None:
+    """An optimizer without a counter (mint, experimental) gives the files nothing to tell them apart by."""
+    model, dataset = create_model(), create_dataset()
+    for parameter in model.train_network.get_parameters():
+        if parameter.name == "global_step":
+            parameter.name = "state_step"
+    launch = ckptstore.mindspore.join("run")
+    launch.resume(model, dataset)
+    config = CheckpointConfig(save_checkpoint_steps=100, exception_save=True)
+    ckpt_cb = ModelCheckpoint("net", str(tmp_path / "ckpt"), config)
+    registrar = launch.registrar(ckpt_cb)
+    for steps in (3, 2):
+        with pytest.raises(RuntimeError, match="on purpose"):
+            model.train(2, dataset, callbacks=[RaiseAt(steps), ckpt_cb, registrar])
+    launch.adopt()
+    found = {Path(file.path).name: file.global_step for file in catalog.files("run")}
+    assert found == {"net-1_3_breakpoint.ckpt": 3, "net_1-1_5_breakpoint.ckpt": 5}
+
+
+class Interrupted(nn.TrainOneStepCell):
+    """A signal arrives when the update is applied and MindSpore has not yet noted the step's outputs."""
+
+    left = 3
+
+    def __call__(self, *inputs: object) -> object:
+        outputs = super().__call__(*inputs)
+        self.left -= 1
+        if self.left == 0:
+            raise KeyboardInterrupt
+        return outputs
+
+
+def test_an_update_that_only_the_optimizer_knows_of_is_counted(catalog: Catalog, tmp_path: Path) -> None:
+    network = nn.Dense(3, 4)
+    loss = nn.WithLossCell(network, nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean"))
+    model = Model(Interrupted(loss, nn.Momentum(network.trainable_params(), 0.1, 0.9)))
+    dataset = create_dataset()
+    launch = ckptstore.mindspore.join("run")
+    launch.resume(model, dataset)
+    config = CheckpointConfig(save_checkpoint_steps=100, exception_save=True)
+    ckpt_cb = ModelCheckpoint("net", str(tmp_path / "ckpt"), config)
+    with pytest.raises(KeyboardInterrupt):
+        model.train(2, dataset, callbacks=[ckpt_cb, launch.registrar(ckpt_cb)])
+    launch.adopt()
+    (file,) = catalog.files("run")
+    assert (file.global_step, file.optimizer_step) == (3, 3)
+
+
+def test_what_is_no_model_checkpoint_is_refused_at_once(catalog: Catalog) -> None:
+    with pytest.raises(UsageError, match="watches ModelCheckpoints, not RaiseAt"):
+        ckptstore.mindspore.join("run").registrar(RaiseAt(1))
+
+
+def test_the_optimizer_is_asked_at_saves_only(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading a parameter waits for the device: once a step would slow training."""
+    asked: list[int] = []
+    ask = ckptstore.mindspore.Registrar._optimizer_step
+    monkeypatch.setattr(ckptstore.mindspore.Registrar, "_optimizer_step", lambda self: (asked.append(1), ask(self))[1])
+    train(create_model(), tmp_path / "ckpt", steps=3)
+    assert len(asked) == 2 + 2  # at the beginning and the end, and at the saves of steps 3 and 6

@@ -10,6 +10,7 @@ import pytest
 
 from ckptstore.core.model import FileState, Kind, Rule
 from ckptstore.errors import NothingRestorableError, UnknownRunError, UsageError
+from ckptstore.ops.register import describe
 
 from .jobs import Job
 
@@ -334,7 +335,7 @@ def test_an_asynchronous_save_that_its_process_did_not_live_to_see(catalog: Cata
     job.announce(ranks[0])
     job.save(ranks, 15)
     path = job.folder(0) / "net-2_10.ckpt"
-    ranks[0].record([ranks[0].describe(path, kind="periodic", global_step=20, optimizer_step=20)])
+    ranks[0].record([describe(ranks[0].facts, rank=0, path=path, kind="periodic", global_step=20, optimizer_step=20)])
     assert rejected(catalog.resolve("run")) == [(20, [(Rule.IN_PROGRESS, 0)])]
     job.write(ranks[0], 20)
     assert chosen(catalog.resolve("run")) == (20, [0])
