@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from datetime import datetime
 
 
+_BATCH = 500  # SQLite takes at least 999 values a statement
+
+
 @dataclass(frozen=True)
 class Source:
     """Where a rank of a launch saves, and the names of the breakpoints that were there before it began."""
@@ -126,8 +129,8 @@ def files_at(connection: sa.Connection, launch_id: str, global_step: int) -> tup
 def files_by_id(connection: sa.Connection, ids: Sequence[str]) -> dict[str, Checkpoint]:
     """These files, by id."""
     found: dict[str, Checkpoint] = {}
-    for start in range(0, len(ids), 500):
-        query = _file_query().where(checkpoints.c.id.in_(ids[start : start + 500]))
+    for start in range(0, len(ids), _BATCH):
+        query = _file_query().where(checkpoints.c.id.in_(ids[start : start + _BATCH]))
         found.update((row.id, _checkpoint(row)) for row in connection.execute(query))
     return found
 
@@ -141,13 +144,41 @@ def files_of(connection: sa.Connection, run: int, *, step: int | None = None) ->
     return [_checkpoint(row) for row in connection.execute(query.order_by(*order, checkpoints.c.path))]
 
 
-def known_paths(connection: sa.Connection, launch_ids: Iterable[str]) -> dict[str, list[Checkpoint]]:
-    """The files of these launches, by path; one path may have been written at several steps."""
+def live_files(connection: sa.Connection, launch_ids: Iterable[str]) -> list[Checkpoint]:
+    """The files of these launches that are there or being written; what was deleted before does not cost."""
+    live = checkpoints.c.state.in_([FileState.COMPLETE.value, FileState.IN_PROGRESS.value])
+    query = _file_query().where(saves.c.launch_id.in_(list(launch_ids)), live)
+    return [_checkpoint(row) for row in connection.execute(query)]
+
+
+def files_at_paths(connection: sa.Connection, paths: Sequence[str]) -> dict[str, list[Checkpoint]]:
+    """What was ever recorded of these paths; one may have been written at several steps."""
     found: dict[str, list[Checkpoint]] = {}
-    for row in connection.execute(_file_query().where(launches.c.id.in_(list(launch_ids)))):
-        file = _checkpoint(row)
-        found.setdefault(file.path, []).append(file)
+    for start in range(0, len(paths), _BATCH):
+        query = _file_query().where(checkpoints.c.path.in_(paths[start : start + _BATCH]))
+        for row in connection.execute(query):
+            found.setdefault(row.path, []).append(_checkpoint(row))
     return found
+
+
+def lag(connection: sa.Connection, launch: Launch) -> int:
+    """How far the optimizer's counter is behind the batches: updates skipped up to the newest state that was witnessed.
+
+    The newest save of the launch, else the state that it resumed from.
+    """
+    for launch_id, step in ((launch.id, None), (launch.parent, launch.parent_step)):
+        query = (
+            sa.select(saves.c.global_step - checkpoints.c.optimizer_step)
+            .join(saves, checkpoints.c.save_id == saves.c.id)
+            .where(saves.c.launch_id == launch_id, checkpoints.c.optimizer_step.is_not(None))
+            .order_by(saves.c.global_step.desc())
+        )
+        if step is not None:
+            query = query.where(saves.c.global_step == step)
+        found = connection.execute(query.limit(1)).scalar()
+        if found is not None:
+            return int(found)
+    return 0
 
 
 def tallies(connection: sa.Connection, run: int) -> list[Tally]:

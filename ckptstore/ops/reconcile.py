@@ -20,7 +20,7 @@ from ckptstore.ops import register
 from ckptstore.storage import files
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from ckptstore.catalog.engine import Database
     from ckptstore.catalog.reads import Ending, Source
@@ -51,8 +51,8 @@ class _Facts:
     launches: Mapping[str, Launch]
     sources: tuple[Source, ...]
     endings: Mapping[tuple[str, int], Ending]
-    known: Mapping[str, list[Checkpoint]]
-    parents: Mapping[str, tuple[Checkpoint, ...]]
+    live: Mapping[tuple[str, int], list[Checkpoint]]
+    lags: Mapping[str, int]
 
 
 def reconcile(database: Database, run_id: int, *, only: tuple[str, int] | None = None) -> Reconciled:
@@ -64,17 +64,23 @@ def reconcile(database: Database, run_id: int, *, only: tuple[str, int] | None =
     adopted: list[Checkpoint] = []
     vanished: list[Checkpoint] = []
     skipped: list[Skipped] = []
+    strays: list[_Stray] = []
     for source in facts.sources:
         try:
             names = files.names_in(source.directory)
         except OSError as error:
             skipped.append(Skipped(source.directory, error.strerror or str(error)))
             continue
-        for outcome in _strays(source, names, facts):
-            (skipped if isinstance(outcome, Skipped) else adopted).append(outcome)  # type: ignore[arg-type]
-        finished, gone = _changed(source, names, facts)
-        adopted += finished
-        vanished += gone
+        live = {file.path: file for file in facts.live.get((source.launch, source.rank), ())}
+        here = {Path(path).name: file for path, file in live.items() if str(Path(path).parent) == source.directory}
+        vanished += [file for name, file in here.items() if name not in names and file.state is FileState.COMPLETE]
+        adopted += _finished(file for name, file in here.items() if name in names)
+        strays += _strays(source, names.difference(here))
+    for outcome in _take_in(database, strays, facts):
+        if isinstance(outcome, Skipped):
+            skipped.append(outcome)
+        else:
+            adopted.append(outcome)
     if adopted:
         register.record(database, adopted)
     if vanished:
@@ -91,17 +97,15 @@ def _gather(database: Database, run_id: int, only: tuple[str, int] | None) -> _F
             if only is None or (source.launch, source.rank) == only
         ]
         recent = _recent(launches, every)
+        live: dict[tuple[str, int], list[Checkpoint]] = {}
+        for file in reads.live_files(connection, recent):
+            live.setdefault((file.launch, file.rank), []).append(file)
         return _Facts(
             launches=launches,
             sources=tuple(source for source in every if source.launch in recent),
             endings=reads.endings_of(connection, run_id),
-            known=reads.known_paths(connection, recent),
-            parents={
-                launch_id: reads.files_at(connection, parent, step)
-                for launch_id in recent
-                if (parent := launches[launch_id].parent) is not None
-                and (step := launches[launch_id].parent_step) is not None
-            },
+            live=live,
+            lags={launch_id: reads.lag(connection, launches[launch_id]) for launch_id in recent},
         )
 
 
@@ -117,22 +121,33 @@ def _recent(launches: Mapping[str, Launch], sources: list[Source]) -> set[str]:
     return recent
 
 
-def _strays(source: Source, names: frozenset[str], facts: _Facts) -> Iterator[Checkpoint | Skipped]:
-    """The files that this rank of this launch wrote and that the catalog does not know."""
+@dataclass(frozen=True)
+class _Stray:
+    """A file that a rank of a launch wrote, by its name, and that is not among the live ones of the catalog."""
+
+    source: Source
+    path: str
+    name: CheckpointName
+
+
+def _strays(source: Source, names: Iterable[str]) -> Iterator[_Stray]:
     for name in sorted(names):
         parsed = parse_name(name)
-        path = str(Path(source.directory) / name)
-        if parsed is None or path in facts.known or not _wrote(source, name, parsed):
-            continue
-        if parsed.format != "ckpt":
-            yield Skipped(path, "nobody registered it, and its name alone does not prove its step")
-            continue
-        try:
-            yield _adopt(source, path, parsed, facts)
-        except UnreadableError as error:
-            yield Skipped(path, str(error))
-        except OSError as error:
-            yield Skipped(path, error.strerror or str(error))
+        if parsed is not None and _wrote(source, name, parsed):
+            yield _Stray(source, str(Path(source.directory) / name), parsed)
+
+
+def _take_in(database: Database, strays: list[_Stray], facts: _Facts) -> Iterator[Checkpoint | Skipped]:
+    """The records of these files: of those that are back, as they were; of those that nobody registered, new ones."""
+    with database.read() as connection:
+        known = reads.files_at_paths(connection, [stray.path for stray in strays])
+    for stray in strays:
+        records = known.get(stray.path, [])
+        back = next((file for file in records if file.state is FileState.MISSING and _is_back(file)), None)
+        if back is not None:
+            yield replace(back, state=FileState.COMPLETE)
+        elif all(file.state is FileState.MISSING for file in records):
+            yield _adopt(stray, facts)
 
 
 def _wrote(source: Source, name: str, parsed: CheckpointName) -> bool:
@@ -141,69 +156,50 @@ def _wrote(source: Source, name: str, parsed: CheckpointName) -> bool:
     return parsed.prefix == source.prefix
 
 
-def _adopt(source: Source, path: str, parsed: CheckpointName, facts: _Facts) -> Checkpoint | Skipped:
+def _adopt(stray: _Stray, facts: _Facts) -> Checkpoint | Skipped:
     """The record of a file that nobody registered; its step is what can be proved, never what the name says alone."""
-    launch = facts.launches[source.launch]
-    header = read_ckpt(Path(path))
-    step = _step(launch, source, parsed, header.optimizer_step, facts)
-    if step is None:
-        return Skipped(path, "its name, its optimizer's step and the launch's history contradict each other")
-    file = register.measured(
-        register.describe(
+    if stray.name.format != "ckpt":
+        return Skipped(stray.path, "nobody registered it, and its name alone does not prove its step")
+    launch = facts.launches[stray.source.launch]
+    try:
+        header = read_ckpt(Path(stray.path))
+        step = _step(launch, stray, header.optimizer_step, facts)
+        if step is None:
+            return Skipped(stray.path, "its name, its optimizer's step and the launch's history contradict each other")
+        described = register.describe(
             launch,
-            rank=source.rank,
-            path=path,
-            kind=Kind.DYING_GASP if parsed.is_breakpoint else Kind.PERIODIC,
+            rank=stray.source.rank,
+            path=stray.path,
+            kind=Kind.DYING_GASP if stray.name.is_breakpoint else Kind.PERIODIC,
             global_step=step,
             optimizer_step=header.optimizer_step,
         )
-    )
-    return file or Skipped(path, "it changed while it was read")
+        return register.measured(described) or Skipped(stray.path, "it changed while it was read")
+    except UnreadableError as error:
+        return Skipped(stray.path, str(error))
+    except OSError as error:
+        return Skipped(stray.path, error.strerror or str(error))
 
 
-def _step(
-    launch: Launch, source: Source, parsed: CheckpointName, optimizer_step: int | None, facts: _Facts
-) -> int | None:
-    ending = facts.endings.get((launch.id, source.rank))
-    if parsed.is_breakpoint and ending is not None and ending.optimizer_step == optimizer_step:
+def _step(launch: Launch, stray: _Stray, optimizer_step: int | None, facts: _Facts) -> int | None:
+    ending = facts.endings.get((launch.id, stray.source.rank))
+    if stray.name.is_breakpoint and ending is not None and ending.optimizer_step == optimizer_step:
         return ending.global_step
     if optimizer_step is None or launch.steps_per_epoch is None:
         return None
     return unwitnessed_step(
-        parsed,
+        stray.name,
         steps_per_epoch=launch.steps_per_epoch,
         base_step=launch.parent_step or 0,
         optimizer_step=optimizer_step,
-        lag=_lag(launch, facts),
+        lag=facts.lags[launch.id],
     )
 
 
-def _lag(launch: Launch, facts: _Facts) -> int:
-    """How far the optimizer's counter was behind in the newest state that was witnessed: skipped updates."""
-    own = [file for known in facts.known.values() for file in known if file.launch == launch.id]
-    witnessed = [file for file in (*own, *facts.parents.get(launch.id, ())) if file.optimizer_step is not None]
-    newest = max(witnessed, key=lambda file: file.global_step, default=None)
-    return 0 if newest is None or newest.optimizer_step is None else newest.global_step - newest.optimizer_step
-
-
-def _changed(source: Source, names: frozenset[str], facts: _Facts) -> tuple[list[Checkpoint], list[Checkpoint]]:
-    """Of the files known to be in this directory: those finished or back again, and those gone."""
-    finished: list[Checkpoint] = []
-    gone: list[Checkpoint] = []
-    for path, versions in facts.known.items():
-        if str(Path(path).parent) != source.directory:
-            continue
-        there = Path(path).name in names
-        for file in versions:
-            if file.rank != source.rank or file.launch != source.launch:
-                continue
-            if file.state is FileState.COMPLETE and not there:
-                gone.append(file)
-            elif there and file.state is FileState.IN_PROGRESS:
-                finished += [whole for whole in [register.measured(file)] if whole is not None]
-            elif there and file.state is FileState.MISSING and _is_back(file):
-                finished.append(replace(file, state=FileState.COMPLETE))
-    return finished, gone
+def _finished(there: Iterable[Checkpoint]) -> list[Checkpoint]:
+    """The files that were in progress when they were recorded, and are there now."""
+    waiting = (file for file in there if file.state is FileState.IN_PROGRESS)
+    return [whole for file in waiting if (whole := register.measured(file)) is not None]
 
 
 def _is_back(file: Checkpoint) -> bool:

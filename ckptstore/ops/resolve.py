@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
     from ckptstore.catalog.engine import Database
     from ckptstore.core.model import Launch, Observed
+
+log = logging.getLogger("ckptstore")
 
 
 def resolve(
@@ -39,7 +42,8 @@ def resolve(
     if world_size is not None and world_size < 1:
         raise UsageError(f"world size is {world_size}", "a launch has at least one rank")
     run_id = find_run(database, run)
-    reconcile(database, run_id)
+    for skipped in reconcile(database, run_id).skipped:
+        log.warning("%s was not taken into the catalog: %s", skipped.path, skipped.reason)
     with database.read() as connection:
         launches = reads.launches_of(connection, run_id)
         segments = lineage(launches, reads.first_saves(connection, run_id))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _CHUNK = 1 << 20
 _STAT_THREADS = 16
-_WORTH_THREADS = 64
+_PORTION = 16  # files a task: handing over one alone costs more than its stat
 
 
 @dataclass(frozen=True)
@@ -60,11 +60,11 @@ def observe(files: Iterable[Checkpoint], *, read_bytes: bool) -> Mapping[str, Ob
     `read_bytes` does not ask for all, because a file of another step has the same size (domain §6).
     """
     unique = {file.path: file for file in files}
-    if len(unique) < _WORTH_THREADS and not read_bytes:
-        return {path: _observe(file, read_bytes=False) for path, file in unique.items()}
+    every = list(unique.items())
+    portions = [every[start : start + _PORTION] for start in range(0, len(every), _PORTION)]
     with ThreadPoolExecutor(_STAT_THREADS) as pool:
-        seen = pool.map(lambda file: _observe(file, read_bytes=read_bytes), unique.values())
-        return dict(zip(unique, seen, strict=True))
+        seen = pool.map(lambda some: {path: _observe(file, read_bytes=read_bytes) for path, file in some}, portions)
+        return dict(item for portion in seen for item in portion.items())
 
 
 def _observe(file: Checkpoint, *, read_bytes: bool) -> Observed:
