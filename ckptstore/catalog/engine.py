@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 _WAIT_SECONDS = 10
 _SECRET_KEYS = ("password", "sslpassword", "passfile")
 _WRITES = "ckptstore_writes"
+_URL_HINT = "use sqlite:////path/catalog.db or postgresql://user@host/name"
+_LIKE_A_URL = re.compile(r"^\w+:|:[^/]*@|\b(host|dbname|user|password)\s*=")
 
 
 class Database:
@@ -93,16 +96,35 @@ def open_database(url: str | None) -> Database:
     """
     text = url or os.environ.get("CKPTSTORE_URL") or ""
     if not text:
-        path = user_data_path("ckptstore", appauthor=False) / "catalog.db"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return Database(sa.URL.create("sqlite", database=str(path)))
+        return Database(sa.URL.create("sqlite", database=str(_users_own())))
     if "://" not in text:
-        return Database(sa.URL.create("sqlite", database=str(Path(text).expanduser().absolute())))
+        return Database(sa.URL.create("sqlite", database=str(_as_path(text))))
     return Database(_parse(text))
 
 
+def _users_own() -> Path:
+    path = user_data_path("ckptstore", appauthor=False) / "catalog.db"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CatalogUnavailableError(
+            f"cannot create {path.parent} for the catalog ({error.strerror})", "give another with --db or CKPTSTORE_URL"
+        ) from None
+    return path
+
+
+def _as_path(text: str) -> Path:
+    """The path of an SQLite file; what looks like a mistyped URL may hold a password, and is not repeated."""
+    if _LIKE_A_URL.search(text):
+        raise UsageError("the catalog is neither a URL nor the path of a file", _URL_HINT)
+    try:
+        return Path(text).expanduser().absolute()
+    except RuntimeError:
+        raise UsageError(f"{text} names a home that there is not", "give the whole path") from None
+
+
 def _parse(text: str) -> sa.URL:
-    hint = "use sqlite:////path/catalog.db or postgresql://user@host/name"
+    hint = _URL_HINT
     try:
         url = sa.make_url(text)
     except (sa.exc.ArgumentError, ValueError):
@@ -111,6 +133,8 @@ def _parse(text: str) -> sa.URL:
     if backend == "sqlite":
         if not url.database or url.database == ":memory:":
             raise UsageError("an SQLite catalog needs a file: other processes must see it", hint)
+        if url.query:
+            raise UsageError("the URL of an SQLite catalog takes no options", hint)
         return url.set(drivername="sqlite")
     if backend in ("postgresql", "postgres"):
         return url.set(drivername="postgresql+psycopg")
@@ -137,7 +161,7 @@ def _sqlite_engine(url: sa.URL) -> sa.Engine:
 
 def _postgres_engine(url: sa.URL) -> sa.Engine:
     try:
-        return sa.create_engine(
+        engine = sa.create_engine(
             url,
             poolclass=NullPool,  # a thousand ranks must not hold a thousand idle connections
             connect_args={"connect_timeout": _WAIT_SECONDS, "prepare_threshold": None},
@@ -146,6 +170,15 @@ def _postgres_engine(url: sa.URL) -> sa.Engine:
         raise CatalogUnavailableError(
             "no PostgreSQL driver is installed", "run: pip install 'ckptstore[postgres]'"
         ) from None
+
+    @sa.event.listens_for(engine, "begin")
+    def _begin(connection: sa.Connection) -> None:
+        # For this transaction only: a pooler between us and the server hands the connection on after it.
+        milliseconds = _WAIT_SECONDS * 1000
+        limits = f"SET LOCAL lock_timeout = {milliseconds}; SET LOCAL statement_timeout = {6 * milliseconds}"
+        connection.exec_driver_sql(limits)
+
+    return engine
 
 
 def _shown(url: sa.URL) -> str:

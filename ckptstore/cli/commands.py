@@ -11,9 +11,10 @@ if TYPE_CHECKING:
 
 KINDS = ("periodic", "graceful_exit", "dying_gasp", "ttp")
 NOTHING_RESTORABLE = 3
+STEP = click.IntRange(0, 2**63 - 1)
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON for scripts.")
-step_argument = click.argument("step", type=click.IntRange(min=0))
+step_argument = click.argument("step", type=STEP)
 
 
 def _catalog(context: click.Context) -> Catalog:
@@ -71,9 +72,9 @@ def show(context: click.Context, run: str, step: int, *, as_json: bool) -> None:
 @click.command()
 @click.argument("run")
 @click.option(
-    "--world-size", type=click.IntRange(min=1), help="How many ranks will load it. Default: as many as saved."
+    "--world-size", type=click.IntRange(1, 2**31 - 1), help="How many ranks will load it. Default: as many as saved."
 )
-@click.option("--step", type=click.IntRange(min=0), help="This step only.")
+@click.option("--step", type=STEP, help="This step only.")
 @click.option("--explain", is_flag=True, help="Say why newer states are not taken.")
 @click.option("--verify", type=click.Choice(["size", "digest"]), default="size", help="What to check of each file.")
 @as_json

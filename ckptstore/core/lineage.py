@@ -23,8 +23,9 @@ def lineage(launches: Sequence[Launch], first_saves: Mapping[str, int]) -> tuple
     """The history that leads to the newest launch, newest first.
 
     Its own saves, then its parent's up to the step it resumed from, and so on. `first_saves` maps a launch that
-    has saves to the step of its first one. A launch that never asked where to start is passed over while it has
-    no saves; once it has some, its user restored by other means, and it is taken to continue the launch before
+    has saves to the step of its first one. A launch without saves has added nothing to the history and gives
+    nothing up: if it went back only because a file could not be seen, that file may be there again. A launch that
+    has saves and never asked where to start was restored by other means: it is taken to continue the launch before
     it from just before its own first save.
     """
     by_id = {launch.id: launch for launch in launches}
@@ -33,7 +34,7 @@ def lineage(launches: Sequence[Launch], first_saves: Mapping[str, int]) -> tuple
     last_step: int | None = None
     while remaining:
         launch = remaining.pop()
-        if not launch.decided and launch.id not in first_saves:
+        if launch.id not in first_saves:
             continue
         segments.append(Segment(launch, last_step))
         if launch.decided:

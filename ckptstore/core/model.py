@@ -37,10 +37,11 @@ class FileState(str, Enum):
 
 
 class Content(str, Enum):
-    """Whether a file holds the whole training state, the optimizer's too, or weights only."""
+    """Whether a file holds the whole training state, the optimizer's too, weights only, or a share of the state."""
 
     FULL = "full"
     WEIGHTS = "weights"
+    SHARE = "share"
 
     __str__ = str.__str__
 

@@ -135,6 +135,8 @@ def _broken_rule(file: Checkpoint, seen: Observed) -> tuple[Rule, str] | None:
     broken: tuple[Rule, str] | None = None
     if file.content is Content.WEIGHTS:
         broken = Rule.WEIGHTS_ONLY, "holds weights without the optimizer's state"
+    elif file.content is Content.SHARE:
+        broken = Rule.WEIGHTS_ONLY, "holds a share of the parameters (remove_redundancy), not the whole state"
     elif file.state is FileState.DAMAGED:
         broken = file.problem or Rule.QUARANTINED, "was found to be damaged"
     elif seen.unreadable:
@@ -154,14 +156,18 @@ def _unequal_sizes(files: Iterable[Checkpoint]) -> str:
     """Replicas hold the same parameters: where their files of one kind and format differ in size, none stands in.
 
     Sizes are compared as they were recorded, those of lost files too: losing a file must never prove more.
-    Empty if they agree, else which rank has how many bytes.
+    A rank may have several files, of several ModelCheckpoints. Empty if the ranks agree, else who has how many bytes.
     """
-    sizes: dict[tuple[Kind, str], dict[int, int]] = {}
+    sizes: dict[tuple[Kind, str], dict[int, set[int]]] = {}
     for file in files:
         if file.size is not None and file.content is Content.FULL:
-            sizes.setdefault((file.kind, file.format), {}).setdefault(file.size, file.rank)
-    unequal = [by_size for by_size in sizes.values() if len(by_size) > 1]
-    return ", ".join(f"rank {rank} has {size} bytes" for by_size in unequal for size, rank in by_size.items())
+            sizes.setdefault((file.kind, file.format), {}).setdefault(file.rank, set()).add(file.size)
+    for by_rank in sizes.values():
+        first = next(iter(by_rank.values()))
+        if any(others != first for others in by_rank.values()):
+            shown = [f"rank {rank} has {_enumerate(tuple(sorted(each)))} bytes" for rank, each in by_rank.items()]
+            return ", ".join(shown[:_RANKS_SHOWN])
+    return ""
 
 
 def _why_not(
@@ -185,9 +191,9 @@ def _why_not(
     return reasons
 
 
-def _enumerate(ranks: tuple[int, ...]) -> str:
-    shown = ", ".join(map(str, ranks[:_RANKS_SHOWN]))
-    return shown if len(ranks) <= _RANKS_SHOWN else f"{shown} … ({len(ranks)} in all)"
+def _enumerate(numbers: tuple[int, ...]) -> str:
+    shown = ", ".join(map(str, numbers[:_RANKS_SHOWN]))
+    return shown if len(numbers) <= _RANKS_SHOWN else f"{shown} … ({len(numbers)} in all)"
 
 
 def _reject(state: State, reasons: list[Reason]) -> Rejection:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import mindspore
 import numpy as np
 from mindspore import ops
 from mindspore.communication import GlobalComm, get_group_size, get_rank
 
-from ckptstore.errors import UsageError
+from ckptstore.errors import CkptstoreError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def rank_and_world_size() -> tuple[int, int]:
@@ -29,9 +33,16 @@ def rank_and_world_size() -> tuple[int, int]:
     return 0, 1
 
 
-def parallel_mode() -> str:
-    """MindSpore's parallel mode, as "stand_alone", "data_parallel" or "semi_auto_parallel"."""
-    return str(mindspore.get_auto_parallel_context("parallel_mode"))
+def layout() -> str:
+    """What MindSpore's parallel mode proves: "data_parallel" where every rank holds the same state.
+
+    With the optimizer in parallel each rank updates its own share of the moments (MindSpore: `nn/optim/optimizer.py`,
+    `enable_parallel_optimizer`): then, and in every other mode, nobody is known to be anybody's replica.
+    """
+    mode = mindspore.get_auto_parallel_context("parallel_mode")
+    shares = mindspore.get_auto_parallel_context("enable_parallel_optimizer")
+    several = rank_and_world_size()[1] > 1
+    return "data_parallel" if mode == "data_parallel" and several and not shares else "stand_alone"
 
 
 def strategy_file() -> str | None:
@@ -39,7 +50,28 @@ def strategy_file() -> str | None:
     return str(mindspore.get_auto_parallel_context("strategy_ckpt_save_file")) or None
 
 
-def from_rank_0(message: str) -> str:
+def decided_by_rank_0(decide: Callable[[], str]) -> str:
+    """What `decide` returns on rank 0, on every rank; all ranks must call it.
+
+    If it fails there, rank 0 raises its error and the others a `CkptstoreError` that names it: none is left waiting.
+    """
+    failure: Exception | None = None
+    said = ""
+    if rank_and_world_size()[0] == 0:
+        try:
+            said = json.dumps({"value": decide()})
+        except Exception as error:  # noqa: BLE001 — raised again below, once the others know of it
+            failure = error
+            said = json.dumps({"error": str(error) or type(error).__name__})
+    heard = json.loads(_from_rank_0(said))
+    if failure is not None:
+        raise failure
+    if "error" in heard:
+        raise CkptstoreError(f"rank 0 could not go on: {heard['error']}")
+    return str(heard["value"])
+
+
+def _from_rank_0(message: str) -> str:
     """Rank 0's `message`, on every rank; all ranks must call it. Works before training, in graph mode too.
 
     On CPU, Broadcast takes int32 and float32 only (domain §10): each byte of UTF-8 travels as one int32.

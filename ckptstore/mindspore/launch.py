@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import json
 import logging
 import os
 from typing import TYPE_CHECKING, Any
@@ -29,10 +28,13 @@ log = logging.getLogger("ckptstore")
 class TrainingLaunch(RankLaunch):
     """What one rank does in a launch of a training script. Made by `ckptstore.mindspore.join`.
 
-    `start` is what `resume` returned; None before.
+    `start` is what `resume` returned; None before. `global_step` counts the batches consumed so far, by whichever
+    registrar sees them; `trained` tells that training has begun.
     """
 
     start: Start | None = None
+    global_step: int = 0
+    trained: bool = False
 
     def resume(self, model: Any, dataset: Any) -> Start:
         """Restore the newest whole state of the run into `model` and `dataset`, if there is one.
@@ -42,6 +44,8 @@ class TrainingLaunch(RankLaunch):
         state. Raises `NothingRestorableError` where states were lost, `UsageError` where the network or the number of
         steps in an epoch is not the one that was saved, `DamageError` for a file that is not what was recorded.
         """
+        if self.trained:
+            raise UsageError("training has begun in this launch", "join again to resume in the same process")
         steps = int(dataset.get_dataset_size())
         plan = self._agree(steps)
         if plan is None:
@@ -56,6 +60,7 @@ class TrainingLaunch(RankLaunch):
             self.mark_damaged(file, Rule.DIGEST_MISMATCH)
             raise
         dataset.set_init_step(plan.global_step)
+        self.global_step = plan.global_step
         epoch, step_in_epoch = epoch_and_step(plan.global_step, steps)
         self.start = Start(
             fresh=False,
@@ -94,25 +99,15 @@ class TrainingLaunch(RankLaunch):
 
     def _agree(self, steps: int) -> RestorePlan | None:
         """Rank 0 decides and stores; the others hear that it has, or why not, and read what it stored."""
-        outcome = {"error": ""}
-        failure: CkptstoreError | None = None
-        plan: RestorePlan | None = None
-        if self.rank == 0:
-            try:
-                self.set_steps_per_epoch(steps)
-                plan = self.resolve()
-            except CkptstoreError as error:
-                failure = error
-                outcome["error"] = str(error)
-        outcome = json.loads(communication.from_rank_0(json.dumps(outcome)))
-        if failure is not None:
-            raise failure
-        if outcome["error"]:
-            raise CkptstoreError(f"rank 0 could not decide where to start: {outcome['error']}")
-        if self.rank != 0:
-            self.reread()
-            plan = self.resolve()
-        return plan
+
+        def decide() -> str:
+            self.set_steps_per_epoch(steps)
+            self.resolve()
+            return self.id
+
+        communication.decided_by_rank_0(decide)
+        self.reread()
+        return self.resolve()
 
     def _say(self, message: str) -> None:
         if self.rank == 0:
@@ -127,16 +122,19 @@ def join(run: str, *, catalog: Catalog | None = None, launch_id: str | None = No
     """
     _let_people_see()
     rank, world_size = communication.rank_and_world_size()
-    mode = communication.parallel_mode()
-    catalog = catalog or connect()
-    agreed = communication.from_rank_0(launch_id or os.environ.get("CKPTSTORE_LAUNCH_ID") or new_launch_id())
-    joined = catalog.join(
-        run,
-        rank=rank,
-        world_size=world_size,
-        launch_id=agreed,
-        layout="data_parallel" if mode == "data_parallel" and world_size > 1 else "stand_alone",
-    )
+
+    def as_this_rank(agreed: str) -> RankLaunch:
+        opened = catalog or connect()
+        return opened.join(run, rank=rank, world_size=world_size, launch_id=agreed, layout=communication.layout())
+
+    first: list[RankLaunch] = []
+
+    def begin() -> str:
+        first.append(as_this_rank(launch_id or os.environ.get("CKPTSTORE_LAUNCH_ID") or new_launch_id()))
+        return first[0].id
+
+    agreed = communication.decided_by_rank_0(begin)
+    joined = first[0] if first else as_this_rank(agreed)
     return TrainingLaunch(joined.database, joined.facts, rank)
 
 

@@ -7,6 +7,8 @@ import logging
 import queue
 import threading
 import time
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,6 +30,14 @@ _FILE_PATIENCE_SECONDS = 600.0
 FLUSH_SECONDS = 10.0
 
 
+@dataclass(frozen=True)
+class _Waiting:
+    """A file that is being written, and until when to wait for it (in seconds of the monotonic clock)."""
+
+    file: Checkpoint
+    until: float
+
+
 class Recorder:
     """Takes jobs from the training thread and does them in order, until it is closed.
 
@@ -36,17 +46,18 @@ class Recorder:
 
     def __init__(self, launch: RankLaunch) -> None:
         self._launch = launch
-        self._jobs: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
         self._live: dict[str, Checkpoint] = {}
+        self._waiting: list[_Waiting] = []
         self._idle = threading.Condition()
         self._open_jobs = 0
         self._hurry = threading.Event()
         self._thread: threading.Thread | None = None
         self._troubled = False
 
-    def submit(self, file: Checkpoint) -> None:
-        """Record a file that was just saved, or is being saved by another thread or process."""
-        self.call(lambda: self._record(file))
+    def submit(self, file: Checkpoint, *, asynchronous: bool) -> None:
+        """Record a file that was just saved; one that another thread or process still writes, once it is there."""
+        self.call(lambda: self._record(file, asynchronous=asynchronous))
 
     def call(self, job: Callable[[], object]) -> None:
         """Do `job` on the thread, after those before it."""
@@ -72,11 +83,21 @@ class Recorder:
             log.error("%d records did not reach the catalog in %.0f s", self._open_jobs, FLUSH_SECONDS)
 
     def _work(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            self._until_done(job)
-            with self._idle:
-                self._open_jobs -= 1
-                self._idle.notify_all()
+        while True:
+            try:
+                job = self._jobs.get(timeout=_LOOK_AGAIN_SECONDS if self._waiting else None)
+            except queue.Empty:
+                job = None
+            if job is not None:
+                self._until_done(job)
+                self._finish_one()
+            for waiting in tuple(self._waiting):
+                self._until_done(partial(self._look_again, waiting))
+
+    def _finish_one(self) -> None:
+        with self._idle:
+            self._open_jobs -= 1
+            self._idle.notify_all()
 
     def _until_done(self, job: Callable[[], object]) -> None:
         pause = _LOOK_AGAIN_SECONDS
@@ -99,32 +120,45 @@ class Recorder:
                 return
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
-    def _record(self, file: Checkpoint) -> None:
+    def _record(self, file: Checkpoint, *, asynchronous: bool) -> None:
+        for waiting in [waiting for waiting in self._waiting if waiting.file.path == file.path]:
+            self._give_up(waiting)  # the next save of that name has begun: the one before is over
         whole = self._measure(file)
-        if whole is None:
-            # An asynchronous save: if this process dies while it is under way, the next start finishes the record.
+        if whole is not None:
+            self._keep(whole)
+        elif asynchronous:
+            # If this process dies while the save is under way, the next start finishes the record.
             self._launch.record([file])
-            whole = self._wait_for(file)
-        if whole is None:
-            log.error("%s was saved but is not there; it is not registered", file.path)
-            return
+            with self._idle:
+                self._open_jobs += 1
+            self._waiting.append(_Waiting(file, time.monotonic() + _FILE_PATIENCE_SECONDS))
+        else:
+            log.info("%s was deleted or written again before it could be recorded", file.path)
+
+    def _look_again(self, waiting: _Waiting) -> None:
+        whole = self._measure(waiting.file)
+        if whole is not None:
+            self._keep(whole)
+            self._waiting.remove(waiting)
+            self._finish_one()
+        elif time.monotonic() > waiting.until or self._hurry.is_set():
+            self._give_up(waiting)
+
+    def _give_up(self, waiting: _Waiting) -> None:
+        log.warning("%s of step %d is not there: not registered", waiting.file.path, waiting.file.global_step)
+        self._waiting.remove(waiting)
+        self._finish_one()
+
+    def _keep(self, whole: Checkpoint) -> None:
         self._launch.record([whole])
         self._live[whole.path] = whole
         self._notice_vanished(Path(whole.path).parent)
 
-    def _wait_for(self, file: Checkpoint) -> Checkpoint | None:
-        deadline = time.monotonic() + _FILE_PATIENCE_SECONDS
-        while time.monotonic() < deadline:
-            whole = self._measure(file)
-            if whole is not None or self._hurry.wait(_LOOK_AGAIN_SECONDS):
-                return whole
-        return None
-
     @staticmethod
     def _measure(file: Checkpoint) -> Checkpoint | None:
-        """The measured record; None while the file is not there, or was replaced while it was read."""
+        """The measured record; None while the file is not there, or is that of another step."""
         try:
-            return measured(file)
+            return measured(file, prove_step=True)
         except FileNotFoundError:
             return None
 

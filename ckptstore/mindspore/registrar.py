@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from ckptstore.mindspore.communication import strategy_file
 from ckptstore.mindspore.recorder import Recorder
 from ckptstore.mindspore.resume import state_names
 from ckptstore.ops.register import describe
-from ckptstore.storage.files import names_in
+from ckptstore.storage.files import facts, names_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,7 +67,6 @@ class Registrar(Callback):
     def __init__(self, launch: TrainingLaunch, callbacks: tuple[Any, ...]) -> None:
         super().__init__()
         self.failed: set[str] = set()
-        self.global_step = 0
         self._launch = launch
         self._given = callbacks
         self._watches: list[_Watch] = []
@@ -77,8 +77,10 @@ class Registrar(Callback):
         self._in_step = False
         self._counted_at: tuple[int, int | None] = (0, None)
         self._in_first_epoch = True
-        self._trained = False
+        self._depth = 0
         self._sink_steps = 1
+        self._announced: set[tuple[str, str]] = set()
+        self._used_paths: set[str] = set()
         self._steps_per_epoch: int | None = None
 
     @_never_stops_training
@@ -87,15 +89,12 @@ class Registrar(Callback):
         params = run_context.original_args()
         self._params = params
         self._in_first_epoch = True
-        if self._trained:  # a breakpoint of the training before must not be taken for one of this
+        if self._launch.trained:  # a breakpoint of the training before must not be taken for one of this
             self._recorder.call(self._launch.adopt)
-        else:
-            start = self._launch.start
-            self.global_step = start.global_step if start is not None else 0
-        self._trained = True
+        self._launch.trained = True
         counters = (item for item in params.train_network.get_parameters() if item.name == "global_step")
         self._optimizer_counter = next(counters, None)
-        self._counted_at = (self.global_step, self._optimizer_step())
+        self._counted_at = (self._launch.global_step, self._optimizer_step())
         self._steps_per_epoch = steps = int(params.train_dataset.get_dataset_size())
         if self._launch.facts.steps_per_epoch is None:
             self._recorder.call(lambda: self._launch.set_steps_per_epoch(steps))
@@ -106,7 +105,9 @@ class Registrar(Callback):
         state = state_names(params.train_network)
         for watch in self._watches:
             saved = watch.callback._config.saved_network
-            if saved is not None and state - {item.name for item in saved.get_parameters()}:
+            if watch.callback._config.remove_redundancy:
+                watch.content = Content.SHARE
+            elif saved is not None and state - {item.name for item in saved.get_parameters()}:
                 watch.content = Content.WEIGHTS
             self._announce_source(watch.callback)
 
@@ -117,34 +118,36 @@ class Registrar(Callback):
             return
         self._in_first_epoch = False
         params = run_context.original_args()
-        steps = int(params.train_dataset.get_dataset_size())
+        steps = int(params.batch_num)  # of what MindSpore calls an epoch: sink_size, where one is given
         start = self._launch.start
+        done = self._launch.global_step
         epochs_before = params.cur_epoch_num - 1
-        if start is not None and not start.fresh and epochs_before != self.global_step // steps:
+        if start is not None and not start.fresh and epochs_before != done // steps:
             log.warning(
-                "training starts in epoch %d, but step %d is in epoch %d: pass initial_epoch=start.initial_epoch",
+                "training starts in epoch %d, but step %d is in epoch %d: pass initial_epoch=%s",
                 params.cur_epoch_num,
-                self.global_step + 1,
-                self.global_step // steps + 1,
+                done + 1,
+                done // steps + 1,
+                "start.initial_epoch" if steps == self._steps_per_epoch else done // steps,
             )
-        elif self.global_step == 0 and epochs_before:
-            self.global_step = epochs_before * steps
+        elif done == 0 and epochs_before:
+            self._launch.global_step = epochs_before * steps
             self._continue_count(params)
-        helper = params.get("dataset_helper")
-        if params.dataset_sink_mode and mindspore.get_context("mode") == mindspore.GRAPH_MODE and helper is not None:
-            self._sink_steps = int(helper.sink_size())
 
     @_never_stops_training
     def on_train_step_begin(self, run_context: Any) -> None:
         """Note what the step starts from."""
         self._poll()
-        self._outputs_before = run_context.original_args().get("net_outputs")
+        params = run_context.original_args()
+        if params.get("dataset_sink_mode") and mindspore.get_context("mode") == mindspore.GRAPH_MODE:
+            self._sink_steps = int(params.dataset_helper.sink_size())  # known only now, in the first epoch
+        self._outputs_before = params.get("net_outputs")
         self._in_step = True
 
     @_never_stops_training
     def on_train_step_end(self, run_context: Any) -> None:  # noqa: ARG002
         """Count the step, and register what was saved after it."""
-        self.global_step += self._sink_steps
+        self._launch.global_step += self._sink_steps
         self._in_step = False
         self._outputs_before = None
         self._poll()
@@ -159,17 +162,23 @@ class Registrar(Callback):
         """Register what was saved at the end of training."""
         self._poll()
 
+    def __enter__(self) -> Registrar:
+        """Called once for training, and again for each evaluation inside `Model.fit`."""
+        self._depth += 1
+        return self
+
     @_never_stops_training
     def __exit__(self, *error: object) -> None:
         """See how training ended, and have everything in the catalog before the process may be gone."""
-        if self._params is None:
+        self._depth -= 1
+        if self._params is None or self._depth > 0:
             return
         kind = error[0] if error else None
         if kind is not None and self._step_was_done():
-            self.global_step += self._sink_steps
+            self._launch.global_step += self._sink_steps
         self._in_step = False
         self._poll()
-        step, optimizer_step = self.global_step, self._optimizer_step()
+        step, optimizer_step = self._launch.global_step, self._last_optimizer_step()
         name = kind.__name__ if isinstance(kind, type) else None
         self._recorder.call(lambda: self._launch.set_ending(step, optimizer_step, name))
         if not self._recorder.flush():
@@ -189,8 +198,8 @@ class Registrar(Callback):
         if self._params.get("net_outputs") is not self._outputs_before:
             return True
         step, updates = self._counted_at
-        now = self._optimizer_step()
-        return updates is not None and now is not None and now - updates > self.global_step - step
+        now = self._last_optimizer_step()
+        return updates is not None and now is not None and now - updates > self._launch.global_step - step
 
     def _poll(self) -> None:
         """Hand over what was saved since the last look. Files saved now hold the state after `global_step` steps."""
@@ -199,7 +208,15 @@ class Registrar(Callback):
             if latest == watch.seen or not latest[0]:
                 continue
             watch.seen = latest
-            epoch, step_in_epoch = epoch_and_step(self.global_step, self._steps_per_epoch)
+            self._announce_source(watch.callback)
+            asynchronous = bool(watch.callback._config.async_save)
+            if asynchronous and latest[0] in self._used_paths and not self._has_counter(latest[0]):
+                log.warning(
+                    "%s is written again and again, and nothing in it tells its step: not registered", latest[0]
+                )
+                continue
+            self._used_paths.add(latest[0])
+            epoch, step_in_epoch = epoch_and_step(self._launch.global_step, self._steps_per_epoch)
             file = describe(
                 self._launch.facts,
                 rank=self._launch.rank,
@@ -207,37 +224,54 @@ class Registrar(Callback):
                 epoch=epoch,
                 step_in_epoch=step_in_epoch,
                 kind=Kind.PERIODIC,
-                global_step=self.global_step,
+                global_step=self._launch.global_step,
                 optimizer_step=self._optimizer_step(),
                 strategy_file=strategy_file(),
                 content=watch.content,
             )
-            self._recorder.submit(file)
+            if not asynchronous:
+                written = facts(file.path)
+                file = replace(file, mtime_ns=written.mtime_ns if written else None)
+            self._recorder.submit(file, asynchronous=asynchronous)
+
+    def _has_counter(self, path: str) -> bool:
+        return self._optimizer_counter is not None and path.endswith(".ckpt")
 
     def _optimizer_step(self) -> int | None:
         counter = self._optimizer_counter
         return None if counter is None else int(counter.asnumpy().reshape(-1)[0])
 
+    def _last_optimizer_step(self) -> int | None:
+        """After a fault of the device its memory may not be readable any more."""
+        try:
+            return self._optimizer_step()
+        except RuntimeError as error:
+            log.warning("the optimizer's counter cannot be read any more: %s", str(error).splitlines()[0])
+            return None
+
     def _continue_count(self, params: Any) -> None:
         """MindSpore counts from 0 at every launch; set to the true step, names and logs stay true (domain §4)."""
-        params.cur_step_num = self.global_step
+        params.cur_step_num = self._launch.global_step
         for watch in self._watches:
             every = watch.callback._config.save_checkpoint_steps
             if every and hasattr(watch.callback, "_last_triggered_step"):
                 # Else it would save at the first resumed step, and every N from there instead of at multiples of N.
-                watch.callback._last_triggered_step = self.global_step // every * every
+                watch.callback._last_triggered_step = self._launch.global_step // every * every
                 watch.seen = watch.latest()
 
     def _announce_source(self, callback: Any) -> None:
-        directory = callback._directory if callback._directory_func is None else None
-        prefix = callback._prefix
-        if directory is None or not isinstance(prefix, str):
-            return  # callables: only known once they save, and registered then
+        """Record where a callback saves; one with a callable directory does not know before it saves."""
+        directory = getattr(callback, "_directory", None)
+        prefix, base = callback._prefix, callback._exception_prefix
+        if directory is None or not isinstance(prefix, str) or not isinstance(base, str):
+            return
+        if (directory, prefix) in self._announced:
+            return
+        self._announced.add((directory, prefix))
         directory = str(Path(directory).absolute())
         breakpoints = [
             name for name in names_in(directory) if (parsed := parse_name(name)) is not None and parsed.is_breakpoint
         ]
-        base = callback._exception_prefix
         self._recorder.call(
             lambda: self._launch.add_source(directory, prefix=prefix, breakpoint_prefix=base, breakpoints=breakpoints)
         )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import mindspore
 
 from ckptstore.core.model import Rule
-from ckptstore.errors import DamageError, UsageError
+from ckptstore.errors import CkptstoreError, DamageError, UsageError
 from ckptstore.storage.files import digest
 
 if TYPE_CHECKING:
@@ -56,15 +56,15 @@ def state_names(network: Any) -> set[str]:
 def load(network: Any, file: Checkpoint) -> dict[str, Any]:
     """Load a file into a train network, every parameter of its state, and return what else the file held.
 
-    Raises `DamageError` if its bytes are not those recorded, `UsageError` naming the parameters that it lacks or
-    that do not fit: the script's network is not the one that was saved.
+    Raises `DamageError` if its bytes are not those recorded, `CkptstoreError` if they cannot be read, `UsageError`
+    naming the parameters that it lacks or that do not fit: the network is not the one that was saved.
     """
     try:
         is_same = file.digest is None or digest(file.path) == file.digest
     except OSError as error:
-        raise DamageError(
-            f"{file.path} of the restore plan cannot be read: {error.strerror}",
-            "start again: another state is found",
+        raise CkptstoreError(
+            f"{file.path} of the restore plan cannot be read ({error.strerror})",
+            "check that it is there on this node, then start again",
         ) from None
     if not is_same:
         raise DamageError(

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads
+from ckptstore.core.lineage import lineage
 from ckptstore.core.resolver import covers_every_rank
 from ckptstore.errors import UsageError
 from ckptstore.ops.resolve import find_run
@@ -88,13 +89,19 @@ def no_such_step(run: str, step: int) -> UsageError:
 def _run_row(database: Database, name: str) -> RunRow:
     run_id = find_run(database, name)
     with database.read() as connection:
-        launches = len(reads.launches_of(connection, run_id))
+        launches = reads.launches_of(connection, run_id)
+        ends = {part.launch.id: part.last_step for part in lineage(launches, reads.first_saves(connection, run_id))}
+
+    def in_lineage(row: SaveRow) -> bool:
+        end = ends.get(row.launch.id, -1)
+        return end is None or row.tally.global_step <= end
+
     there = [row for row in _save_rows(database, name) if row.tally.files]
     return RunRow(
         run=name,
-        launches=launches,
+        launches=len(launches),
         last=there[0] if there else None,
-        newest_restorable=next((row for row in there if row.restorable), None),
+        newest_restorable=next((row for row in there if row.restorable and in_lineage(row)), None),
         bytes=sum(row.tally.bytes for row in there),
     )
 

@@ -74,7 +74,10 @@ def reconcile(database: Database, run_id: int, *, only: tuple[str, int] | None =
         live = {file.path: file for file in facts.live.get((source.launch, source.rank), ())}
         here = {Path(path).name: file for path, file in live.items() if str(Path(path).parent) == source.directory}
         vanished += [file for name, file in here.items() if name not in names and file.state is FileState.COMPLETE]
-        adopted += _finished(file for name, file in here.items() if name in names)
+        for name, file in here.items():
+            if name in names and file.state is FileState.IN_PROGRESS:
+                outcome = _finished(file)
+                (skipped if isinstance(outcome, Skipped) else adopted).append(outcome)  # type: ignore[arg-type]
         strays += _strays(source, names.difference(here))
     for outcome in _take_in(database, strays, facts):
         if isinstance(outcome, Skipped):
@@ -196,10 +199,13 @@ def _step(launch: Launch, stray: _Stray, optimizer_step: int | None, facts: _Fac
     )
 
 
-def _finished(there: Iterable[Checkpoint]) -> list[Checkpoint]:
-    """The files that were in progress when they were recorded, and are there now."""
-    waiting = (file for file in there if file.state is FileState.IN_PROGRESS)
-    return [whole for file in waiting if (whole := register.measured(file)) is not None]
+def _finished(file: Checkpoint) -> Checkpoint | Skipped:
+    """The whole record of a file that was in progress when it was recorded, and is there now."""
+    try:
+        whole = register.measured(file, prove_step=True)
+    except OSError as error:
+        return Skipped(file.path, error.strerror or str(error))
+    return whole or Skipped(file.path, "it is being written, or holds another step")
 
 
 def _is_back(file: Checkpoint) -> bool:

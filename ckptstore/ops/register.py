@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from ckptstore.catalog import writes
 from ckptstore.core.model import Checkpoint, Content, FileState, Kind, epoch_and_step
 from ckptstore.core.naming import format_of
-from ckptstore.errors import UsageError
+from ckptstore.errors import UnreadableError, UsageError
+from ckptstore.formats.ckpt import read_ckpt
 from ckptstore.storage import files
 
 if TYPE_CHECKING:
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
     from ckptstore.catalog.engine import Database
     from ckptstore.core.model import Launch
+
+HIGHEST_STEP = 2**63 - 1
+"""What a catalog's column holds."""
 
 
 def describe(
@@ -45,7 +49,7 @@ def describe(
     except ValueError:
         kinds = ", ".join(Kind)
         raise UsageError(f"unknown kind {str(kind)!r}", f"use one of {kinds}") from None
-    if global_step < 0:
+    if not 0 <= global_step <= HIGHEST_STEP:
         raise UsageError(f"global_step is {global_step}", "steps are counted from 0")
     if not 0 <= rank < launch.world_size:
         raise UsageError(f"rank {rank} is not of a launch of {launch.world_size} ranks", "ranks are counted from 0")
@@ -66,18 +70,22 @@ def describe(
         format=format_of(str(path)),
         content=content,
         strategy_file=strategy_file,
-        metrics=dict(metrics or {}),
+        metrics={name: float(value) for name, value in (metrics or {}).items()},
         state=FileState.IN_PROGRESS,
     )
 
 
-def measured(file: Checkpoint) -> Checkpoint | None:
-    """The record with the size, digest and time of the file that is at its path now; None if there is none.
+def measured(file: Checkpoint, *, prove_step: bool = False) -> Checkpoint | None:
+    """The record with the size, digest and time of the file that is at its path now; None if it is not there.
 
-    Raises `OSError` where the file cannot be read.
+    It is not there either where the record says when it was written and another file is at the path by now, nor,
+    with `prove_step`, where the optimizer's counter in it is not the recorded one: a name may be used for several
+    saves. Raises `OSError` where the file cannot be read.
     """
     before = files.facts(file.path)
-    if before is None:
+    if before is None or file.mtime_ns not in (None, before.mtime_ns):
+        return None
+    if prove_step and not _is_of_its_step(file):
         return None
     digest = files.digest(file.path)
     after = files.facts(file.path)
@@ -91,6 +99,17 @@ def measured(file: Checkpoint) -> Checkpoint | None:
         state=FileState.COMPLETE,
         created_at=datetime.now(timezone.utc),
     )
+
+
+def _is_of_its_step(file: Checkpoint) -> bool:
+    """False where the file's own counter contradicts the record; a file without one, or encrypted, does not."""
+    if file.format != "ckpt" or file.optimizer_step is None:
+        return True
+    try:
+        counted = read_ckpt(Path(file.path)).optimizer_step
+    except UnreadableError:
+        return True
+    return counted in (None, file.optimizer_step)
 
 
 def record(database: Database, checkpoints: Sequence[Checkpoint]) -> None:

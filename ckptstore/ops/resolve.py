@@ -13,6 +13,7 @@ from ckptstore.core.lineage import Segment, lineage
 from ckptstore.core.model import Assignment, Kind, Rejection, Resolution, RestorePlan, State
 from ckptstore.errors import CatalogUnavailableError, NothingRestorableError, UnknownRunError, UsageError
 from ckptstore.ops.reconcile import reconcile
+from ckptstore.ops.register import HIGHEST_STEP
 from ckptstore.storage import files
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def resolve(
     `world_size` is the number of ranks that will load it (None: as many as saved it); `read_bytes` checks every
     file's digest too. Raises `UnknownRunError`, and `UsageError` for values that cannot be meant.
     """
-    if step is not None and step < 0:
+    if step is not None and not 0 <= step <= HIGHEST_STEP:
         raise UsageError(f"step is {step}", "steps are counted from 0")
     if world_size is not None and world_size < 1:
         raise UsageError(f"world size is {world_size}", "a launch has at least one rank")
@@ -95,8 +96,9 @@ def settle(database: Database, launch: Launch) -> RestorePlan | None:
 
 def find_run(database: Database, run: str) -> int:
     """The id of a run; raises `UnknownRunError` if there is none of that name."""
+    is_text = run.encode("utf-8", "ignore").decode("utf-8") == run
     with database.read() as connection:
-        found = reads.run_id(connection, run)
+        found = reads.run_id(connection, run) if is_text else None
     if found is None:
         raise UnknownRunError(f"no run {run!r} in {database.name}", "ckptstore runs shows those there are")
     return found
@@ -123,7 +125,8 @@ def _candidates(database: Database, segments: Sequence[Segment], step: int | Non
     """The states of a lineage, newest first, each asked for only when the one before was rejected."""
     for segment in segments:
         below: int | None = None
-        bound = segment.last_step if step is None else min(step, segment.last_step or step)
+        bounds = [bound for bound in (segment.last_step, step) if bound is not None]
+        bound = min(bounds, default=None)
         while True:
             with database.read() as connection:
                 found = reads.newest_step(connection, segment.launch.id, below=below, at_most=bound)

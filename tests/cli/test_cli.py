@@ -189,6 +189,10 @@ def test_an_empty_catalog(sqlite_url: str) -> None:
         (["show", "run", "-1"], 2, "ckptstore show --help"),
         (["pin", "run", "99"], 2, "run 'run' has no save of step 99; see: ckptstore list run"),
         (["lst"], 2, "No such command 'lst'"),
+        (["show", "run", "9" * 20], 2, "is not in the range"),
+        (["resolve", "run", "--step", "9" * 20], 2, "is not in the range"),
+        (["resolve", "run", "--world-size", "9" * 20], 2, "is not in the range"),
+        (["list", "\udcff"], 1, "ckptstore runs shows those there are"),
         (["list", "--kind", "weekly"], 2, "'weekly' is not one of"),
     ],
 )
@@ -207,6 +211,11 @@ def test_mistakes_are_one_line(sqlite_url: str, tmp_path: Path, arguments: list[
         ("postgresql://someone:s3cret@127.0.0.1:1/db", 4, "cannot reach the catalog"),
         ("mysql://someone:s3cret@127.0.0.1/db", 2, "a catalog cannot be on 'mysql'"),
         ("postgresql://someone:s3cret@127.0.0.1:port/db", 2, "the catalog's URL cannot be read"),
+        ("postgresql:/someone:s3cret@host/db", 2, "neither a URL nor the path of a file"),
+        ("someone:s3cret@host/db", 2, "neither a URL nor the path of a file"),
+        ("host=h password=s3cret", 2, "neither a URL nor the path of a file"),
+        ("sqlite:///c.db?timeout=abc", 2, "takes no options"),
+        ("~nosuchuser/c.db", 2, "names a home that there is not"),
         ("/nowhere/catalog.db", 4, "there is no directory /nowhere"),
         ("/proc/catalog.db", 4, "check that /proc can be written to"),
     ],
@@ -217,6 +226,19 @@ def test_a_catalog_that_cannot_be_used_is_one_line(url: str, code: int, message:
         assert_one_line(result, code, message)
         assert "s3cret" not in result.out + result.err
         assert_one_line(ckptstore(*command, CKPTSTORE_URL=url), code, message)
+
+
+def test_a_home_that_cannot_be_written_to_is_one_line() -> None:
+    result = ckptstore("list", XDG_DATA_HOME="/proc/nowhere", CKPTSTORE_URL="")
+    assert_one_line(result, 4, "cannot create /proc/nowhere/ckptstore for the catalog")
+
+
+def test_without_a_command_there_is_help() -> None:
+    for arguments in ((), ("db",)):
+        result = ckptstore(*arguments)
+        assert (result.code, result.out) == (2, "")
+        assert result.err.startswith("Usage: ckptstore")
+        assert len(result.err.splitlines()) > 5
 
 
 def test_a_file_that_is_no_catalog_is_one_line(tmp_path: Path) -> None:

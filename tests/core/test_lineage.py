@@ -8,7 +8,9 @@ from .builders import launch
 
 
 def ends(launches: list, first_saves: dict[str, int] | None = None) -> list[tuple[str, int | None]]:  # type: ignore[type-arg]
-    return [(segment.launch.id, segment.last_step) for segment in lineage(launches, first_saves or {})]
+    if first_saves is None:
+        first_saves = {one.id: (one.parent_step or 0) + 1 for one in launches}
+    return [(segment.launch.id, segment.last_step) for segment in lineage(launches, first_saves)]
 
 
 def test_one_launch_is_its_own_history() -> None:
@@ -32,8 +34,11 @@ def test_a_fresh_start_ends_the_history() -> None:
     assert ends([launch("A", 1), launch("B", 2)]) == [("B", None)]
 
 
-def test_a_launch_that_only_joined_is_passed_over() -> None:
-    assert ends([launch("A", 1), launch("B", 2, decided=False)]) == [("A", None)]
+def test_a_launch_without_saves_gives_nothing_up() -> None:
+    """B went back to 10 because a file of A could not be seen, and died before it saved."""
+    assert ends([launch("A", 1), launch("B", 2, decided=False)], {"A": 5}) == [("A", None)]
+    assert ends([launch("A", 1), launch("B", 2, parent=("A", 10))], {"A": 5}) == [("A", None)]
+    assert ends([launch("A", 1), launch("B", 2)], {"A": 5}) == [("A", None)]
 
 
 def test_a_launch_that_never_asked_but_saves_continues_the_one_before() -> None:

@@ -142,6 +142,22 @@ def test_weights_without_the_optimizer_are_not_restorable() -> None:
     assert not verdict.was_whole
 
 
+def test_shares_of_a_state_are_not_restorable_one_by_one() -> None:
+    of = launch(world_size=1)
+    share = state(of, replace(file(of, 0), content=Content.SHARE))
+    assert rules(resolver.judge(share, as_recorded(share))) == [(Rule.WEIGHTS_ONLY, 0)]
+
+
+def test_two_callbacks_on_each_rank_do_not_make_replicas_differ() -> None:
+    of = launch(world_size=2, layout=data_parallel(2))
+    large = [replace(file(of, rank, size=120), path=f"/ckpt/large-{rank}") for rank in (0, 1)]
+    both = state(of, file(of, 0), file(of, 1), *large)
+    seen = as_recorded(both)
+    for path in (both.files[1].path, large[1].path):
+        del seen[path]
+    assert sources(resolver.judge(both, seen)) == [0, 0]
+
+
 def test_a_file_known_to_be_damaged_is_not_restorable() -> None:
     of = launch(world_size=1)
     bad = state(of, damaged(file(of, 0)))

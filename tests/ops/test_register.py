@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import TYPE_CHECKING
 
 import pytest
@@ -23,7 +24,12 @@ def test_what_is_registered_is_in_the_catalog(catalog: Catalog, tmp_path: Path) 
     path = tmp_path / "a-2_7.ckpt"
     path.write_bytes(b"x" * 123)
     made = launch.register(
-        path, kind="dying_gasp", global_step=17, optimizer_step=16, strategy_file="/s.ckpt", metrics={"loss": 0.5}
+        path,
+        kind="dying_gasp",
+        global_step=17,
+        optimizer_step=16,
+        strategy_file="/s.ckpt",
+        metrics={"loss": Fraction(1, 2)},
     )
     assert catalog.files("run") == [made]
     assert (made.kind, made.epoch, made.step_in_epoch, made.size) == (Kind.DYING_GASP, 2, 7, 123)
@@ -64,6 +70,7 @@ def test_a_path_that_was_overwritten_no_longer_holds_the_older_step(catalog: Cat
     ("changed", "message"),
     [
         ({"global_step": -1}, "global_step is -1"),
+        ({"global_step": 2**63}, "global_step is 9223372036854775808"),
         ({"kind": "weekly"}, "unknown kind 'weekly'.*periodic"),
         ({"metrics": {"loss": float("nan")}}, "metric 'loss' is nan"),
         ({"path": "nowhere.ckpt"}, "is not there"),

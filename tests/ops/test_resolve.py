@@ -172,11 +172,14 @@ def test_a_rolled_back_branch_is_not_the_newest(catalog: Catalog, tmp_path: Path
     assert second[0].facts.parent_step == 10
     for file in newer:
         Path(file.path + ".away").rename(file.path)
-    found = catalog.resolve("run")
-    assert chosen(found) == (10, [0, 1])
-    assert rejected(found) == [(20, [(Rule.NOT_LINEAGE, None)])]
+    assert chosen(catalog.resolve("run")) == (20, [0, 1])
     job.save(second, 15)
-    assert chosen(catalog.resolve("run")) == (15, [0, 1])
+    found = catalog.resolve("run")
+    assert chosen(found) == (15, [0, 1])
+    assert rejected(found) == [(20, [(Rule.NOT_LINEAGE, None)])]
+    (row,) = catalog.runs()
+    assert row.newest_restorable is not None
+    assert row.newest_restorable.tally.global_step == 15
     assert rejected(catalog.resolve("run", step=20)) == [(20, [(Rule.NOT_LINEAGE, None)])]
     job.save(second, 25)
     assert rejected(catalog.resolve("run")) == []
@@ -218,6 +221,41 @@ def test_one_step_only(catalog: Catalog, tmp_path: Path) -> None:
     assert rejected(missing) == []
     job.start()
     assert chosen(catalog.resolve("run", step=5)) == (5, [0, 1])
+
+
+def test_an_abandoned_step_is_not_chosen_even_where_nothing_of_its_launch_counts(
+    catalog: Catalog, tmp_path: Path
+) -> None:
+    """A launch that never asked and saved from its first step on leaves nothing of the one before."""
+    job = Job(catalog, tmp_path)
+    job.save(job.start(), 20)
+    job.save(job.start(resume=False), 1)
+    found = catalog.resolve("run", step=20)
+    assert chosen(found) is None
+    assert rejected(found) == [(20, [(Rule.NOT_LINEAGE, None)])]
+
+
+def test_a_directory_where_a_file_was_to_come_is_passed_over(catalog: Catalog, tmp_path: Path) -> None:
+    job = Job(catalog, tmp_path, world_size=1)
+    ranks = job.start()
+    job.announce(ranks[0])
+    job.save(ranks, 15)
+    path = job.folder(0) / "net-2_10.ckpt"
+    ranks[0].record([describe(ranks[0].facts, rank=0, path=path, kind="periodic", global_step=20)])
+    path.mkdir()
+    assert chosen(catalog.resolve("run")) == (15, [0])
+
+
+def test_a_save_in_progress_whose_file_is_of_another_step_is_not_finished(catalog: Catalog, tmp_path: Path) -> None:
+    job = Job(catalog, tmp_path, world_size=1)
+    ranks = job.start()
+    job.announce(ranks[0])
+    job.save(ranks, 15)
+    path = job.write(ranks[0], 12, name="latest.ckpt")
+    file = describe(ranks[0].facts, rank=0, path=path, kind="periodic", global_step=20, optimizer_step=20)
+    ranks[0].record([file])
+    assert chosen(catalog.resolve("run")) == (15, [0])
+    assert rejected(catalog.resolve("run")) == [(20, [(Rule.IN_PROGRESS, 0)])]
 
 
 def test_another_number_of_ranks(catalog: Catalog, tmp_path: Path) -> None:
@@ -262,8 +300,21 @@ def test_a_breakpoint_without_a_witness_gets_the_step_that_its_counter_proves(ca
     ranks = job.start()
     job.announce(ranks[0])
     job.save(ranks, 15)
-    job.write(ranks[0], 17, name="net-2_8_breakpoint.ckpt")
-    assert chosen(catalog.resolve("run")) == (17, [0])
+    job.write(ranks[0], 18, name="net-2_8_breakpoint.ckpt")
+    assert chosen(catalog.resolve("run")) == (18, [0])
+
+
+def test_a_breakpoint_whose_step_cannot_be_proved_is_not_taken(
+    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody saw the exception: step 18 was not done, or it was and its update was skipped by an overflow."""
+    job = Job(catalog, tmp_path, world_size=1)
+    ranks = job.start()
+    job.announce(ranks[0])
+    job.save(ranks, 15)
+    path = job.write(ranks[0], 17, name="net-2_8_breakpoint.ckpt")
+    assert chosen(catalog.resolve("run")) == (15, [0])
+    assert f"{path} was not taken into the catalog: its name, its optimizer's step" in caplog.text
 
 
 def test_an_untrained_breakpoint_never_wins(catalog: Catalog, tmp_path: Path) -> None:
@@ -285,10 +336,10 @@ def test_breakpoints_of_earlier_launches_stay_theirs(catalog: Catalog, tmp_path:
     first = job.start()
     job.announce(first[0])
     job.save(first, 15)
-    job.write(first[0], 17, name="net-2_8_breakpoint.ckpt")
+    job.write(first[0], 17, name="net-2_7_breakpoint.ckpt")
     second = job.start()
     assert second[0].facts.parent_step == 17
-    job.announce(second[0], breakpoints=("net-2_8_breakpoint.ckpt",))
+    job.announce(second[0], breakpoints=("net-2_7_breakpoint.ckpt",))
     job.write(second[0], 23, name="net_1-3_3_breakpoint.ckpt")
     assert chosen(catalog.resolve("run")) == (23, [0])
     assert [(file.launch, file.global_step) for file in catalog.files("run")] == [("L2", 23), ("L1", 17), ("L1", 15)]
