@@ -171,7 +171,7 @@ class Reason:
 class Rejection:
     """A candidate that cannot be restored, and why.
 
-    `was_whole` tells that the state once had every file it needed: something is lost, rather than never finished.
+    `was_whole` tells that every rank once had saved its part: something is lost, rather than never finished.
     """
 
     launch: str

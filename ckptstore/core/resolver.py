@@ -197,7 +197,7 @@ def _enumerate(numbers: tuple[int, ...]) -> str:
 
 
 def _reject(state: State, reasons: list[Reason]) -> Rejection:
-    finished = {file.rank for file in state.files if file.size is not None and file.content is Content.FULL}
+    finished = {file.rank for file in state.files if file.size is not None and file.content is not Content.WEIGHTS}
     was_whole = state.global_step > 0 and covers_every_rank(state.launch.layout, finished, state.launch.world_size)
     return Rejection(
         launch=state.launch.id,

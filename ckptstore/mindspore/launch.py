@@ -50,7 +50,7 @@ class TrainingLaunch(RankLaunch):
         plan = self._agree(steps)
         if plan is None:
             self.start = Start(fresh=True)
-            self._say(f"run {self.run}: nothing was saved yet, training starts from the beginning")
+            self._say(f"run {self.run}: no whole state was saved yet, training starts from the beginning")
             return self.start
         _check_position(plan, steps)
         file = next(assignment.source for assignment in plan.ranks if assignment.rank == self.rank)

@@ -107,8 +107,10 @@ class Registrar(Callback):
             saved = watch.callback._config.saved_network
             if watch.callback._config.remove_redundancy:
                 watch.content = Content.SHARE
+                log.warning("remove_redundancy is on: ckptstore cannot restore a run from such files yet")
             elif saved is not None and state - {item.name for item in saved.get_parameters()}:
                 watch.content = Content.WEIGHTS
+                log.warning("saved_network leaves out the optimizer: a run cannot be restored from such files")
             self._announce_source(watch.callback)
 
     @_never_stops_training
@@ -178,7 +180,7 @@ class Registrar(Callback):
             self._launch.global_step += self._sink_steps
         self._in_step = False
         self._poll()
-        step, optimizer_step = self._launch.global_step, self._last_optimizer_step()
+        step, optimizer_step = self._launch.global_step, self._optimizer_step()
         name = kind.__name__ if isinstance(kind, type) else None
         self._recorder.call(lambda: self._launch.set_ending(step, optimizer_step, name))
         if not self._recorder.flush():
@@ -198,7 +200,7 @@ class Registrar(Callback):
         if self._params.get("net_outputs") is not self._outputs_before:
             return True
         step, updates = self._counted_at
-        now = self._last_optimizer_step()
+        now = self._optimizer_step()
         return updates is not None and now is not None and now - updates > self._launch.global_step - step
 
     def _poll(self) -> None:
@@ -238,13 +240,10 @@ class Registrar(Callback):
         return self._optimizer_counter is not None and path.endswith(".ckpt")
 
     def _optimizer_step(self) -> int | None:
+        """Updates applied; None if the optimizer has no counter, or a fault of the device made it unreadable."""
         counter = self._optimizer_counter
-        return None if counter is None else int(counter.asnumpy().reshape(-1)[0])
-
-    def _last_optimizer_step(self) -> int | None:
-        """After a fault of the device its memory may not be readable any more."""
         try:
-            return self._optimizer_step()
+            return None if counter is None else int(counter.asnumpy().reshape(-1)[0])
         except RuntimeError as error:
             log.warning("the optimizer's counter cannot be read any more: %s", str(error).splitlines()[0])
             return None

@@ -150,9 +150,8 @@ def _not_a_candidate(launch_id: str, step: int, kinds: set[Kind]) -> Rejection:
 
 def _lost(run: str, resolution: Resolution) -> str:
     newest = next(rejection for rejection in resolution.rejections if rejection.was_whole)
-    return (
-        f"nothing of run {run!r} can be restored: step {newest.global_step} was whole, but {newest.reasons[0].detail}"
-    )
+    why = newest.reasons[0].detail
+    return f"nothing of run {run!r} can be restored: every rank had saved step {newest.global_step}, but {why}"
 
 
 def _lost_hint(run: str) -> str:

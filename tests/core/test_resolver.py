@@ -145,7 +145,10 @@ def test_weights_without_the_optimizer_are_not_restorable() -> None:
 def test_shares_of_a_state_are_not_restorable_one_by_one() -> None:
     of = launch(world_size=1)
     share = state(of, replace(file(of, 0), content=Content.SHARE))
-    assert rules(resolver.judge(share, as_recorded(share))) == [(Rule.WEIGHTS_ONLY, 0)]
+    verdict = resolver.judge(share, as_recorded(share))
+    assert rules(verdict) == [(Rule.WEIGHTS_ONLY, 0)]
+    assert isinstance(verdict, Rejection)
+    assert verdict.was_whole
 
 
 def test_two_callbacks_on_each_rank_do_not_make_replicas_differ() -> None:

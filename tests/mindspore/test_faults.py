@@ -147,7 +147,7 @@ def test_losing_every_file_stops_the_start(tmp_path: Path) -> None:
     (tmp_path / "ckpt").rename(tmp_path / "unmounted")
     stopped = run.launch()
     assert stopped.code == 1
-    assert "nothing of run 'run' can be restored: step 15 was whole" in stopped.output
+    assert "nothing of run 'run' can be restored: every rank had saved step 15" in stopped.output
 
 
 @pytest.mark.parametrize("order", ["registrar first", "registrar first, finds them"])
@@ -218,11 +218,12 @@ def test_names_of_a_resumed_run_tell_the_truth(tmp_path: Path) -> None:
 
 def test_weights_only_are_catalogued_and_never_chosen(tmp_path: Path) -> None:
     run = Run(tmp_path)
-    run.launch(fault="kill 17", config={"weights_only": True})
+    first = run.launch(fault="kill 17", config={"weights_only": True})
     assert [file[1] for file in run.files()] == [15, 10, 5]
     assert not any(save.restorable for save in run.catalog.saves("run"))
     rejections = run.catalog.resolve("run").rejections
     assert {reason.rule.value for rejection in rejections for reason in rejection.reasons} == {"weights_only"}
+    assert "saved_network leaves out the optimizer" in first.output
     assert run.launch().start["fresh"]
 
 

@@ -201,7 +201,7 @@ def test_losing_every_state_is_not_a_fresh_start(catalog: Catalog, tmp_path: Pat
     moved = tmp_path.with_name(tmp_path.name + "_unmounted")
     tmp_path.rename(moved)
     try:
-        with pytest.raises(NothingRestorableError, match="step 15 was whole, but .* is gone.*--explain"):
+        with pytest.raises(NothingRestorableError, match="every rank had saved step 15, but .* is gone.*--explain"):
             job.start()
     finally:
         moved.rename(tmp_path)
