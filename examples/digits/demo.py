@@ -7,6 +7,7 @@ Takes about two minutes on 2 cores, works in a temporary directory and removes i
 
 from __future__ import annotations
 
+import contextlib
 import filecmp
 import os
 import signal
@@ -61,11 +62,20 @@ def train(output: Path, chaos: str | None = None) -> int:
         finally:
             if job.poll() is None:
                 os.killpg(job.pid, signal.SIGKILL)
+                kill_workers(output)
     for line in (log / "worker_0.log").read_text(errors="replace").splitlines():
         if line.startswith(TOLD):
             print(f"  rank 0 | {line}", flush=True)
     print(f"  exit code {code}", flush=True)
     return code
+
+
+def kill_workers(output: Path) -> None:
+    """Msrun gives each worker a session of its own: they are found by the directory they were told to work in."""
+    for command in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            if str(output).encode() in command.read_bytes():
+                os.kill(int(command.parent.name), signal.SIGKILL)
 
 
 def environment_of(output: Path) -> dict[str, str]:
