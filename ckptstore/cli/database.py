@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from ckptstore.cli.commands import as_json
+
+if TYPE_CHECKING:
+    from ckptstore.ops.schema import SchemaStatus
 
 
 @click.group()
@@ -17,11 +22,9 @@ def db() -> None:
 @click.pass_context
 def upgrade(context: click.Context, *, as_json: bool) -> None:
     """Create the schema, or bring it to this program's version. Can be repeated."""
-    from ckptstore.catalog import schema
-    from ckptstore.catalog.engine import open_database
+    from ckptstore.ops import schema
 
-    schema.upgrade(open_database(context.obj))
-    _report(context.obj, as_json=as_json)
+    _report(schema.upgrade(context.obj), as_json=as_json)
 
 
 @db.command()
@@ -29,7 +32,9 @@ def upgrade(context: click.Context, *, as_json: bool) -> None:
 @click.pass_context
 def current(context: click.Context, *, as_json: bool) -> None:
     """Show which version the schema has."""
-    _report(context.obj, as_json=as_json)
+    from ckptstore.ops import schema
+
+    _report(schema.current(context.obj), as_json=as_json)
 
 
 @db.command()
@@ -37,21 +42,15 @@ def current(context: click.Context, *, as_json: bool) -> None:
 @click.pass_context
 def check(context: click.Context, *, as_json: bool) -> None:
     """Fail, with exit code 4, unless the schema is the one this program works with."""
-    from ckptstore.catalog import schema
-    from ckptstore.catalog.engine import open_database
+    from ckptstore.ops import schema
 
-    schema.check(open_database(context.obj))
-    _report(context.obj, as_json=as_json)
+    _report(schema.check(context.obj), as_json=as_json)
 
 
-def _report(url: str | None, *, as_json: bool) -> None:
-    from ckptstore.catalog import schema
-    from ckptstore.catalog.engine import open_database
+def _report(status: SchemaStatus, *, as_json: bool) -> None:
     from ckptstore.cli import values
 
-    database = open_database(url)
-    found = schema.current(database)
     if as_json:
-        values.write({"catalog": database.name, "schema": found, "needed": schema.REVISION})
+        values.write({"catalog": status.catalog, "schema": status.found, "needed": status.needed})
     else:
-        click.echo(f"{database.name}: schema {found or 'none'}, this program works with {schema.REVISION}")
+        click.echo(f"{status.catalog}: schema {status.found or 'none'}, this program works with {status.needed}")

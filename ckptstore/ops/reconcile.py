@@ -61,34 +61,28 @@ def reconcile(database: Database, run_id: int, *, only: tuple[str, int] | None =
     `only` names one launch and rank to do it for (None: every rank of the launches since the last reconciliation).
     """
     facts = _gather(database, run_id, only)
-    adopted: list[Checkpoint] = []
+    outcomes: list[Checkpoint | Skipped] = []
     vanished: list[Checkpoint] = []
-    skipped: list[Skipped] = []
     strays: list[_Stray] = []
     for source in facts.sources:
         try:
             names = files.names_in(source.directory)
         except OSError as error:
-            skipped.append(Skipped(source.directory, error.strerror or str(error)))
+            outcomes.append(Skipped(source.directory, error.strerror or str(error)))
             continue
         live = {file.path: file for file in facts.live.get((source.launch, source.rank), ())}
         here = {Path(path).name: file for path, file in live.items() if str(Path(path).parent) == source.directory}
         vanished += [file for name, file in here.items() if name not in names and file.state is FileState.COMPLETE]
-        for name, file in here.items():
-            if name in names and file.state is FileState.IN_PROGRESS:
-                outcome = _finished(file)
-                (skipped if isinstance(outcome, Skipped) else adopted).append(outcome)  # type: ignore[arg-type]
+        waiting = (file for name, file in here.items() if name in names and file.state is FileState.IN_PROGRESS)
+        outcomes += [_finished(file) for file in waiting]
         strays += _strays(source, names.difference(here))
-    for outcome in _take_in(database, strays, facts):
-        if isinstance(outcome, Skipped):
-            skipped.append(outcome)
-        else:
-            adopted.append(outcome)
+    outcomes += _take_in(database, strays, facts)
+    adopted = tuple(outcome for outcome in outcomes if isinstance(outcome, Checkpoint))
     if adopted:
         register.record(database, adopted)
     if vanished:
         register.mark_missing(database, vanished)
-    return Reconciled(tuple(adopted), tuple(vanished), tuple(skipped))
+    return Reconciled(adopted, tuple(vanished), tuple(outcome for outcome in outcomes if isinstance(outcome, Skipped)))
 
 
 def _gather(database: Database, run_id: int, only: tuple[str, int] | None) -> _Facts:

@@ -15,6 +15,7 @@ import os
 import signal
 import sqlite3
 import sys
+import threading
 from pathlib import Path
 
 import mindspore as ms
@@ -45,6 +46,9 @@ class Fault(Callback):
             raise RuntimeError("fault after the step")
         if self.done == self.step and self.action == "lock-catalog":
             self.lock = sqlite3.connect(os.environ["CKPTSTORE_URL"], isolation_level=None)
+            registered = "SELECT count(*) FROM checkpoints WHERE state = 'complete'"
+            while self.lock.execute(registered).fetchone() == (0,):
+                threading.Event().wait(0.01)  # the save of step 5 is on its way
             self.lock.execute("BEGIN IMMEDIATE")
         if self.done == self.step and self.action == "kill":
             os.kill(os.getpid(), signal.SIGKILL)

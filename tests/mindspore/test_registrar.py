@@ -107,7 +107,7 @@ def test_one_name_for_every_save_never_gets_the_step_of_another(
     """The recorder comes late: by then the file of step 2 has become that of step 4."""
     release = threading.Event()
     record = Recorder._record
-    monkeypatch.setattr(Recorder, "_record", lambda *args, **more: (release.wait(10), record(*args, **more)))
+    monkeypatch.setattr(Recorder, "_record", lambda *args, **more: (release.wait(60), record(*args, **more)))
     model, dataset = create_model(), create_dataset()
     launch = ckptstore.mindspore.join("run")
     launch.resume(model, dataset)
@@ -176,13 +176,16 @@ def test_a_file_that_vanished_before_it_was_recorded_holds_nobody_up(catalog: Ca
     for path, step, asynchronous in (("gone", 1, False), ("coming", 2, True), ("there", 3, False)):
         file = describe(launch.facts, rank=0, path=tmp_path / f"{path}.ckpt", kind="periodic", global_step=step)
         recorder.submit(file, asynchronous=asynchronous)
-    assert not recorder.flush(0.5)
+    looked_at_all = threading.Event()
+    recorder.call(looked_at_all.set)
+    assert looked_at_all.wait(60)
+    assert not recorder.flush(0)
     assert {file.global_step: file.state for file in catalog.files("run")} == {
         2: FileState.IN_PROGRESS,
         3: FileState.COMPLETE,
     }
     (tmp_path / "coming.ckpt").write_bytes(b"x")
-    assert recorder.flush(10)
+    assert recorder.flush(60)
     assert {file.global_step: file.state for file in catalog.files("run")} == {
         2: FileState.COMPLETE,
         3: FileState.COMPLETE,
