@@ -142,7 +142,11 @@ def _parse(text: str) -> sa.URL:
 
 
 def _sqlite_engine(url: sa.URL) -> sa.Engine:
-    engine = sa.create_engine(url, connect_args={"timeout": _WAIT_SECONDS})
+    engine = sa.create_engine(
+        url,
+        poolclass=NullPool,  # a connection that stays open goes on writing to a file that was deleted or replaced
+        connect_args={"timeout": _WAIT_SECONDS},
+    )
 
     @sa.event.listens_for(engine, "connect")
     def _prepare(connection: sqlite3.Connection, _record: Any) -> None:

@@ -13,7 +13,6 @@ from ckptstore.core.model import Checkpoint, Content, FileState, Kind, Launch, R
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-    from datetime import datetime
 
 
 _BATCH = 500  # SQLite takes at least 999 values a statement
@@ -21,41 +20,29 @@ _BATCH = 500  # SQLite takes at least 999 values a statement
 
 @dataclass(frozen=True)
 class Source:
-    """Where a rank of a launch saves, and the names of the breakpoints that were there before it began."""
+    """Where a rank of a launch saves what kind of file, and the names there that are not its own.
+
+    `names_before` were there before the launch began: breakpoints, files of graceful exits, directories of TTP.
+    """
 
     launch: str
     rank: int
     directory: str
+    kind: Kind
     prefix: str
     breakpoint_prefix: str
-    breakpoints_before: frozenset[str]
+    names_before: frozenset[str]
 
 
 @dataclass(frozen=True)
 class Ending:
-    """The step that training ended at on a rank, as its callback saw it."""
+    """The step that training ended at on a rank, as its callback saw it, and what was wrong with that state."""
 
     launch: str
     rank: int
     global_step: int
     optimizer_step: int | None
-
-
-@dataclass(frozen=True)
-class Tally:
-    """The files of one save that are there, counted: ranks that have a whole file, bytes in all."""
-
-    save_id: str
-    launch: str
-    kind: Kind
-    global_step: int
-    epoch: int | None
-    step_in_epoch: int | None
-    files: int
-    ranks: int
-    full_ranks: int
-    bytes: int
-    created_at: datetime
+    quarantine: str
 
 
 def run_id(connection: sa.Connection, name: str) -> int | None:
@@ -121,8 +108,9 @@ def kinds_beyond(connection: sa.Connection, run: int, global_step: int) -> dict[
 
 
 def files_at(connection: sa.Connection, launch_id: str, global_step: int) -> tuple[Checkpoint, ...]:
-    """Every file of one launch and step."""
+    """Every file of one launch and step, each under its last path."""
     chosen = (saves.c.launch_id == launch_id) & (saves.c.global_step == global_step)
+    chosen &= checkpoints.c.state != FileState.MOVED.value
     return tuple(_checkpoint(row) for row in connection.execute(_file_query().where(chosen)))
 
 
@@ -149,6 +137,13 @@ def live_files(connection: sa.Connection, launch_ids: Iterable[str]) -> list[Che
     live = checkpoints.c.state.in_([FileState.COMPLETE.value, FileState.IN_PROGRESS.value])
     query = _file_query().where(saves.c.launch_id.in_(list(launch_ids)), live)
     return [_checkpoint(row) for row in connection.execute(query)]
+
+
+def live_exits(connection: sa.Connection, run: int) -> list[Checkpoint]:
+    """The files of graceful exits of a run that are there or being written."""
+    live = checkpoints.c.state.in_([FileState.COMPLETE.value, FileState.IN_PROGRESS.value])
+    chosen = (launches.c.run_id == run) & (saves.c.kind == Kind.GRACEFUL_EXIT.value)
+    return [_checkpoint(row) for row in connection.execute(_file_query().where(chosen, live))]
 
 
 def files_at_paths(connection: sa.Connection, paths: Sequence[str]) -> dict[str, list[Checkpoint]]:
@@ -181,48 +176,6 @@ def lag(connection: sa.Connection, launch: Launch) -> int:
     return 0
 
 
-def tallies(connection: sa.Connection, run: int) -> list[Tally]:
-    """The saves of a run with the files that are there, newest launch first, then newest step."""
-    whole = (checkpoints.c.state == FileState.COMPLETE.value) & (checkpoints.c.content == Content.FULL.value)
-    there = checkpoints.c.state != FileState.MISSING.value
-    query = (
-        sa.select(
-            saves.c.id,
-            saves.c.launch_id,
-            saves.c.kind,
-            saves.c.global_step,
-            saves.c.created_at,
-            sa.func.max(checkpoints.c.epoch),
-            sa.func.max(checkpoints.c.step_in_epoch),
-            sa.func.sum(sa.case((there, 1), else_=0)),
-            sa.func.count(sa.distinct(sa.case((there, checkpoints.c.rank)))),
-            sa.func.count(sa.distinct(sa.case((whole, checkpoints.c.rank)))),
-            sa.func.sum(sa.case((there, sa.func.coalesce(checkpoints.c.size, 0)), else_=0)),
-        )
-        .join(launches, launches.c.id == saves.c.launch_id)
-        .join(checkpoints, checkpoints.c.save_id == saves.c.id)
-        .where(launches.c.run_id == run)
-        .group_by(saves.c.id, launches.c.launch_order)
-        .order_by(launches.c.launch_order.desc(), saves.c.global_step.desc(), saves.c.kind)
-    )
-    return [_tally(row) for row in connection.execute(query)]
-
-
-def whole_ranks(connection: sa.Connection, launch_id: str, global_step: int) -> set[int]:
-    """The ranks of which the catalog has a whole file of the full state at a step."""
-    query = (
-        sa.select(checkpoints.c.rank)
-        .join(saves)
-        .where(
-            saves.c.launch_id == launch_id,
-            saves.c.global_step == global_step,
-            checkpoints.c.state == FileState.COMPLETE.value,
-            checkpoints.c.content == Content.FULL.value,
-        )
-    )
-    return set(connection.execute(query).scalars())
-
-
 def resolution(
     connection: sa.Connection, launch_id: str
 ) -> tuple[tuple[str, int] | None, list[tuple[int, str]]] | None:
@@ -242,9 +195,10 @@ def sources_of(connection: sa.Connection, run: int) -> list[Source]:
             launch=row.launch_id,
             rank=row.rank,
             directory=row.directory,
+            kind=Kind(row.kind),
             prefix=row.prefix,
             breakpoint_prefix=row.breakpoint_prefix,
-            breakpoints_before=frozenset(row.breakpoints_before),
+            names_before=frozenset(row.names_before),
         )
         for row in connection.execute(query.order_by(launches.c.launch_order.desc(), sources.c.rank))
     ]
@@ -254,7 +208,9 @@ def endings_of(connection: sa.Connection, run: int) -> Mapping[tuple[str, int], 
     """How training ended, by launch and rank."""
     query = sa.select(endings).join(launches).where(launches.c.run_id == run)
     return {
-        (row.launch_id, row.rank): Ending(row.launch_id, row.rank, row.global_step, row.optimizer_step)
+        (row.launch_id, row.rank): Ending(
+            row.launch_id, row.rank, row.global_step, row.optimizer_step, row.quarantine or ""
+        )
         for row in connection.execute(query)
     }
 
@@ -317,22 +273,6 @@ def _checkpoint(row: Any) -> Checkpoint:
         metrics=row.metrics,
         state=FileState(row.state),
         problem=Rule(row.problem) if row.problem else None,
+        quarantine=row.quarantine or "",
         created_at=row.created_at,
-    )
-
-
-def _tally(row: Any) -> Tally:
-    save_id, launch_id, kind, step, created_at, epoch, step_in_epoch, files, ranks, full_ranks, size = row
-    return Tally(
-        save_id=save_id,
-        launch=launch_id,
-        kind=Kind(kind),
-        global_step=step,
-        epoch=epoch,
-        step_in_epoch=step_in_epoch,
-        files=int(files),
-        ranks=int(ranks),
-        full_ranks=int(full_ranks),
-        bytes=int(size),
-        created_at=created_at,
     )

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from ckptstore.catalog.engine import Database
 
-REVISION = "0001"
+REVISION = "0002"
 """The newest revision under `migrations/`: what this program works with."""
 
 VERSION_TABLE = "ckptstore_version"

@@ -77,9 +77,10 @@ sources = sa.Table(
     sa.Column("launch_id", sa.ForeignKey("launches.id"), primary_key=True),
     sa.Column("rank", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("directory", sa.Text, primary_key=True),
+    sa.Column("kind", sa.String(16), primary_key=True),
     sa.Column("prefix", sa.Text, primary_key=True),
     sa.Column("breakpoint_prefix", sa.Text, nullable=False),
-    sa.Column("breakpoints_before", sa.JSON, nullable=False),
+    sa.Column("names_before", sa.JSON, nullable=False),
 )
 """Where a rank of a launch saves: what belongs to it though nobody registered it is found there."""
 
@@ -91,6 +92,7 @@ endings = sa.Table(
     sa.Column("global_step", sa.BigInteger, nullable=False),
     sa.Column("optimizer_step", sa.BigInteger),
     sa.Column("error", sa.Text),
+    sa.Column("quarantine", sa.Text),
     sa.Column("created_at", UtcDateTime, nullable=False),
 )
 """How training ended on a rank, as its callback saw it: the exact step of the breakpoint that MindSpore writes next."""
@@ -125,6 +127,7 @@ checkpoints = sa.Table(
     sa.Column("metrics", sa.JSON, nullable=False),
     sa.Column("state", sa.String(16), nullable=False),
     sa.Column("problem", sa.String(32)),
+    sa.Column("quarantine", sa.Text),
     sa.Column("created_at", UtcDateTime, nullable=False),
 )
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from datetime import datetime
 
-    from ckptstore.core.model import Checkpoint, Rule
+    from ckptstore.core.model import Checkpoint, Kind, Rule
     from ckptstore.core.replicas import Layout
 
 _ID_BATCH = 500
@@ -94,6 +94,7 @@ def record_checkpoints(connection: sa.Connection, files: Sequence[Checkpoint], n
             statement = statement.on_conflict_do_update(index_elements=["id"], set_=changed)
         connection.execute(statement)
         overwritten = (checkpoints.c.path == file.path) & (checkpoints.c.id != file.id)
+        overwritten &= checkpoints.c.state != FileState.MOVED.value
         connection.execute(checkpoints.update().where(overwritten).values(state=FileState.MISSING.value))
 
 
@@ -112,18 +113,20 @@ def add_source(
     launch_id: str,
     rank: int,
     directory: str,
+    kind: Kind,
     prefix: str,
     breakpoint_prefix: str,
-    breakpoints_before: Sequence[str],
+    names_before: Sequence[str],
 ) -> None:
-    """Record where a rank of a launch saves, and which breakpoints were there before it began."""
+    """Record where a rank of a launch saves, and which names there are not its own: they were there before it."""
     row = {
         "launch_id": launch_id,
         "rank": rank,
         "directory": directory,
+        "kind": kind.value,
         "prefix": prefix,
         "breakpoint_prefix": breakpoint_prefix,
-        "breakpoints_before": list(breakpoints_before),
+        "names_before": list(names_before),
     }
     _insert_if_new(connection, sources, row)
 
@@ -136,6 +139,7 @@ def set_ending(
     global_step: int,
     optimizer_step: int | None,
     error: str | None,
+    quarantine: str,
     now: datetime,
 ) -> None:
     """Record the step that training ended at on a rank, and the name of the exception that ended it, if one did."""
@@ -145,6 +149,7 @@ def set_ending(
         "global_step": global_step,
         "optimizer_step": optimizer_step,
         "error": error,
+        "quarantine": quarantine or None,
         "created_at": now,
     }
     statement = _insert(connection, endings).values(row)
@@ -179,6 +184,7 @@ def _row(file: Checkpoint, now: datetime) -> dict[str, Any]:
         "metrics": dict(file.metrics),
         "state": file.state.value,
         "problem": file.problem.value if file.problem else None,
+        "quarantine": file.quarantine or None,
         "created_at": file.created_at or now,
     }
 

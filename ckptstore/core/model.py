@@ -26,18 +26,22 @@ class Kind(str, Enum):
 
 
 class FileState(str, Enum):
-    """What the catalog last knew of a file."""
+    """What the catalog last knew of a file; one that was `moved` is recorded under its new path too."""
 
     IN_PROGRESS = "in_progress"
     COMPLETE = "complete"
     MISSING = "missing"
+    MOVED = "moved"
     DAMAGED = "damaged"
 
     __str__ = str.__str__
 
 
 class Content(str, Enum):
-    """Whether a file holds the whole training state, the optimizer's too, weights only, or a share of the state."""
+    """What a file holds: the whole training state, the optimizer's too; weights only; or a rank's share of the state.
+
+    Shares are what `remove_redundancy` writes: only all of them together are the state (domain §8).
+    """
 
     FULL = "full"
     WEIGHTS = "weights"
@@ -72,7 +76,7 @@ class Checkpoint:
     `global_step` counts batches consumed since the run began, `optimizer_step` updates applied (None: unknown).
     `epoch` and `step_in_epoch` start at 1, as MindSpore's do. `size` is in bytes, `mtime_ns` in nanoseconds since
     1970, `digest` is BLAKE3 in hexadecimal; each is None while the file is being written. `problem` says which rule
-    a damaged file broke.
+    a damaged file broke, `quarantine` what is wrong with a state whose files are whole (empty: nothing).
     """
 
     run: str
@@ -93,6 +97,7 @@ class Checkpoint:
     metrics: Mapping[str, float] = field(default_factory=dict)
     state: FileState = FileState.COMPLETE
     problem: Rule | None = None
+    quarantine: str = ""
     created_at: datetime | None = None
 
     @property
@@ -196,6 +201,11 @@ class RestorePlan:
     launch: Launch
     global_step: int
     ranks: tuple[Assignment, ...]
+
+    @property
+    def in_shares(self) -> bool:
+        """Whether each rank's file is only its share of the state."""
+        return any(assignment.source.content is Content.SHARE for assignment in self.ranks)
 
     @property
     def epoch(self) -> int | None:

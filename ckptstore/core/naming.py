@@ -1,4 +1,4 @@
-"""The grammar of MindSpore's checkpoint file names (domain §2)."""
+"""The grammar of the names that MindSpore gives to checkpoint files and directories (domain §2)."""
 
 from __future__ import annotations
 
@@ -9,6 +9,19 @@ _NAME = re.compile(
     r"(?P<prefix>.+)-(?P<epoch>\d+)_(?P<step>\d+)(?P<breakpoint>_breakpoint)?\.(?P<format>ckpt|safetensors)",
     re.ASCII | re.DOTALL,
 )
+_EXIT = re.compile(
+    r"(?P<file_name>.+)_train(?:-step_(?P<step>\d+)(?:_\d+)?)?\.ckpt",
+    re.ASCII | re.DOTALL,
+)
+_TTP_DIRECTORY = re.compile(
+    r"(?:ttp|tft)_saved_checkpoints-(?:step_(?P<step>\d+)|\d+_\d+)(?P<unfinished>_tmp)?",
+    re.ASCII,
+)
+_TTP_FILE = re.compile(
+    r"(?:ttp_rank_(?P<rank>\d+)|iteration)-(?P<epoch>\d+)_(?P<step>\d+)\.(?P<format>ckpt|safetensors)",
+    re.ASCII,
+)
+_RANK_DIRECTORY = re.compile(r"rank_(?P<rank>\d+)", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -20,6 +33,25 @@ class CheckpointName:
     step_in_epoch: int
     is_breakpoint: bool
     format: str
+
+
+@dataclass(frozen=True)
+class ExitName:
+    """What the name of a graceful exit's file says; `global_step` is None under MindSpore's own, fixed name."""
+
+    file_name: str
+    global_step: int | None
+
+
+@dataclass(frozen=True)
+class TtpDirectory:
+    """What the name of a TTP directory says; `unfinished` where it was never renamed.
+
+    `step` is the controller's: None in the names of the earliest adapter.
+    """
+
+    step: int | None
+    unfinished: bool
 
 
 def parse_name(name: str) -> CheckpointName | None:
@@ -34,6 +66,48 @@ def parse_name(name: str) -> CheckpointName | None:
         is_breakpoint=match["breakpoint"] is not None,
         format=match["format"],
     )
+
+
+def parse_exit_name(name: str) -> ExitName | None:
+    """Read the name of a file that OnRequestExit wrote, as MindSpore named it or as ckptstore keeps it."""
+    match = _EXIT.fullmatch(name)
+    if match is None:
+        return None
+    return ExitName(match["file_name"], None if match["step"] is None else int(match["step"]))
+
+
+def exit_name(file_name: str, global_step: int, repeat: int = 0) -> str:
+    """The name under which a graceful exit's file is kept; `repeat` counts those of one step from 0."""
+    again = f"_{repeat}" if repeat else ""
+    return f"{file_name}_train-step_{global_step}{again}.ckpt"
+
+
+def parse_ttp_directory(name: str) -> TtpDirectory | None:
+    """Read the name of a directory that the TTP handlers made, of any of the adapters."""
+    match = _TTP_DIRECTORY.fullmatch(name)
+    if match is None:
+        return None
+    return TtpDirectory(None if match["step"] is None else int(match["step"]), match["unfinished"] is not None)
+
+
+def is_ttp_file(name: str) -> bool:
+    """Whether a TTP save handler gives this name to a rank's file."""
+    return _TTP_FILE.fullmatch(name) is not None
+
+
+def parse_rank_directory(name: str) -> int | None:
+    """The rank that a directory `rank_R` is of; None for any other name."""
+    match = _RANK_DIRECTORY.fullmatch(name)
+    return None if match is None else int(match["rank"])
+
+
+def unfinished_ttp_directory(path: str) -> str:
+    """The name of the TTP directory above `path` if it was never renamed; else empty."""
+    for part in path.split("/"):
+        parsed = parse_ttp_directory(part)
+        if parsed is not None and parsed.unfinished:
+            return part
+    return ""
 
 
 def is_numbered(prefix: str, base: str) -> bool:

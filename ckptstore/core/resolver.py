@@ -22,9 +22,10 @@ from ckptstore.core.model import (
     Rule,
     State,
 )
+from ckptstore.core.naming import unfinished_ttp_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from ckptstore.core.replicas import Layout
 
@@ -37,7 +38,14 @@ UNTRAINED = Reason(Rule.UNTRAINED, None, "no step had been done: the network is 
 NOT_LINEAGE = Reason(Rule.NOT_LINEAGE, None, "the run went back to an older state, and on from there")
 
 
-def resolve(run: str, candidates: Iterable[State], look: Look, *, world_size: int | None = None) -> Resolution:
+def resolve(
+    run: str,
+    candidates: Iterable[State],
+    look: Look,
+    *,
+    world_size: int | None = None,
+    take_quarantined: bool = False,
+) -> Resolution:
     """The first candidate that is whole, as a plan, and why each one before it is not.
 
     `candidates` come newest first; `look` tells what the disk shows of a candidate's files, by path, and is asked
@@ -45,34 +53,61 @@ def resolve(run: str, candidates: Iterable[State], look: Look, *, world_size: in
     """
     rejections: list[Rejection] = []
     for state in candidates:
-        verdict = judge(state, look(state), world_size=world_size)
+        verdict = judge(state, look(state), world_size=world_size, take_quarantined=take_quarantined)
         if isinstance(verdict, RestorePlan):
             return Resolution(run, verdict, tuple(rejections))
         rejections.append(verdict)
     return Resolution(run, None, tuple(rejections))
 
 
-def judge(state: State, seen: Mapping[str, Observed], *, world_size: int | None = None) -> RestorePlan | Rejection:
-    """A plan for every rank, or every reason why there is none."""
+def judge(
+    state: State, seen: Mapping[str, Observed], *, world_size: int | None = None, take_quarantined: bool = False
+) -> RestorePlan | Rejection:
+    """A plan for every rank, or every reason why there is none.
+
+    Files of the whole state serve first, replicas standing in for each other; else shares, of which every rank must
+    have its own. A state is quarantined as a whole: what was wrong on one rank has reached the others' weights.
+    """
     saved_world = state.launch.world_size
     ranks = range(saved_world if world_size is None else world_size)
-    layout = state.launch.layout
     if state.global_step == 0:
         return _reject(state, [UNTRAINED])
-    if len(ranks) != saved_world and not layout.any_world_size:
-        detail = f"saved by {saved_world} ranks, asked for {len(ranks)}, and no file serves every rank"
-        return _reject(state, [Reason(Rule.WORLD_SIZE, None, detail)])
+    quarantined = [] if take_quarantined else _quarantined(state)
+    if quarantined:
+        return _reject(state, quarantined)
 
     faults = {file.id: fault for file in state.files if (fault := _fault(file, seen.get(file.path))) is not None}
-    whole: dict[int, Checkpoint] = {}
-    for file in sorted(state.files, key=_preference, reverse=True):
-        if file.id not in faults:
-            whole[file.rank] = file
+    shares = [file for file in state.files if file.content is Content.SHARE]
+    others = [file for file in state.files if file.content is not Content.SHARE]
+    reasons: list[Reason] = []
+    if others or not shares:
+        chosen, reasons = _from_whole_states(state, others, faults, ranks)
+        if not reasons:
+            return _plan(state, chosen)
+    if shares:
+        chosen, lacking = _from_shares(state, shares, faults, ranks)
+        if not lacking:
+            return _plan(state, chosen)
+        reasons += lacking
+    return _reject(state, reasons)
 
+
+def _from_whole_states(
+    state: State, files: Sequence[Checkpoint], faults: Mapping[str, Reason], ranks: range
+) -> tuple[list[Assignment], list[Reason]]:
+    """A file for every rank, its own or a replica's; and why that cannot be."""
+    saved_world = state.launch.world_size
+    layout = state.launch.layout
+    if len(ranks) != saved_world and not layout.any_world_size:
+        detail = f"saved by {saved_world} ranks, asked for {len(ranks)}, and no file serves every rank"
+        return [], [Reason(Rule.WORLD_SIZE, None, detail)]
+    whole = _by_rank(files, faults)
     assignments: list[Assignment] = []
     reasons: list[Reason] = []
     groups = layout.partition(saved_world)
-    files_of = _by_group(state.files, groups)
+    files_of = _by_group(files, groups)
+    unfinished = next((name for file in files if (name := unfinished_ttp_directory(file.path))), "")
+    left = f"; {unfinished} was never renamed, and what is in it does not cover the rank" if unfinished else ""
     for group in groups:
         served = group if len(ranks) == saved_world else tuple(ranks)
         unequal = _unequal_sizes(files_of[group])
@@ -80,11 +115,44 @@ def judge(state: State, seen: Mapping[str, Observed], *, world_size: int | None 
         chosen, missing = _serve(served, own, own[min(own)] if own and not unequal else None)
         assignments += chosen
         if missing:
-            reasons += _why_not(files_of[group], group, missing, faults, unequal)
-    if reasons:
-        return _reject(state, reasons)
-    assignments.sort(key=lambda assignment: assignment.rank)
-    return RestorePlan(launch=state.launch, global_step=state.global_step, ranks=tuple(assignments))
+            reasons += _why_not(files_of[group], group, missing, faults, unequal, left=left)
+    return assignments, reasons
+
+
+def _from_shares(
+    state: State, files: Sequence[Checkpoint], faults: Mapping[str, Reason], ranks: range
+) -> tuple[list[Assignment], list[Reason]]:
+    """Every rank's own share: none stands in for another, and only all of them are the state (domain §8)."""
+    saved_world = state.launch.world_size
+    if len(ranks) != saved_world:
+        detail = f"saved in shares by {saved_world} ranks, asked for {len(ranks)}"
+        return [], [Reason(Rule.WORLD_SIZE, None, detail)]
+    whole = _by_rank(files, faults)
+    chosen, missing = _serve(tuple(ranks), whole, None)
+    by_rank = sorted(files, key=lambda file: (file.rank, file.path))
+    reasons = [faults[file.id] for file in by_rank if file.rank in missing and file.id in faults]
+    explained = {reason.rank for reason in reasons}
+    for rank in missing:
+        if rank not in explained:
+            detail = f"the share of rank {rank} was not recorded, and no other file holds it (remove_redundancy)"
+            reasons.append(Reason(Rule.MISSING_RANK, rank, detail))
+    return chosen, reasons
+
+
+def _plan(state: State, assignments: Iterable[Assignment]) -> RestorePlan:
+    in_order = sorted(assignments, key=lambda assignment: assignment.rank)
+    return RestorePlan(launch=state.launch, global_step=state.global_step, ranks=tuple(in_order))
+
+
+def _by_rank(files: Iterable[Checkpoint], faults: Mapping[str, Reason]) -> dict[int, Checkpoint]:
+    """The file to take of each rank that has one without fault."""
+    faultless = (file for file in files if file.id not in faults)
+    return {file.rank: file for file in sorted(faultless, key=_preference, reverse=True)}
+
+
+def _quarantined(state: State) -> list[Reason]:
+    bad = sorted((file for file in state.files if file.quarantine), key=lambda file: (file.rank, file.path))
+    return [Reason(Rule.QUARANTINED, file.rank, f"{file.path}: {file.quarantine}") for file in bad]
 
 
 def covers_every_rank(layout: Layout, ranks_with_a_file: Iterable[int], world_size: int) -> bool:
@@ -135,8 +203,6 @@ def _broken_rule(file: Checkpoint, seen: Observed) -> tuple[Rule, str] | None:
     broken: tuple[Rule, str] | None = None
     if file.content is Content.WEIGHTS:
         broken = Rule.WEIGHTS_ONLY, "holds weights without the optimizer's state"
-    elif file.content is Content.SHARE:
-        broken = Rule.WEIGHTS_ONLY, "holds a share of the parameters (remove_redundancy), not the whole state"
     elif file.state is FileState.DAMAGED:
         broken = file.problem or Rule.QUARANTINED, "was found to be damaged"
     elif seen.unreadable:
@@ -176,6 +242,8 @@ def _why_not(
     missing: Iterable[int],
     faults: Mapping[str, Reason],
     unequal: str,
+    *,
+    left: str,
 ) -> list[Reason]:
     """Every fault of the files of a replica group, and each rank of it that nothing can serve."""
     reasons = [faults[file.id] for file in files if file.id in faults]
@@ -186,7 +254,7 @@ def _why_not(
             detail = f"no file of its own, and none stands in since the replicas differ: {unequal}"
             reasons.append(Reason(Rule.REPLICA_SIZE_MISMATCH, rank, detail))
         elif rank not in explained:
-            detail = f"no file of rank {rank}{others} {'can be used' if reasons else 'was recorded'}"
+            detail = f"no file of rank {rank}{others} {'can be used' if reasons else 'was recorded'}{left}"
             reasons.append(Reason(Rule.MISSING_RANK, rank, detail))
     return reasons
 
@@ -197,8 +265,12 @@ def _enumerate(numbers: tuple[int, ...]) -> str:
 
 
 def _reject(state: State, reasons: list[Reason]) -> Rejection:
-    finished = {file.rank for file in state.files if file.size is not None and file.content is not Content.WEIGHTS}
-    was_whole = state.global_step > 0 and covers_every_rank(state.launch.layout, finished, state.launch.world_size)
+    finished = [file for file in state.files if file.size is not None]
+    whole = {file.rank for file in finished if file.content is Content.FULL}
+    shares = {file.rank for file in finished if file.content is Content.SHARE}
+    world_size = state.launch.world_size
+    covered = covers_every_rank(state.launch.layout, whole, world_size) or len(shares) == world_size
+    was_whole = state.global_step > 0 and covered
     return Rejection(
         launch=state.launch.id,
         global_step=state.global_step,

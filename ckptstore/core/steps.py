@@ -24,3 +24,16 @@ def unwitnessed_step(
     named = (name.epoch - 1) * steps_per_epoch + name.step_in_epoch
     possible = {named, base_step} if name.step_in_epoch == 0 else {named}
     return counted if counted in possible and counted >= base_step else None
+
+
+def witnessed_by_mindspore(step_num: object, named: int | None, *, optimizer_step: int | None, lag: int) -> int | None:
+    """The global_step of a graceful exit's or a TTP file that nobody registered; None where it is not proved.
+
+    Such a file holds MindSpore's own count of steps, `step_num`, which the registrar lets go on over restarts; only
+    the second save of an exit by a signal has none (domain §3). The step in the name is the controller's or ours.
+    Neither may be behind the updates that the optimizer counted.
+    """
+    step = step_num if isinstance(step_num, int) else named
+    if step is None or named not in (None, step):
+        return None
+    return step if optimizer_step is None or optimizer_step + lag <= step else None

@@ -14,9 +14,10 @@ from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
-from ckptstore.catalog import schema
+from ckptstore.catalog import reads, schema
 from ckptstore.catalog.engine import Database, open_database
 from ckptstore.catalog.tables import metadata
+from ckptstore.core.model import Kind
 from ckptstore.errors import CatalogUnavailableError, SchemaError
 from ckptstore.ops.connect import connect
 from tests.conftest import new_postgres_database
@@ -33,7 +34,9 @@ def shape(database: Database) -> dict[str, object]:
         inspector = sa.inspect(connection)
         return {
             table: [
-                [(column["name"], str(column["type"]), column["nullable"]) for column in inspector.get_columns(table)],
+                sorted(
+                    (column["name"], str(column["type"]), column["nullable"]) for column in inspector.get_columns(table)
+                ),
                 inspector.get_pk_constraint(table),
                 sorted(map(str, inspector.get_foreign_keys(table))),
                 sorted(map(str, inspector.get_unique_constraints(table))),
@@ -102,19 +105,30 @@ def test_a_newer_schema_is_refused_with_the_command_to_run(database_url: str) ->
 def test_an_older_schema_is_upgraded_on_sqlite_and_refused_on_postgresql(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    schema.upgrade(database := open_database(database_url))
-    monkeypatch.setattr(schema, "REVISION", "0002")
-    asked = []
-    monkeypatch.setattr(schema, "_migrate", asked.append)
+    """With what it holds: a source of the first schema is one of a ModelCheckpoint."""
+    database = open_database(database_url)
+    with monkeypatch.context() as earlier:
+        earlier.setattr(schema, "REVISION", "0001")
+        schema.upgrade(database)
+    when = "2026-01-01 00:00:00"
+    with database.write() as connection:
+        for row in (
+            f"runs VALUES (1, 'run', '{when}')",
+            f"launches VALUES ('a', 1, 1, 1, '[]', NULL, '{when}')",
+            "sources VALUES ('a', 0, '/d', 'net', 'net', '[\"x\"]')",
+        ):
+            connection.exec_driver_sql(f"INSERT INTO {row}")
+    with pytest.raises(SchemaError, match="0001, 0002 is needed; run: ckptstore db upgrade"):
+        schema.check(database)
     if database.is_sqlite:
         schema.ensure(database)
-        assert len(asked) == 1
     else:
-        with pytest.raises(SchemaError, match="0001, 0002 is needed.*run: ckptstore db upgrade"):
+        with pytest.raises(SchemaError, match="0001, 0002 is needed; run: ckptstore db upgrade"):
             schema.ensure(database)
-        assert not asked
-    with pytest.raises(SchemaError, match="run: ckptstore db upgrade"):
-        schema.check(database)
+        schema.upgrade(database)
+    with database.read() as connection:
+        (source,) = reads.sources_of(connection, 1)
+    assert (source.kind, source.prefix, source.names_before) == (Kind.PERIODIC, "net", {"x"})
 
 
 def test_a_database_with_other_tables_is_not_a_catalog(database_url: str) -> None:

@@ -4,7 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from ckptstore.core.naming import CheckpointName, format_of, is_numbered, parse_name
+from ckptstore.core.naming import (
+    CheckpointName,
+    ExitName,
+    TtpDirectory,
+    exit_name,
+    format_of,
+    is_numbered,
+    is_ttp_file,
+    parse_exit_name,
+    parse_name,
+    parse_rank_directory,
+    parse_ttp_directory,
+    unfinished_ttp_directory,
+)
 
 
 @pytest.mark.parametrize(
@@ -53,3 +66,58 @@ def test_formats() -> None:
         "unknown",
         "unknown",
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("LeNet_train.ckpt", ExitName("LeNet", None)),
+        ("a_train_train.ckpt", ExitName("a_train", None)),
+        ("LeNet_train-step_18.ckpt", ExitName("LeNet", 18)),
+        ("LeNet_train-step_18_2.ckpt", ExitName("LeNet", 18)),
+        ("LeNet_eval.ckpt", None),
+        ("LeNet_train.mindir", None),
+        ("_train.ckpt", None),
+        ("LeNet_train-1_5.ckpt", None),
+    ],
+)
+def test_what_a_graceful_exit_writes(name: str, expected: ExitName | None) -> None:
+    assert parse_exit_name(name) == expected
+    assert parse_name(name) is None or expected is None
+
+
+@pytest.mark.parametrize("repeat", [0, 3])
+def test_the_name_that_an_exit_is_kept_under_can_be_read_again(repeat: int) -> None:
+    assert parse_exit_name(exit_name("LeNet", 18, repeat)) == ExitName("LeNet", 18)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("ttp_saved_checkpoints-step_1215", TtpDirectory(1215, unfinished=False)),
+        ("tft_saved_checkpoints-step_7_tmp", TtpDirectory(7, unfinished=True)),
+        ("ttp_saved_checkpoints-2_1215", TtpDirectory(None, unfinished=False)),
+        ("ttp_saved_checkpoints-2_1215_tmp", TtpDirectory(None, unfinished=True)),
+        ("ttp_saved_checkpoints-step_", None),
+        ("my_ttp_saved_checkpoints-step_7", None),
+        ("rank_0", None),
+    ],
+)
+def test_what_ttp_names_its_directories(name: str, expected: TtpDirectory | None) -> None:
+    assert parse_ttp_directory(name) == expected
+
+
+def test_what_ttp_names_its_files() -> None:
+    assert is_ttp_file("ttp_rank_10-2_1215.ckpt")
+    assert is_ttp_file("iteration-2_1215.ckpt")
+    assert not is_ttp_file("net-2_1215.ckpt")
+    assert not is_ttp_file("ttp_rank_1-2_1215.tmp")
+
+
+def test_the_rank_of_a_directory_is_a_number() -> None:
+    assert [parse_rank_directory(name) for name in ("rank_1", "rank_10", "rank_", "xrank_1")] == [1, 10, None, None]
+
+
+def test_a_path_under_a_directory_that_was_never_renamed() -> None:
+    assert unfinished_ttp_directory("/t/ttp_saved_checkpoints-step_7_tmp/rank_0/a.ckpt").endswith("step_7_tmp")
+    assert unfinished_ttp_directory("/t/ttp_saved_checkpoints-step_7/rank_0/a_tmp.ckpt") == ""

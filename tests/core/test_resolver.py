@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ckptstore.core import resolver
-from ckptstore.core.model import Content, Kind, Observed, Rejection, RestorePlan, Rule, State
+from ckptstore.core.model import Content, Kind, Launch, Observed, Rejection, RestorePlan, Rule, State
 from ckptstore.core.replicas import Layout, data_parallel
 
 from .builders import as_recorded, damaged, file, launch, state, whole_state
@@ -142,13 +142,65 @@ def test_weights_without_the_optimizer_are_not_restorable() -> None:
     assert not verdict.was_whole
 
 
-def test_shares_of_a_state_are_not_restorable_one_by_one() -> None:
-    of = launch(world_size=1)
-    share = state(of, replace(file(of, 0), content=Content.SHARE))
-    verdict = resolver.judge(share, as_recorded(share))
-    assert rules(verdict) == [(Rule.WEIGHTS_ONLY, 0)]
+def shares(of: Launch, *ranks: int) -> State:
+    return state(of, *(replace(file(of, rank, size=100 + rank), content=Content.SHARE) for rank in ranks))
+
+
+def test_all_shares_together_are_a_state_and_none_stands_in_for_another() -> None:
+    of = launch(world_size=3, layout=data_parallel(3))
+    every = shares(of, 0, 1, 2)
+    plan = resolver.judge(every, as_recorded(every))
+    assert sources(plan) == [0, 1, 2]
+    assert isinstance(plan, RestorePlan)
+    assert plan.in_shares
+    assert rules(resolver.judge(every, as_recorded(every), world_size=2)) == [(Rule.WORLD_SIZE, None)]
+    seen = as_recorded(every)
+    del seen[every.files[1].path]
+    lost = resolver.judge(every, seen)
+    assert rules(lost) == [(Rule.MISSING_FILE, 1)]
+    assert isinstance(lost, Rejection)
+    assert lost.was_whole
+    two = shares(of, 0, 2)
+    never = resolver.judge(two, as_recorded(two))
+    assert rules(never) == [(Rule.MISSING_RANK, 1)]
+    assert isinstance(never, Rejection)
+    assert not never.was_whole
+    assert "no other file holds it" in never.reasons[0].detail
+
+
+def test_one_whole_file_of_a_replica_serves_where_a_share_is_lost() -> None:
+    of = launch(world_size=2, layout=data_parallel(2))
+    both = state(of, *shares(of, 0).files, file(of, 1, kind=Kind.DYING_GASP))
+    plan = resolver.judge(both, as_recorded(both))
+    assert sources(plan) == [1, 1]
+    assert isinstance(plan, RestorePlan)
+    assert not plan.in_shares
+    nobody = state(launch(world_size=2), *both.files)
+    assert rules(resolver.judge(nobody, as_recorded(nobody))) == [(Rule.MISSING_RANK, 0), (Rule.MISSING_RANK, 1)]
+
+
+def test_what_was_wrong_on_one_rank_quarantines_the_state() -> None:
+    """Gradients are averaged: a loss that is no number on one rank is in the weights of all."""
+    of = launch(world_size=2, layout=data_parallel(2))
+    bad = state(of, file(of, 0), replace(file(of, 1), quarantine="the loss was nan"))
+    verdict = resolver.judge(bad, as_recorded(bad))
+    assert rules(verdict) == [(Rule.QUARANTINED, 1)]
     assert isinstance(verdict, Rejection)
-    assert verdict.was_whole
+    assert "the loss was nan" in verdict.reasons[0].detail
+    assert sources(resolver.judge(bad, as_recorded(bad), take_quarantined=True)) == [0, 1]
+
+
+@pytest.mark.parametrize("directory", ["ttp_saved_checkpoints-step_15_tmp", "tft_saved_checkpoints-step_15_tmp"])
+def test_a_directory_that_was_never_renamed_counts_only_where_it_covers_every_rank(directory: str) -> None:
+    of = launch(world_size=8, layout=FOUR_PAIRS)
+    saved = [replace(file(of, rank, kind=Kind.TTP), path=f"/t/{directory}/rank_{rank}/x") for rank in (0, 5, 2, 3)]
+    whole = state(of, *saved)
+    assert sources(resolver.judge(whole, as_recorded(whole))) == [0, 5, 2, 3, 0, 5, 2, 3]
+    partial = state(of, *saved[:3])
+    verdict = resolver.judge(partial, as_recorded(partial))
+    assert rules(verdict) == [(Rule.MISSING_RANK, 3), (Rule.MISSING_RANK, 7)]
+    assert isinstance(verdict, Rejection)
+    assert f"{directory} was never renamed, and what is in it does not cover" in verdict.reasons[0].detail
 
 
 def test_two_callbacks_on_each_rank_do_not_make_replicas_differ() -> None:

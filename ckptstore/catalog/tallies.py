@@ -1,0 +1,99 @@
+"""Saves with their files counted: what `list` and `runs` show."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+
+from ckptstore.catalog.tables import checkpoints, launches, saves
+from ckptstore.core.model import Content, FileState, Kind
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+
+@dataclass(frozen=True)
+class Tally:
+    """The files of one save that are there, counted: ranks that have a whole file or share, bytes in all."""
+
+    save_id: str
+    launch: str
+    kind: Kind
+    global_step: int
+    epoch: int | None
+    step_in_epoch: int | None
+    files: int
+    ranks: int
+    full_ranks: int
+    share_ranks: int
+    quarantined: bool
+    bytes: int
+    created_at: datetime
+
+
+def tallies(connection: sa.Connection, run: int) -> list[Tally]:
+    """The saves of a run with the files that are there, newest launch first, then newest step."""
+    complete = checkpoints.c.state == FileState.COMPLETE.value
+    full = complete & (checkpoints.c.content == Content.FULL.value)
+    share = complete & (checkpoints.c.content == Content.SHARE.value)
+    there = checkpoints.c.state.not_in([FileState.MISSING.value, FileState.MOVED.value])
+    query = (
+        sa.select(
+            saves.c.id,
+            saves.c.launch_id,
+            saves.c.kind,
+            saves.c.global_step,
+            saves.c.created_at,
+            sa.func.max(checkpoints.c.epoch),
+            sa.func.max(checkpoints.c.step_in_epoch),
+            sa.func.sum(sa.case((there, 1), else_=0)),
+            sa.func.count(sa.distinct(sa.case((there, checkpoints.c.rank)))),
+            sa.func.count(sa.distinct(sa.case((full, checkpoints.c.rank)))),
+            sa.func.count(sa.distinct(sa.case((share, checkpoints.c.rank)))),
+            sa.func.count(checkpoints.c.quarantine),
+            sa.func.sum(sa.case((there, sa.func.coalesce(checkpoints.c.size, 0)), else_=0)),
+        )
+        .join(launches, launches.c.id == saves.c.launch_id)
+        .join(checkpoints, checkpoints.c.save_id == saves.c.id)
+        .where(launches.c.run_id == run)
+        .group_by(saves.c.id, launches.c.launch_order)
+        .order_by(launches.c.launch_order.desc(), saves.c.global_step.desc(), saves.c.kind)
+    )
+    return [_tally(row) for row in connection.execute(query)]
+
+
+def whole_ranks(connection: sa.Connection, launch_id: str, global_step: int) -> set[int]:
+    """The ranks of which the catalog has a whole file of the full state at a step."""
+    query = (
+        sa.select(checkpoints.c.rank)
+        .join(saves)
+        .where(
+            saves.c.launch_id == launch_id,
+            saves.c.global_step == global_step,
+            checkpoints.c.state == FileState.COMPLETE.value,
+            checkpoints.c.content == Content.FULL.value,
+        )
+    )
+    return set(connection.execute(query).scalars())
+
+
+def _tally(row: Any) -> Tally:
+    save_id, launch_id, kind, step, created_at, epoch, step_in_epoch, *counts = row
+    files, ranks, full_ranks, share_ranks, quarantined, size = map(int, counts)
+    return Tally(
+        save_id=save_id,
+        launch=launch_id,
+        kind=Kind(kind),
+        global_step=step,
+        epoch=epoch,
+        step_in_epoch=step_in_epoch,
+        files=files,
+        ranks=ranks,
+        full_ranks=full_ranks,
+        share_ranks=share_ranks,
+        quarantined=quarantined > 0,
+        bytes=size,
+        created_at=created_at,
+    )
