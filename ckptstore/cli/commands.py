@@ -76,6 +76,7 @@ def show(context: click.Context, run: str, step: int, *, as_json: bool) -> None:
 )
 @click.option("--step", type=STEP, help="This step only.")
 @click.option("--explain", is_flag=True, help="Say why newer states are not taken.")
+@click.option("--take-quarantined", is_flag=True, help="Take a state that was found to be bad, too.")
 @click.option("--verify", type=click.Choice(["size", "digest"]), default="size", help="What to check of each file.")
 @as_json
 @click.pass_context

@@ -9,6 +9,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from ckptstore.core.naming import unfinished_ttp_directory
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -72,6 +74,9 @@ def files(found: Sequence[Checkpoint]) -> None:
             escape(file.path),
         )
     _print(table, "no files yet")
+    for file in found:
+        if file.quarantine:
+            _line(f"quarantined: step {file.global_step} of rank {file.rank}: {file.quarantine}")
 
 
 def resolution(found: Resolution, *, explain: bool) -> None:
@@ -112,6 +117,9 @@ def _plan(run: str, plan: RestorePlan) -> None:
         others = plan.ranks[_RANKS_SHOWN:]
         helped = sum(assignment.source.rank != assignment.rank for assignment in others)
         _line(f"… and {len(others)} more ranks, {helped} of them by a replica; --json has all")
+    unfinished = {name for each in plan.ranks if (name := unfinished_ttp_directory(each.source.path))}
+    for name in sorted(unfinished):
+        _line(f"{name} was never renamed; the files in it and beside it cover every rank")
 
 
 def _rejection(rejection: Rejection) -> None:

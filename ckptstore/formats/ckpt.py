@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from ckptstore.errors import UnreadableError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 _CRC_MARK = b"crc_num"
@@ -44,6 +45,7 @@ class CkptHeader:
 
     entries: tuple[Entry, ...]
     optimizer_step: int | None
+    info: Mapping[str, object]
 
 
 def read_ckpt(path: Path) -> CkptHeader:
@@ -66,15 +68,16 @@ def read_ckpt(path: Path) -> CkptHeader:
             entries.append(entry)
         if not entries:
             raise UnreadableError(f"{path} holds no parameter", "it is empty or was never finished")
-        return CkptHeader(tuple(entries), _optimizer_step(file, entries))
+        info = {"step_num": step} if (step := _scalar(file, entries, "step_num")) is not None else {}
+        return CkptHeader(tuple(entries), _scalar(file, entries, _OPTIMIZER_STEP), info)
 
 
-def _optimizer_step(file: BinaryIO, entries: list[Entry]) -> int | None:
-    entry = next((entry for entry in entries if entry.name == _OPTIMIZER_STEP), None)
-    if entry is None or entry.dtype != "Int32" or entry.nbytes != 4:  # noqa: PLR2004
+def _scalar(file: BinaryIO, entries: list[Entry], name: str) -> int | None:
+    entry = next((entry for entry in entries if entry.name == name), None)
+    if entry is None or entry.dtype not in ("Int32", "Int64") or entry.nbytes not in (4, 8):
         return None
     file.seek(entry.offset)
-    return int.from_bytes(file.read(4), "little", signed=True)
+    return int.from_bytes(file.read(entry.nbytes), "little", signed=True)
 
 
 class _Reader:

@@ -47,9 +47,20 @@ class Catalog:
         step: int | None = None,
         world_size: int | None = None,
         verify: Literal["size", "digest"] = "size",
+        take_quarantined: bool = False,
     ) -> Resolution:
-        """The newest whole state of the run, with the reason why each newer one is not taken."""
-        return resolve(self.database, run, step=step, world_size=world_size, read_bytes=verify == "digest")
+        """The newest whole state of the run, with the reason why each newer one is not taken.
+
+        `take_quarantined` takes a state that was found to be bad, as one whose loss was not a number.
+        """
+        return resolve(
+            self.database,
+            run,
+            step=step,
+            world_size=world_size,
+            read_bytes=verify == "digest",
+            take_quarantined=take_quarantined,
+        )
 
     def runs(self) -> list[overview.RunRow]:
         """Every run, by name."""

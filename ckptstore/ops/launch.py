@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ckptstore.catalog import reads, writes
 from ckptstore.core.model import FileState, Kind, Rule
 from ckptstore.errors import UsageError
+from ckptstore.ops import exits
 from ckptstore.ops import register as registering
 from ckptstore.ops.reconcile import Reconciled, reconcile
 from ckptstore.ops.resolve import settle
@@ -90,9 +91,12 @@ class RankLaunch:
         """Write records to the catalog, in one transaction."""
         registering.record(self.database, files)
 
-    def resolve(self) -> RestorePlan | None:
-        """Where this launch starts, the same for all its ranks; None for a fresh start."""
-        plan = settle(self.database, self.facts)
+    def resolve(self, *, take_quarantined: bool = False) -> RestorePlan | None:
+        """Where this launch starts, the same for all its ranks; None for a fresh start.
+
+        `take_quarantined` takes a state that was found to be bad too. The first rank's answer is the launch's.
+        """
+        plan = settle(self.database, self.facts, take_quarantined=take_quarantined)
         self.facts = replace(
             self.facts,
             decided=True,
@@ -107,21 +111,29 @@ class RankLaunch:
             writes.set_steps_per_epoch(connection, self.id, steps)
         self.facts = replace(self.facts, steps_per_epoch=steps)
 
-    def add_source(self, directory: str, *, prefix: str, breakpoint_prefix: str, breakpoints: Sequence[str]) -> None:
-        """Record where this rank saves, and the names of the breakpoints that are there already."""
+    def add_source(
+        self, directory: str, *, kind: Kind, prefix: str, breakpoint_prefix: str, names_before: Sequence[str]
+    ) -> None:
+        """Record where this rank saves files of a kind, and the names there that are of an earlier launch."""
         with self.database.write() as connection:
             writes.add_source(
                 connection,
                 launch_id=self.id,
                 rank=self.rank,
                 directory=directory,
+                kind=kind,
                 prefix=prefix,
                 breakpoint_prefix=breakpoint_prefix,
-                breakpoints_before=breakpoints,
+                names_before=names_before,
             )
 
-    def set_ending(self, global_step: int, optimizer_step: int | None, error: str | None) -> None:
-        """Record the step at which training ended on this rank, and the exception's name if one ended it."""
+    def set_ending(
+        self, global_step: int, optimizer_step: int | None, error: str | None, *, quarantine: str = ""
+    ) -> None:
+        """Record the step at which training ended on this rank, and the exception's name if one ended it.
+
+        `quarantine` says what is wrong with the state at that step (empty: nothing).
+        """
         with self.database.write() as connection:
             writes.set_ending(
                 connection,
@@ -130,12 +142,21 @@ class RankLaunch:
                 global_step=global_step,
                 optimizer_step=optimizer_step,
                 error=error,
+                quarantine=quarantine,
                 now=datetime.now(timezone.utc),
             )
 
+    def keep_exit(self, file: Checkpoint, kept_path: str) -> None:
+        """Give the file of a graceful exit, which is whole now, the name under which it is kept. Can be repeated."""
+        exits.keep(self.database, file, kept_path)
+
+    def moved(self, before: str, after: str) -> None:
+        """Record that a directory of this launch, whoever's files are in it, was renamed."""
+        registering.moved(self.database, self.id, before, after)
+
     def mark_missing(self, files: Sequence[Checkpoint]) -> None:
         """Record that these files are no longer there."""
-        registering.mark_missing(self.database, files)
+        registering.mark_gone(self.database, files)
 
     def mark_damaged(self, file: Checkpoint, rule: Rule) -> None:
         """Record that a file is not what it should be: no later plan takes it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ckptstore.catalog import reads
+from ckptstore.catalog import reads, tallies
 from ckptstore.core.lineage import lineage
 from ckptstore.core.resolver import covers_every_rank
 from ckptstore.errors import UsageError
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import sqlalchemy as sa
 
     from ckptstore.catalog.engine import Database
-    from ckptstore.catalog.reads import Tally
+    from ckptstore.catalog.tallies import Tally
     from ckptstore.core.model import Checkpoint, Launch
 
 
@@ -119,14 +119,14 @@ def _save_rows(database: Database, run: str) -> list[SaveRow]:
                 restorable=_restorable(connection, launches[tally.launch], tally),
                 pinned=tally.global_step in pinned,
             )
-            for tally in reads.tallies(connection, run_id)
+            for tally in tallies.tallies(connection, run_id)
         ]
 
 
 def _restorable(connection: sa.Connection, launch: Launch, tally: Tally) -> bool:
-    if tally.global_step == 0 or not tally.files:
+    if tally.global_step == 0 or not tally.files or tally.quarantined:
         return False
-    if tally.full_ranks == launch.world_size:
+    if launch.world_size in (tally.full_ranks, tally.share_ranks):
         return True
-    have = reads.whole_ranks(connection, tally.launch, tally.global_step)
+    have = tallies.whole_ranks(connection, tally.launch, tally.global_step)
     return covers_every_rank(launch.layout, have, launch.world_size)

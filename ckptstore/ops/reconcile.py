@@ -12,27 +12,16 @@ from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads
 from ckptstore.core.model import Checkpoint, FileState, Kind
-from ckptstore.core.naming import CheckpointName, is_numbered, parse_name
-from ckptstore.core.steps import unwitnessed_step
-from ckptstore.errors import UnreadableError
-from ckptstore.formats.ckpt import read_ckpt
 from ckptstore.ops import register
-from ckptstore.storage import files
+from ckptstore.ops.adopt import History, Skipped, Stray, listing, strays, take_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Mapping, Sequence
+    from collections.abc import Set as AbstractSet
 
     from ckptstore.catalog.engine import Database
-    from ckptstore.catalog.reads import Ending, Source
+    from ckptstore.catalog.reads import Source
     from ckptstore.core.model import Launch
-
-
-@dataclass(frozen=True)
-class Skipped:
-    """A path that was not taken into the catalog, and why."""
-
-    path: str
-    reason: str
 
 
 @dataclass(frozen=True)
@@ -44,48 +33,48 @@ class Reconciled:
     skipped: tuple[Skipped, ...] = ()
 
 
-@dataclass(frozen=True)
-class _Facts:
-    """What the catalog knows of the launches that may have left something behind."""
-
-    launches: Mapping[str, Launch]
-    sources: tuple[Source, ...]
-    endings: Mapping[tuple[str, int], Ending]
-    live: Mapping[tuple[str, int], list[Checkpoint]]
-    lags: Mapping[str, int]
-
-
 def reconcile(database: Database, run_id: int, *, only: tuple[str, int] | None = None) -> Reconciled:
     """Adopt what is on disk and unknown, finish what was in progress, mark what is gone. Can be repeated.
 
     `only` names one launch and rank to do it for (None: every rank of the launches since the last reconciliation).
     """
-    facts = _gather(database, run_id, only)
+    sources, live, history = _gather(database, run_id, only)
     outcomes: list[Checkpoint | Skipped] = []
     vanished: list[Checkpoint] = []
-    strays: list[_Stray] = []
-    for source in facts.sources:
-        try:
-            names = files.names_in(source.directory)
-        except OSError as error:
-            outcomes.append(Skipped(source.directory, error.strerror or str(error)))
-            continue
-        live = {file.path: file for file in facts.live.get((source.launch, source.rank), ())}
-        here = {Path(path).name: file for path, file in live.items() if str(Path(path).parent) == source.directory}
-        vanished += [file for name, file in here.items() if name not in names and file.state is FileState.COMPLETE]
-        waiting = (file for name, file in here.items() if name in names and file.state is FileState.IN_PROGRESS)
-        outcomes += [_finished(file) for file in waiting]
-        strays += _strays(source, names.difference(here))
-    outcomes += _take_in(database, strays, facts)
+    unknown: list[Stray] = []
+    for writer, own_sources in sources.items():
+        listed: dict[str, frozenset[str]] = {}
+        ttp_roots: set[str] = set()
+        own = live.get(writer, ())
+        for source in own_sources:
+            try:
+                found = listing(source)
+            except OSError as error:
+                outcomes.append(Skipped(source.directory, error.strerror or str(error)))
+                continue
+            listed |= found
+            if source.kind is Kind.TTP:
+                ttp_roots.add(source.directory)
+            unknown += strays(source, found, (file.path for file in own))
+        here = [file for file in own if _was_looked_at(file, listed, ttp_roots)]
+        there = {file.id for file in here if Path(file.path).name in listed.get(str(Path(file.path).parent), ())}
+        vanished += [file for file in here if file.id not in there and file.state is FileState.COMPLETE]
+        outcomes += [_finished(file) for file in here if file.id in there and file.state is FileState.IN_PROGRESS]
+    outcomes += take_in(database, unknown, vanished, history)
     adopted = tuple(outcome for outcome in outcomes if isinstance(outcome, Checkpoint))
+    if vanished:
+        moved = [file for file in vanished if any(_is_it(file, other) for other in adopted)]
+        register.mark_gone(database, [file for file in vanished if file not in moved])
+        register.mark_gone(database, moved, FileState.MOVED)
     if adopted:
         register.record(database, adopted)
-    if vanished:
-        register.mark_missing(database, vanished)
     return Reconciled(adopted, tuple(vanished), tuple(outcome for outcome in outcomes if isinstance(outcome, Skipped)))
 
 
-def _gather(database: Database, run_id: int, only: tuple[str, int] | None) -> _Facts:
+def _gather(
+    database: Database, run_id: int, only: tuple[str, int] | None
+) -> tuple[dict[tuple[str, int], list[Source]], dict[tuple[str, int], list[Checkpoint]], History]:
+    """Where ranks saved, what is live of theirs, by launch and rank; and the history of the launches."""
     with database.read() as connection:
         launches = {launch.id: launch for launch in reads.launches_of(connection, run_id)}
         every = [
@@ -94,19 +83,22 @@ def _gather(database: Database, run_id: int, only: tuple[str, int] | None) -> _F
             if only is None or (source.launch, source.rank) == only
         ]
         recent = _recent(launches, every)
+        sources: dict[tuple[str, int], list[Source]] = {}
+        for source in every:
+            if source.launch in recent:
+                sources.setdefault((source.launch, source.rank), []).append(source)
         live: dict[tuple[str, int], list[Checkpoint]] = {}
         for file in reads.live_files(connection, recent):
             live.setdefault((file.launch, file.rank), []).append(file)
-        return _Facts(
+        history = History(
             launches=launches,
-            sources=tuple(source for source in every if source.launch in recent),
             endings=reads.endings_of(connection, run_id),
-            live=live,
             lags={launch_id: reads.lag(connection, launches[launch_id]) for launch_id in recent},
         )
+    return sources, live, history
 
 
-def _recent(launches: Mapping[str, Launch], sources: list[Source]) -> set[str]:
+def _recent(launches: Mapping[str, Launch], sources: Sequence[Source]) -> set[str]:
     """The launches since the last one that reconciled: one that asked where to start had done so before."""
     recent: set[str] = set()
     saving = {source.launch for source in sources}
@@ -118,79 +110,15 @@ def _recent(launches: Mapping[str, Launch], sources: list[Source]) -> set[str]:
     return recent
 
 
-@dataclass(frozen=True)
-class _Stray:
-    """A file that a rank of a launch wrote, by its name, and that is not among the live ones of the catalog."""
-
-    source: Source
-    path: str
-    name: CheckpointName
+def _was_looked_at(file: Checkpoint, listed: Mapping[str, object], ttp_roots: AbstractSet[str]) -> bool:
+    """Whether its directory was listed; one of TTP may be gone with all that is in it, or be renamed."""
+    if str(Path(file.path).parent) in listed:
+        return True
+    return file.kind is Kind.TTP and not ttp_roots.isdisjoint(map(str, Path(file.path).parents))
 
 
-def _strays(source: Source, names: Iterable[str]) -> Iterator[_Stray]:
-    for name in sorted(names):
-        parsed = parse_name(name)
-        if parsed is not None and _wrote(source, name, parsed):
-            yield _Stray(source, str(Path(source.directory) / name), parsed)
-
-
-def _take_in(database: Database, strays: list[_Stray], facts: _Facts) -> Iterator[Checkpoint | Skipped]:
-    """The records of these files: of those that are back, as they were; of those that nobody registered, new ones."""
-    with database.read() as connection:
-        known = reads.files_at_paths(connection, [stray.path for stray in strays])
-    for stray in strays:
-        records = known.get(stray.path, [])
-        back = next((file for file in records if file.state is FileState.MISSING and _is_back(file)), None)
-        if back is not None:
-            yield replace(back, state=FileState.COMPLETE)
-        elif all(file.state is FileState.MISSING for file in records):
-            yield _adopt(stray, facts)
-
-
-def _wrote(source: Source, name: str, parsed: CheckpointName) -> bool:
-    if parsed.is_breakpoint:
-        return is_numbered(parsed.prefix, source.breakpoint_prefix) and name not in source.breakpoints_before
-    return parsed.prefix == source.prefix
-
-
-def _adopt(stray: _Stray, facts: _Facts) -> Checkpoint | Skipped:
-    """The record of a file that nobody registered; its step is what can be proved, never what the name says alone."""
-    if stray.name.format != "ckpt":
-        return Skipped(stray.path, "nobody registered it, and its name alone does not prove its step")
-    launch = facts.launches[stray.source.launch]
-    try:
-        header = read_ckpt(Path(stray.path))
-        step = _step(launch, stray, header.optimizer_step, facts)
-        if step is None:
-            return Skipped(stray.path, "its name, its optimizer's step and the launch's history contradict each other")
-        described = register.describe(
-            launch,
-            rank=stray.source.rank,
-            path=stray.path,
-            kind=Kind.DYING_GASP if stray.name.is_breakpoint else Kind.PERIODIC,
-            global_step=step,
-            optimizer_step=header.optimizer_step,
-        )
-        return register.measured(described) or Skipped(stray.path, "it changed while it was read")
-    except UnreadableError as error:
-        return Skipped(stray.path, str(error))
-    except OSError as error:
-        return Skipped(stray.path, error.strerror or str(error))
-
-
-def _step(launch: Launch, stray: _Stray, optimizer_step: int | None, facts: _Facts) -> int | None:
-    ending = facts.endings.get((launch.id, stray.source.rank))
-    if stray.name.is_breakpoint and ending is not None and ending.optimizer_step == optimizer_step:
-        return ending.global_step
-    if optimizer_step is None or launch.steps_per_epoch is None:
-        return None
-    return unwitnessed_step(
-        stray.name,
-        steps_per_epoch=launch.steps_per_epoch,
-        base_step=launch.parent_step or 0,
-        optimizer_step=optimizer_step,
-        lag=facts.lags[launch.id],
-    )
+def _is_it(file: Checkpoint, other: Checkpoint) -> bool:
+    return replace(file, path=other.path) == other
 
 
 def _finished(file: Checkpoint) -> Checkpoint | Skipped:
@@ -200,11 +128,3 @@ def _finished(file: Checkpoint) -> Checkpoint | Skipped:
     except OSError as error:
         return Skipped(file.path, error.strerror or str(error))
     return whole or Skipped(file.path, "it is being written, or holds another step")
-
-
-def _is_back(file: Checkpoint) -> bool:
-    try:
-        found = files.facts(file.path)
-    except OSError:
-        return False
-    return found is not None and (found.size, found.mtime_ns) == (file.size, file.mtime_ns)

@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ckptstore.catalog import writes
+from ckptstore.catalog import reads, writes
 from ckptstore.core.model import Checkpoint, Content, FileState, Kind, epoch_and_step
 from ckptstore.core.naming import format_of
 from ckptstore.errors import UnreadableError, UsageError
@@ -38,10 +38,13 @@ def describe(
     strategy_file: str | None = None,
     metrics: Mapping[str, float] | None = None,
     content: Content = Content.FULL,
+    quarantine: str = "",
+    mtime_ns: int | None = None,
 ) -> Checkpoint:
     """The record of a file that is about to be, or was just written; its bytes are not looked at.
 
-    Steps are counted in batches, ranks and steps from 0, epochs and steps in them from 1. Raises `UsageError` for
+    Steps are counted in batches, ranks and steps from 0, epochs and steps in them from 1. `mtime_ns` is given where
+    the file is known to be there and whole: another one at its path is not that file. Raises `UsageError` for
     values that cannot be meant.
     """
     try:
@@ -71,6 +74,8 @@ def describe(
         content=content,
         strategy_file=strategy_file,
         metrics={name: float(value) for name, value in (metrics or {}).items()},
+        quarantine=quarantine,
+        mtime_ns=mtime_ns,
         state=FileState.IN_PROGRESS,
     )
 
@@ -118,7 +123,17 @@ def record(database: Database, checkpoints: Sequence[Checkpoint]) -> None:
         writes.record_checkpoints(connection, checkpoints, datetime.now(timezone.utc))
 
 
-def mark_missing(database: Database, checkpoints: Sequence[Checkpoint]) -> None:
-    """Record that these files are no longer there."""
+def mark_gone(database: Database, checkpoints: Sequence[Checkpoint], state: FileState = FileState.MISSING) -> None:
+    """Record that these files are no longer at their paths."""
     with database.write() as connection:
-        writes.mark(connection, [file.id for file in checkpoints], FileState.MISSING)
+        writes.mark(connection, [file.id for file in checkpoints], state)
+
+
+def moved(database: Database, launch_id: str, before: str, after: str) -> None:
+    """Record that a directory was renamed: the files of the launch that were in it have new paths. Can be repeated."""
+    with database.read() as connection:
+        known = [file for file in reads.live_files(connection, [launch_id]) if Path(before) in Path(file.path).parents]
+    renamed = [(file, str(after / Path(file.path).relative_to(before))) for file in known]
+    there = [(file, path) for file, path in renamed if (found := files.facts(path)) and found.size == file.size]
+    record(database, [replace(file, path=path) for file, path in there])
+    mark_gone(database, [file for file, _ in there], FileState.MOVED)

@@ -12,6 +12,7 @@ from ckptstore.core import resolver
 from ckptstore.core.lineage import Segment, lineage
 from ckptstore.core.model import Assignment, Kind, Rejection, Resolution, RestorePlan, State
 from ckptstore.errors import CatalogUnavailableError, NothingRestorableError, UnknownRunError, UsageError
+from ckptstore.ops import exits
 from ckptstore.ops.reconcile import reconcile
 from ckptstore.ops.register import HIGHEST_STEP
 from ckptstore.storage import files
@@ -32,11 +33,13 @@ def resolve(
     step: int | None = None,
     world_size: int | None = None,
     read_bytes: bool = False,
+    take_quarantined: bool = False,
 ) -> Resolution:
     """The newest whole state of the run's lineage, or of that `step` only, and why newer ones are not taken.
 
     `world_size` is the number of ranks that will load it (None: as many as saved it); `read_bytes` checks every
-    file's digest too. Raises `UnknownRunError`, and `UsageError` for values that cannot be meant.
+    file's digest too; `take_quarantined` takes a state that was found to be bad. Raises `UnknownRunError`, and
+    `UsageError` for values that cannot be meant.
     """
     if step is not None and not 0 <= step <= HIGHEST_STEP:
         raise UsageError(f"step is {step}", "steps are counted from 0")
@@ -53,7 +56,7 @@ def resolve(
         return files.observe(state.files, read_bytes=read_bytes)
 
     candidates = _candidates(database, segments, step)
-    resolution = resolver.resolve(run, candidates, look, world_size=world_size)
+    resolution = resolver.resolve(run, candidates, look, world_size=world_size, take_quarantined=take_quarantined)
     reached = resolution.plan.global_step if resolution.plan else -1
     judged = {(rejection.launch, rejection.global_step) for rejection in resolution.rejections}
     with database.read() as connection:
@@ -67,7 +70,7 @@ def resolve(
     return replace(resolution, rejections=tuple(rejections))
 
 
-def settle(database: Database, launch: Launch) -> RestorePlan | None:
+def settle(database: Database, launch: Launch, *, take_quarantined: bool = False) -> RestorePlan | None:
     """Where this launch starts, the same for every rank that asks, now or later; None for a fresh start.
 
     The first answer stored is the launch's answer. Raises `NothingRestorableError` where states once were whole
@@ -76,7 +79,8 @@ def settle(database: Database, launch: Launch) -> RestorePlan | None:
     stored = _stored(database, launch)
     if stored is not None:
         return stored[0]
-    resolution = resolve(database, launch.run, world_size=launch.world_size)
+    exits.set_aside(database, find_run(database, launch.run))
+    resolution = resolve(database, launch.run, world_size=launch.world_size, take_quarantined=take_quarantined)
     if resolution.lost:
         raise NothingRestorableError(_lost(launch.run, resolution), _lost_hint(launch.run))
     plan = resolution.plan

@@ -1,7 +1,8 @@
-"""Looks at checkpoint files: sizes, digests, directories. Reads only."""
+"""Looks at checkpoint files: sizes, digests, directories; and gives a graceful exit's file its lasting name."""
 
 from __future__ import annotations
 
+import errno
 import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -86,3 +87,17 @@ def names_in(directory: str) -> frozenset[str]:
             return frozenset(entry.name for entry in entries)
     except FileNotFoundError:
         return frozenset()
+
+
+def move(path: str, new_path: str) -> None:
+    """Rename a file within its directory, and never over another one. Raises `OSError`.
+
+    Nothing happens where it was done before: the old name is gone and the new one is there.
+    """
+    if Path(new_path).parent != Path(path).parent:
+        raise OSError(errno.EXDEV, "a file is kept in its own directory")
+    if Path(new_path).exists():
+        if Path(path).exists():
+            raise FileExistsError(errno.EEXIST, "another file has the new name")
+        return
+    os.rename(path, new_path)  # noqa: PTH104 — a link is renamed, not what it points to

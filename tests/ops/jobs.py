@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ckptstore.core.model import Kind
 from tests import ckpt_bytes
 
 if TYPE_CHECKING:
@@ -57,4 +58,4 @@ class Job:
         """What the registrar says when training begins: where the rank saves."""
         prefix = "net" if launch.id == "L1" else f"net_{int(launch.id[1:]) - 1}"
         folder = str(self.folder(launch.rank))
-        launch.add_source(folder, prefix=prefix, breakpoint_prefix="net", breakpoints=breakpoints)
+        launch.add_source(folder, kind=Kind.PERIODIC, prefix=prefix, breakpoint_prefix="net", names_before=breakpoints)

@@ -314,7 +314,7 @@ def test_a_breakpoint_whose_step_cannot_be_proved_is_not_taken(
     job.save(ranks, 15)
     path = job.write(ranks[0], 17, name="net-2_8_breakpoint.ckpt")
     assert chosen(catalog.resolve("run")) == (15, [0])
-    assert f"{path} was not taken into the catalog: its name, its optimizer's step" in caplog.text
+    assert f"{path} was not taken into the catalog: its name, what is in it" in caplog.text
 
 
 def test_an_untrained_breakpoint_never_wins(catalog: Catalog, tmp_path: Path) -> None:

@@ -1,0 +1,203 @@
+"""Files on disk that the catalog does not know, and the records that can be proved of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ckptstore.catalog import reads
+from ckptstore.core.model import Checkpoint, FileState, Kind
+from ckptstore.core.naming import (
+    CheckpointName,
+    format_of,
+    is_numbered,
+    is_ttp_file,
+    parse_exit_name,
+    parse_name,
+    parse_rank_directory,
+    parse_ttp_directory,
+)
+from ckptstore.core.steps import unwitnessed_step, witnessed_by_mindspore
+from ckptstore.errors import UnreadableError
+from ckptstore.formats.ckpt import read_ckpt
+from ckptstore.ops import register
+from ckptstore.storage import files
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from ckptstore.catalog.engine import Database
+    from ckptstore.catalog.reads import Ending, Source
+    from ckptstore.core.model import Launch
+    from ckptstore.formats.ckpt import CkptHeader
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A path that was not taken into the catalog, and why."""
+
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class History:
+    """What the catalog knows of the launches that may have left something behind.
+
+    `lags` says how many batches brought no update, by launch; `endings` where training ended, by launch and rank.
+    """
+
+    launches: Mapping[str, Launch]
+    endings: Mapping[tuple[str, int], Ending]
+    lags: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Stray:
+    """A file that a rank of a launch wrote, by its name, and that is not among the live ones of the catalog."""
+
+    source: Source
+    path: str
+
+    @property
+    def name(self) -> CheckpointName | None:
+        """What its name says, where a ModelCheckpoint gave it."""
+        return parse_name(Path(self.path).name)
+
+    @property
+    def is_breakpoint(self) -> bool:
+        """Whether it was written at an exception."""
+        return self.name is not None and self.name.is_breakpoint
+
+    @property
+    def kind(self) -> Kind:
+        """The kind of save it is part of."""
+        return Kind.DYING_GASP if self.is_breakpoint else self.source.kind
+
+
+def listing(source: Source) -> dict[str, frozenset[str]]:
+    """The names in the directories that a source writes to. Raises `OSError` where one cannot be read."""
+    if source.kind is not Kind.TTP:
+        return {source.directory: files.names_in(source.directory)}
+    found: dict[str, frozenset[str]] = {}
+    for name in files.names_in(source.directory).difference(source.names_before):
+        if parse_ttp_directory(name) is not None:
+            inside = Path(source.directory) / name
+            for each in files.names_in(str(inside)):
+                if parse_rank_directory(each) == source.rank:
+                    found[str(inside / each)] = files.names_in(str(inside / each))
+    return found
+
+
+def strays(source: Source, listed: Mapping[str, Iterable[str]], known: Iterable[str]) -> Iterator[Stray]:
+    """What a source wrote among the listed names, but for the paths that are known."""
+    paths = set(known)
+    for directory, names in sorted(listed.items()):
+        for name in sorted(names):
+            path = str(Path(directory) / name)
+            if path not in paths and _wrote(source, name):
+                yield Stray(source, path)
+
+
+def take_in(
+    database: Database, found: list[Stray], gone: Iterable[Checkpoint], history: History
+) -> Iterator[Checkpoint | Skipped]:
+    """The records of strays: of one that is back, or was only moved, as it was; of one that nobody registered, new."""
+    with database.read() as connection:
+        known = reads.files_at_paths(connection, [stray.path for stray in found])
+    moved = {(file.launch, file.rank, file.size, file.mtime_ns): file for file in gone}
+    for stray in found:
+        records = known.get(stray.path, [])
+        if not all(file.state in (FileState.MISSING, FileState.MOVED) for file in records):
+            continue
+        try:
+            here = files.facts(stray.path)
+        except OSError as error:
+            yield Skipped(stray.path, error.strerror or str(error))
+            continue
+        if here is None:
+            continue
+        back = [file for file in records if (file.size, file.mtime_ns) == (here.size, here.mtime_ns)]
+        before = moved.get((stray.source.launch, stray.source.rank, here.size, here.mtime_ns))
+        same = back[0] if back else before
+        if same is not None:
+            yield replace(same, path=stray.path, state=FileState.COMPLETE)
+        else:
+            yield _adopted(stray, history)
+
+
+def _wrote(source: Source, name: str) -> bool:
+    if source.kind is Kind.TTP:
+        return is_ttp_file(name)
+    if name in source.names_before:
+        return False
+    if source.kind is Kind.GRACEFUL_EXIT:
+        exit_name = parse_exit_name(name)
+        return exit_name is not None and exit_name.file_name == source.prefix
+    parsed = parse_name(name)
+    if parsed is None:
+        return False
+    if parsed.is_breakpoint:
+        return is_numbered(parsed.prefix, source.breakpoint_prefix)
+    return source.kind is Kind.PERIODIC and parsed.prefix == source.prefix
+
+
+def _adopted(stray: Stray, history: History) -> Checkpoint | Skipped:
+    """The record of a file that nobody registered; its step is what can be proved, never what the name says alone."""
+    if format_of(stray.path) != "ckpt":
+        return Skipped(stray.path, "nobody registered it, and its name alone does not prove its step")
+    launch = history.launches[stray.source.launch]
+    try:
+        header = read_ckpt(Path(stray.path))
+        step = _step(launch, stray, header, history)
+        if step is None:
+            return Skipped(stray.path, "its name, what is in it and the launch's history do not agree on its step")
+        described = register.describe(
+            launch,
+            rank=stray.source.rank,
+            path=stray.path,
+            kind=stray.kind,
+            global_step=step,
+            optimizer_step=header.optimizer_step,
+            quarantine=_quarantine(stray, step, history),
+        )
+        return register.measured(described) or Skipped(stray.path, "it changed while it was read")
+    except UnreadableError as error:
+        return Skipped(stray.path, str(error))
+    except OSError as error:
+        return Skipped(stray.path, error.strerror or str(error))
+
+
+def _step(launch: Launch, stray: Stray, header: CkptHeader, history: History) -> int | None:
+    lag = history.lags[launch.id]
+    if stray.kind in (Kind.GRACEFUL_EXIT, Kind.TTP):
+        return witnessed_by_mindspore(
+            header.info.get("step_num"), _named_step(stray), optimizer_step=header.optimizer_step, lag=lag
+        )
+    ending = history.endings.get((launch.id, stray.source.rank))
+    if stray.is_breakpoint and ending is not None and ending.optimizer_step == header.optimizer_step:
+        return ending.global_step
+    if stray.name is None or header.optimizer_step is None or launch.steps_per_epoch is None:
+        return None
+    return unwitnessed_step(
+        stray.name,
+        steps_per_epoch=launch.steps_per_epoch,
+        base_step=launch.parent_step or 0,
+        optimizer_step=header.optimizer_step,
+        lag=lag,
+    )
+
+
+def _quarantine(stray: Stray, step: int, history: History) -> str:
+    ending = history.endings.get((stray.source.launch, stray.source.rank))
+    return ending.quarantine if ending is not None and ending.global_step == step else ""
+
+
+def _named_step(stray: Stray) -> int | None:
+    """The step in the name of an exit that ckptstore kept, or of a TTP directory."""
+    if stray.kind is Kind.GRACEFUL_EXIT:
+        named = parse_exit_name(Path(stray.path).name)
+        return None if named is None else named.global_step
+    directory = parse_ttp_directory(Path(stray.path).parents[1].name)
+    return None if directory is None else directory.step

@@ -1,0 +1,84 @@
+"""Keep the files of graceful exits apart: MindSpore gives each the same name, and loads it at any start (domain §5).
+
+Each gets a name with its step in it, in the directory it is in: the next exit does not overwrite it, and
+OnRequestExit does not find it and load it over what was restored.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ckptstore.catalog import reads
+from ckptstore.core.model import FileState, Kind
+from ckptstore.core.naming import exit_name, parse_exit_name
+from ckptstore.ops import register
+from ckptstore.storage import files
+
+if TYPE_CHECKING:
+    from ckptstore.catalog.engine import Database
+    from ckptstore.core.model import Checkpoint
+
+log = logging.getLogger("ckptstore")
+
+_GRAPH = ".mindir"
+
+
+def kept_path(path: str, global_step: int) -> str:
+    """A path beside `path`, which has MindSpore's fixed name, with the step in its name, and that is not taken yet."""
+    parsed = parse_exit_name(Path(path).name)
+    if parsed is None:
+        raise ValueError(f"{path} is not named as the file of a graceful exit")
+    names = files.names_in(str(Path(path).parent))
+    repeat = 0
+    while exit_name(parsed.file_name, global_step, repeat) in names:
+        repeat += 1
+    return str(Path(path).with_name(exit_name(parsed.file_name, global_step, repeat)))
+
+
+def keep(database: Database, file: Checkpoint, new_path: str) -> None:
+    """Rename a whole exit's file and its `.mindir`, and record that. Can be repeated, after a crash at any point.
+
+    The new name is in the catalog before the file has it: a process that dies in between leaves nothing unknown.
+    Raises `OSError` where the file cannot be renamed: it stays what and where it is.
+    """
+    kept = replace(file, path=new_path)
+    announced = replace(kept, size=None, mtime_ns=None, digest=None, state=FileState.IN_PROGRESS)
+    register.record(database, [announced])
+    try:
+        files.move(file.path, new_path)
+    except OSError:
+        register.mark_gone(database, [announced])
+        raise
+    register.record(database, [kept])
+    register.mark_gone(database, [file], FileState.MOVED)
+    graph = Path(file.path).with_suffix(_GRAPH)
+    if graph.exists():
+        files.move(str(graph), str(Path(new_path).with_suffix(_GRAPH)))
+
+
+def set_aside(database: Database, run_id: int) -> None:
+    """Keep what earlier launches of a run left under the fixed name: they died before they had renamed it."""
+    with database.read() as connection:
+        left = reads.live_exits(connection, run_id)
+        homes = {
+            (source.launch, source.rank, source.directory)
+            for source in reads.sources_of(connection, run_id)
+            if source.kind is Kind.GRACEFUL_EXIT
+        }
+    for file in left:
+        named = parse_exit_name(Path(file.path).name)
+        at_home = (file.launch, file.rank, str(Path(file.path).parent)) in homes
+        if named is None or named.global_step is not None or not at_home:
+            continue
+        try:
+            whole = file if file.state is FileState.COMPLETE else register.measured(file, prove_step=True)
+            found = files.facts(file.path)
+            if whole is not None and found is not None and found.size == whole.size:
+                keep(database, whole, kept_path(file.path, file.global_step))
+        except OSError as error:
+            log.warning(
+                "%s keeps its name (%s): the next graceful exit overwrites it", file.path, error.strerror or error
+            )

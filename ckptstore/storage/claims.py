@@ -1,0 +1,67 @@
+"""Which rank of a launch writes under a name in a directory: two that would write one file find each other here."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+
+FOLDER = ".ckptstore"
+"""What ckptstore keeps beside checkpoints; it is in no one's way."""
+
+
+@dataclass(frozen=True)
+class Writer:
+    """A rank of a launch, and the host that it runs on."""
+
+    launch: str
+    rank: int
+    host: str
+
+
+def claim(directory: str, name: str, *, launch: str, rank: int) -> Writer | None:
+    """Say that this rank writes `name` in `directory`; who said so before it in this launch, None if nobody did.
+
+    A file made in one step tells: over a shared file system too, and never between disks that are only named alike.
+    Claims of other launches in the directory are over, and removed. Raises `OSError`.
+    """
+    folder = Path(directory) / FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    own = Writer(launch, rank, socket.gethostname())
+    path = _path(folder, name, launch)
+    draft = path.with_name(f"{path.name}.{own.host}.{os.getpid()}")
+    draft.write_text(json.dumps(own.__dict__), encoding="utf-8")
+    try:
+        os.link(draft, path)
+    except FileExistsError:
+        other = _read(path)
+        return None if other in (None, own) else other
+    finally:
+        draft.unlink()
+    for stale in folder.glob("writer-*.json"):
+        writer = _read(stale)
+        if writer is not None and writer.launch != launch:
+            stale.unlink(missing_ok=True)
+    return None
+
+
+def release(directory: str, name: str, *, launch: str, rank: int) -> None:
+    """Take this rank's claim back, at the end of training. Raises `OSError`."""
+    path = _path(Path(directory) / FOLDER, name, launch)
+    if _read(path) == Writer(launch, rank, socket.gethostname()):
+        path.unlink(missing_ok=True)
+
+
+def _path(folder: Path, name: str, launch: str) -> Path:
+    key = blake2b(f"{launch}\x1f{name}".encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
+    return folder / f"writer-{key}.json"
+
+
+def _read(path: Path) -> Writer | None:
+    try:
+        return Writer(**json.loads(path.read_text(encoding="utf-8")))
+    except (FileNotFoundError, ValueError, TypeError):
+        return None
