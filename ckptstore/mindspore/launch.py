@@ -7,19 +7,20 @@ import logging
 import os
 from typing import TYPE_CHECKING, Any
 
-from mindspore.train import ModelCheckpoint
-
 from ckptstore.core.model import Rule, epoch_and_step
 from ckptstore.errors import CkptstoreError, DamageError, UsageError
 from ckptstore.mindspore import communication
+from ckptstore.mindspore.dying_gasp import DyingGasp
 from ckptstore.mindspore.registrar import Registrar
-from ckptstore.mindspore.resume import Start, load
+from ckptstore.mindspore.resume import Decryption, Start, files_to_load, is_as_recorded, load
+from ckptstore.mindspore.watches import watches_for
 from ckptstore.ops.connect import connect
 from ckptstore.ops.join import new_launch_id
 from ckptstore.ops.launch import RankLaunch
 
 if TYPE_CHECKING:
     from ckptstore.core.model import RestorePlan
+    from ckptstore.mindspore.training import Metrics
     from ckptstore.ops.connect import Catalog
 
 log = logging.getLogger("ckptstore")
@@ -36,29 +37,41 @@ class TrainingLaunch(RankLaunch):
     global_step: int = 0
     trained: bool = False
 
-    def resume(self, model: Any, dataset: Any) -> Start:
+    def resume(
+        self,
+        model: Any,
+        dataset: Any,
+        *,
+        take_quarantined: bool = False,
+        dec_key: bytes | None = None,
+        dec_mode: str = "AES-GCM",
+    ) -> Start:
         """Restore the newest whole state of the run into `model` and `dataset`, if there is one.
 
         Every parameter of the model's train network, the optimizer's too, comes from the file; the dataset goes on
         with the batch after the last one consumed. All ranks must call it, before `Model.train`, and get the same
-        state. Raises `NothingRestorableError` where states were lost, `UsageError` where the network or the number of
-        steps in an epoch is not the one that was saved, `DamageError` for a file that is not what was recorded.
+        state. `take_quarantined` takes a state that was found to be bad too. `dec_key` and `dec_mode` are those of
+        `mindspore.load_checkpoint`, for files saved with `enc_key`. Raises `NothingRestorableError` where states were
+        lost, `UsageError` where the network or the number of steps in an epoch is not the one that was saved,
+        `DamageError` for a file that is not what was recorded.
         """
         if self.trained:
             raise UsageError("training has begun in this launch", "join again to resume in the same process")
         steps = int(dataset.get_dataset_size())
-        plan = self._agree(steps)
+        plan = self._agree(steps, take_quarantined=take_quarantined)
         if plan is None:
             self.start = Start(fresh=True)
             self._say(f"run {self.run}: no whole state was saved yet, training starts from the beginning")
             return self.start
         _check_position(plan, steps)
-        file = next(assignment.source for assignment in plan.ranks if assignment.rank == self.rank)
-        try:
-            appended = load(model.train_network, file)
-        except DamageError:
-            self.mark_damaged(file, Rule.DIGEST_MISMATCH)
-            raise
+        for file in files_to_load(plan, self.rank):
+            if not is_as_recorded(file):
+                self.mark_damaged(file, Rule.DIGEST_MISMATCH)
+                raise DamageError(
+                    f"{file.path} has other bytes than those recorded ({Rule.DIGEST_MISMATCH})",
+                    "start again: it is passed over from now on",
+                )
+        appended = load(model.train_network, plan, self.rank, Decryption(dec_key, dec_mode))
         dataset.set_init_step(plan.global_step)
         self.global_step = plan.global_step
         epoch, step_in_epoch = epoch_and_step(plan.global_step, steps)
@@ -77,15 +90,34 @@ class TrainingLaunch(RankLaunch):
         )
         return self.start
 
-    def registrar(self, *callbacks: Any) -> Registrar:
-        """The callback that registers what these ModelCheckpoints save (none given: all in the callback list).
+    def registrar(
+        self,
+        *callbacks: Any,
+        save_on_exception: bool = False,
+        exception_interval: float = 60.0,
+        metrics: Metrics | None = None,
+        reset_exit_flag: bool = True,
+    ) -> Registrar:
+        """The callback that registers what these callbacks save (none given: all in the callback list).
 
-        Put it last in the list. Raises `UsageError` for what is no ModelCheckpoint.
+        ModelCheckpoint, OnRequestExit, TrainFaultTolerance (TFTRegister) and the Elastic Agent's ExceptionCheckpoint
+        are known; of any other it is said that it is not. Put the registrar last in the list.
+
+        `save_on_exception` saves the state when an exception ends training, unless that was done less than
+        `exception_interval` seconds before. `metrics` is called with MindSpore's callback parameters at every save
+        and returns what to keep with it, finite numbers by name. `reset_exit_flag` puts the JSON flag of
+        OnRequestExit back to 0 where it is still set when training begins.
         """
         for callback in callbacks:
-            if not isinstance(callback, ModelCheckpoint):
-                raise UsageError(f"the registrar watches ModelCheckpoints, not {type(callback).__name__}")
-        return Registrar(self, callbacks)
+            if not any(watches_for([callback])):
+                log.warning("ckptstore does not know what %s saves: it is not watched", type(callback).__name__)
+        return Registrar(
+            self,
+            callbacks,
+            metrics=metrics,
+            reset_exit_flag=reset_exit_flag,
+            dying_gasp=DyingGasp(exception_interval) if save_on_exception else None,
+        )
 
     def adopt_at_exit(self) -> None:
         """Register the breakpoint that MindSpore writes once the callbacks are gone, when the interpreter ends."""
@@ -97,12 +129,12 @@ class TrainingLaunch(RankLaunch):
         except CkptstoreError as error:
             log.warning("%s. The next start adopts what was saved last.", error)
 
-    def _agree(self, steps: int) -> RestorePlan | None:
+    def _agree(self, steps: int, *, take_quarantined: bool) -> RestorePlan | None:
         """Rank 0 decides and stores; the others hear that it has, or why not, and read what it stored."""
 
         def decide() -> str:
             self.set_steps_per_epoch(steps)
-            self.resolve()
+            self.resolve(take_quarantined=take_quarantined)
             return self.id
 
         communication.decided_by_rank_0(decide)

@@ -28,6 +28,7 @@ _LOOK_AGAIN_SECONDS = 0.02
 _LONGEST_PAUSE_SECONDS = 5.0
 _FILE_PATIENCE_SECONDS = 600.0
 FLUSH_SECONDS = 10.0
+_NOTHING_TO_WRITE = object()  # what a job returns that did not need the catalog
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,25 @@ class Recorder:
     def submit(self, file: Checkpoint, *, asynchronous: bool) -> None:
         """Record a file that was just saved; one that another thread or process still writes, once it is there."""
         self.call(lambda: self._record(file, asynchronous=asynchronous))
+
+    def keep_exit(self, file: Checkpoint, kept_path: str) -> None:
+        """Record the file of a graceful exit, which is whole now, under the name that it gets to keep."""
+        measured: list[Checkpoint] = []
+
+        def job() -> object:
+            whole = measured[0] if measured else self._measure(file)
+            if whole is None:
+                log.warning("%s is not there any more: not registered", file.path)
+                return _NOTHING_TO_WRITE
+            measured[:] = [whole]  # after a failure the file may have its new name already
+            try:
+                self._launch.keep_exit(whole, kept_path)
+            except OSError as error:
+                log.warning("%s keeps its name (%s): the next one overwrites it", file.path, error.strerror or error)
+                self._launch.record([whole])
+            return None
+
+        self.call(job)
 
     def call(self, job: Callable[[], object]) -> None:
         """Do `job` on the thread, after those before it."""
@@ -103,7 +123,7 @@ class Recorder:
         pause = _LOOK_AGAIN_SECONDS
         while True:
             try:
-                job()
+                done = job()
             except CkptstoreError as error:
                 if not self._troubled:
                     log.error("%s. Training goes on; it is tried again.", error)  # noqa: TRY400 — no traceback
@@ -112,15 +132,15 @@ class Recorder:
                 log.exception("a checkpoint could not be registered; training goes on")
                 return
             else:
-                if self._troubled:
+                if self._troubled and done is not _NOTHING_TO_WRITE:
                     log.warning("the catalog %s can be used again", self._launch.database.name)
-                self._troubled = False
+                    self._troubled = False
                 return
             if self._hurry.wait(pause):
                 return
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
-    def _record(self, file: Checkpoint, *, asynchronous: bool) -> None:
+    def _record(self, file: Checkpoint, *, asynchronous: bool) -> object:
         for waiting in [waiting for waiting in self._waiting if waiting.file.path == file.path]:
             self._give_up(waiting)  # the next save of that name has begun: the one before is over
         whole = self._measure(file)
@@ -134,15 +154,19 @@ class Recorder:
             self._waiting.append(_Waiting(file, time.monotonic() + _FILE_PATIENCE_SECONDS))
         else:
             log.info("%s was deleted or written again before it could be recorded", file.path)
+            return _NOTHING_TO_WRITE
+        return None
 
-    def _look_again(self, waiting: _Waiting) -> None:
+    def _look_again(self, waiting: _Waiting) -> object:
         whole = self._measure(waiting.file)
         if whole is not None:
             self._keep(whole)
             self._waiting.remove(waiting)
             self._finish_one()
-        elif time.monotonic() > waiting.until or self._hurry.is_set():
+            return None
+        if time.monotonic() > waiting.until or self._hurry.is_set():
             self._give_up(waiting)
+        return _NOTHING_TO_WRITE
 
     def _give_up(self, waiting: _Waiting) -> None:
         log.warning("%s of step %d is not there: not registered", waiting.file.path, waiting.file.global_step)

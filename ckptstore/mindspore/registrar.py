@@ -3,42 +3,26 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
+from contextlib import contextmanager
 from functools import wraps
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import mindspore
-from mindspore.train import Callback, ModelCheckpoint
+from mindspore.train import Callback
 
-from ckptstore.core.model import Content, Kind, epoch_and_step
-from ckptstore.core.naming import parse_name
-from ckptstore.mindspore.communication import strategy_file
-from ckptstore.mindspore.recorder import Recorder
-from ckptstore.mindspore.resume import state_names
-from ckptstore.ops.register import describe
-from ckptstore.storage.files import facts, names_in
+from ckptstore.core.model import Content, Kind
+from ckptstore.mindspore.training import Training
+from ckptstore.mindspore.watches import PeriodicWatch, watches_for
+from ckptstore.storage.files import facts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
+    from ckptstore.mindspore.dying_gasp import DyingGasp
     from ckptstore.mindspore.launch import TrainingLaunch
+    from ckptstore.mindspore.training import Metrics, Saved, Watch
 
 log = logging.getLogger("ckptstore")
-
-
-class _Watch:
-    """A ModelCheckpoint that is watched, what it saved last, and whether its files hold the whole state."""
-
-    def __init__(self, callback: Any) -> None:
-        self.callback = callback
-        self.seen = self.latest()
-        self.content = Content.FULL
-
-    def latest(self) -> tuple[str, int]:
-        """Path and trigger of its last save: a callable prefix may give one name twice."""
-        callback = self.callback
-        return callback.latest_ckpt_file_name, getattr(callback, "_last_triggered_step", 0)
 
 
 def _never_stops_training(hook: Callable[..., None]) -> Callable[..., None]:
@@ -46,72 +30,85 @@ def _never_stops_training(hook: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(hook)
     def wrapper(self: Registrar, *args: Any) -> None:
-        try:
+        with self.surviving(hook.__name__):
             hook(self, *args)
-        except Exception:
-            if hook.__name__ not in self.failed:
-                log.exception("ckptstore failed in %s; training goes on, saves may be missing", hook.__name__)
-            self.failed.add(hook.__name__)
 
     return wrapper
 
 
 class Registrar(Callback):
-    """Registers the files of ModelCheckpoints. Made by `TrainingLaunch.registrar`; best the last of the callbacks.
+    """Registers the files of the callbacks that save. Made by `TrainingLaunch.registrar`; best the last of them.
 
     It counts the completed steps itself, from the step the launch resumed at: MindSpore's own count starts again
     at every launch, and file names with it (domain §3). It also lets MindSpore's count go on from there, so that
     steps in logs, names and `append_info` tell the truth in a resumed run too.
     """
 
-    def __init__(self, launch: TrainingLaunch, callbacks: tuple[Any, ...]) -> None:
+    def __init__(
+        self,
+        launch: TrainingLaunch,
+        callbacks: tuple[Any, ...],
+        *,
+        metrics: Metrics | None,
+        reset_exit_flag: bool,
+        dying_gasp: DyingGasp | None,
+    ) -> None:
         super().__init__()
         self.failed: set[str] = set()
         self._launch = launch
-        self._given = callbacks
-        self._watches: list[_Watch] = []
-        self._recorder = Recorder(launch)
-        self._params: Any = None
-        self._optimizer_counter: Any = None
+        self._training = Training(launch, metrics=metrics, reset_exit_flag=reset_exit_flag)
+        self._dying_gasp = dying_gasp
+        self._watches: list[Watch] = list(watches_for(callbacks))
+        self._find_watches = not callbacks
         self._outputs_before: Any = None
         self._in_step = False
         self._counted_at: tuple[int, int | None] = (0, None)
         self._in_first_epoch = True
         self._depth = 0
         self._sink_steps = 1
-        self._announced: set[tuple[str, str]] = set()
         self._used_paths: set[str] = set()
-        self._steps_per_epoch: int | None = None
+        self._saved_step: int | None = None
+
+    @property
+    def restores(self) -> bool:
+        """Whether the launch restored, or decided to start afresh: nothing may be loaded over that."""
+        return self._training.is_resumed
+
+    @contextmanager
+    def surviving(self, what: str) -> Iterator[None]:
+        """Log what goes wrong inside, once, and go on."""
+        try:
+            yield
+        except Exception:
+            if what not in self.failed:
+                log.exception("ckptstore failed in %s; training goes on, saves may be missing", what)
+            self.failed.add(what)
 
     @_never_stops_training
     def on_train_begin(self, run_context: Any) -> None:
         """Find what to watch and where it saves, and let MindSpore's step count go on."""
         params = run_context.original_args()
-        self._params = params
+        training = self._training
+        training.begin(params)
         self._in_first_epoch = True
         if self._launch.trained:  # a breakpoint of the training before must not be taken for one of this
-            self._recorder.call(self._launch.adopt)
+            training.recorder.call(self._launch.adopt)
         self._launch.trained = True
-        counters = (item for item in params.train_network.get_parameters() if item.name == "global_step")
-        self._optimizer_counter = next(counters, None)
-        self._counted_at = (self._launch.global_step, self._optimizer_step())
-        self._steps_per_epoch = steps = int(params.train_dataset.get_dataset_size())
-        if self._launch.facts.steps_per_epoch is None:
-            self._recorder.call(lambda: self._launch.set_steps_per_epoch(steps))
-        self._watches = [_Watch(callback) for callback in self._given or _checkpoint_callbacks(params)]
+        if self._find_watches:
+            self._watches = list(watches_for(params.list_callback))
         if not self._watches:
             log.warning("there is no ModelCheckpoint among the callbacks: ckptstore has nothing to register")
+        steps = training.steps_per_epoch
+        if self._launch.facts.steps_per_epoch is None and steps:
+            training.recorder.call(lambda: self._launch.set_steps_per_epoch(steps))
+        self._launch.global_step = self._step_to_start_at(params)
+        self._counted_at = (self._launch.global_step, training.optimizer_step())
         self._continue_count(params)
-        state = state_names(params.train_network)
         for watch in self._watches:
-            saved = watch.callback._config.saved_network
-            if watch.callback._config.remove_redundancy:
-                watch.content = Content.SHARE
-                log.warning("remove_redundancy is on: ckptstore cannot restore a run from such files yet")
-            elif saved is not None and state - {item.name for item in saved.get_parameters()}:
-                watch.content = Content.WEIGHTS
-                log.warning("saved_network leaves out the optimizer: a run cannot be restored from such files")
-            self._announce_source(watch.callback)
+            with self.surviving(f"watching {type(watch.callback).__name__}"):
+                watch.begin(training)
+        if self._dying_gasp is not None:
+            self._dying_gasp.begin(training, self._watches)
 
     @_never_stops_training
     def on_train_epoch_begin(self, run_context: Any) -> None:
@@ -130,16 +127,22 @@ class Registrar(Callback):
                 params.cur_epoch_num,
                 done + 1,
                 done // steps + 1,
-                "start.initial_epoch" if steps == self._steps_per_epoch else done // steps,
+                "start.initial_epoch" if steps == self._training.steps_per_epoch else done // steps,
             )
-        elif done == 0 and epochs_before:
+        elif done // steps < epochs_before:
             self._launch.global_step = epochs_before * steps
+            self._counted_at = (self._launch.global_step, self._counted_at[1])
             self._continue_count(params)
+        if epochs_before:
+            for watch in self._periodic():
+                watch.count_epochs_once()
 
     @_never_stops_training
     def on_train_step_begin(self, run_context: Any) -> None:
         """Note what the step starts from."""
         self._poll()
+        for watch in self._watches:
+            watch.step_begin()
         params = run_context.original_args()
         if params.get("dataset_sink_mode") and mindspore.get_context("mode") == mindspore.GRAPH_MODE:
             self._sink_steps = int(params.dataset_helper.sink_size())  # known only now, in the first epoch
@@ -173,18 +176,26 @@ class Registrar(Callback):
     def __exit__(self, *error: object) -> None:
         """See how training ended, and have everything in the catalog before the process may be gone."""
         self._depth -= 1
-        if self._params is None or self._depth > 0:
+        if self._training.params is None or self._depth > 0:
             return
+        training = self._training
         kind = error[0] if error else None
         if kind is not None and self._step_was_done():
             self._launch.global_step += self._sink_steps
         self._in_step = False
         self._poll()
-        step, optimizer_step = self._launch.global_step, self._optimizer_step()
+        for watch in self._watches:
+            with self.surviving(f"the end of {type(watch.callback).__name__}"):
+                watch.end(training)
+        step, optimizer_step, quarantine = self._launch.global_step, training.optimizer_step(), training.quarantine()
         name = kind.__name__ if isinstance(kind, type) else None
-        self._recorder.call(lambda: self._launch.set_ending(step, optimizer_step, name))
-        if not self._recorder.flush():
+        training.recorder.call(lambda: self._launch.set_ending(step, optimizer_step, name, quarantine=quarantine))
+        if name is not None and self._dying_gasp is not None and step != self._saved_step:
+            with self.surviving("save_on_exception"):
+                self._dying_gasp.save(training)
+        if not training.recorder.flush():
             log.error("the catalog did not take every record in time; the next start looks for them on disk")
+        training.release()
         if name is not None:
             self._launch.adopt_at_exit()
 
@@ -197,84 +208,55 @@ class Registrar(Callback):
         """
         if not self._in_step:
             return False
-        if self._params.get("net_outputs") is not self._outputs_before:
+        if self._training.params.get("net_outputs") is not self._outputs_before:
             return True
         step, updates = self._counted_at
-        now = self._optimizer_step()
+        now = self._training.optimizer_step()
         return updates is not None and now is not None and now - updates > self._launch.global_step - step
 
     def _poll(self) -> None:
         """Hand over what was saved since the last look. Files saved now hold the state after `global_step` steps."""
         for watch in self._watches:
-            latest = watch.latest()
-            if latest == watch.seen or not latest[0]:
-                continue
-            watch.seen = latest
-            self._announce_source(watch.callback)
-            asynchronous = bool(watch.callback._config.async_save)
-            if asynchronous and latest[0] in self._used_paths and not self._has_counter(latest[0]):
-                log.warning(
-                    "%s is written again and again, and nothing in it tells its step: not registered", latest[0]
-                )
-                continue
-            self._used_paths.add(latest[0])
-            epoch, step_in_epoch = epoch_and_step(self._launch.global_step, self._steps_per_epoch)
-            file = describe(
-                self._launch.facts,
-                rank=self._launch.rank,
-                path=latest[0],
-                epoch=epoch,
-                step_in_epoch=step_in_epoch,
-                kind=Kind.PERIODIC,
-                global_step=self._launch.global_step,
-                optimizer_step=self._optimizer_step(),
-                strategy_file=strategy_file(),
-                content=watch.content,
-            )
-            if not asynchronous:
-                written = facts(file.path)
-                file = replace(file, mtime_ns=written.mtime_ns if written else None)
-            self._recorder.submit(file, asynchronous=asynchronous)
+            saved = watch.poll()
+            if saved is not None:
+                self._hand_over(saved)
 
-    def _has_counter(self, path: str) -> bool:
-        return self._optimizer_counter is not None and path.endswith(".ckpt")
+    def _hand_over(self, saved: Saved) -> None:
+        training = self._training
+        has_counter = training.has_counter() and saved.path.endswith(".ckpt")
+        if saved.asynchronous and saved.path in self._used_paths and not has_counter:
+            log.warning("%s is written again and again, and nothing in it tells its step: not registered", saved.path)
+            return
+        self._used_paths.add(saved.path)
+        unfinished = saved.asynchronous or saved.written_again
+        file = training.describe(
+            saved.path, kind=saved.kind, content=saved.content, written=None if unfinished else facts(saved.path)
+        )
+        if saved.written_again:
+            training.recorder.call(lambda: self._launch.record([file]))
+            return
+        training.recorder.submit(file, asynchronous=saved.asynchronous)
+        if saved.content is Content.FULL and saved.kind is Kind.PERIODIC and not saved.asynchronous:
+            self._saved_step = self._launch.global_step
 
-    def _optimizer_step(self) -> int | None:
-        """Updates applied; None if the optimizer has no counter, or a fault of the device made it unreadable."""
-        counter = self._optimizer_counter
-        try:
-            return None if counter is None else int(counter.asnumpy().reshape(-1)[0])
-        except RuntimeError as error:
-            log.warning("the optimizer's counter cannot be read any more: %s", str(error).splitlines()[0])
-            return None
+    def _periodic(self) -> list[PeriodicWatch]:
+        return [watch for watch in self._watches if isinstance(watch, PeriodicWatch)]
+
+    def _step_to_start_at(self, params: Any) -> int:
+        """The step that training begins after: where it was resumed, or what MindSpore or the script knows of that.
+
+        After a repair in the same process MindSpore goes back to the step that was repaired (`_handle_tft` in
+        `train/model.py`). A script that restores by other means gives the steps done in `append_info` (seed 003).
+        """
+        repaired = int(params.get("cur_step_num") or params.get("initial_step") or 0)
+        if repaired:
+            return repaired
+        if self._launch.global_step:
+            return self._launch.global_step
+        return max((watch.steps_given() for watch in self._periodic()), default=0)
 
     def _continue_count(self, params: Any) -> None:
         """MindSpore counts from 0 at every launch; set to the true step, names and logs stay true (domain §4)."""
         params.cur_step_num = self._launch.global_step
-        for watch in self._watches:
-            every = watch.callback._config.save_checkpoint_steps
-            if every and hasattr(watch.callback, "_last_triggered_step"):
-                # Else it would save at the first resumed step, and every N from there instead of at multiples of N.
-                watch.callback._last_triggered_step = self._launch.global_step // every * every
-                watch.seen = watch.latest()
-
-    def _announce_source(self, callback: Any) -> None:
-        """Record where a callback saves; one with a callable directory does not know before it saves."""
-        directory = getattr(callback, "_directory", None)
-        prefix, base = callback._prefix, callback._exception_prefix
-        if directory is None or not isinstance(prefix, str) or not isinstance(base, str):
-            return
-        if (directory, prefix) in self._announced:
-            return
-        self._announced.add((directory, prefix))
-        directory = str(Path(directory).absolute())
-        breakpoints = [
-            name for name in names_in(directory) if (parsed := parse_name(name)) is not None and parsed.is_breakpoint
-        ]
-        self._recorder.call(
-            lambda: self._launch.add_source(directory, prefix=prefix, breakpoint_prefix=base, breakpoints=breakpoints)
-        )
-
-
-def _checkpoint_callbacks(params: Any) -> list[Any]:
-    return [callback for callback in params.list_callback if isinstance(callback, ModelCheckpoint)]
+        for watch in self._periodic():
+            watch.continue_count(self._launch.global_step)

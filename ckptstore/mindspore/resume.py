@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import mindspore
 
-from ckptstore.core.model import Rule
-from ckptstore.errors import CkptstoreError, DamageError, UsageError
+from ckptstore.errors import CkptstoreError, UsageError
 from ckptstore.storage.files import digest
 
 if TYPE_CHECKING:
@@ -17,6 +16,9 @@ if TYPE_CHECKING:
     from ckptstore.core.model import Checkpoint, RestorePlan
 
 _NAMES_SHOWN = 5
+COUNTER = "global_step"
+"""The optimizer's counter of updates, as MindSpore's own optimizers name it (`nn/optim/optimizer.py`)."""
+
 _FLAGS = ("graceful_exit", "graceful_init")  # requests to stop, not state (domain §5)
 
 
@@ -53,30 +55,58 @@ def state_names(network: Any) -> set[str]:
     }
 
 
-def load(network: Any, file: Checkpoint) -> dict[str, Any]:
-    """Load a file into a train network, every parameter of its state, and return what else the file held.
+@dataclass(frozen=True)
+class Decryption:
+    """How to read files that were saved with `enc_key`: as `mindspore.load_checkpoint` takes it."""
 
-    Raises `DamageError` if its bytes are not those recorded, `CkptstoreError` if they cannot be read, `UsageError`
-    naming the parameters that it lacks or that do not fit: the network is not the one that was saved.
+    key: bytes | None
+    mode: str
+
+
+def files_to_load(plan: RestorePlan, rank: int) -> list[Checkpoint]:
+    """What a rank reads: the file that the plan gives it; of a data-parallel state in shares, everybody's.
+
+    There MindSpore spreads the parameters over all ranks (`train/callback/_checkpoint.py`, `remove_redundancy`).
+    With any other layout each rank reads its own share, and MindSpore sends the others' over the network.
     """
+    own = next(assignment.source for assignment in plan.ranks if assignment.rank == rank)
+    if not (plan.in_shares and plan.launch.layout.any_world_size):
+        return [own]
+    return [own, *(assignment.source for assignment in plan.ranks if assignment.rank != rank)]
+
+
+def is_as_recorded(file: Checkpoint) -> bool:
+    """Whether a file's bytes are those recorded. Raises `CkptstoreError` if they cannot be read."""
     try:
-        is_same = file.digest is None or digest(file.path) == file.digest
+        return file.digest is None or digest(file.path) == file.digest
     except OSError as error:
         raise CkptstoreError(
             f"{file.path} of the restore plan cannot be read ({error.strerror})",
             "check that it is there on this node, then start again",
         ) from None
-    if not is_same:
-        raise DamageError(
-            f"{file.path} has other bytes than those recorded ({Rule.DIGEST_MISMATCH})",
-            "start again: it is passed over from now on",
-        )
-    parameters = mindspore.load_checkpoint(file.path, format=file.format)
+
+
+def load(network: Any, plan: RestorePlan, rank: int, decryption: Decryption) -> dict[str, Any]:
+    """Load a plan into a train network, every parameter of its state, and return what else the file held.
+
+    Raises `UsageError` for a file that cannot be read as it is, and naming the parameters that it lacks or that do
+    not fit: the network is not the one that was saved.
+    """
+    sources = files_to_load(plan, rank)
+    file = sources[0]
+    parameters: dict[str, Any] = {}
+    for source in reversed(sources):
+        parameters |= _read(source, decryption)
     needed = state_names(network)
-    _check_complete(file, needed, parameters)
+    by_broadcast = plan.in_shares and len(sources) == 1
+    if not by_broadcast:
+        _check_complete(file, needed, parameters)
     kept = {name: value for name, value in parameters.items() if name not in _FLAGS}
+    _restore_counter(network, kept)
     try:
-        not_loaded, unused = mindspore.load_param_into_net(network, kept, strict_load=True)
+        not_loaded, unused = mindspore.load_param_into_net(
+            network, kept, strict_load=True, remove_redundancy=by_broadcast
+        )
     except (RuntimeError, TypeError, ValueError) as error:
         raise UsageError(
             f"{file.path} does not fit the train network: {str(error).splitlines()[0]}",
@@ -84,6 +114,32 @@ def load(network: Any, file: Checkpoint) -> dict[str, Any]:
         ) from error
     _check_complete(file, needed, needed.difference(not_loaded))
     return {name: _plain(parameters[name]) for name in unused}
+
+
+def _restore_counter(network: Any, parameters: dict[str, Any]) -> None:
+    """Give the optimizer's counter its own type and shape again.
+
+    OnRequestExit appends its value under the parameter's name: the file holds one number of 64 bits in its place,
+    which MindSpore refuses to load (`train/callback/_on_request_exit.py`, `_do_step_end`).
+    """
+    saved: Any = parameters.get(COUNTER)
+    counter = next((item for item in network.get_parameters() if item.name == COUNTER), None)
+    if counter is not None and hasattr(saved, "asnumpy") and saved.asnumpy().size == 1:
+        value = mindspore.Tensor(saved.asnumpy().reshape(counter.shape), counter.dtype)
+        parameters[COUNTER] = mindspore.Parameter(value, name=COUNTER)
+
+
+def _read(file: Checkpoint, decryption: Decryption) -> dict[str, Any]:
+    try:
+        parameters: dict[str, Any] = mindspore.load_checkpoint(
+            file.path, format=file.format, dec_key=decryption.key, dec_mode=decryption.mode
+        )
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise UsageError(
+            f"MindSpore cannot read {file.path}: {str(error).splitlines()[0]}",
+            "if it was saved with enc_key, give that to resume as dec_key, and its enc_mode as dec_mode",
+        ) from error
+    return parameters
 
 
 def _check_complete(file: Checkpoint, needed: set[str], present: Iterable[str]) -> None:

@@ -5,7 +5,10 @@
 Prints START and what `resume` returned, as JSON; writes final.ckpt when training ends.
 Faults, N counting the steps of this process: "kill N" (SIGKILL after step N), "raise N" (in a callback after step N),
 "raise-before N" (before step N is computed), "bad-dataset" (the pipeline fails at its first batch), "lock-catalog N"
-(nobody can write the catalog from step N to the end).
+(nobody can write the catalog from step N to the end), "SystemExit N" and "KeyboardInterrupt N" (raised after step N),
+"exit-flag N" and "exit-signal N" (a graceful exit is asked for after step N: it is taken after step N+1).
+Under msrun it is data parallel, and a fault is that of "rank" only (None: of every rank).
+"cell" is the train network: MindSpore's own, one that "inherits" from it, or one of its "own", as seed 000 has them.
 """
 
 from __future__ import annotations
@@ -20,18 +23,34 @@ from pathlib import Path
 
 import mindspore as ms
 import numpy as np
+from mindspore import Parameter, Tensor, nn, ops
 from mindspore import dataset as ds
-from mindspore import nn
+from mindspore.communication import get_rank, init
 from mindspore.train import Callback, CheckpointConfig, Model, ModelCheckpoint
+from mindspore.train.callback import OnRequestExit
+from mindspore.utils import ExitByRequest
 
 import ckptstore.mindspore
 
-DEFAULTS = {"epochs": 3, "fault": "none", "resume": True, "order": "registrar last", "positional": False, "config": {}}
+DEFAULTS = {
+    "epochs": 3,
+    "fault": "none",
+    "resume": True,
+    "order": "registrar last",
+    "positional": False,
+    "config": {},
+    "exits": False,
+    "cell": "",
+    "registrar": {},
+    "rank": None,
+}
+FLAG = "graceful_exit.json"
 
 
 class Fault(Callback):
-    def __init__(self, fault: str) -> None:
+    def __init__(self, fault: str, out: Path) -> None:
         super().__init__()
+        self.out = out
         self.action, _, step = fault.partition(" ")
         self.step = int(step or 0)
         self.done = 0
@@ -52,6 +71,70 @@ class Fault(Callback):
             self.lock.execute("BEGIN IMMEDIATE")
         if self.done == self.step and self.action == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
+        if self.done == self.step and self.action in ("SystemExit", "KeyboardInterrupt"):
+            raise SystemExit(7) if self.action == "SystemExit" else KeyboardInterrupt
+        if self.done == self.step and self.action == "exit-flag":
+            (self.out / FLAG).write_text('{"GracefulExit": 1, "reason": "maintenance"}')
+        if self.done == self.step and self.action == "exit-signal":
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+class AllReduceOfIntegers(nn.Cell):
+    """AllReduce as ExitByRequest needs it; on the CPU it takes floating point only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.all_reduce = ops.AllReduce()
+
+    def construct(self, status):  # type: ignore[no-untyped-def]
+        return self.all_reduce(status.astype(ms.float32)).astype(ms.int32)
+
+
+def exit_across_ranks() -> None:
+    make = ExitByRequest.__init__
+
+    def make_for_cpu(self: ExitByRequest) -> None:
+        make(self)
+        self.all_reduce = AllReduceOfIntegers()
+
+    ExitByRequest.__init__ = make_for_cpu
+
+
+class InheritedCell(nn.TrainOneStepCell):
+    """As seed 000 has it: a construct of one's own, with the members of the class it inherits from."""
+
+    def construct(self, *inputs):  # type: ignore[no-untyped-def]
+        loss = self.network(*inputs)
+        sens = ops.fill(loss.dtype, loss.shape, self.sens)
+        grads = self.grad(self.network, self.weights)(*inputs, sens)
+        grads = self.grad_reducer(grads)
+        if self.use_graceful_exit:
+            grads = self.graceful_exit.exit_by_request(grads, self.init_param, self.exit_param)
+        return ops.depend(loss, self.optimizer(grads))
+
+
+class OwnCell(nn.Cell):
+    """As seed 000 has it: not inherited, with ExitByRequest and the two parameters, whose names must not be changed."""
+
+    def __init__(self, network: nn.Cell, optimizer: nn.Cell) -> None:
+        super().__init__()
+        self.network = network
+        self.network.set_grad()
+        self.optimizer = optimizer
+        self.weights = optimizer.parameters
+        self.grad = ops.GradOperation(get_by_list=True)
+        self.use_graceful_exit = os.environ.get("MS_ENABLE_GRACEFUL_EXIT") == "1"
+        if self.use_graceful_exit:
+            self.graceful_exit = ExitByRequest()
+            self.exit_param = Parameter(Tensor(False, ms.bool_), name="graceful_exit")  # noqa: FBT003
+            self.init_param = Parameter(Tensor([0], ms.int32), name="graceful_init")
+
+    def construct(self, *inputs):  # type: ignore[no-untyped-def]
+        loss = self.network(*inputs)
+        grads = self.grad(self.network, self.weights)(*inputs)
+        if self.use_graceful_exit:
+            grads = self.graceful_exit.exit_by_request(grads, self.init_param, self.exit_param)
+        return ops.depend(loss, self.optimizer(grads))
 
 
 def create_dataset(fault: str) -> ds.Dataset:
@@ -68,14 +151,26 @@ def main(asked: dict) -> None:  # type: ignore[type-arg]
     ms.set_context(mode=ms.GRAPH_MODE)
     ms.set_device("CPU")
     ms.set_seed(1)
+    rank = 0
+    if "MS_WORKER_NUM" in os.environ:
+        ms.set_auto_parallel_context(parallel_mode=ms.ParallelMode.DATA_PARALLEL, gradients_mean=True)
+        init()
+        rank = get_rank()
+        exit_across_ranks()
+    fault = asked["fault"] if asked["rank"] in (None, rank) else "none"
     network = nn.SequentialCell(nn.Dense(12, 16), nn.ReLU(), nn.Dense(16, 4))
     optimizer = nn.Adam(network.trainable_params(), learning_rate=0.01)
-    model = Model(network, nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean"), optimizer)
-    dataset = create_dataset(asked["fault"])
+    loss = nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean")
+    if asked["cell"]:
+        cell = {"inherits": InheritedCell, "own": OwnCell}[asked["cell"]]
+        model = Model(cell(nn.WithLossCell(network, loss), optimizer))
+    else:
+        model = Model(network, loss, optimizer)
+    dataset = create_dataset(fault)
     settings = {"save_checkpoint_steps": 5, "keep_checkpoint_max": 50, "exception_save": True, **asked["config"]}
     if settings.pop("weights_only", False):
         settings["saved_network"] = network
-    ckpt_cb = ModelCheckpoint("net", str(out / "ckpt"), CheckpointConfig(**settings))
+    ckpt_cb = ModelCheckpoint("net", str(out / "ckpt" / f"rank_{rank}"), CheckpointConfig(**settings))
 
     launch = ckptstore.mindspore.join("run")
     if asked["resume"]:
@@ -87,12 +182,21 @@ def main(asked: dict) -> None:  # type: ignore[type-arg]
         initial_epoch = start.initial_epoch
     else:
         initial_epoch = 0
-    registrar = launch.registrar(ckpt_cb) if asked["order"] != "registrar first, finds them" else launch.registrar()
-    callbacks = [Fault(asked["fault"]), ckpt_cb, registrar]
+    saving = [ckpt_cb]
+    if asked["exits"]:
+        where = out / "exits" / f"{rank}"  # MindSpore adds the device's id, which is 0 for every rank on the CPU
+        saving.append(OnRequestExit(file_name="net", directory=str(where), config_file=str(out / FLAG)))
+    given = [] if asked["order"] == "registrar first, finds them" else saving
+    registrar = launch.registrar(*given, **asked["registrar"])
+    callbacks = [Fault(fault, out), *saving, registrar]
     if asked["order"] != "registrar last":
-        callbacks = [registrar, ckpt_cb, Fault(asked["fault"])]
-    model.train(asked["epochs"], dataset, callbacks=callbacks, initial_epoch=initial_epoch, dataset_sink_mode=False)
-    ms.save_checkpoint(model.train_network, str(out / "final.ckpt"))
+        callbacks = [registrar, *reversed(saving), Fault(fault, out)]
+    if asked["positional"]:
+        model.train(asked["epochs"], dataset, callbacks, False, -1, initial_epoch)  # noqa: FBT003
+    else:
+        model.train(asked["epochs"], dataset, callbacks=callbacks, initial_epoch=initial_epoch, dataset_sink_mode=False)
+    if launch.global_step == asked["epochs"] * dataset.get_dataset_size():
+        ms.save_checkpoint(model.train_network, str(out / f"final{rank or ''}.ckpt"))
 
 
 if __name__ == "__main__":

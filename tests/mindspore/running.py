@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -13,6 +14,14 @@ from typing import Any
 from ckptstore.ops.connect import Catalog, connect
 
 JOB = Path(__file__).with_name("job.py")
+MSRUN = Path(sys.executable).with_name("msrun")
+
+
+def free_port() -> int:
+    """A port of this machine that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 @dataclass(frozen=True)
@@ -32,28 +41,33 @@ class Run:
         self.url = url or str(out / "catalog.db")
         out.mkdir(exist_ok=True)
 
-    def launch(self, **asked: Any) -> Outcome:
-        """Start the job once, to its end."""
-        environment = os.environ | {"CKPTSTORE_URL": self.url, "GLOG_v": "3"}
+    def launch(self, *, ranks: int = 1, **asked: Any) -> Outcome:
+        """Start the job once, to its end; with several ranks under msrun, whose rank 0 is heard."""
+        graceful = {"MS_ENABLE_GRACEFUL_EXIT": "1"} if asked.get("exits") else {}
+        environment = os.environ | {"CKPTSTORE_URL": self.url, "GLOG_v": "3"} | graceful
+        job = [str(JOB), json.dumps({"out": str(self.out), **asked})]
+        log = self.out / "log"
+        if ranks == 1:
+            command = [sys.executable, *job]
+        else:
+            workers = [f"--worker_num={ranks}", f"--local_worker_num={ranks}", f"--master_port={free_port()}"]
+            command = [str(MSRUN), *workers, "--join=True", f"--log_dir={log}", *job]
+            environment |= {"PATH": f"{MSRUN.parent}{os.pathsep}{os.environ['PATH']}", "MS_NODE_TIMEOUT": "10"}
         done = subprocess.run(
-            [sys.executable, str(JOB), json.dumps({"out": str(self.out), **asked})],
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
+            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
         )
-        starts = [line.removeprefix("START ") for line in done.stdout.splitlines() if line.startswith("START ")]
-        return Outcome(done.returncode, json.loads(starts[0]) if starts else {}, done.stdout)
+        output = done.stdout if ranks == 1 else (log / "worker_0.log").read_text(errors="replace")
+        starts = [line.removeprefix("START ") for line in output.splitlines() if line.startswith("START ")]
+        return Outcome(done.returncode, json.loads(starts[0]) if starts else {}, output)
 
     @property
     def catalog(self) -> Catalog:
         """The run's catalog."""
         return connect(self.url)
 
-    def final(self) -> bytes:
-        """The final weights and optimizer state, as bytes of a checkpoint file."""
-        return (self.out / "final.ckpt").read_bytes()
+    def final(self, rank: int = 0) -> bytes:
+        """The final weights and optimizer state of a rank, as bytes of a checkpoint file."""
+        return (self.out / f"final{rank or ''}.ckpt").read_bytes()
 
     def files(self) -> list[tuple[str, int, str, str]]:
         """Kind, step, state and name of every file in the catalog, newest first."""

@@ -111,7 +111,7 @@ def test_an_untrained_breakpoint_of_a_launch_that_did_not_resume(tmp_path: Path,
 def test_a_harmed_file_falls_back_to_the_older_state(tmp_path: Path, undisturbed: bytes, harm: str) -> None:
     run = Run(tmp_path)
     run.launch(fault="kill 17")
-    newest = tmp_path / "ckpt" / "net-2_5.ckpt"
+    newest = tmp_path / "ckpt" / "rank_0" / "net-2_5.ckpt"
     content = newest.read_bytes()
     newest.unlink()
     if harm == "truncate":
@@ -126,7 +126,7 @@ def test_a_file_with_flipped_bits_stops_the_start_and_the_next_start_passes_it_o
 ) -> None:
     run = Run(tmp_path)
     run.launch(fault="kill 17")
-    newest = tmp_path / "ckpt" / "net-2_5.ckpt"
+    newest = tmp_path / "ckpt" / "rank_0" / "net-2_5.ckpt"
     times = newest.stat()
     content = bytearray(newest.read_bytes())
     content[100] ^= 4

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import filecmp
 import importlib.util
+import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-from ckptstore.core.model import Kind
+from ckptstore.core.model import Content, FileState, Kind
 from ckptstore.ops.connect import connect
+
+from .running import MSRUN, Run, free_port
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "digits"
 pytestmark = pytest.mark.msrun
@@ -51,3 +55,67 @@ def test_the_breakpoint_of_one_rank_serves_both(demo: ModuleType, tmp_path: Path
     assert demo.train(rough) == 0
     for rank in range(2):
         assert filecmp.cmp(calm / f"final_{rank}.ckpt", rough / f"final_{rank}.ckpt", shallow=False)
+
+
+def test_shares_then_a_graceful_exit_of_both_ranks(tmp_path: Path) -> None:
+    """Rank 1 is killed while the state is saved in shares (remove_redundancy); the next launch exits on request."""
+    asked = {"ranks": 2, "exits": True, "config": {"remove_redundancy": True, "exception_save": False}}
+    calm, rough = Run(tmp_path / "calm"), Run(tmp_path / "rough")
+    assert calm.launch(**asked).code == 0
+    assert rough.launch(fault="kill 12", rank=1, **asked).code != 0
+    plan = rough.catalog.resolve("run").plan
+    assert plan is not None
+    assert [(plan.global_step, item.source.rank, item.source.content) for item in plan.ranks] == [
+        (10, 0, Content.SHARE),
+        (10, 1, Content.SHARE),
+    ]
+    left = rough.launch(fault="exit-flag 7", rank=0, **asked)
+    assert (left.code, left.start["global_step"]) == (0, 10), left.output
+    exits = rough.catalog.files("run", kind="graceful_exit")
+    kept = [(file.global_step, file.rank) for file in exits if file.state is FileState.COMPLETE]
+    step = kept[0][0]  # rank 1 may read the flag one step after rank 0: they leave together then
+    assert step in (18, 19)
+    assert kept == [(step, 0), (step, 1)]
+    again = rough.launch(**asked)
+    assert again.code == 0, again.output
+    assert again.start["global_step"] == step
+    for rank in range(2):
+        assert rough.final(rank) == calm.final(rank)
+
+
+@pytest.fixture
+def ttp(tmp_path: Path) -> Callable[..., int]:
+    """Starts the TTP example on 4 ranks: its directory, and what the stand-in for the controller is told."""
+
+    def start(name: str, fault: str = "") -> int:
+        out = tmp_path / name
+        (out / "log").mkdir(parents=True, exist_ok=True)
+        subprocess.run([sys.executable, str(EXAMPLE / "data.py"), str(out / "data")], check=True, capture_output=True)
+        environment = {"MS_ENABLE_TFT": "{TTP:1}", "TTP_FAULT": fault, "CKPTSTORE_URL": str(out / "catalog.db")}
+        path = f"{MSRUN.parent}{os.pathsep}{os.environ['PATH']}"
+        workers = ["--worker_num=4", "--local_worker_num=4", f"--master_port={free_port()}", "--join=True"]
+        script = str(EXAMPLE.with_name("ttp") / "train.py")
+        return subprocess.run(
+            [str(MSRUN), *workers, f"--log_dir={out / 'log'}", script, str(out)],
+            env=os.environ | environment | {"PATH": path, "MS_NODE_TIMEOUT": "10"},
+            capture_output=True,
+            check=False,
+        ).returncode
+
+    return start
+
+
+def test_ttp_on_four_ranks_of_which_one_is_dead(ttp: Callable[..., int], tmp_path: Path) -> None:
+    assert ttp("calm") == 0
+    assert ttp("rough", fault="step=37 dead=1 savers=0,2,3") != 0
+    plan = connect(str(tmp_path / "rough" / "catalog.db")).resolve("ttp").plan
+    assert plan is not None
+    assert [(plan.global_step, item.rank, item.source.rank, item.source.kind) for item in plan.ranks] == [
+        (37, 0, 0, Kind.TTP),
+        (37, 1, 0, Kind.TTP),
+        (37, 2, 2, Kind.TTP),
+        (37, 3, 3, Kind.TTP),
+    ]
+    assert ttp("rough") == 0
+    for rank in range(4):
+        assert filecmp.cmp(tmp_path / f"calm/final_{rank}.ckpt", tmp_path / f"rough/final_{rank}.ckpt", shallow=False)

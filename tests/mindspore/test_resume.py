@@ -14,6 +14,7 @@ from mindspore.train import Callback, CheckpointConfig, Model, ModelCheckpoint
 
 import ckptstore.mindspore
 from ckptstore.errors import UsageError
+from ckptstore.mindspore.training import Training
 from ckptstore.ops.connect import Catalog, connect
 
 
@@ -156,7 +157,7 @@ def test_a_broken_hook_is_logged_once_and_training_goes_on(
     model, dataset = create_model(), create_dataset()
     launch = ckptstore.mindspore.join("run")
     launch.resume(model, dataset)
-    monkeypatch.setattr(ckptstore.mindspore.Registrar, "_optimizer_step", broken)
+    monkeypatch.setattr(Training, "optimizer_step", broken)
     ckpt_cb = ModelCheckpoint("net", str(tmp_path / "ckpt"), CheckpointConfig(save_checkpoint_steps=1))
     with caplog.at_level(logging.ERROR, "ckptstore"):
         model.train(1, dataset, callbacks=[ckpt_cb, launch.registrar(ckpt_cb)])
@@ -235,9 +236,16 @@ def test_an_update_that_only_the_optimizer_knows_of_is_counted(catalog: Catalog,
     assert (file.global_step, file.optimizer_step) == (3, 3)
 
 
-def test_what_is_no_model_checkpoint_is_refused_at_once(catalog: Catalog) -> None:
-    with pytest.raises(UsageError, match="watches ModelCheckpoints, not RaiseAt"):
-        ckptstore.mindspore.join("run").registrar(RaiseAt(1))
+def test_a_callback_that_is_not_known_is_named_and_stops_nothing(
+    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model, dataset = create_model(), create_dataset()
+    launch = ckptstore.mindspore.join("run")
+    launch.resume(model, dataset)
+    ckpt_cb = ModelCheckpoint("net", str(tmp_path / "ckpt"), CheckpointConfig(save_checkpoint_steps=3))
+    model.train(1, dataset, callbacks=[ckpt_cb, launch.registrar(ckpt_cb, RaiseAt(100))])
+    assert caplog.text.count("does not know what RaiseAt saves: it is not watched") == 1
+    assert [save.tally.global_step for save in catalog.saves("run")] == [6, 3]
 
 
 def test_the_optimizer_is_asked_at_saves_only(
@@ -245,7 +253,7 @@ def test_the_optimizer_is_asked_at_saves_only(
 ) -> None:
     """Reading a parameter waits for the device: once a step would slow training."""
     asked: list[int] = []
-    ask = ckptstore.mindspore.Registrar._optimizer_step
-    monkeypatch.setattr(ckptstore.mindspore.Registrar, "_optimizer_step", lambda self: (asked.append(1), ask(self))[1])
+    ask = Training.optimizer_step
+    monkeypatch.setattr(Training, "optimizer_step", lambda self: (asked.append(1), ask(self))[1])
     train(create_model(), tmp_path / "ckpt", steps=3)
     assert len(asked) == 2 + 2  # at the beginning and the end, and at the saves of steps 3 and 6

@@ -1,0 +1,101 @@
+"""ckptstore's own save at an exception: in a callback's `__exit__`, before MindSpore's and with the exact step."""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import mindspore
+
+from ckptstore.core.model import Content, Kind, epoch_and_step
+from ckptstore.core.naming import is_numbered, parse_name
+from ckptstore.mindspore.watches import PeriodicWatch, breakpoints_in
+from ckptstore.storage.files import facts, names_in
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ckptstore.mindspore.training import Training, Watch
+
+log = logging.getLogger("ckptstore")
+
+
+class DyingGasp:
+    """Saves the train network when an exception of whatever kind ends training, as its ModelCheckpoint would.
+
+    It does so where MindSpore's `exception_save` does not: with `callbacks=` given by position, and in the format of
+    the callback. Within `interval` seconds of the last one in the directory it does not: a job that fails again and
+    again must not fill the disk.
+    """
+
+    def __init__(self, interval: float) -> None:
+        self._interval = interval
+        self._callback: Any = None
+        self._first_step = 0
+
+    def begin(self, training: Training, watches: Iterable[Watch]) -> None:
+        """Choose the ModelCheckpoint whose directory, prefix and format the file will have."""
+        callbacks = (watch.callback for watch in watches if isinstance(watch, PeriodicWatch))
+        usable = (each for each in callbacks if isinstance(getattr(each, "_directory", None), str))
+        self._callback = next(usable, None)
+        self._first_step = training.launch.global_step
+        if self._callback is None:
+            log.warning("save_on_exception needs a ModelCheckpoint with a directory: nothing is saved at an exception")
+
+    def save(self, training: Training) -> None:
+        """Save, unless nothing was done since the start, or the last one was a moment ago.
+
+        The record is in the catalog before the file is begun, so that it is found whatever happens next.
+        """
+        step = training.launch.global_step
+        if self._callback is None or step == self._first_step:
+            return
+        directory = str(Path(self._callback._directory).absolute())
+        age = self._age_of_newest(directory)
+        if age is not None and age < self._interval:
+            log.warning("nothing is saved at this exception: the last such save was %.0f s ago", age)
+            return
+        config = self._callback._config
+        path = str(Path(directory) / self._free_name(directory, step, training.steps_per_epoch, config.format))
+        begun = training.describe(path, kind=Kind.DYING_GASP, content=Content.FULL)
+        training.recorder.call(lambda: training.launch.record([begun]))
+        mindspore.save_checkpoint(
+            training.params.train_network,
+            path,
+            integrated_save=config.integrated_save,
+            append_dict={**self._callback._append_dict, "epoch_num": begun.epoch or 0, "step_num": step},
+            enc_key=config.enc_key,
+            enc_mode=config.enc_mode,
+            crc_check=config.crc_check,
+            format=config.format,
+        )
+        whole = training.describe(path, kind=Kind.DYING_GASP, content=Content.FULL, written=facts(path))
+        training.recorder.submit(whole, asynchronous=False)
+
+    def _age_of_newest(self, directory: str) -> float | None:
+        """Seconds since the last save at an exception under this prefix."""
+        times = []
+        for name in breakpoints_in(directory):
+            parsed = parse_name(name)
+            found = facts(str(Path(directory) / name))
+            if (
+                parsed is not None
+                and found is not None
+                and is_numbered(parsed.prefix, self._callback._exception_prefix)
+            ):
+                times.append(found.mtime_ns)
+        return time.time() - max(times) / 1e9 if times else None
+
+    def _free_name(self, directory: str, step: int, steps_per_epoch: int | None, file_format: str) -> str:
+        """A breakpoint's name as MindSpore gives it, with the step that was done, and that no file has yet."""
+        taken = names_in(directory)
+        epoch, step_in_epoch = epoch_and_step(step, steps_per_epoch)
+        prefix, repeat = self._callback._exception_prefix, 0
+        while True:
+            numbered = f"{prefix}_{repeat}" if repeat else prefix
+            name = f"{numbered}-{epoch}_{step_in_epoch}_breakpoint.{file_format}"
+            if name not in taken:
+                return name
+            repeat += 1

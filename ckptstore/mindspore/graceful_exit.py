@@ -1,0 +1,198 @@
+"""OnRequestExit: its file kept apart with its true step, its traps defused (domain §5)."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import tempfile
+from contextlib import contextmanager, nullcontext
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mindspore.train.callback import OnRequestExit
+
+from ckptstore.core.model import Content, Kind
+from ckptstore.mindspore.training import Saved
+from ckptstore.ops.exits import kept_path
+from ckptstore.storage.files import FileFacts, facts, names_in
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from ckptstore.mindspore.training import Training
+
+log = logging.getLogger("ckptstore")
+
+_REQUESTED = 1
+_EXIT_PARAMETER = "graceful_exit"
+
+
+class ExitWatch:
+    """An OnRequestExit: whether it saved, and its file's way to a name of its own."""
+
+    def __init__(self, callback: Any) -> None:
+        self.callback = callback
+        self._flag: _StaleFlag | None = None
+        self._was_seen = False
+        self._before: FileFacts | None = None
+        disarm()
+
+    @property
+    def path(self) -> str:
+        """The file that it writes at every exit."""
+        return str(Path(f"{self.callback.train_name}.ckpt").absolute())
+
+    def begin(self, training: Training) -> None:
+        """Announce where it saves, and see to all that would make it exit at once, never, or into another's file."""
+        callback = self.callback
+        self._was_seen = False
+        self._warn_if_deaf(training)
+        if callback.remote_config_file is not None and training.reset_exit_flag:
+            self._flag = _StaleFlag.noticed(callback, rewrite=training.launch.rank == 0)
+        if not callback.save_ckpt:
+            return
+        self._before = facts(self.path)
+        directory = str(Path(self.path).parent)
+        file_name = Path(callback.train_name).name.removesuffix("_train")
+        if self._before is not None and training.is_resumed:
+            log.warning(
+                "%s was there before: it is not loaded, and the next graceful exit overwrites it; "
+                "move it if it is of use",
+                self.path,
+            )
+        training.announce(
+            directory,
+            kind=Kind.GRACEFUL_EXIT,
+            prefix=file_name,
+            breakpoint_prefix=file_name,
+            names_before=names_in,
+        )
+
+    def _warn_if_deaf(self, training: Training) -> None:
+        if not self.callback.use_graceful:
+            log.warning(
+                "OnRequestExit is in the callbacks, but MS_ENABLE_GRACEFUL_EXIT=1 was not set when it was made: "
+                "SIGTERM will be swallowed, and training will go on until it is killed"
+            )
+        elif all(item.name != _EXIT_PARAMETER for item in training.params.train_network.get_parameters()):
+            log.warning(
+                "the train network has no parameter %s: OnRequestExit cannot stop training; "
+                "use ExitByRequest in your TrainOneStepCell",
+                _EXIT_PARAMETER,
+            )
+
+    def step_begin(self) -> None:
+        """Listen to the flag again once somebody has written it."""
+        if self._flag is not None and self._flag.was_written():
+            self.callback.remote_config_file = self._flag.path
+            self._flag = None
+
+    def poll(self) -> Saved | None:
+        """Its save, once a step has ended in it; a signal makes it save a second time when training ends."""
+        if self._was_seen or not (self.callback.stop_train and self.callback.save_ckpt):
+            return None
+        self._was_seen = True
+        return Saved(self.path, Kind.GRACEFUL_EXIT, Content.FULL, written_again=True)
+
+    def end(self, training: Training) -> None:
+        """Record what it saved last, under the name that is to stay."""
+        if self._flag is not None:
+            self.callback.remote_config_file = self._flag.path
+        if not self.callback.save_ckpt or not (self.callback.stop_train or self.callback.exit):
+            return
+        written = facts(self.path)
+        if written is None or written == self._before:
+            return
+        file = training.describe(self.path, kind=Kind.GRACEFUL_EXIT, content=Content.FULL, written=written)
+        if training.is_resumed:
+            training.recorder.keep_exit(file, kept_path(self.path, file.global_step))
+        else:  # a script that restores by OnRequestExit itself needs the file under its own name
+            training.recorder.submit(file, asynchronous=False)
+
+
+class _StaleFlag:
+    """A request to exit that was there before training began: the one that ended the launch before.
+
+    Every rank ignores it until the file is written again; one rank writes it, so that no rank has to wait for that.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._identity = _identity(path)
+
+    @classmethod
+    def noticed(cls, callback: Any, *, rewrite: bool) -> _StaleFlag | None:
+        """The flag, if it is up; from then on the callback does not look at it."""
+        path = callback.remote_config_file
+        if not callback._check_config_info():
+            return None
+        stale = cls(path)
+        callback.remote_config_file = None
+        if rewrite:
+            asks = f"{path} still asks for an exit ({callback.key}: {_REQUESTED})"
+            try:
+                _put_back(Path(path), callback.key)
+            except OSError as error:
+                log.warning("%s and cannot be written (%s): ignored until somebody does", asks, error.strerror)
+            else:
+                log.warning("%s: put back to 0", asks)
+        return stale
+
+    def was_written(self) -> bool:
+        """Whether it is another file than the one that was noticed, or has other contents."""
+        return _identity(self.path) != self._identity
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    try:
+        status = os.stat(path)  # noqa: PTH116 — once a step while a flag is ignored
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns
+
+
+def _put_back(path: Path, key: str) -> None:
+    """Set the flag to 0 in one step: whoever reads meanwhile sees the old file or the new one."""
+    target = path.resolve()
+    content = json.loads(target.read_text(encoding="utf-8"))
+    handle, draft = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        json.dump({**content, key: 0}, file)
+    Path(draft).chmod(target.stat().st_mode & 0o777)
+    Path(draft).replace(target)
+
+
+def disarm() -> None:
+    """From now on OnRequestExit loads nothing where a registrar that resumed is among the callbacks.
+
+    It would load an older exit's file over the restored weights, in training and in the evaluations inside `fit`,
+    and its hook may run before any of ours: only its own class is early enough, wherever it stands in the list
+    (MindSpore: `train/callback/_on_request_exit.py`).
+    """
+    for name in ("on_train_begin", "on_eval_begin"):
+        hook = getattr(OnRequestExit, name)
+        if not hasattr(hook, "__wrapped__"):
+            setattr(OnRequestExit, name, _loading_nothing(hook))
+
+
+def _loading_nothing(hook: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
+    @wraps(hook)
+    def wrapper(self: Any, run_context: Any) -> None:
+        callbacks = run_context.original_args().get("list_callback") or []
+        restored = any(getattr(callback, "restores", False) for callback in callbacks)
+        with _without_files(self) if restored else nullcontext():
+            hook(self, run_context)
+
+    return wrapper
+
+
+@contextmanager
+def _without_files(callback: Any) -> Iterator[None]:
+    save_ckpt = callback.save_ckpt
+    callback.save_ckpt = False
+    try:
+        yield
+    finally:
+        callback.save_ckpt = save_ckpt

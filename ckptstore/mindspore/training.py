@@ -1,0 +1,225 @@
+"""What a registrar knows of the training that is under way, and how it describes a save."""
+
+from __future__ import annotations
+
+import logging
+import math
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from ckptstore.core.model import Content, Kind, epoch_and_step
+from ckptstore.mindspore.communication import strategy_file
+from ckptstore.mindspore.recorder import Recorder
+from ckptstore.mindspore.resume import COUNTER, state_names
+from ckptstore.ops.register import describe
+from ckptstore.storage import claims
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from ckptstore.core.model import Checkpoint
+    from ckptstore.mindspore.launch import TrainingLaunch
+    from ckptstore.storage.files import FileFacts
+
+    Metrics = Callable[[Any], Mapping[str, float]]
+
+log = logging.getLogger("ckptstore")
+
+_LOSS = "loss"
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A file that a callback saved.
+
+    `asynchronous`: a thread or process still saves it. `written_again`: the callback may save the same state over it
+    when training ends; it is recorded as in progress until then.
+    """
+
+    path: str
+    kind: Kind
+    content: Content
+    asynchronous: bool = False
+    written_again: bool = False
+
+
+class Watch(Protocol):
+    """One callback that saves, as the registrar sees it."""
+
+    callback: Any
+
+    def begin(self, training: Training) -> None:
+        """Training begins: say where the callback saves, and warn of what cannot work."""
+
+    def step_begin(self) -> None:
+        """A step begins."""
+
+    def poll(self) -> Saved | None:
+        """What the callback saved since the last look."""
+
+    def end(self, training: Training) -> None:
+        """Training has ended, whether well or not; callbacks earlier in the list have still to hear of it."""
+
+
+class Training:
+    """The training of a launch: its step, optimizer and loss, and the recorder of what it saves.
+
+    `params` are MindSpore's callback parameters; `steps_per_epoch` and `state_names` those of the dataset and the
+    train network. `metrics` is asked at every save for what the user wants to keep with it.
+    """
+
+    def __init__(self, launch: TrainingLaunch, *, metrics: Metrics | None, reset_exit_flag: bool) -> None:
+        self.launch = launch
+        self.reset_exit_flag = reset_exit_flag
+        self.recorder = Recorder(launch)
+        self.params: Any = None
+        self.steps_per_epoch: int | None = None
+        self.state_names: set[str] = set()
+        self._metrics = metrics
+        self._optimizer_counter: Any = None
+        self._claimed: set[tuple[str, Kind, str]] = set()
+        self._complained: set[str] = set()
+
+    @property
+    def is_resumed(self) -> bool:
+        """Whether `resume` decided where this launch starts."""
+        return self.launch.start is not None
+
+    def begin(self, params: Any) -> None:
+        """Take up the training that MindSpore begins with these callback parameters."""
+        self.params = params
+        self.state_names = state_names(params.train_network)
+        counters = (item for item in params.train_network.get_parameters() if item.name == COUNTER)
+        self._optimizer_counter = next(counters, None)
+        self.steps_per_epoch = int(params.train_dataset.get_dataset_size())
+
+    def announce(
+        self,
+        directory: str,
+        *,
+        kind: Kind,
+        prefix: str,
+        breakpoint_prefix: str,
+        names_before: Callable[[str], Iterable[str]],
+    ) -> None:
+        """Record, once, where this rank saves; and say so if another rank would write the same files.
+
+        `names_before` gives the names in the directory that are not of this launch.
+        """
+        directory = str(Path(directory).absolute())
+        if (directory, kind, prefix) in self._claimed:
+            return
+        self._claimed.add((directory, kind, prefix))
+        before = sorted(names_before(directory))
+        self.recorder.call(
+            lambda: self.launch.add_source(
+                directory, kind=kind, prefix=prefix, breakpoint_prefix=breakpoint_prefix, names_before=before
+            )
+        )
+        if kind is Kind.TTP:  # every rank has a directory of its own in it
+            return
+        try:
+            other = claims.claim(directory, f"{kind}-{prefix}", launch=self.launch.id, rank=self.launch.rank)
+        except OSError as error:
+            self.complain(f"cannot see who else saves in {directory}: {error.strerror or error}")
+            return
+        if other is not None:
+            log.error(
+                "ranks %d and %d (on %s) would both write %s/%s*: give each rank a directory of its own",
+                self.launch.rank,
+                other.rank,
+                other.host,
+                directory,
+                prefix,
+            )
+
+    def release(self) -> None:
+        """Training has ended: others may write where this rank did."""
+        for directory, kind, prefix in self._claimed:
+            with suppress(OSError):  # the directory is gone, and the claim with it; or the next launch removes it
+                claims.release(directory, f"{kind}-{prefix}", launch=self.launch.id, rank=self.launch.rank)
+
+    def describe(
+        self,
+        path: str,
+        *,
+        kind: Kind,
+        content: Content,
+        global_step: int | None = None,
+        written: FileFacts | None = None,
+    ) -> Checkpoint:
+        """The record of a file that holds the state after `global_step` steps (None: those done so far).
+
+        `written` tells what is there, where it is known to be whole: nothing else at the path is that file.
+        """
+        step = self.launch.global_step if global_step is None else global_step
+        epoch, step_in_epoch = epoch_and_step(step, self.steps_per_epoch)
+        return describe(
+            self.launch.facts,
+            rank=self.launch.rank,
+            path=path,
+            epoch=epoch,
+            step_in_epoch=step_in_epoch,
+            kind=kind,
+            global_step=step,
+            optimizer_step=self.optimizer_step(),
+            strategy_file=strategy_file(),
+            content=content,
+            metrics=self._measures(),
+            quarantine=self.quarantine(),
+            mtime_ns=written.mtime_ns if written is not None else None,
+        )
+
+    def optimizer_step(self) -> int | None:
+        """Updates applied; None if the optimizer has no counter, or a fault of the device made it unreadable."""
+        counter = self._optimizer_counter
+        try:
+            return None if counter is None else int(counter.asnumpy().reshape(-1)[0])
+        except RuntimeError as error:
+            self.complain(f"the optimizer's counter cannot be read any more: {str(error).splitlines()[0]}")
+            return None
+
+    def has_counter(self) -> bool:
+        """Whether the files of this network tell how many updates are in them."""
+        return self._optimizer_counter is not None
+
+    def loss(self) -> float | None:
+        """The loss of the last step on this rank, as LossMonitor reads it; None if the network returns none.
+
+        MindSpore: `train/callback/_loss_monitor.py`.
+        """
+        outputs = self.params.get("net_outputs")
+        first: Any = next(iter(outputs), None) if isinstance(outputs, (tuple, list)) else outputs
+        try:
+            array = np.asarray(first.asnumpy() if hasattr(first, "asnumpy") else first, dtype=np.float64)
+        except (RuntimeError, TypeError, ValueError):
+            return None
+        return float(array.mean()) if array.size else None
+
+    def quarantine(self) -> str:
+        """What is wrong with the state as it is now; empty if nothing is."""
+        loss = self.loss()
+        return "" if loss is None or math.isfinite(loss) else f"the loss of its last step was {loss}"
+
+    def _measures(self) -> dict[str, float]:
+        loss = self.loss()
+        measured: dict[str, float] = {} if loss is None else {_LOSS: loss}
+        if self._metrics is not None:
+            try:
+                measured |= {name: float(value) for name, value in self._metrics(self.params).items()}
+            except Exception as error:  # noqa: BLE001 — the user's function: whatever it raises, the save counts
+                self.complain(f"metrics= failed, saves are registered without: {type(error).__name__}: {error}")
+        unusable = sorted(name for name, value in measured.items() if not math.isfinite(value))
+        if set(unusable) - {_LOSS}:
+            self.complain(f"metrics that are not finite are not stored: {', '.join(unusable)}")
+        return {name: value for name, value in measured.items() if math.isfinite(value)}
+
+    def complain(self, message: str) -> None:
+        """Say something once in the life of this registrar."""
+        if message not in self._complained:
+            self._complained.add(message)
+            log.warning("%s", message)

@@ -1,0 +1,148 @@
+"""MindIO TTP: what its handlers save is recorded before the process is gone (domain §7).
+
+The controller calls a save handler on some ranks after a fault, then has one of them rename the directory, then
+ends every process by `os._exit`: no callback runs, and nothing is flushed. So the handlers themselves are wrapped.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mindspore.train import ModelCheckpoint
+
+from ckptstore.core.model import Content, Kind
+from ckptstore.core.naming import is_ttp_file, parse_name, parse_ttp_directory
+from ckptstore.storage.files import FileFacts, facts, names_in
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from ckptstore.mindspore.training import Saved, Training
+
+log = logging.getLogger("ckptstore")
+
+_CLASSES = ("TrainFaultTolerance", "TFTRegister")
+
+
+def is_ttp_callback(callback: Any) -> bool:
+    """Whether it is MindSpore's callback for MindIO: TrainFaultTolerance; earlier releases name it TFTRegister."""
+    return _home(callback) is not None
+
+
+def _home(callback: Any) -> Any:
+    """The MindSpore module that the callback's class, or the one it is derived from, comes from."""
+    names = (each.__module__ for each in type(callback).__mro__ if each.__name__ in _CLASSES)
+    return next((sys.modules[name] for name in names), None)
+
+
+class TtpWatch:
+    """The callback whose handlers MindIO calls after a fault."""
+
+    def __init__(self, callback: Any) -> None:
+        self.callback = callback
+        self._module = _home(callback)
+
+    def begin(self, training: Training) -> None:
+        """Announce where it saves, and have the controller call our handlers around MindSpore's."""
+        callback = self.callback
+        if not hasattr(callback, "has_init_replica"):  # MS_ENABLE_TFT asks for other features only: nothing is saved
+            return
+        root = getattr(callback, "ckpt_save_path", None)
+        if root is not None:
+            training.announce(root, kind=Kind.TTP, prefix="", breakpoint_prefix="", names_before=names_in)
+        handlers = _Handlers(training, self._module)
+        callback.tft.tft_register_save_ckpt_handler(handlers.save, callback)
+        callback.tft.tft_register_rename_handler(handlers.rename, callback)
+        callback.tft.tft_register_exit_handler(handlers.exit, callback)
+
+    def step_begin(self) -> None:
+        """Nothing to see."""
+
+    def poll(self) -> Saved | None:
+        """Nothing to see: the handlers record what they save."""
+        return None
+
+    def end(self, training: Training) -> None:
+        """Nothing is left to do."""
+
+
+class _Handlers:
+    """MindSpore's save, rename and exit handlers, each with its record; their own errors pass through unchanged."""
+
+    def __init__(self, training: Training, module: Any) -> None:
+        self._training = training
+        self._module = module
+
+    def save(self, step: int, save_info: Any, args: Any, cb_ctx: Any) -> None:
+        """Save this rank's state, and record the file, which is whole then, before the controller hears of it."""
+        before = dict(self._files(cb_ctx))
+        self._module._save_checkpoint_on_failure(step, save_info, args, cb_ctx)
+        self._survive(lambda: self._record_new(before, cb_ctx))
+
+    def rename(self, step: int, cb_ctx: Any) -> None:
+        """Rename the directory, and record the new paths of all ranks' files in it."""
+        before = self._unfinished(cb_ctx)
+        self._module._rename_save_result(step, cb_ctx)
+        self._survive(lambda: self._record_moved(before, cb_ctx))
+
+    def exit(self, ctx: Any) -> None:
+        """Finish what is being recorded, then let the process end."""
+        self._survive(lambda: None)
+        self._module._tft_exit_cb(ctx)
+
+    def _survive(self, record: Callable[[], None]) -> None:
+        """Nothing of ours may keep the state of the other ranks from being saved."""
+        try:
+            record()
+            if not self._training.recorder.flush():
+                log.error("the catalog did not take every record in time; the next start looks for them on disk")
+        except Exception:
+            log.exception("a TTP checkpoint could not be registered; the next start looks for it on disk")
+
+    def _record_new(self, before: dict[str, FileFacts], cb_ctx: Any) -> None:
+        written = [(path, found) for path, found in self._files(cb_ctx) if before.get(path) != found]
+        if not written:
+            log.error("ckpt_save_fn wrote nothing where ckptstore looks: its file is not registered")
+        for path, found in written:
+            file = self._training.describe(
+                path, kind=Kind.TTP, content=Content.FULL, global_step=int(cb_ctx.cur_step_num), written=found
+            )
+            self._training.recorder.submit(file, asynchronous=False)
+
+    def _record_moved(self, before: set[str], cb_ctx: Any) -> None:
+        root = cb_ctx.ckpt_save_path
+        for name in before - self._unfinished(cb_ctx):
+            old = str(Path(root).absolute() / name)
+            new = old.removesuffix("_tmp")
+            self._training.recorder.call(partial(self._training.launch.moved, old, new))
+
+    def _unfinished(self, cb_ctx: Any) -> set[str]:
+        """The TTP directories that were not renamed yet."""
+        root = getattr(cb_ctx, "ckpt_save_path", None)
+        if root is None:
+            return set()
+        parsed = ((name, parse_ttp_directory(name)) for name in names_in(str(root)))
+        return {name for name, directory in parsed if directory is not None and directory.unfinished}
+
+    def _files(self, cb_ctx: Any) -> Iterator[tuple[str, FileFacts]]:
+        """Files where the handler may put one: this rank's part of its tree; with `ckpt_save_fn` the usual one."""
+        if getattr(cb_ctx, "save_cb", None):
+            callbacks = self._training.params.list_callback
+            directories: dict[str, Callable[[str], object]] = {
+                str(Path(callback._directory).absolute()): parse_name
+                for callback in callbacks
+                if isinstance(callback, ModelCheckpoint) and isinstance(getattr(callback, "_directory", None), str)
+            }
+        else:
+            root = Path(cb_ctx.ckpt_save_path).absolute()
+            own = f"rank_{self._training.launch.rank}"
+            directories = {str(root / name / own): is_ttp_file for name in self._unfinished(cb_ctx)}
+        for directory, is_meant in directories.items():
+            for name in names_in(directory):
+                path = str(Path(directory) / name)
+                if is_meant(name) and (found := facts(path)) is not None:
+                    yield path, found

@@ -1,0 +1,151 @@
+"""The callbacks that save checkpoints, each watched for what it saved."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from mindspore.train import ModelCheckpoint
+from mindspore.train.callback import OnRequestExit
+
+from ckptstore.core.model import Content, Kind
+from ckptstore.core.naming import parse_name
+from ckptstore.mindspore.graceful_exit import ExitWatch
+from ckptstore.mindspore.resume import state_names
+from ckptstore.mindspore.training import Saved
+from ckptstore.mindspore.ttp import TtpWatch, is_ttp_callback
+from ckptstore.storage.files import names_in
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from ckptstore.mindspore.training import Training, Watch
+
+log = logging.getLogger("ckptstore")
+
+
+class PeriodicWatch:
+    """A ModelCheckpoint: what it saved last, and whether its files hold the whole state."""
+
+    def __init__(self, callback: Any) -> None:
+        self.callback = callback
+        self.seen = self._latest()
+        self.content = Content.FULL
+        self._training: Training | None = None
+
+    def begin(self, training: Training) -> None:
+        """Decide what its files hold by comparison with the train network, and announce where they go."""
+        self._training = training
+        config = self.callback._config
+        saved = config.saved_network
+        if config.remove_redundancy:
+            self.content = Content.SHARE
+        elif saved is not None and training.state_names - state_names(saved):
+            self.content = Content.WEIGHTS
+            log.warning("saved_network leaves out the optimizer: a run cannot be restored from such files")
+        self._announce()
+
+    def continue_count(self, global_step: int) -> None:
+        """MindSpore's count goes on from `global_step`: save at multiples, and count nothing twice.
+
+        Else the callback would save at the first resumed step, and every N from there; and a base that the script
+        put into `append_info`, as seed 003 does, would be added to a count that includes it.
+        """
+        every = self.callback._config.save_checkpoint_steps
+        if every and hasattr(self.callback, "_last_triggered_step"):
+            self.callback._last_triggered_step = global_step // every * every
+            self.seen = self._latest()
+        if global_step:
+            self.callback._append_step_num = 0
+
+    def count_epochs_once(self) -> None:
+        """Training starts in a later epoch than the first: a base in `append_info` would be added to that."""
+        self.callback._append_epoch_num = 0
+
+    def steps_given(self) -> int:
+        """The steps done before this launch, as the script says in `append_info`."""
+        return int(self.callback._append_step_num or 0)
+
+    def step_begin(self) -> None:
+        """Nothing to see: it saves when a step, an epoch or training ends."""
+
+    def poll(self) -> Saved | None:
+        """Its last save, if it is a new one."""
+        latest = self._latest()
+        if latest == self.seen or not latest[0]:
+            return None
+        self.seen = latest
+        self._announce()
+        return Saved(latest[0], Kind.PERIODIC, self.content, asynchronous=bool(self.callback._config.async_save))
+
+    def end(self, training: Training) -> None:
+        """Nothing is left to do."""
+
+    def _latest(self) -> tuple[str, int]:
+        """Path and trigger of its last save: a callable prefix may give one name twice."""
+        return self.callback.latest_ckpt_file_name, getattr(self.callback, "_last_triggered_step", 0)
+
+    def _announce(self) -> None:
+        """Say where it saves; one with a callable directory does not know before it has saved."""
+        callback = self.callback
+        directory: Any = getattr(callback, "_directory", None)
+        prefix, base = callback._prefix, callback._exception_prefix
+        known = isinstance(directory, str) and isinstance(prefix, str) and isinstance(base, str)
+        if self._training is not None and known:
+            self._training.announce(
+                directory,
+                kind=Kind.PERIODIC,
+                prefix=prefix,
+                breakpoint_prefix=base,
+                names_before=breakpoints_in,
+            )
+
+
+class GaspWatch:
+    """The Elastic Agent's ExceptionCheckpoint, which saves at a signal or in its `__exit__`, after the registrar's.
+
+    What it wrote is found by the step at which training ended (mindx_elastic: `terminating_message`).
+    """
+
+    def __init__(self, callback: Any) -> None:
+        self.callback = callback
+
+    def begin(self, training: Training) -> None:
+        """Say where it saves."""
+        directory, prefix = self.callback._directory, self.callback._prefix
+        training.announce(
+            directory,
+            kind=Kind.DYING_GASP,
+            prefix=prefix,
+            breakpoint_prefix=prefix,
+            names_before=breakpoints_in,
+        )
+
+    def step_begin(self) -> None:
+        """Nothing to see."""
+
+    def poll(self) -> Saved | None:
+        """Nothing to see before training has ended."""
+        return None
+
+    def end(self, training: Training) -> None:
+        """Nothing is left to do: what it saves next is adopted when the interpreter ends."""
+
+
+def breakpoints_in(directory: str) -> list[str]:
+    """The names of the breakpoints in a directory."""
+    parsed = ((name, parse_name(name)) for name in names_in(directory))
+    return sorted(name for name, named in parsed if named is not None and named.is_breakpoint)
+
+
+def watches_for(callbacks: Sequence[Any]) -> Iterator[Watch]:
+    """A watch for each callback that saves, as MindSpore, MindIO and the Elastic Agent know them."""
+    for callback in callbacks:
+        if isinstance(callback, ModelCheckpoint):
+            yield PeriodicWatch(callback)
+        if isinstance(callback, OnRequestExit):
+            yield ExitWatch(callback)
+        if is_ttp_callback(callback):
+            yield TtpWatch(callback)
+        if any(each.__name__ == "ExceptionCheckpoint" for each in type(callback).__mro__):
+            yield GaspWatch(callback)

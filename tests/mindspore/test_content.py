@@ -1,0 +1,154 @@
+"""What a file holds and how: the whole state or less, which of several callbacks, which format, which key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import mint, nn, ops
+from mindspore.experimental import optim as experimental
+from mindspore.train import CheckpointConfig, Model, ModelCheckpoint
+
+import ckptstore.mindspore
+from ckptstore.core.model import Content, Rule
+from ckptstore.errors import UsageError
+from ckptstore.ops.connect import Catalog
+
+from .test_resume import catalog, create_dataset, create_model
+
+__all__ = ["catalog"]
+
+KEY = b"0123456789ABCDEF"
+
+
+class Step(nn.Cell):
+    """A train cell for optimizers that MindSpore's own does not take."""
+
+    def __init__(self, network: nn.Cell, optimizer: nn.Cell) -> None:
+        super().__init__(auto_prefix=False)
+        self.network = network
+        self.optimizer = optimizer
+        self.gradients = ms.value_and_grad(network, None, optimizer.parameters)
+
+    def construct(self, *inputs: Any) -> Any:
+        loss, gradients = self.gradients(*inputs)
+        return ops.depend(loss, self.optimizer(gradients))
+
+
+def model_with(optimizer: Any) -> tuple[Model, nn.Cell]:
+    ms.set_seed(1)
+    network = nn.Dense(3, 4)
+    loss = nn.WithLossCell(network, nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean"))
+    return Model(Step(loss, optimizer(network))), network
+
+
+def momentum(network: nn.Cell) -> nn.Cell:
+    return mint.optim.SGD(network.trainable_params(), lr=0.1, momentum=0.9)
+
+
+def adam(network: nn.Cell) -> nn.Cell:
+    return experimental.Adam(network.trainable_params(), lr=0.1)
+
+
+def train(model: Model, *callbacks: ModelCheckpoint, epochs: int = 1, **settings: Any) -> Any:
+    dataset = create_dataset()
+    launch = ckptstore.mindspore.join("run")
+    start = launch.resume(model, dataset, **settings)
+    registrar = launch.registrar(*callbacks)
+    model.train(epochs, dataset, callbacks=[*callbacks, registrar], initial_epoch=start.initial_epoch)
+    return start
+
+
+def saving(directory: Path, prefix: str = "net", **config: Any) -> ModelCheckpoint:
+    settings = {"save_checkpoint_steps": 2, "keep_checkpoint_max": 50, **config}
+    return ModelCheckpoint(prefix, str(directory), CheckpointConfig(**settings))
+
+
+def values(model: Model) -> dict[str, Any]:
+    return {item.name: item.asnumpy().copy() for item in model.train_network.get_parameters()}
+
+
+@pytest.mark.parametrize("optimizer", [momentum, adam])
+def test_the_state_of_other_optimizers_is_told_by_comparison_not_by_name(
+    catalog: Catalog, tmp_path: Path, optimizer: Any
+) -> None:
+    model, network = model_with(optimizer)
+    full = saving(tmp_path / "full", save_checkpoint_steps=4)
+    weights = saving(tmp_path / "weights", saved_network=network)
+    train(model, full, weights)
+    contents = {(file.global_step, file.content) for file in catalog.files("run")}
+    assert contents == {
+        (2, Content.WEIGHTS),
+        (4, Content.WEIGHTS),
+        (6, Content.WEIGHTS),
+        (4, Content.FULL),
+        (6, Content.FULL),
+    }
+    Path(catalog.resolve("run").plan.ranks[0].source.path).unlink()  # type: ignore[union-attr]
+    resolution = catalog.resolve("run")
+    assert resolution.plan is not None
+    assert (resolution.plan.global_step, resolution.plan.ranks[0].source.content) == (4, Content.FULL)
+    assert {reason.rule for reason in resolution.rejections[0].reasons} == {Rule.MISSING_FILE, Rule.WEIGHTS_ONLY}
+    again, _ = model_with(optimizer)
+    assert train(again, saving(tmp_path / "again")).global_step == 4
+    expected = values(model)
+    assert {name for name, value in values(again).items() if not np.array_equal(value, expected[name])} == set()
+
+
+def test_a_saved_network_with_the_optimizer_in_it_is_the_whole_state(catalog: Catalog, tmp_path: Path) -> None:
+    model = create_model()
+    train(model, saving(tmp_path, saved_network=model.train_network))
+    assert {file.content for file in catalog.files("run")} == {Content.FULL}
+
+
+def test_two_callbacks_of_one_job_are_told_apart(catalog: Catalog, tmp_path: Path) -> None:
+    """Another prefix in the same directory, another directory with the same prefix, another period."""
+    callbacks = (
+        saving(tmp_path / "a", "net", save_checkpoint_steps=2),
+        saving(tmp_path / "a", "other", save_checkpoint_steps=3),
+        saving(tmp_path / "b", "net", save_checkpoint_steps=3, format="safetensors"),
+    )
+    train(create_model(), *callbacks)
+    found: dict[int, set[str]] = {}
+    for file in catalog.files("run"):
+        found.setdefault(file.global_step, set()).add(str(Path(file.path).relative_to(tmp_path)))
+    assert found == {
+        2: {"a/net-1_2.ckpt"},
+        3: {"a/other-1_3.ckpt", "b/net-1_3.safetensors"},
+        4: {"a/net-1_4.ckpt"},
+        6: {"a/net-1_6.ckpt", "a/other-1_6.ckpt", "b/net-1_6.safetensors"},
+    }
+    for name in ("a/net-1_6.ckpt", "a/other-1_6.ckpt"):
+        (tmp_path / name).unlink()
+    start = ckptstore.mindspore.join("run").resume(create_model(), create_dataset())
+    assert start.global_step == 6
+    assert start.plan.ranks[0].source.format == "safetensors"
+
+
+@pytest.mark.parametrize(
+    "config",
+    [{"crc_check": True}, {"format": "safetensors"}, {"integrated_save": False}, {"async_save": "thread"}],
+)
+def test_every_format_comes_back_whole(catalog: Catalog, tmp_path: Path, config: dict[str, Any]) -> None:
+    first = create_model()
+    train(first, saving(tmp_path, **config))
+    second = create_model()
+    assert ckptstore.mindspore.join("run").resume(second, create_dataset()).global_step == 6
+    expected = values(first)
+    assert {name for name, value in values(second).items() if not np.array_equal(value, expected[name])} == set()
+
+
+def test_encrypted_files_are_registered_and_loaded_with_their_key(catalog: Catalog, tmp_path: Path) -> None:
+    first = create_model()
+    train(first, saving(tmp_path, enc_key=KEY, enc_mode="AES-GCM"))
+    for wrong in ({}, {"dec_key": b"another-key-here"}):
+        with pytest.raises(UsageError, match=r"MindSpore cannot read .*; if it was saved with enc_key, give that to"):
+            ckptstore.mindspore.join("run").resume(create_model(), create_dataset(), **wrong)  # type: ignore[arg-type]
+    second = create_model()
+    start = ckptstore.mindspore.join("run").resume(second, create_dataset(), dec_key=KEY)
+    assert start.global_step == 6  # a key that was forgotten cost nothing
+    expected = values(first)
+    assert {name for name, value in values(second).items() if not np.array_equal(value, expected[name])} == set()

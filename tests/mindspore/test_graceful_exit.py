@@ -1,0 +1,285 @@
+"""Graceful exits: registered with their true step, kept apart, and never loaded over what was restored (domain §5)."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import mindspore as ms
+import pytest
+from mindspore import nn
+from mindspore.train import Callback, CheckpointConfig, Model, ModelCheckpoint
+from mindspore.train.callback import OnRequestExit
+
+import ckptstore.mindspore
+from ckptstore.core.model import FileState
+from ckptstore.ops.connect import Catalog
+
+from .job import FLAG
+from .running import Run
+from .test_resume import catalog, create_dataset, create_model
+
+__all__ = ["catalog"]
+
+
+@pytest.fixture(scope="session")
+def undisturbed_with_exits(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The final state of the run that could exit and never does: its train network has two parameters more."""
+    run = Run(tmp_path_factory.mktemp("undisturbed"))
+    outcome = run.launch(exits=True)
+    assert outcome.code == 0, outcome.output
+    return run.final()
+
+
+@pytest.mark.parametrize(
+    ("how", "order"),
+    [
+        ("exit-flag", "registrar last"),
+        ("exit-signal", "registrar last"),
+        ("exit-signal", "registrar first, finds them"),
+    ],
+)
+def test_a_graceful_exit_and_a_restart(tmp_path: Path, undisturbed_with_exits: bytes, how: str, order: str) -> None:
+    run = Run(tmp_path)
+    left = run.launch(exits=True, fault=f"{how} 17", order=order)
+    assert left.code == 0, left.output
+    assert not (tmp_path / "final.ckpt").exists()
+    assert run.files()[0] == ("graceful_exit", 18, "complete", "net_train-step_18.ckpt")
+    (file,) = run.catalog.files("run", kind="graceful_exit")[:1]
+    assert (file.epoch, file.step_in_epoch, file.optimizer_step, file.rank) == (2, 8, 18, 0)
+    assert {path.name for path in (tmp_path / "exits" / "0" / "rank_0").iterdir()} >= {
+        "net_train-step_18.ckpt",
+        "net_train-step_18.mindir",
+    }
+    again = run.launch(exits=True, order=order)
+    assert (again.code, again.start["global_step"]) == (0, 18), again.output
+    assert run.final() == undisturbed_with_exits
+    flag = tmp_path / FLAG
+    if how == "exit-flag":
+        assert json.loads(flag.read_text()) == {"GracefulExit": 0, "reason": "maintenance"}
+        assert f"{flag} still asks for an exit (GracefulExit: 1): put back to 0" in again.output
+
+
+def test_a_second_exit_leaves_the_first(tmp_path: Path, undisturbed_with_exits: bytes) -> None:
+    run = Run(tmp_path)
+    run.launch(exits=True, fault="exit-flag 6")
+    second = run.launch(exits=True, fault="exit-signal 10")
+    assert second.start["global_step"] == 7
+    exits = [(step, state, name) for kind, step, state, name in run.files() if kind == "graceful_exit"]
+    kept = [item for item in exits if item[1] == "complete"]
+    assert kept == [(18, "complete", "net_train-step_18.ckpt"), (7, "complete", "net_train-step_7.ckpt")]
+    for step in (7, 18):
+        plan = run.catalog.resolve("run", step=step).plan
+        assert plan is not None
+        assert int(ms.load_checkpoint(plan.ranks[0].source.path)["global_step"].asnumpy()[0]) == step
+    assert run.launch(exits=True).start["global_step"] == 18
+    assert run.final() == undisturbed_with_exits
+
+
+@pytest.mark.parametrize("cell", ["inherits", "own"])
+def test_a_train_cell_of_ones_own(tmp_path: Path, cell: str) -> None:
+    """The two ways of seed 000 to make a TrainOneStepCell exit."""
+    calm = Run(tmp_path / "calm")
+    assert calm.launch(exits=True, cell=cell).code == 0
+    run = Run(tmp_path / "run")
+    left = run.launch(exits=True, cell=cell, fault="exit-flag 12")
+    assert left.code == 0, left.output
+    assert run.files()[0][:3] == ("graceful_exit", 13, "complete")
+    assert run.launch(exits=True, cell=cell).start["global_step"] == 13
+    assert run.final() == calm.final()
+
+
+@pytest.fixture
+def exits(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """MindSpore as a cluster starts it that wants graceful exits; the test's own handlers come back."""
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setenv("MS_ENABLE_GRACEFUL_EXIT", "1")
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+class ExitAt(Callback):
+    """Asks for an exit by a signal after step `step` of this training."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__()
+        self.left = step
+
+    def on_train_step_end(self, run_context: object) -> None:
+        self.left -= 1
+        if self.left == 0:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+class FirstCounter(Callback):
+    """What the optimizer's counter is when the first step begins: which state training starts from."""
+
+    updates: int | None = None
+
+    def on_train_step_begin(self, run_context: Any) -> None:
+        if self.updates is None:
+            network = run_context.original_args().train_network
+            counter = next(item for item in network.get_parameters() if item.name == "global_step")
+            self.updates = int(counter.asnumpy()[0])
+
+
+def train(launch: Any, directory: Path, *more: Callback, epochs: int = 2, save_mindir: bool = False) -> OnRequestExit:
+    model, dataset = create_model(), create_dataset()
+    start = launch.resume(model, dataset)
+    exit_cb = OnRequestExit(
+        file_name="net", directory=str(directory), save_mindir=save_mindir, config_file=str(directory / "flag.json")
+    )
+    ckpt_cb = ModelCheckpoint("net", str(directory / "ckpt"), CheckpointConfig(save_checkpoint_steps=5))
+    callbacks = [exit_cb, *more, ckpt_cb, launch.registrar(ckpt_cb, exit_cb)]
+    model.train(epochs, dataset, callbacks=callbacks, initial_epoch=start.initial_epoch, dataset_sink_mode=False)
+    return exit_cb
+
+
+def test_plain_mindspore_loads_an_older_exit_over_the_restored_weights_and_ckptstore_does_not(
+    catalog: Catalog, tmp_path: Path, exits: None
+) -> None:
+    train(ckptstore.mindspore.join("run"), tmp_path, ExitAt(3))  # exits after step 4
+    train(ckptstore.mindspore.join("run"), tmp_path, ExitAt(3))  # exits after step 8
+    older, newer = (catalog.resolve("run", step=step).plan for step in (4, 8))
+    assert older is not None
+    assert newer is not None
+    fixed = tmp_path / "rank_0" / "net_train.ckpt"
+    fixed.write_bytes(Path(older.ranks[0].source.path).read_bytes())  # as it would be, had nobody moved it
+
+    model, seen = create_model(), FirstCounter()
+    state = ms.load_checkpoint(newer.ranks[0].source.path)
+    for flag in ("graceful_exit", "graceful_init"):
+        del state[flag]
+    ms.load_param_into_net(model.train_network, state)
+    dataset = create_dataset()
+    dataset.set_init_step(8)
+    exit_cb = OnRequestExit(file_name="net", directory=str(tmp_path))
+    model.train(2, dataset, callbacks=[exit_cb, seen], initial_epoch=1, dataset_sink_mode=False)
+    assert seen.updates == 4  # plain MindSpore: four updates lost, and the dataset is at step 8
+
+    seen = FirstCounter()
+    train(ckptstore.mindspore.join("run"), tmp_path, seen)
+    assert seen.updates == 8
+
+
+def test_an_evaluation_inside_fit_loads_no_older_exit(catalog: Catalog, tmp_path: Path, exits: None) -> None:
+    network = nn.Dense(3, 4)
+    loss = nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean")
+    model = Model(network, loss, nn.Momentum(network.trainable_params(), 0.1, 0.9), metrics={"accuracy"})
+    exit_cb = OnRequestExit(file_name="net", directory=str(tmp_path), save_mindir=False)
+    ms.save_checkpoint(model.train_network, f"{exit_cb.train_name}.ckpt")
+    dataset = create_dataset()
+    launch = ckptstore.mindspore.join("run")
+    launch.resume(model, dataset)
+    model.fit(2, dataset, create_dataset(), callbacks=[exit_cb, launch.registrar()], dataset_sink_mode=False)
+    counter = next(item for item in model.train_network.get_parameters() if item.name == "global_step")
+    assert int(counter.asnumpy()[0]) == 12
+
+
+def test_a_script_that_restores_by_the_exits_file_keeps_it(catalog: Catalog, tmp_path: Path, exits: None) -> None:
+    """Without `resume` MindSpore's own way must go on: the file stays under its name, and is loaded from there."""
+    for updates, step in ((0, 4), (4, 8)):
+        model, dataset, seen = create_model(), create_dataset(), FirstCounter()
+        launch = ckptstore.mindspore.join("run")
+        exit_cb = OnRequestExit(file_name="net", directory=str(tmp_path), save_mindir=False)
+        model.train(1, dataset, callbacks=[exit_cb, seen, ExitAt(3), launch.registrar()], dataset_sink_mode=False)
+        assert seen.updates == updates
+        assert (tmp_path / "rank_0" / "net_train.ckpt").exists()
+        counter = next(item for item in model.train_network.get_parameters() if item.name == "global_step")
+        assert int(counter.asnumpy()[0]) == step
+
+
+def test_a_flag_that_is_left_alone_ends_the_job_again(catalog: Catalog, tmp_path: Path, exits: None) -> None:
+    flag = tmp_path / "flag.json"
+    flag.write_text('{"GracefulExit": 1}')
+    model, dataset = create_model(), create_dataset()
+    launch = ckptstore.mindspore.join("run")
+    launch.resume(model, dataset)
+    exit_cb = OnRequestExit(file_name="net", directory=str(tmp_path), save_mindir=False, config_file=str(flag))
+    registrar = launch.registrar(exit_cb, reset_exit_flag=False)
+    model.train(1, dataset, callbacks=[exit_cb, registrar], dataset_sink_mode=False)
+    assert launch.global_step == 1
+    assert json.loads(flag.read_text()) == {"GracefulExit": 1}
+
+
+class SetFlagAt(Callback):
+    def __init__(self, flag: Path, step: int) -> None:
+        super().__init__()
+        self.flag, self.left = flag, step
+
+    def on_train_step_end(self, run_context: object) -> None:
+        self.left -= 1
+        if self.left == 0:
+            self.flag.write_text('{"GracefulExit": 1}')
+
+
+@pytest.mark.parametrize("writable", [True, False])
+def test_a_stale_flag_is_ignored_until_it_is_set_again(
+    catalog: Catalog, tmp_path: Path, exits: None, monkeypatch: pytest.MonkeyPatch, *, writable: bool
+) -> None:
+    """By rank 0, which puts it back; and by a rank that cannot, or reads it before rank 0 has."""
+    from ckptstore.mindspore import graceful_exit
+
+    def read_only(*_: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    if not writable:
+        monkeypatch.setattr(graceful_exit, "_put_back", read_only)
+    flag = tmp_path / "flag.json"
+    flag.write_text('{"GracefulExit": 1}')
+    exit_cb = train(ckptstore.mindspore.join("run"), tmp_path, SetFlagAt(flag, 5))
+    assert exit_cb.stop_train
+    # A rank that ignored the file until now looks at it again from the step after the next.
+    expected = 6 if writable else 7
+    assert [save.tally.global_step for save in catalog.saves("run", kind="graceful_exit")] == [expected]
+
+
+def test_without_the_environment_variable_it_is_said_that_sigterm_is_swallowed(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.delenv("MS_ENABLE_GRACEFUL_EXIT", raising=False)
+    try:
+        train(ckptstore.mindspore.join("run"), tmp_path, ExitAt(3))
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert "MS_ENABLE_GRACEFUL_EXIT=1 was not set when it was made: SIGTERM will be swallowed" in caplog.text
+    # MindSpore saves when training has come to its end; the catalog knows it for what it is.
+    saves = [(save.tally.kind.value, save.tally.global_step) for save in catalog.saves("run")]
+    assert ("graceful_exit", 12) in saves
+
+
+def test_a_train_cell_that_cannot_exit_is_named(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exits: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delenv("MS_ENABLE_GRACEFUL_EXIT")
+    model, dataset = create_model(), create_dataset()
+    monkeypatch.setenv("MS_ENABLE_GRACEFUL_EXIT", "1")
+    exit_cb = OnRequestExit(file_name="net", directory=str(tmp_path), save_mindir=False)
+    launch = ckptstore.mindspore.join("run")
+    launch.resume(model, dataset)
+    model.train(1, dataset, callbacks=[exit_cb, launch.registrar(exit_cb)], dataset_sink_mode=False)
+    assert "the train network has no parameter graceful_exit" in caplog.text
+
+
+def test_a_job_killed_after_the_exits_save_leaves_nothing_to_overwrite(
+    catalog: Catalog, tmp_path: Path, exits: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file is there under the fixed name only, and in the catalog as in progress: the next start keeps it."""
+    with monkeypatch.context() as patch:
+        patch.setattr(ckptstore.mindspore.Registrar, "__exit__", lambda *_: None)
+        train(ckptstore.mindspore.join("run"), tmp_path, ExitAt(3))
+    fixed = tmp_path / "rank_0" / "net_train.ckpt"
+    assert fixed.exists()
+    catalog.resolve("run")  # looking changes no file
+    assert fixed.exists()
+    launch = ckptstore.mindspore.join("run")
+    start = launch.resume(create_model(), create_dataset())
+    assert start.global_step == 4
+    assert not fixed.exists()
+    states = {Path(file.path).name: file.state for file in catalog.files("run", kind="graceful_exit")}
+    assert states == {"net_train-step_4.ckpt": FileState.COMPLETE, "net_train.ckpt": FileState.MOVED}

@@ -1,0 +1,246 @@
+"""TTP: MindSpore's own handlers, called as MindIO's controller calls them; all recorded before the process ends."""
+
+from __future__ import annotations
+
+import importlib.util
+from contextlib import suppress
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import mindspore as ms
+import pytest
+from mindspore.train import Callback, CheckpointConfig, Model, ModelCheckpoint
+from mindspore.train.callback import _train_fault_tolerance as fault_tolerance
+
+from ckptstore.core.model import FileState, Kind, Rule
+from ckptstore.mindspore.launch import TrainingLaunch
+from ckptstore.mindspore.recorder import Recorder
+from ckptstore.ops.connect import Catalog
+from tests.cli.test_cli import ckptstore
+
+from .test_resume import catalog, create_dataset, create_model
+
+__all__ = ["catalog"]
+
+STAND_IN = Path(__file__).parents[2] / "examples" / "ttp" / "stand_in.py"
+
+
+@pytest.fixture
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.setenv("MS_ENABLE_TFT", "{TTP:1}")
+    spec = importlib.util.spec_from_file_location("stand_in", STAND_IN)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(fault_tolerance._tft_handler, "tft", None)
+    monkeypatch.setattr(fault_tolerance._tft_handler, "unregister_tft", lambda: None)
+    return module
+
+
+class FaultError(RuntimeError):
+    """Training ends here; a real controller would end the process."""
+
+
+class Handled(Callback):
+    """After step `step`, does what the controller does: calls some handlers, and ends training."""
+
+    def __init__(self, tft_cb: Any, step: int, handlers: tuple[str, ...]) -> None:
+        super().__init__()
+        self.tft_cb, self.step, self.handlers = tft_cb, step, handlers
+
+    def on_train_step_end(self, run_context: Any) -> None:
+        if run_context.original_args().cur_step_num != self.step:
+            return
+        controller = self.tft_cb.tft
+        for name in self.handlers:
+            handler, context = controller.handlers[name]
+            arguments = {
+                "save": (self.step, None, controller.step_args, context),
+                "rename": (self.step, context),
+                "exit": (context,),
+            }
+            handler(*arguments[name])
+        raise FaultError
+
+
+class Rank:
+    """One rank of a job whose ranks all train on the same data; here one after the other, in this process."""
+
+    def __init__(self, catalog: Catalog, stand_in: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.catalog = catalog
+        self.stand_in = stand_in
+        self.monkeypatch = monkeypatch
+
+    def train(
+        self,
+        rank: int,
+        directory: Path,
+        *,
+        world_size: int = 1,
+        launch: str = "L1",
+        layout: str | None = None,
+        step: int = 5,
+        handlers: tuple[str, ...] = ("save",),
+        epochs: int = 2,
+        save_fn: bool = False,
+    ) -> tuple[Any, Model]:
+        self.monkeypatch.setattr(fault_tolerance, "get_rank", lambda: rank)
+        joined = self.catalog.join("run", rank=rank, world_size=world_size, launch_id=launch, layout=layout)
+        training = TrainingLaunch(joined.database, joined.facts, rank)
+        model, dataset = create_model(), create_dataset()
+        start = training.resume(model, dataset)
+        ckpt_cb = ModelCheckpoint("net", str(directory / "ckpt"), CheckpointConfig(save_checkpoint_steps=4))
+
+        def save(params: Any, append_dict: dict[str, Any]) -> None:
+            ckpt_cb._append_dict.update(append_dict)
+            ckpt_cb._save_ckpt(params, force_to_save=True)
+
+        how = {"ckpt_save_fn": save} if save_fn else {}
+        tft_cb = self.stand_in.install()(str(directory / "ttp"), **how)
+        callbacks = [ckpt_cb, tft_cb, Handled(tft_cb, step, handlers), training.registrar(ckpt_cb, tft_cb)]
+        with suppress(FaultError):
+            model.train(
+                epochs, dataset, callbacks=callbacks, initial_epoch=start.initial_epoch, dataset_sink_mode=False
+            )
+        return start, model
+
+
+@pytest.fixture
+def rank(catalog: Catalog, stand_in: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Rank:
+    ms.set_seed(1)
+    return Rank(catalog, stand_in, monkeypatch)
+
+
+def files(catalog: Catalog) -> list[tuple[int, int, str, FileState]]:
+    return [
+        (file.global_step, file.rank, "/".join(Path(file.path).parts[-3:]), file.state)
+        for file in catalog.files("run", kind="ttp")
+    ]
+
+
+@pytest.mark.parametrize("name", ["ttp", "tft"])
+def test_what_is_saved_is_recorded_at_once_and_again_when_it_is_renamed(
+    catalog: Catalog, rank: Rank, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """`tft_saved_checkpoints` is what seed 002 and MindSpore 2.4 write."""
+
+    def directory(step: int, root: str, is_tmp_file: bool) -> str:  # noqa: FBT001 — MindSpore's
+        return str(Path(root) / f"{name}_saved_checkpoints-step_{step}{'_tmp' if is_tmp_file else ''}")
+
+    monkeypatch.setattr(fault_tolerance, "_get_ckpt_dir", directory)
+    unfinished = (5, 0, f"{name}_saved_checkpoints-step_5_tmp/rank_0/ttp_rank_0-1_5.ckpt")
+    finished = (5, 0, f"{name}_saved_checkpoints-step_5/rank_0/ttp_rank_0-1_5.ckpt")
+    seen = []
+    moved = TrainingLaunch.moved
+    monkeypatch.setattr(
+        TrainingLaunch, "moved", lambda self, *paths: (seen.append(files(catalog)), moved(self, *paths))
+    )
+    rank.train(0, tmp_path, handlers=("save", "rename"))
+    assert seen == [[(*unfinished, FileState.COMPLETE)]]
+    assert set(files(catalog)) == {(*finished, FileState.COMPLETE), (*unfinished, FileState.MOVED)}
+    start, _ = rank.train(0, tmp_path, launch="L2", step=100)
+    assert start.global_step == 5
+
+
+def test_a_directory_that_is_left_is_taken_where_it_covers_every_rank(
+    catalog: Catalog, rank: Rank, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Disks of two nodes: on one the directory is renamed, on the other it never is."""
+    for number, node, handlers in ((0, "a", ("save", "rename")), (1, "b", ("save",))):
+        rank.train(number, tmp_path / node, world_size=2, handlers=handlers)
+    plan = catalog.resolve("run").plan
+    assert plan is not None
+    assert [(plan.global_step, each.rank, each.source.rank) for each in plan.ranks] == [(5, 0, 0), (5, 1, 1)]
+    told = ckptstore("resolve", "run", "--explain")
+    assert "ttp_saved_checkpoints-step_5_tmp was never renamed; the files in it and beside it cover every" in told.out
+
+    Path(plan.ranks[0].source.path).unlink()
+    resolution = catalog.resolve("run")
+    assert resolution.plan is not None
+    assert resolution.plan.global_step == 4
+    assert [(reason.rule, reason.rank) for reason in resolution.rejections[0].reasons] == [(Rule.MISSING_FILE, 0)]
+
+
+def test_what_a_function_of_the_user_saves(catalog: Catalog, rank: Rank, tmp_path: Path) -> None:
+    rank.train(0, tmp_path, step=3, save_fn=True, handlers=("save", "rename"))
+    assert [(step, name) for step, _, name, _ in files(catalog)] == [(3, f"{tmp_path.name}/ckpt/net-1_3.ckpt")]
+    assert rank.train(0, tmp_path, launch="L2", step=100)[0].global_step == 3
+
+
+def test_a_file_that_nobody_could_record_is_adopted_with_its_proven_step(
+    catalog: Catalog, rank: Rank, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The catalog is out of reach when the handlers run, and the process is gone right after."""
+    with monkeypatch.context() as patch:
+        patch.setattr(Recorder, "submit", lambda *_, **__: None)
+        patch.setattr(Recorder, "call", lambda *_, **__: None)
+        rank.train(0, tmp_path, handlers=("save", "rename"))
+    assert catalog.files("run") == []
+    joined = catalog.join("run", launch_id="L1b")
+    joined.add_source(str(tmp_path / "ttp"), kind=Kind.TTP, prefix="", breakpoint_prefix="", names_before=())
+    joined.set_steps_per_epoch(6)
+    plan = catalog.resolve("run").plan
+    assert plan is not None
+    assert (plan.global_step, plan.ranks[0].source.kind.value) == (5, "ttp")
+
+
+def test_a_rename_that_nobody_could_record_moves_the_record(
+    catalog: Catalog, rank: Rank, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(TrainingLaunch, "moved", lambda *_: None)
+        rank.train(0, tmp_path, handlers=("save", "rename"))
+    plan = catalog.resolve("run").plan
+    assert plan is not None
+    assert plan.global_step == 5
+    assert plan.ranks[0].source.path.endswith("ttp_saved_checkpoints-step_5/rank_0/ttp_rank_0-1_5.ckpt")
+    assert {state for _, _, name, state in files(catalog) if "_tmp" in name} == {FileState.MOVED}
+
+
+def test_the_process_ends_once_everything_is_in_the_catalog(
+    catalog: Catalog, rank: Rank, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A healthy rank that the controller asks for nothing: its periodic save of step 4 must not be lost."""
+    seen: list[list[int]] = []
+    monkeypatch.setattr(
+        fault_tolerance,
+        "_tft_exit_cb",
+        lambda _: seen.append([file.global_step for file in catalog.files("run") if file.size is not None]),
+    )
+    record = Recorder._record
+    monkeypatch.setattr(Recorder, "_record", lambda self, *given, **more: (slowly(), record(self, *given, **more)))
+    rank.train(0, tmp_path, handlers=("exit",))
+    assert seen == [[4]]
+
+
+def slowly() -> None:
+    """The thread is behind: the training thread comes to the exit first."""
+    import threading
+
+    threading.Event().wait(0.3)
+
+
+def test_trouble_with_the_catalog_does_not_keep_a_state_from_being_saved(
+    catalog: Catalog, rank: Rank, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from ckptstore.mindspore.training import Training
+
+    def broken(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("on purpose")
+
+    monkeypatch.setattr(Training, "describe", broken)
+    rank.train(0, tmp_path, handlers=("save", "rename"))
+    assert (tmp_path / "ttp/ttp_saved_checkpoints-step_5/rank_0/ttp_rank_0-1_5.ckpt").exists()
+    assert "a TTP checkpoint could not be registered; the next start looks for it on disk" in caplog.text
+
+
+def test_a_handler_that_fails_fails_as_before(
+    catalog: Catalog, rank: Rank, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parameters in the middle of an update: MindSpore refuses to save them, and the controller must hear of it."""
+    monkeypatch.setattr(rank.stand_in.OnCpu, "_is_params_consistent", lambda _: False)
+    with pytest.raises(RuntimeError, match="inconsistent state"):
+        rank.train(0, tmp_path)
+    assert files(catalog) == []
