@@ -9,8 +9,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from ckptstore.ops import inspect as ops
+
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
 
     from ckptstore.core.model import Checkpoint, Kind, Rejection, Resolution, RestorePlan
     from ckptstore.ops.overview import RunRow, SaveRow
@@ -90,6 +93,65 @@ def resolution(found: Resolution, *, explain: bool) -> None:
     _line("\npassed over:")
     for rejection in found.rejections:
         _rejection(rejection)
+
+
+def inspected(path: Path, found: ops.Found) -> None:
+    """A line a parameter, or a line a group of ranks, and what else the file says."""
+    match found:
+        case ops.Strategy():
+            _strategy(path, found)
+        case ops.GroupInfo():
+            _group_info(path, found)
+        case _:
+            _header(path, found)
+
+
+def _header(path: Path, found: ops.Header) -> None:
+    whole = "whole" if found.complete else "every entry is whole, but nothing in it marks its end"
+    _line(f"{_plain(str(path))}: {found.format}, {whole}")
+    if found.optimizer_step is not None:
+        _line(f"optimizer step: {found.optimizer_step}")
+    metadata = found.metadata if isinstance(found, ops.SafetensorsHeader) else {}
+    for name, value in (*metadata.items(), *found.info.items()):
+        _line(_plain(f"{name}: {value}"))
+    table = _table("parameter", "type", "shape")
+    for entry in found.parameters:
+        table.add_row(escape(_plain(entry.name)), escape(_plain(entry.dtype)), str(entry.shape))
+    _print(table, "no parameters")
+
+
+def _strategy(path: Path, found: ops.Strategy) -> None:
+    _line(f"{_plain(str(path))}: strategy, stages {_numbers(found.stages) or 'not told'}")
+    table = _table("parameter", ">stage", "device matrix", "tensor map", "split shape", ">shard step", ">shard size")
+    for layout in found.parameters:
+        table.add_row(
+            escape(_plain(layout.name)),
+            "-" if layout.stage is None else str(layout.stage),
+            _numbers(layout.dev_matrix),
+            _numbers(layout.tensor_map),
+            _numbers(layout.param_split_shape),
+            str(layout.opt_weight_shard_step),
+            str(layout.opt_weight_shard_size),
+        )
+    _print(table, "no parameters")
+
+
+def _group_info(path: Path, found: ops.GroupInfo) -> None:
+    _line(f"{_plain(str(path))}: group info")
+    _line(f"ranks with the same checkpoint: {_numbers(found.restore_ranks) or 'none'}")
+    table = _table("group", "ranks")
+    for group in found.groups:
+        table.add_row(escape(_plain(group.name)), _numbers(group.ranks))
+    _print(table, "no groups")
+
+
+def _numbers(numbers: Iterable[object]) -> str:
+    return ", ".join(str(number) for number in numbers)
+
+
+def _plain(text: str) -> str:
+    """Without the characters that would move a terminal's cursor: the text is a file's."""
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
 
 
 def _plan(run: str, plan: RestorePlan) -> None:
