@@ -39,13 +39,13 @@ class GroupInfo:
 def read_group_info(path: Path) -> GroupInfo:
     """Read a group info file.
 
-    Raises `UnreadableError` where the bytes are not of that format or the list of ranks, which comes last, is not
-    there; `OSError` where the file cannot be opened.
+    Raises `UnreadableError` where the bytes are not of that format or the list of ranks, which comes last, is
+    not there or empty; `OSError` where the file cannot be opened.
     """
     with path.open("rb", buffering=0) as file:
         reader = WireReader(file, path, "group info")
         groups: list[Group] = []
-        restore_ranks: tuple[int, ...] | None = None
+        restore_ranks: tuple[int, ...] = ()
         while reader.position < reader.end:
             field, wire_type = reader.key(reader.end)
             if field == 1:
@@ -54,7 +54,7 @@ def read_group_info(path: Path) -> GroupInfo:
                 restore_ranks = reader.list_of_numbers(reader.message(reader.end, wire_type))
             else:
                 reader.skip(reader.end, wire_type)
-        if restore_ranks is None:
+        if not restore_ranks:  # it names at least the rank itself
             raise reader.bad("no ckpt_restore_rank_list")
     return GroupInfo(tuple(groups), restore_ranks)
 

@@ -112,7 +112,7 @@ def _entry(name: str, tensor: object, metadata: Mapping[str, str], start: int, p
 def _metadata(value: object, path: Path) -> dict[str, str]:
     if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
         raise _bad(path, "metadata that are not text")
-    return value
+    return dict(sorted(value.items()))  # the library writes it in any order
 
 
 def _bad(path: Path, what: str) -> UnreadableError:

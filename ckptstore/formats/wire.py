@@ -73,6 +73,8 @@ class WireReader:
     def key(self, limit: int) -> tuple[int, int]:
         """Read the number of the next field and the wire type of its value."""
         key = self.number(limit)
+        if key >> 3 == 0:  # no message has it: a file that is all zeros ends here
+            raise self.bad("field 0")
         return key >> 3, key & 7
 
     def message(self, limit: int, wire_type: int = LEN) -> int:

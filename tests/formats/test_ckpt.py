@@ -104,7 +104,7 @@ def test_the_counters_of_a_loss_scale_at_the_end_are_parameters(tmp_path: Path) 
 
 
 def test_an_appended_global_step_takes_the_place_of_the_optimizers(tmp_path: Path) -> None:
-    """As `OnRequestExit` appends it: a number. MindSpore keeps entries by name, so there is one, where the first was."""
+    """As `OnRequestExit` appends it: a number. MindSpore keeps entries by name: there is one, where the first was."""
     path = saved(tmp_path / "a.ckpt", optimizer_step=7, append_dict={"epoch_num": 2, "global_step": 9})
     header = read_ckpt(path)
     assert [entry.name for entry in header.entries] == [*PARAMETERS, "epoch_num"]
@@ -271,7 +271,7 @@ def tensor(content: bytes, name: bytes = b"w") -> bytes:
     ("raw", "message"),
     [
         (b"", "holds no parameter"),
-        (bytes(100), "field 0 where a value should be"),
+        (bytes(100), "field 0 at byte 1"),
         (b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\x7f", "a message of 9223372036854775807 bytes with 0 left"),
         (b"\x0a\x80\x80\x80\x80\x80\x80\x80\x80\x80\x01", "a message of 9223372036854775808 bytes"),
         (b"\x0a" + b"\xff" * 9 + b"\x7f", "malformed number"),  # more than 64 bits
