@@ -12,7 +12,7 @@ from rich.table import Table
 from ckptstore.ops import inspect as ops
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from ckptstore.core.model import Checkpoint, Kind, Rejection, Resolution, RestorePlan
@@ -22,6 +22,8 @@ _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 _THOUSAND = 1000
 _WIDE = 4096
 _RANKS_SHOWN = 16
+_ROWS_SHOWN = 1000
+_NUMBERS_SHOWN = 64
 
 
 def runs(rows: Sequence[RunRow]) -> None:
@@ -115,15 +117,17 @@ def _header(path: Path, found: ops.Header) -> None:
     for name, value in (*metadata.items(), *found.info.items()):
         _line(_plain(f"{name}: {value}"))
     table = _table("parameter", "type", "shape")
-    for entry in found.parameters:
+    parameters = found.parameters
+    for entry in parameters[:_ROWS_SHOWN]:
         table.add_row(escape(_plain(entry.name)), escape(_plain(entry.dtype)), str(entry.shape))
     _print(table, "no parameters")
+    _more(parameters, "parameters")
 
 
 def _strategy(path: Path, found: ops.Strategy) -> None:
     _line(f"{_plain(str(path))}: strategy, stages {_numbers(found.stages) or 'not told'}")
     table = _table("parameter", ">stage", "device matrix", "tensor map", "split shape", ">shard step", ">shard size")
-    for layout in found.parameters:
+    for layout in found.parameters[:_ROWS_SHOWN]:
         table.add_row(
             escape(_plain(layout.name)),
             "-" if layout.stage is None else str(layout.stage),
@@ -134,19 +138,27 @@ def _strategy(path: Path, found: ops.Strategy) -> None:
             str(layout.opt_weight_shard_size),
         )
     _print(table, "no parameters")
+    _more(found.parameters, "parameters")
 
 
 def _group_info(path: Path, found: ops.GroupInfo) -> None:
     _line(f"{_plain(str(path))}: group info")
     _line(f"ranks with the same checkpoint: {_numbers(found.restore_ranks) or 'none'}")
     table = _table("group", "ranks")
-    for group in found.groups:
+    for group in found.groups[:_ROWS_SHOWN]:
         table.add_row(escape(_plain(group.name)), _numbers(group.ranks))
     _print(table, "no groups")
+    _more(found.groups, "groups")
 
 
-def _numbers(numbers: Iterable[object]) -> str:
-    return ", ".join(str(number) for number in numbers)
+def _more(rows: Sequence[object], what: str) -> None:
+    if len(rows) > _ROWS_SHOWN:
+        _line(f"… and {len(rows) - _ROWS_SHOWN} more {what}; --json has all")
+
+
+def _numbers(numbers: Sequence[object]) -> str:
+    shown = ", ".join(str(number) for number in numbers[:_NUMBERS_SHOWN])
+    return shown if len(numbers) <= _NUMBERS_SHOWN else f"{shown}, … ({len(numbers)} in all)"
 
 
 def _plain(text: str) -> str:

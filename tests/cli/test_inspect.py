@@ -163,6 +163,19 @@ def test_names_cannot_write_to_the_terminal(tmp_path: Path) -> None:
     assert ckptstore("inspect", str(path), "--json").json["parameters"][0]["name"] == "w\x1b[2J[bold]\n"
 
 
+def test_long_listings_are_shortened(tmp_path: Path) -> None:
+    path = tmp_path / "a.ckpt"
+    path.write_bytes(b"".join(ckpt_bytes.value(f"w{n}", "Int8", (1,), b"x") for n in range(1003)))
+    lines = ckptstore("inspect", str(path)).out.splitlines()
+    assert [line.split()[0] for line in lines[-2:]] == ["w999", "…"]
+    assert lines[-1] == "… and 3 more parameters; --json has all"
+    assert len(ckptstore("inspect", str(path), "--json").json["parameters"]) == 1003
+    path = layouts.write_group_info(tmp_path / "g.pb", {f"g{n}": list(range(70)) for n in range(1001)}, [0])
+    lines = ckptstore("inspect", str(path)).out.splitlines()
+    assert lines[-1] == "… and 1 more groups; --json has all"
+    assert lines[-2].rstrip().endswith(", 62, 63, … (70 in all)")
+
+
 def test_a_path_that_is_no_text(tmp_path: Path) -> None:
     name = os.fsdecode(bytes(tmp_path) + b"/\xff.ckpt")
     Path(name).write_bytes(ckpt_bytes.checkpoint(3))

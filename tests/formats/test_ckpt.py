@@ -150,6 +150,22 @@ def test_of_a_name_that_is_there_twice_the_last_counts(tmp_path: Path) -> None:
     assert [entry.name for entry in header.parameters] == ["weight", "global_step"]
 
 
+def test_a_scalar_with_the_shape_of_nothing(tmp_path: Path) -> None:
+    """So older files have it; `load_checkpoint` still reads it as a scalar."""
+    path = tmp_path / "a.ckpt"
+    path.write_bytes(ckpt_bytes.checkpoint(3) + ckpt_bytes.value("epoch_num", "Int64", (0,), struct.pack("<q", 2)))
+    assert ms.load_checkpoint(str(path))["epoch_num"].shape == ()
+    header = read_ckpt(path)
+    assert (header.entries[-1].shape, header.info["epoch_num"]) == ((), 2)
+
+
+@pytest.mark.parametrize("content", [b"\xff" * 8, b"a\0\0", b"\0\xd8\0\0", b""])
+def test_a_string_that_is_no_text_is_no_error(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "a.ckpt"
+    path.write_bytes(ckpt_bytes.value("note", "str", (0,), content))
+    read_ckpt(path).info["note"].encode("utf-8")  # type: ignore[union-attr]
+
+
 def test_only_small_strings_are_read(tmp_path: Path) -> None:
     header = read_ckpt(saved(tmp_path / "a.ckpt", append_dict={"short": "x" * 1024, "long": "x" * 1025}))
     assert header.info == {"short": "x" * 1024}
@@ -286,6 +302,7 @@ def tensor(content: bytes, name: bytes = b"w") -> bytes:
         (tensor((b"\x08" + b"\xff" * 8 + b"\x7f") * 1000), "a shape that no tensor has"),  # a product of 63,000 bits
         (tensor(ckpt_bytes.field(1, b"\x02" * 100_000)), "a shape that no tensor has"),
         (ckpt_bytes.value("w", "Float32", (2,), bytes(7)), "'w' has 7 bytes, its shape says 8"),
+        (ckpt_bytes.value("w", "Float32", (2,), bytes(7)) + ckpt_bytes.checkpoint(1), "'w' has 7 bytes"),
         (ckpt_bytes.value("w", "Float32", (2,), bytes(12)), "'w' has 12 bytes, its shape says 8"),
         (ckpt_bytes.value("w", "Float32", (2**62, 2**62), bytes(12)), "its shape says"),
     ],
