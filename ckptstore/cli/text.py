@@ -114,8 +114,10 @@ def _header(path: Path, found: ops.Header) -> None:
     if found.optimizer_step is not None:
         _line(f"optimizer step: {found.optimizer_step}")
     metadata = found.metadata if isinstance(found, ops.SafetensorsHeader) else {}
-    for name, value in (*metadata.items(), *found.info.items()):
+    values = (*metadata.items(), *found.info.items())
+    for name, value in values[:_ROWS_SHOWN]:
         _line(_plain(f"{name}: {value}"))
+    _more(values, "values")
     table = _table("parameter", "type", "shape")
     parameters = found.parameters
     for entry in parameters[:_ROWS_SHOWN]:

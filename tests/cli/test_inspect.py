@@ -170,6 +170,8 @@ def test_long_listings_are_shortened(tmp_path: Path) -> None:
     assert [line.split()[0] for line in lines[-2:]] == ["w999", "…"]
     assert lines[-1] == "… and 3 more parameters; --json has all"
     assert len(ckptstore("inspect", str(path), "--json").json["parameters"]) == 1003
+    path.write_bytes(b"".join(ckpt_bytes.value(f"note{n}", "str", (0,), b"x\0\0\0") for n in range(1002)))
+    assert "note999: x\n… and 2 more values; --json has all\n" in ckptstore("inspect", str(path)).out
     path = layouts.write_group_info(tmp_path / "g.pb", {f"g{n}": list(range(70)) for n in range(1001)}, [0])
     lines = ckptstore("inspect", str(path)).out.splitlines()
     assert lines[-1] == "… and 1 more groups; --json has all"
