@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -123,4 +124,19 @@ def _report_pin(run: str, step: int, *, pinned: bool, changed: bool, as_json: bo
         click.echo(f"step {step} of {run} is{already} {'pinned' if pinned else 'not pinned'}")
 
 
-ALL = (runs, list_, show, resolve, pin, unpin)
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@as_json
+def inspect(file: Path, *, as_json: bool) -> None:
+    """What is in a checkpoint, strategy or group info file.
+
+    Reads the header only, without MindSpore and without a catalog. Exit code 6: the file is cut, or of another format.
+    """
+    from ckptstore.cli import text, values
+    from ckptstore.ops.inspect import inspect as look_into
+
+    found = look_into(file)
+    values.write(values.inspected(file, found)) if as_json else text.inspected(file, found)
+
+
+ALL = (runs, list_, show, resolve, pin, unpin, inspect)

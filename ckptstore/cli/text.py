@@ -10,9 +10,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from ckptstore.core.naming import unfinished_ttp_directory
+from ckptstore.ops import inspect as ops
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from ckptstore.core.model import Checkpoint, Kind, Rejection, Resolution, RestorePlan
     from ckptstore.ops.overview import RunRow, SaveRow
@@ -21,6 +23,8 @@ _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 _THOUSAND = 1000
 _WIDE = 4096
 _RANKS_SHOWN = 16
+_ROWS_SHOWN = 1000
+_NUMBERS_SHOWN = 64
 
 
 def runs(rows: Sequence[RunRow]) -> None:
@@ -95,6 +99,77 @@ def resolution(found: Resolution, *, explain: bool) -> None:
     _line("\npassed over:")
     for rejection in found.rejections:
         _rejection(rejection)
+
+
+def inspected(path: Path, found: ops.Found) -> None:
+    """A line a parameter, or a line a group of ranks, and what else the file says."""
+    match found:
+        case ops.Strategy():
+            _strategy(path, found)
+        case ops.GroupInfo():
+            _group_info(path, found)
+        case _:
+            _header(path, found)
+
+
+def _header(path: Path, found: ops.Header) -> None:
+    whole = "whole" if found.complete else "every entry is whole, but nothing in it marks its end"
+    _line(f"{_plain(str(path))}: {found.format}, {whole}")
+    if found.optimizer_step is not None:
+        _line(f"optimizer step: {found.optimizer_step}")
+    metadata = found.metadata if isinstance(found, ops.SafetensorsHeader) else {}
+    values = (*metadata.items(), *found.info.items())
+    for name, value in values[:_ROWS_SHOWN]:
+        _line(_plain(f"{name}: {value}"))
+    _more(values, "values")
+    table = _table("parameter", "type", "shape")
+    parameters = found.parameters
+    for entry in parameters[:_ROWS_SHOWN]:
+        table.add_row(escape(_plain(entry.name)), escape(_plain(entry.dtype)), str(entry.shape))
+    _print(table, "no parameters")
+    _more(parameters, "parameters")
+
+
+def _strategy(path: Path, found: ops.Strategy) -> None:
+    _line(f"{_plain(str(path))}: strategy, stages {_numbers(found.stages) or 'not told'}")
+    table = _table("parameter", ">stage", "device matrix", "tensor map", "split shape", ">shard step", ">shard size")
+    for layout in found.parameters[:_ROWS_SHOWN]:
+        table.add_row(
+            escape(_plain(layout.name)),
+            "-" if layout.stage is None else str(layout.stage),
+            _numbers(layout.dev_matrix),
+            _numbers(layout.tensor_map),
+            _numbers(layout.param_split_shape),
+            str(layout.opt_weight_shard_step),
+            str(layout.opt_weight_shard_size),
+        )
+    _print(table, "no parameters")
+    _more(found.parameters, "parameters")
+
+
+def _group_info(path: Path, found: ops.GroupInfo) -> None:
+    _line(f"{_plain(str(path))}: group info")
+    _line(f"ranks with the same checkpoint: {_numbers(found.restore_ranks) or 'none'}")
+    table = _table("group", "ranks")
+    for group in found.groups[:_ROWS_SHOWN]:
+        table.add_row(escape(_plain(group.name)), _numbers(group.ranks))
+    _print(table, "no groups")
+    _more(found.groups, "groups")
+
+
+def _more(rows: Sequence[object], what: str) -> None:
+    if len(rows) > _ROWS_SHOWN:
+        _line(f"… and {len(rows) - _ROWS_SHOWN} more {what}; --json has all")
+
+
+def _numbers(numbers: Sequence[object]) -> str:
+    shown = ", ".join(str(number) for number in numbers[:_NUMBERS_SHOWN])
+    return shown if len(numbers) <= _NUMBERS_SHOWN else f"{shown}, … ({len(numbers)} in all)"
+
+
+def _plain(text: str) -> str:
+    """Without the characters that would move a terminal's cursor: the text is a file's."""
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
 
 
 def _plan(run: str, plan: RestorePlan) -> None:

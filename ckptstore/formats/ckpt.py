@@ -1,172 +1,174 @@
 """The `.ckpt` format: a protobuf message `Checkpoint` of repeated values (domain §1).
 
     message Checkpoint { repeated Value value = 1; }
-    message Value      { string tag = 1; TensorProto tensor = 2; }
+    message Value      { string tag = 1; TensorProto tensor = 2; MapTensorProto maptensor = 3; }
     message TensorProto{ repeated int64 dims = 1; string tensor_type = 2; bytes tensor_content = 3; }
 
-Source: `mindspore/train/checkpoint.proto`, `mindspore.train.serialization._write_parameter_data`. A reader that
-skips the tensors' bytes: it reads a few dozen bytes a parameter, whatever the file's size.
+Source: `mindspore/train/checkpoint.proto`, `mindspore.train.serialization._exec_save`. A reader that skips the
+tensors' bytes: it reads a few dozen bytes a parameter, whatever the file's size.
 """
 
 from __future__ import annotations
 
-import os
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, BinaryIO
+import zlib
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from ckptstore.errors import UnreadableError
+from ckptstore.formats import header
+from ckptstore.formats.header import Entry, Header
+from ckptstore.formats.wire import LEN, WireReader
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable
     from pathlib import Path
 
 _CRC_MARK = b"crc_num"
 _CRC_LENGTH = len(_CRC_MARK) + 10
-_LONGEST_NAME = 64 * 1024
-_LEN = 2
-_VARINT = 0
-_OPTIMIZER_STEP = "global_step"
+_PIECE = 1 << 20  # bytes
+# AES-GCM, AES-CBC, SM4-CBC: the first four bytes of what `save_checkpoint(…, enc_key=…)` writes.
+_ENCRYPTED = (b"\xd8\x5e\x3a\x7f", b"\xd9\x5e\x3a\x7f", b"\xda\x5e\x3a\x7f")
 
 
 @dataclass(frozen=True)
-class Entry:
-    """One parameter or appended entry: its name, MindSpore type name, shape, and where its bytes are in the file."""
+class CkptHeader(Header):
+    """What a `.ckpt` file holds. `has_crc`: it ends with the trailer that `crc_check=True` writes."""
 
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    offset: int
-    nbytes: int
+    format = "ckpt"
 
+    has_crc: bool
 
-@dataclass(frozen=True)
-class CkptHeader:
-    """What a `.ckpt` file holds. `optimizer_step` is the parameter `global_step`: updates applied, None if absent."""
-
-    entries: tuple[Entry, ...]
-    optimizer_step: int | None
-    info: Mapping[str, object]
+    @property
+    def names(self) -> frozenset[str]:
+        """What to expect of another file of the same callback: every entry's name, and `crc_num` for the trailer."""
+        names = frozenset(entry.name for entry in self.entries)
+        return names | {_CRC_MARK.decode()} if self.has_crc else names
 
 
-def read_ckpt(path: Path) -> CkptHeader:
-    """Read the names, types and shapes of a whole `.ckpt` file.
+def read_ckpt(path: Path, *, expected: Iterable[str] = ()) -> CkptHeader:
+    """Read the names, types and shapes of a whole `.ckpt` file, and its appended values.
 
-    Raises `UnreadableError` where the bytes are not those of a checkpoint, end inside a message, or hold nothing;
-    `OSError` where the file cannot be opened. A file cut exactly between two parameters looks whole to this reader:
-    the recorded size is the defence (domain §1).
+    Raises `UnreadableError` where the bytes are not those of a checkpoint, end inside a parameter or between the slices
+    of one, or hold nothing; `OSError` where the file cannot be opened. A file that was cut between two parameters looks
+    whole, unless it had the CRC trailer and the caller knows that. So a caller says in `expected` which names a whole
+    file has, its last ones among them: the `names` of another file of the same callback. One that is not there raises.
     """
-    with path.open("rb") as file:
-        end = os.fstat(file.fileno()).st_size
-        reader = _Reader(file, end, path)
+    with path.open("rb", buffering=0) as file:
+        reader = WireReader(file, path, ".ckpt")
+        if is_encrypted(reader.bytes_at(0, 4)):
+            raise UnreadableError(f"{path} is encrypted", "only MindSpore with its dec_key can read it")
         entries: list[Entry] = []
-        while reader.position < end and not reader.at_crc_trailer():
-            entry = reader.value()
-            previous = entries[-1] if entries else None
-            if previous is not None and previous.name == entry.name:  # a tensor over 512 MB comes in slices
-                entry = Entry(entry.name, entry.dtype, entry.shape, previous.offset, previous.nbytes + entry.nbytes)
-                entries.pop()
-            entries.append(entry)
+        while reader.position < reader.end and not _at_trailer(reader):
+            _add(entries, _value(reader), reader)
         if not entries:
             raise UnreadableError(f"{path} holds no parameter", "it is empty or was never finished")
-        info = {"step_num": step} if (step := _scalar(file, entries, "step_num")) is not None else {}
-        return CkptHeader(tuple(entries), _scalar(file, entries, _OPTIMIZER_STEP), info)
-
-
-def _scalar(file: BinaryIO, entries: list[Entry], name: str) -> int | None:
-    entry = next((entry for entry in entries if entry.name == name), None)
-    if entry is None or entry.dtype not in ("Int32", "Int64") or entry.nbytes not in (4, 8):
-        return None
-    file.seek(entry.offset)
-    return int.from_bytes(file.read(entry.nbytes), "little", signed=True)
-
-
-class _Reader:
-    """Walks the protobuf wire format, never past the end of the message it is in."""
-
-    def __init__(self, file: BinaryIO, end: int, path: Path) -> None:
-        self._file = file
-        self._end = end
-        self._path = path
-        self.position = 0
-
-    def at_crc_trailer(self) -> bool:
-        """Whether what is left is the trailer that `crc_check=True` writes."""
-        if self._end - self.position != _CRC_LENGTH:
-            return False
-        self._file.seek(self.position)
-        return self._file.read(len(_CRC_MARK)) == _CRC_MARK
-
-    def value(self) -> Entry:
-        field, limit = self._message(self._end)
-        if field != 1:
-            raise self._bad(f"field {field} where a value should be")
-        name = ""
-        dtype, offset, nbytes = "", 0, 0
-        shape: tuple[int, ...] = ()
-        while self.position < limit:
-            field, stop = self._message(limit)
-            if field == 1:
-                name = self._text(stop)
-            elif field == 2:  # noqa: PLR2004
-                dtype, shape, offset, nbytes = self._tensor(stop)
-            else:
-                self.position = stop
-        if not name:
-            raise self._bad("a value without a name")
-        return Entry(name, dtype, shape, offset, nbytes)
-
-    def _tensor(self, limit: int) -> tuple[str, tuple[int, ...], int, int]:
-        dtype, offset, nbytes = "", 0, 0
-        shape: list[int] = []
-        while self.position < limit:
-            key = self._varint(limit)
-            if key == (1 << 3 | _VARINT):
-                shape.append(self._varint(limit))
-                continue
-            stop = self._length(limit, key)
-            if key >> 3 == 2:  # noqa: PLR2004
-                dtype = self._text(stop)
-            else:
-                offset, nbytes = self.position, stop - self.position
-                self.position = stop
-        return dtype, tuple(shape), offset, nbytes
-
-    def _message(self, limit: int) -> tuple[int, int]:
-        key = self._varint(limit)
-        return key >> 3, self._length(limit, key)
-
-    def _length(self, limit: int, key: int) -> int:
-        if key & 7 != _LEN:
-            raise self._bad(f"wire type {key & 7}")
-        length = self._varint(limit)
-        if length > limit - self.position:
-            raise self._bad(f"a message of {length} bytes with {limit - self.position} left")
-        return self.position + length
-
-    def _varint(self, limit: int) -> int:
-        self._file.seek(self.position)
-        result = 0
-        for place, byte in enumerate(self._file.read(min(10, limit - self.position))):
-            result |= (byte & 0x7F) << (7 * place)
-            if byte < 0x80:  # noqa: PLR2004
-                self.position += place + 1
-                return result
-        raise self._bad("cut or malformed number")
-
-    def _text(self, stop: int) -> str:
-        length = stop - self.position
-        if length > _LONGEST_NAME:
-            raise self._bad(f"a name of {length} bytes")
-        self._file.seek(self.position)
-        raw = self._file.read(length)
-        self.position = stop
-        try:
-            return raw.decode("utf-8")
-        except UnicodeDecodeError:
-            raise self._bad("a name that is not UTF-8") from None
-
-    def _bad(self, what: str) -> UnreadableError:
-        return UnreadableError(
-            f"{self._path} is not a whole .ckpt file: {what} at byte {self.position}",
-            "it is cut, encrypted or of another format",
+        _check_size(entries[-1], reader)
+        appended = header.appended_last(entries)
+        has_crc = reader.position < reader.end
+        found = CkptHeader(
+            entries=tuple(entries),
+            optimizer_step=header.optimizer_step_of(entries, reader.bytes_at),
+            info=header.info_of(entries, appended, reader.bytes_at),
+            complete=True if has_crc else None,
+            appended=appended,
+            has_crc=has_crc,
         )
+    expected = frozenset(expected)
+    missing = sorted(expected - found.names)
+    if missing:
+        raise UnreadableError(
+            f"{path} is not a whole .ckpt file: {missing[0]!r} should be in it and is not",
+            "it is cut between two entries",
+        )
+    return replace(found, complete=True) if expected else found
+
+
+def crc_is_right(path: Path) -> bool | None:
+    """Whether the CRC32 in the trailer is that of everything before it; None where there is no trailer.
+
+    Reads the whole file, 1 MiB at a time. Raises as `read_ckpt` does.
+    """
+    if not read_ckpt(path).has_crc:
+        return None
+    with path.open("rb") as file:
+        left = path.stat().st_size - _CRC_LENGTH
+        computed = 0
+        while left > 0 and (piece := file.read(min(_PIECE, left))):
+            computed = zlib.crc32(piece, computed)
+            left -= len(piece)
+        trailer = file.read(_CRC_LENGTH)
+    return trailer == _CRC_MARK + computed.to_bytes(10, "big")
+
+
+def is_encrypted(head: bytes) -> bool:
+    """Whether a file that begins with these bytes is a checkpoint that MindSpore encrypted."""
+    return head.startswith(_ENCRYPTED)
+
+
+def _at_trailer(reader: WireReader) -> bool:
+    if reader.end - reader.position != _CRC_LENGTH:
+        return False
+    return reader.bytes_at(reader.position, len(_CRC_MARK)) == _CRC_MARK
+
+
+def _add(entries: list[Entry], entry: Entry, reader: WireReader) -> None:
+    """Add an entry, or a slice to the last one: a tensor over 512 MB comes in several values of one name."""
+    last = entries[-1] if entries else None
+    if last is not None and (last.name, last.dtype, last.shape) == (entry.name, entry.dtype, entry.shape):
+        entries[-1] = replace(last, nbytes=last.nbytes + entry.nbytes)
+        return
+    if last is not None:
+        _check_size(last, reader)
+    entries.append(entry)
+
+
+def _check_size(entry: Entry, reader: WireReader) -> None:
+    size = header.size_of(entry.dtype, entry.shape)
+    if size is not None and size != entry.nbytes:
+        raise reader.bad(f"{entry.name!r} has {entry.nbytes} bytes, its shape says {size},")
+
+
+def _value(reader: WireReader) -> Entry:
+    field, wire_type = reader.key(reader.end)
+    if field != 1:
+        raise reader.bad(f"field {field} where a value should be")
+    limit = reader.message(reader.end, wire_type)
+    name = ""
+    tensor: tuple[str, tuple[int, ...], int, int] | None = None
+    while reader.position < limit:
+        field, wire_type = reader.key(limit)
+        if field == 1:
+            name = reader.text(limit, wire_type)
+        elif field == 2:  # noqa: PLR2004
+            tensor = _tensor(reader, reader.message(limit, wire_type))
+        elif field == 3:  # noqa: PLR2004
+            stop = reader.message(limit, wire_type)
+            tensor = "MapTensor", (), reader.position, stop - reader.position
+            reader.position = stop
+        else:
+            reader.skip(limit, wire_type)
+    if not name or tensor is None:
+        raise reader.bad("a value without a name" if tensor else "a value without a tensor")
+    return Entry(name, *tensor)
+
+
+def _tensor(reader: WireReader, limit: int) -> tuple[str, tuple[int, ...], int, int]:
+    dtype, offset, nbytes = "", 0, 0
+    shape: list[int] = []
+    while reader.position < limit:
+        field, wire_type = reader.key(limit)
+        if field == 1:
+            shape += reader.numbers(limit, wire_type)
+            if len(shape) > header.MOST_DIMS or min(shape, default=0) < 0:
+                raise reader.bad("a shape that no tensor has")
+        elif field == 2:  # noqa: PLR2004
+            dtype = reader.text(limit, wire_type)
+        elif field == 3 and wire_type == LEN:  # noqa: PLR2004
+            stop = reader.message(limit)
+            offset, nbytes = reader.position, stop - reader.position
+            reader.position = stop
+        else:
+            reader.skip(limit, wire_type)
+    if shape == [0] and nbytes:  # older files' scalars, and strings; MindSpore: `_load_ckpt_into_param_dict`
+        shape = []
+    return dtype, tuple(shape), offset, nbytes

@@ -3,47 +3,175 @@
 from __future__ import annotations
 
 import os
+import struct
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import mindspore as ms
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mindspore import nn
+from mindspore import Tensor, nn
 from mindspore.train import Model
+from mindspore.train.callback import CheckpointConfig, ModelCheckpoint, _train_fault_tolerance
 
 from ckptstore.errors import UnreadableError
-from ckptstore.formats.ckpt import read_ckpt
+from ckptstore.formats.ckpt import crc_is_right, read_ckpt
 from tests import ckpt_bytes
 
+PARAMETERS = ["weight", "bias", "global_step", "learning_rate", "momentum", "moments.weight", "moments.bias"]
 
-def model() -> Model:
+
+def model(optimizer_step: int = 0) -> Model:
     network = nn.Dense(3, 4)
     optimizer = nn.Momentum(network.trainable_params(), learning_rate=0.1, momentum=0.9)
+    optimizer.global_step.set_data(Tensor([optimizer_step], ms.int32))
     return Model(network, nn.SoftmaxCrossEntropyWithLogits(sparse=True), optimizer)
+
+
+def saved(path: Path, *, optimizer_step: int = 7, **options: Any) -> Path:
+    ms.save_checkpoint(model(optimizer_step).train_network, str(path), **options)
+    return path
 
 
 @pytest.mark.parametrize("crc", [False, True])
 def test_it_reads_what_mindspore_writes(tmp_path: Path, *, crc: bool) -> None:
     path = tmp_path / "a.ckpt"
     network = model().train_network
-    info = {"note": "abc", "epoch_num": 3, "flag": True, "lr": 0.5}
-    ms.save_checkpoint(network, str(path), append_dict=info, crc_check=crc)
+    ms.save_checkpoint(network, str(path), append_dict={"epoch_num": 2, "note": "hello"}, crc_check=crc)
     header = read_ckpt(path)
-    loaded = ms.load_checkpoint(str(path))
-    assert [entry.name for entry in header.entries] == list(loaded)
+    parameters = {entry.name: (entry.dtype, entry.shape) for entry in header.parameters}
+    assert parameters == {
+        parameter.name: (str(parameter.dtype), tuple(parameter.shape)) for parameter in network.get_parameters()
+    }
+    assert [entry.name for entry in header.entries] == [*parameters, "epoch_num", "note"]
+    assert header.info == {"epoch_num": 2, "note": "hello"}
     assert header.optimizer_step == 0
-    for entry in header.entries:
-        value = loaded[entry.name]
-        if isinstance(value, str):
-            assert entry.dtype == "str"
-        else:
-            assert (entry.dtype, entry.shape) == (str(value.dtype), tuple(value.shape))
-            assert entry.nbytes == value.asnumpy().nbytes
+    assert header.has_crc is crc
+    assert header.complete is (True if crc else None)
 
 
-def test_mindspore_reads_what_the_tests_write(tmp_path: Path) -> None:
+def test_appended_values_are_what_load_checkpoint_gives(tmp_path: Path) -> None:
+    appended = {
+        "epoch_num": 2,
+        "step_num": 2**40,
+        "lr": 0.5,
+        "flag": True,
+        "note": "añ 🙂",
+        "empty": "",
+        "half": Tensor(1.5, ms.float16),
+        "bf": Tensor(-2.5, ms.bfloat16),
+        "double": Tensor(0.1, ms.float64),
+        "small": Tensor(200, ms.uint8),
+        "vector": Tensor([1, 2], ms.int32),
+        "last": -3,
+    }
+    path = saved(tmp_path / "a.ckpt", append_dict=appended)
+    header = read_ckpt(path)
+    values = {"half": 1.5, "bf": -2.5, "double": 0.1, "small": 200}
+    assert header.info == {name: values.get(name, value) for name, value in appended.items() if name != "vector"}
+    for name, loaded in ms.load_checkpoint(str(path)).items():
+        if name in header.info and name != "bf":
+            assert (loaded if isinstance(loaded, str) else loaded.asnumpy().item()) == header.info[name]
+    assert [entry.name for entry in header.parameters] == [*PARAMETERS, "vector"]
+
+
+def test_what_model_checkpoint_appends(tmp_path: Path) -> None:
+    config = CheckpointConfig(append_info=["epoch_num", "step_num", {"lr": 0.25, "note": "x"}])
+    header = read_ckpt(saved(tmp_path / "a.ckpt", append_dict=config.append_dict))
+    assert header.info == {"epoch_num": 0, "step_num": 0, "lr": 0.25, "note": "x"}
+    assert ModelCheckpoint(config=config)._append_dict == config.append_dict
+
+
+def test_values_without_a_name_of_mindspore_are_the_last_scalars(tmp_path: Path) -> None:
+    header = read_ckpt(saved(tmp_path / "a.ckpt", append_dict={"lr": 0.5, "seed": 3, "flag": False}))
+    assert header.info == {"lr": 0.5, "seed": 3, "flag": False}
+    assert read_ckpt(saved(tmp_path / "b.ckpt")).info == {}
+
+
+def test_the_counters_of_a_loss_scale_at_the_end_are_parameters(tmp_path: Path) -> None:
+    network = nn.Dense(3, 4)
+    loss = nn.WithLossCell(network, nn.SoftmaxCrossEntropyWithLogits(sparse=True))
+    optimizer = nn.Momentum(network.trainable_params(), 0.1, 0.9)
+    cell = nn.TrainOneStepWithLossScaleCell(loss, optimizer, nn.DynamicLossScaleUpdateCell(1024, 2, 1000))
+    ms.save_checkpoint(cell, str(tmp_path / "a.ckpt"))
+    header = read_ckpt(tmp_path / "a.ckpt")
+    assert header.entries[-1].name == "last_overflow_iterator_step"
+    assert header.entries[-1].shape == ()
+    assert header.info == {}
+
+
+def test_an_appended_global_step_takes_the_place_of_the_optimizers(tmp_path: Path) -> None:
+    """As `OnRequestExit` appends it: a number. MindSpore keeps entries by name: there is one, where the first was."""
+    path = saved(tmp_path / "a.ckpt", optimizer_step=7, append_dict={"epoch_num": 2, "global_step": 9})
+    header = read_ckpt(path)
+    assert [entry.name for entry in header.entries] == [*PARAMETERS, "epoch_num"]
+    assert ms.load_checkpoint(str(path))["global_step"].asnumpy().shape == ()
+    assert header.info == {"epoch_num": 2, "global_step": 9}
+    assert header.optimizer_step == 9
+    assert "global_step" not in [entry.name for entry in header.parameters]
+
+
+def test_a_file_of_the_ttp_handler(tmp_path: Path) -> None:
+    """Written by MindSpore's own handler, which appends the optimizer's counter as it is, a tensor."""
+    trained = model(17)
+    parameters = SimpleNamespace(
+        optimizer=trained._optimizer,
+        network=trained._network,
+        train_network=trained.train_network,
+        batch_num=10,
+        net_outputs=(Tensor(1.0), Tensor(False), Tensor(1024.0)),  # noqa: FBT003
+    )
+    context = SimpleNamespace(
+        _is_params_consistent=lambda: True,
+        cur_step_num=17,
+        cur_epoch_num=2,
+        global_step=trained._optimizer.global_step.clone(),
+        save_cb=None,
+        ckpt_save_path=str(tmp_path),
+    )
+    _train_fault_tolerance._save_checkpoint_on_failure(17, [], parameters, context)
+    (path,) = tmp_path.rglob("*.ckpt")
+    header = read_ckpt(path)
+    assert header.info == {"epoch_num": 2, "step_num": 17, "cur_rank": 0, "batch_num": 10, "loss_scale": 1024.0}
+    assert header.optimizer_step == 17
+    assert [entry.name for entry in header.parameters] == PARAMETERS
+
+
+def test_of_a_name_that_is_there_twice_the_last_counts(tmp_path: Path) -> None:
+    """`load_checkpoint` returns a dict: the last one wins."""
+    path = tmp_path / "a.ckpt"
+    path.write_bytes(ckpt_bytes.checkpoint(3) + ckpt_bytes.value("global_step", "Int64", (), struct.pack("<q", 4)))
+    header = read_ckpt(path)
+    assert int(ms.load_checkpoint(str(path))["global_step"].asnumpy()) == 4
+    assert (header.optimizer_step, header.info) == (4, {"step_num": 3, "global_step": 4})
+    assert [entry.name for entry in header.parameters] == ["weight", "global_step"]
+
+
+def test_a_scalar_with_the_shape_of_nothing(tmp_path: Path) -> None:
+    """So older files have it; `load_checkpoint` still reads it as a scalar."""
+    path = tmp_path / "a.ckpt"
+    path.write_bytes(ckpt_bytes.checkpoint(3) + ckpt_bytes.value("epoch_num", "Int64", (0,), struct.pack("<q", 2)))
+    assert ms.load_checkpoint(str(path))["epoch_num"].shape == ()
+    header = read_ckpt(path)
+    assert (header.entries[-1].shape, header.info["epoch_num"]) == ((), 2)
+
+
+@pytest.mark.parametrize("content", [b"\xff" * 8, b"a\0\0", b"\0\xd8\0\0", b""])
+def test_a_string_that_is_no_text_is_no_error(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "a.ckpt"
+    path.write_bytes(ckpt_bytes.value("note", "str", (0,), content))
+    read_ckpt(path).info["note"].encode("utf-8")  # type: ignore[union-attr]
+
+
+def test_only_small_strings_are_read(tmp_path: Path) -> None:
+    header = read_ckpt(saved(tmp_path / "a.ckpt", append_dict={"short": "x" * 1024, "long": "x" * 1025}))
+    assert header.info == {"short": "x" * 1024}
+
+
+def test_mindspore_reads_what_the_test_writer_writes(tmp_path: Path) -> None:
     path = ckpt_bytes.write(tmp_path / "a.ckpt", 17, 2.5)
     loaded = ms.load_checkpoint(str(path))
     assert np.array_equal(loaded["weight"].asnumpy(), np.full((2, 2), 2.5, np.float32))
@@ -51,30 +179,93 @@ def test_mindspore_reads_what_the_tests_write(tmp_path: Path) -> None:
     assert read_ckpt(path).optimizer_step == 17
 
 
-def test_a_tensor_in_slices_is_one_entry(tmp_path: Path) -> None:
+def test_a_tensor_in_slices_is_one_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """MindSpore slices at 512 MB; here at 1 KB."""
+    monkeypatch.setattr(ms.train.serialization, "SLICE_SIZE", 1)
     path = tmp_path / "a.ckpt"
-    piece = ckpt_bytes.value("big", "Float32", (4,), bytes(8))
-    path.write_bytes(piece + piece + ckpt_bytes.checkpoint(3))
-    header = read_ckpt(path)
-    assert [(entry.name, entry.shape, entry.nbytes) for entry in header.entries[:2]] == [
-        ("big", (4,), 16),
-        ("weight", (2, 2), 16),
-    ]
+    ms.save_checkpoint([{"name": "big", "data": Tensor(np.ones((3, 500), np.float32))}], str(path))
+    content = path.read_bytes()
+    (entry,) = read_ckpt(path).entries
+    assert (entry.name, entry.shape, entry.nbytes) == ("big", (3, 500), 6000)
+    assert content.count(b"big") == 6
+    path.chmod(0o600)
+    path.write_bytes(content[: content.rindex(b"\x0a\x03big") - 3])
+    with pytest.raises(UnreadableError, match="bytes, its shape says 6000"):
+        read_ckpt(path)
 
 
-def test_a_file_cut_anywhere_is_never_taken_for_the_whole(tmp_path: Path) -> None:
-    """Cut between two parameters it still looks whole, with fewer entries: that is what the recorded size is for."""
-    content = ckpt_bytes.checkpoint(17)
+@pytest.mark.parametrize("crc", [False, True])
+def test_a_file_cut_anywhere_is_never_taken_for_the_whole(tmp_path: Path, *, crc: bool) -> None:
+    """Cut between two entries it still looks whole, unless the caller says what he expects."""
+    whole = saved(tmp_path / "whole.ckpt", append_dict={"epoch_num": 2, "step_num": 7, "note": "x"}, crc_check=crc)
+    content = whole.read_bytes()
+    expected = read_ckpt(whole).names
     path = tmp_path / "a.ckpt"
-    names = ["weight", "global_step", "step_num"]
+    path.write_bytes(content)
+    assert read_ckpt(path, expected=expected).complete is True
+    looks_whole = 0
     for length in range(len(content)):
         path.write_bytes(content[:length])
+        with pytest.raises(UnreadableError, match="a.ckpt"):
+            read_ckpt(path, expected=expected)
         try:
-            found = [entry.name for entry in read_ckpt(path).entries]
-        except UnreadableError as error:
-            assert str(path) in str(error)
-        else:
-            assert found in (names[:1], names[:2])
+            header = read_ckpt(path)
+        except UnreadableError:
+            continue
+        assert header.complete is None
+        looks_whole += 1
+    assert looks_whole == len(PARAMETERS) + 3 - (not crc)
+
+
+def test_what_is_expected_and_missing_is_named(tmp_path: Path) -> None:
+    path = ckpt_bytes.write(tmp_path / "a.ckpt", 17)
+    assert read_ckpt(path, expected=["step_num"]).complete is True
+    with pytest.raises(UnreadableError, match="'epoch_num' should be in it"):
+        read_ckpt(path, expected=["step_num", "epoch_num"])
+    with pytest.raises(UnreadableError, match="'crc_num' should be in it"):
+        read_ckpt(path, expected=["crc_num"])
+
+
+def test_the_crc_is_checked_on_demand(tmp_path: Path) -> None:
+    assert crc_is_right(saved(tmp_path / "none.ckpt")) is None
+    path = saved(tmp_path / "a.ckpt", crc_check=True)
+    assert crc_is_right(path) is True
+    content = bytearray(path.read_bytes())
+    path.chmod(0o600)
+    at = content.rindex(b"moments.bias") + 30
+    content[at] ^= 1
+    path.write_bytes(content)
+    assert read_ckpt(path).has_crc
+    assert crc_is_right(path) is False
+    with pytest.raises(ValueError, match="Failed to read"):
+        ms.load_checkpoint(str(path), crc_check=True)
+    content[at] ^= 1
+    content[-10] = 1  # the CRC32 has 4 bytes; MindSpore compares all 10
+    path.write_bytes(content)
+    assert crc_is_right(path) is False
+
+
+def test_the_crc_of_a_large_file_is_streamed(tmp_path: Path) -> None:
+    path = tmp_path / "a.ckpt"
+    ms.save_checkpoint([{"name": "big", "data": Tensor(np.ones((3 << 18) + 5, np.float32))}], str(path), crc_check=True)
+    assert crc_is_right(path) is True
+
+
+@pytest.mark.parametrize("mode", ["AES-GCM", "AES-CBC", "SM4-CBC"])
+def test_an_encrypted_file_is_called_so(tmp_path: Path, mode: str) -> None:
+    path = saved(tmp_path / "a.ckpt", enc_key=b"0123456789abcdef", enc_mode=mode)
+    with pytest.raises(UnreadableError, match="is encrypted; only MindSpore"):
+        read_ckpt(path)
+
+
+def test_a_map_parameter_is_an_entry(tmp_path: Path) -> None:
+    path = tmp_path / "a.ckpt"
+    table = ckpt_bytes.field(1, ckpt_bytes.field(1, b"table") + ckpt_bytes.field(3, ckpt_bytes.field(1, b"")))
+    path.write_bytes(table + table + ckpt_bytes.checkpoint(3))
+    assert [(entry.name, entry.dtype) for entry in read_ckpt(path).entries][:2] == [
+        ("table", "MapTensor"),
+        ("weight", "Float32"),
+    ]
 
 
 @settings(max_examples=500, deadline=None)
@@ -88,38 +279,67 @@ def test_any_bytes_give_an_answer_or_a_clear_error(tmp_path_factory: pytest.Temp
         assert "fuzz.ckpt" in str(error)
 
 
+def tensor(content: bytes, name: bytes = b"w") -> bytes:
+    return ckpt_bytes.field(1, ckpt_bytes.field(1, name) + ckpt_bytes.field(2, content))
+
+
 @pytest.mark.parametrize(
-    "raw",
+    ("raw", "message"),
     [
-        b"",
-        b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\x7f",  # a message of 2^63 bytes
-        b"\x0a" + b"\xff" * 11,  # a number without an end
-        b"\x12\x00",  # another field
-        b"\x08\x01",  # another wire type
-        ckpt_bytes.field(1, ckpt_bytes.field(1, b"")),  # a value without a name
-        ckpt_bytes.field(1, ckpt_bytes.field(1, b"\xff\xfe")),  # a name that is not text
-        ckpt_bytes.field(1, ckpt_bytes.field(1, b"x" * 70_000)),  # a name that is none
+        (b"", "holds no parameter"),
+        (bytes(100), "field 0 at byte 1"),
+        (b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\x7f", "a message of 9223372036854775807 bytes with 0 left"),
+        (b"\x0a\x80\x80\x80\x80\x80\x80\x80\x80\x80\x01", "a message of 9223372036854775808 bytes"),
+        (b"\x0a" + b"\xff" * 9 + b"\x7f", "malformed number"),  # more than 64 bits
+        (b"\x0a" + b"\xff" * 11, "malformed number"),  # a number without an end
+        (b"\x12\x00", "field 2 where a value should be"),
+        (b"\x08\x01", "wire type 0"),
+        (ckpt_bytes.field(1, b""), "a value without a tensor"),
+        (tensor(b"", name=b""), "a value without a name"),
+        (tensor(b"", name=b"\xff\xfe"), "not UTF-8"),
+        (tensor(b"", name=b"x" * 70_000), "a name of 70000 bytes"),
+        (tensor(b"\x08" + b"\xff" * 9 + b"\x01"), "a shape that no tensor has"),  # -1
+        (tensor((b"\x08" + b"\xff" * 8 + b"\x7f") * 1000), "a shape that no tensor has"),  # a product of 63,000 bits
+        (tensor(ckpt_bytes.field(1, b"\x02" * 100_000)), "a shape that no tensor has"),
+        (ckpt_bytes.value("w", "Float32", (2,), bytes(7)), "'w' has 7 bytes, its shape says 8"),
+        (ckpt_bytes.value("w", "Float32", (2,), bytes(7)) + ckpt_bytes.checkpoint(1), "'w' has 7 bytes"),
+        (ckpt_bytes.value("w", "Float32", (2,), bytes(12)), "'w' has 12 bytes, its shape says 8"),
+        (ckpt_bytes.value("w", "Float32", (2**62, 2**62), bytes(12)), "its shape says"),
     ],
 )
-def test_hostile_bytes(tmp_path: Path, raw: bytes) -> None:
+def test_hostile_bytes(tmp_path: Path, raw: bytes, message: str) -> None:
     path = tmp_path / "a.ckpt"
     path.write_bytes(raw)
-    with pytest.raises(UnreadableError):
+    with pytest.raises(UnreadableError, match=message):
+        read_ckpt(path)
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        ((ckpt_bytes.value("a", "Int8", (), b"x") + ckpt_bytes.value("b", "Int8", (), b"x")) * 300_000, "more parts"),
+        (tensor(ckpt_bytes.field(1, b"\x01" * (5 << 20))), "more parts"),
+        (b"".join(ckpt_bytes.value("n" * 60_000 + str(n), "Int8", (), b"x") for n in range(1200)), "longer names"),
+    ],
+)
+def test_more_than_any_model_has_is_given_up(tmp_path: Path, raw: bytes, message: str) -> None:
+    path = tmp_path / "a.ckpt"
+    path.write_bytes(raw)
+    with pytest.raises(UnreadableError, match=message):
         read_ckpt(path)
 
 
 def test_unknown_fields_are_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "a.ckpt"
-    tensor = ckpt_bytes.field(2, b"Int32") + ckpt_bytes.field(3, b"\x05\x00\x00\x00")
-    value = ckpt_bytes.field(1, b"global_step") + ckpt_bytes.field(9, b"new") + ckpt_bytes.field(2, tensor)
+    content = ckpt_bytes.field(2, b"Int32") + ckpt_bytes.field(3, b"\x05\x00\x00\x00")
+    unknown = ckpt_bytes.field(9, b"new") + b"\x50\x01" + b"\x5d1234" + b"\x6112345678"
+    value = ckpt_bytes.field(1, b"global_step") + unknown + ckpt_bytes.field(2, content + unknown)
     path.write_bytes(ckpt_bytes.field(1, value))
     assert read_ckpt(path).optimizer_step == 5
 
 
-def test_a_huge_file_costs_a_few_reads(tmp_path: Path) -> None:
-    """100 GB of tensor, sparse: its bytes are passed over."""
-    path = tmp_path / "a.ckpt"
-    size = 100 << 30
+def huge(path: Path, size: int) -> int:
+    """Write a sparse file whose first tensor has `size` bytes, and a small checkpoint after it; the offset of that."""
     dims = ckpt_bytes.varint(1 << 3) + ckpt_bytes.varint(size // 4)
     tensor_head = dims + ckpt_bytes.field(2, b"Float32") + ckpt_bytes.varint(3 << 3 | 2) + ckpt_bytes.varint(size)
     name = ckpt_bytes.field(1, b"huge")
@@ -130,6 +350,18 @@ def test_a_huge_file_costs_a_few_reads(tmp_path: Path) -> None:
         file.truncate(len(head) + size)
         file.seek(0, os.SEEK_END)
         file.write(ckpt_bytes.checkpoint(9))
+    return len(head) + size
+
+
+def test_a_huge_file_costs_a_few_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """100 GB of tensor, sparse: its bytes are passed over."""
+    path = tmp_path / "a.ckpt"
+    huge(path, 100 << 30)
+    reads: list[int] = []
+    pread = os.pread
+    monkeypatch.setattr(os, "pread", lambda file, count, at: reads.append(count) or pread(file, count, at))
     header = read_ckpt(path)
-    assert header.entries[0].nbytes == size
+    assert header.entries[0].nbytes == 100 << 30
     assert header.optimizer_step == 9
+    assert len(reads) < 12 + 16
+    assert sum(reads) < 32 * 1024

@@ -1,0 +1,154 @@
+"""What the formats of checkpoints have in common: entries, and which of them are appended information."""
+
+from __future__ import annotations
+
+import math
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+Scalar = bool | int | float | str
+
+STRING = "str"
+OPTIMIZER_STEP = "global_step"
+MOST_DIMS = 64
+
+# MindSpore: `train.serialization.tensor_to_ms_type`. How a scalar of each type unpacks; its size follows.
+_CODES = {
+    "Bool": "<?",
+    "Int8": "<b",
+    "UInt8": "<B",
+    "Int16": "<h",
+    "UInt16": "<H",
+    "Int32": "<i",
+    "UInt32": "<I",
+    "Int64": "<q",
+    "UInt64": "<Q",
+    "Float16": "<e",
+    "Float32": "<f",
+    "Float64": "<d",
+}
+_SIZES = {"BFloat16": 2, **{dtype: struct.calcsize(code) for dtype, code in _CODES.items()}}
+_LONGEST_STRING = 4096  # bytes in the file, four a character
+
+# `CheckpointConfig(append_info=…)`, `OnRequestExit` and the TTP handler append these first, the user's own after them.
+_MARKERS = frozenset({"__exception_save__", "epoch_num", "step_num", "cur_rank", "batch_num"})
+_ALSO_APPENDED = frozenset({"loss_scale"})
+# What a Python bool, int and float become (MindSpore: `Tensor(value)` in `train.serialization.save_checkpoint`).
+_FROM_PYTHON = ("Bool", "Int64", "Float32")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One parameter or appended entry: its name, MindSpore type name, shape, and where its bytes are in the file."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+    nbytes: int
+
+    @property
+    def is_scalar(self) -> bool:
+        """Whether it is one value, or a string."""
+        return self.dtype == STRING or (self.shape == () and self.dtype in _SIZES)
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a checkpoint file holds.
+
+    `info` are the appended values by name; where they cannot be told from parameters, the format's reader says how it
+    decides. `optimizer_step` is the entry `global_step`, the updates applied; None if absent. `complete` is True where
+    the file is proved to be whole, None where nothing in it marks its end; a cut file has no header.
+    """
+
+    format: ClassVar[str]
+
+    entries: tuple[Entry, ...]
+    optimizer_step: int | None
+    info: Mapping[str, Scalar]
+    complete: bool | None
+    appended: frozenset[int]
+
+    @property
+    def parameters(self) -> tuple[Entry, ...]:
+        """The entries that are not appended values."""
+        return tuple(entry for place, entry in enumerate(self.entries) if place not in self.appended)
+
+
+def size_of(dtype: str, shape: Iterable[int]) -> int | None:
+    """How many bytes a tensor has; None where the type does not tell."""
+    size = _SIZES.get(dtype)
+    return None if size is None else math.prod(shape) * size
+
+
+def value_of(entry: Entry, read: Callable[[int, int], bytes]) -> Scalar | None:
+    """The value of a scalar or of a string of up to 1,024 characters; None for anything else."""
+    if not entry.is_scalar or entry.nbytes > _LONGEST_STRING:
+        return None
+    raw = read(entry.offset, entry.nbytes)
+    if len(raw) != entry.nbytes:
+        return None
+    if entry.dtype == STRING:  # numpy's own layout of text: UTF-32, filled up with zeros
+        return raw.decode("utf-32-le", errors="replace").rstrip("\0")
+    if entry.dtype == "BFloat16":  # the upper half of a Float32
+        return float(struct.unpack("<f", b"\0\0" + raw)[0])
+    value: Scalar = struct.unpack(_CODES[entry.dtype], raw)[0]
+    return value
+
+
+def appended_last(entries: Sequence[Entry]) -> frozenset[int]:
+    """The places of the appended values where they are the last entries, in the order they were appended.
+
+    Only a `global_step` without a shape stands elsewhere: `save_checkpoint` keeps entries by name, so that one which is
+    appended takes the place of the optimizer's, which has the shape (1,). The others begin with the first name that
+    MindSpore appends itself or the first string. Without any of these, nothing in the file tells them from parameters:
+    then they are the last scalars of the types that Python's values become. (A network may end in scalars too: those
+    of `DynamicLossScaleUpdateCell` are Int32.)
+    """
+    begin = next((place for place, entry in enumerate(entries) if _marks_info(entry)), None)
+    if begin is None:
+        begin = len(entries)
+        while begin and entries[begin - 1].shape == () and entries[begin - 1].dtype in _FROM_PYTHON:
+            begin -= 1
+    return frozenset(
+        place
+        for place, entry in enumerate(entries)
+        if entry.is_scalar and (place >= begin or entry.name == OPTIMIZER_STEP)
+    )
+
+
+def appended_anywhere(entries: Sequence[Entry]) -> frozenset[int]:
+    """The places of the appended values where entries are sorted.
+
+    Those that MindSpore names itself, and the user's whole numbers and flags. The user's Float32 cannot be told from
+    a `learning_rate`, so it stays a parameter.
+    """
+    return frozenset(
+        place
+        for place, entry in enumerate(entries)
+        if entry.is_scalar
+        and (entry.dtype in ("Bool", "Int64") or entry.name in _MARKERS or entry.name in _ALSO_APPENDED)
+    )
+
+
+def info_of(entries: Sequence[Entry], appended: Iterable[int], read: Callable[[int, int], bytes]) -> dict[str, Scalar]:
+    """The appended values by name; of a name that is there twice, the last, as `load_checkpoint` has it."""
+    values = {entries[place].name: value_of(entries[place], read) for place in sorted(appended)}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def optimizer_step_of(entries: Iterable[Entry], read: Callable[[int, int], bytes]) -> int | None:
+    """The optimizer's counter: Int32 of shape (1,), or Int64 without a shape where one was appended over it."""
+    entry = next((entry for entry in reversed(tuple(entries)) if entry.name == OPTIMIZER_STEP), None)
+    if entry is None or entry.dtype not in ("Int32", "Int64") or entry.nbytes != _SIZES[entry.dtype]:
+        return None
+    return int.from_bytes(read(entry.offset, entry.nbytes), "little", signed=True)
+
+
+def _marks_info(entry: Entry) -> bool:
+    return entry.dtype == STRING or (entry.name in _MARKERS and entry.is_scalar)

@@ -1,0 +1,65 @@
+"""Finds out by its bytes which format a file has, and reads it: a strategy file may end in `.ckpt` (domain §2)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ckptstore.errors import UnreadableError
+from ckptstore.formats.ckpt import is_encrypted, read_ckpt
+from ckptstore.formats.group_info import read_group_info
+from ckptstore.formats.safetensors import read_safetensors
+from ckptstore.formats.strategy import read_json_strategy, read_strategy
+from ckptstore.formats.wire import WireReader
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ckptstore.formats.group_info import GroupInfo
+    from ckptstore.formats.header import Header
+    from ckptstore.formats.strategy import Strategy
+
+_HEAD = 64  # bytes
+
+
+def inspect(path: Path) -> Header | Strategy | GroupInfo:
+    """Read whatever MindSpore file it is.
+
+    Raises `UnreadableError` where it is cut, encrypted or of no known format; `OSError` where it cannot be opened.
+    """
+    with path.open("rb", buffering=0) as file:
+        head = file.read(_HEAD)
+        if head[5:9] == b"\0\0\0{":  # eight bytes of a length below 2^40, then JSON
+            return read_safetensors(path)
+        if head[:1] == b"\x0a":  # field 1 with a length: the values of a checkpoint, or the groups of a group info file
+            return read_group_info(path) if _begins_with_a_group(WireReader(file, path, "")) else read_ckpt(path)
+    if not head or is_encrypted(head):
+        return read_ckpt(path)  # which says so
+    if head.lstrip()[:1] == b"{":
+        return read_json_strategy(path)
+    if head[:1] == b"\x08":  # field 1 with a number: current_stage
+        return read_strategy(path)
+    if head[:1] == b"\x12":  # field 2 with a length: the list of ranks of a rank without groups
+        return read_group_info(path)
+    raise UnreadableError(f"{path} is of no known format", "it is damaged, or MindSpore did not write it")
+
+
+def _begins_with_a_group(reader: WireReader) -> bool:
+    """Both begin with `{name = 1, message = 2}`; the message of a group is `{dim = 1}`, a tensor always has more."""
+    try:
+        reader.key(reader.end)
+        limit = reader.message(reader.end)
+        while reader.position < limit:
+            field, wire_type = reader.key(limit)
+            if field != 2:  # noqa: PLR2004
+                reader.skip(limit, wire_type)
+                continue
+            stop = reader.message(limit, wire_type)
+            while reader.position < stop:
+                field, wire_type = reader.key(stop)
+                if field != 1:
+                    return False
+                reader.skip(stop, wire_type)
+            return True
+    except UnreadableError:
+        pass  # the reader of checkpoints says where it is cut
+    return False

@@ -1,0 +1,121 @@
+"""The `.safetensors` format as MindSpore writes it: a length of 8 bytes, a JSON header, then the tensors.
+
+Read without the `safetensors` library: its `safe_open` imports numpy, or another framework, when a file is opened, and
+`deserialize` wants the bytes of all tensors. What the library refuses is refused here too. Source: the format's
+specification; `mindspore.train.serialization._exec_save` for what MindSpore puts into it.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ckptstore.errors import UnreadableError
+from ckptstore.formats import header
+from ckptstore.formats.bounded_json import MOST_JSON, parse_object
+from ckptstore.formats.header import Entry, Header
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+_LENGTH = 8  # bytes
+_BITS = {"F4": 4, "F6_E2M3": 6, "F6_E3M2": 6, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8}
+_BITS |= {"F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8, "BOOL": 8, "I8": 8, "U8": 8, "I16": 16, "U16": 16, "F16": 16, "BF16": 16}
+_BITS |= {"I32": 32, "U32": 32, "F32": 32, "I64": 64, "U64": 64, "F64": 64, "C64": 64}
+_MINDSPORE_NAMES = {"BOOL": "Bool", "BF16": "BFloat16", "C64": "Complex64"}
+_MINDSPORE_NAMES |= {f"F{bits}": f"Float{bits}" for bits in (16, 32, 64)}
+_MINDSPORE_NAMES |= {f"I{bits}": f"Int{bits}" for bits in (8, 16, 32, 64)}
+_MINDSPORE_NAMES |= {f"U{bits}": f"UInt{bits}" for bits in (8, 16, 32, 64)}
+_PACKED = "Int4"  # two in a byte: stored as Int8, and the metadata has the parameter's name with this type
+
+
+@dataclass(frozen=True)
+class SafetensorsHeader(Header):
+    """What a `.safetensors` file holds. `metadata`: MindSpore writes `format`, `remove_redundancy` and `crc_num`."""
+
+    format = "safetensors"
+
+    metadata: Mapping[str, str]
+
+
+def read_safetensors(path: Path) -> SafetensorsHeader:
+    """Read the names, types and shapes of a `.safetensors` file, its metadata and its appended values.
+
+    Types have MindSpore's names, entries the order of their bytes. Raises `UnreadableError` where the bytes are not of
+    this format or the file is cut: the header says where the last tensor ends. `OSError` where it cannot be opened.
+    """
+    with path.open("rb", buffering=0) as file:
+        descriptor = file.fileno()
+
+        def read(offset: int, count: int) -> bytes:
+            return os.pread(descriptor, count, offset)
+
+        end = os.fstat(descriptor).st_size
+        length = int.from_bytes(read(0, _LENGTH), "little")
+        if length > end - _LENGTH:
+            raise _bad(path, f"a header of {length} bytes in a file of {end}")
+        if length > MOST_JSON:
+            raise _bad(path, f"a header of {length} bytes, more than any model has")
+        declared = parse_object(read(_LENGTH, length), path, "whole .safetensors file")
+        metadata = _metadata(declared.pop("__metadata__", {}), path)
+        entries = _entries(declared, metadata, _LENGTH + length, path)
+        last = entries[-1].offset + entries[-1].nbytes if entries else _LENGTH + length
+        if last != end:
+            raise _bad(path, f"it has {end} bytes, its header says {last}")
+        if not entries:
+            raise UnreadableError(f"{path} holds no parameter", "it was saved from nothing")
+        appended = header.appended_anywhere(entries)
+        return SafetensorsHeader(
+            entries=entries,
+            optimizer_step=header.optimizer_step_of(entries, read),
+            info=header.info_of(entries, appended, read),
+            complete=True,
+            appended=appended,
+            metadata=metadata,
+        )
+
+
+def _entries(declared: dict[str, Any], metadata: Mapping[str, str], start: int, path: Path) -> tuple[Entry, ...]:
+    found = [_entry(name, tensor, metadata, start, path) for name, tensor in declared.items()]
+    found.sort(key=lambda entry: (entry.offset, entry.nbytes))
+    position = start
+    for entry in found:
+        if entry.offset != position:
+            raise _bad(path, f"{entry.name!r} begins at byte {entry.offset}, the tensor before it ends at {position}")
+        position += entry.nbytes
+    return tuple(found)
+
+
+def _entry(name: str, tensor: object, metadata: Mapping[str, str], start: int, path: Path) -> Entry:
+    match tensor:
+        case {"dtype": str(dtype), "shape": list(shape), "data_offsets": [int(begin), int(stop)]}:
+            pass
+        case _:
+            raise _bad(path, f"{name!r} is not described as a tensor is")
+    if (
+        dtype not in _BITS
+        or len(shape) > header.MOST_DIMS
+        or not all(type(size) is int and size >= 0 for size in shape)
+    ):
+        raise _bad(path, f"{name!r} has a type or shape that no tensor has")
+    if (stop - begin) * 8 != math.prod(shape) * _BITS[dtype] or begin < 0:
+        raise _bad(path, f"{name!r} has {stop - begin} bytes, which is not what its shape says")
+    packed = metadata.get(name) == _PACKED
+    return Entry(
+        name, _PACKED if packed else _MINDSPORE_NAMES.get(dtype, dtype), tuple(shape), start + begin, stop - begin
+    )
+
+
+def _metadata(value: object, path: Path) -> dict[str, str]:
+    if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
+        raise _bad(path, "metadata that are not text")
+    return dict(sorted(value.items()))  # the library writes it in any order
+
+
+def _bad(path: Path, what: str) -> UnreadableError:
+    return UnreadableError(
+        f"{path} is not a whole .safetensors file: {what}", "it is cut, damaged or of another format"
+    )

@@ -1,0 +1,209 @@
+"""Strategy files: how each parameter is spread over ranks, as protobuf `ParallelStrategyMap` or as JSON (domain §8).
+
+    message ParallelStrategyMap  { uint32 current_stage = 1; repeated ParallelStrategyItem parallel_strategy_item = 2;
+                                   repeated ParallelLayoutItem parallel_layout_item = 3; }
+    message ParallelStrategyItem { string node_name = 1; ParallelStrategys parallel_strategys = 2; }
+    message ParallelStrategys    { uint32 stage = 1; … }
+    message ParallelLayoutItem   { string param_name = 1; ParallelLayouts parallel_layouts = 2; }
+    message ParallelLayouts      { repeated DevMatrix dev_matrix = 1; repeated TensorMap tensor_map = 2;
+                                   repeated ParamSplitShape param_split_shape = 3;
+                                   repeated IndicesOffset indices_offset = 4; int32 field = 5;
+                                   int32 opt_weight_shard_step = 6; int32 opt_weight_shard_size = 7; }
+    message DevMatrix, …         { repeated int dim = 1; }   not packed as MindSpore writes it, read either way
+
+Source: `mindspore/train/node_strategy_pb2.py`; `mindspore.parallel._parallel_serialization` for the JSON form, and
+for merged files, whose parameters are named `{stage}-{name}`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from ckptstore.errors import UnreadableError
+from ckptstore.formats.bounded_json import MOST_JSON, parse_object
+from ckptstore.formats.wire import VARINT, WireReader
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+_MERGED = re.compile(r"(\d{1,9})-(.+)", re.ASCII | re.DOTALL)
+
+
+@dataclass(frozen=True)
+class ParameterLayout:
+    """How one parameter is cut and spread.
+
+    `dev_matrix`: the ranks of a stage as a grid. `tensor_map`: for each axis of the tensor the axis of the grid that
+    it is cut along, counted from the grid's last axis, -1 for none; a tuple of them where it is cut along several.
+    `stage`: the pipeline stage, None where the file does not tell. The others as MindSpore's messages name them.
+    """
+
+    name: str
+    stage: int | None
+    dev_matrix: tuple[int, ...]
+    tensor_map: tuple[int | tuple[int, ...], ...]
+    param_split_shape: tuple[int, ...]
+    indices_offset: tuple[int, ...]
+    field: int
+    opt_weight_shard_step: int
+    opt_weight_shard_size: int
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """A strategy file, of one pipeline stage or merged of several: the layout of every parameter, the stages in it."""
+
+    parameters: tuple[ParameterLayout, ...]
+    stages: tuple[int, ...]
+
+
+def read_strategy(path: Path) -> Strategy:
+    """Read a strategy file in protobuf form.
+
+    Raises `UnreadableError` where the bytes are not of that form, `OSError` where the file cannot be opened.
+    """
+    with path.open("rb", buffering=0) as file:
+        reader = WireReader(file, path, "strategy")
+        stages: list[int] = []
+        layouts: list[ParameterLayout] = []
+        is_strategy = False
+        while reader.position < reader.end:
+            field, wire_type = reader.key(reader.end)
+            if field == 2:  # noqa: PLR2004
+                stages += _operator_stage(reader, reader.message(reader.end, wire_type))
+            elif field == 3:  # noqa: PLR2004
+                layouts.append(_item(reader, reader.message(reader.end, wire_type)))
+            else:
+                is_strategy |= field == 1
+                reader.skip(reader.end, wire_type)
+        if not is_strategy:
+            raise reader.bad("no current_stage")
+    return _strategy(layouts, stages)
+
+
+def read_json_strategy(path: Path) -> Strategy:
+    """Read a strategy file in JSON form. Raises as `read_strategy` does."""
+    with path.open("rb") as file:
+        raw = file.read(MOST_JSON + 1)
+    if len(raw) > MOST_JSON:
+        raise _bad(path, f"it has more than {MOST_JSON} bytes")
+    content = parse_object(raw, path, "whole strategy file")
+    layouts, operators = content.get("parallel_layout_item"), content.get("parallel_strategy_item", {})
+    if not isinstance(layouts, dict) or not isinstance(operators, dict):
+        raise _bad(path, "no parallel_layout_item in it")
+    stages = [operator.get("stage") for operator in operators.values() if isinstance(operator, dict)]
+    return _strategy(
+        [_json_layout(name, layout, path) for name, layout in layouts.items()],
+        [stage for stage in stages if type(stage) is int],
+    )
+
+
+def _strategy(layouts: Iterable[ParameterLayout], operator_stages: Iterable[int]) -> Strategy:
+    """Give every parameter its stage: that in its name, or that of all operators of the file."""
+    stages = set(operator_stages)
+    only = next(iter(stages)) if len(stages) == 1 else None
+    parameters = tuple(_in_stage(layout, only) for layout in layouts)
+    stages |= {parameter.stage for parameter in parameters if parameter.stage is not None}
+    return Strategy(parameters, tuple(sorted(stages)))
+
+
+def _in_stage(layout: ParameterLayout, stage: int | None) -> ParameterLayout:
+    merged = _MERGED.fullmatch(layout.name)
+    return replace(layout, name=merged[2], stage=int(merged[1])) if merged else replace(layout, stage=stage)
+
+
+def _operator_stage(reader: WireReader, limit: int) -> list[int]:
+    found = []
+    while reader.position < limit:
+        field, wire_type = reader.key(limit)
+        if field != 2:  # noqa: PLR2004
+            reader.skip(limit, wire_type)
+            continue
+        stop = reader.message(limit, wire_type)
+        while reader.position < stop:
+            field, wire_type = reader.key(stop)
+            if field == 1 and wire_type == VARINT:
+                found.append(reader.number(stop))
+            else:
+                reader.skip(stop, wire_type)
+    return found
+
+
+def _item(reader: WireReader, limit: int) -> ParameterLayout:
+    name = ""
+    lists: dict[int, list[tuple[int, ...]]] = {1: [], 2: [], 3: [], 4: []}
+    numbers = {5: 0, 6: 0, 7: 0}
+    while reader.position < limit:
+        field, wire_type = reader.key(limit)
+        if field == 1:
+            name = reader.text(limit, wire_type)
+        elif field == 2:  # noqa: PLR2004
+            _layout(reader, reader.message(limit, wire_type), lists, numbers)
+        else:
+            reader.skip(limit, wire_type)
+    if not name:
+        raise reader.bad("a layout without a parameter's name")
+    maps = lists[2]
+    return ParameterLayout(
+        name=name,
+        stage=None,
+        dev_matrix=_first(lists[1]),
+        tensor_map=tuple(axes for axes in maps if axes) if len(maps) > 1 else _first(maps),
+        param_split_shape=_first(lists[3]),
+        indices_offset=_first(lists[4]),
+        field=numbers[5],
+        opt_weight_shard_step=numbers[6],
+        opt_weight_shard_size=numbers[7],
+    )
+
+
+def _layout(reader: WireReader, limit: int, lists: dict[int, list[tuple[int, ...]]], numbers: dict[int, int]) -> None:
+    while reader.position < limit:
+        field, wire_type = reader.key(limit)
+        if field in lists:
+            lists[field].append(reader.list_of_numbers(reader.message(limit, wire_type)))
+        elif field in numbers and wire_type == VARINT:
+            numbers[field] = reader.signed(limit)
+        else:
+            reader.skip(limit, wire_type)
+
+
+def _first(lists: list[tuple[int, ...]]) -> tuple[int, ...]:
+    """MindSpore writes one list where it could write several; `_convert_to_list` reads the first."""
+    return lists[0] if lists else ()
+
+
+def _json_layout(name: str, layout: object, path: Path) -> ParameterLayout:
+    if not isinstance(layout, dict):
+        raise _bad(path, f"no layout of {name!r}")
+
+    def numbers(key: str, default: Any = None) -> tuple[int, ...]:
+        value = layout.get(key, default)
+        if not isinstance(value, list) or not all(type(number) is int for number in value):
+            raise _bad(path, f"{key} of {name!r} is no list of numbers")
+        return tuple(value)
+
+    def number(key: str) -> int:
+        value = layout.get(key)
+        if type(value) is not int:
+            raise _bad(path, f"{key} of {name!r} is no number")
+        return value
+
+    return ParameterLayout(
+        name=name,
+        stage=None,
+        dev_matrix=numbers("dev_matrix"),
+        tensor_map=numbers("tensor_map"),
+        param_split_shape=numbers("param_split_shape", []),
+        indices_offset=numbers("indices_offset", []),
+        field=number("field"),
+        opt_weight_shard_step=number("opt_weight_shard_step"),
+        opt_weight_shard_size=number("opt_weight_shard_size"),
+    )
+
+
+def _bad(path: Path, what: str) -> UnreadableError:
+    return UnreadableError(f"{path} is not a whole strategy file: {what}", "it is cut, damaged or of another format")

@@ -1,0 +1,148 @@
+"""The protobuf wire format, as far as MindSpore's files use it; tensors are skipped, never read.
+
+Numbers are varints of up to 64 bits, everything else has a length in front. Source: the protobuf encoding guide.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, BinaryIO
+
+from ckptstore.errors import UnreadableError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+VARINT, FIXED64, LEN, FIXED32 = 0, 1, 2, 5
+
+# What one file may cost, a few seconds and some hundred MB at worst: 400,000 parameters take 4 million numbers.
+_MOST_NUMBERS = 1 << 22
+_MOST_TEXT = 1 << 26  # bytes of all names together
+_LONGEST_NAME = 64 * 1024  # bytes
+
+_WINDOW = 512  # bytes read at a time: the head of a parameter, or a few small parameters whole
+_LONGEST_NUMBER = 10  # bytes
+
+
+class WireReader:
+    """Walks the messages of an open file. Every method takes the end of the message it is in, and never passes it.
+
+    `what` names the format in errors; all of them are `UnreadableError` with the byte where it went wrong.
+    """
+
+    def __init__(self, file: BinaryIO, path: Path, what: str) -> None:
+        self._descriptor = file.fileno()
+        self._path = path
+        self._what = what
+        self._window = b""
+        self._window_start = 0
+        self._numbers_left = _MOST_NUMBERS
+        self._text_left = _MOST_TEXT
+        self.end = os.fstat(self._descriptor).st_size
+        self.position = 0
+
+    def bytes_at(self, offset: int, count: int) -> bytes:
+        """Read `count` bytes from `offset`, fewer where the file ends."""
+        return os.pread(self._descriptor, count, offset)
+
+    def number(self, limit: int) -> int:
+        """Read an unsigned number of up to 64 bits."""
+        self._numbers_left -= 1
+        if self._numbers_left < 0:
+            raise self.bad("more parts than any model has")
+        at = self.position - self._window_start
+        if not 0 <= at <= len(self._window) - _LONGEST_NUMBER:
+            self._window = self.bytes_at(self.position, _WINDOW)
+            self._window_start = self.position
+            at = 0
+        result = 0
+        for place, byte in enumerate(self._window[at : at + min(_LONGEST_NUMBER, limit - self.position)]):
+            result |= (byte & 0x7F) << (7 * place)
+            if byte < 0x80:  # noqa: PLR2004
+                if result >> 64:
+                    break
+                self.position += place + 1
+                return result
+        raise self.bad("a cut or malformed number")
+
+    def signed(self, limit: int) -> int:
+        """Read a number of up to 64 bits with a sign, as int32 and int64 have it."""
+        value = self.number(limit)
+        return value - (1 << 64) if value >> 63 else value
+
+    def key(self, limit: int) -> tuple[int, int]:
+        """Read the number of the next field and the wire type of its value."""
+        key = self.number(limit)
+        if key >> 3 == 0:  # no message has it: a file that is all zeros ends here
+            raise self.bad("field 0")
+        return key >> 3, key & 7
+
+    def message(self, limit: int, wire_type: int = LEN) -> int:
+        """Read a length; the end of what follows."""
+        if wire_type != LEN:
+            raise self.bad(f"wire type {wire_type}")
+        length = self.number(limit)
+        if length > limit - self.position:
+            raise self.bad(f"a message of {length} bytes with {limit - self.position} left")
+        return self.position + length
+
+    def text(self, limit: int, wire_type: int = LEN) -> str:
+        """Read a name."""
+        stop = self.message(limit, wire_type)
+        length = stop - self.position
+        if length > _LONGEST_NAME:
+            raise self.bad(f"a name of {length} bytes")
+        self._text_left -= length
+        if self._text_left < 0:
+            raise self.bad("longer names than any model has")
+        at = self.position - self._window_start
+        raw = self._window[at : at + length] if at >= 0 else b""
+        if len(raw) < length:
+            raw = self.bytes_at(self.position, length)
+        if len(raw) < length:
+            raise self.bad("a cut name")
+        try:
+            text = raw.decode("utf-8")
+        except UnicodeDecodeError:
+            raise self.bad("a name that is not UTF-8") from None
+        self.position = stop
+        return text
+
+    def numbers(self, limit: int, wire_type: int) -> list[int]:
+        """Read one element of a repeated number with a sign, or all of them where they are packed."""
+        if wire_type == VARINT:
+            return [self.signed(limit)]
+        stop = self.message(limit, wire_type)
+        found = []
+        while self.position < stop:
+            found.append(self.signed(stop))
+        return found
+
+    def list_of_numbers(self, limit: int) -> tuple[int, ...]:
+        """Read a message that is only a repeated number with a sign, `{dim = 1}`."""
+        found: list[int] = []
+        while self.position < limit:
+            field, wire_type = self.key(limit)
+            if field == 1:
+                found += self.numbers(limit, wire_type)
+            else:
+                self.skip(limit, wire_type)
+        return tuple(found)
+
+    def skip(self, limit: int, wire_type: int) -> None:
+        """Pass over the value of a field that nobody asked for."""
+        if wire_type == VARINT:
+            self.number(limit)
+        elif wire_type in (FIXED32, FIXED64):
+            self.position += 4 if wire_type == FIXED32 else 8
+            if self.position > limit:
+                raise self.bad("a cut number")
+        else:
+            self.position = self.message(limit, wire_type)
+
+    def bad(self, what: str) -> UnreadableError:
+        """The error for bytes that are not those of the format."""
+        return UnreadableError(
+            f"{self._path} is not a whole {self._what} file: {what} at byte {self.position}",
+            "it is cut, damaged or of another format",
+        )
