@@ -196,15 +196,12 @@ def test_a_crash_before_the_first_whole_save_starts_fresh(catalog: Catalog, tmp_
 
 def test_losing_every_state_is_not_a_fresh_start(catalog: Catalog, tmp_path: Path) -> None:
     """A file system that is not mounted would otherwise cost the whole training."""
-    job = Job(catalog, tmp_path)
+    job = Job(catalog, tmp_path / "mounted")
     files = job.save(job.start(), 15)
-    moved = tmp_path.with_name(tmp_path.name + "_unmounted")
-    tmp_path.rename(moved)
-    try:
-        with pytest.raises(NothingRestorableError, match="every rank had saved step 15, but .* is gone.*--explain"):
-            job.start()
-    finally:
-        moved.rename(tmp_path)
+    (tmp_path / "mounted").rename(tmp_path / "unmounted")
+    with pytest.raises(NothingRestorableError, match="every rank had saved step 15, but .* is gone.*--explain"):
+        job.start()
+    (tmp_path / "unmounted").rename(tmp_path / "mounted")
     plan = catalog.join("run", rank=0, world_size=2, launch_id="L2").resolve()
     assert plan is not None
     assert [assignment.source.path for assignment in plan.ranks] == [file.path for file in files]
