@@ -3,7 +3,8 @@
     python job.py '{"out": "/dir", "fault": "kill 17"}'
 
 Prints START and what `resume` returned, as JSON; writes final.ckpt when training ends.
-Faults, N counting the steps of this process: "kill N" (SIGKILL after step N), "raise N" (in a callback after step N),
+Faults, N counting the steps of this process: "kill N" (SIGKILL after step N, when all that was saved before is in the
+catalog), "kill-at-once N" (without waiting for that), "raise N" (in a callback after step N),
 "raise-before N" (before step N is computed), "bad-dataset" (the pipeline fails at its first batch), "lock-catalog N"
 (nobody can write the catalog from step N to the end), "SystemExit N" and "KeyboardInterrupt N" (raised after step N),
 "exit-flag N" and "exit-signal N" (a graceful exit is asked for after step N: it is taken after step N+1).
@@ -51,6 +52,7 @@ class Fault(Callback):
     def __init__(self, fault: str, out: Path) -> None:
         super().__init__()
         self.out = out
+        self.registrar: ckptstore.mindspore.Registrar
         self.action, _, step = fault.partition(" ")
         self.step = int(step or 0)
         self.done = 0
@@ -69,7 +71,9 @@ class Fault(Callback):
             while self.lock.execute(registered).fetchone() == (0,):
                 threading.Event().wait(0.01)  # the save of step 5 is on its way
             self.lock.execute("BEGIN IMMEDIATE")
-        if self.done == self.step and self.action == "kill":
+        if self.done == self.step and self.action in ("kill", "kill-at-once"):
+            if self.action == "kill":
+                assert self.registrar._training.recorder.flush(60)
             os.kill(os.getpid(), signal.SIGKILL)
         if self.done == self.step and self.action in ("SystemExit", "KeyboardInterrupt"):
             raise SystemExit(7) if self.action == "SystemExit" else KeyboardInterrupt
@@ -188,9 +192,11 @@ def main(asked: dict) -> None:  # type: ignore[type-arg]
         saving.append(OnRequestExit(file_name="net", directory=str(where), config_file=str(out / FLAG)))
     given = [] if asked["order"] == "registrar first, finds them" else saving
     registrar = launch.registrar(*given, **asked["registrar"])
-    callbacks = [Fault(fault, out), *saving, registrar]
+    trouble = Fault(fault, out)
+    trouble.registrar = registrar
+    callbacks = [trouble, *saving, registrar]
     if asked["order"] != "registrar last":
-        callbacks = [registrar, *reversed(saving), Fault(fault, out)]
+        callbacks = [registrar, *reversed(saving), trouble]
     if asked["positional"]:
         model.train(asked["epochs"], dataset, callbacks, False, -1, initial_epoch)  # noqa: FBT003
     else:

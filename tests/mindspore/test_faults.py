@@ -27,6 +27,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     ("fault", "step", "initial_epoch"),
     [
         ("kill 17", 15, 1),  # in mid-epoch, between two saves
+        ("kill-at-once 16", 15, 1),  # the save of step 15 may not be in the catalog yet: it is found on disk
         ("kill 21", 20, 2),  # the newest state is exactly the end of an epoch
         ("raise 17", 17, 1),  # MindSpore's breakpoint, newer than the last periodic save
         ("raise-before 18", 17, 1),  # its name says 2_8, its update was never applied
