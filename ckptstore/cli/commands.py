@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
+    from ckptstore.core.model import Resolution
     from ckptstore.ops.connect import Catalog
 
 KINDS = ("periodic", "graceful_exit", "dying_gasp", "ttp")
@@ -72,6 +73,7 @@ def show(context: click.Context, run: str, step: int, *, as_json: bool) -> None:
 
 @click.command()
 @click.argument("run")
+@click.argument("directory", required=False, type=click.Path(file_okay=False))
 @click.option(
     "--world-size", type=click.IntRange(1, 2**31 - 1), help="How many ranks will load it. Default: as many as saved."
 )
@@ -79,9 +81,25 @@ def show(context: click.Context, run: str, step: int, *, as_json: bool) -> None:
 @click.option("--explain", is_flag=True, help="Say why newer states are not taken.")
 @click.option("--take-quarantined", is_flag=True, help="Take a state that was found to be bad, too.")
 @click.option("--verify", type=click.Choice(["size", "digest"]), default="size", help="What to check of each file.")
+@click.option(
+    "--format",
+    "output",
+    type=click.Choice(["env", "paths", "meta"]),
+    help="For other tools: RESTORE_RANKS, one path a rank, or MindFormers' meta.json below DIRECTORY.",
+)
 @as_json
 @click.pass_context
-def resolve(context: click.Context, /, run: str, *, explain: bool, as_json: bool, **asked: Any) -> int:
+def resolve(
+    context: click.Context,
+    /,
+    run: str,
+    *,
+    directory: str | None,
+    explain: bool,
+    output: str | None,
+    as_json: bool,
+    **asked: Any,
+) -> int:
     """The restore plan of a run, and why not a newer one.
 
     The plan says which file each rank loads to go on from the newest state that is provably whole. Exit code 3:
@@ -89,9 +107,37 @@ def resolve(context: click.Context, /, run: str, *, explain: bool, as_json: bool
     """
     from ckptstore.cli import text, values
 
+    if (output == "meta") != (directory is not None):
+        raise click.UsageError("DIRECTORY and --format meta belong together.")
+    if output and (as_json or explain):
+        raise click.UsageError("--format stands alone: no --json, no --explain.")
     resolution = _catalog(context).resolve(run, **asked)
-    values.write(values.resolution(resolution)) if as_json else text.resolution(resolution, explain=explain)
+    if output:
+        _export(resolution, output, directory)
+    else:
+        values.write(values.resolution(resolution)) if as_json else text.resolution(resolution, explain=explain)
     return 0 if resolution.plan else NOTHING_RESTORABLE
+
+
+def _export(resolution: Resolution, output: str, directory: str | None) -> None:
+    """The plan for another tool on stdout; that there is none on stderr."""
+    from pathlib import Path
+    from shlex import quote
+
+    from ckptstore.ops import export
+
+    plan = resolution.plan
+    if plan is None:
+        click.echo(f"ckptstore: nothing of run {resolution.run} can be restored", err=True)
+    if output == "env":
+        for name, value in export.restore_ranks(plan).items():
+            click.echo(f"export {name}={quote(value)}")
+    elif plan is not None and output == "paths":
+        for assignment in plan.ranks:
+            click.echo(assignment.source.path)
+    elif plan is not None and directory is not None:
+        for path in export.write_meta(plan, Path(directory)):
+            click.echo(path)
 
 
 @click.command()

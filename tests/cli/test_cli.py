@@ -321,3 +321,41 @@ def test_names_with_brackets_are_printed_as_they_are(sqlite_url: str, tmp_path: 
     launch.register(path, global_step=5)
     assert "llama[7b]/v2" in ckptstore("--db", sqlite_url, "runs").out
     assert str(path) in ckptstore("--db", sqlite_url, "resolve", "llama[7b]/v2").out
+
+
+def test_resolve_in_the_words_of_other_tools(url: str, run: Job, tmp_path: Path) -> None:
+    """Rank 1's file of step 10 is gone: rank 0's serves both."""
+    files = {file.rank: file for file in run.catalog.files("run") if file.global_step == 10}
+    Path(files[1].path).unlink()
+    env = ckptstore("--db", url, "resolve", "run", "--format", "env")
+    assert env.out == "export RESTORE_RANKS=0\nexport RESTORE_RANKS_MAP='{\"0,1\": 0}'\n"
+    shell = subprocess.run(
+        ["bash", "-c", f'{env.out}python -c "import os, json; print(json.loads(os.environ[\'RESTORE_RANKS_MAP\']))"'],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | {"PATH": f"{COMMAND.parent}:{os.environ['PATH']}"},
+    )
+    assert shell.stdout == "{'0,1': 0}\n"
+    paths = ckptstore("--db", url, "resolve", "run", "--format", "paths")
+    assert paths.out.splitlines() == [files[0].path, files[0].path]
+    launch = run.catalog.join("run", rank=0, world_size=2, launch_id="L9")
+    launch.set_steps_per_epoch(4)
+    nothing = ckptstore("--db", url, "resolve", "run", "--step", "999", "--format", "env")
+    assert (nothing.code, nothing.out) == (3, "export RESTORE_RANKS=-1\nexport RESTORE_RANKS_MAP='{}'\n")
+    assert nothing.err == "ckptstore: nothing of run run can be restored\n"
+    assert ckptstore("--db", url, "resolve", "run", "--format", "paths", "--json").code == 2
+    assert ckptstore("--db", url, "resolve", "run", str(tmp_path)).code == 2
+    assert ckptstore("--db", url, "resolve", "run", "--format", "meta").code == 2
+
+
+def test_resolve_writes_meta_json_of_mindformers(url: str, run: Job, tmp_path: Path) -> None:
+    files = {file.rank: file for file in run.catalog.files("run") if file.global_step == 10}
+    Path(files[1].path).unlink()
+    done = ckptstore("--db", url, "resolve", "run", "--format", "meta", str(tmp_path))
+    assert done.code == 0, done.err
+    assert done.out.splitlines() == [str(tmp_path / f"rank_{rank}" / "meta.json") for rank in (0, 1)]
+    metas = [json.loads((tmp_path / f"rank_{rank}" / "meta.json").read_text()) for rank in (0, 1)]
+    name = Path(files[0].path).name
+    assert metas[0] == {"last_epoch": files[0].epoch, "last_step": files[0].step_in_epoch, "last_ckpt_file": name}
+    assert metas[1]["last_ckpt_file"] == files[0].path  # it is not in rank 1's own directory

@@ -1,0 +1,46 @@
+"""Hand a restore plan over to other tools."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ckptstore.core import export
+from ckptstore.errors import CkptstoreError, UsageError
+
+if TYPE_CHECKING:
+    from ckptstore.core.model import RestorePlan
+
+restore_ranks = export.restore_ranks
+
+
+def write_meta(plan: RestorePlan, directory: Path) -> list[str]:
+    """Write MindFormers' `meta.json` for every rank below `directory`; the paths written.
+
+    Each is replaced in one step. Raises `UsageError` where the epoch is not known, `CkptstoreError` where a file
+    cannot be written.
+    """
+    root = directory.absolute()
+    metas = export.meta_json(plan, str(root))
+    if any(meta["last_epoch"] is None for meta in metas.values()):
+        raise UsageError(
+            f"the epoch of step {plan.global_step} is not known", "MindFormers needs it: give the steps of an epoch"
+        )
+    try:
+        for path, meta in metas.items():
+            _replace(Path(path), json.dumps(meta))
+    except OSError as error:
+        raise CkptstoreError(f"cannot write below {root} ({error.strerror})", "check its permissions") from None
+    return list(metas)
+
+
+def _replace(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        file.write(text)
+    Path(draft).chmod(0o644)
+    Path(draft).replace(path)
