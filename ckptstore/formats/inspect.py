@@ -63,3 +63,11 @@ def _begins_with_a_group(reader: WireReader) -> bool:
     except UnreadableError:
         pass  # the reader of checkpoints says where it is cut
     return False
+
+
+def read_checkpoint(path: Path) -> Header:
+    """Read the header of a checkpoint, by the ending of its name: `.safetensors`, else `.ckpt`.
+
+    Raises as `inspect` does.
+    """
+    return read_safetensors(path) if path.suffix == ".safetensors" else read_ckpt(path)

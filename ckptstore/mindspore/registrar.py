@@ -223,7 +223,7 @@ class Registrar(Callback):
 
     def _hand_over(self, saved: Saved) -> None:
         training = self._training
-        has_counter = training.has_counter() and saved.path.endswith(".ckpt")
+        has_counter = training.has_counter() and saved.path.endswith((".ckpt", ".safetensors"))
         if saved.asynchronous and saved.path in self._used_paths and not has_counter:
             log.warning("%s is written again and again, and nothing in it tells its step: not registered", saved.path)
             return

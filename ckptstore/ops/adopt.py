@@ -10,7 +10,6 @@ from ckptstore.catalog import reads
 from ckptstore.core.model import Checkpoint, FileState, Kind
 from ckptstore.core.naming import (
     CheckpointName,
-    format_of,
     is_numbered,
     is_ttp_file,
     parse_exit_name,
@@ -20,7 +19,7 @@ from ckptstore.core.naming import (
 )
 from ckptstore.core.steps import unwitnessed_step, witnessed_by_mindspore
 from ckptstore.errors import UnreadableError
-from ckptstore.formats.ckpt import read_ckpt
+from ckptstore.formats.inspect import read_checkpoint
 from ckptstore.ops import register
 from ckptstore.storage import files
 
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from ckptstore.catalog.engine import Database
     from ckptstore.catalog.reads import Ending, Source
     from ckptstore.core.model import Launch
-    from ckptstore.formats.ckpt import CkptHeader
+    from ckptstore.formats.header import Header
 
 
 @dataclass(frozen=True)
@@ -96,7 +95,7 @@ def strays(source: Source, listed: Mapping[str, Iterable[str]], known: Iterable[
     for directory, names in sorted(listed.items()):
         for name in sorted(names):
             path = str(Path(directory) / name)
-            if path not in paths and _wrote(source, name):
+            if path not in paths and wrote(source, name):
                 yield Stray(source, path)
 
 
@@ -127,7 +126,8 @@ def take_in(
             yield _adopted(stray, history)
 
 
-def _wrote(source: Source, name: str) -> bool:
+def wrote(source: Source, name: str) -> bool:
+    """Whether a source writes files of this name, and this one was not there before it."""
     if source.kind is Kind.TTP:
         return is_ttp_file(name)
     if name in source.names_before:
@@ -145,11 +145,9 @@ def _wrote(source: Source, name: str) -> bool:
 
 def _adopted(stray: Stray, history: History) -> Checkpoint | Skipped:
     """The record of a file that nobody registered; its step is what can be proved, never what the name says alone."""
-    if format_of(stray.path) != "ckpt":
-        return Skipped(stray.path, "nobody registered it, and its name alone does not prove its step")
     launch = history.launches[stray.source.launch]
     try:
-        header = read_ckpt(Path(stray.path))
+        header = read_checkpoint(Path(stray.path))
         step = _step(launch, stray, header, history)
         if step is None:
             return Skipped(stray.path, "its name, what is in it and the launch's history do not agree on its step")
@@ -169,7 +167,7 @@ def _adopted(stray: Stray, history: History) -> Checkpoint | Skipped:
         return Skipped(stray.path, error.strerror or str(error))
 
 
-def _step(launch: Launch, stray: Stray, header: CkptHeader, history: History) -> int | None:
+def _step(launch: Launch, stray: Stray, header: Header, history: History) -> int | None:
     lag = history.lags[launch.id]
     if stray.kind in (Kind.GRACEFUL_EXIT, Kind.TTP):
         return witnessed_by_mindspore(

@@ -12,7 +12,7 @@ from ckptstore.catalog import reads, writes
 from ckptstore.core.model import Checkpoint, Content, FileState, Kind, epoch_and_step
 from ckptstore.core.naming import format_of
 from ckptstore.errors import UnreadableError, UsageError
-from ckptstore.formats.ckpt import read_ckpt
+from ckptstore.formats.inspect import read_checkpoint
 from ckptstore.storage import files
 
 if TYPE_CHECKING:
@@ -108,10 +108,10 @@ def measured(file: Checkpoint, *, prove_step: bool = False) -> Checkpoint | None
 
 def _is_of_its_step(file: Checkpoint) -> bool:
     """False where the file's own counter contradicts the record; a file without one, or encrypted, does not."""
-    if file.format != "ckpt" or file.optimizer_step is None:
+    if file.format not in ("ckpt", "safetensors") or file.optimizer_step is None:
         return True
     try:
-        counted = read_ckpt(Path(file.path)).optimizer_step
+        counted = read_checkpoint(Path(file.path)).optimizer_step
     except UnreadableError:
         return True
     return counted in (None, file.optimizer_step)
