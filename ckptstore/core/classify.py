@@ -1,0 +1,171 @@
+"""What every file below a checkpoint directory is, by its path alone (domain §2). What is in it may say otherwise."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from ckptstore.core.model import Kind
+from ckptstore.core.naming import (
+    is_ttp_file,
+    parse_exit_name,
+    parse_name,
+    parse_rank_directory,
+    parse_ttp_directory,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+_MINDFORMERS_1 = re.compile(r"(?P<prefix>.+)_rank_(?P<rank>\d+)(?P<number>_\d+)?", re.ASCII | re.DOTALL)
+_MINDFORMERS_2 = re.compile(r".+-(?:model|opt)-\d{7}-\d{7}\.safetensors", re.ASCII | re.DOTALL)
+_ITERATION = re.compile(r"iteration_(\d{8})", re.ASCII)
+_STRATEGY = re.compile(r"(?:.*strategy(?:_rank)?(?:_\d+)?)\.(?:ckpt|json)", re.ASCII | re.DOTALL)
+_NUMBERED = re.compile(r"(?P<base>.+)_(?P<number>\d+)", re.ASCII | re.DOTALL)
+_PYTORCH = (".pth.tar", ".pth", ".pt")
+_TENSORFLOW = re.compile(r"(?P<prefix>.+)\.(?:index|data-\d{5}-of-\d{5})", re.ASCII | re.DOTALL)
+_OWN = re.compile(r"(?:rank_?|ckpt)(?P<rank>\d+)", re.ASCII)
+_WEIGHTS_DIRECTORIES = ("checkpoint_network", "checkpoint_trainable")
+_NOTES = ("meta.json", "common.json", "metadata.json", "latest_checkpointed_iteration.txt")
+_RANK = "rank_R"
+
+
+class What(str, Enum):
+    """What a file is."""
+
+    CHECKPOINT = "checkpoint"
+    WEIGHTS = "weights"
+    PART = "part"
+    OPAQUE = "opaque"
+    STRATEGY = "strategy"
+    COMPANION = "companion"
+    DEBRIS = "debris"
+    STRANGER = "stranger"
+
+    __str__ = str.__str__
+
+
+@dataclass(frozen=True, kw_only=True)
+class Named:
+    """What a path says of a file.
+
+    `family` is the same for the files that one callback writes on every rank in every launch: the path with the rank
+    and the relaunch's number taken out. `relaunch` is that number (0: none). `rank`, `epoch`, `step_in_epoch` and
+    `named_step` are None where the path does not say them. `kind` is None for what is no checkpoint.
+    """
+
+    what: What
+    kind: Kind | None = None
+    format: str = "unknown"
+    family: str = ""
+    relaunch: int = 0
+    rank: int | None = None
+    epoch: int | None = None
+    step_in_epoch: int | None = None
+    named_step: int | None = None
+
+
+def classify(parts: Sequence[str], siblings: Collection[str] = ()) -> Named:
+    """What the file at these path components is; the last one is its name, `siblings` the names beside it.
+
+    A prefix that ends in a number may be the user's own, or that of a relaunch: it is the latter where a sibling has
+    the prefix without the number, or with another one.
+    """
+    *directories, name = parts
+    rank = next((rank for part in reversed(directories) if (rank := parse_rank_directory(part)) is not None), None)
+    home = "/".join(_RANK if parse_rank_directory(part) is not None else part for part in directories)
+    plain = _by_name_alone(name, rank)
+    if plain is not None:
+        return plain
+    ttp = next((parsed for part in directories if (parsed := parse_ttp_directory(part)) is not None), None)
+    if ttp is not None and is_ttp_file(name):
+        return _ttp(name, rank, ttp.step)
+    iterations = [match for part in directories if (match := _ITERATION.fullmatch(part))]
+    if iterations and _MINDFORMERS_2.fullmatch(name):
+        return Named(
+            what=What.PART, kind=Kind.PERIODIC, format="safetensors", family=home, named_step=int(iterations[-1][1])
+        )
+    leaving = parse_exit_name(name)
+    if leaving is not None:
+        return Named(
+            what=What.CHECKPOINT,
+            kind=Kind.GRACEFUL_EXIT,
+            format="ckpt",
+            family=f"{home}/{leaving.file_name}",
+            rank=rank,
+            named_step=leaving.global_step,
+        )
+    return _model_checkpoint(
+        name, home, rank, siblings, weights=any(part in _WEIGHTS_DIRECTORIES for part in directories)
+    )
+
+
+def _by_name_alone(name: str, rank: int | None) -> Named | None:
+    """What needs no directory to be known."""
+    if name.endswith(".tmp"):
+        return Named(what=What.DEBRIS, rank=rank)
+    if name.endswith((".mindir", "-graph.meta")) or name in _NOTES:
+        return Named(what=What.COMPANION, rank=rank)
+    if _STRATEGY.fullmatch(name):
+        return Named(what=What.STRATEGY, rank=rank)
+    if name.endswith("_eval.ckpt"):
+        return Named(what=What.WEIGHTS, kind=Kind.GRACEFUL_EXIT, format="ckpt", rank=rank)
+    if name.endswith(_PYTORCH) or _TENSORFLOW.fullmatch(name):
+        own = _OWN.match(name)
+        return Named(what=What.OPAQUE, rank=int(own["rank"]) if own and rank is None else rank)
+    return None
+
+
+def _ttp(name: str, rank: int | None, step: int | None) -> Named:
+    parsed = parse_name(name)
+    return Named(
+        what=What.CHECKPOINT,
+        kind=Kind.TTP,
+        format=name.rpartition(".")[2],
+        family="ttp",
+        rank=rank,
+        epoch=parsed.epoch if parsed else None,
+        step_in_epoch=parsed.step_in_epoch if parsed else None,
+        named_step=step,
+    )
+
+
+def _model_checkpoint(name: str, home: str, rank: int | None, siblings: Collection[str], *, weights: bool) -> Named:
+    parsed = parse_name(name)
+    if parsed is None:
+        return Named(what=What.STRANGER, rank=rank)
+    prefix, relaunch = parsed.prefix, 0
+    of_rank = _MINDFORMERS_1.fullmatch(prefix)
+    if of_rank is not None:
+        prefix = f"{of_rank['prefix']}_{_RANK}"
+        relaunch = int((of_rank["number"] or "_0")[1:])
+        rank = int(of_rank["rank"]) if rank is None else rank
+    else:
+        numbered = _NUMBERED.fullmatch(prefix)
+        if numbered is not None and _is_relaunch(numbered["base"], prefix, siblings):
+            prefix, relaunch = numbered["base"], int(numbered["number"])
+    return Named(
+        what=What.WEIGHTS if weights else What.CHECKPOINT,
+        kind=Kind.DYING_GASP if parsed.is_breakpoint else Kind.PERIODIC,
+        format=parsed.format,
+        family=f"{home}/{prefix}",
+        relaunch=relaunch,
+        rank=rank,
+        epoch=parsed.epoch,
+        step_in_epoch=parsed.step_in_epoch,
+    )
+
+
+def _is_relaunch(base: str, prefix: str, siblings: Collection[str]) -> bool:
+    """Whether the number that `prefix` has more than `base` is MindSpore's: a sibling has `base`, or another number."""
+    for sibling in siblings:
+        parsed = parse_name(sibling)
+        other = parsed.prefix if parsed is not None else sibling.removesuffix("-graph.meta")
+        if other == base:
+            return True
+        numbered = _NUMBERED.fullmatch(other)
+        if numbered is not None and numbered["base"] == base and other != prefix:
+            return True
+    return False

@@ -1,0 +1,100 @@
+"""Walks a directory tree in parallel: every regular file with its size and time. Follows no link, changes nothing."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_THREADS = 16
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A regular file: its name, size in bytes and modification time in nanoseconds since 1970."""
+
+    name: str
+    size: int
+    mtime_ns: int
+
+
+@dataclass(frozen=True)
+class Passed:
+    """A path that was not looked into or at, and why."""
+
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Directory:
+    """A directory below the root: `parts` are its components from there, () for the root itself."""
+
+    path: str
+    parts: tuple[str, ...]
+    files: tuple[Seen, ...]
+    passed: tuple[Passed, ...]
+
+
+def walk(root: str, *, skip: Callable[[str], bool]) -> Iterator[Directory]:
+    """Every directory of the tree at `root`, in no order; one for whose name `skip` holds is left out.
+
+    A directory that cannot be read, a link, a name that is not UTF-8 and what is no regular file are among what was
+    passed. A file that vanishes meanwhile is as if it had never been.
+    """
+    with ThreadPoolExecutor(_THREADS) as pool:
+        pending: set[Future[tuple[Directory, list[str]]]] = {pool.submit(_look, root, (), skip)}
+        while pending:
+            done, pending = wait(pending, return_when=FIRST_COMPLETED)
+            for future in done:
+                directory, below = future.result()
+                yield directory
+                for name in below:
+                    child = f"{directory.path.rstrip('/')}/{name}"
+                    pending.add(pool.submit(_look, child, (*directory.parts, name), skip))
+
+
+def _look(path: str, parts: tuple[str, ...], skip: Callable[[str], bool]) -> tuple[Directory, list[str]]:
+    files: list[Seen] = []
+    passed: list[Passed] = []
+    below: list[str] = []
+    try:
+        with os.scandir(path) as entries:
+            for entry in entries:
+                reason = _look_at(entry, files, below, skip)
+                if reason:
+                    passed.append(Passed(_shown(entry.path), reason))
+    except OSError as error:
+        passed.append(Passed(_shown(path), error.strerror or str(error)))
+    return Directory(path, parts, tuple(files), tuple(passed)), below
+
+
+def _look_at(entry: os.DirEntry[str], files: list[Seen], below: list[str], skip: Callable[[str], bool]) -> str:
+    """Sort an entry in; why not, if it is passed."""
+    reason = ""
+    try:
+        if not entry.name.isprintable() and _shown(entry.name) != entry.name:
+            reason = "its name is not UTF-8"
+        elif entry.is_symlink():
+            reason = "a link"
+        elif entry.is_dir(follow_symlinks=False):
+            below += [] if skip(entry.name) else [entry.name]
+        elif entry.is_file(follow_symlinks=False):
+            status = entry.stat(follow_symlinks=False)
+            files.append(Seen(entry.name, status.st_size, status.st_mtime_ns))
+        else:
+            reason = "not a regular file"
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        reason = error.strerror or str(error)
+    return reason
+
+
+def _shown(path: str) -> str:
+    """The path as text that can be printed and stored."""
+    return path.encode("utf-8", "backslashreplace").decode("utf-8")
