@@ -330,7 +330,7 @@ def test_resolve_in_the_words_of_other_tools(url: str, run: Job, tmp_path: Path)
     env = ckptstore("--db", url, "resolve", "run", "--format", "env")
     assert env.out == "export RESTORE_RANKS=0\nexport RESTORE_RANKS_MAP='{\"0,1\": 0}'\n"
     shell = subprocess.run(
-        ["bash", "-c", f'{env.out}python -c "import os, json; print(json.loads(os.environ[\'RESTORE_RANKS_MAP\']))"'],
+        ["bash", "-c", f"{env.out}python -c \"import os, json; print(json.loads(os.environ['RESTORE_RANKS_MAP']))\""],
         capture_output=True,
         text=True,
         check=True,

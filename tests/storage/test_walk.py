@@ -1,0 +1,59 @@
+"""The walk: every file once, no link followed, what cannot be read said and the rest still found."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from ckptstore.storage.walk import Directory, walk
+
+
+def walked(root: Path, skipped: str = "") -> dict[str, Directory]:
+    return {"/".join(each.parts): each for each in walk(str(root), skip=lambda name: name == skipped)}
+
+
+def test_every_file_with_its_size_and_time(tmp_path: Path) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a" / "x.ckpt").write_bytes(b"12345")
+    os.utime(tmp_path / "a" / "x.ckpt", ns=(1, 7_000_000_001))
+    found = walked(tmp_path)
+    assert set(found) == {"", "a", "a/b"}
+    (seen,) = found["a"].files
+    assert (seen.name, seen.size, seen.mtime_ns) == ("x.ckpt", 5, 7_000_000_001)
+    assert found["a"].path == str(tmp_path / "a")
+
+
+def test_links_and_loops_are_passed(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "x.ckpt").touch()
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "loop").symlink_to(root)
+    (root / "away").symlink_to(outside)
+    (root / "x.ckpt").symlink_to(outside / "x.ckpt")
+    (root / "nowhere").symlink_to(root / "not there")
+    (found,) = walked(root).values()
+    assert found.files == ()
+    assert {Path(passed.path).name: passed.reason for passed in found.passed} == dict.fromkeys(
+        ("loop", "away", "x.ckpt", "nowhere"), "a link"
+    )
+
+
+def test_names_that_are_not_utf_8_and_what_is_no_file(tmp_path: Path) -> None:
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/net\xff-1_5.ckpt")).touch()
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "net-1_5.ckpt").touch()
+    (found,) = walked(tmp_path).values()
+    assert [seen.name for seen in found.files] == ["net-1_5.ckpt"]
+    assert {(Path(passed.path).name, passed.reason) for passed in found.passed} == {
+        ("net\\udcff-1_5.ckpt", "its name is not UTF-8"),
+        ("pipe", "not a regular file"),
+    }
+
+
+def test_a_directory_that_is_gone_or_left_out(tmp_path: Path) -> None:
+    (found,) = walked(tmp_path / "gone").values()
+    assert [passed.reason for passed in found.passed] == ["No such file or directory"]
+    (tmp_path / ".ckptstore" / "below").mkdir(parents=True)
+    assert set(walked(tmp_path, skipped=".ckptstore")) == {""}
