@@ -156,6 +156,37 @@ def files_at_paths(connection: sa.Connection, paths: Sequence[str]) -> dict[str,
     return found
 
 
+def files_below(connection: sa.Connection, directory: str) -> list[Checkpoint]:
+    """What was ever recorded below a directory, of whatever run."""
+    prefix = f"{directory.rstrip('/')}/"
+    below = sa.func.substr(checkpoints.c.path, 1, len(prefix)) == prefix
+    return [_checkpoint(row) for row in connection.execute(_file_query().where(below))]
+
+
+def directories_of(connection: sa.Connection, run: int) -> set[str]:
+    """The directories that a run's ranks save to, and those of its files."""
+    query = sa.select(sources.c.directory).distinct().join(launches).where(launches.c.run_id == run)
+    joined = checkpoints.join(saves).join(launches, launches.c.id == saves.c.launch_id)
+    paths = sa.select(checkpoints.c.path).select_from(joined).where(launches.c.run_id == run)
+    parents = {path.rpartition("/")[0] for path in connection.execute(paths).scalars()}
+    return set(connection.execute(query).scalars()) | parents
+
+
+def newest_whole_path(connection: sa.Connection, run: int, rank: int, *, but: str) -> str | None:
+    """Where the newest whole file of the full state of a rank is, another one than at the path `but`."""
+    joined = checkpoints.join(saves).join(launches, launches.c.id == saves.c.launch_id)
+    chosen = (
+        (launches.c.run_id == run)
+        & (checkpoints.c.rank == rank)
+        & (checkpoints.c.state == FileState.COMPLETE.value)
+        & (checkpoints.c.content == Content.FULL.value)
+        & (checkpoints.c.path != but)
+    )
+    query = sa.select(checkpoints.c.path).select_from(joined).where(chosen)
+    newest = query.order_by(launches.c.launch_order.desc(), saves.c.global_step.desc()).limit(1)
+    return connection.execute(newest).scalar()
+
+
 def lag(connection: sa.Connection, launch: Launch) -> int:
     """How far the optimizer's counter is behind the batches: updates skipped up to the newest state that was witnessed.
 

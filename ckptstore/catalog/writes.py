@@ -45,6 +45,34 @@ def add_launch(
     _insert_if_new(connection, launches, row)
 
 
+def order_launches(connection: sa.Connection, ids: Sequence[str]) -> None:
+    """Number the launches of a run from 1, in this order: `ids` names all of them."""
+    for place, launch_id in enumerate(ids, 1):  # first out of the way: a number is never used twice
+        connection.execute(launches.update().where(launches.c.id == launch_id).values(launch_order=-place))
+    for place, launch_id in enumerate(ids, 1):
+        connection.execute(launches.update().where(launches.c.id == launch_id).values(launch_order=place))
+
+
+def adopt_checkpoints(connection: sa.Connection, files: Sequence[Checkpoint], now: datetime) -> None:
+    """Write many new records at once; those that are there already stay as they are."""
+    if not files:
+        return
+    moments = {file.save_id: file for file in files}
+    new_saves = [
+        {
+            "id": save_id,
+            "launch_id": file.launch,
+            "kind": file.kind.value,
+            "global_step": file.global_step,
+            "created_at": file.created_at or now,
+        }
+        for save_id, file in sorted(moments.items())
+    ]
+    connection.execute(_insert(connection, saves).on_conflict_do_nothing(), new_saves)
+    rows = [_row(file, now) for file in sorted(files, key=lambda file: file.id)]
+    connection.execute(_insert(connection, checkpoints).on_conflict_do_nothing(), rows)
+
+
 def set_steps_per_epoch(connection: sa.Connection, launch_id: str, steps: int) -> None:
     """Record how many steps an epoch of this launch has."""
     connection.execute(launches.update().where(launches.c.id == launch_id).values(steps_per_epoch=steps))

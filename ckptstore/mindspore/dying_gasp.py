@@ -54,7 +54,7 @@ class DyingGasp:
             return
         directory = str(Path(self._callback._directory).absolute())
         age = self._age_of_newest(directory)
-        if age is not None and age < self._interval:
+        if age is not None and 0 <= age < self._interval:
             log.warning("nothing is saved at this exception: the last such save was %.0f s ago", age)
             return
         config = self._callback._config
@@ -64,7 +64,7 @@ class DyingGasp:
         mindspore.save_checkpoint(
             training.params.train_network,
             path,
-            integrated_save=config.integrated_save,
+            integrated_save=False,  # merging would wait for the other ranks, which may not be in an exception
             append_dict={**self._callback._append_dict, "epoch_num": begun.epoch or 0, "step_num": step},
             enc_key=config.enc_key,
             enc_mode=config.enc_mode,

@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import tempfile
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ from mindspore.train.callback import OnRequestExit
 
 from ckptstore.core.model import Content, Kind
 from ckptstore.mindspore.training import Saved
-from ckptstore.ops.exits import kept_path
+from ckptstore.ops.exits import keep_unknown, kept_path
 from ckptstore.storage.files import FileFacts, facts, names_in
 
 if TYPE_CHECKING:
@@ -37,7 +37,6 @@ class ExitWatch:
         self._flag: _StaleFlag | None = None
         self._was_seen = False
         self._before: FileFacts | None = None
-        disarm()
 
     @property
     def path(self) -> str:
@@ -57,11 +56,7 @@ class ExitWatch:
         directory = str(Path(self.path).parent)
         file_name = Path(callback.train_name).name.removesuffix("_train")
         if self._before is not None and training.is_resumed:
-            log.warning(
-                "%s was there before: it is not loaded, and the next graceful exit overwrites it; "
-                "move it if it is of use",
-                self.path,
-            )
+            self._put_aside(training)
         training.announce(
             directory,
             kind=Kind.GRACEFUL_EXIT,
@@ -69,6 +64,19 @@ class ExitWatch:
             breakpoint_prefix=file_name,
             names_before=names_in,
         )
+
+    def _put_aside(self, training: Training) -> None:
+        """A file of an exit that this run's catalog does not know: it is not loaded, and not overwritten either."""
+        start = training.launch.start
+        plan = start.plan if start is not None else None
+        if plan is not None and self.path in {assignment.source.path for assignment in plan.ranks}:
+            return  # other ranks may be loading it still
+        kept = keep_unknown(self.path)
+        if kept is None:
+            log.warning("%s is of an earlier exit and is not loaded; the next one overwrites it", self.path)
+        else:
+            self._before = None
+            log.warning("%s is of an exit that the catalog does not know: not loaded, kept as %s", self.path, kept)
 
     def _warn_if_deaf(self, training: Training) -> None:
         if not self.callback.use_graceful:
@@ -129,15 +137,15 @@ class _StaleFlag:
         if not callback._check_config_info():
             return None
         stale = cls(path)
-        callback.remote_config_file = None
         if rewrite:
             asks = f"{path} still asks for an exit ({callback.key}: {_REQUESTED})"
             try:
                 _put_back(Path(path), callback.key)
-            except OSError as error:
-                log.warning("%s and cannot be written (%s): ignored until somebody does", asks, error.strerror)
+            except (OSError, ValueError, TypeError) as error:
+                log.warning("%s and cannot be written (%s): ignored until somebody does", asks, error)
             else:
                 log.warning("%s: put back to 0", asks)
+        callback.remote_config_file = None
         return stale
 
     def was_written(self) -> bool:
@@ -157,11 +165,17 @@ def _put_back(path: Path, key: str) -> None:
     """Set the flag to 0 in one step: whoever reads meanwhile sees the old file or the new one."""
     target = path.resolve()
     content = json.loads(target.read_text(encoding="utf-8"))
+    before = target.stat()
     handle, draft = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    with os.fdopen(handle, "w", encoding="utf-8") as file:
-        json.dump({**content, key: 0}, file)
-    Path(draft).chmod(target.stat().st_mode & 0o777)
-    Path(draft).replace(target)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            json.dump({**content, key: 0}, file)
+        Path(draft).chmod(before.st_mode & 0o777)
+        with suppress(PermissionError):  # only root may give a file away
+            os.chown(draft, before.st_uid, before.st_gid)
+        Path(draft).replace(target)
+    finally:
+        Path(draft).unlink(missing_ok=True)
 
 
 def disarm() -> None:

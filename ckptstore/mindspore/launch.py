@@ -7,12 +7,12 @@ import logging
 import os
 from typing import TYPE_CHECKING, Any
 
-from ckptstore.core.model import Rule, epoch_and_step
-from ckptstore.errors import CkptstoreError, DamageError, UsageError
+from ckptstore.core.model import epoch_and_step
+from ckptstore.errors import CkptstoreError, UsageError
 from ckptstore.mindspore import communication
 from ckptstore.mindspore.dying_gasp import DyingGasp
 from ckptstore.mindspore.registrar import Registrar
-from ckptstore.mindspore.resume import Decryption, Start, files_to_load, is_as_recorded, load
+from ckptstore.mindspore.resume import Decryption, Start, load
 from ckptstore.mindspore.watches import watches_for
 from ckptstore.ops.connect import connect
 from ckptstore.ops.join import new_launch_id
@@ -30,12 +30,13 @@ class TrainingLaunch(RankLaunch):
     """What one rank does in a launch of a training script. Made by `ckptstore.mindspore.join`.
 
     `start` is what `resume` returned; None before. `global_step` counts the batches consumed so far, by whichever
-    registrar sees them; `trained` tells that training has begun.
+    registrar sees them; `trained` tells that training has begun, `failed` that an exception ended the last one.
     """
 
     start: Start | None = None
     global_step: int = 0
     trained: bool = False
+    failed: bool = False
 
     def resume(
         self,
@@ -64,14 +65,7 @@ class TrainingLaunch(RankLaunch):
             self._say(f"run {self.run}: no whole state was saved yet, training starts from the beginning")
             return self.start
         _check_position(plan, steps)
-        for file in files_to_load(plan, self.rank):
-            if not is_as_recorded(file):
-                self.mark_damaged(file, Rule.DIGEST_MISMATCH)
-                raise DamageError(
-                    f"{file.path} has other bytes than those recorded ({Rule.DIGEST_MISMATCH})",
-                    "start again: it is passed over from now on",
-                )
-        appended = load(model.train_network, plan, self.rank, Decryption(dec_key, dec_mode))
+        appended = load(model.train_network, plan, self.rank, Decryption(dec_key, dec_mode), self.mark_damaged)
         dataset.set_init_step(plan.global_step)
         self.global_step = plan.global_step
         epoch, step_in_epoch = epoch_and_step(plan.global_step, steps)

@@ -7,7 +7,7 @@ import logging
 import queue
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,10 +33,11 @@ _NOTHING_TO_WRITE = object()  # what a job returns that did not need the catalog
 
 @dataclass(frozen=True)
 class _Waiting:
-    """A file that is being written, and until when to wait for it (in seconds of the monotonic clock)."""
+    """A file being written, until when to wait for it (in seconds of the monotonic clock), and what was said of it."""
 
     file: Checkpoint
     until: float
+    complained: list[OSError] = field(default_factory=list)
 
 
 class Recorder:
@@ -158,7 +159,13 @@ class Recorder:
         return None
 
     def _look_again(self, waiting: _Waiting) -> object:
-        whole = self._measure(waiting.file)
+        try:
+            whole = self._measure(waiting.file)
+        except OSError as error:  # as if it were not there yet: it may be readable a moment later
+            whole = None
+            if not waiting.complained:
+                waiting.complained.append(error)
+                log.warning("%s cannot be read yet (%s)", waiting.file.path, error.strerror or error)
         if whole is not None:
             self._keep(whole)
             self._waiting.remove(waiting)

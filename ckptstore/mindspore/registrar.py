@@ -11,7 +11,9 @@ import mindspore
 from mindspore.train import Callback
 
 from ckptstore.core.model import Content, Kind
+from ckptstore.mindspore.graceful_exit import disarm
 from ckptstore.mindspore.training import Training
+from ckptstore.mindspore.ttp import TtpWatch
 from ckptstore.mindspore.watches import PeriodicWatch, watches_for
 from ckptstore.storage.files import facts
 
@@ -63,11 +65,15 @@ class Registrar(Callback):
         self._outputs_before: Any = None
         self._in_step = False
         self._counted_at: tuple[int, int | None] = (0, None)
+        self._base: tuple[int, int] = (0, 0)
+        self._first_step_to_come = True
         self._in_first_epoch = True
+        self._is_repair = False
         self._depth = 0
         self._sink_steps = 1
         self._used_paths: set[str] = set()
         self._saved_step: int | None = None
+        disarm()
 
     @property
     def restores(self) -> bool:
@@ -90,25 +96,37 @@ class Registrar(Callback):
         params = run_context.original_args()
         training = self._training
         training.begin(params)
-        self._in_first_epoch = True
+        self._in_first_epoch = self._first_step_to_come = True
+        self._sink_steps = 1
         if self._launch.trained:  # a breakpoint of the training before must not be taken for one of this
             training.recorder.call(self._launch.adopt)
-        self._launch.trained = True
-        if self._find_watches:
-            self._watches = list(watches_for(params.list_callback))
-        if not self._watches:
-            log.warning("there is no ModelCheckpoint among the callbacks: ckptstore has nothing to register")
+        self._find_what_saves(params)
+        self._is_repair = self._launch.failed and any(isinstance(watch, TtpWatch) for watch in self._watches)
+        self._launch.trained, self._launch.failed = True, False
         steps = training.steps_per_epoch
         if self._launch.facts.steps_per_epoch is None and steps:
             training.recorder.call(lambda: self._launch.set_steps_per_epoch(steps))
-        self._launch.global_step = self._step_to_start_at(params)
+        if not self._launch.global_step:
+            self._launch.global_step = max((watch.steps_given() for watch in self._periodic()), default=0)
         self._counted_at = (self._launch.global_step, training.optimizer_step())
-        self._continue_count(params)
+        if not self._is_repair:
+            self._continue_count(params)
         for watch in self._watches:
             with self.surviving(f"watching {type(watch.callback).__name__}"):
                 watch.begin(training)
         if self._dying_gasp is not None:
             self._dying_gasp.begin(training, self._watches)
+
+    def _find_what_saves(self, params: Any) -> None:
+        """All callbacks of the list, or those given; one that saves and was not given is named."""
+        listed = list(watches_for(params.list_callback))
+        if self._find_watches:
+            self._watches = listed
+        given = {id(watch.callback) for watch in self._watches}
+        for name in sorted({type(watch.callback).__name__ for watch in listed if id(watch.callback) not in given}):
+            log.warning("%s is in the callbacks but was not given to the registrar: its files are not registered", name)
+        if not self._watches:
+            log.warning("there is no ModelCheckpoint among the callbacks: ckptstore has nothing to register")
 
     @_never_stops_training
     def on_train_epoch_begin(self, run_context: Any) -> None:
@@ -121,7 +139,10 @@ class Registrar(Callback):
         start = self._launch.start
         done = self._launch.global_step
         epochs_before = params.cur_epoch_num - 1
-        if start is not None and not start.fresh and epochs_before != done // steps:
+        if self._is_repair:
+            self._launch.global_step = self._repaired_step(params, epochs_before * steps)
+            self._continue_count(params)
+        elif start is not None and not start.fresh and epochs_before != done // steps:
             log.warning(
                 "training starts in epoch %d, but step %d is in epoch %d: pass initial_epoch=%s",
                 params.cur_epoch_num,
@@ -146,16 +167,25 @@ class Registrar(Callback):
         params = run_context.original_args()
         if params.get("dataset_sink_mode") and mindspore.get_context("mode") == mindspore.GRAPH_MODE:
             self._sink_steps = int(params.dataset_helper.sink_size())  # known only now, in the first epoch
+        if self._first_step_to_come:
+            self._first_step_to_come = False
+            self._base = (self._launch.global_step, params.cur_step_num - self._sink_steps)
         self._outputs_before = params.get("net_outputs")
         self._in_step = True
 
     @_never_stops_training
-    def on_train_step_end(self, run_context: Any) -> None:  # noqa: ARG002
+    def on_train_step_end(self, run_context: Any) -> None:
         """Count the step, and register what was saved after it."""
-        self._launch.global_step += self._sink_steps
+        self._step_is_done(run_context.original_args())
+        self._poll()
+
+    def _step_is_done(self, params: Any) -> None:
+        """MindSpore's count has gone on by the steps of this call: taking its difference counts none of them twice."""
+        step, at = self._base
+        self._launch.global_step = step + params.cur_step_num - at
         self._in_step = False
         self._outputs_before = None
-        self._poll()
+        self._training.outputs = params.get("net_outputs")
 
     @_never_stops_training
     def on_train_epoch_end(self, run_context: Any) -> None:  # noqa: ARG002
@@ -180,31 +210,49 @@ class Registrar(Callback):
             return
         training = self._training
         kind = error[0] if error else None
-        if kind is not None and self._step_was_done():
-            self._launch.global_step += self._sink_steps
+        name = kind.__name__ if isinstance(kind, type) else None
+        self._launch.failed = name is not None
+        if name is not None:
+            self._launch.adopt_at_exit()
+        with self.surviving("the state of the device"):
+            training.read_state(with_deadline=name is not None)
+        is_known = True
+        with self.surviving("the step under way"):
+            was_done = self._step_was_done() if name is not None else False
+            is_known = was_done is not None and training.is_readable
+            if was_done:
+                self._step_is_done(training.params)
         self._in_step = False
-        self._poll()
+        with self.surviving("looking for the last saves"):
+            self._poll()
         for watch in self._watches:
             with self.surviving(f"the end of {type(watch.callback).__name__}"):
                 watch.end(training)
-        step, optimizer_step, quarantine = self._launch.global_step, training.optimizer_step(), training.quarantine()
-        name = kind.__name__ if isinstance(kind, type) else None
-        training.recorder.call(lambda: self._launch.set_ending(step, optimizer_step, name, quarantine=quarantine))
-        if name is not None and self._dying_gasp is not None and step != self._saved_step:
-            with self.surviving("save_on_exception"):
-                self._dying_gasp.save(training)
+        if is_known:
+            with self.surviving("the end of training"):
+                self._end(name)
+        else:
+            log.warning("how far training had come is not certain: nothing is saved or noted at this exception")
         if not training.recorder.flush():
             log.error("the catalog did not take every record in time; the next start looks for them on disk")
         training.release()
-        if name is not None:
-            self._launch.adopt_at_exit()
 
-    def _step_was_done(self) -> bool:
+    def _end(self, error: str | None) -> None:
+        """Note the step that training ended at, and save it if an exception ended it and that was asked for."""
+        training = self._training
+        step, optimizer_step, quarantine = self._launch.global_step, training.optimizer_step(), training.quarantine()
+        training.recorder.call(lambda: self._launch.set_ending(step, optimizer_step, error, quarantine=quarantine))
+        if error is not None and self._dying_gasp is not None and step != self._saved_step:
+            with self.surviving("save_on_exception"):
+                self._dying_gasp.save(training)
+
+    def _step_was_done(self) -> bool | None:
         """Whether the step under way was finished when an exception came: then its update is in the weights.
 
         A callback earlier in the list that raises in step_end keeps us from hearing of the step's end. But the
-        network's outputs are new then; and where they are not yet, the optimizer may have applied more updates than
-        steps were counted: reading its counter waits for the device, so it is not read at every step.
+        network's outputs are new then; and where they are not yet, the optimizer may have applied one update more
+        than steps were counted: reading its counter waits for the device, so it is not read at every step. None where
+        that does not tell either: the optimizer has no counter, or leaves out updates.
         """
         if not self._in_step:
             return False
@@ -212,7 +260,12 @@ class Registrar(Callback):
             return True
         step, updates = self._counted_at
         now = self._training.optimizer_step()
-        return updates is not None and now is not None and now - updates > self._launch.global_step - step
+        if updates is None or now is None:
+            return None
+        more = (now - updates) - (self._launch.global_step - step)
+        if more == 1:
+            return True
+        return False if more == 0 and updates == step else None
 
     def _poll(self) -> None:
         """Hand over what was saved since the last look. Files saved now hold the state after `global_step` steps."""
@@ -235,6 +288,8 @@ class Registrar(Callback):
         if saved.written_again:
             training.recorder.call(lambda: self._launch.record([file]))
             return
+        if file.optimizer_step is not None:
+            self._counted_at = (file.global_step, file.optimizer_step)
         training.recorder.submit(file, asynchronous=saved.asynchronous)
         if saved.content is Content.FULL and saved.kind is Kind.PERIODIC and not saved.asynchronous:
             self._saved_step = self._launch.global_step
@@ -242,18 +297,18 @@ class Registrar(Callback):
     def _periodic(self) -> list[PeriodicWatch]:
         return [watch for watch in self._watches if isinstance(watch, PeriodicWatch)]
 
-    def _step_to_start_at(self, params: Any) -> int:
-        """The step that training begins after: where it was resumed, or what MindSpore or the script knows of that.
+    def _repaired_step(self, params: Any, steps_of_epochs: int) -> int:
+        """The step that MindSpore goes on after, having repaired a fault in the same process.
 
-        After a repair in the same process MindSpore goes back to the step that was repaired (`_handle_tft` in
-        `train/model.py`). A script that restores by other means gives the steps done in `append_info` (seed 003).
+        It calls `_train` again: with `initial_step` counted in the epoch, or from the beginning where data sinks; a
+        training result error leaves it in the callback parameters (`_handle_tft`, `_calc_cb_initial_step` in
+        `train/model.py`).
         """
-        repaired = int(params.get("cur_step_num") or params.get("initial_step") or 0)
-        if repaired:
-            return repaired
-        if self._launch.global_step:
-            return self._launch.global_step
-        return max((watch.steps_given() for watch in self._periodic()), default=0)
+        from_the_beginning = int(params.get("initial_step") or 0)
+        if from_the_beginning:
+            return from_the_beginning
+        given = int(params.cur_step_num)
+        return given if params.get("dataset_sink_mode") else steps_of_epochs + given
 
     def _continue_count(self, params: Any) -> None:
         """MindSpore counts from 0 at every launch; set to the true step, names and logs stay true (domain §4)."""

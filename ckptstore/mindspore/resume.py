@@ -7,15 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import mindspore
 
-from ckptstore.errors import CkptstoreError, UsageError
+from ckptstore.core.model import Rule
+from ckptstore.errors import CkptstoreError, DamageError, UsageError
+from ckptstore.ops.inspect import is_broken
 from ckptstore.storage.files import digest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from ckptstore.core.model import Checkpoint, RestorePlan
 
 _NAMES_SHOWN = 5
+_PASSED = "start again: it is passed over from now on"
 COUNTER = "global_step"
 """The optimizer's counter of updates, as MindSpore's own optimizers name it (`nn/optim/optimizer.py`)."""
 
@@ -75,28 +78,24 @@ def files_to_load(plan: RestorePlan, rank: int) -> list[Checkpoint]:
     return [own, *(assignment.source for assignment in plan.ranks if assignment.rank != rank)]
 
 
-def is_as_recorded(file: Checkpoint) -> bool:
-    """Whether a file's bytes are those recorded. Raises `CkptstoreError` if they cannot be read."""
-    try:
-        return file.digest is None or digest(file.path) == file.digest
-    except OSError as error:
-        raise CkptstoreError(
-            f"{file.path} of the restore plan cannot be read ({error.strerror})",
-            "check that it is there on this node, then start again",
-        ) from None
-
-
-def load(network: Any, plan: RestorePlan, rank: int, decryption: Decryption) -> dict[str, Any]:
+def load(
+    network: Any, plan: RestorePlan, rank: int, decryption: Decryption, on_damage: Callable[[Checkpoint, Rule], None]
+) -> dict[str, Any]:
     """Load a plan into a train network, every parameter of its state, and return what else the file held.
 
-    Raises `UsageError` for a file that cannot be read as it is, and naming the parameters that it lacks or that do
-    not fit: the network is not the one that was saved.
+    `on_damage` hears of a file that is not what was recorded, or is cut, before `DamageError` is raised. Raises
+    `CkptstoreError` for a file that cannot be read now, `UsageError` for one that needs another key, and naming the
+    parameters that it lacks or that do not fit: the network is not the one that was saved.
     """
     sources = files_to_load(plan, rank)
+    for source in sources:
+        if not _is_as_recorded(source):
+            on_damage(source, Rule.DIGEST_MISMATCH)
+            raise DamageError(f"{source.path} has other bytes than those recorded ({Rule.DIGEST_MISMATCH})", _PASSED)
     file = sources[0]
     parameters: dict[str, Any] = {}
     for source in reversed(sources):
-        parameters |= _read(source, decryption)
+        parameters |= _read(source, decryption, on_damage)
     needed = state_names(network)
     by_broadcast = plan.in_shares and len(sources) == 1
     if not by_broadcast:
@@ -116,6 +115,32 @@ def load(network: Any, plan: RestorePlan, rank: int, decryption: Decryption) -> 
     return {name: _plain(parameters[name]) for name in unused}
 
 
+def _is_as_recorded(file: Checkpoint) -> bool:
+    try:
+        return file.digest is None or digest(file.path) == file.digest
+    except OSError as error:
+        raise CkptstoreError(
+            f"{file.path} of the restore plan cannot be read ({error.strerror})",
+            "check that it is there on this node, then start again",
+        ) from None
+
+
+def _read(file: Checkpoint, decryption: Decryption, on_damage: Callable[[Checkpoint, Rule], None]) -> dict[str, Any]:
+    try:
+        parameters: dict[str, Any] = mindspore.load_checkpoint(
+            file.path, format=file.format, dec_key=decryption.key, dec_mode=decryption.mode
+        )
+    except (RuntimeError, TypeError, ValueError) as error:
+        if is_broken(file.path):
+            on_damage(file, Rule.UNREADABLE)
+            raise DamageError(f"{file.path} is cut or damaged: MindSpore cannot read it", _PASSED) from error
+        raise UsageError(
+            f"MindSpore cannot read {file.path}: {str(error).splitlines()[0]}",
+            "if it was saved with enc_key, give that to resume as dec_key, and its enc_mode as dec_mode",
+        ) from error
+    return parameters
+
+
 def _restore_counter(network: Any, parameters: dict[str, Any]) -> None:
     """Give the optimizer's counter its own type and shape again.
 
@@ -127,19 +152,6 @@ def _restore_counter(network: Any, parameters: dict[str, Any]) -> None:
     if counter is not None and hasattr(saved, "asnumpy") and saved.asnumpy().size == 1:
         value = mindspore.Tensor(saved.asnumpy().reshape(counter.shape), counter.dtype)
         parameters[COUNTER] = mindspore.Parameter(value, name=COUNTER)
-
-
-def _read(file: Checkpoint, decryption: Decryption) -> dict[str, Any]:
-    try:
-        parameters: dict[str, Any] = mindspore.load_checkpoint(
-            file.path, format=file.format, dec_key=decryption.key, dec_mode=decryption.mode
-        )
-    except (RuntimeError, TypeError, ValueError) as error:
-        raise UsageError(
-            f"MindSpore cannot read {file.path}: {str(error).splitlines()[0]}",
-            "if it was saved with enc_key, give that to resume as dec_key, and its enc_mode as dec_mode",
-        ) from error
-    return parameters
 
 
 def _check_complete(file: Checkpoint, needed: set[str], present: Iterable[str]) -> None:

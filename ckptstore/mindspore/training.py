@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import threading
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("ckptstore")
 
 _LOSS = "loss"
+_DEVICE_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,9 @@ class Training:
     """The training of a launch: its step, optimizer and loss, and the recorder of what it saves.
 
     `params` are MindSpore's callback parameters; `steps_per_epoch` and `state_names` those of the dataset and the
-    train network. `metrics` is asked at every save for what the user wants to keep with it.
+    train network, `outputs` what that returned last: an evaluation inside `fit` puts its own into `params`.
+    `is_readable` is False once the device did not answer. `metrics` is asked at every save for what the user wants to
+    keep with it.
     """
 
     def __init__(self, launch: TrainingLaunch, *, metrics: Metrics | None, reset_exit_flag: bool) -> None:
@@ -79,6 +83,8 @@ class Training:
         self.params: Any = None
         self.steps_per_epoch: int | None = None
         self.state_names: set[str] = set()
+        self.outputs: Any = None
+        self.is_readable = True
         self._metrics = metrics
         self._optimizer_counter: Any = None
         self._claimed: set[tuple[str, Kind, str]] = set()
@@ -92,6 +98,7 @@ class Training:
     def begin(self, params: Any) -> None:
         """Take up the training that MindSpore begins with these callback parameters."""
         self.params = params
+        self.outputs = None
         self.state_names = state_names(params.train_network)
         counters = (item for item in params.train_network.get_parameters() if item.name == COUNTER)
         self._optimizer_counter = next(counters, None)
@@ -177,6 +184,8 @@ class Training:
     def optimizer_step(self) -> int | None:
         """Updates applied; None if the optimizer has no counter, or a fault of the device made it unreadable."""
         counter = self._optimizer_counter
+        if not self.is_readable:
+            return None
         try:
             return None if counter is None else int(counter.asnumpy().reshape(-1)[0])
         except RuntimeError as error:
@@ -187,13 +196,29 @@ class Training:
         """Whether the files of this network tell how many updates are in them."""
         return self._optimizer_counter is not None
 
+    def read_state(self, *, with_deadline: bool) -> None:
+        """See, after an exception, whether the device still answers: a peer that died may have left it waiting.
+
+        Whoever waits for it without end keeps the process from ending, and the job from being started again.
+        """
+        if not with_deadline:
+            return
+        reader = threading.Thread(target=lambda: (self.optimizer_step(), self.loss()), daemon=True)
+        reader.start()
+        reader.join(_DEVICE_SECONDS)
+        self.is_readable = not reader.is_alive()
+        if not self.is_readable:
+            self.complain(f"the device did not answer in {_DEVICE_SECONDS:.0f} s: nothing is read from it any more")
+
     def loss(self) -> float | None:
         """The loss of the last step on this rank, as LossMonitor reads it; None if the network returns none.
 
         MindSpore: `train/callback/_loss_monitor.py`.
         """
-        outputs = self.params.get("net_outputs")
+        outputs = self.outputs
         first: Any = next(iter(outputs), None) if isinstance(outputs, (tuple, list)) else outputs
+        if first is None or not self.is_readable:
+            return None
         try:
             array = np.asarray(first.asnumpy() if hasattr(first, "asnumpy") else first, dtype=np.float64)
         except (RuntimeError, TypeError, ValueError):
@@ -203,7 +228,20 @@ class Training:
     def quarantine(self) -> str:
         """What is wrong with the state as it is now; empty if nothing is."""
         loss = self.loss()
-        return "" if loss is None or math.isfinite(loss) else f"the loss of its last step was {loss}"
+        if loss is None or math.isfinite(loss) or self._was_skipped():
+            return ""
+        return f"the loss of its last step was {loss}"
+
+    def _was_skipped(self) -> bool:
+        """Whether the last update was left out since it overflowed: then the weights are those of the step before.
+
+        Cells with a loss scale return (loss, overflow, scale) (MindSpore: `nn/wrap/loss_scale.py`).
+        """
+        outputs = self.outputs
+        if not isinstance(outputs, (tuple, list)) or len(outputs) < 3:  # noqa: PLR2004
+            return False
+        overflow = outputs[1]
+        return str(getattr(overflow, "dtype", "")) == "Bool" and bool(overflow.asnumpy().any())
 
     def _measures(self) -> dict[str, float]:
         loss = self.loss()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,6 +55,8 @@ class TtpWatch:
         root = getattr(callback, "ckpt_save_path", None)
         if root is not None:
             training.announce(root, kind=Kind.TTP, prefix="", breakpoint_prefix="", names_before=names_in)
+        if training.launch.global_step and getattr(callback, "initial_step", 0):
+            callback.initial_step = 0  # it would be added to a count that goes on and includes it
         handlers = _Handlers(training, self._module)
         callback.tft.tft_register_save_ckpt_handler(handlers.save, callback)
         callback.tft.tft_register_rename_handler(handlers.rename, callback)
@@ -79,31 +82,45 @@ class _Handlers:
 
     def save(self, step: int, save_info: Any, args: Any, cb_ctx: Any) -> None:
         """Save this rank's state, and record the file, which is whole then, before the controller hears of it."""
-        before = dict(self._files(cb_ctx))
+        before: dict[str, FileFacts] | None = None
+        with self._surviving():
+            before = dict(self._files(cb_ctx))
         self._module._save_checkpoint_on_failure(step, save_info, args, cb_ctx)
-        self._survive(lambda: self._record_new(before, cb_ctx))
+        with self._surviving():
+            self._record_new(before, cb_ctx)
+        self._flush()
 
     def rename(self, step: int, cb_ctx: Any) -> None:
         """Rename the directory, and record the new paths of all ranks' files in it."""
-        before = self._unfinished(cb_ctx)
+        before: set[str] = set()
+        with self._surviving():
+            before = self._unfinished(cb_ctx)
         self._module._rename_save_result(step, cb_ctx)
-        self._survive(lambda: self._record_moved(before, cb_ctx))
+        with self._surviving():
+            self._record_moved(before, cb_ctx)
+        self._flush()
 
     def exit(self, ctx: Any) -> None:
         """Finish what is being recorded, then let the process end."""
-        self._survive(lambda: None)
+        self._flush()
         self._module._tft_exit_cb(ctx)
 
-    def _survive(self, record: Callable[[], None]) -> None:
-        """Nothing of ours may keep the state of the other ranks from being saved."""
+    @contextmanager
+    def _surviving(self) -> Iterator[None]:
+        """Nothing of ours may keep a state, of this rank or another, from being saved."""
         try:
-            record()
-            if not self._training.recorder.flush():
-                log.error("the catalog did not take every record in time; the next start looks for them on disk")
+            yield
         except Exception:
             log.exception("a TTP checkpoint could not be registered; the next start looks for it on disk")
 
-    def _record_new(self, before: dict[str, FileFacts], cb_ctx: Any) -> None:
+    def _flush(self) -> None:
+        with self._surviving():
+            if not self._training.recorder.flush():
+                log.error("the catalog did not take every record in time; the next start looks for them on disk")
+
+    def _record_new(self, before: dict[str, FileFacts] | None, cb_ctx: Any) -> None:
+        if before is None:  # what was there is not known: nothing can be told from it
+            return
         written = [(path, found) for path, found in self._files(cb_ctx) if before.get(path) != found]
         if not written:
             log.error("ckpt_save_fn wrote nothing where ckptstore looks: its file is not registered")
@@ -144,5 +161,8 @@ class _Handlers:
         for directory, is_meant in directories.items():
             for name in names_in(directory):
                 path = str(Path(directory) / name)
-                if is_meant(name) and (found := facts(path)) is not None:
+                found = None
+                with suppress(OSError):  # it is no file, or cannot be looked at: then it is not what was just saved
+                    found = facts(path) if is_meant(name) else None
+                if found is not None:
                     yield path, found

@@ -100,7 +100,7 @@ def strays(source: Source, listed: Mapping[str, Iterable[str]], known: Iterable[
 
 
 def take_in(
-    database: Database, found: list[Stray], gone: Iterable[Checkpoint], history: History
+    database: Database, run_id: int, found: list[Stray], gone: Iterable[Checkpoint], history: History
 ) -> Iterator[Checkpoint | Skipped]:
     """The records of strays: of one that is back, or was only moved, as it was; of one that nobody registered, new."""
     with database.read() as connection:
@@ -123,7 +123,8 @@ def take_in(
         if same is not None:
             yield replace(same, path=stray.path, state=FileState.COMPLETE)
         else:
-            yield _adopted(stray, history)
+            expected = register.parameters_of(database, run_id, stray.source.rank, but=stray.path)
+            yield _adopted(stray, history, expected)
 
 
 def wrote(source: Source, name: str) -> bool:
@@ -143,11 +144,14 @@ def wrote(source: Source, name: str) -> bool:
     return source.kind is Kind.PERIODIC and parsed.prefix == source.prefix
 
 
-def _adopted(stray: Stray, history: History) -> Checkpoint | Skipped:
+def _adopted(stray: Stray, history: History, expected: frozenset[str]) -> Checkpoint | Skipped:
     """The record of a file that nobody registered; its step is what can be proved, never what the name says alone."""
     launch = history.launches[stray.source.launch]
     try:
         header = read_checkpoint(Path(stray.path))
+        lacking = sorted(expected.difference(entry.name for entry in header.entries))
+        if lacking:
+            return Skipped(stray.path, f"it lacks {lacking[0]!r}, which other files of its rank have: it may be cut")
         step = _step(launch, stray, header, history)
         if step is None:
             return Skipped(stray.path, "its name, what is in it and the launch's history do not agree on its step")

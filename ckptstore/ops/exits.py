@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 from ckptstore.catalog import reads
 from ckptstore.core.model import FileState, Kind
 from ckptstore.core.naming import exit_name, parse_exit_name
+from ckptstore.errors import UnreadableError
+from ckptstore.formats.inspect import read_checkpoint
 from ckptstore.ops import register
 from ckptstore.storage import files
 
@@ -47,6 +49,7 @@ def keep(database: Database, file: Checkpoint, new_path: str) -> None:
     kept = replace(file, path=new_path)
     announced = replace(kept, size=None, mtime_ns=None, digest=None, state=FileState.IN_PROGRESS)
     register.record(database, [announced])
+    keep_graph(file.path, new_path)
     try:
         files.move(file.path, new_path)
     except OSError:
@@ -54,9 +57,33 @@ def keep(database: Database, file: Checkpoint, new_path: str) -> None:
         raise
     register.record(database, [kept])
     register.mark_gone(database, [file], FileState.MOVED)
-    graph = Path(file.path).with_suffix(_GRAPH)
-    if graph.exists():
-        files.move(str(graph), str(Path(new_path).with_suffix(_GRAPH)))
+
+
+def keep_graph(path: str, new_path: str) -> None:
+    """Rename the `.mindir` beside an exit's file as that is renamed; a graph is never worth the file itself."""
+    graph, new_graph = Path(path).with_suffix(_GRAPH), Path(new_path).with_suffix(_GRAPH)
+    try:
+        if graph.exists():
+            files.move(str(graph), str(new_graph))
+    except OSError as error:
+        log.warning("%s keeps its name (%s)", graph, error.strerror or error)
+
+
+def keep_unknown(path: str) -> str | None:
+    """Rename an exit's file that no catalog knows, before the next exit overwrites it; its new path.
+
+    The step in its name is what it says itself, MindSpore's count or the optimizer's; nobody vouches for it, and it is
+    not registered. None where it cannot be read or renamed: it stays what and where it is.
+    """
+    try:
+        header = read_checkpoint(Path(path))
+        step = header.info.get("step_num", header.optimizer_step)
+        new_path = kept_path(path, int(step or 0))
+        files.move(path, new_path)
+    except (UnreadableError, OSError, ValueError, TypeError):
+        return None
+    keep_graph(path, new_path)
+    return new_path
 
 
 def set_aside(database: Database, run_id: int) -> None:
@@ -74,9 +101,8 @@ def set_aside(database: Database, run_id: int) -> None:
         if named is None or named.global_step is not None or not at_home:
             continue
         try:
-            whole = file if file.state is FileState.COMPLETE else register.measured(file, prove_step=True)
-            found = files.facts(file.path)
-            if whole is not None and found is not None and found.size == whole.size:
+            whole = register.measured(file, prove_step=True)
+            if whole is not None and file.digest in (None, whole.digest):
                 keep(database, whole, kept_path(file.path, file.global_step))
         except OSError as error:
             log.warning(

@@ -59,8 +59,12 @@ def reconcile(database: Database, run_id: int, *, only: tuple[str, int] | None =
         here = [file for file in own if _was_looked_at(file, listed, ttp_roots)]
         there = {file.id for file in here if Path(file.path).name in listed.get(str(Path(file.path).parent), ())}
         vanished += [file for file in here if file.id not in there and file.state is FileState.COMPLETE]
-        outcomes += [_finished(file) for file in here if file.id in there and file.state is FileState.IN_PROGRESS]
-    outcomes += take_in(database, unknown, vanished, history)
+        outcomes += [
+            _finished(database, run_id, file)
+            for file in here
+            if file.id in there and file.state is FileState.IN_PROGRESS
+        ]
+    outcomes += take_in(database, run_id, unknown, vanished, history)
     adopted = tuple(outcome for outcome in outcomes if isinstance(outcome, Checkpoint))
     if vanished:
         moved = [file for file in vanished if any(_is_it(file, other) for other in adopted)]
@@ -121,10 +125,11 @@ def _is_it(file: Checkpoint, other: Checkpoint) -> bool:
     return replace(file, path=other.path) == other
 
 
-def _finished(file: Checkpoint) -> Checkpoint | Skipped:
+def _finished(database: Database, run_id: int, file: Checkpoint) -> Checkpoint | Skipped:
     """The whole record of a file that was in progress when it was recorded, and is there now."""
     try:
-        whole = register.measured(file, prove_step=True)
+        expected = register.parameters_of(database, run_id, file.rank, but=file.path)
+        whole = register.measured(file, prove_step=True, expected=expected)
     except OSError as error:
         return Skipped(file.path, error.strerror or str(error))
-    return whole or Skipped(file.path, "it is being written, or holds another step")
+    return whole or Skipped(file.path, "it is being written, is cut, or holds another step")

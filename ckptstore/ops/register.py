@@ -12,6 +12,7 @@ from ckptstore.catalog import reads, writes
 from ckptstore.core.model import Checkpoint, Content, FileState, Kind, epoch_and_step
 from ckptstore.core.naming import format_of
 from ckptstore.errors import UnreadableError, UsageError
+from ckptstore.formats.ckpt import is_encrypted
 from ckptstore.formats.inspect import read_checkpoint
 from ckptstore.storage import files
 
@@ -80,17 +81,19 @@ def describe(
     )
 
 
-def measured(file: Checkpoint, *, prove_step: bool = False) -> Checkpoint | None:
+def measured(
+    file: Checkpoint, *, prove_step: bool = False, expected: frozenset[str] = frozenset()
+) -> Checkpoint | None:
     """The record with the size, digest and time of the file that is at its path now; None if it is not there.
 
     It is not there either where the record says when it was written and another file is at the path by now, nor,
-    with `prove_step`, where the optimizer's counter in it is not the recorded one: a name may be used for several
-    saves. Raises `OSError` where the file cannot be read.
+    with `prove_step`, where the file is cut, lacks one of the `expected` parameters, or holds another optimizer's
+    counter than the recorded one: a name may be used for several saves. Raises `OSError` where it cannot be read.
     """
     before = files.facts(file.path)
     if before is None or file.mtime_ns not in (None, before.mtime_ns):
         return None
-    if prove_step and not _is_of_its_step(file):
+    if prove_step and not _is_what_was_recorded(file, expected):
         return None
     digest = files.digest(file.path)
     after = files.facts(file.path)
@@ -106,15 +109,40 @@ def measured(file: Checkpoint, *, prove_step: bool = False) -> Checkpoint | None
     )
 
 
-def _is_of_its_step(file: Checkpoint) -> bool:
-    """False where the file's own counter contradicts the record; a file without one, or encrypted, does not."""
-    if file.format not in ("ckpt", "safetensors") or file.optimizer_step is None:
+def _is_what_was_recorded(file: Checkpoint, expected: frozenset[str]) -> bool:
+    """Whether a file can be read to its end and holds the recorded step; an encrypted one cannot tell."""
+    if file.format not in ("ckpt", "safetensors"):
         return True
+    path = Path(file.path)
     try:
-        counted = read_checkpoint(Path(file.path)).optimizer_step
+        header = read_checkpoint(path)
     except UnreadableError:
+        if file.mtime_ns is not None:  # its callback had returned: it is whole, whatever this reader makes of it
+            return True
+        with path.open("rb") as opened:
+            return is_encrypted(opened.read(4))
+    names = {entry.name for entry in header.entries}
+    if file.content is Content.FULL and not expected <= names:
+        return False
+    may_lack_counter = file.content is not Content.FULL or file.mtime_ns is not None
+    if file.optimizer_step is None or (may_lack_counter and header.optimizer_step is None):
         return True
-    return counted in (None, file.optimizer_step)
+    return header.optimizer_step == file.optimizer_step
+
+
+def parameters_of(database: Database, run_id: int, rank: int, *, but: str) -> frozenset[str]:
+    """The parameters that a whole file of this rank has, by the newest one that is there; empty where none is.
+
+    A `.ckpt` that is cut between two of them looks whole (domain §1): this is what to expect of another one.
+    """
+    with database.read() as connection:
+        path = reads.newest_whole_path(connection, run_id, rank, but=but)
+    if path is None:
+        return frozenset()
+    try:
+        return frozenset(entry.name for entry in read_checkpoint(Path(path)).parameters)
+    except (UnreadableError, OSError):
+        return frozenset()
 
 
 def record(database: Database, checkpoints: Sequence[Checkpoint]) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ckptstore.catalog import reads, writes
 from ckptstore.core import resolver
 from ckptstore.core.lineage import Segment, lineage
-from ckptstore.core.model import Assignment, Kind, Rejection, Resolution, RestorePlan, State
+from ckptstore.core.model import Assignment, Kind, Rejection, Resolution, RestorePlan, Rule, State
 from ckptstore.errors import CatalogUnavailableError, NothingRestorableError, UnknownRunError, UsageError
 from ckptstore.ops import exits
 from ckptstore.ops.reconcile import reconcile
@@ -46,8 +46,33 @@ def resolve(
     if world_size is not None and world_size < 1:
         raise UsageError(f"world size is {world_size}", "a launch has at least one rank")
     run_id = find_run(database, run)
+    _bring_up_to_date(database, run_id)
+    return _choose(
+        database,
+        run,
+        run_id,
+        step=step,
+        world_size=world_size,
+        read_bytes=read_bytes,
+        take_quarantined=take_quarantined,
+    )
+
+
+def _bring_up_to_date(database: Database, run_id: int) -> None:
     for skipped in reconcile(database, run_id).skipped:
         log.warning("%s was not taken into the catalog: %s", skipped.path, skipped.reason)
+
+
+def _choose(
+    database: Database,
+    run: str,
+    run_id: int,
+    *,
+    step: int | None,
+    world_size: int | None,
+    read_bytes: bool,
+    take_quarantined: bool,
+) -> Resolution:
     with database.read() as connection:
         launches = reads.launches_of(connection, run_id)
         segments = lineage(launches, reads.first_saves(connection, run_id))
@@ -79,10 +104,20 @@ def settle(database: Database, launch: Launch, *, take_quarantined: bool = False
     stored = _stored(database, launch)
     if stored is not None:
         return stored[0]
-    exits.set_aside(database, find_run(database, launch.run))
-    resolution = resolve(database, launch.run, world_size=launch.world_size, take_quarantined=take_quarantined)
+    run_id = find_run(database, launch.run)
+    _bring_up_to_date(database, run_id)
+    exits.set_aside(database, run_id)
+    resolution = _choose(
+        database,
+        launch.run,
+        run_id,
+        step=None,
+        world_size=launch.world_size,
+        read_bytes=False,
+        take_quarantined=take_quarantined,
+    )
     if resolution.lost:
-        raise NothingRestorableError(_lost(launch.run, resolution), _lost_hint(launch.run))
+        raise NothingRestorableError(_lost(launch.run, resolution), _lost_hint(launch.run, resolution))
     plan = resolution.plan
     with database.write() as connection:
         writes.store_resolution(
@@ -158,5 +193,7 @@ def _lost(run: str, resolution: Resolution) -> str:
     return f"nothing of run {run!r} can be restored: every rank had saved step {newest.global_step}, but {why}"
 
 
-def _lost_hint(run: str) -> str:
-    return f"see: ckptstore resolve {run} --explain; bring the files back, or start a run of another name"
+def _lost_hint(run: str, resolution: Resolution) -> str:
+    rules = {reason.rule for rejection in resolution.rejections if rejection.was_whole for reason in rejection.reasons}
+    remedy = "resume with take_quarantined=True" if rules == {Rule.QUARANTINED} else "bring the files back"
+    return f"see: ckptstore resolve {run} --explain; {remedy}, or start a run of another name"

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 
+from ckptstore.storage.files import NO_LINKS
+
 FOLDER = ".ckptstore"
 """What ckptstore keeps beside checkpoints; it is in no one's way."""
 
@@ -35,7 +37,7 @@ def claim(directory: str, name: str, *, launch: str, rank: int) -> Writer | None
     draft = path.with_name(f"{path.name}.{own.host}.{os.getpid()}")
     draft.write_text(json.dumps(own.__dict__), encoding="utf-8")
     try:
-        os.link(draft, path)
+        _put(draft, path)
     except FileExistsError:
         other = _read(path)
         return None if other in (None, own) else other
@@ -53,6 +55,17 @@ def release(directory: str, name: str, *, launch: str, rank: int) -> None:
     path = _path(Path(directory) / FOLDER, name, launch)
     if _read(path) == Writer(launch, rank, socket.gethostname()):
         path.unlink(missing_ok=True)
+
+
+def _put(draft: Path, path: Path) -> None:
+    """Make `path` with what is in the draft, unless it is there. Raises `FileExistsError`."""
+    try:
+        os.link(draft, path)
+    except OSError as error:
+        if error.errno not in NO_LINKS:
+            raise
+        with path.open("x", encoding="utf-8") as file:
+            file.write(draft.read_text(encoding="utf-8"))
 
 
 def _path(folder: Path, name: str, launch: str) -> Path:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 _CHUNK = 1 << 20
 _STAT_THREADS = 16
+NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+"""What a file system answers that has no hard links."""
 _PORTION = 16  # files a task: handing over one alone costs more than its stat
 
 
@@ -96,8 +98,20 @@ def move(path: str, new_path: str) -> None:
     """
     if Path(new_path).parent != Path(path).parent:
         raise OSError(errno.EXDEV, "a file is kept in its own directory")
-    if Path(new_path).exists():
-        if Path(path).exists():
-            raise FileExistsError(errno.EEXIST, "another file has the new name")
+    try:
+        os.link(path, new_path, follow_symlinks=False)  # fails where the new name is taken, in one step
+    except FileExistsError:
+        if not Path(path).exists():
+            return
+        if not Path(path).samefile(new_path):  # else it was linked before, and what follows was not done
+            raise
+    except FileNotFoundError:
+        if Path(new_path).exists():
+            return
+        raise
+    except OSError as error:
+        if error.errno not in NO_LINKS or Path(new_path).exists():
+            raise
+        os.rename(path, new_path)  # noqa: PTH104 — a link is renamed, not what it points to
         return
-    os.rename(path, new_path)  # noqa: PTH104 — a link is renamed, not what it points to
+    Path(path).unlink()

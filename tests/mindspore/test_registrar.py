@@ -18,6 +18,7 @@ from ckptstore.errors import CkptstoreError, UsageError
 from ckptstore.mindspore import resume as resuming
 from ckptstore.mindspore.recorder import Recorder
 from ckptstore.ops.connect import Catalog
+from tests import ckpt_bytes
 
 from .test_resume import RaiseAt, catalog, create_dataset, create_model, train
 
@@ -172,7 +173,7 @@ def test_a_file_that_vanished_before_it_was_recorded_holds_nobody_up(catalog: Ca
     from ckptstore.ops.register import describe
 
     there = tmp_path / "there.ckpt"
-    there.write_bytes(b"x")
+    ckpt_bytes.write(there, 3)
     for path, step, asynchronous in (("gone", 1, False), ("coming", 2, True), ("there", 3, False)):
         file = describe(launch.facts, rank=0, path=tmp_path / f"{path}.ckpt", kind="periodic", global_step=step)
         recorder.submit(file, asynchronous=asynchronous)
@@ -184,7 +185,7 @@ def test_a_file_that_vanished_before_it_was_recorded_holds_nobody_up(catalog: Ca
         2: FileState.IN_PROGRESS,
         3: FileState.COMPLETE,
     }
-    (tmp_path / "coming.ckpt").write_bytes(b"x")
+    ckpt_bytes.write(tmp_path / "coming.ckpt", 2)
     assert recorder.flush(60)
     assert {file.global_step: file.state for file in catalog.files("run")} == {
         2: FileState.COMPLETE,

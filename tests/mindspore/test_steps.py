@@ -151,23 +151,6 @@ def test_a_script_that_restores_by_itself_says_its_steps_in_append_info(catalog:
     assert int(newest["epoch_num"].asnumpy()) == 3
 
 
-def test_a_repair_in_the_process_goes_back_to_the_step_that_it_repaired(catalog: Catalog, tmp_path: Path) -> None:
-    """After a device fault MindSpore calls `_train` again with `initial_step` (`_handle_tft` in `train/model.py`)."""
-    model, dataset = accumulating(), create_dataset()
-    joined = ckptstore.mindspore.join("run")
-    joined.resume(model, dataset)
-    ckpt_cb = ModelCheckpoint("net", str(tmp_path), CheckpointConfig(save_checkpoint_steps=2))
-    registrar = joined.registrar(ckpt_cb)
-    with pytest.raises(RuntimeError, match="on purpose"):
-        model.train(2, dataset, callbacks=[ckpt_cb, RaiseAt(9), registrar], dataset_sink_mode=False)
-    assert joined.global_step in (8, 9)
-    dataset.set_init_step(STEPS)
-    model._train(
-        2, dataset, callbacks=[ckpt_cb, registrar], dataset_sink_mode=False, initial_epoch=1, initial_step=STEPS
-    )
-    assert joined.global_step == 2 * STEPS
-
-
 def test_the_loss_and_what_the_user_adds_are_kept_with_a_save(
     catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -12,6 +12,7 @@ import mindspore as ms
 import pytest
 from mindspore.train import Callback, CheckpointConfig, Model, ModelCheckpoint
 from mindspore.train.callback import _train_fault_tolerance as fault_tolerance
+from mindspore.train.model import _calc_cb_initial_step
 
 from ckptstore.core.model import FileState, Kind, Rule
 from ckptstore.mindspore.launch import TrainingLaunch
@@ -244,3 +245,65 @@ def test_a_handler_that_fails_fails_as_before(
     with pytest.raises(RuntimeError, match="inconsistent state"):
         rank.train(0, tmp_path)
     assert files(catalog) == []
+
+
+@pytest.mark.parametrize("repaired", [8, 6, 3])
+def test_a_repair_in_the_process_goes_on_from_the_step_that_it_repaired(
+    catalog: Catalog, rank: Rank, tmp_path: Path, repaired: int
+) -> None:
+    """MindSpore calls `_train` again (`_handle_tft` in `train/model.py`); 6 steps an epoch, a fault after step 9."""
+    joined = catalog.join("run", launch_id="L1")
+    training = TrainingLaunch(joined.database, joined.facts, 0)
+    model, dataset = create_model(), create_dataset()
+    training.resume(model, dataset)
+    tft_cb = rank.stand_in.install()(str(tmp_path / "ttp"))
+    ckpt_cb = ModelCheckpoint("net", str(tmp_path / "ckpt"), CheckpointConfig(save_checkpoint_steps=100))
+    registrar = training.registrar(ckpt_cb, tft_cb)
+    with suppress(FaultError):
+        model.train(3, dataset, callbacks=[ckpt_cb, tft_cb, Handled(tft_cb, 9, ()), registrar], dataset_sink_mode=False)
+    assert training.global_step == 9
+    initial_epoch, initial_step = repaired // 6, repaired % 6
+    again = create_dataset()
+    cb_initial_step = _calc_cb_initial_step(initial_epoch, initial_step, 3, again, dataset_sink_mode=False)
+    model._train(
+        3,
+        again,
+        callbacks=[ckpt_cb, tft_cb, registrar],
+        dataset_sink_mode=False,
+        initial_epoch=initial_epoch,
+        initial_step=cb_initial_step,
+    )
+    assert training.global_step == 18
+    assert [file.global_step for file in catalog.files("run")] == [18]
+
+
+def test_a_count_that_goes_on_is_not_added_to_another(catalog: Catalog, rank: Rank, tmp_path: Path) -> None:
+    """`initial_step` is what a script that restores by hand gives: the controller would hear of step 11, not 6."""
+    rank.train(0, tmp_path, handlers=("save", "rename"))
+    joined = catalog.join("run", launch_id="L2")
+    training = TrainingLaunch(joined.database, joined.facts, 0)
+    model, dataset = create_model(), create_dataset()
+    start = training.resume(model, dataset)
+    tft_cb = rank.stand_in.install()(str(tmp_path / "ttp"), initial_step=start.global_step)
+    told: list[int] = []
+    tft_cb.tft.tft_end_updating_os = told.append
+    model.train(1, dataset, callbacks=[tft_cb, training.registrar(tft_cb)], dataset_sink_mode=False)
+    assert told == [6]
+
+
+def test_what_cannot_be_looked_at_does_not_keep_a_state_from_being_saved(
+    catalog: Catalog, rank: Rank, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ckpt" / "backup-1_2.ckpt").mkdir(parents=True)
+    rank.train(0, tmp_path, step=3, save_fn=True)
+    assert [step for step, *_ in files(catalog)] == [3]
+
+    def unreadable(_: str) -> frozenset[str]:
+        raise PermissionError(13, "Permission denied")
+
+    from ckptstore.mindspore import ttp
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ttp, "names_in", unreadable)
+        rank.train(0, tmp_path, launch="L2", step=5, handlers=("save", "rename"))
+    assert (tmp_path / "ttp/ttp_saved_checkpoints-step_5/rank_0/ttp_rank_0-1_5.ckpt").exists()
