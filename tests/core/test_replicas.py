@@ -61,6 +61,7 @@ def test_ranks_are_whole_numbers() -> None:
         ("0,1_0", "'1_0' in the replica group"),
         ("0,٤", "'٤' in the replica group"),
         ("0,４", "'４' in the replica group"),
+        ("\n0,4", r"'\\n0' in the replica group"),
         ("0,4\n", r"'4\\n' in the replica group"),
     ],
 )

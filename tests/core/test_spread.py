@@ -88,7 +88,8 @@ def test_a_hostile_grid_is_refused_before_it_is_multiplied_out() -> None:
 @pytest.mark.parametrize("stages", [1, 4])
 def test_each_distinct_layout_of_a_stage_is_worked_out_once(monkeypatch: pytest.MonkeyPatch, stages: int) -> None:
     """10,000 ranks with 2,000 parameters of six kinds, told by two files of each stage."""
-    worked_out = []
+    looked_at, worked_out = [], []
+    monkeypatch.setattr(module, "_cut", lambda of, world, real=module._cut: looked_at.append(of) or real(of, world))
     monkeypatch.setattr(module, "_slices", lambda cut, real=module._slices: worked_out.append(cut) or real(cut))
     stage_size = 10_000 // stages
     wide, narrow = (stage_size // 10, 10), (stage_size // 20, 2, 10)
@@ -99,6 +100,7 @@ def test_each_distinct_layout_of_a_stage_is_worked_out_once(monkeypatch: pytest.
         for stage in range(stages)
     ]
     layout = from_strategies(parameters * 2, 10_000)
+    assert len(looked_at) == 8 * stages  # two kinds are written in two ways
     assert len(worked_out) == 6 * stages
     assert len(set(worked_out)) == 6
     first_ranks = range(0, 10_000, stage_size)

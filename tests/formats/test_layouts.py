@@ -157,6 +157,7 @@ def test_rows_of_a_tensor_map_that_mindspore_passes_over(tmp_path: Path) -> None
 @settings(max_examples=100, deadline=None)
 @given(jobs())
 def test_rows_passed_over_only_ever_make_groups_too_wide(job: Job) -> None:
+    """Only parameters that the optimizer does not shard: it deals a group that is too wide out in another way."""
     with folder() as at:
         for stage, parameters in enumerate(job.stages):
             path = layouts.write_spreads(at / "s.ckpt", stage, parameters)
@@ -254,6 +255,13 @@ def test_a_parameter_called_groups_makes_no_file_of_groups(tmp_path: Path) -> No
 def test_json_that_tells_no_groups(tmp_path: Path, content: object, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         read_layout([write(tmp_path / "g.json", content)], 8)
+
+
+def test_a_cut_strategy_is_called_one(tmp_path: Path) -> None:
+    path = layouts.write_strategy(tmp_path / "s.json")
+    path.write_text(path.read_text()[:-2])
+    with pytest.raises(UnreadableError, match=r"s\.json is not a whole strategy file"):
+        read_layout([path], 8)
 
 
 def test_cut_json_of_groups(tmp_path: Path) -> None:
