@@ -6,9 +6,9 @@ Two ranks are replicas if they hold the same slice of every parameter. Which ran
 - An axis of a tensor that is cut along several axes of the grid makes MindSpore write a `tensor_map` for each axis
   (`StrategyCheckpointInfo::to_protobuf`). `get_parameter_redundancy` reads only the first; here all of them count.
 - It keeps coordinates in int8: on a grid's axis of more than 256, ranks 256 apart look like replicas. Not here.
-- `mindspore.train.serialization._get_cur_rank_dp`, which finds the ranks that may stand in, skips a parameter that
-  leaves this rank in no group, and gives up where groups overlap without one holding the other. Here such a rank has
-  no replica, and the ranks that all groups have in common are replicas.
+- `mindspore.train.serialization._get_cur_rank_dp`, which finds the ranks that may stand in, passes over a parameter
+  that leaves the rank in no group. Here such a rank has no replica. Where two of its groups overlap and neither holds
+  the other, it finds the ranks that all have in common or none, as the names sort. Here they are replicas.
 """
 
 from __future__ import annotations
