@@ -1,11 +1,19 @@
-"""Who is whose replica: groups of ranks whose checkpoints hold the same state (domain §8)."""
+"""Who is whose replica: groups of ranks whose checkpoints hold the same state (domain §8).
+
+What strategy files say is in `spread`, what people and seed 003's environment say in `stated`.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ckptstore.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+_RANKS_SHOWN = 8
 
 
 @dataclass(frozen=True)
@@ -54,3 +62,62 @@ def from_json(value: dict[str, Any]) -> Layout:
     """The inverse of `Layout.to_json`."""
     groups = tuple(tuple(int(rank) for rank in group) for group in value["groups"])
     return Layout(str(value["source"]), groups, any_world_size=value["source"] == "data_parallel")
+
+
+def from_groups(groups: Iterable[Sequence[int]], world_size: int, source: str) -> Layout:
+    """The layout of these groups; a rank in none of them, or alone in one, has no replica.
+
+    The order of groups and ranks does not matter. Raises `UsageError` for an empty group, a rank that is not one of
+    0 … world_size-1, and one that is named twice.
+    """
+    named: set[int] = set()
+    kept: list[tuple[int, ...]] = []
+    for group in groups:
+        if not group:
+            raise UsageError("a replica group is empty", "name its ranks, or leave it out")
+        for rank in group:
+            if not 0 <= rank < world_size:
+                raise UsageError(
+                    f"rank {rank} in the replica group {show(group)}, of {world_size} ranks",
+                    "ranks are counted from 0 to world_size - 1",
+                )
+            if rank in named:
+                raise UsageError(
+                    f"rank {rank} is named twice, the second time in the replica group {show(group)}",
+                    "a rank is in one group at most",
+                )
+            named.add(rank)
+        if len(group) > 1:
+            kept.append(tuple(sorted(group)))
+    return Layout(source, tuple(sorted(kept)))
+
+
+def from_group_info(said: Mapping[str, Sequence[int]], world_size: int) -> Layout:
+    """The layout by group info files: who says it, for messages, and the ranks whose checkpoints it says are equal.
+
+    MindSpore makes each rank write the ranks that its own checkpoint equals, itself among them: all of them in data
+    parallel, else those that its gradient all-reduces have in common (`FindCommonMirrorGroup` in
+    `frontend/parallel/step_parallel_utils.cc`). So one member's file speaks for its whole group. Raises `UsageError`
+    where two files contradict each other, and as `from_groups` does.
+    """
+    says: dict[tuple[int, ...], str] = {}
+    for who, ranks in said.items():
+        says.setdefault(tuple(ranks), who)
+    group_of: dict[int, tuple[int, ...]] = {}
+    for ranks in sorted(says):
+        group = tuple(sorted(ranks))
+        for rank in set(group):
+            other = group_of.setdefault(rank, ranks)
+            if sorted(other) != list(group):
+                raise UsageError(
+                    f"{says[other]} says that the replicas are {show(other)}, {says[ranks]} says {show(ranks)}",
+                    "the files must all be of one launch",
+                )
+    distinct = {tuple(sorted(ranks)) for ranks in says}
+    return from_groups(sorted(distinct), world_size, "group_info")
+
+
+def show(ranks: Sequence[int]) -> str:
+    """Ranks for a message, a long list shortened."""
+    shown = ",".join(map(str, ranks[:_RANKS_SHOWN]))
+    return shown if len(ranks) <= _RANKS_SHOWN else f"{shown}… ({len(ranks)} in all)"

@@ -21,6 +21,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from ckptstore.core.spread import Spread
 from ckptstore.errors import UnreadableError
 from ckptstore.formats.bounded_json import MOST_JSON, parse_object
 from ckptstore.formats.wire import VARINT, WireReader
@@ -32,24 +33,13 @@ if TYPE_CHECKING:
 _MERGED = re.compile(r"(\d{1,9})-(.+)", re.ASCII | re.DOTALL)
 
 
-@dataclass(frozen=True)
-class ParameterLayout:
-    """How one parameter is cut and spread.
+@dataclass(frozen=True, kw_only=True)
+class ParameterLayout(Spread):
+    """How one parameter is cut and spread, with what only converting it takes; named as in MindSpore's messages."""
 
-    `dev_matrix`: the ranks of a stage as a grid. `tensor_map`: for each axis of the tensor the axis of the grid that
-    it is cut along, counted from the grid's last axis, -1 for none; a tuple of them where it is cut along several.
-    `stage`: the pipeline stage, None where the file does not tell. The others as MindSpore's messages name them.
-    """
-
-    name: str
-    stage: int | None
-    dev_matrix: tuple[int, ...]
-    tensor_map: tuple[int | tuple[int, ...], ...]
     param_split_shape: tuple[int, ...]
     indices_offset: tuple[int, ...]
     field: int
-    opt_weight_shard_step: int
-    opt_weight_shard_size: int
 
 
 @dataclass(frozen=True)

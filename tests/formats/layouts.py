@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from mindspore.train import node_strategy_pb2 as pb
+
+from ckptstore.core.spread import Spread
+from tests.spreads import flat
 
 
 def strategy(stage: int = 0, names: tuple[str, ...] = ("weight", "bias")) -> pb.ParallelStrategyMap:
@@ -59,4 +63,48 @@ def write_group_info(path: Path, groups: dict[str, list[int]], restore: list[int
         item.parallel_group_ranks.dim.extend(ranks)
     message.ckpt_restore_rank_list.dim.extend(restore)
     path.write_bytes(message.SerializeToString())
+    return path
+
+
+def write_spreads(path: Path, stage: int, parameters: Iterable[Spread]) -> Path:
+    """The strategy file of one stage as MindSpore writes it: in JSON every cut is written as one list."""
+    return _write_json(path, stage, parameters) if path.suffix == ".json" else _write_pb(path, stage, parameters)
+
+
+def _write_pb(path: Path, stage: int, parameters: Iterable[Spread]) -> Path:
+    message = strategy(stage, names=())
+    for parameter in parameters:
+        layouts = message.parallel_layout_item.add(param_name=parameter.name).parallel_layouts
+        layouts.field = 0
+        layouts.opt_weight_shard_step = parameter.opt_weight_shard_step
+        layouts.opt_weight_shard_size = parameter.opt_weight_shard_size
+        layouts.dev_matrix.add(dim=parameter.dev_matrix)
+        for row in _rows(parameter):
+            layouts.tensor_map.add(dim=row)
+        layouts.param_split_shape.add()
+        layouts.indices_offset.add()
+    path.write_bytes(message.SerializeToString())
+    return path
+
+
+def _rows(parameter: Spread) -> list[list[int]]:
+    """One row, or one for each axis of the tensor, and never one alone (`StrategyCheckpointInfo::to_protobuf`)."""
+    if not any(isinstance(axes, tuple) for axes in parameter.tensor_map):
+        return [[axis for axis in parameter.tensor_map if isinstance(axis, int)]]
+    rows = [list(axes) if isinstance(axes, tuple) else [axes] for axes in parameter.tensor_map]
+    return rows if len(rows) > 1 else [*rows, []]
+
+
+def _write_json(path: Path, stage: int, parameters: Iterable[Spread]) -> Path:
+    content = json_strategy(stage, names=())
+    for parameter in parameters:
+        content["parallel_layout_item"][parameter.name] = {
+            "dev_matrix": parameter.dev_matrix,
+            "tensor_map": flat(parameter).tensor_map,
+            "tensor_shape": [64],
+            "field": 0,
+            "opt_weight_shard_step": parameter.opt_weight_shard_step,
+            "opt_weight_shard_size": parameter.opt_weight_shard_size,
+        }
+    path.write_text(json.dumps(content))
     return path

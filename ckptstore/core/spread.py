@@ -1,0 +1,160 @@
+"""Replica groups by strategy files: how each parameter is cut and spread over the ranks (domain §8).
+
+Two ranks are replicas if they hold the same slice of every parameter. Which ranks hold the same slice of one is what
+`mindspore.train._utils.get_parameter_redundancy` computes. What is done otherwise here, so that no group is wrong:
+
+- An axis of a tensor that is cut along several axes of the grid makes MindSpore write a `tensor_map` for each axis
+  (`StrategyCheckpointInfo::to_protobuf`). `get_parameter_redundancy` reads only the first; here all of them count.
+- It keeps coordinates in int8: on a grid's axis of more than 256, ranks 256 apart look like replicas. Not here.
+- `mindspore.train.serialization._get_cur_rank_dp`, which finds the ranks that may stand in, passes over a parameter
+  that leaves the rank in no group. Here such a rank has no replica. Where two of its groups overlap and neither holds
+  the other, it finds the ranks that all have in common or none, as the names sort. Here they are replicas.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, NamedTuple
+
+from ckptstore.core.replicas import Layout, from_groups, show
+from ckptstore.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+_NO_STATE = ("accu_grads", "inputs")  # _get_cur_rank_dp passes over these
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spread:
+    """How one parameter is cut and spread; the names are those of MindSpore's `ParallelLayouts`.
+
+    `dev_matrix`: the ranks of a pipeline stage as a grid, its last axis running fastest; empty for one rank.
+    `tensor_map`: for each axis of the tensor the axis of the grid that it is cut along, counted from the grid's last
+    axis, -1 for none; a tuple of them where it is cut along several. `opt_weight_shard_size`: among how many ranks
+    the optimizer deals out a slice that they all hold, 0 for no dealing, -1 for as many as `opt_weight_shard_step`
+    leaves. `stage`: the pipeline stage, None where the file does not tell.
+    """
+
+    name: str
+    stage: int | None
+    dev_matrix: tuple[int, ...]
+    tensor_map: tuple[int | tuple[int, ...], ...]
+    opt_weight_shard_step: int
+    opt_weight_shard_size: int
+
+
+class _Cut(NamedTuple):
+    """What decides who holds which slice: the grid, its axes that the tensor is cut along, the optimizer's shards."""
+
+    dev_matrix: tuple[int, ...]
+    axes: frozenset[int]
+    shards: int
+
+
+def from_strategies(parameters: Iterable[Spread], world_size: int) -> Layout:
+    """The layout by the parameters of all strategy files of a launch, in any order.
+
+    Stage s of n ranks begins at rank s * n (`_get_initial_rank`). Several layouts of one parameter, of several files
+    of a stage, must all agree on a replica. A stage that no parameter tells of has no replicas.
+    Raises `UsageError` where the parameters cannot be those of a launch of `world_size` ranks.
+    """
+    told: dict[tuple[object, ...], Spread] = {}
+    for parameter in parameters:
+        if not parameter.name.startswith(_NO_STATE):
+            sharding = parameter.opt_weight_shard_step, parameter.opt_weight_shard_size
+            told.setdefault((parameter.stage, parameter.dev_matrix, parameter.tensor_map, sharding), parameter)
+    cuts: dict[int, set[_Cut]] = {}
+    for parameter in told.values():
+        cut = _cut(parameter, world_size)
+        cuts.setdefault(_stage(parameter, prod(cut.dev_matrix), world_size), set()).add(cut)
+    _check_one_size(cuts)
+    groups = [group for stage in cuts for group in _groups(stage, cuts[stage])]
+    return from_groups(groups, world_size, "strategy")
+
+
+def _cut(parameter: Spread, world_size: int) -> _Cut:
+    grid = parameter.dev_matrix
+    stage_size = 1
+    for size in grid:
+        stage_size *= size
+        if not 0 < stage_size <= world_size:
+            raise _impossible(parameter, f"is on a grid of {show(grid)}, and the job has {world_size} ranks")
+    axes: set[int] = set()
+    for mapped in parameter.tensor_map:
+        axes.update(mapped if isinstance(mapped, tuple) else (mapped,))
+    axes.discard(-1)
+    if not all(0 <= axis < len(grid) for axis in axes):
+        raise _impossible(parameter, f"is cut along axes {show(sorted(axes))} of a grid of {show(grid)}")
+    shards = parameter.opt_weight_shard_size or 1
+    if shards == -1:
+        step = parameter.opt_weight_shard_step
+        if not 0 < step <= stage_size:
+            raise _impossible(parameter, f"has opt_weight_shard_size -1 with opt_weight_shard_step {step}")
+        shards = stage_size // step
+    return _Cut(grid, frozenset(len(grid) - 1 - axis for axis in axes), shards)
+
+
+def _stage(parameter: Spread, stage_size: int, world_size: int) -> int:
+    stage = parameter.stage
+    if stage is None and stage_size == world_size:
+        return 0
+    if stage is None:
+        raise _impossible(parameter, f"is on {stage_size} of {world_size} ranks, and no pipeline stage is told")
+    if stage < 0 or world_size % stage_size or (stage + 1) * stage_size > world_size:
+        raise _impossible(parameter, f"is on the {stage_size} ranks of stage {stage}, and the job has {world_size}")
+    return stage
+
+
+def _check_one_size(cuts: dict[int, set[_Cut]]) -> None:
+    """The first rank of a stage follows from the size of those before it, so all must have one."""
+    sizes = sorted({prod(cut.dev_matrix) for of_stage in cuts.values() for cut in of_stage})
+    if len(sizes) > 1:
+        raise UsageError(
+            f"the strategy spreads parameters over {sizes[0]} and over {sizes[1]} ranks of a stage",
+            "the files must all be of one launch",
+        )
+
+
+def _groups(stage: int, cuts: Collection[_Cut]) -> Iterable[tuple[int, ...]]:
+    """The ranks of a stage that hold the same slice by every cut."""
+    slices: list[int] = []
+    for cut in cuts:
+        of_cut = _slices(cut)
+        numbers: dict[tuple[int, int], int] = {}
+        pairs = zip(slices or [0] * len(of_cut), of_cut, strict=True)
+        slices = [numbers.setdefault(pair, len(numbers)) for pair in pairs]
+    groups: dict[int, list[int]] = {}
+    for rank, number in enumerate(slices, stage * len(slices)):
+        groups.setdefault(number, []).append(rank)
+    return map(tuple, groups.values())
+
+
+def _slices(cut: _Cut) -> list[int]:
+    """For each rank of a stage a number for the slice that it holds.
+
+    The optimizer's state of a slice is dealt out in turn to the ranks that hold it. Where their number does not
+    divide by the shards, `_get_strategy_opt_shard` leaves them in no group: then each has a number of its own.
+    """
+    uncut = frozenset(range(len(cut.dev_matrix))) - cut.axes
+    replicas = prod(cut.dev_matrix[axis] for axis in uncut)
+    if cut.shards < 1 or replicas % cut.shards:
+        return list(range(prod(cut.dev_matrix)))
+    slices, places = _places(cut.dev_matrix, cut.axes), _places(cut.dev_matrix, uncut)
+    return [number * cut.shards + place % cut.shards for number, place in zip(slices, places, strict=True)]
+
+
+def _places(grid: tuple[int, ...], axes: frozenset[int]) -> list[int]:
+    """For each rank of a grid its coordinates along some axes as one number, which grows with the rank."""
+    places = [0]
+    for axis, size in enumerate(grid):
+        if axis in axes:
+            places = [place * size + step for place in places for step in range(size)]
+        else:
+            places = [place for place in places for _ in range(size)]
+    return places
+
+
+def _impossible(parameter: Spread, what: str) -> UsageError:
+    return UsageError(f"parameter {parameter.name!r} {what}", "the strategy file is damaged or of another launch")

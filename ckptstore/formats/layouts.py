@@ -1,0 +1,63 @@
+"""Replica groups out of files: strategy, group info, or a user's JSON `{"groups": [[0, 4], [1, 5]]}`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ckptstore.core.replicas import from_group_info
+from ckptstore.core.spread import from_strategies
+from ckptstore.core.stated import from_json_groups
+from ckptstore.errors import UsageError
+from ckptstore.formats.bounded_json import MOST_JSON, parse_object
+from ckptstore.formats.group_info import GroupInfo
+from ckptstore.formats.inspect import inspect
+from ckptstore.formats.strategy import Strategy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from ckptstore.core.replicas import Layout
+    from ckptstore.formats.header import Header
+
+_HEAD = 64  # bytes
+
+
+@dataclass(frozen=True)
+class _Stated:
+    groups: object
+
+
+def read_layout(paths: Iterable[Path], world_size: int) -> Layout:
+    """The layout of a launch by its strategy files, or its group info files, or the JSON file that a user wrote.
+
+    Strategy files may be one that is merged, one of each pipeline stage, or one of each rank; in which order and how
+    many of a stage does not matter. A stage or a rank that no file tells of has no replicas.
+    Raises `UsageError` where the files contradict each other, `world_size`, or are not of one of these kinds;
+    `UnreadableError` and `OSError` as `inspect` does.
+    """
+    files = {path: _read(path) for path in paths}
+    strategies = [file for file in files.values() if isinstance(file, Strategy)]
+    said = {str(path): file.restore_ranks for path, file in files.items() if isinstance(file, GroupInfo)}
+    stated = [file for file in files.values() if isinstance(file, _Stated)]
+    if len(strategies) == len(files) > 0:
+        return from_strategies((parameter for file in strategies for parameter in file.parameters), world_size)
+    if len(said) == len(files) > 0:
+        return from_group_info(said, world_size)
+    if len(stated) == len(files) == 1:
+        return from_json_groups(stated[0].groups, world_size)
+    raise UsageError(
+        f"{', '.join(map(str, files)) or 'no file'} cannot tell who is whose replica",
+        "give strategy files, or group info files, or one JSON file with groups",
+    )
+
+
+def _read(path: Path) -> Strategy | GroupInfo | Header | _Stated:
+    with path.open("rb") as file:
+        raw = file.read(_HEAD)
+        if raw.lstrip()[:1] == b"{":
+            raw += file.read(MOST_JSON - _HEAD)
+            if b'"groups"' in raw and "groups" in (content := parse_object(raw, path, "whole file of replica groups")):
+                return _Stated(content["groups"])
+    return inspect(path)

@@ -1,0 +1,168 @@
+"""Replica groups by strategy files: worked cases, then properties. `tests/formats` holds them against MindSpore."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ckptstore.core import spread as module
+from ckptstore.core.replicas import Layout, from_json
+from ckptstore.core.spread import Spread, from_strategies
+from ckptstore.errors import UsageError
+from tests.spreads import Job, jobs, spread
+
+ALL = (0, 1, 2, 3, 4, 5, 6, 7)
+PAIRS = ((0, 4), (1, 5), (2, 6), (3, 7))
+
+
+@pytest.mark.parametrize(
+    ("parameters", "groups"),
+    [
+        ([spread()], (ALL,)),
+        ([spread(grid=(8,))], (ALL,)),
+        ([spread(tensor_map=(0, -1))], PAIRS),
+        ([spread(tensor_map=(1,))], ((0, 1, 2, 3), (4, 5, 6, 7))),
+        ([spread(tensor_map=(0, 1))], ()),
+        ([spread(tensor_map=((1, 0), (-1,)))], ()),
+        ([spread(grid=(2, 2, 2), tensor_map=((-1,), (0, 1)))], PAIRS),
+        ([spread(tensor_map=())], (ALL,)),
+        ([spread(step=1, size=-1)], ()),
+        ([spread(step=4, size=-1)], ((0, 2, 4, 6), (1, 3, 5, 7))),
+        ([spread(step=1, size=2)], ((0, 2, 4, 6), (1, 3, 5, 7))),
+        ([spread(step=1, size=1)], (ALL,)),
+        ([spread(step=1, size=3)], ()),
+        ([spread(step=1, size=-2)], ()),
+        ([spread(grid=(4, 2), tensor_map=(0,), step=2, size=2)], ((0, 4), (1, 5), (2, 6), (3, 7))),
+        ([spread(tensor_map=(0,)), spread("v")], PAIRS),
+        ([spread(tensor_map=(0,)), spread("v", (2, 2, 2), (1,))], ((0, 4), (1, 5), (2, 6), (3, 7))),
+        ([spread(tensor_map=(0,)), spread("v", (2, 4), (1,))], ()),
+        ([spread(), spread("v", (4, 2), (1,)), spread("u", (2, 2, 2), (2,))], ((0, 1), (2, 3), (4, 5), (6, 7))),
+        ([spread(), spread("accu_grads.w", tensor_map=(0, 1)), spread("inputs", tensor_map=(0, 1))], (ALL,)),
+        ([spread(), spread("w", tensor_map=(0,))], PAIRS),
+        ([spread(stage=None)], (ALL,)),
+        ([spread(grid=(4,), stage=1)], ((4, 5, 6, 7),)),
+        ([spread(grid=(4,)), spread(grid=(2, 2), tensor_map=(0,), stage=1)], ((0, 1, 2, 3), (4, 6), (5, 7))),
+        ([spread(grid=(), stage=5)], ()),
+        ([spread("accu_grads.w")], ()),
+        ([], ()),
+    ],
+)
+def test_worked_cases_of_eight_ranks(parameters: list[Spread], groups: tuple[tuple[int, ...], ...]) -> None:
+    layout = from_strategies(parameters, 8)
+    assert layout == Layout("strategy", groups)
+    assert from_json(layout.to_json()) == layout
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ([spread(stage=None, grid=(4,))], "'w' is on 4 of 8 ranks, and no pipeline stage is told"),
+        ([spread(stage=1)], "'w' is on the 8 ranks of stage 1, and the job has 8"),
+        ([spread(stage=-1, grid=(4,))], "'w' is on the 4 ranks of stage -1"),
+        ([spread(grid=(3,))], "'w' is on the 3 ranks of stage 0, and the job has 8"),
+        ([spread(grid=(4, 4))], "'w' is on a grid of 4,4, and the job has 8 ranks"),
+        ([spread(grid=(2, 0))], "'w' is on a grid of 2,0"),
+        ([spread(grid=(-2, -4))], "'w' is on a grid of -2,-4"),
+        ([spread(tensor_map=(2,))], "'w' is cut along axes 2 of a grid of 2,4"),
+        ([spread(tensor_map=((0, -2),))], "'w' is cut along axes -2,0 of a grid of 2,4"),
+        ([spread(size=-1, step=0)], "'w' has opt_weight_shard_size -1 with opt_weight_shard_step 0"),
+        ([spread(size=-1, step=9)], "'w' has opt_weight_shard_size -1 with opt_weight_shard_step 9"),
+        ([spread(grid=(4,)), spread("v")], "over 4 and over 8 ranks of a stage"),
+        ([spread(grid=(4,)), spread("v", (2,), stage=1)], "over 2 and over 4 ranks of a stage"),
+    ],
+)
+def test_what_cannot_be_is_an_error(parameters: list[Spread], message: str) -> None:
+    for order in (parameters, parameters[::-1]):
+        with pytest.raises(UsageError, match=message):
+            from_strategies(order, 8)
+
+
+def test_a_hostile_grid_is_refused_before_it_is_multiplied_out() -> None:
+    with pytest.raises(UsageError, match=r"on a grid of .*… \(1000000 in all\), and the job has 8 ranks"):
+        from_strategies([spread(grid=(2**62,) * 1_000_000)], 8)
+
+
+@pytest.mark.parametrize("stages", [1, 4])
+def test_each_distinct_layout_of_a_stage_is_worked_out_once(monkeypatch: pytest.MonkeyPatch, stages: int) -> None:
+    """10,000 ranks with 2,000 parameters of six kinds, told by two files of each stage."""
+    looked_at, worked_out = [], []
+    monkeypatch.setattr(module, "_cut", lambda of, world, real=module._cut: looked_at.append(of) or real(of, world))
+    monkeypatch.setattr(module, "_slices", lambda cut, real=module._slices: worked_out.append(cut) or real(cut))
+    stage_size = 10_000 // stages
+    wide, narrow = (stage_size // 10, 10), (stage_size // 20, 2, 10)
+    kinds = [(wide, (0, -1)), (wide, (-1, 0)), (wide, (-1,)), (narrow, ((1, 0), (-1,)))]
+    parameters = [
+        spread(f"w{number}", *kinds[number % 4], stage=stage, step=10, size=5 * (number % 8 < 4))
+        for number in range(2_000)
+        for stage in range(stages)
+    ]
+    layout = from_strategies(parameters * 2, 10_000)
+    assert len(looked_at) == 8 * stages  # two kinds are written in two ways
+    assert len(worked_out) == 6 * stages
+    assert len(set(worked_out)) == 6
+    first_ranks = range(0, 10_000, stage_size)
+    expected = [range(first + place, first + stage_size, 100) for first in first_ranks for place in range(100)]
+    assert layout.groups == tuple(map(tuple, expected))
+
+
+@given(jobs())
+def test_every_rank_is_in_one_group(job: Job) -> None:
+    layout = from_strategies(job.parameters, job.world_size)
+    ranks = [rank for group in layout.partition(job.world_size) for rank in group]
+    assert sorted(ranks) == list(range(job.world_size))
+    assert all(len({rank // job.stage_size for rank in group}) == 1 for group in layout.groups)
+
+
+@given(jobs(), st.randoms(use_true_random=False))
+def test_the_order_of_files_and_parameters_never_matters(job: Job, chance: random.Random) -> None:
+    shuffled = job.parameters * 2
+    chance.shuffle(shuffled)
+    assert from_strategies(shuffled, job.world_size) == from_strategies(job.parameters, job.world_size)
+
+
+@given(jobs(), st.data())
+def test_a_parameter_less_never_splits_a_group_and_one_more_never_joins_two(job: Job, data: st.DataObject) -> None:
+    """The parameter "kernel" of each stage stays: a stage that nothing is told of has no replicas."""
+    fewer = [one for one in job.parameters if one.name == "kernel" or data.draw(st.booleans())]
+    with_all = from_strategies(job.parameters, job.world_size)
+    with_fewer = [set(group) for group in from_strategies(fewer, job.world_size).groups]
+    for group in with_all.groups:
+        assert any(set(group) <= wider for wider in with_fewer)
+
+
+@given(jobs())
+def test_replicas_hold_the_same_slice_of_every_parameter(job: Job) -> None:
+    """The other way round, from single ranks: where each is in the grid, and which share the optimizer gives it."""
+    layout = from_strategies(job.parameters, job.world_size)
+    group_of = {rank: group for group in layout.partition(job.world_size) for rank in group}
+    held = {rank: _held(rank, job) for rank in range(job.world_size)}
+    for rank, group in group_of.items():
+        assert group == tuple(other for other in range(job.world_size) if held[other] == held[rank])
+
+
+def _held(rank: int, job: Job) -> list[object]:
+    stage, place = divmod(rank, job.stage_size)
+    held: list[object] = [stage]
+    for parameter in job.stages[stage]:
+        if parameter.name.startswith(("accu_grads", "inputs")):
+            continue
+        mine = _slice(place, parameter)
+        holders = [other for other in range(job.stage_size) if _slice(other, parameter) == mine]
+        shards = parameter.opt_weight_shard_size or 1
+        if shards == -1:
+            shards = job.stage_size // parameter.opt_weight_shard_step
+        dealt = shards > 0 and len(holders) % shards == 0
+        held += [mine, holders.index(place) % shards if dealt else place]
+    return held
+
+
+def _slice(place: int, parameter: Spread) -> list[int]:
+    along = []
+    for size in reversed(parameter.dev_matrix):
+        place, at = divmod(place, size)
+        along.append(at)
+    cut = [axes if isinstance(axes, tuple) else (axes,) for axes in parameter.tensor_map]
+    return [along[axis] for axes in cut for axis in axes if axis != -1]
