@@ -85,11 +85,13 @@ def example(tmp_path: Path) -> Iterator[Any]:
     for job in jobs:
         if job.poll() is None:
             job.kill()
-        job.wait()
+            job.communicate()
 
 
 def test_the_example_exits_when_asked_and_goes_on_as_if_it_had_not(example: Any, tmp_path: Path) -> None:
-    assert example("calm").wait() == 0
+    calm = example("calm")
+    calm.communicate()
+    assert calm.returncode == 0
     job = example("rough")
     for line in job.stdout:
         if "loss is" in line:  # training is under way: now somebody asks for the node
