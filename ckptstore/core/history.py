@@ -122,8 +122,8 @@ def _judged(groups: Sequence[Group], world_size: int) -> list[tuple[Group, int |
     step only where the launch's names are known to be truthful, or leave no choice; and names that count as many steps
     too few an epoch as updates are skipped in it look right, so that only MindSpore's own word for its length counts.
     """
-    first = _first(groups, world_size)
     stated = {each.key: stated_length(each.files) for each in groups}
+    first = _first(groups, world_size, _completed(stated, groups))
     lengths = _completed(
         {
             each.key: stated[each.key] or length_without_lag(each.files, is_first=each is first)
@@ -162,30 +162,44 @@ def _shows_lag(each: Group, length: int | None, reading: Reading | None) -> bool
     return length is not None and reading is None and not started_again(each.files, length)
 
 
-def _first(groups: Sequence[Group], world_size: int) -> Group | None:
+def _first(groups: Sequence[Group], world_size: int, lengths: Mapping[str, int | None]) -> Group | None:
     """The launch that began the run, if it is known: no other file can be of an earlier one.
 
     Every rank has files, and this launch's have no number. Every other file is of a launch that the numbers prove to be
-    later, or has a counter beyond its first: what a launch starts from is not beyond what it saves. A graceful exit
-    under MindSpore's fixed name may have taken the place of an earlier one (domain §5).
+    later, or has a counter beyond its first: what a launch starts from is not beyond what it saves. And no file can
+    have taken the place of the one that it started from.
     """
-    everywhere = len({file.rank for each in groups for file in each.files}) == world_size
-    overwritten = any(
-        file.file.kind is Kind.GRACEFUL_EXIT and file.file.named_step is None for each in groups for file in each.files
-    )
-    if not everywhere or overwritten:
+    if len({file.rank for each in groups for file in each.files}) != world_size:
         return None
     by_counter = sorted(groups, key=_least_counter)
     for each in groups:
         periodic = [unit for unit in each.units if unit.line[0] == Kind.PERIODIC.value]
         counts = [file.file.optimizer_step for unit in periodic for file in unit.files]
         begin = min((count for count in counts if count is not None), default=None)
-        if begin is None or any(unit.relaunch for unit in periodic):
+        if begin is None or any(unit.relaunch for unit in periodic) or _may_hide_a_start(each, groups, lengths):
             continue
         beyond = bisect_right(by_counter, begin, key=_least_counter)
         if all(other is each or each.is_before(other) for other in by_counter[:beyond]):
             return each
     return None
+
+
+def _may_hide_a_start(launch: Group, groups: Iterable[Group], lengths: Mapping[str, int | None]) -> bool:
+    """Whether a file may have replaced another that the launch started from.
+
+    A graceful exit under MindSpore's fixed name may (domain §5), and one in a TTP directory, which is named after the
+    step of the state that it held, unless that step is beyond the first epoch of which the launch has a file.
+    """
+    length = lengths[launch.key]
+    epoch = min((file.epoch for file in launch.files if file.epoch is not None), default=None)
+    reached = None if length is None or epoch is None else epoch * length
+    for each in groups:
+        for file in (ranked.file for ranked in each.files):
+            if file.kind is Kind.GRACEFUL_EXIT and file.named_step is None:
+                return True
+            if file.kind is Kind.TTP and (reached is None or file.named_step is None or file.named_step < reached):
+                return True
+    return False
 
 
 def _least_counter(each: Group) -> int:

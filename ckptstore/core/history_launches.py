@@ -115,13 +115,14 @@ def group(files: Iterable[Ranked]) -> tuple[list[Group], bool]:
     """The launches, oldest first, and whether that order is known (else it is a guess).
 
     Evidence: the names of one ModelCheckpoint; equal numbers where no rank can have missed a launch; files of one
-    state that were written at nearly the same time, if all times of the tree fit; one finished TTP directory.
+    state that were written at nearly the same time, or in one finished TTP directory, if all times of the tree fit.
     """
     units = _units(files)
     gap = _shortest_gap(units)
-    certain = [*_by_number(units), *_by_directory(units)]
+    certain = _by_number(units)
     if gap is not None:
-        groups = _joined(units, [*certain, *_by_time(units, min(_NEAR, gap // _NEAR_PART))])
+        by_time = [*_by_time(units, min(_NEAR, gap // _NEAR_PART)), *_by_directory(units, gap)]
+        groups = _joined(units, [*certain, *by_time])
         if groups is not None and _times_fit(groups):
             return sorted(groups, key=lambda each: (each.begin, each.key)), True
     return _in_order_of_numbers(_joined(units, certain) or [Group((unit,)) for unit in units])
@@ -181,14 +182,28 @@ def _by_number(units: Iterable[Unit]) -> list[tuple[Unit, Unit]]:
     return pairs
 
 
-def _by_directory(units: Iterable[Unit]) -> list[tuple[Unit, Unit]]:
-    """Files of one TTP directory that was renamed: all its savers were done (domain §7)."""
-    directories: dict[str, list[Unit]] = defaultdict(list)
+def _by_directory(units: Iterable[Unit], gap: int) -> list[tuple[Unit, Unit]]:
+    """Files of one state in one TTP directory that was renamed, less than `gap` nanoseconds apart.
+
+    All savers were done when it was renamed (domain §7), and a finished directory is never written to again: renaming
+    another to its name fails (`_rename_save_result` in `train/callback/_train_fault_tolerance.py`). But an unfinished
+    one may have held files of an earlier launch.
+    """
+    directories: dict[tuple[object, ...], list[Unit]] = defaultdict(list)
     for unit in units:
         path = unit.files[0].file.path
         if unit.line[0] == Kind.TTP.value and not unfinished_ttp_directory(path):
-            directories["/".join(path.split("/")[:-2])].append(unit)
-    return [pair for members in directories.values() for pair in pairwise(members)]
+            directories["/".join(path.split("/")[:-2]), unit.files[0].state].append(unit)
+    return [
+        (one, other)
+        for members in directories.values()
+        for one, other in pairwise(sorted(members, key=_written))
+        if _written(other) - _written(one) < gap
+    ]
+
+
+def _written(unit: Unit) -> int:
+    return unit.files[0].file.mtime_ns
 
 
 def _by_time(units: Iterable[Unit], near: int) -> list[tuple[Unit, Unit]]:

@@ -41,10 +41,11 @@ class Verdict:
 class Reading:
     """How the names of a launch are to be read: steps an epoch, and by how many steps the launch began in an epoch.
 
-    `offset` is None where no name of the launch tells it.
+    `offset` is None where no name of the launch tells it; `steps_per_epoch` is None where no name went beyond the first
+    epoch.
     """
 
-    steps_per_epoch: int
+    steps_per_epoch: int | None
     offset: int | None
 
     def step(self, file: Ranked) -> int | None:
@@ -52,6 +53,8 @@ class Reading:
         if self.offset is None or file.epoch is None or not file.step_in_epoch:
             return None
         steps = self.steps_per_epoch
+        if steps is None:
+            return file.step_in_epoch
         return (file.epoch - 1) * steps + (file.step_in_epoch + self.offset - 1) % steps + 1
 
 
@@ -98,7 +101,7 @@ def without_lag(files: Sequence[Ranked], length: int | None) -> Reading | None:
     if length is None:
         claims = [file for file in files if file.epoch is not None and file.file.optimizer_step is not None]
         simple = bool(claims) and all(file.epoch == 1 and _counts_itself(file) for file in claims)
-        return Reading(max(1, *(file.step_in_epoch or 0 for file in claims)), 0) if simple else None
+        return Reading(None, 0) if simple else None
     if not named:
         return Reading(length, None)
     _, step, count = named[0]
@@ -216,7 +219,7 @@ def _stated(file: Ranked) -> set[int]:
 
 def _is_of_launch(number: int, file: Ranked, count: int, reading: Reading | None) -> bool:
     """Whether a stated step can be MindSpore's count since the launch began: the name follows the same count."""
-    if file.step_in_epoch is None or reading is None:
+    if file.step_in_epoch is None or reading is None or reading.steps_per_epoch is None:
         return False
     return 0 < number < count and (number - file.step_in_epoch) % reading.steps_per_epoch == 0
 
@@ -229,15 +232,16 @@ def _is_under_way(file: Ranked, count: int, reading: Reading) -> bool:
     """
     epoch = file.epoch or 0
     step = reading.step(file)
-    if step is not None:
-        return step in (count, count + 1)
-    last = epoch * reading.steps_per_epoch
-    return last - reading.steps_per_epoch <= count <= (last if file.step_in_epoch else last - 1)
+    length = reading.steps_per_epoch
+    if step is not None or length is None:
+        return (step or 0) in (count, count + 1)
+    last = epoch * length
+    return last - length <= count <= (last if file.step_in_epoch else last - 1)
 
 
 def _by_name_alone(file: Ranked, reading: Reading | None) -> Verdict:
     """A file without a counter, such as a share, in a launch whose other files prove how names are to be read."""
-    step = reading.step(file) if reading is not None else None
+    step = reading.step(file) if reading is not None and reading.steps_per_epoch is not None else None
     if step is None or file.file.kind is Kind.DYING_GASP:
         return Verdict(file, None, step, "nothing in it counts its updates")
     return Verdict(file, step)

@@ -99,6 +99,12 @@ WORKED: list[tuple[str, list[Found], list[int], list[int | None]]] = [
     ("an exit by a signal, kept by ckptstore", [found(X, None, 26, named_step=26)], [26], []),
     ("an exit by a signal, kept under another step", [found(X, None, 26, named_step=24)], [], [26]),
     ("an exit whose name and count differ", [found(X, None, 26, named_step=25, info=EXIT)], [], [26]),
+    (
+        "an exit whose name and count differ, of no epoch",
+        [found(X, None, 26, named_step=25, info={"step_num": 26})],
+        [],
+        [26],
+    ),
     ("TTP", [found(T, (3, 6), 26, named_step=26, info=EXIT)], [26], []),
     ("TTP after a plain resume from 22", [found(T, (3, 4), 26, named_step=4, info=EXIT | {"step_num": 4})], [26], []),
     ("TTP of a step that nothing explains", [found(T, (3, 6), 26, named_step=27, info=EXIT)], [], [26]),
@@ -124,6 +130,8 @@ def test_after_a_first_launch(files: list[Found], proven: list[int], guessed: li
 LENGTH: list[tuple[str, list[Found], int | None, list[int]]] = [
     ("one file of the first epoch", [found(P, (1, 5), 5)], None, [5]),
     ("a breakpoint in the first epoch", [found(P, (1, 5), 5), found(B, (1, 7), 6)], None, [5, 6]),
+    ("a share in the first epoch", [found(P, (1, 5), 5), found(P, (1, 7), None)], None, [5]),
+    ("a breakpoint before the first step", [found(B, (1, 0), 0)], None, [0]),
     ("the end of an epoch", regular(epochs=1), None, [5, 10]),
     ("pairs of names and counters", regular(epochs=2)[1:3], 10, [10, 15]),
     ("a late file of a first launch", [found(P, (3, 5), 25)], 10, [25]),
@@ -165,6 +173,16 @@ LAG: list[tuple[str, list[Found], list[int]]] = [
     ("a file before it", [*regular(lag=3), found(B, (1, 2), 2), kept(26, 22)], []),
     ("a file without a counter", [*regular(lag=3), found(B, (1, 2), None), kept(26, 22)], []),
     ("an exit that may have hidden another", [*regular(lag=3), replace(kept(26, 22), named_step=None)], []),
+    (
+        "a TTP directory that may have hidden another",
+        [*regular(lag=3), found(T, (1, 7), 4, named_step=7, info=EXIT)],
+        [],
+    ),
+    (
+        "a TTP directory beyond its first epoch",
+        [*regular(lag=3), found(T, (3, 6), 23, named_step=26, info=EXIT)],
+        [5, 10, 15, 20],
+    ),
     ("a breakpoint beside it", [*regular(lag=3), found(B, (2, 8), 15), kept(26, 22)], [5, 10, 15, 20]),
 ]
 
@@ -251,15 +269,23 @@ def test_names_that_contradict_each_other_are_noticed() -> None:
     assert guesses(history) == [10, 5, 20, 15, 30, 26]  # by path
 
 
-def test_a_finished_ttp_directory_is_of_one_launch() -> None:
-    def saved(rank: int, directory: str) -> Found:
-        path = f"/t/{directory}/rank_{rank}/ttp_rank_{rank}-3_6.ckpt"
-        return found(T, (3, 6), 26, rank=rank, named_step=26, info=EXIT | {"cur_rank": rank}, path=path, family="ttp")
-
-    done = reconstruct([saved(rank, "ttp_saved_checkpoints-step_26") for rank in (0, 1)])
-    assert [ranks for _, ranks in keys(done)] == [{0, 1}]
-    left = reconstruct([saved(rank, "ttp_saved_checkpoints-step_26_tmp") for rank in (0, 1)])
-    assert [ranks for _, ranks in keys(left)] == [{0}, {1}]
+@pytest.mark.parametrize(
+    ("directory", "times", "apart"),
+    [
+        ("ttp_saved_checkpoints-step_26", (40, 44), False),
+        ("ttp_saved_checkpoints-step_26", (40, 46), True),  # as long as between two saves: one is an older launch's
+        ("ttp_saved_checkpoints-step_26_tmp", (40, 44), True),  # what was never renamed may hold an older file
+    ],
+)
+def test_a_finished_ttp_directory_is_of_one_launch(directory: str, times: tuple[int, int], *, apart: bool) -> None:
+    files = [
+        found(T, (3, 6), 26, rank=rank, info=EXIT | {"cur_rank": rank}, time=time, path=f"/t/{directory}/rank_{rank}/x")
+        for rank, time in enumerate(times)
+    ]
+    history = reconstruct([*regular(), *(replace(file, named_step=26) for file in files)])
+    assert [ranks for key, ranks in keys(history) if "/t/" in key] == ([{0}, {1}] if apart else [{0, 1}])
+    copied = reconstruct([replace(file, mtime_ns=0) for file in [*regular(), *files]])
+    assert [ranks for key, ranks in keys(copied) if "/t/" in key] == [{0}, {1}]
 
 
 @pytest.mark.parametrize(

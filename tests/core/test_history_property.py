@@ -27,6 +27,7 @@ def starts(draw: st.DrawFn, ranks: int, *, lagging: bool, ends: list[str]) -> St
         skips=draw(st.frozensets(st.integers(1, length), max_size=4)) if lagging else frozenset(),
         late=draw(st.frozensets(st.integers(0, ranks - 1), max_size=ranks - 1)),
         savers=draw(st.sampled_from([None, None, (0,), (1,)])),
+        cascade=draw(st.booleans()),
     )
 
 
@@ -63,6 +64,7 @@ def proven_steps(history: History) -> dict[str, int]:
 def test_what_is_proven_is_true(data: st.DataObject) -> None:
     lagging = data.draw(st.booleans())
     job, launches = data.draw(jobs(lagging=lagging))
+    job.uncounted = data.draw(st.sampled_from([frozenset[int](), frozenset[int](), frozenset({0}), frozenset({1, 2})]))
     seed = data.draw(st.integers(0, 1000))
     how = data.draw(st.sampled_from(["kept", "alike", "shuffled", "by path"]))
     size = data.draw(st.sampled_from([None, job.world_size]))

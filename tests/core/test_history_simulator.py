@@ -33,19 +33,25 @@ class Start:
     skips: frozenset[int] = frozenset()
     late: frozenset[int] = frozenset()
     savers: tuple[int, ...] | None = None
+    cascade: bool = False
 
 
 @dataclass
 class Job:
-    """A job of several ranks on a disk of its own. `truth` maps a path to the launch, rank and step it is of."""
+    """A job of several ranks on a disk of its own. `truth` maps a path to the launch, rank and step it is of.
+
+    `lagging`: the network can skip updates; `uncounted`: ranks whose files hold no counter, such as shares.
+    """
 
     steps_per_epoch: int
     world_size: int
     savers: list[Saver]
     lagging: bool = False
     step_num: bool = False
+    uncounted: frozenset[int] = frozenset()
     disk: dict[str, Found] = field(default_factory=dict)
     truth: dict[str, tuple[int, int, int]] = field(default_factory=dict)
+    counters: dict[str, int] = field(default_factory=dict)
     clock: int = 1_000 * SECOND
     launches: int = 0
 
@@ -54,7 +60,7 @@ class Job:
         self.launches += 1
         self.clock += 60 * SECOND
         steps = self.steps_per_epoch
-        states = sorted({(self.truth[path][2], file.optimizer_step or 0) for path, file in self.disk.items()})
+        states = sorted({(self.truth[path][2], self.counters[path]) for path in self.disk})
         base, count = (0, 0) if start.fresh or not states else states[max(0, len(states) - 1 - start.back)]
         self.numbers = {
             (saver.family, rank, kind): self._next_number(saver.family, rank, kind)
@@ -126,10 +132,8 @@ class Job:
                 )
             elif start.end == "ttp":
                 info = {"epoch_num": epoch, "step_num": cur, "batch_num": steps, "cur_rank": rank}
-                directory = f"/ttp/ttp_saved_checkpoints-step_{cur}"
+                directory = f"/ttp/ttp_saved_checkpoints-step_{cur}_tmp"
                 path = f"{directory}/rank_{rank}/ttp_rank_{rank}-{epoch}_{in_epoch}.ckpt"
-                for old in [old for old in self.disk if rank == savers[0] and old.startswith(directory + "/")]:
-                    del self.disk[old], self.truth[old]
                 self._write(
                     path,
                     rank,
@@ -142,6 +146,18 @@ class Job:
                     info=info,
                     named_step=cur,
                 )
+        if start.end == "ttp" and not start.cascade:
+            self._rename(f"/ttp/ttp_saved_checkpoints-step_{cur}_tmp/")
+
+    def _rename(self, unfinished: str) -> None:
+        """As `_rename_save_result` does, with all that is in it; `os.rename` fails if the other has files."""
+        finished = unfinished.replace("_tmp/", "/")
+        if any(path.startswith(finished) for path in self.disk):
+            return
+        for path in [path for path in self.disk if path.startswith(unfinished)]:
+            to = path.replace(unfinished, finished)
+            self.disk[to] = replace(self.disk.pop(path), path=to)
+            self.truth[to], self.counters[to] = self.truth.pop(path), self.counters.pop(path)
 
     def _next_number(self, family: str, rank: int, kind: Kind) -> int:
         """As `_chg_ckpt_file_name_if_same_exist` finds it, in the directory of one rank."""
@@ -187,6 +203,7 @@ class Job:
         named_step: int | None = None,
     ) -> None:
         self.truth[path] = (self.launches, rank, step)
+        self.counters[path] = count
         self.disk[path] = Found(
             path=path,
             kind=kind,
@@ -198,7 +215,7 @@ class Job:
             epoch=named[0],
             step_in_epoch=named[1],
             named_step=named_step,
-            optimizer_step=count,
+            optimizer_step=None if rank in self.uncounted and kind is Kind.PERIODIC else count,
             info=info,
             updates_every_step=not self.lagging,
             size=100,
