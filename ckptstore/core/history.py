@@ -13,19 +13,20 @@ from typing import TYPE_CHECKING
 
 from ckptstore.core.history_launches import Group, Ranked, group
 from ckptstore.core.history_steps import (
-    Reading,
     Verdict,
     bounded,
     exact,
     length_without_lag,
     may_lag,
-    started_again,
+    possible_starts,
+    shows_lag,
     stated_length,
     truthful,
     whole_number,
     without_lag,
 )
 from ckptstore.core.model import Kind
+from ckptstore.core.naming import unfinished_ttp_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -123,19 +124,15 @@ def _judged(groups: Sequence[Group], world_size: int) -> list[tuple[Group, int |
     too few an epoch as updates are skipped in it look right, so that only MindSpore's own word for its length counts.
     """
     stated = {each.key: stated_length(each.files) for each in groups}
-    first = _first(groups, world_size, _completed(stated, groups))
-    lengths = _completed(
-        {
-            each.key: stated[each.key] or length_without_lag(each.files, is_first=each is first)
-            for each in groups
-            if not may_lag(each.files)
-        },
-        groups,
-    )
-    readings = {each.key: without_lag(each.files, lengths[each.key]) for each in groups}
-    if not any(may_lag(each.files) or _shows_lag(each, lengths[each.key], readings[each.key]) for each in groups):
-        return [(each, lengths[each.key], [exact(file, readings[each.key]) for file in each.files]) for each in groups]
     lengths = _completed(stated, groups)
+    first = _first(groups, world_size, lengths)
+    if not any(may_lag(each.files) for each in groups):
+        fitting = lengths
+        if not any(stated.values()):
+            fitting = _completed({each.key: length_without_lag(each.files) for each in groups}, groups)
+        verdicts_of = _without_lag(groups, fitting)
+        if verdicts_of is not None:
+            return [(each, fitting[each.key], verdicts) for each, verdicts in zip(groups, verdicts_of, strict=True)]
     judged = []
     for each in groups:
         length = lengths[each.key]
@@ -157,9 +154,37 @@ def _completed(lengths: Mapping[str, int | None], groups: Iterable[Group]) -> di
     return {each.key: lengths.get(each.key) or common for each in groups}
 
 
-def _shows_lag(each: Group, length: int | None, reading: Reading | None) -> bool:
-    """Whether names and counters differ as they do when updates are skipped."""
-    return length is not None and reading is None and not started_again(each.files, length)
+def _without_lag(groups: Sequence[Group], lengths: Mapping[str, int | None]) -> list[list[Verdict]] | None:
+    """What is known of every launch's steps if each is an update; None if a launch shows that some are not.
+
+    A launch that seems to have begun in the middle of an epoch must have something to have begun from, or its updates
+    may have been skipped: a file with that counter, unless one that is there may have replaced it.
+    """
+    readings = [without_lag(each.files, lengths[each.key]) for each in groups]
+    lags = (shows_lag(each.files, lengths[each.key], read) for each, read in zip(groups, readings, strict=True))
+    if any(lags) or len(set(lengths.values())) > 1:
+        return None
+    replaced = any(_may_replace(ranked.file) for each in groups for ranked in each.files)
+    holders: dict[int | None, set[str]] = defaultdict(set)
+    for each in groups:
+        for ranked in each.files:
+            holders[ranked.file.optimizer_step].add(each.key)
+    verdicts = []
+    for each, reading in zip(groups, readings, strict=True):
+        starts = possible_starts(each.files, reading)
+        if starts is None or replaced or any(holders[step] - {each.key} for step in starts if step in holders):
+            verdicts.append([exact(file, reading) for file in each.files])
+        else:
+            reason = "its launch seems to have begun in the middle of an epoch, from a step of which no file is there"
+            verdicts.append([Verdict(file, None, file.file.optimizer_step, reason) for file in each.files])
+    return verdicts
+
+
+def _may_replace(file: Found) -> bool:
+    """Whether a file may have been written over one of an earlier launch (domain §5, §7)."""
+    if file.kind is Kind.TTP:
+        return bool(unfinished_ttp_directory(file.path))
+    return file.kind is Kind.GRACEFUL_EXIT and file.named_step is None
 
 
 def _first(groups: Sequence[Group], world_size: int, lengths: Mapping[str, int | None]) -> Group | None:

@@ -74,17 +74,17 @@ def stated_length(files: Iterable[Ranked]) -> int | None:
     return stated.pop() if len(stated) == 1 and min(stated) > 0 else None
 
 
-def length_without_lag(files: Sequence[Ranked], *, is_first: bool) -> int | None:
+def length_without_lag(files: Sequence[Ranked]) -> int | None:
     """The one number of steps an epoch with which names and counters of a launch fit, each step being an update."""
     named = _named(files)
     if not named:
         return None
     low = max(max(step, -(-count // epoch)) for epoch, step, count in named)
     high = min(((count - 1) // (epoch - 1) for epoch, _, count in named if epoch > 1), default=0)
-    base = 0 if is_first else named[0][2] - named[0][1]
+    base = named[0][2] - named[0][1]
     common = gcd(*(count - step - base for _, step, count in named))
-    if common == 0:
-        return low if low == high else None
+    if common == 0 or low == high:
+        return low if low == high and common % low == 0 else None
     if common // low > _MOST_DIVISORS:
         return None
     lengths = {common // parts for parts in range(1, common // low + 1) if common % parts == 0}
@@ -109,9 +109,25 @@ def without_lag(files: Sequence[Ranked], length: int | None) -> Reading | None:
     return reading if all(reading.step(file) == file.file.optimizer_step for file in _regular(files)) else None
 
 
-def started_again(files: Iterable[Ranked], length: int) -> bool:
-    """Whether epochs count from an unknown start: the counter is beyond what the named epoch can hold."""
-    return any(epoch * length < count for epoch, _, count in _named(files))
+def shows_lag(files: Sequence[Ranked], length: int | None, reading: Reading | None) -> bool:
+    """Whether names and counters differ as they do when updates are skipped.
+
+    No launch has done fewer steps than its names count in an epoch. Where the counter is beyond what the named epoch
+    can hold, epochs were counted from 1 again, which says nothing of updates.
+    """
+    named = _named(files)
+    if any(count < step for _, step, count in named):
+        return True
+    return length is not None and reading is None and all(epoch * length >= count for epoch, _, count in named)
+
+
+def possible_starts(files: Sequence[Ranked], reading: Reading | None) -> range | None:
+    """The steps that a launch may have begun after, by its names; None if it may have been at the end of an epoch."""
+    named = _named(files)
+    if reading is None or not reading.offset or reading.steps_per_epoch is None:
+        return None
+    latest = min(count - step for _, step, count in named)
+    return range(reading.offset, latest + 1, reading.steps_per_epoch)
 
 
 def exact(file: Ranked, reading: Reading | None) -> Verdict:

@@ -76,10 +76,11 @@ EXIT = {"epoch_num": 3, "step_num": 26, "batch_num": 10}
 WORKED: list[tuple[str, list[Found], list[int], list[int | None]]] = [
     (
         "a resume from 17 as domain §3 saw it",
-        [found(P, (3, 9), 26, launch=1), found(P, (3, 3), 30, launch=1)],
-        [26, 30],
+        [found(B, (2, 7), 17), found(P, (3, 9), 26, launch=1), found(P, (3, 3), 30, launch=1)],
+        [17, 26, 30],
         [],
     ),
+    ("a resume from a step of which nothing is there", [found(P, (3, 9), 26, launch=1)], [], [26]),
     ("the same with truthful names", [found(P, (3, 6), 26, launch=1), found(P, (3, 10), 30, launch=1)], [26, 30], []),
     ("a resume between epochs", [found(P, (3, 5), 25, launch=1)], [25], []),
     ("epochs that count from 1 again", [found(P, (1, 5), 22, launch=1)], [], [22]),
@@ -106,14 +107,18 @@ WORKED: list[tuple[str, list[Found], list[int], list[int | None]]] = [
         [26],
     ),
     ("TTP", [found(T, (3, 6), 26, named_step=26, info=EXIT)], [26], []),
-    ("TTP after a plain resume from 22", [found(T, (3, 4), 26, named_step=4, info=EXIT | {"step_num": 4})], [26], []),
+    (
+        "TTP after a plain resume from 22",
+        [found(B, (3, 2), 22), found(T, (3, 4), 26, named_step=4, info=EXIT | {"step_num": 4})],
+        [22, 26],
+        [],
+    ),
     ("TTP of a step that nothing explains", [found(T, (3, 6), 26, named_step=27, info=EXIT)], [], [26]),
     ("no counter, in a launch that is understood", [found(P, (1, 7), None)], [7], []),
     ("no counter, in a launch of its own", [found(P, (3, 5), None, launch=1)], [], [None]),
     ("no counter in a breakpoint", [found(B, (2, 8), None)], [], [None]),
     ("a step in the name alone", [found(P, None, None, named_step=26, launch=1)], [], [None]),
     ("a step in the name and the counter", [found(P, None, 26, named_step=26, launch=1)], [26], []),
-    ("another length of the epoch", [found(X, None, 26, info=EXIT | {"batch_num": 13, "epoch_num": 2})], [26], []),
 ]
 
 
@@ -134,13 +139,15 @@ LENGTH: list[tuple[str, list[Found], int | None, list[int]]] = [
     ("a breakpoint before the first step", [found(B, (1, 0), 0)], None, [0]),
     ("the end of an epoch", regular(epochs=1), None, [5, 10]),
     ("pairs of names and counters", regular(epochs=2)[1:3], 10, [10, 15]),
-    ("a late file of a first launch", [found(P, (3, 5), 25)], 10, [25]),
+    ("a late file of a first launch", [found(P, (3, 5), 25)], None, []),
     ("a late file of no first launch", [found(P, (3, 5), 25, launch=1)], None, []),
     ("names that leave one length", [found(P, (2, 1), 14, launch=1), found(P, (2, 7), 20, launch=1)], None, []),
     ("names up to the end", [found(P, (2, 10), 13, launch=1), found(P, (2, 2), 11, launch=1)], 10, []),
     ("batch_num", [found(X, None, 25, info={"epoch_num": 3, "step_num": 25, "batch_num": 10})], 10, [25]),
     ("batch_num of 0", [found(X, None, 25, info={"epoch_num": 3, "step_num": 25, "batch_num": 0})], None, [25]),
-    ("too far to tell", [found(P, (10**8, 1), 10**9 - 9)], None, []),
+    ("one length of very long names", [found(P, (10**8, 1), 10**9 - 9)], 10, [10**9 - 9]),
+    ("too far to tell", [found(P, (1, 1), 1), found(P, (20_000, 1), 1_999_900_001)], None, []),
+    ("fewer steps than it counts in an epoch", [found(P, (1, 5), 4), found(P, (1, 10), 9)], None, []),
 ]
 
 
@@ -203,6 +210,14 @@ def test_a_lag_that_the_content_does_not_announce_is_noticed() -> None:
     assert steps(reconstruct(one, world_size=1)) == [5, 10, 15, 20, 26]
     other = [found(P, (1, 10), 7, family="other"), found(P, (2, 10), 16, family="other")]
     assert steps(reconstruct([*one, *other], world_size=1)) == [5, 10, 15, 20]
+
+
+def test_two_lengths_of_an_epoch_contradict_each_other() -> None:
+    """By `batch_num` 26 is the end of epoch 2; the first launch's names say another length."""
+    other = found(X, None, 26, info={"epoch_num": 2, "step_num": 26, "batch_num": 13})
+    assert steps(reconstruct([*regular(), other], world_size=1)) == [26]
+    more = replace(other, path="/x", family="x", info={"epoch_num": 3, "step_num": 26, "batch_num": 10})
+    assert steps(reconstruct([*regular(), other, more], world_size=1)) == [26]
 
 
 def test_two_runs_that_leave_the_same_files() -> None:
