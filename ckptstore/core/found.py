@@ -20,7 +20,9 @@ class Found:
     is that number, N of `prefix_N` (0: none). `epoch` and `step_in_epoch` are the name's, `named_step` a global_step
     that the name or its directory states; each is None where the name has none. `info` is what MindSpore appended
     (`epoch_num`, `step_num`, `batch_num`, `cur_rank`, …), `optimizer_step` the counter of updates in it; None and
-    empty where the file was not read or has none. `size` in bytes, `mtime_ns` in nanoseconds since 1970.
+    empty where the file was not read or has none. `updates_every_step`: the file was read, and nothing in it is known
+    to let a step pass without an update: no loss scale (`scale_sense`, MindSpore: `nn/wrap/loss_scale.py`) and no
+    gathered gradients (`accu_grads…`). `size` in bytes, `mtime_ns` in nanoseconds since 1970.
     """
 
     path: str
@@ -35,5 +37,6 @@ class Found:
     named_step: int | None
     optimizer_step: int | None
     info: Mapping[str, object] = field(default_factory=dict)
+    updates_every_step: bool = False
     size: int
     mtime_ns: int

@@ -1,0 +1,276 @@
+"""Which files that nobody registered are of one launch? What is not evident is kept apart: a launch each."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from functools import cached_property
+from heapq import heapify, heappop, heappush
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from ckptstore.core.model import Kind
+from ckptstore.core.naming import unfinished_ttp_directory
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from ckptstore.core.found import Found
+
+# Files of one save are written within this time, and no launch gets from its start to a save in it: importing
+# MindSpore alone takes as long (domain §10). In nanoseconds.
+_NEAR = 2_000_000_000
+_NEAR_PART = 16  # … nor within this part of the shortest time between two saves of one callback
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """A found file, its rank, and the epoch and step in it that the file claims (None: it claims none)."""
+
+    file: Found
+    rank: int
+    epoch: int | None
+    step_in_epoch: int | None
+
+    @property
+    def line(self) -> tuple[str, str, int]:
+        """Whose file it is: of a kind, a family and a rank. A launch has one number of it."""
+        return self.file.kind.value, self.file.family, self.rank
+
+    @property
+    def state(self) -> tuple[int | None, int | None, int | None]:
+        """What files of one save have in common."""
+        return self.file.optimizer_step, self.epoch, self.step_in_epoch
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Files that are of one launch by their names alone: those of one ModelCheckpoint, or one other file.
+
+    MindSpore numbers the files of a ModelCheckpoint once a launch and never gives a number that is still in use
+    (`_chg_ckpt_file_name_if_same_exist` in `train/callback/_checkpoint.py`); breakpoints are numbered one by one.
+    """
+
+    key: str
+    files: tuple[Ranked, ...]
+
+    @property
+    def line(self) -> tuple[str, str, int]:
+        """The line that all its files are of."""
+        return self.files[0].line
+
+    @property
+    def relaunch(self) -> int:
+        """The number that MindSpore gave."""
+        return self.files[0].file.relaunch
+
+
+@dataclass(frozen=True)
+class Group:
+    """Units that are of one launch."""
+
+    units: tuple[Unit, ...]
+
+    @property
+    def key(self) -> str:
+        """The same whatever else is found, as long as its first unit is there."""
+        return min(unit.key for unit in self.units)
+
+    @cached_property
+    def files(self) -> tuple[Ranked, ...]:
+        """All files, by path."""
+        return tuple(sorted((file for unit in self.units for file in unit.files), key=lambda file: file.file.path))
+
+    @cached_property
+    def begin(self) -> int:
+        """When its first file was written, in nanoseconds since 1970."""
+        return min(ranked.file.mtime_ns for ranked in self.files)
+
+    @cached_property
+    def end(self) -> int:
+        """When its last file was written, in nanoseconds since 1970."""
+        return max(ranked.file.mtime_ns for ranked in self.files)
+
+    @cached_property
+    def least_counter(self) -> int | None:
+        """The lowest counter of its files; None if one of them has none."""
+        counters = [ranked.file.optimizer_step for ranked in self.files]
+        return None if None in counters else min(counter for counter in counters if counter is not None)
+
+    @cached_property
+    def numbers(self) -> dict[tuple[str, str, int], int]:
+        """The number of its unit in every line that MindSpore numbers."""
+        return {unit.line: unit.relaunch for unit in self.units if unit.line[0] in _NUMBERED}
+
+    def is_before(self, other: Group) -> bool:
+        """Whether the numbers that MindSpore gave prove that this launch was the earlier one."""
+        mine = self.numbers
+        return any(line in mine and mine[line] < number for line, number in other.numbers.items())
+
+
+_NUMBERED = (Kind.PERIODIC.value, Kind.DYING_GASP.value)
+
+
+def group(files: Iterable[Ranked]) -> tuple[list[Group], bool]:
+    """The launches, oldest first, and whether that order is known (else it is a guess).
+
+    Evidence: the names of one ModelCheckpoint; equal numbers where no rank can have missed a launch; files of one
+    state that were written at nearly the same time, or in one finished TTP directory, if all times of the tree fit.
+    """
+    units = _units(files)
+    gap = _shortest_gap(units)
+    certain = _by_number(units)
+    if gap is not None:
+        by_time = [*_by_time(units, min(_NEAR, gap // _NEAR_PART)), *_by_directory(units, gap)]
+        groups = _joined(units, [*certain, *by_time])
+        if groups is not None and _times_fit(groups):
+            return sorted(groups, key=lambda each: (each.begin, each.key)), True
+    return _in_order_of_numbers(_joined(units, certain) or [Group((unit,)) for unit in units])
+
+
+def _units(files: Iterable[Ranked]) -> list[Unit]:
+    by_key: dict[str, list[Ranked]] = defaultdict(list)
+    for ranked in sorted(files, key=lambda ranked: ranked.file.path):
+        file = ranked.file
+        named = f"{file.family}_{file.relaunch}/rank_{ranked.rank}"
+        by_key[named if file.kind is Kind.PERIODIC else file.path].append(ranked)
+    return [Unit(key, tuple(members)) for key, members in sorted(by_key.items())]
+
+
+def _lines(units: Iterable[Unit]) -> Mapping[tuple[str, str, int], list[Unit]]:
+    lines: dict[tuple[str, str, int], list[Unit]] = defaultdict(list)
+    for unit in units:
+        lines[unit.line].append(unit)
+    return lines
+
+
+def _shortest_gap(units: Iterable[Unit]) -> int | None:
+    """The shortest time between two saves of one line, in nanoseconds; None if the times prove nothing.
+
+    They do where every line's files were written in the order of their numbers and counters. A copy makes all times
+    alike, or gives those of the copying.
+    """
+    gaps: list[int] = []
+    for line, members in _lines(units).items():
+        if line[0] not in _NUMBERED:
+            continue
+        files = [ranked.file for unit in members for ranked in unit.files]
+        order = sorted(
+            (file.relaunch, file.optimizer_step, file.mtime_ns) for file in files if file.optimizer_step is not None
+        )
+        gaps += [later[2] - earlier[2] for earlier, later in pairwise(order)]
+    return min(gaps) if gaps and min(gaps) > 0 else None
+
+
+def _by_number(units: Iterable[Unit]) -> list[tuple[Unit, Unit]]:
+    """Equal numbers of one family on several ranks, where no rank can have missed a launch.
+
+    All ranks have the same numbers, and at least two saves of each: ranks train in step, so that where one has saved
+    twice, every rank has saved once. A rank that missed a launch shows as another that has a single save of it.
+    """
+    families: dict[str, dict[int, dict[int, Unit]]] = defaultdict(lambda: defaultdict(dict))
+    for unit in units:
+        if unit.line[0] == Kind.PERIODIC.value:
+            families[unit.line[1]][unit.line[2]][unit.relaunch] = unit
+    pairs: list[tuple[Unit, Unit]] = []
+    for ranks in families.values():
+        numbers = [set(numbered) for numbered in ranks.values()]
+        saves = [len({ranked.state for ranked in unit.files}) for held in ranks.values() for unit in held.values()]
+        if all(each == numbers[0] for each in numbers) and min(saves) > 1:
+            first, *others = ranks.values()
+            pairs += [(unit, other[number]) for other in others for number, unit in first.items()]
+    return pairs
+
+
+def _by_directory(units: Iterable[Unit], gap: int) -> list[tuple[Unit, Unit]]:
+    """Files of one state in one TTP directory that was renamed, less than `gap` nanoseconds apart.
+
+    All savers were done when it was renamed (domain §7), and a finished directory is never written to again: renaming
+    another to its name fails (`_rename_save_result` in `train/callback/_train_fault_tolerance.py`). But an unfinished
+    one may have held files of an earlier launch.
+    """
+    directories: dict[tuple[object, ...], list[Unit]] = defaultdict(list)
+    for unit in units:
+        path = unit.files[0].file.path
+        if unit.line[0] == Kind.TTP.value and not unfinished_ttp_directory(path):
+            directories["/".join(path.split("/")[:-2]), unit.files[0].state].append(unit)
+    return [
+        (one, other)
+        for members in directories.values()
+        for one, other in pairwise(sorted(members, key=_written))
+        if _written(other) - _written(one) < gap
+    ]
+
+
+def _written(unit: Unit) -> int:
+    return unit.files[0].file.mtime_ns
+
+
+def _by_time(units: Iterable[Unit], near: int) -> list[tuple[Unit, Unit]]:
+    """Units with files of one state that were written within `near` nanoseconds of each other."""
+    states: dict[tuple[int | None, int | None, int | None], list[tuple[int, str, Unit]]] = defaultdict(list)
+    for unit in units:
+        for ranked in unit.files:
+            if ranked.file.optimizer_step is not None:
+                states[ranked.state].append((ranked.file.mtime_ns, ranked.file.path, unit))
+    pairs: list[tuple[Unit, Unit]] = []
+    for written in states.values():
+        written.sort(key=lambda each: each[:2])
+        pairs += [(one[2], other[2]) for one, other in pairwise(written) if other[0] - one[0] <= near]
+    return pairs
+
+
+def _joined(units: Sequence[Unit], pairs: Iterable[tuple[Unit, Unit]]) -> list[Group] | None:
+    """The units in groups, joined by the pairs; None if that would give a launch two numbers of one line."""
+    parent = {unit.key: unit.key for unit in units}
+
+    def root(key: str) -> str:
+        while parent[key] != key:
+            parent[key] = key = parent[parent[key]]
+        return key
+
+    for one, other in pairs:
+        parent[root(one.key)] = root(other.key)
+    members: dict[str, list[Unit]] = defaultdict(list)
+    for unit in units:
+        members[root(unit.key)].append(unit)
+    groups = [Group(tuple(each)) for each in members.values()]
+    clean = all(len({unit.line for unit in each.units}) == len(each.units) for each in groups)
+    return groups if clean else None
+
+
+def _successions(groups: Iterable[Group]) -> list[tuple[Group, Group]]:
+    """Launches of which one is the next of another in some line."""
+    lines: dict[tuple[str, str, int], list[tuple[int, Group]]] = defaultdict(list)
+    for each in groups:
+        for line, number in each.numbers.items():
+            lines[line].append((number, each))
+    numbered = [sorted(members, key=lambda member: member[0]) for members in lines.values()]
+    return [(one, other) for members in numbered for (_, one), (_, other) in pairwise(members)]
+
+
+def _times_fit(groups: Iterable[Group]) -> bool:
+    """Whether no launch was writing when a later one was: launches of a job do not overlap in time."""
+    return all(one.end < other.begin for one, other in _successions(groups))
+
+
+def _in_order_of_numbers(groups: Sequence[Group]) -> tuple[list[Group], bool]:
+    """By the numbers of the names, and where these do not tell by times and counters, as a guess."""
+    guess = sorted(groups, key=lambda each: (each.begin, each.least_counter or 0, each.key))
+    place = {each.key: number for number, each in enumerate(guess)}
+    later: dict[str, list[Group]] = defaultdict(list)
+    waits = dict.fromkeys(place, 0)
+    for one, other in _successions(groups):
+        later[one.key].append(other)
+        waits[other.key] += 1
+    ready = [place[key] for key, count in waits.items() if count == 0]
+    heapify(ready)
+    ordered: list[Group] = []
+    while ready:
+        following = guess[heappop(ready)]
+        ordered.append(following)
+        for each in later[following.key]:
+            waits[each.key] -= 1
+            if waits[each.key] == 0:
+                heappush(ready, place[each.key])
+    return ordered, all(one.is_before(other) for one, other in pairwise(ordered))

@@ -1,0 +1,344 @@
+"""What a tree shows, case by case: every way in which names and contents lie (domain §3), ranks, launches."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ckptstore.core.found import Found
+from ckptstore.core.history import History, reconstruct
+from ckptstore.core.model import Content, Kind
+
+from .test_history_simulator import SECOND, Job, Saver, Start
+
+P, B, X, T = Kind.PERIODIC, Kind.DYING_GASP, Kind.GRACEFUL_EXIT, Kind.TTP
+
+
+def found(
+    kind: Kind,
+    named: tuple[int, int] | None,
+    counter: int | None,
+    *,
+    launch: int = 0,
+    rank: int | None = 0,
+    time: int = 0,
+    family: str = "net",
+    **more: Any,
+) -> Found:
+    epoch, step = named or (None, None)
+    settings: dict[str, Any] = {
+        "path": f"/out/rank_{rank}/{family}_{launch}-{epoch}_{step}{kind}-{more.get('named_step')}.ckpt",
+        "content": Content.FULL,
+        "format": "ckpt",
+        "named_step": None,
+        "updates_every_step": True,
+        "size": 100,
+    }
+    return Found(
+        kind=kind,
+        family=family,
+        relaunch=launch,
+        rank=rank,
+        epoch=epoch,
+        step_in_epoch=step,
+        optimizer_step=counter,
+        mtime_ns=time * SECOND,
+        **{**settings, **more},
+    )
+
+
+def lagging(*files: Found) -> list[Found]:
+    return [replace(file, updates_every_step=False) for file in files]
+
+
+def steps(history: History) -> list[int]:
+    return sorted(file.global_step for launch in history.launches for file in launch.files)
+
+
+def guesses(history: History) -> list[int | None]:
+    return [one.best_guess for one in history.uncertain]
+
+
+def regular(*, epochs: int = 2, launch: int = 0, rank: int = 0, lag: int = 0, start: int = 0) -> list[Found]:
+    """A launch of 10 steps an epoch that began between epochs, saved every 5 steps."""
+    return [
+        found(P, (epoch, step), 10 * (epoch - 1) + step - lag, launch=launch, rank=rank, time=start + 10 * epoch + step)
+        for epoch in range(1, epochs + 1)
+        for step in (5, 10)
+    ]
+
+
+EXIT = {"epoch_num": 3, "step_num": 26, "batch_num": 10}
+
+# (name, files beside those of a first launch of 2 epochs, proven steps of these, guesses for the others)
+WORKED: list[tuple[str, list[Found], list[int], list[int | None]]] = [
+    (
+        "a resume from 17 as domain §3 saw it",
+        [found(B, (2, 7), 17), found(P, (3, 9), 26, launch=1), found(P, (3, 3), 30, launch=1)],
+        [17, 26, 30],
+        [],
+    ),
+    ("a resume from a step of which nothing is there", [found(P, (3, 9), 26, launch=1)], [], [26]),
+    ("the same with truthful names", [found(P, (3, 6), 26, launch=1), found(P, (3, 10), 30, launch=1)], [26, 30], []),
+    ("a resume between epochs", [found(P, (3, 5), 25, launch=1)], [25], []),
+    ("epochs that count from 1 again", [found(P, (1, 5), 22, launch=1)], [], [22]),
+    ("step_num counted twice", [found(P, (3, 5), 25, launch=1, info={"step_num": 45})], [25], []),
+    ("step_num in the epoch", [found(B, (2, 8), 18, info={"step_num": 8})], [18], []),
+    ("a breakpoint whose update is not in it", [found(B, (2, 8), 17)], [17], []),
+    ("a breakpoint at the start of an epoch", [found(B, (3, 1), 20)], [20], []),
+    ("a breakpoint between epochs", [found(B, (3, 0), 20)], [20], []),
+    ("a breakpoint between epochs, beyond it", [found(B, (2, 0), 20)], [], [20]),
+    ("a breakpoint of another epoch", [found(B, (4, 8), 18)], [], [18]),
+    ("an untrained breakpoint, bad dataset", [found(B, (1, 0), 0)], [0], []),
+    ("an untrained breakpoint, failed compile", [found(B, (1, 1), 0)], [0], []),
+    ("an exit by the flag", [found(X, None, 26, info=EXIT)], [26], []),
+    ("an exit by the flag after a resume from 22", [found(X, None, 26, info=EXIT | {"step_num": 4})], [26], []),
+    ("an exit by the flag of another epoch", [found(X, None, 36, info=EXIT)], [], [36]),
+    ("an exit by a signal: nothing but the counter", [found(X, None, 26)], [], [26]),
+    ("an exit by a signal, kept by ckptstore", [found(X, None, 26, named_step=26)], [26], []),
+    ("an exit by a signal, kept under another step", [found(X, None, 26, named_step=24)], [], [26]),
+    ("an exit whose name and count differ", [found(X, None, 26, named_step=25, info=EXIT)], [], [26]),
+    (
+        "an exit whose name and count differ, of no epoch",
+        [found(X, None, 26, named_step=25, info={"step_num": 26})],
+        [],
+        [26],
+    ),
+    ("TTP", [found(T, (3, 6), 26, named_step=26, info=EXIT)], [26], []),
+    (
+        "TTP after a plain resume from 22",
+        [found(B, (3, 2), 22), found(T, (3, 4), 26, named_step=4, info=EXIT | {"step_num": 4})],
+        [22, 26],
+        [],
+    ),
+    ("TTP of a step that nothing explains", [found(T, (3, 6), 26, named_step=27, info=EXIT)], [], [26]),
+    ("no counter, in a launch that is understood", [found(P, (1, 7), None)], [7], []),
+    ("no counter, in a launch of its own", [found(P, (3, 5), None, launch=1)], [], [None]),
+    ("no counter in a breakpoint", [found(B, (2, 8), None)], [], [None]),
+    ("a step in the name alone", [found(P, None, None, named_step=26, launch=1)], [], [None]),
+    ("a step in the name and the counter", [found(P, None, 26, named_step=26, launch=1)], [26], []),
+]
+
+
+@pytest.mark.parametrize(
+    ("files", "proven", "guessed"), [case[1:] for case in WORKED], ids=[case[0] for case in WORKED]
+)
+def test_after_a_first_launch(files: list[Found], proven: list[int], guessed: list[int | None]) -> None:
+    history = reconstruct([*regular(), *files], world_size=1)
+    assert steps(history) == sorted([5, 10, 15, 20, *proven])
+    assert guesses(history) == guessed
+    assert all(one.reason for one in history.uncertain)
+
+
+LENGTH: list[tuple[str, list[Found], int | None, list[int]]] = [
+    ("one file of the first epoch", [found(P, (1, 5), 5)], None, [5]),
+    ("a breakpoint in the first epoch", [found(P, (1, 5), 5), found(B, (1, 7), 6)], None, [5, 6]),
+    ("a share in the first epoch", [found(P, (1, 5), 5), found(P, (1, 7), None)], None, [5]),
+    ("a breakpoint before the first step", [found(B, (1, 0), 0)], None, [0]),
+    ("the end of an epoch", regular(epochs=1), None, [5, 10]),
+    ("pairs of names and counters", regular(epochs=2)[1:3], 10, [10, 15]),
+    ("a late file of a first launch", [found(P, (3, 5), 25)], None, []),
+    ("a late file of no first launch", [found(P, (3, 5), 25, launch=1)], None, []),
+    ("names that leave one length", [found(P, (2, 1), 14, launch=1), found(P, (2, 7), 20, launch=1)], None, []),
+    ("names up to the end", [found(P, (2, 10), 13, launch=1), found(P, (2, 2), 11, launch=1)], 10, []),
+    ("batch_num", [found(X, None, 25, info={"epoch_num": 3, "step_num": 25, "batch_num": 10})], 10, [25]),
+    ("batch_num of 0", [found(X, None, 25, info={"epoch_num": 3, "step_num": 25, "batch_num": 0})], None, [25]),
+    ("one length of very long names", [found(P, (10**8, 1), 10**9 - 9)], 10, [10**9 - 9]),
+    ("too far to tell", [found(P, (1, 1), 1), found(P, (20_000, 1), 1_999_900_001)], None, []),
+    ("fewer steps than it counts in an epoch", [found(P, (1, 5), 4), found(P, (1, 10), 9)], None, []),
+]
+
+
+@pytest.mark.parametrize(("files", "length", "proven"), [case[1:] for case in LENGTH], ids=[case[0] for case in LENGTH])
+def test_steps_of_an_epoch(files: list[Found], length: int | None, proven: list[int]) -> None:
+    history = reconstruct(files, world_size=1)
+    assert steps(history) == proven
+    assert {launch.steps_per_epoch for launch in history.launches} <= {length}
+    assert any("how many steps an epoch" in one for one in history.warnings) == (bool(proven) and length is None)
+
+
+def kept(step: int, counter: int, length: int = 10) -> Found:
+    info = {"epoch_num": (step - 1) // length + 1, "step_num": step, "batch_num": length}
+    return found(X, None, counter, named_step=step, info=info)
+
+
+LAG: list[tuple[str, list[Found], list[int]]] = [
+    ("one lag, seen twice, in a first launch", [*regular(lag=3), kept(26, 22)], [5, 10, 15, 20]),
+    ("a lag that grows", [found(P, (1, 5), 5), found(P, (1, 10), 9), found(P, (2, 5), 14), kept(26, 22)], [5, 10, 15]),
+    ("gathered gradients", [found(P, (1, 5), 1), found(P, (1, 10), 3), kept(26, 8)], []),
+    ("a lag that shrinks", [found(P, (1, 5), 3), found(P, (1, 10), 9), kept(26, 22)], []),
+    ("no steps of an epoch", regular(lag=3), []),
+    (
+        "the end of an epoch without lag",
+        [found(P, (2, 4), 17, launch=1), found(P, (2, 7), 20, launch=1), kept(26, 22)],
+        [17, 20],
+    ),
+    ("beyond the end of an epoch", [found(P, (2, 7), 21, launch=1), kept(26, 22)], []),
+    ("a plain resume that lags", [found(P, (2, 1), 11, launch=1), kept(26, 22)], []),
+    ("a file before it", [*regular(lag=3), found(B, (1, 2), 2), kept(26, 22)], []),
+    ("a file without a counter", [*regular(lag=3), found(B, (1, 2), None), kept(26, 22)], []),
+    ("an exit that may have hidden another", [*regular(lag=3), replace(kept(26, 22), named_step=None)], []),
+    (
+        "a TTP directory that may have hidden another",
+        [*regular(lag=3), found(T, (1, 7), 4, named_step=7, info=EXIT)],
+        [],
+    ),
+    (
+        "a TTP directory beyond its first epoch",
+        [*regular(lag=3), found(T, (3, 6), 23, named_step=26, info=EXIT)],
+        [5, 10, 15, 20],
+    ),
+    ("a breakpoint beside it", [*regular(lag=3), found(B, (2, 8), 15), kept(26, 22)], [5, 10, 15, 20]),
+]
+
+
+@pytest.mark.parametrize(("files", "proven"), [case[1:] for case in LAG], ids=[case[0] for case in LAG])
+def test_where_updates_may_be_skipped(files: list[Found], proven: list[int]) -> None:
+    assert steps(reconstruct(lagging(*files), world_size=1)) == proven
+
+
+def test_a_rank_that_is_missing_may_have_seen_an_earlier_launch() -> None:
+    files = lagging(*regular(lag=3), kept(26, 22))
+    assert steps(reconstruct(files, world_size=2)) == []
+
+
+def test_a_lag_that_the_content_does_not_announce_is_noticed() -> None:
+    """A cell of the user's own may skip updates; then no counter of the tree is taken for the step."""
+    one = [*regular(), kept(26, 26)]
+    assert steps(reconstruct(one, world_size=1)) == [5, 10, 15, 20, 26]
+    other = [found(P, (1, 10), 7, family="other"), found(P, (2, 10), 16, family="other")]
+    assert steps(reconstruct([*one, *other], world_size=1)) == [5, 10, 15, 20]
+
+
+def test_two_lengths_of_an_epoch_contradict_each_other() -> None:
+    """By `batch_num` 26 is the end of epoch 2; the first launch's names say another length."""
+    other = found(X, None, 26, info={"epoch_num": 2, "step_num": 26, "batch_num": 13})
+    assert steps(reconstruct([*regular(), other], world_size=1)) == [26]
+    more = replace(other, path="/x", family="x", info={"epoch_num": 3, "step_num": 26, "batch_num": 10})
+    assert steps(reconstruct([*regular(), other, more], world_size=1)) == [26]
+
+
+def test_two_runs_that_leave_the_same_files() -> None:
+    """Resumed between epochs, or resumed plainly from 11 and the first update skipped: nobody can tell."""
+    names: list[list[tuple[str, int | None]]] = []
+    for base, skips in ((10, frozenset[int]()), (11, frozenset({1}))):
+        job = Job(10, 1, [Saver("net", 3)], lagging=True)
+        job.launch(Start(base, end="kept exit"))
+        job.launch(Start(6, skips=skips))
+        names.append([(path, file.optimizer_step) for path, file in job.disk.items() if "net_1" in path])
+        assert not [one for one in reconstruct(job.copied("kept", 0)).launches if "net_1" in one.key]
+    assert names[0] == names[1] == [("/out/rank_0/net_1-2_3.ckpt", 13), ("/out/rank_0/net_1-2_6.ckpt", 16)]
+
+
+def keys(history: History) -> list[tuple[str, set[int]]]:
+    return [(launch.key, {file.rank for file in launch.files}) for launch in history.launches]
+
+
+def test_equal_numbers_are_one_launch_without_times() -> None:
+    files = [file for rank in (0, 1) for number in (0, 1) for file in regular(launch=number, rank=rank)]
+    files = [replace(file, mtime_ns=0) for file in files]
+    history = reconstruct(files, world_size=2)
+    assert keys(history) == [("net_0/rank_0", {0, 1}), ("net_1/rank_0", {0, 1})]
+    assert history.warnings == ()
+
+
+def test_a_rank_that_missed_a_launch_is_not_put_into_another() -> None:
+    """Rank 1 died before its first save: its first number is rank 0's second."""
+    files = [found(P, (1, 5), 5, time=5), *regular(launch=1, start=100), *regular(rank=1, start=100)]
+    assert keys(reconstruct(files)) == [("net_0/rank_0", {0}), ("net_0/rank_1", {0, 1})]
+    copied = reconstruct([replace(file, mtime_ns=0) for file in files])
+    assert keys(copied) == [("net_0/rank_0", {0}), ("net_0/rank_1", {1}), ("net_1/rank_0", {0})]
+    assert "kept apart" in str(copied.warnings)
+    assert "guess" in str(copied.warnings)
+
+
+def test_one_save_of_each_rank_is_no_evidence_without_times() -> None:
+    files = [found(P, (1, 5), 5, rank=rank) for rank in (0, 1)]
+    assert len(reconstruct(files).launches) == 2
+
+
+def test_copies_of_rank_after_rank_do_not_prove_an_order() -> None:
+    files = [file for rank in (0, 1) for number in (0, 1) for file in regular(launch=number, rank=rank)]
+    copied = [replace(file, mtime_ns=place * SECOND) for place, file in enumerate(files)]
+    assert keys(reconstruct(copied)) == [("net_0/rank_0", {0, 1}), ("net_1/rank_0", {0, 1})]
+
+
+def test_times_that_would_put_two_numbers_into_one_launch_prove_nothing() -> None:
+    files = [
+        found(P, (1, 5), 5, time=10),
+        found(P, (1, 10), 10, launch=1, time=60),
+        found(P, (1, 5), 5, rank=1, time=10),
+        found(P, (1, 10), 10, rank=1, time=60),
+    ]
+    history = reconstruct(files)
+    assert keys(history) == [("net_0/rank_0", {0}), ("net_0/rank_1", {1}), ("net_1/rank_0", {0})]
+
+
+def test_names_that_contradict_each_other_are_noticed() -> None:
+    """Two files of one launch that began at different places in an epoch: a lag, or not what they seem."""
+    files = [*regular(), found(P, (3, 9), 26, launch=1), found(P, (3, 10), 30, launch=1)]
+    history = reconstruct(files, world_size=1)
+    assert steps(history) == []
+    assert guesses(history) == [10, 5, 20, 15, 30, 26]  # by path
+
+
+@pytest.mark.parametrize(
+    ("directory", "times", "apart"),
+    [
+        ("ttp_saved_checkpoints-step_26", (40, 44), False),
+        ("ttp_saved_checkpoints-step_26", (40, 46), True),  # as long as between two saves: one is an older launch's
+        ("ttp_saved_checkpoints-step_26_tmp", (40, 44), True),  # what was never renamed may hold an older file
+    ],
+)
+def test_a_finished_ttp_directory_is_of_one_launch(directory: str, times: tuple[int, int], *, apart: bool) -> None:
+    files = [
+        found(T, (3, 6), 26, rank=rank, info=EXIT | {"cur_rank": rank}, time=time, path=f"/t/{directory}/rank_{rank}/x")
+        for rank, time in enumerate(times)
+    ]
+    history = reconstruct([*regular(), *(replace(file, named_step=26) for file in files)])
+    assert [ranks for key, ranks in keys(history) if "/t/" in key] == ([{0}, {1}] if apart else [{0, 1}])
+    copied = reconstruct([replace(file, mtime_ns=0) for file in [*regular(), *files]])
+    assert [ranks for key, ranks in keys(copied) if "/t/" in key] == [{0}, {1}]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "more", "given", "size", "warning"),
+    [
+        ([0, 1], {}, None, 2, "the highest rank found is 1"),
+        ([0, 1], {}, 4, 4, ""),
+        ([0, 1], {"ranks_seen": [3]}, None, 4, "the highest rank found is 3"),
+        ([0, 5], {}, 4, 4, "rank 5 was found, though --world-size says 4"),
+        ([None], {}, None, 1, "no file or directory names a rank"),
+    ],
+)
+def test_world_size(ranks: list[int | None], more: dict[str, Any], given: int | None, size: int, warning: str) -> None:
+    history = reconstruct([found(P, (1, 5), 5, rank=rank) for rank in ranks], world_size=given, **more)
+    assert history.world_size == size
+    assert [one for one in history.warnings if "rank" in one and "--world-size" in one] == [
+        one for one in history.warnings if warning and warning in one
+    ]
+    assert bool(warning) == any(warning and warning in one for one in history.warnings)
+
+
+def test_a_rank_that_nobody_says() -> None:
+    alone = reconstruct([found(P, (1, 5), 5, rank=None)])
+    assert [file.rank for file in alone.launches[0].files] == [0]
+    for more, seen in (([found(P, (1, 5), 5, rank=1)], []), ([], [0])):
+        history = reconstruct([found(P, (1, 5), 5, rank=None), *more], ranks_seen=seen)
+        assert [(one.best_guess, one.reason) for one in history.uncertain] == [
+            (None, "nothing says which rank wrote it")
+        ]
+
+
+def test_the_rank_that_the_content_says() -> None:
+    inner = reconstruct([found(P, (1, 5), 5, rank=None, info={"cur_rank": 3})])
+    assert (inner.world_size, inner.launches[0].files[0].rank) == (4, 3)
+    differing = reconstruct([found(P, (1, 5), 5, rank=1, info={"cur_rank": 3})])
+    assert differing.world_size == 4
+    assert "two ranks" in differing.uncertain[0].reason
+
+
+def test_nothing_found() -> None:
+    assert reconstruct([], world_size=2) == History((), (), 2, ())

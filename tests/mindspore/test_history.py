@@ -1,0 +1,193 @@
+"""Trees that real MindSpore made: the history that `reconstruct` sees in them is the one that happened."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ckptstore.core.found import Found
+from ckptstore.core.history import History, reconstruct
+from ckptstore.core.model import Content, Kind
+from ckptstore.core.naming import parse_exit_name, parse_name, parse_rank_directory
+from ckptstore.formats.ckpt import read_ckpt
+
+from .running import Run
+
+PLAIN = '''
+import json, sys
+from pathlib import Path
+import mindspore as ms, numpy as np
+from mindspore import dataset as ds, nn
+from mindspore.train import Callback, CheckpointConfig, Model, ModelCheckpoint
+from mindspore.train.callback import OnRequestExit
+
+asked = json.loads(sys.argv[1])
+ms.set_context(mode=ms.GRAPH_MODE)
+ms.set_device("CPU")
+ms.set_seed(1)
+network = nn.Dense(3, 4)
+model = Model(network, nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean"),
+              nn.Momentum(network.trainable_params(), 0.1, 0.9))
+data = {"x": np.ones((80, 3), np.float32), "y": np.zeros(80, np.int32)}
+dataset = ds.NumpySlicesDataset(data, shuffle=False).batch(8)
+out = Path(asked["out"])
+start = asked["start"]
+if start:
+    ms.load_param_into_net(model.train_network, ms.load_checkpoint(asked["file"]))
+    dataset.set_init_step(start)
+
+class Steps(Callback):
+    done = start
+    def on_train_step_begin(self, run_context):
+        if asked["end"] == "raise before" and self.done == asked["stop"]:
+            raise RuntimeError("on purpose")
+    def on_train_step_end(self, run_context):
+        self.done += 1
+        if self.done == asked["stop"] and asked["end"] == "raise":
+            raise RuntimeError("on purpose")
+        if self.done == asked["stop"] - 1 and asked["end"] == "exit":
+            (out / "exit.json").write_text('{"GracefulExit": 1}')
+
+class Truth(Callback):
+    """What each file is, counted by hand: the callback after those that save."""
+    def on_train_step_end(self, run_context):
+        latest = ckpt_cb.latest_ckpt_file_name
+        if latest and latest not in truth:
+            truth[latest] = steps.done
+
+steps, truth = Steps(), {}
+config = CheckpointConfig(save_checkpoint_steps=asked["every"], keep_checkpoint_max=50, exception_save=True,
+                          append_info=["epoch_num", "step_num"])
+ckpt_cb = ModelCheckpoint("my-net", str(out / "ckpt" / "rank_0"), config)
+exit_cb = OnRequestExit(file_name="net", directory=str(out / "exits"), config_file=str(out / "exit.json"),
+                        save_mindir=False)
+try:
+    callbacks = [ckpt_cb, steps, Truth()] + ([exit_cb] if asked["end"] == "exit" else [])
+    model.train(4, dataset, callbacks=callbacks, initial_epoch=start // 10, dataset_sink_mode=False)
+except RuntimeError as error:
+    assert "on purpose" in str(error)
+(out / "exit.json").unlink(missing_ok=True)
+print("TRUTH", json.dumps(truth))
+'''
+
+
+class Plain:
+    """A job whose script knows nothing of ckptstore."""
+
+    def __init__(self, out: Path) -> None:
+        self.out = out
+        self.truth: dict[str, int] = {}
+        self.script = out / "plain.py"
+        self.script.write_text(PLAIN)
+
+    def launch(self, *, start: int = 0, file: str = "", stop: int, end: str = "raise", every: int = 5) -> None:
+        asked = {"out": str(self.out), "start": start, "file": file, "stop": stop, "end": end, "every": every}
+        environment = os.environ | {"GLOG_v": "3", "MS_ENABLE_GRACEFUL_EXIT": "1"}
+        known = {path.name for path in self.out.rglob("*.ckpt")}
+        done = subprocess.run(
+            [sys.executable, str(self.script), json.dumps(asked)],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout
+        told = next(line for line in done.stdout.splitlines() if line.startswith("TRUTH "))
+        self.truth |= {Path(path).name: step for path, step in json.loads(told.removeprefix("TRUTH ")).items()}
+        for path in self.out.rglob("*.ckpt"):
+            if path.name not in known and path.name not in self.truth:
+                self.truth[path.name] = stop  # a breakpoint, or an exit
+
+
+def found_in(directory: Path) -> list[Found]:
+    """As a scan sees it: names, and what is in the files."""
+    return [found for path in sorted(directory.rglob("*.ckpt")) if (found := found_at(path)) is not None]
+
+
+def found_at(path: Path) -> Found | None:
+    header = read_ckpt(path)
+    facts: dict[str, Any] = {
+        "path": str(path),
+        "content": Content.FULL,
+        "format": "ckpt",
+        "rank": parse_rank_directory(path.parent.name),
+        "optimizer_step": header.optimizer_step,
+        "info": header.info,
+        "updates_every_step": not any(each.name == "scale_sense" for each in header.entries),
+        "size": path.stat().st_size,
+        "mtime_ns": path.stat().st_mtime_ns,
+    }
+    name, exit_name = parse_name(path.name), parse_exit_name(path.name)
+    if name is not None:
+        numbered = re.fullmatch(r"(.+?)(?:_(\d+))?", name.prefix)
+        assert numbered is not None
+        return Found(
+            kind=Kind.DYING_GASP if name.is_breakpoint else Kind.PERIODIC,
+            family=numbered[1],
+            relaunch=int(numbered[2] or 0),
+            epoch=name.epoch,
+            step_in_epoch=name.step_in_epoch,
+            named_step=None,
+            **facts,
+        )
+    if exit_name is None:
+        return None
+    return Found(
+        kind=Kind.GRACEFUL_EXIT,
+        family=exit_name.file_name,
+        relaunch=0,
+        epoch=None,
+        step_in_epoch=None,
+        named_step=exit_name.global_step,
+        **facts,
+    )
+
+
+def proven(history: History) -> dict[str, int]:
+    return {Path(file.file.path).name: file.global_step for launch in history.launches for file in launch.files}
+
+
+def test_names_that_lie_after_a_plain_resume(tmp_path: Path) -> None:
+    job = Plain(tmp_path)
+    job.launch(stop=17)
+    job.launch(start=17, file=str(tmp_path / "ckpt/rank_0/my-net-2_7_breakpoint.ckpt"), stop=32, end="raise before")
+    job.launch(start=32, file=str(tmp_path / "ckpt/rank_0/my-net_1-4_5.ckpt"), stop=36, end="exit", every=3)
+    history = reconstruct(found_in(tmp_path))
+    assert history.uncertain == ()
+    assert proven(history) == job.truth
+    assert job.truth == {
+        "my-net-1_5.ckpt": 5,
+        "my-net-1_10.ckpt": 10,
+        "my-net-2_5.ckpt": 15,
+        "my-net-2_7_breakpoint.ckpt": 17,
+        "my-net_1-3_5.ckpt": 22,
+        "my-net_1-3_10.ckpt": 27,
+        "my-net_1-4_5.ckpt": 32,
+        "my-net_1-4_6_breakpoint.ckpt": 32,
+        "my-net_2-4_3.ckpt": 35,
+        "my-net_2-4_4.ckpt": 36,
+        "net_train.ckpt": 36,
+    }
+    assert {launch.steps_per_epoch for launch in history.launches} == {10}
+
+
+@pytest.mark.parametrize("ends", [("raise 17", "kill 6")])
+def test_names_that_are_truthful_under_the_registrar(tmp_path: Path, ends: tuple[str, str]) -> None:
+    run = Run(tmp_path)
+    run.launch(fault=ends[0])
+    run.launch(fault=ends[1])
+    run.launch()
+    history = reconstruct(found_in(tmp_path / "ckpt"), world_size=1)
+    assert history.uncertain == ()
+    catalog = {name: step for _, step, _, name in run.files()}
+    assert proven(history) == catalog
+    assert sorted(catalog.values()) == [5, 10, 15, 17, 20, 25, 30]
+    assert {launch.steps_per_epoch for launch in history.launches} == {10}
