@@ -185,4 +185,24 @@ def inspect(file: Path, *, as_json: bool) -> None:
     values.write(values.inspected(file, found)) if as_json else text.inspected(file, found)
 
 
-ALL = (runs, list_, show, resolve, pin, unpin, inspect)
+@click.command()
+@click.argument("directory", type=click.Path(file_okay=False))
+@click.option("--run", help="The run that the files are of. Default: the directory's name.")
+@click.option("--world-size", type=click.IntRange(1, 2**31 - 1), help="How many ranks saved it.")
+@click.option("--dry-run", is_flag=True, help="Say what would be done, and write nothing.")
+@as_json
+@click.pass_context
+def scan(context: click.Context, /, directory: str, *, as_json: bool, **asked: Any) -> None:
+    """Adopt the checkpoints below DIRECTORY that no catalog knows.
+
+    Names and headers say what they are; what they do not prove is told and not taken. It may be done again, and while
+    training writes.
+    """
+    from ckptstore.cli import text, values
+
+    with text.progress("looked at", "files") as more:
+        scanned = _catalog(context).scan(directory, progress=more, **asked)
+    values.write(values.scanned(scanned)) if as_json else text.scanned(scanned, dry_run=asked["dry_run"])
+
+
+ALL = (runs, list_, show, resolve, pin, unpin, inspect, scan)

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from contextlib import contextmanager
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
+from rich.progress import Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from ckptstore.core.naming import unfinished_ttp_directory
 from ckptstore.ops import inspect as ops
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from ckptstore.core.model import Checkpoint, Kind, Rejection, Resolution, RestorePlan
     from ckptstore.ops.overview import RunRow, SaveRow
+    from ckptstore.ops.scan import Scanned
 
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 _THOUSAND = 1000
 _WIDE = 4096
 _RANKS_SHOWN = 16
+_FILES_SHOWN = 20
 _ROWS_SHOWN = 1000
 _NUMBERS_SHOWN = 64
 
@@ -81,6 +86,49 @@ def files(found: Sequence[Checkpoint]) -> None:
     for file in found:
         if file.quarantine:
             _line(f"quarantined: step {file.global_step} of rank {file.rank}: {file.quarantine}")
+
+
+def scanned(done: Scanned, *, dry_run: bool) -> None:
+    """What a scan found and did, and what it left alone."""
+    kinds = Counter(file.kind.value for file in done.adopted)
+    what = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items())) or "nothing"
+    launches = len({file.launch for file in done.adopted})
+    would = "would be adopted" if dry_run else "adopted"
+    _line(f"run {done.run}: {what} {would}" + (f", of {_count(launches, 'launch', 'launches')}" if launches else ""))
+    others = ", ".join(f"{count} {name}" for name, count in sorted(done.counts.items()))
+    _line(f"{_count(sum(done.counts.values()), 'file', 'files')} seen: {others or 'none'}; {done.known} known before")
+    for word, files in (("damaged", done.damaged), ("missing", done.missing)):
+        for file in files[:_FILES_SHOWN]:
+            _line(f"{word}: {file.path} (step {file.global_step}, rank {file.rank})")
+        _line_of_more(files, word)
+    for each in done.uncertain[:_FILES_SHOWN]:
+        guess = "" if each.best_guess is None else f", perhaps of step {each.best_guess}"
+        _line(f"uncertain: {each.path}{guess}: {each.reason}")
+    _line_of_more(done.uncertain, "uncertain")
+    for skipped in done.skipped[:_FILES_SHOWN]:
+        _line(f"skipped: {skipped.path}: {skipped.reason}")
+    _line_of_more(done.skipped, "skipped")
+    for warning in done.warnings:
+        _line(f"warning: {warning}")
+
+
+def _line_of_more(items: Sequence[object], what: str) -> None:
+    if len(items) > _FILES_SHOWN:
+        _line(f"… and {len(items) - _FILES_SHOWN} more {what}; --json has all")
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"
+
+
+@contextmanager
+def progress(verb: str, unit: str) -> Iterator[Callable[[int], None]]:
+    """A count that grows on stderr, on a terminal only."""
+    console = Console(stderr=True)
+    columns = (TextColumn(verb), TextColumn("{task.completed}"), TextColumn(unit), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as shown:
+        task = shown.add_task(verb, total=None)
+        yield lambda more: shown.advance(task, more)
 
 
 def resolution(found: Resolution, *, explain: bool) -> None:

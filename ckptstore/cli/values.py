@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from ckptstore.core.model import Checkpoint, Kind, Rejection, Resolution
     from ckptstore.ops.overview import RunRow, SaveRow
+    from ckptstore.ops.scan import Scanned
 
 
 def write(value: Any) -> None:
@@ -77,6 +78,24 @@ def file(checkpoint: Checkpoint) -> dict[str, Any]:
         "strategy_file": checkpoint.strategy_file,
         "state": checkpoint.state.value,
         "created_at": _moment(checkpoint.created_at),
+    }
+
+
+def scanned(done: Scanned) -> dict[str, Any]:
+    """What a scan found and did."""
+    return {
+        "run": done.run,
+        "world_size": done.world_size,
+        "files": dict(sorted(done.counts.items())),
+        "known": done.known,
+        "adopted": [file(each) for each in done.adopted],
+        "damaged": [file(each) for each in done.damaged],
+        "missing": [file(each) for each in done.missing],
+        "uncertain": [
+            {"path": each.path, "best_guess": each.best_guess, "reason": each.reason} for each in done.uncertain
+        ],
+        "skipped": [{"path": each.path, "reason": each.reason} for each in done.skipped],
+        "warnings": list(done.warnings),
     }
 
 

@@ -17,7 +17,7 @@ from ckptstore.core.naming import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
 _MINDFORMERS_1 = re.compile(r"(?P<prefix>.+)_rank_(?P<rank>\d+)(?P<number>_\d+)?", re.ASCII | re.DOTALL)
 _MINDFORMERS_2 = re.compile(r".+-(?:model|opt)-\d{7}-\d{7}\.safetensors", re.ASCII | re.DOTALL)
@@ -30,6 +30,7 @@ _OWN = re.compile(r"(?:rank_?|ckpt)(?P<rank>\d+)", re.ASCII)
 _WEIGHTS_DIRECTORIES = ("checkpoint_network", "checkpoint_trainable")
 _NOTES = ("meta.json", "common.json", "metadata.json", "latest_checkpointed_iteration.txt")
 _RANK = "rank_R"
+_NOTHING: Mapping[str, Collection[str]] = {}
 
 
 class What(str, Enum):
@@ -67,8 +68,22 @@ class Named:
     named_step: int | None = None
 
 
-def classify(parts: Sequence[str], siblings: Collection[str] = ()) -> Named:
-    """What the file at these path components is; the last one is its name, `siblings` the names beside it.
+def prefixes(names: Iterable[str]) -> dict[str, set[str]]:
+    """The prefixes of the files of a directory, by what they are without a number at their end."""
+    found: dict[str, set[str]] = {}
+    for name in names:
+        parsed = parse_name(name)
+        prefix = parsed.prefix if parsed is not None else name.removesuffix("-graph.meta")
+        if parsed is None and prefix == name:
+            continue
+        numbered = _NUMBERED.fullmatch(prefix)
+        found.setdefault(numbered["base"] if numbered else prefix, set()).add(prefix)
+        found.setdefault(prefix, set()).add(prefix)
+    return found
+
+
+def classify(parts: Sequence[str], beside: Mapping[str, Collection[str]] = _NOTHING) -> Named:
+    """What the file at these path components is; the last one is its name, `beside` the `prefixes` in its directory.
 
     A prefix that ends in a number may be the user's own, or that of a relaunch: it is the latter where a sibling has
     the prefix without the number, or with another one.
@@ -97,9 +112,8 @@ def classify(parts: Sequence[str], siblings: Collection[str] = ()) -> Named:
             rank=rank,
             named_step=leaving.global_step,
         )
-    return _model_checkpoint(
-        name, home, rank, siblings, weights=any(part in _WEIGHTS_DIRECTORIES for part in directories)
-    )
+    weights = any(part in _WEIGHTS_DIRECTORIES for part in directories)
+    return _model_checkpoint(name, home, rank, beside, weights=weights)
 
 
 def _by_name_alone(name: str, rank: int | None) -> Named | None:
@@ -132,7 +146,9 @@ def _ttp(name: str, rank: int | None, step: int | None) -> Named:
     )
 
 
-def _model_checkpoint(name: str, home: str, rank: int | None, siblings: Collection[str], *, weights: bool) -> Named:
+def _model_checkpoint(
+    name: str, home: str, rank: int | None, beside: Mapping[str, Collection[str]], *, weights: bool
+) -> Named:
     parsed = parse_name(name)
     if parsed is None:
         return Named(what=What.STRANGER, rank=rank)
@@ -144,7 +160,7 @@ def _model_checkpoint(name: str, home: str, rank: int | None, siblings: Collecti
         rank = int(of_rank["rank"]) if rank is None else rank
     else:
         numbered = _NUMBERED.fullmatch(prefix)
-        if numbered is not None and _is_relaunch(numbered["base"], prefix, siblings):
+        if numbered is not None and _is_relaunch(numbered["base"], prefix, beside):
             prefix, relaunch = numbered["base"], int(numbered["number"])
     return Named(
         what=What.WEIGHTS if weights else What.CHECKPOINT,
@@ -158,14 +174,6 @@ def _model_checkpoint(name: str, home: str, rank: int | None, siblings: Collecti
     )
 
 
-def _is_relaunch(base: str, prefix: str, siblings: Collection[str]) -> bool:
+def _is_relaunch(base: str, prefix: str, beside: Mapping[str, Collection[str]]) -> bool:
     """Whether the number that `prefix` has more than `base` is MindSpore's: a sibling has `base`, or another number."""
-    for sibling in siblings:
-        parsed = parse_name(sibling)
-        other = parsed.prefix if parsed is not None else sibling.removesuffix("-graph.meta")
-        if other == base:
-            return True
-        numbered = _NUMBERED.fullmatch(other)
-        if numbered is not None and numbered["base"] == base and other != prefix:
-            return True
-    return False
+    return any(other != prefix for other in beside.get(base, ()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from ckptstore.catalog import schema
@@ -11,8 +12,11 @@ from ckptstore.ops import pin as pinning
 from ckptstore.ops.join import join
 from ckptstore.ops.launch import RankLaunch
 from ckptstore.ops.resolve import resolve
+from ckptstore.ops.scan import Scanned, scan
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ckptstore.catalog.engine import Database
     from ckptstore.core.model import Checkpoint, Resolution
 
@@ -61,6 +65,22 @@ class Catalog:
             read_bytes=verify == "digest",
             take_quarantined=take_quarantined,
         )
+
+    def scan(
+        self,
+        directory: str | Path,
+        *,
+        run: str | None = None,
+        world_size: int | None = None,
+        dry_run: bool = False,
+        progress: Callable[[int], None] = lambda _: None,
+    ) -> Scanned:
+        """Adopt what is below a directory into a run (None: the directory's name).
+
+        `world_size` is the number of ranks (None: by what is there). `dry_run` writes nothing; `progress` hears how
+        many more files were looked at.
+        """
+        return scan(self.database, Path(directory), run=run, world_size=world_size, dry_run=dry_run, progress=progress)
 
     def runs(self) -> list[overview.RunRow]:
         """Every run, by name."""

@@ -32,7 +32,7 @@ def join(
     "data_parallel" or "stand_alone" (None: no replicas are known). Raises `UsageError` for what cannot be meant,
     `RefusedError` where the launch contradicts what other ranks said or was used before.
     """
-    _check_name("run", run)
+    check_name("run", run)
     if world_size < 1 or not 0 <= rank < world_size:
         raise UsageError(f"rank {rank} of {world_size} ranks", "ranks are counted from 0 to world_size - 1")
     launch_id = launch_id or os.environ.get("CKPTSTORE_LAUNCH_ID") or (new_launch_id() if world_size == 1 else None)
@@ -41,7 +41,7 @@ def join(
             f"the {world_size} ranks of a launch must share its id",
             "give launch_id, or the same CKPTSTORE_LAUNCH_ID to all, another at every start",
         )
-    _check_name("launch", launch_id)
+    check_name("launch", launch_id)
     now = datetime.now(timezone.utc)
     with database.write() as connection:
         run_id = writes.add_run(connection, run, now)
@@ -66,7 +66,8 @@ def join(
     return launch
 
 
-def _check_name(what: str, name: str) -> None:
+def check_name(what: str, name: str) -> None:
+    """Raise `UsageError` for what cannot be the name of a run or a launch."""
     if not name or name != name.strip() or not name.isprintable() or len(name) > _LONGEST_NAME:
         raise UsageError(f"{name!r} cannot be the name of a {what}", f"use 1 to {_LONGEST_NAME} printable characters")
 

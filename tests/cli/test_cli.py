@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from ckptstore.ops.connect import Catalog
+from tests import ckpt_bytes
 from tests.ops.jobs import Job
 
 COMMAND = Path(sys.executable).with_name("ckptstore")
@@ -359,3 +360,29 @@ def test_resolve_writes_meta_json_of_mindformers(url: str, run: Job, tmp_path: P
     name = Path(files[0].path).name
     assert metas[0] == {"last_epoch": files[0].epoch, "last_step": files[0].step_in_epoch, "last_ckpt_file": name}
     assert metas[1]["last_ckpt_file"] == files[0].path  # it is not in rank 1's own directory
+
+
+def test_scan_says_what_it_did_and_what_it_left_alone(database_url: str, tmp_path: Path) -> None:
+    root = tmp_path / "job" / "rank_0"
+    root.mkdir(parents=True)
+    for step in (3, 6, 9):
+        ckpt_bytes.write(root / f"net-{(step - 1) // 5 + 1}_{(step - 1) % 5 + 1}.ckpt", step)
+    (root / "model_best.pth.tar").touch()
+    dry = ckptstore("--db", database_url, "scan", str(root.parent), "--dry-run")
+    assert dry.out.startswith(
+        "run job: 3 periodic would be adopted, of 1 launch\n4 files seen: 3 checkpoint, 1 opaque;"
+    )
+    done = ckptstore("--db", database_url, "scan", str(root.parent), "--json").json
+    assert [file["global_step"] for file in done["adopted"]] == [3, 6, 9]
+    assert done["skipped"] == [
+        {
+            "path": str(root / "model_best.pth.tar"),
+            "reason": "a checkpoint of PyTorch or TensorFlow: nothing tells its step",
+        }
+    ]
+    again = ckptstore("--db", database_url, "scan", str(root.parent), "--world-size", "1")
+    assert again.out.startswith("run job: nothing adopted\n4 files seen: 3 checkpoint, 1 opaque; 3 known before")
+    assert ckptstore("--db", database_url, "resolve", "job", "--json").json["global_step"] == 9
+    wrong = ckptstore("--db", database_url, "scan", str(tmp_path / "nowhere"))
+    assert (wrong.code, wrong.err.count("\n")) == (2, 1)
+    assert "is not a directory" in wrong.err

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ckptstore.core.classify import What, classify
+from ckptstore.core.classify import What, classify, prefixes
 from ckptstore.core.model import Kind
 
 PERIODIC, GASP = (What.CHECKPOINT, Kind.PERIODIC), (What.CHECKPOINT, Kind.DYING_GASP)
@@ -74,5 +74,5 @@ def test_every_row_of_the_table(path: str, expected: tuple[What, Kind | None], m
     ],
 )
 def test_the_number_of_a_relaunch_and_a_prefix_that_ends_in_one(siblings: list[str], expected: tuple[str, int]) -> None:
-    named = classify(["net_1-1_5.ckpt"], ["net_1-1_5.ckpt", *siblings])
+    named = classify(["net_1-1_5.ckpt"], prefixes(["net_1-1_5.ckpt", *siblings]))
     assert (named.family, named.relaunch) == expected

@@ -387,3 +387,19 @@ def test_a_whole_newer_state_is_always_taken(job: tuple[list[State], dict[str, O
     found = resolver.resolve("run", [newer, *states], lambda _: disk | as_recorded(newer))
     assert found.plan is not None
     assert found.plan.global_step == 99
+
+
+@pytest.mark.parametrize(("kind", "expected"), [(Kind.GRACEFUL_EXIT, [0, 1, 0]), (Kind.PERIODIC, None)])
+def test_a_rank_that_was_asked_by_a_signal_saves_without_the_appended_entries(
+    kind: Kind, expected: list[int] | None
+) -> None:
+    """OnRequestExit saves a second time then: a few bytes less than its replicas' files (domain §3)."""
+    of = launch(world_size=3, layout=data_parallel(3))
+    both = state(of, file(of, 0, kind=kind, size=900), file(of, 1, kind=kind, size=700))
+    verdict = resolver.judge(both, as_recorded(both))
+    if expected is None:
+        assert rules(verdict) == [(Rule.REPLICA_SIZE_MISMATCH, 2)]
+    else:
+        assert sources(verdict) == expected
+    far = state(of, file(of, 0, kind=kind, size=9000), file(of, 1, kind=kind, size=700))
+    assert rules(resolver.judge(far, as_recorded(far))) == [(Rule.REPLICA_SIZE_MISMATCH, 2)]

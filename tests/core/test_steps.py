@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ckptstore.core.naming import parse_name
-from ckptstore.core.steps import unwitnessed_step
+from ckptstore.core.steps import unwitnessed_step, witnessed_by_mindspore
 
 
 @pytest.mark.parametrize(
@@ -30,3 +30,24 @@ def test_step(name: str, optimizer_step: int, base: int, lag: int, expected: int
     assert parsed is not None
     found = unwitnessed_step(parsed, steps_per_epoch=10, base_step=base, optimizer_step=optimizer_step, lag=lag)
     assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("step_num", "named", "updates", "lag", "expected"),
+    [
+        (18, None, 18, 0, 18),  # an exit by the flag, under MindSpore's fixed name
+        (18, 18, 16, 2, 18),  # two updates were left out before
+        (18, 18, 15, 2, 18),  # and one since
+        (18, 18, None, 0, 18),  # an optimizer without a counter
+        (None, 18, 18, 0, 18),  # an exit by a signal has no count of its own; its kept name has ours
+        (None, None, 18, 0, None),  # nothing but the counter
+        (18, 17, 17, 0, None),  # the directory says another step
+        (18, 18, 19, 0, None),  # more updates than steps
+        (18, 18, 17, 2, None),  # more than the launch had left
+        ("18", None, 18, 0, None),  # not a number
+    ],
+)
+def test_what_mindspore_counted_itself(
+    step_num: object, named: int | None, updates: int | None, lag: int, expected: int | None
+) -> None:
+    assert witnessed_by_mindspore(step_num, named, optimizer_step=updates, lag=lag) == expected

@@ -1,0 +1,172 @@
+"""Scanning a tree: what is adopted, what is left alone, and that nothing changes when nothing has changed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from ckptstore.core.model import FileState, Kind
+from ckptstore.errors import RefusedError, UsageError
+from ckptstore.ops.connect import Catalog
+from tests import ckpt_bytes
+
+LENGTH = 5
+"""Steps of an epoch."""
+
+
+def save(root: Path, *steps: int, rank: int = 0, prefix: str = "net", at: int = 0) -> list[Path]:
+    """What a ModelCheckpoint of a first launch saves; `at` shifts the times of its files, in seconds."""
+    home = root / f"rank_{rank}"
+    home.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for step in steps:
+        name = f"{prefix}-{(step - 1) // LENGTH + 1}_{(step - 1) % LENGTH + 1}.ckpt"
+        paths.append(ckpt_bytes.write(home / name, step))
+        os.utime(paths[-1], ns=((at + step) * 10**9, (at + step) * 10**9))
+    return paths
+
+
+def found(catalog: Catalog, run: str = "job") -> dict[str, tuple[int, FileState]]:
+    return {Path(file.path).name: (file.global_step, file.state) for file in catalog.files(run)}
+
+
+def test_a_tree_is_adopted_and_a_second_scan_changes_nothing(catalog: Catalog, tmp_path: Path) -> None:
+    root = tmp_path / "job"
+    for rank in (0, 1):
+        save(root, 3, 6, 9, rank=rank)
+    dry = catalog.scan(root, world_size=2, dry_run=True)
+    assert len(dry.adopted) == 6
+    assert catalog.runs() == []
+    done = catalog.scan(root, world_size=2)
+    assert [file.global_step for file in done.adopted].count(9) == 2
+    plan = catalog.resolve("job").plan
+    assert plan is not None
+    assert [(plan.global_step, item.rank, item.source.rank) for item in plan.ranks] == [(9, 0, 0), (9, 1, 1)]
+    before = catalog.files("job")
+    again = catalog.scan(root, world_size=2)
+    assert (again.adopted, again.known) == ((), 6)
+    assert catalog.files("job") == before
+    save(root, 12, rank=0)
+    save(root, 12, rank=1)
+    more = catalog.scan(root, world_size=2)
+    assert [file.global_step for file in more.adopted] == [12, 12]
+    assert {file.launch for file in more.adopted} == {file.launch for file in before}
+    assert catalog.resolve("job").plan.global_step == 12  # type: ignore[union-attr]
+
+
+def test_what_changed_behind_the_catalog_is_marked(catalog: Catalog, tmp_path: Path) -> None:
+    root = tmp_path / "job"
+    three, six, nine = save(root, 3, 6, 9)
+    catalog.scan(root, world_size=1)
+    nine.write_bytes(nine.read_bytes()[:-1])
+    six.rename(tmp_path / "elsewhere")
+    done = catalog.scan(root, world_size=1)
+    assert [Path(file.path) for file in done.damaged] == [nine]
+    assert [Path(file.path) for file in done.missing] == [six]
+    assert found(catalog) == {
+        nine.name: (9, FileState.DAMAGED),
+        six.name: (6, FileState.MISSING),
+        three.name: (3, FileState.COMPLETE),
+    }
+    (tmp_path / "elsewhere").rename(six)
+    catalog.scan(root, world_size=1)
+    assert found(catalog)[six.name] == (6, FileState.COMPLETE)
+
+
+def test_what_is_no_checkpoint_is_counted_or_said(catalog: Catalog, tmp_path: Path) -> None:
+    root = tmp_path / "job"
+    save(root, 3, 6)
+    home = root / "rank_0"
+    (home / "net-2_2.tmp").touch()
+    (home / "net-graph.meta").touch()
+    (home / "notes.txt").touch()
+    (home / "model_best.pth.tar").touch()
+    (home / "broken-1_1.ckpt").write_bytes(b"no checkpoint at all")
+    Path(os.fsdecode(os.fsencode(home) + b"/net\xff-1_1.ckpt")).touch()
+    (root / "loop").symlink_to(root)
+    done = catalog.scan(root, world_size=1)
+    assert len(done.adopted) == 2
+    assert done.counts == {"checkpoint": 3, "debris": 1, "companion": 1, "stranger": 1, "opaque": 1}
+    reasons = {Path(each.path).name: each.reason for each in done.skipped}
+    assert set(reasons) == {"net-2_2.tmp", "model_best.pth.tar", "broken-1_1.ckpt", "net\\udcff-1_1.ckpt", "loop"}
+    assert "is not a whole .ckpt file" in reasons["broken-1_1.ckpt"]
+
+
+def test_a_part_that_cannot_be_read_loses_nothing(catalog: Catalog, tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    root = tmp_path / "job"
+    save(root, 3, 6, rank=0)
+    save(root, 3, 6, rank=1)
+    catalog.scan(root, world_size=2)
+    scandir = os.scandir
+
+    def refused(path: str) -> object:
+        if str(path).endswith("rank_1"):
+            raise PermissionError(13, "Permission denied")
+        return scandir(path)
+
+    save(root, 9, rank=0)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "scandir", refused)
+        done = catalog.scan(root, world_size=2)
+    assert str(root / "rank_1") in {each.path for each in done.skipped}
+    assert done.missing == ()
+    assert [file.global_step for file in done.adopted] == [9]
+
+
+def test_files_of_a_launch_that_is_watched_are_left_to_its_registrar(catalog: Catalog, tmp_path: Path) -> None:
+    """A scan while training writes: what the registrar is about to record is not made a launch of its own."""
+    root = tmp_path / "job"
+    launch = catalog.join("job", launch_id="L1")
+    launch.set_steps_per_epoch(LENGTH)
+    (path,) = save(root, 3)
+    launch.add_source(str(root / "rank_0"), kind=Kind.PERIODIC, prefix="net", breakpoint_prefix="net", names_before=())
+    done = catalog.scan(root)
+    assert done.adopted == ()
+    launch.register(path, global_step=3, optimizer_step=3)
+    assert {file.launch for file in catalog.files("job")} == {"L1"}
+
+
+def test_old_launches_come_before_the_ones_that_were_watched(catalog: Catalog, tmp_path: Path) -> None:
+    """ckptstore came later than the job: its newest launch stays the newest."""
+    root = tmp_path / "job"
+    save(root, 3, 6)
+    launch = catalog.join("job", launch_id="live")
+    launch.resolve()
+    (path,) = save(root, 9, prefix="other")
+    launch.register(path, global_step=9, optimizer_step=9)
+    catalog.scan(root, world_size=1)
+    plan = catalog.resolve("job").plan
+    assert plan is not None
+    assert (plan.launch.id, plan.global_step) == ("live", 9)
+    path.unlink()
+    older = catalog.resolve("job").plan
+    assert older is None or older.global_step == 6
+
+
+def test_mistakes_are_named(catalog: Catalog, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is not a directory; give the directory that the checkpoints are in"):
+        catalog.scan(tmp_path / "nowhere")
+    save(tmp_path / "a" / "job", 3)
+    save(tmp_path / "b" / "job", 3)
+    catalog.scan(tmp_path / "a" / "job", world_size=1)
+    with pytest.raises(RefusedError, match="has a run 'job' whose files are elsewhere, as in .*/a/job/rank_0"):
+        catalog.scan(tmp_path / "b" / "job", world_size=1)
+    catalog.scan(tmp_path / "b" / "job", world_size=1, run="other")
+    mixed = catalog.scan(tmp_path, run="third", world_size=1)
+    assert mixed.adopted == ()
+    assert {each.reason for each in mixed.skipped} == {"it is of run 'job'", "it is of run 'other'"}
+
+
+def test_a_missing_highest_rank_is_no_smaller_job(catalog: Catalog, tmp_path: Path) -> None:
+    root = tmp_path / "job"
+    for rank in (0, 1):
+        save(root, 3, rank=rank)
+    (root / "rank_2").mkdir()  # it never saved
+    done = catalog.scan(root)
+    assert done.world_size == 3
+    assert any("--world-size" in warning for warning in done.warnings)
+    assert catalog.resolve("job").plan is None
+    shutil.rmtree(root / "rank_2")
