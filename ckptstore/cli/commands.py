@@ -79,6 +79,9 @@ def show(context: click.Context, run: str, step: int, *, as_json: bool) -> None:
 )
 @click.option("--step", type=STEP, help="This step only.")
 @click.option("--explain", is_flag=True, help="Say why newer states are not taken.")
+@click.option(
+    "--replicas", metavar="SPEC", help='Who is whose replica: dp, none, "0,4;1,5", or a strategy or group info file.'
+)
 @click.option("--take-quarantined", is_flag=True, help="Take a state that was found to be bad, too.")
 @click.option("--verify", type=click.Choice(["size", "digest"]), default="size", help="What to check of each file.")
 @click.option(

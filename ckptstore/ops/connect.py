@@ -52,10 +52,12 @@ class Catalog:
         world_size: int | None = None,
         verify: Literal["size", "digest"] = "size",
         take_quarantined: bool = False,
+        replicas: str | None = None,
     ) -> Resolution:
         """The newest whole state of the run, with the reason why each newer one is not taken.
 
-        `take_quarantined` takes a state that was found to be bad, as one whose loss was not a number.
+        `take_quarantined` takes a state that was found to be bad, as one whose loss was not a number. `replicas` states
+        who is whose replica: "dp", "none", groups as in "0,4;1,5", or the path of a strategy, group info or JSON file.
         """
         return resolve(
             self.database,
@@ -64,6 +66,7 @@ class Catalog:
             world_size=world_size,
             read_bytes=verify == "digest",
             take_quarantined=take_quarantined,
+            replicas=replicas,
         )
 
     def scan(

@@ -5,13 +5,16 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads, writes
 from ckptstore.core import resolver
 from ckptstore.core.lineage import Segment, lineage
 from ckptstore.core.model import Assignment, Kind, Rejection, Resolution, RestorePlan, Rule, State
+from ckptstore.core.stated import parse
 from ckptstore.errors import CatalogUnavailableError, NothingRestorableError, UnknownRunError, UsageError
+from ckptstore.formats.layouts import read_layout
 from ckptstore.ops import exits
 from ckptstore.ops.reconcile import reconcile
 from ckptstore.ops.register import HIGHEST_STEP
@@ -34,12 +37,15 @@ def resolve(
     world_size: int | None = None,
     read_bytes: bool = False,
     take_quarantined: bool = False,
+    replicas: str | None = None,
 ) -> Resolution:
     """The newest whole state of the run's lineage, or of that `step` only, and why newer ones are not taken.
 
     `world_size` is the number of ranks that will load it (None: as many as saved it); `read_bytes` checks every
-    file's digest too; `take_quarantined` takes a state that was found to be bad. Raises `UnknownRunError`, and
-    `UsageError` for values that cannot be meant.
+    file's digest too; `take_quarantined` takes a state that was found to be bad. `replicas` states who is whose
+    replica in launches of as many ranks as the newest: "dp", "none", groups as in "0,4;1,5", or the path of a strategy,
+    group info or JSON file (None: what each launch said). Raises `UnknownRunError`, and `UsageError` for values that
+    cannot be meant.
     """
     if step is not None and not 0 <= step <= HIGHEST_STEP:
         raise UsageError(f"step is {step}", "steps are counted from 0")
@@ -55,6 +61,7 @@ def resolve(
         world_size=world_size,
         read_bytes=read_bytes,
         take_quarantined=take_quarantined,
+        replicas=replicas,
     )
 
 
@@ -72,9 +79,10 @@ def _choose(
     world_size: int | None,
     read_bytes: bool,
     take_quarantined: bool,
+    replicas: str | None = None,
 ) -> Resolution:
     with database.read() as connection:
-        launches = reads.launches_of(connection, run_id)
+        launches = _with_layout(reads.launches_of(connection, run_id), replicas)
         segments = lineage(launches, reads.first_saves(connection, run_id))
 
     def look(state: State) -> Mapping[str, Observed]:
@@ -158,6 +166,19 @@ def _stored(database: Database, launch: Launch) -> tuple[RestorePlan | None] | N
         raise CatalogUnavailableError(f"{database.name} has lost parts of the plan of launch {launch.id}")
     ranks = tuple(Assignment(rank, sources[file]) for rank, file in chosen)
     return (RestorePlan(launch=origin, global_step=parent[1], ranks=ranks),)
+
+
+def _with_layout(launches: list[Launch], replicas: str | None) -> list[Launch]:
+    """The launches, with the stated layout where they have as many ranks as the newest."""
+    if replicas is None or not launches:
+        return launches
+    world_size = launches[-1].world_size
+    path = Path(replicas)
+    try:
+        layout = read_layout([path], world_size) if path.is_file() else parse(replicas, world_size)
+    except OSError as error:
+        raise UsageError(f"cannot read {path} ({error.strerror})", "check its permissions") from None
+    return [replace(each, layout=layout) if each.world_size == world_size else each for each in launches]
 
 
 def _candidates(database: Database, segments: Sequence[Segment], step: int | None) -> Iterator[State]:

@@ -386,3 +386,19 @@ def test_scan_says_what_it_did_and_what_it_left_alone(database_url: str, tmp_pat
     wrong = ckptstore("--db", database_url, "scan", str(tmp_path / "nowhere"))
     assert (wrong.code, wrong.err.count("\n")) == (2, 1)
     assert "is not a directory" in wrong.err
+
+
+def test_replicas_can_be_stated(url: str, run: Job, tmp_path: Path) -> None:
+    """The run said data parallel; rank 1's file of step 10 is gone."""
+    files = {file.rank: file for file in run.catalog.files("run") if file.global_step == 10}
+    Path(files[1].path).unlink()
+    groups = tmp_path / "groups.json"
+    groups.write_text('{"groups": [[0, 1]]}')
+    steps = {
+        spec: ckptstore("--db", url, "resolve", "run", "--replicas", spec, "--json").json["global_step"]
+        for spec in ("dp", "none", "0,1", str(groups))
+    }
+    assert steps == {"dp": 10, "none": 5, "0,1": 10, str(groups): 10}
+    for wrong in ("0,7", "0,1;1", "rank 0", ""):
+        refused = ckptstore("--db", url, "resolve", "run", "--replicas", wrong)
+        assert (refused.code, refused.err.count("\n"), refused.out) == (2, 1, ""), wrong
