@@ -71,7 +71,7 @@ class Group:
 
     units: tuple[Unit, ...]
 
-    @property
+    @cached_property
     def key(self) -> str:
         """The same whatever else is found, as long as its first unit is there."""
         return min(unit.key for unit in self.units)

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from ckptstore.core.history import History, ProvenFile
 
 _READERS = 16
+_PORTION = 64  # files a task: handing over one alone costs as much as reading it
 _LAUNCH = "scan-"
 _MAY_SKIP = ("scale_sense", "accu_grads")  # a loss scale, gathered gradients: a step may bring no update
 _NOT_TAKEN = {
@@ -226,6 +227,9 @@ def _watched(database: Database, run_id: int | None) -> Callable[[str], bool]:
                 sources.setdefault(source.directory, []).append(source)
     ttp = {home: found for home, every in sources.items() if (found := [s for s in every if s.kind is Kind.TTP])}
 
+    if not sources:
+        return lambda _: False
+
     def is_watched(path: str) -> bool:
         home, _, name = path.rpartition("/")
         above = [source for parent in list(Path(path).parents)[2:3] for source in ttp.get(str(parent), ())]
@@ -267,8 +271,10 @@ def _read(tree: _Tree, paths: Sequence[str]) -> list[Found]:
             mtime_ns=seen.mtime_ns,
         )
 
+    portions = [paths[start : start + _PORTION] for start in range(0, len(paths), _PORTION)]
     with ThreadPoolExecutor(_READERS) as pool:
-        results = list(pool.map(read, paths))
+        read_some = pool.map(lambda some: [read(path) for path in some], portions)
+        results = [result for portion in read_some for result in portion]
     tree.skipped += [result for result in results if isinstance(result, Skipped)]
     return [result for result in results if isinstance(result, Found)]
 
