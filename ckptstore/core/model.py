@@ -155,12 +155,14 @@ class State:
 class Observed:
     """What the disk shows of one path: its size in bytes (None: not there) and, if it was read, its digest.
 
-    `unreadable` says why the path could not be looked at.
+    `unreadable` says why the path could not be looked at; `rewritten` that it has another modification time than was
+    recorded.
     """
 
     size: int | None
     digest: str | None = None
     unreadable: str = ""
+    rewritten: bool = False
 
 
 @dataclass(frozen=True)

@@ -214,6 +214,8 @@ def _broken_rule(file: Checkpoint, seen: Observed) -> tuple[Rule, str] | None:
         broken = Rule.MISSING_FILE, "is gone"
     elif seen.size != file.size:
         broken = Rule.SIZE_MISMATCH, f"has {seen.size} bytes, {file.size} were recorded"
+    elif seen.rewritten and file.digest is None:
+        broken = Rule.DIGEST_MISMATCH, "was written again since it was recorded: scan its directory again"
     elif seen.digest is not None and seen.digest != file.digest:
         broken = Rule.DIGEST_MISMATCH, "has other bytes than those recorded"
     return broken

@@ -34,6 +34,7 @@ from ckptstore.storage.walk import Seen, walk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
 
     from sqlalchemy import Connection
 
@@ -118,19 +119,27 @@ def scan(
     tree = _look_at(root, progress)
     known, others = _known(database, name, root)
     tree.skipped += [Skipped(path, f"it is of run {others[path]!r}") for path in others if path in tree.checkpoints]
+    recorded = {file.id for file in known.values()}
     is_watched = _watched(database, run_id)
-    new = [path for path in tree.checkpoints if path not in known and path not in others and not is_watched(path)]
-    ours = [path for path, file in known.items() if file.launch.startswith(_LAUNCH) and path in tree.checkpoints]
+    rewritten = {path for path, file in known.items() if path in tree.checkpoints and _is_rewritten(file, tree)}
+    unknown = (path for path in tree.checkpoints if path not in known and path not in others)
+    new = [path for path in (*unknown, *rewritten) if not is_watched(path)]
+    ours = [
+        path
+        for path, file in known.items()
+        if file.launch.startswith(_LAUNCH) and path in tree.checkpoints and path not in rewritten
+    ]
     history = None
     if new:
         found = _read(tree, [*new, *ours])
         history = reconstruct(found, world_size=world_size, ranks_seen=tree.ranks)
-    launches = _launches(name, history, known)
+    launches = _launches(name, history, {path: file for path, file in known.items() if path not in rewritten})
     is_new = set(new)
     adopted = [file for launch in launches for file in launch.files if file.path in is_new]
-    damaged, missing, back = _changed(known, tree)
+    damaged, missing, back = _changed({path: file for path, file in known.items() if path not in rewritten}, tree)
+    missing += [known[path] for path in rewritten]
     if not dry_run:
-        _write(database, name, launches, [*adopted, *back], damaged=damaged, missing=missing)
+        _write(database, name, launches, [*adopted, *back], damaged=damaged, missing=missing, known=recorded)
     return Scanned(
         run=name,
         world_size=history.world_size if history else 0,
@@ -315,6 +324,16 @@ def _record(run: str, launch_id: str, proven: ProvenFile, steps_per_epoch: int |
     )
 
 
+def _is_rewritten(file: Checkpoint, tree: _Tree) -> bool:
+    """Whether a file of which only size and time were recorded was written again with the same size.
+
+    Then nothing is known of it any more, and it is looked at as if it were new.
+    """
+    here = tree.checkpoints[file.path][1]
+    same_size = here.size == file.size and here.mtime_ns != file.mtime_ns
+    return file.state is FileState.COMPLETE and file.digest is None and same_size
+
+
 def _changed(
     known: Mapping[str, Checkpoint], tree: _Tree
 ) -> tuple[list[Checkpoint], list[Checkpoint], list[Checkpoint]]:
@@ -341,7 +360,9 @@ def _write(
     *,
     damaged: Sequence[Checkpoint],
     missing: Sequence[Checkpoint],
+    known: AbstractSet[str],
 ) -> None:
+    """Write it all, in one transaction; `known` are the ids of records that are there already."""
     now = datetime.now(timezone.utc)
     with database.write() as connection:
         if launches:
@@ -360,11 +381,10 @@ def _write(
                     if launch.steps_per_epoch is not None:
                         writes.set_steps_per_epoch(connection, launch.id, launch.steps_per_epoch)
             _put_in_order(connection, run_id, launches)
-        writes.adopt_checkpoints(connection, [file for file in files if file.state is FileState.COMPLETE], now)
-        known_again = [file.id for file in files]
-        writes.mark(connection, known_again, FileState.COMPLETE)
         writes.mark(connection, [file.id for file in damaged], FileState.DAMAGED, Rule.SIZE_MISMATCH)
         writes.mark(connection, [file.id for file in missing], FileState.MISSING)
+        writes.adopt_checkpoints(connection, [file for file in files if file.id not in known], now)
+        writes.record_checkpoints(connection, [file for file in files if file.id in known], now)
 
 
 def _put_in_order(connection: Connection, run_id: int, launches: Sequence[_Launch]) -> None:

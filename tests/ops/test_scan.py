@@ -170,3 +170,24 @@ def test_a_missing_highest_rank_is_no_smaller_job(catalog: Catalog, tmp_path: Pa
     assert any("--world-size" in warning for warning in done.warnings)
     assert catalog.resolve("job").plan is None
     shutil.rmtree(root / "rank_2")
+
+
+def test_a_file_that_was_written_again_is_another_file(catalog: Catalog, tmp_path: Path) -> None:
+    """Another training in the same directory, unseen: the same name and size, another state."""
+    root = tmp_path / "job"
+    three, six = save(root, 3, 6)
+    catalog.scan(root, world_size=1)
+    ckpt_bytes.write(six, 6, weight=2.0)
+    resolution = catalog.resolve("job")
+    assert resolution.plan is not None
+    assert resolution.plan.global_step == 3
+    assert "was written again since it was recorded: scan its directory again" in (
+        resolution.rejections[0].reasons[0].detail
+    )
+    again = catalog.scan(root, world_size=1)
+    assert [file.global_step for file in again.adopted] == [6]
+    assert catalog.resolve("job").plan.global_step == 6  # type: ignore[union-attr]
+    assert {path: state for path, (_, state) in found(catalog).items()} == {
+        three.name: FileState.COMPLETE,
+        six.name: FileState.COMPLETE,
+    }
