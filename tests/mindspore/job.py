@@ -4,7 +4,7 @@
 
 Prints START and what `resume` returned, as JSON; writes final.ckpt when training ends.
 Faults, N counting the steps of this process: "kill N" (SIGKILL after step N, when all that was saved before is in the
-catalog), "kill-at-once N" (without waiting for that), "raise N" (in a callback after step N),
+catalog), "kill-at-once N" (without waiting for that), "keep-up" (none: each step waits for the catalog), "raise N" (in a callback after step N),
 "raise-before N" (before step N is computed), "bad-dataset" (the pipeline fails at its first batch), "lock-catalog N"
 (nobody can write the catalog from step N to the end), "SystemExit N" and "KeyboardInterrupt N" (raised after step N),
 "exit-flag N" and "exit-signal N" (a graceful exit is asked for after step N: it is taken after step N+1).
@@ -63,6 +63,8 @@ class Fault(Callback):
 
     def on_train_step_end(self, run_context) -> None:  # type: ignore[no-untyped-def]
         self.done += 1
+        if self.action == "keep-up":
+            assert self.registrar._training.recorder.flush(60)
         if self.done == self.step and self.action == "raise":
             raise RuntimeError("fault after the step")
         if self.done == self.step and self.action == "lock-catalog":

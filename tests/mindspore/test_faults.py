@@ -185,7 +185,7 @@ def test_safetensors(tmp_path: Path, undisturbed: bytes) -> None:
 
 def test_what_mindspore_deleted_is_not_shown_as_present(tmp_path: Path) -> None:
     run = Run(tmp_path)
-    run.launch(config={"keep_checkpoint_max": 2})
+    run.launch(config={"keep_checkpoint_max": 2}, fault="keep-up")
     assert run.steps() == [30, 25]
     assert {file[1]: file[2] for file in run.files()} == {
         30: "complete",
