@@ -7,30 +7,21 @@ training writes is safe.
 
 from __future__ import annotations
 
-from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from hashlib import blake2b
-from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads, writes
-from ckptstore.core.classify import Named, What, classify, prefixes
-from ckptstore.core.found import Found
 from ckptstore.core.history import reconstruct
-from ckptstore.core.model import Checkpoint, Content, FileState, Kind, Rule, epoch_and_step
-from ckptstore.core.naming import parse_rank_directory
+from ckptstore.core.model import Checkpoint, FileState, Kind, Rule, epoch_and_step
 from ckptstore.core.replicas import stand_alone
-from ckptstore.errors import RefusedError, UnreadableError, UsageError
-from ckptstore.formats.inspect import inspect, read_checkpoint
-from ckptstore.formats.strategy import Strategy
+from ckptstore.errors import RefusedError, UsageError
 from ckptstore.ops.adopt import Skipped, wrote
 from ckptstore.ops.join import check_name
 from ckptstore.ops.reconcile import reconcile
-from ckptstore.storage.claims import FOLDER
-from ckptstore.storage.walk import Seen, walk
+from ckptstore.ops.tree import Tree, look_at, read_headers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -42,15 +33,7 @@ if TYPE_CHECKING:
     from ckptstore.catalog.reads import Source
     from ckptstore.core.history import History, ProvenFile
 
-_READERS = 16
-_PORTION = 64  # files a task: handing over one alone costs as much as reading it
 _LAUNCH = "scan-"
-_MAY_SKIP = ("scale_sense", "accu_grads")  # a loss scale, gathered gradients: a step may bring no update
-_NOT_TAKEN = {
-    What.PART: "weights and optimizer are in files of their own (MindFormers 2.0): load it with MindFormers",
-    What.OPAQUE: "a checkpoint of PyTorch or TensorFlow: nothing tells its step",
-    What.DEBRIS: "a save that was never finished left it",
-}
 
 
 @dataclass(frozen=True)
@@ -82,16 +65,6 @@ class Scanned:
     warnings: tuple[str, ...] = ()
 
 
-@dataclass
-class _Tree:
-    """What is in the tree: checkpoints by path with what their paths say, and the ranks that anything names."""
-
-    checkpoints: dict[str, tuple[Named, Seen]] = field(default_factory=dict)
-    ranks: set[int] = field(default_factory=set)
-    counts: Counter[str] = field(default_factory=Counter)
-    skipped: list[Skipped] = field(default_factory=list)
-
-
 def scan(
     database: Database,
     directory: Path,
@@ -116,7 +89,7 @@ def scan(
     check_name("run", name)
     run_id = _run_to_fill(database, name, root, is_stated=run is not None)
     left_to_it = () if run_id is None or dry_run else reconcile(database, run_id).skipped
-    tree = _look_at(root, progress)
+    tree = look_at(root, progress)
     known, others = _known(database, name, root)
     tree.skipped += [Skipped(path, f"it is of run {others[path]!r}") for path in others if path in tree.checkpoints]
     recorded = {file.id for file in known.values()}
@@ -131,7 +104,7 @@ def scan(
     ]
     history = None
     if new:
-        found = _read(tree, [*new, *ours])
+        found = read_headers(tree, [*new, *ours])
         history = reconstruct(found, world_size=world_size, ranks_seen=tree.ranks)
     launches = _launches(name, history, {path: file for path, file in known.items() if path not in rewritten})
     is_new = set(new)
@@ -180,39 +153,6 @@ def _run_to_fill(database: Database, name: str, root: Path, *, is_stated: bool) 
     return run_id
 
 
-def _look_at(root: Path, progress: Callable[[int], None]) -> _Tree:
-    tree = _Tree()
-    for directory in walk(str(root), skip=lambda name: name == FOLDER):
-        tree.skipped += [Skipped(passed.path, passed.reason) for passed in directory.passed]
-        tree.ranks |= {rank for part in directory.parts if (rank := parse_rank_directory(part)) is not None}
-        names = [seen.name for seen in directory.files]
-        beside = prefixes(names)
-        for seen in directory.files:
-            path = f"{directory.path.rstrip('/')}/{seen.name}"
-            named = classify([*directory.parts, seen.name], beside)
-            tree.counts[named.what.value] += 1
-            if named.what in (What.CHECKPOINT, What.WEIGHTS):
-                tree.checkpoints[path] = named, seen
-            elif named.what in _NOT_TAKEN:
-                tree.skipped.append(Skipped(path, _NOT_TAKEN[named.what]))
-            elif named.what is What.STRATEGY:
-                tree.ranks |= _ranks_of(Path(path))
-        progress(len(names))
-    return tree
-
-
-def _ranks_of(strategy: Path) -> set[int]:
-    """The highest rank that a strategy file says there is, by the grid of a stage and the number of stages."""
-    try:
-        found = inspect(strategy)
-    except (UnreadableError, OSError):
-        return set()
-    if not isinstance(found, Strategy) or not found.parameters:
-        return set()
-    of_a_stage = max(prod(parameter.dev_matrix) for parameter in found.parameters)
-    return {of_a_stage * (max(found.stages, default=0) + 1) - 1}
-
-
 def _known(database: Database, run: str, root: Path) -> tuple[dict[str, Checkpoint], dict[str, str]]:
     """What the catalog has below the root by path: this run's records, the live one of several; other runs' names."""
     with database.read() as connection:
@@ -245,47 +185,6 @@ def _watched(database: Database, run_id: int | None) -> Callable[[str], bool]:
         return any(wrote(source, name) for source in [*sources.get(home, ()), *above])
 
     return is_watched
-
-
-def _read(tree: _Tree, paths: Sequence[str]) -> list[Found]:
-    """What is in these files, and what their paths say; one that cannot be read is skipped with the reason."""
-
-    def read(path: str) -> Found | Skipped:
-        named, seen = tree.checkpoints[path]
-        step, info, every_step = None, {}, False
-        if named.format in ("ckpt", "safetensors"):
-            try:
-                header = read_checkpoint(Path(path))
-            except UnreadableError as error:
-                return Skipped(path, str(error))
-            except OSError as error:
-                return Skipped(path, error.strerror or str(error))
-            step, info = header.optimizer_step, dict(header.info)
-            every_step = not any(entry.name.startswith(_MAY_SKIP) for entry in header.entries)
-        return Found(
-            path=path,
-            kind=named.kind or Kind.PERIODIC,
-            content=Content.WEIGHTS if named.what is What.WEIGHTS else Content.FULL,
-            format=named.format,
-            family=named.family,
-            relaunch=named.relaunch,
-            rank=named.rank,
-            epoch=named.epoch,
-            step_in_epoch=named.step_in_epoch,
-            named_step=named.named_step,
-            optimizer_step=step,
-            info=info,
-            updates_every_step=every_step,
-            size=seen.size,
-            mtime_ns=seen.mtime_ns,
-        )
-
-    portions = [paths[start : start + _PORTION] for start in range(0, len(paths), _PORTION)]
-    with ThreadPoolExecutor(_READERS) as pool:
-        read_some = pool.map(lambda some: [read(path) for path in some], portions)
-        results = [result for portion in read_some for result in portion]
-    tree.skipped += [result for result in results if isinstance(result, Skipped)]
-    return [result for result in results if isinstance(result, Found)]
 
 
 def _launches(run: str, history: History | None, known: Mapping[str, Checkpoint]) -> list[_Launch]:
@@ -324,7 +223,7 @@ def _record(run: str, launch_id: str, proven: ProvenFile, steps_per_epoch: int |
     )
 
 
-def _is_rewritten(file: Checkpoint, tree: _Tree) -> bool:
+def _is_rewritten(file: Checkpoint, tree: Tree) -> bool:
     """Whether a file of which only size and time were recorded was written again with the same size.
 
     Then nothing is known of it any more, and it is looked at as if it were new.
@@ -335,7 +234,7 @@ def _is_rewritten(file: Checkpoint, tree: _Tree) -> bool:
 
 
 def _changed(
-    known: Mapping[str, Checkpoint], tree: _Tree
+    known: Mapping[str, Checkpoint], tree: Tree
 ) -> tuple[list[Checkpoint], list[Checkpoint], list[Checkpoint]]:
     """Of what the catalog has: files of another size than was recorded, files that are gone, and that are back."""
     unseen = [skipped.path for skipped in tree.skipped]

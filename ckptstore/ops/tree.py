@@ -1,0 +1,118 @@
+"""A directory tree as a scan sees it: what every file is by its path, and what the headers of checkpoints say."""
+
+from __future__ import annotations
+
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ckptstore.core.classify import Named, What, classify, prefixes
+from ckptstore.core.found import Found
+from ckptstore.core.model import Content, Kind
+from ckptstore.core.naming import parse_rank_directory
+from ckptstore.errors import UnreadableError
+from ckptstore.formats.inspect import inspect, read_checkpoint
+from ckptstore.formats.strategy import Strategy
+from ckptstore.ops.adopt import Skipped
+from ckptstore.storage.claims import FOLDER
+from ckptstore.storage.walk import Seen, walk
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+_READERS = 16
+_PORTION = 64  # files a task: handing over one alone costs as much as reading it
+_MAY_SKIP = ("scale_sense", "accu_grads")  # a loss scale, gathered gradients: a step may bring no update
+_NOT_TAKEN = {
+    What.PART: "weights and optimizer are in files of their own (MindFormers 2.0): load it with MindFormers",
+    What.OPAQUE: "a checkpoint of PyTorch or TensorFlow: nothing tells its step",
+    What.DEBRIS: "a save that was never finished left it",
+}
+
+
+@dataclass
+class Tree:
+    """What is in the tree: checkpoints by path with what their paths say, and the ranks that anything names."""
+
+    checkpoints: dict[str, tuple[Named, Seen]] = field(default_factory=dict)
+    ranks: set[int] = field(default_factory=set)
+    counts: Counter[str] = field(default_factory=Counter)
+    skipped: list[Skipped] = field(default_factory=list)
+
+
+def look_at(root: Path, progress: Callable[[int], None]) -> Tree:
+    """Classify every file below the root; `progress` hears how many more were looked at."""
+    tree = Tree()
+    for directory in walk(str(root), skip=lambda name: name == FOLDER):
+        tree.skipped += [Skipped(passed.path, passed.reason) for passed in directory.passed]
+        tree.ranks |= {rank for part in directory.parts if (rank := parse_rank_directory(part)) is not None}
+        names = [seen.name for seen in directory.files]
+        beside = prefixes(names)
+        for seen in directory.files:
+            path = f"{directory.path.rstrip('/')}/{seen.name}"
+            named = classify([*directory.parts, seen.name], beside)
+            tree.counts[named.what.value] += 1
+            if named.what in (What.CHECKPOINT, What.WEIGHTS):
+                tree.checkpoints[path] = named, seen
+            elif named.what in _NOT_TAKEN:
+                tree.skipped.append(Skipped(path, _NOT_TAKEN[named.what]))
+            elif named.what is What.STRATEGY:
+                tree.ranks |= _ranks_of(Path(path))
+        progress(len(names))
+    return tree
+
+
+def _ranks_of(strategy: Path) -> set[int]:
+    """The highest rank that a strategy file says there is, by the grid of a stage and the number of stages."""
+    try:
+        found = inspect(strategy)
+    except (UnreadableError, OSError):
+        return set()
+    if not isinstance(found, Strategy) or not found.parameters:
+        return set()
+    of_a_stage = max(prod(parameter.dev_matrix) for parameter in found.parameters)
+    return {of_a_stage * (max(found.stages, default=0) + 1) - 1}
+
+
+def read_headers(tree: Tree, paths: Sequence[str]) -> list[Found]:
+    """What is in these files, and what their paths say; one that cannot be read is skipped with the reason."""
+
+    def read(path: str) -> Found | Skipped:
+        named, seen = tree.checkpoints[path]
+        step, info, every_step = None, {}, False
+        if named.format in ("ckpt", "safetensors"):
+            try:
+                header = read_checkpoint(Path(path))
+            except UnreadableError as error:
+                return Skipped(path, str(error))
+            except OSError as error:
+                return Skipped(path, error.strerror or str(error))
+            step, info = header.optimizer_step, dict(header.info)
+            every_step = not any(entry.name.startswith(_MAY_SKIP) for entry in header.entries)
+        return Found(
+            path=path,
+            kind=named.kind or Kind.PERIODIC,
+            content=Content.WEIGHTS if named.what is What.WEIGHTS else Content.FULL,
+            format=named.format,
+            family=named.family,
+            relaunch=named.relaunch,
+            rank=named.rank,
+            epoch=named.epoch,
+            step_in_epoch=named.step_in_epoch,
+            named_step=named.named_step,
+            optimizer_step=step,
+            info=info,
+            updates_every_step=every_step,
+            size=seen.size,
+            mtime_ns=seen.mtime_ns,
+        )
+
+    portions = [paths[start : start + _PORTION] for start in range(0, len(paths), _PORTION)]
+    with ThreadPoolExecutor(_READERS) as pool:
+        read_some = pool.map(lambda some: [read(path) for path in some], portions)
+        results = [result for portion in read_some for result in portion]
+    tree.skipped += [result for result in results if isinstance(result, Skipped)]
+    return [result for result in results if isinstance(result, Found)]
