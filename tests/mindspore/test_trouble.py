@@ -7,6 +7,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -74,9 +75,11 @@ def test_the_catalog_is_deleted_under_a_training(
     where = Path(catalog.database.file)  # type: ignore[arg-type]
 
     def delete() -> None:
-        for path in where.parent.glob(f"{where.name}*"):
-            path.unlink()
-        where.mkdir()
+        while not where.is_dir():  # the recorder may be making it anew at this moment
+            for path in where.parent.glob(f"{where.name}*"):
+                path.unlink(missing_ok=True)
+            with suppress(FileExistsError):
+                where.mkdir()
 
     train(tmp_path / "ckpt", DoAt(2, delete))
     assert (tmp_path / "ckpt" / "net-2_6.ckpt").exists()
