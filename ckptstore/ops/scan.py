@@ -49,12 +49,12 @@ class Uncertain:
 class Scanned:
     """What a scan found, and did.
 
-    `counts` says how many files are what, by `What`; `known` how many checkpoints were in the catalog already. What is
-    `uncertain` or `skipped` was not taken in.
+    `world_size` is that of what was adopted (None: nothing was new). `counts` says how many files are what, by `What`;
+    `known` how many checkpoints were in the catalog already. What is `uncertain` or `skipped` was not taken in.
     """
 
     run: str
-    world_size: int
+    world_size: int | None
     counts: Mapping[str, int]
     known: int = 0
     adopted: tuple[Checkpoint, ...] = ()
@@ -115,7 +115,7 @@ def scan(
         _write(database, name, launches, [*adopted, *back], damaged=damaged, missing=missing, known=recorded)
     return Scanned(
         run=name,
-        world_size=history.world_size if history else 0,
+        world_size=history.world_size if history else None,
         counts=dict(tree.counts),
         known=len(known.keys() & tree.checkpoints.keys()),
         adopted=tuple(adopted),
