@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _WAIT_SECONDS = 10
 _SECRET_KEYS = ("password", "sslpassword", "passfile")
+_FILE = "file"
 _WRITES = "ckptstore_writes"
 _URL_HINT = "use sqlite:////path/catalog.db or postgresql://user@host/name"
 _LIKE_A_URL = re.compile(r"^\w+:|:[^/]*@|\b(host|dbname|user|password)\s*=")
@@ -142,17 +143,21 @@ def _parse(text: str) -> sa.URL:
 
 
 def _sqlite_engine(url: sa.URL) -> sa.Engine:
-    engine = sa.create_engine(
-        url,
-        poolclass=NullPool,  # a connection that stays open goes on writing to a file that was deleted or replaced
-        connect_args={"timeout": _WAIT_SECONDS},
-    )
+    engine = sa.create_engine(url, connect_args={"timeout": _WAIT_SECONDS})
+    path = str(url.database)
 
     @sa.event.listens_for(engine, "connect")
-    def _prepare(connection: sqlite3.Connection, _record: Any) -> None:
+    def _prepare(connection: sqlite3.Connection, record: Any) -> None:
+        record.info[_FILE] = _identity(path)
         connection.isolation_level = None  # transactions are ours to begin, see _begin
         connection.execute("PRAGMA synchronous=FULL")
         connection.execute("PRAGMA foreign_keys=ON")
+
+    @sa.event.listens_for(engine, "checkout")
+    def _look_at_the_file(_connection: sqlite3.Connection, record: Any, _proxy: Any) -> None:
+        # An open connection goes on writing to a file that was deleted or replaced, and nobody hears of it.
+        if record.info[_FILE] != _identity(path):
+            raise sa.exc.DisconnectionError(f"{path} is another file now")
 
     @sa.event.listens_for(engine, "begin")
     def _begin(connection: sa.Connection) -> None:
@@ -161,6 +166,15 @@ def _sqlite_engine(url: sa.URL) -> sa.Engine:
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
     return engine
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    """Which file is at a path; None if there is none."""
+    try:
+        status = os.stat(path)  # noqa: PTH116 — at every transaction
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def _postgres_engine(url: sa.URL) -> sa.Engine:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +24,7 @@ REVISION = "0002"
 VERSION_TABLE = "ckptstore_version"
 _ADVISORY_KEY = 0x636B7074  # "ckpt"
 _LOCK_SECONDS = 60
+_LOOK_AGAIN_SECONDS = 0.02
 
 
 def current(database: Database) -> str | None:
@@ -35,14 +37,13 @@ def current(database: Database) -> str | None:
 
 
 def _current(database: Database, connection: sa.Connection) -> str | None:
-    inspector = sa.inspect(connection)
-    if inspector.has_table(VERSION_TABLE):
+    names = sa.inspect(connection).get_table_names()  # asked once: another process may be making them just now
+    if VERSION_TABLE in names:
         version = sa.table(VERSION_TABLE, sa.column("version_num"))
         return connection.execute(sa.select(version.c.version_num)).scalar()
-    strangers = inspector.get_table_names()
-    if strangers:
+    if names:
         raise CatalogUnavailableError(
-            f"{database.name} holds other tables ({', '.join(sorted(strangers)[:3])}) and is not a catalog",
+            f"{database.name} holds other tables ({', '.join(sorted(names)[:3])}) and is not a catalog",
             "give a database of its own",
         )
     return None
@@ -121,12 +122,24 @@ def _wrong(database: Database, found: str | None) -> SchemaError:
 
 
 def _keep_write_ahead_log(database: Database) -> None:
-    """Readers do not wait for a writer. The mode is kept in the file; it cannot be set inside a transaction."""
-    from sqlite3 import connect  # noqa: PLC0415
+    """Readers do not wait for a writer. The mode is kept in the file; it cannot be set inside a transaction.
 
+    Nor while another process looks into the file, and SQLite does not wait for that: it is tried until it is set.
+    """
+    from sqlite3 import OperationalError, connect  # noqa: PLC0415
+
+    deadline = time.monotonic() + _LOCK_SECONDS
     connection = connect(str(database.file), timeout=_LOCK_SECONDS)
     try:
-        connection.execute("PRAGMA journal_mode=WAL")
+        while True:
+            try:
+                connection.execute("PRAGMA journal_mode=WAL")
+            except OperationalError as error:  # noqa: PERF203 — at a new catalog only
+                if time.monotonic() > deadline:
+                    raise database.unusable(str(error)) from None
+                time.sleep(_LOOK_AGAIN_SECONDS)
+            else:
+                return
     finally:
         connection.close()
 

@@ -7,6 +7,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,7 @@ def test_a_catalog_without_room(catalog: Catalog, tmp_path: Path, caplog: pytest
     where = str(catalog.database.file)
     lowered: list[int] = []
     connect = sqlite3.connect
+    launch = ckptstore.mindspore.join("run")
 
     def fill() -> None:
         def crowded(*given: Any, **more: Any) -> Any:
@@ -104,14 +106,28 @@ def test_a_catalog_without_room(catalog: Catalog, tmp_path: Path, caplog: pytest
 
         sqlite3.connect = crowded
         sqlite3.dbapi2.connect = crowded  # type: ignore[attr-defined]
+        launch.database._engine.dispose()
+
+    def once_it_was_noticed() -> None:
+        deadline = time.monotonic() + 60
+        while not any("full" in line for line in complaints(caplog)) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        make_room()
 
     def make_room() -> None:
         sqlite3.connect = connect
         sqlite3.dbapi2.connect = connect  # type: ignore[attr-defined]
+        launch.database._engine.dispose()
 
     assert where
     try:
-        train(tmp_path / "ckpt", DoAt(2, fill), DoAt(11, make_room), metrics=lambda _: {"m" * 4000: 1.0})
+        train(
+            tmp_path / "ckpt",
+            DoAt(2, fill),
+            DoAt(11, once_it_was_noticed),
+            launch=launch,
+            metrics=lambda _: {"m" * 4000: 1.0},
+        )
     finally:
         make_room()
     assert lowered
