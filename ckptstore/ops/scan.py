@@ -110,9 +110,9 @@ def scan(
     is_new = set(new)
     adopted = [file for launch in launches for file in launch.files if file.path in is_new]
     damaged, missing, back = _changed({path: file for path, file in known.items() if path not in rewritten}, tree)
-    missing += [known[path] for path in rewritten]
+    gone = [*missing, *(known[path] for path in rewritten)]
     if not dry_run:
-        _write(database, name, launches, [*adopted, *back], damaged=damaged, missing=missing, known=recorded)
+        _write(database, name, launches, [*adopted, *back], damaged=damaged, gone=gone, known=recorded)
     return Scanned(
         run=name,
         world_size=history.world_size if history else None,
@@ -258,7 +258,7 @@ def _write(
     files: Sequence[Checkpoint],
     *,
     damaged: Sequence[Checkpoint],
-    missing: Sequence[Checkpoint],
+    gone: Sequence[Checkpoint],
     known: AbstractSet[str],
 ) -> None:
     """Write it all, in one transaction; `known` are the ids of records that are there already."""
@@ -281,7 +281,7 @@ def _write(
                         writes.set_steps_per_epoch(connection, launch.id, launch.steps_per_epoch)
             _put_in_order(connection, run_id, launches)
         writes.mark(connection, [file.id for file in damaged], FileState.DAMAGED, Rule.SIZE_MISMATCH)
-        writes.mark(connection, [file.id for file in missing], FileState.MISSING)
+        writes.mark(connection, [file.id for file in gone], FileState.MISSING)
         writes.adopt_checkpoints(connection, [file for file in files if file.id not in known], now)
         writes.record_checkpoints(connection, [file for file in files if file.id in known], now)
 

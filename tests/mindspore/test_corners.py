@@ -20,7 +20,7 @@ from mindspore.train.callback import OnRequestExit
 
 import ckptstore.mindspore
 from ckptstore.core.model import FileState, Kind
-from ckptstore.errors import NothingRestorableError
+from ckptstore.errors import DamageError, NothingRestorableError
 from ckptstore.mindspore import graceful_exit, registrar
 from ckptstore.mindspore.recorder import Recorder
 from ckptstore.ops import exits as exit_ops
@@ -133,6 +133,29 @@ def test_a_torn_newest_file_does_not_stop_the_start(catalog: Catalog, tmp_path: 
     joined.record([begun])
     path.write_bytes(torn)
     assert ckptstore.mindspore.join("run").resume(create_model(), create_dataset()).global_step == 6
+
+
+def test_a_file_that_mindspore_cannot_read_is_passed_over_by_the_next_start(catalog: Catalog, tmp_path: Path) -> None:
+    """Its bytes are those recorded: it was cut before anybody looked at it."""
+    launch(tmp_path)
+    joined = ckptstore.mindspore.join("run")
+    joined.resume(create_model(), create_dataset())
+    cut = tmp_path / "ckpt" / "mine.ckpt"
+    cut.write_bytes((tmp_path / "ckpt" / "net-1_6.ckpt").read_bytes()[:-7])
+    joined.register(cut, global_step=9)
+    with pytest.raises(DamageError, match="mine.ckpt is cut or damaged: MindSpore cannot read it; start again"):
+        ckptstore.mindspore.join("run").resume(create_model(), create_dataset())
+    assert ckptstore.mindspore.join("run").resume(create_model(), create_dataset()).global_step == 6
+
+
+def test_a_sink_of_the_training_before_does_not_count(catalog: Catalog, tmp_path: Path) -> None:
+    model, dataset = create_model(), create_dataset()
+    joined = ckptstore.mindspore.join("run")
+    joined.resume(model, dataset)
+    made = joined.registrar(saving(tmp_path))
+    made._sink_steps = 6  # as a training leaves it whose data sank to a device, which the CPU has not
+    model.train(1, dataset, callbacks=[RaiseAt(100), made], dataset_sink_mode=False)
+    assert joined.global_step == 6
 
 
 @pytest.mark.parametrize("create", [overflowing, accumulating])
