@@ -65,9 +65,7 @@ class Database:
                 connection.begin(),
             ):
                 yield connection
-        except sa.exc.IntegrityError:
-            raise
-        except sa.exc.DBAPIError as error:
+        except sa.exc.DBAPIError as error:  # a broken constraint too: the catalog was replaced by another
             raise self._unavailable(error) from error
 
     def unusable(self, reason: str) -> CatalogUnavailableError:

@@ -13,6 +13,7 @@ from ckptstore.core.model import Checkpoint, Content, FileState, Kind, Launch, R
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+    from datetime import datetime
 
 
 _BATCH = 500  # SQLite takes at least 999 values a statement
@@ -216,6 +217,11 @@ def resolution(
         return None
     parent = None if row.parent_launch_id is None else (row.parent_launch_id, row.parent_step)
     return parent, [(int(rank), str(file)) for rank, file in row.plan]
+
+
+def decided_at(connection: sa.Connection, launch_id: str) -> datetime | None:
+    """When a launch was told where to start; None if it was not."""
+    return connection.execute(sa.select(resolutions.c.created_at).where(resolutions.c.launch_id == launch_id)).scalar()
 
 
 def sources_of(connection: sa.Connection, run: int) -> list[Source]:

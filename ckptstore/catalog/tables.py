@@ -138,3 +138,12 @@ pins = sa.Table(
     sa.Column("global_step", sa.BigInteger, primary_key=True, autoincrement=False),
     sa.Column("created_at", UtcDateTime, nullable=False),
 )
+
+journals = sa.Table(
+    "journals",
+    metadata,
+    sa.Column("run_id", sa.ForeignKey("runs.id"), primary_key=True),
+    sa.Column("path", sa.Text, primary_key=True),
+    sa.Column("taken_up", sa.BigInteger, nullable=False),
+)
+"""The journals that tell of a run, and up to which byte the catalog has what they say."""

@@ -68,9 +68,9 @@ def adopt_checkpoints(connection: sa.Connection, files: Sequence[Checkpoint], no
         }
         for save_id, file in sorted(moments.items())
     ]
-    connection.execute(_insert(connection, saves).on_conflict_do_nothing(), new_saves)
-    rows = [_row(file, now) for file in sorted(files, key=lambda file: file.id)]
-    connection.execute(_insert(connection, checkpoints).on_conflict_do_nothing(), rows)
+    connection.execute(insert(connection, saves).on_conflict_do_nothing(), new_saves)
+    rows = [row_of(file, now) for file in sorted(files, key=lambda file: file.id)]
+    connection.execute(insert(connection, checkpoints).on_conflict_do_nothing(), rows)
 
 
 def set_steps_per_epoch(connection: sa.Connection, launch_id: str, steps: int) -> None:
@@ -102,7 +102,10 @@ def record_checkpoints(connection: sa.Connection, files: Sequence[Checkpoint], n
 
     A path holds one file: what was recorded of it before, under another step, is gone.
     """
-    new_saves = {file.save_id: file for file in files}
+    new_saves: dict[str, Checkpoint] = {}
+    for file in files:
+        first = new_saves.get(file.save_id, file)
+        new_saves[file.save_id] = min(first, file, key=lambda each: each.created_at or now)
     for save_id, file in sorted(new_saves.items()):  # in one order everywhere: two ranks must not wait for each other
         save = {
             "id": save_id,
@@ -110,10 +113,13 @@ def record_checkpoints(connection: sa.Connection, files: Sequence[Checkpoint], n
             "kind": file.kind.value,
             "global_step": file.global_step,
         }
-        _insert_if_new(connection, saves, {**save, "created_at": file.created_at or now})
+        begun = insert(connection, saves).values({**save, "created_at": file.created_at or now})
+        earlier = {"created_at": begun.excluded.created_at}
+        is_earlier = saves.c.created_at > begun.excluded.created_at  # whichever rank comes first, the moment is one
+        connection.execute(begun.on_conflict_do_update(index_elements=["id"], set_=earlier, where=is_earlier))
     for file in sorted(files, key=lambda file: file.id):
-        row = _row(file, now)
-        statement = _insert(connection, checkpoints).values(row)
+        row = row_of(file, now)
+        statement = insert(connection, checkpoints).values(row)
         if file.state is FileState.IN_PROGRESS:
             statement = statement.on_conflict_do_nothing()
         else:
@@ -180,7 +186,7 @@ def set_ending(
         "quarantine": quarantine or None,
         "created_at": now,
     }
-    statement = _insert(connection, endings).values(row)
+    statement = insert(connection, endings).values(row)
     update = {name: statement.excluded[name] for name in row if name not in ("launch_id", "rank")}
     connection.execute(statement.on_conflict_do_update(index_elements=["launch_id", "rank"], set_=update))
 
@@ -194,7 +200,8 @@ def set_pin(connection: sa.Connection, run_id: int, global_step: int, now: datet
     return connection.execute(pins.delete().where(chosen)).rowcount > 0
 
 
-def _row(file: Checkpoint, now: datetime) -> dict[str, Any]:
+def row_of(file: Checkpoint, now: datetime | None = None) -> dict[str, Any]:
+    """A record as a row; `now` is its moment where it has none."""
     return {
         "id": file.id,
         "save_id": file.save_id,
@@ -217,11 +224,11 @@ def _row(file: Checkpoint, now: datetime) -> dict[str, Any]:
     }
 
 
-def _insert(connection: sa.Connection, table: sa.Table) -> Any:
+def insert(connection: sa.Connection, table: sa.Table) -> Any:
     """INSERT with ON CONFLICT, which SQLAlchemy has once for each of the two databases and never for both."""
     return sqlite.insert(table) if connection.dialect.name == "sqlite" else postgresql.insert(table)
 
 
 def _insert_if_new(connection: sa.Connection, table: sa.Table, row: dict[str, Any]) -> bool:
-    inserted = _insert(connection, table).values(row).on_conflict_do_nothing().returning(sa.literal(1))
+    inserted = insert(connection, table).values(row).on_conflict_do_nothing().returning(sa.literal(1))
     return connection.execute(inserted).first() is not None

@@ -13,6 +13,7 @@ from ckptstore.ops.join import join
 from ckptstore.ops.launch import RankLaunch
 from ckptstore.ops.resolve import resolve
 from ckptstore.ops.scan import Scanned, scan
+from ckptstore.ops.sync import Synced, sync
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -84,6 +85,13 @@ class Catalog:
         many more files were looked at.
         """
         return scan(self.database, Path(directory), run=run, world_size=world_size, dry_run=dry_run, progress=progress)
+
+    def sync(self, run_or_directory: str | Path | None = None) -> Synced:
+        """Take up what journals say and the catalog lacks.
+
+        Those of a run, of every run (None), or below a directory, given as a `Path` or with a slash in it.
+        """
+        return sync(self.database, run_or_directory)
 
     def runs(self) -> list[overview.RunRow]:
         """Every run, by name."""

@@ -17,11 +17,13 @@ from ckptstore.core.naming import exit_name, parse_exit_name
 from ckptstore.errors import UnreadableError
 from ckptstore.formats.inspect import read_checkpoint
 from ckptstore.ops import register
+from ckptstore.ops.ledger import shared
 from ckptstore.storage import files
 
 if TYPE_CHECKING:
     from ckptstore.catalog.engine import Database
     from ckptstore.core.model import Checkpoint
+    from ckptstore.ops.ledger import Ledger
 
 log = logging.getLogger("ckptstore")
 
@@ -40,23 +42,23 @@ def kept_path(path: str, global_step: int) -> str:
     return str(Path(path).with_name(exit_name(parsed.file_name, global_step, repeat)))
 
 
-def keep(database: Database, file: Checkpoint, new_path: str) -> None:
+def keep(ledger: Ledger, file: Checkpoint, new_path: str) -> None:
     """Rename a whole exit's file and its `.mindir`, and record that. Can be repeated, after a crash at any point.
 
-    The new name is in the catalog before the file has it: a process that dies in between leaves nothing unknown.
+    The new name is recorded before the file has it: a process that dies in between leaves nothing unknown.
     Raises `OSError` where the file cannot be renamed: it stays what and where it is.
     """
     kept = replace(file, path=new_path)
     announced = replace(kept, size=None, mtime_ns=None, digest=None, state=FileState.IN_PROGRESS)
-    register.record(database, [announced])
+    ledger.record([announced])
     keep_graph(file.path, new_path)
     try:
         files.move(file.path, new_path)
     except OSError:
-        register.mark_gone(database, [announced])
+        ledger.mark([announced], FileState.MISSING)
         raise
-    register.record(database, [kept])
-    register.mark_gone(database, [file], FileState.MOVED)
+    ledger.record([kept])
+    ledger.mark([file], FileState.MOVED)
 
 
 def keep_graph(path: str, new_path: str) -> None:
@@ -95,6 +97,7 @@ def set_aside(database: Database, run_id: int) -> None:
             for source in reads.sources_of(connection, run_id)
             if source.kind is Kind.GRACEFUL_EXIT
         }
+    ledger = shared(database)
     for file in left:
         named = parse_exit_name(Path(file.path).name)
         at_home = (file.launch, file.rank, str(Path(file.path).parent)) in homes
@@ -103,8 +106,9 @@ def set_aside(database: Database, run_id: int) -> None:
         try:
             whole = register.measured(file, prove_step=True)
             if whole is not None and file.digest in (None, whole.digest):
-                keep(database, whole, kept_path(file.path, file.global_step))
+                keep(ledger, whole, kept_path(file.path, file.global_step))
         except OSError as error:
             log.warning(
                 "%s keeps its name (%s): the next graceful exit overwrites it", file.path, error.strerror or error
             )
+    ledger.close()

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ckptstore.catalog import reads, writes
+from ckptstore.catalog import reads
+from ckptstore.catalog.reads import Source
 from ckptstore.core.model import FileState, Kind, Rule
 from ckptstore.errors import UsageError
 from ckptstore.ops import exits
 from ckptstore.ops import register as registering
+from ckptstore.ops.entries import Began, Ended
+from ckptstore.ops.ledger import for_rank
 from ckptstore.ops.reconcile import Reconciled, reconcile
 from ckptstore.ops.resolve import settle
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     from ckptstore.catalog.engine import Database
     from ckptstore.core.model import Checkpoint, Launch, RestorePlan
@@ -32,6 +35,8 @@ class RankLaunch:
         self.database = database
         self.facts = facts
         self.rank = rank
+        self._began = Began(facts)
+        self.ledger = for_rank(database, rank, facts.id, lambda: self._began)
 
     @property
     def id(self) -> str:
@@ -88,8 +93,11 @@ class RankLaunch:
         return file
 
     def record(self, files: Sequence[Checkpoint]) -> None:
-        """Write records to the catalog, in one transaction."""
-        registering.record(self.database, files)
+        """Keep records of files: in the journals beside them, then in the catalog.
+
+        Raises `CatalogUnavailableError` where neither took them.
+        """
+        self.ledger.record(files)
 
     def resolve(self, *, take_quarantined: bool = False) -> RestorePlan | None:
         """Where this launch starts, the same for all its ranks; None for a fresh start.
@@ -97,35 +105,45 @@ class RankLaunch:
         `take_quarantined` takes a state that was found to be bad too. The first rank's answer is the launch's.
         """
         plan = settle(self.database, self.facts, take_quarantined=take_quarantined)
+        with self.database.read() as connection:
+            at = reads.decided_at(connection, self.id)
+        self.started(plan, at or datetime.now(timezone.utc))
+        return plan
+
+    def started(self, plan: RestorePlan | None, at: datetime) -> None:
+        """Note where this launch started, as it was decided at that moment; rank 0 journals it for all ranks."""
         self.facts = replace(
             self.facts,
             decided=True,
             parent=plan.launch.id if plan else None,
             parent_step=plan.global_step if plan else None,
         )
-        return plan
+        says_it = plan is not None and self.rank == 0
+        ranks = tuple((each.rank, each.source) for each in plan.ranks) if plan is not None and says_it else ()
+        self._began = Began(self.facts, at, plan.launch if plan else None, ranks)
+        own = [source for rank, source in ranks if rank == self.rank]
+        self.ledger.tell(self.id, [str(Path(file.path).parents[2 if file.kind is Kind.TTP else 0]) for file in own])
 
     def set_steps_per_epoch(self, steps: int) -> None:
         """Record how many batches an epoch has."""
-        with self.database.write() as connection:
-            writes.set_steps_per_epoch(connection, self.id, steps)
         self.facts = replace(self.facts, steps_per_epoch=steps)
+        self._began = replace(self._began, launch=self.facts)
+        self.ledger.steps_per_epoch(self.id, steps)
 
     def add_source(
         self, directory: str, *, kind: Kind, prefix: str, breakpoint_prefix: str, names_before: Sequence[str]
     ) -> None:
         """Record where this rank saves files of a kind, and the names there that are of an earlier launch."""
-        with self.database.write() as connection:
-            writes.add_source(
-                connection,
-                launch_id=self.id,
-                rank=self.rank,
-                directory=directory,
-                kind=kind,
-                prefix=prefix,
-                breakpoint_prefix=breakpoint_prefix,
-                names_before=names_before,
-            )
+        source = Source(
+            launch=self.id,
+            rank=self.rank,
+            directory=directory,
+            kind=kind,
+            prefix=prefix,
+            breakpoint_prefix=breakpoint_prefix,
+            names_before=frozenset(names_before),
+        )
+        self.ledger.announce(source)
 
     def set_ending(
         self, global_step: int, optimizer_step: int | None, error: str | None, *, quarantine: str = ""
@@ -134,40 +152,41 @@ class RankLaunch:
 
         `quarantine` says what is wrong with the state at that step (empty: nothing).
         """
-        with self.database.write() as connection:
-            writes.set_ending(
-                connection,
-                launch_id=self.id,
-                rank=self.rank,
-                global_step=global_step,
-                optimizer_step=optimizer_step,
-                error=error,
-                quarantine=quarantine,
-                now=datetime.now(timezone.utc),
-            )
+        at = datetime.now(timezone.utc)
+        self.ledger.end(Ended(self.id, self.rank, global_step, optimizer_step, error, quarantine, at))
 
     def keep_exit(self, file: Checkpoint, kept_path: str) -> None:
         """Give the file of a graceful exit, which is whole now, the name under which it is kept. Can be repeated."""
-        exits.keep(self.database, file, kept_path)
+        exits.keep(self.ledger, file, kept_path)
 
     def moved(self, before: str, after: str) -> None:
         """Record that a directory of this launch, whoever's files are in it, was renamed."""
-        registering.moved(self.database, self.id, before, after)
+        registering.moved(self.ledger, self.id, before, after)
 
     def mark_missing(self, files: Sequence[Checkpoint]) -> None:
         """Record that these files are no longer there."""
-        registering.mark_gone(self.database, files)
+        self.ledger.mark(files, FileState.MISSING)
 
     def mark_damaged(self, file: Checkpoint, rule: Rule) -> None:
         """Record that a file is not what it should be: no later plan takes it."""
-        with self.database.write() as connection:
-            writes.mark(connection, [file.id], FileState.DAMAGED, rule)
+        self.ledger.mark([file], FileState.DAMAGED, rule)
+
+    def catch_up(self) -> None:
+        """Take what is in the journals of this rank, and not in the catalog, into it.
+
+        Raises `CatalogUnavailableError` where it still cannot be used.
+        """
+        self.ledger.catch_up()
 
     def adopt(self) -> Reconciled:
         """Take in what this rank wrote and nobody registered, as the breakpoint after an exception."""
         with self.database.read() as connection:
             run_id = reads.run_id(connection, self.run)
-        return Reconciled() if run_id is None else reconcile(self.database, run_id, only=(self.id, self.rank))
+        return (
+            Reconciled()
+            if run_id is None
+            else reconcile(self.database, run_id, only=(self.id, self.rank), ledger=self.ledger)
+        )
 
     def reread(self) -> None:
         """Read again what the catalog knows of this launch."""
@@ -175,3 +194,4 @@ class RankLaunch:
             found = reads.launch(connection, self.id)
         if found is not None:
             self.facts = found
+            self._began = replace(self._began, launch=found)

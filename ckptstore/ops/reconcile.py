@@ -14,6 +14,7 @@ from ckptstore.catalog import reads
 from ckptstore.core.model import Checkpoint, FileState, Kind
 from ckptstore.ops import register
 from ckptstore.ops.adopt import History, Skipped, Stray, listing, strays, take_in
+from ckptstore.ops.ledger import shared
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from ckptstore.catalog.engine import Database
     from ckptstore.catalog.reads import Source
     from ckptstore.core.model import Launch
+    from ckptstore.ops.ledger import Ledger
 
 
 @dataclass(frozen=True)
@@ -33,19 +35,22 @@ class Reconciled:
     skipped: tuple[Skipped, ...] = ()
 
 
-def reconcile(database: Database, run_id: int, *, only: tuple[str, int] | None = None) -> Reconciled:
+def reconcile(
+    database: Database, run_id: int, *, only: tuple[str, int] | None = None, ledger: Ledger | None = None
+) -> Reconciled:
     """Adopt what is on disk and unknown, finish what was in progress, mark what is gone. Can be repeated.
 
-    `only` names one launch and rank to do it for (None: every rank of the launches since the last reconciliation).
+    `only` names one launch and rank to do it for (None: every rank of the launches since the last reconciliation),
+    `ledger` who records it (None: this process, for others).
     """
     sources, live, history = _gather(database, run_id, only)
     outcomes: list[Checkpoint | Skipped] = []
     vanished: list[Checkpoint] = []
     unknown: list[Stray] = []
-    for writer, own_sources in sources.items():
+    for of_rank, own_sources in sources.items():
         listed: dict[str, frozenset[str]] = {}
         ttp_roots: set[str] = set()
-        own = live.get(writer, ())
+        own = live.get(of_rank, ())
         for source in own_sources:
             try:
                 found = listing(source)
@@ -66,13 +71,21 @@ def reconcile(database: Database, run_id: int, *, only: tuple[str, int] | None =
         ]
     outcomes += take_in(database, run_id, unknown, vanished, history)
     adopted = tuple(outcome for outcome in outcomes if isinstance(outcome, Checkpoint))
-    if vanished:
+    if vanished or adopted:
+        writer = ledger or shared(database)
         moved = [file for file in vanished if any(_is_it(file, other) for other in adopted)]
-        register.mark_gone(database, [file for file in vanished if file not in moved])
-        register.mark_gone(database, moved, FileState.MOVED)
-    if adopted:
-        register.record(database, adopted)
+        _mark(writer, [file for file in vanished if file not in moved], FileState.MISSING)
+        _mark(writer, moved, FileState.MOVED)
+        if adopted:
+            writer.record(adopted)
+        if ledger is None:
+            writer.close()
     return Reconciled(adopted, tuple(vanished), tuple(outcome for outcome in outcomes if isinstance(outcome, Skipped)))
+
+
+def _mark(ledger: Ledger, files: Sequence[Checkpoint], state: FileState) -> None:
+    if files:
+        ledger.mark(files, state)
 
 
 def _gather(

@@ -1,4 +1,4 @@
-"""Record checkpoint files in the catalog."""
+"""What is recorded of checkpoint files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ckptstore.catalog import reads, writes
+from ckptstore.catalog import reads
 from ckptstore.core.model import Checkpoint, Content, FileState, Kind, epoch_and_step
 from ckptstore.core.naming import format_of
 from ckptstore.errors import UnreadableError, UsageError
@@ -17,10 +17,11 @@ from ckptstore.formats.inspect import read_checkpoint
 from ckptstore.storage import files
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from ckptstore.catalog.engine import Database
     from ckptstore.core.model import Launch
+    from ckptstore.ops.ledger import Ledger
 
 HIGHEST_STEP = 2**63 - 1
 """What a catalog's column holds."""
@@ -145,23 +146,12 @@ def parameters_of(database: Database, run_id: int, rank: int, *, but: str) -> fr
         return frozenset()
 
 
-def record(database: Database, checkpoints: Sequence[Checkpoint]) -> None:
-    """Write records in one transaction. Writing the same again changes nothing."""
-    with database.write() as connection:
-        writes.record_checkpoints(connection, checkpoints, datetime.now(timezone.utc))
-
-
-def mark_gone(database: Database, checkpoints: Sequence[Checkpoint], state: FileState = FileState.MISSING) -> None:
-    """Record that these files are no longer at their paths."""
-    with database.write() as connection:
-        writes.mark(connection, [file.id for file in checkpoints], state)
-
-
-def moved(database: Database, launch_id: str, before: str, after: str) -> None:
+def moved(ledger: Ledger, launch_id: str, before: str, after: str) -> None:
     """Record that a directory was renamed: the files of the launch that were in it have new paths. Can be repeated."""
-    with database.read() as connection:
+    with ledger.database.read() as connection:
         known = [file for file in reads.live_files(connection, [launch_id]) if Path(before) in Path(file.path).parents]
     renamed = [(file, str(after / Path(file.path).relative_to(before))) for file in known]
     there = [(file, path) for file, path in renamed if (found := files.facts(path)) and found.size == file.size]
-    record(database, [replace(file, path=path) for file, path in there])
-    mark_gone(database, [file for file, _ in there], FileState.MOVED)
+    if there:
+        ledger.record([replace(file, path=path) for file, path in there])
+        ledger.mark([file for file, _ in there], FileState.MOVED)

@@ -18,6 +18,7 @@ from ckptstore.formats.layouts import read_layout
 from ckptstore.ops import exits
 from ckptstore.ops.reconcile import reconcile
 from ckptstore.ops.register import HIGHEST_STEP
+from ckptstore.ops.sync import sync_run
 from ckptstore.storage import files
 
 if TYPE_CHECKING:
@@ -66,7 +67,8 @@ def resolve(
 
 
 def _bring_up_to_date(database: Database, run_id: int) -> None:
-    for skipped in reconcile(database, run_id).skipped:
+    taken_up = sync_run(database, run_id)
+    for skipped in (*taken_up.skipped, *reconcile(database, run_id).skipped):
         log.warning("%s was not taken into the catalog: %s", skipped.path, skipped.reason)
 
 
@@ -162,7 +164,7 @@ def _stored(database: Database, launch: Launch) -> tuple[RestorePlan | None] | N
             return (None,)
         origin = reads.launch(connection, parent[0])
         sources = reads.files_by_id(connection, list({file for _, file in chosen}))
-    if origin is None or any(file not in sources for _, file in chosen):
+    if origin is None or not chosen or any(file not in sources for _, file in chosen):
         raise CatalogUnavailableError(f"{database.name} has lost parts of the plan of launch {launch.id}")
     ranks = tuple(Assignment(rank, sources[file]) for rank, file in chosen)
     return (RestorePlan(launch=origin, global_step=parent[1], ranks=ranks),)

@@ -7,7 +7,7 @@ training writes is safe.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from hashlib import blake2b
 from pathlib import Path
@@ -21,6 +21,7 @@ from ckptstore.errors import RefusedError, UsageError
 from ckptstore.ops.adopt import Skipped, wrote
 from ckptstore.ops.join import check_name
 from ckptstore.ops.reconcile import reconcile
+from ckptstore.ops.sync import Synced, sync_below
 from ckptstore.ops.tree import Tree, look_at, read_headers
 
 if TYPE_CHECKING:
@@ -49,8 +50,9 @@ class Uncertain:
 class Scanned:
     """What a scan found, and did.
 
-    `world_size` is that of what was adopted (None: nothing was new). `counts` says how many files are what, by `What`;
-    `known` how many checkpoints were in the catalog already. What is `uncertain` or `skipped` was not taken in.
+    `taken_up` is what journals said. `world_size` is that of what was adopted (None: nothing was new). `counts` says
+    how many files are what, by `What`; `known` how many checkpoints were in the catalog already. What is `uncertain` or
+    `skipped` was not taken in.
     """
 
     run: str
@@ -63,6 +65,7 @@ class Scanned:
     uncertain: tuple[Uncertain, ...] = ()
     skipped: tuple[Skipped, ...] = ()
     warnings: tuple[str, ...] = ()
+    taken_up: Synced = field(default_factory=Synced)
 
 
 def scan(
@@ -85,7 +88,8 @@ def scan(
         raise UsageError(f"{root} is not a directory", "give the directory that the checkpoints are in")
     if world_size is not None and world_size < 1:
         raise UsageError(f"world size is {world_size}", "a job has at least one rank")
-    name = root.name if run is None else run
+    taken_up = Synced() if dry_run else sync_below(database, root)
+    name = run or (taken_up.runs[0] if len(taken_up.runs) == 1 else root.name)
     check_name("run", name)
     run_id = _run_to_fill(database, name, root, is_stated=run is not None)
     left_to_it = () if run_id is None or dry_run else reconcile(database, run_id).skipped
@@ -124,6 +128,7 @@ def scan(
         uncertain=_uncertain(history),
         skipped=tuple(sorted({*tree.skipped, *left_to_it}, key=lambda each: (each.path, each.reason))),
         warnings=history.warnings if history else (),
+        taken_up=taken_up,
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from ckptstore.catalog.schema import REVISION
 from ckptstore.ops.connect import Catalog
 from tests import ckpt_bytes
 from tests.ops.jobs import Job
@@ -168,7 +169,7 @@ def test_db(database_url: str) -> None:
     assert "run: ckptstore db upgrade" in missing.err
     assert ckptstore("--db", database_url, "db", "upgrade").code == 0
     checked = ckptstore("--db", database_url, "db", "check", "--json")
-    assert (checked.code, checked.json["schema"]) == (0, "0002")
+    assert (checked.code, checked.json["schema"]) == (0, REVISION)
 
 
 def test_an_empty_catalog(sqlite_url: str) -> None:

@@ -133,4 +133,4 @@ def test_one_record_costs_the_same_statements_whatever_the_history(catalog: Cata
         job.save(ranks, step)
         counts.append(len(statements))
     assert len(set(counts)) == 1
-    assert counts[0] <= 4
+    assert counts[0] <= 5  # one of them notes how far the journal is in the catalog

@@ -1,0 +1,206 @@
+"""What journals say, put into the catalog; and how far each was read. Everything here may be repeated."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+
+from ckptstore.catalog import reads
+from ckptstore.catalog.tables import checkpoints, endings, journals, launches, pins, resolutions, runs, saves
+from ckptstore.catalog.writes import add_run, insert, row_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from datetime import datetime
+
+    from ckptstore.core.model import Checkpoint, Launch
+
+_BATCH = 500
+
+
+def journals_of(connection: sa.Connection, run: int) -> dict[str, int]:
+    """The journals that tell of a run, and up to which byte each was taken up."""
+    query = sa.select(journals.c.path, journals.c.taken_up).where(journals.c.run_id == run)
+    return {row.path: row.taken_up for row in connection.execute(query)}
+
+
+def taken_up(connection: sa.Connection, paths: Sequence[str]) -> dict[str, int]:
+    """Up to which byte these journals were taken up, for every run that they tell of; unknown ones are left out."""
+    found: dict[str, int] = {}
+    for start in range(0, len(paths), _BATCH):
+        query = (
+            sa.select(journals.c.path, sa.func.min(journals.c.taken_up))
+            .where(journals.c.path.in_(paths[start : start + _BATCH]))
+            .group_by(journals.c.path)
+        )
+        found.update((row[0], row[1]) for row in connection.execute(query))
+    return found
+
+
+def runs_told(connection: sa.Connection, paths: Sequence[str]) -> list[str]:
+    """The names of the runs that these journals tell of."""
+    found: set[str] = set()
+    for start in range(0, len(paths), _BATCH):
+        chosen = journals.c.path.in_(paths[start : start + _BATCH])
+        found |= set(connection.execute(sa.select(runs.c.name).join(journals).where(chosen)).scalars())
+    return sorted(found)
+
+
+def set_taken_up(connection: sa.Connection, ends: Mapping[str, int], run_ids: Mapping[str, Iterable[int]]) -> None:
+    """Journals were read up to these bytes; `run_ids` says which runs each tells of."""
+    for path, end in ends.items():
+        connection.execute(journals.update().where(journals.c.path == path).values(taken_up=end))
+    rows = [{"run_id": run, "path": path, "taken_up": ends[path]} for path in ends for run in run_ids.get(path, ())]
+    if rows:
+        connection.execute(insert(connection, journals).on_conflict_do_nothing(), rows)
+
+
+def went_on(connection: sa.Connection, run: str, path: str, begin: int, end: int) -> bool:
+    """A journal has grown by what was just written to the catalog; False where the catalog lacks what is before it."""
+    run_id = sa.select(runs.c.id).where(runs.c.name == run).scalar_subquery()
+    if begin == 0:
+        row = {"run_id": run_id, "path": path, "taken_up": end}
+        statement = insert(connection, journals).values(row)
+        changed = {"taken_up": statement.excluded.taken_up}
+        connection.execute(statement.on_conflict_do_update(index_elements=["run_id", "path"], set_=changed))
+        return True
+    furthest = sa.case((journals.c.taken_up > end, journals.c.taken_up), else_=end)
+    chosen = (journals.c.run_id == run_id) & (journals.c.path == path) & (journals.c.taken_up >= begin)
+    return connection.execute(journals.update().where(chosen).values(taken_up=furthest)).rowcount > 0
+
+
+def put_launches(connection: sa.Connection, found: Iterable[Launch]) -> None:
+    """Add the launches that are not there, in the order that they had; steps an epoch where they were not known."""
+    new: dict[str, list[Launch]] = {}
+    for launch in {launch.id: launch for launch in found}.values():
+        there = reads.launch(connection, launch.id)
+        if there is None:
+            new.setdefault(launch.run, []).append(launch)
+        elif there.run == launch.run and there.steps_per_epoch is None and launch.steps_per_epoch is not None:
+            chosen = launches.c.id == launch.id
+            connection.execute(launches.update().where(chosen).values(steps_per_epoch=launch.steps_per_epoch))
+    for run, some in new.items():
+        run_id = add_run(connection, run, min(map(_began, some)))
+        connection.execute(sa.select(runs.c.id).where(runs.c.id == run_id).with_for_update())  # launches are numbered
+        _put_in_order(connection, run_id, some)
+
+
+def _put_in_order(connection: sa.Connection, run_id: int, new: Sequence[Launch]) -> None:
+    """Number new launches as they say; where two say the same, the one that began first, and those after it move up."""
+    there = reads.launches_of(connection, run_id)
+    ordered = sorted([*there, *new], key=lambda launch: (launch.order, _began(launch), launch.id))
+    numbers: dict[str, int] = {}
+    last = 0
+    for launch in ordered:
+        last = max(last + 1, launch.order)
+        numbers[launch.id] = last
+    moving = [launch for launch in there if numbers[launch.id] != launch.order]
+    for sign in (-1, 1):  # first out of the way: a number is never used twice
+        for launch in moving:
+            chosen = launches.c.id == launch.id
+            connection.execute(launches.update().where(chosen).values(launch_order=sign * numbers[launch.id]))
+    rows = [
+        {
+            "id": launch.id,
+            "run_id": run_id,
+            "launch_order": numbers[launch.id],
+            "world_size": launch.world_size,
+            "layout": launch.layout.to_json(),
+            "steps_per_epoch": launch.steps_per_epoch,
+            "created_at": launch.created_at,
+        }
+        for launch in new
+    ]
+    connection.execute(insert(connection, launches).on_conflict_do_nothing(), rows)
+
+
+def put_resolution(
+    connection: sa.Connection,
+    launch_id: str,
+    parent: tuple[str, int] | None,
+    files: Sequence[tuple[int, str]],
+    at: datetime,
+) -> None:
+    """Where a launch started, (rank, checkpoint id) for each rank; none where a journal tells the state only."""
+    row = {
+        "launch_id": launch_id,
+        "parent_launch_id": parent[0] if parent else None,
+        "parent_step": parent[1] if parent else None,
+        "plan": [list(pair) for pair in files],
+        "created_at": at,
+    }
+    statement = insert(connection, resolutions).values(row)
+    if not files:
+        connection.execute(statement.on_conflict_do_nothing())
+        return
+    there = connection.execute(
+        sa.select(resolutions.c.plan, resolutions.c.parent_launch_id).where(resolutions.c.launch_id == launch_id)
+    ).one_or_none()
+    if there is None:
+        connection.execute(statement.on_conflict_do_nothing())
+    elif not there.plan and there.parent_launch_id == row["parent_launch_id"]:
+        chosen = resolutions.c.launch_id == launch_id
+        connection.execute(resolutions.update().where(chosen).values(plan=row["plan"], created_at=at))
+
+
+def put_ending(connection: sa.Connection, row: dict[str, Any]) -> None:
+    """How training ended on a rank; an older record of it changes nothing."""
+    statement = insert(connection, endings).values(row)
+    changed = {name: statement.excluded[name] for name in row if name not in ("launch_id", "rank")}
+    is_newer = endings.c.created_at < statement.excluded.created_at
+    keys = ["launch_id", "rank"]
+    connection.execute(statement.on_conflict_do_update(index_elements=keys, set_=changed, where=is_newer))
+
+
+def put_checkpoints(connection: sa.Connection, files: Sequence[Checkpoint]) -> None:
+    """Write these records as they are. Each has its moment (`created_at`)."""
+    if not files:
+        return
+    began: dict[str, Checkpoint] = {}
+    for file in files:
+        if file.save_id not in began or _began(file) < _began(began[file.save_id]):
+            began[file.save_id] = file
+    new_saves = [
+        {
+            "id": save_id,
+            "launch_id": file.launch,
+            "kind": file.kind.value,
+            "global_step": file.global_step,
+            "created_at": file.created_at,
+        }
+        for save_id, file in sorted(began.items())
+    ]
+    save = insert(connection, saves)
+    is_earlier = saves.c.created_at > save.excluded.created_at
+    first = {"created_at": save.excluded.created_at}
+    connection.execute(save.on_conflict_do_update(index_elements=["id"], set_=first, where=is_earlier), new_saves)
+    rows = [row_of(file) for file in sorted(files, key=lambda file: file.id)]
+    statement = insert(connection, checkpoints)
+    changed = {name: statement.excluded[name] for name in rows[0] if name not in ("id", "save_id", "rank", "path")}
+    connection.execute(statement.on_conflict_do_update(index_elements=["id"], set_=changed), rows)
+
+
+def put_pin(connection: sa.Connection, run: str, step: int, *, pinned: bool, at: datetime) -> None:
+    """A step was pinned, or unpinned, at a moment; what was done later counts."""
+    run_id = add_run(connection, run, at)
+    if pinned:
+        row = {"run_id": run_id, "global_step": step, "created_at": at}
+        connection.execute(insert(connection, pins).values(row).on_conflict_do_nothing())
+    else:
+        chosen = (pins.c.run_id == run_id) & (pins.c.global_step == step) & (pins.c.created_at <= at)
+        connection.execute(pins.delete().where(chosen))
+
+
+def related_files(connection: sa.Connection, records: Sequence[Checkpoint]) -> list[Checkpoint]:
+    """What the catalog has under the same ids and at the same paths."""
+    found = reads.files_by_id(connection, sorted({file.id for file in records}))
+    for files in reads.files_at_paths(connection, sorted({file.path for file in records})).values():
+        found.update((file.id, file) for file in files)
+    return list(found.values())
+
+
+def _began(record: Launch | Checkpoint) -> datetime:
+    if record.created_at is None:
+        raise ValueError(f"the record of {record} has no moment")
+    return record.created_at

@@ -1,0 +1,68 @@
+"""What is true of files, by records that may come in any order, several times, and from several places."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ckptstore.core.model import FileState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from datetime import datetime
+
+    from ckptstore.core.model import Checkpoint
+
+_LIFE = {
+    FileState.IN_PROGRESS: 0,
+    FileState.COMPLETE: 1,
+    FileState.MISSING: 2,
+    FileState.MOVED: 3,
+    FileState.DAMAGED: 4,
+}
+_LIVE = (FileState.IN_PROGRESS, FileState.COMPLETE)
+
+
+def merged(known: Iterable[Checkpoint], records: Iterable[Checkpoint]) -> list[Checkpoint]:
+    """The records to write, so that what is known becomes what `known` and `records` say together, in whatever order.
+
+    Of the versions of one record the one whose file was written last counts, and of those the one that is furthest in
+    the life of a file: what is gone comes back by a look at the disk only. It keeps the moment of the first.
+    A path holds one file: of several the one recorded last is there, the others are missing. Every record has its
+    moment (`created_at`), and `known` those of the same ids and paths.
+    """
+    before = {file.id: file for file in known}
+    after = dict(before)
+    for record in records:
+        there = after.get(record.id)
+        after[record.id] = record if there is None else _joined(there, record)
+    newest: dict[str, Checkpoint] = {}
+    for file in after.values():
+        if file.path not in newest or _moment(file) > _moment(newest[file.path]):
+            newest[file.path] = file
+    for file in list(after.values()):
+        if file.state in _LIVE and newest[file.path].id != file.id:
+            after[file.id] = replace(file, state=FileState.MISSING)
+    return [file for file in after.values() if before.get(file.id) != file]
+
+
+def _joined(one: Checkpoint, other: Checkpoint) -> Checkpoint:
+    first = one if one.created_at is None or other.created_at is None else min(one, other, key=_began)
+    return replace(max(one, other, key=_version), created_at=first.created_at)
+
+
+def _version(file: Checkpoint) -> tuple[int, int, int, str, str]:
+    written = -1 if file.mtime_ns is None else file.mtime_ns
+    size = -1 if file.size is None else file.size
+    is_measured = int(file.state is not FileState.IN_PROGRESS)
+    return is_measured, written, _LIFE[file.state], f"{size:020}{file.digest}", repr(sorted(file.metrics.items()))
+
+
+def _began(file: Checkpoint) -> datetime:
+    if file.created_at is None:
+        raise ValueError(f"the record of {file.path} has no moment")
+    return file.created_at
+
+
+def _moment(file: Checkpoint) -> tuple[datetime, int, str]:
+    return _began(file), -1 if file.mtime_ns is None else file.mtime_ns, file.id

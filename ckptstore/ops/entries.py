@@ -1,0 +1,273 @@
+"""What journals hold, as values, and how it is written down.
+
+Paths are relative to the journal's directory, so that a copied tree is read where it is; no URL is in any of them.
+"""
+
+from __future__ import annotations
+
+import os.path
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from ckptstore.core.model import Checkpoint, Content, FileState, Kind, Launch, Rule
+from ckptstore.core.replicas import data_parallel, from_json
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ckptstore.catalog.reads import Source
+    from ckptstore.core.replicas import Layout
+    from ckptstore.storage.journal import Entry
+
+
+@dataclass(frozen=True)
+class Began:
+    """A launch, and where it started: `at` is None while it has not asked, `origin` None where it started afresh.
+
+    `plan` has (rank, file) for each rank, in the journal of the rank that says it for all.
+    """
+
+    launch: Launch
+    at: datetime | None = None
+    origin: Launch | None = None
+    plan: tuple[tuple[int, Checkpoint], ...] = ()
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How training ended on a rank of a launch."""
+
+    launch: str
+    rank: int
+    global_step: int
+    optimizer_step: int | None
+    error: str | None
+    quarantine: str
+    at: datetime
+
+
+@dataclass(frozen=True)
+class Pinned:
+    """A step of a run was pinned, or unpinned."""
+
+    run: str
+    global_step: int
+    pinned: bool
+    at: datetime
+
+
+@dataclass
+class Said:
+    """What entries of one journal or of several say, in their order; `unusable` counts those that make no sense."""
+
+    began: list[Began] = field(default_factory=list)
+    sources: list[Source] = field(default_factory=list)
+    ended: list[Ended] = field(default_factory=list)
+    files: list[Checkpoint] = field(default_factory=list)
+    pinned: list[Pinned] = field(default_factory=list)
+    unusable: int = 0
+
+
+def of_launch(began: Began, directory: str) -> Entry:
+    """The entry of a launch; a plan's files are named by rank, kind and path, for their launch and step are its own."""
+    launch = began.launch
+    entry = {"t": "launch", **_launch(launch)}
+    if began.at is not None:
+        entry["start"] = {
+            "at": began.at.isoformat(),
+            "from": _launch(began.origin) if began.origin else None,
+            "step": launch.parent_step,
+            "plan": [[rank, file.rank, file.kind.value, _relative(file.path, directory)] for rank, file in began.plan],
+        }
+    return entry
+
+
+def of_source(source: Source) -> Entry:
+    """The entry of where a rank saves: its journal is in that very directory."""
+    return {
+        "t": "source",
+        "launch": source.launch,
+        "rank": source.rank,
+        "kind": source.kind.value,
+        "prefix": source.prefix,
+        "breakpoint_prefix": source.breakpoint_prefix,
+        "names_before": sorted(source.names_before),
+    }
+
+
+def of_end(ended: Ended) -> Entry:
+    """The entry of an ending."""
+    return {"t": "end", **ended.__dict__, "at": ended.at.isoformat()}
+
+
+def of_pin(pinned: Pinned) -> Entry:
+    """The entry of a pin, or of its end."""
+    return {"t": "pin", **pinned.__dict__, "at": pinned.at.isoformat()}
+
+
+def of_file(file: Checkpoint, directory: str) -> Entry:
+    """The entry of a file's record; what says nothing is left out."""
+    told = {
+        **{name: getattr(file, name) for name in _PLAIN},
+        "kind": file.kind.value,
+        "path": _relative(file.path, directory),
+        "content": file.content.value,
+        "strategy_file": _relative(file.strategy_file, directory) if file.strategy_file else None,
+        "metrics": dict(file.metrics),
+        "state": file.state.value,
+        "problem": file.problem.value if file.problem else None,
+        "at": file.created_at.isoformat() if file.created_at else None,
+    }
+    return {"t": "file", **{name: value for name, value in told.items() if value not in (None, "", {})}}
+
+
+_PLAIN = (
+    "run",
+    "launch",
+    "global_step",
+    "rank",
+    "optimizer_step",
+    "epoch",
+    "step_in_epoch",
+    "size",
+    "digest",
+    "mtime_ns",
+    "format",
+    "quarantine",
+)
+
+
+def said(entries: Sequence[Entry], directory: str, into: Said) -> None:
+    """Add what a journal of `directory` says. It can tell of files in and below its own directory only."""
+    for entry in entries:
+        try:
+            _add(entry, directory, into)
+        except (KeyError, TypeError, ValueError, AttributeError):  # noqa: PERF203 — one bad entry spoils no other
+            into.unusable += 1
+
+
+def _add(entry: Entry, directory: str, into: Said) -> None:
+    from ckptstore.catalog.reads import Source  # noqa: PLC0415 — SQLAlchemy, which a writer has no need of
+
+    kind = entry["t"]
+    if kind == "launch":
+        into.began.append(_as_began(entry, directory))
+    elif kind == "file":
+        into.files.append(_as_file(entry, directory))
+    elif kind == "source":
+        into.sources.append(
+            Source(
+                launch=str(entry["launch"]),
+                rank=int(entry["rank"]),
+                directory=directory,
+                kind=Kind(entry["kind"]),
+                prefix=str(entry["prefix"]),
+                breakpoint_prefix=str(entry["breakpoint_prefix"]),
+                names_before=frozenset(map(str, entry["names_before"])),
+            )
+        )
+    elif kind == "end":
+        names = ("launch", "rank", "global_step", "optimizer_step", "error", "quarantine")
+        into.ended.append(Ended(**{name: entry[name] for name in names}, at=_moment(entry["at"])))
+    elif kind == "pin":
+        step, pinned = int(entry["global_step"]), bool(entry["pinned"])
+        into.pinned.append(Pinned(str(entry["run"]), step, pinned, _moment(entry["at"])))
+
+
+def _as_began(entry: Entry, directory: str) -> Began:
+    launch = _as_launch(entry)
+    start = entry.get("start")
+    if start is None:
+        return Began(launch)
+    at = _moment(start["at"])
+    if start["from"] is None:
+        return Began(replace(launch, decided=True), at)
+    origin = _as_launch(start["from"])
+    step = int(start["step"])
+    plan = tuple(
+        (
+            int(rank),
+            Checkpoint(
+                run=launch.run,
+                launch=origin.id,
+                kind=Kind(kind),
+                global_step=step,
+                rank=int(source),
+                path=_absolute(path, directory),
+            ),
+        )
+        for rank, source, kind, path in start["plan"]
+    )
+    return Began(replace(launch, decided=True, parent=origin.id, parent_step=step), at, origin, plan)
+
+
+def _as_file(entry: Entry, directory: str) -> Checkpoint:
+    path = _absolute(entry["path"], directory)
+    if not path.startswith(f"{directory.rstrip('/')}/"):
+        raise ValueError(f"{path} is outside of {directory}")
+    strategy_file = entry.get("strategy_file")
+    return Checkpoint(
+        **{name: entry[name] for name in _PLAIN if name in entry},
+        kind=Kind(entry["kind"]),
+        path=path,
+        content=Content(entry["content"]),
+        strategy_file=_absolute(strategy_file, directory) if strategy_file else None,
+        metrics=entry.get("metrics", {}),
+        state=FileState(entry["state"]),
+        problem=Rule(entry["problem"]) if "problem" in entry else None,
+        created_at=_moment(entry["at"]),
+    )
+
+
+def _launch(launch: Launch) -> dict[str, Any]:
+    return {
+        "run": launch.run,
+        "id": launch.id,
+        "order": launch.order,
+        "world_size": launch.world_size,
+        "layout": _layout(launch.layout, launch.world_size),
+        "steps_per_epoch": launch.steps_per_epoch,
+        "created_at": launch.created_at.isoformat() if launch.created_at else None,
+    }
+
+
+def _as_launch(told: dict[str, Any]) -> Launch:
+    world_size = int(told["world_size"])
+    steps = told["steps_per_epoch"]
+    layout = told["layout"]
+    return Launch(
+        id=str(told["id"]),
+        run=str(told["run"]),
+        order=int(told["order"]),
+        world_size=world_size,
+        layout=data_parallel(world_size) if layout == _ALL else from_json(layout),
+        steps_per_epoch=None if steps is None else int(steps),
+        created_at=_moment(told["created_at"]),
+    )
+
+
+_ALL = "data_parallel"
+
+
+def _layout(layout: Layout, world_size: int) -> object:
+    """The layout; one that has all ranks in one group in a word: it is in the journal of each of them."""
+    return _ALL if layout == data_parallel(world_size) else layout.to_json()
+
+
+def _moment(text: str) -> datetime:
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        raise ValueError(f"{text} has no time zone")
+    return moment
+
+
+def _relative(path: str, directory: str) -> str:
+    """The path from the directory, unless they have nothing in common."""
+    if not path.startswith("/") or os.path.commonpath([path, directory]) == "/":
+        return path
+    return os.path.relpath(path, directory)
+
+
+def _absolute(path: str, directory: str) -> str:
+    return os.path.normpath(path if path.startswith("/") else f"{directory}/{path}")

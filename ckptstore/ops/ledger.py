@@ -1,0 +1,258 @@
+"""Where records go: into the journals beside the files first, then into the catalog.
+
+A record that is in a journal is kept, whatever becomes of the catalog: `sync`, `resolve` and `scan` take it up.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from dataclasses import replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ckptstore.catalog import reads, replay, schema, writes
+from ckptstore.core.model import FileState
+from ckptstore.errors import CatalogUnavailableError
+from ckptstore.ops import entries
+from ckptstore.ops.sync import take_up
+from ckptstore.storage.journal import SHARED, JournalWriter, directory_of, journals_in
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from sqlalchemy import Connection
+
+    from ckptstore.catalog.engine import Database
+    from ckptstore.catalog.reads import Source
+    from ckptstore.core.model import Checkpoint, Launch, Rule
+    from ckptstore.ops.entries import Began, Ended, Pinned
+    from ckptstore.storage.journal import Entry, Span
+
+log = logging.getLogger("ckptstore")
+
+
+class Ledger:
+    """The journals that one process writes, and the catalog.
+
+    `stem` names its journals: `rank_{R}` for a rank, `shared` for who speaks for others. `behind` tells that the
+    catalog lacks what the journals have: until `catch_up` has done its work, records go into the journals only.
+    """
+
+    def __init__(self, database: Database, stem: str, writer: str, began: Callable[[str], Began | None]) -> None:
+        self.database = database
+        self.behind = False
+        self._stem = stem
+        self._writer = writer
+        self._began = began
+        self._writers: dict[str, JournalWriter] = {}
+        self._told: dict[str, dict[str, Began]] = {}
+        self._complained: set[str] = set()
+
+    def record(self, files: Sequence[Checkpoint]) -> None:
+        """Keep records of files. Raises `CatalogUnavailableError` where neither journal nor catalog took them."""
+        now = datetime.now(timezone.utc)
+        stamped = [file if file.created_at else replace(file, created_at=now) for file in files]
+        launches = sorted({file.launch for file in stamped})
+        self._keep(
+            self._by_home(stamped), launches, lambda connection: writes.record_checkpoints(connection, stamped, now)
+        )
+
+    def mark(self, files: Sequence[Checkpoint], state: FileState, problem: Rule | None = None) -> None:
+        """Keep what became of these files. Raises as `record` does."""
+        marked = [replace(file, state=state, problem=problem) for file in files]
+        ids = [file.id for file in files]
+        launches = sorted({file.launch for file in marked})
+        self._keep(self._by_home(marked), launches, lambda connection: writes.mark(connection, ids, state, problem))
+
+    def announce(self, source: Source) -> None:
+        """Keep where a rank saves: from now on the journal of that directory has what is in and below it."""
+        directory = source.directory
+        try:
+            Path(directory).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            self._complain(directory, error)
+        self._home(directory)
+        entry = {directory: [entries.of_source(source)]}
+
+        def write(connection: Connection) -> None:
+            writes.add_source(
+                connection,
+                launch_id=source.launch,
+                rank=source.rank,
+                directory=directory,
+                kind=source.kind,
+                prefix=source.prefix,
+                breakpoint_prefix=source.breakpoint_prefix,
+                names_before=sorted(source.names_before),
+            )
+
+        self._keep(entry, [source.launch], write)
+
+    def end(self, ended: Ended) -> None:
+        """Keep how training ended, in the journals that this process has begun."""
+        own = {directory: [entries.of_end(ended)] for directory in list(self._writers)[:1]}
+
+        def write(connection: Connection) -> None:
+            writes.set_ending(
+                connection,
+                launch_id=ended.launch,
+                rank=ended.rank,
+                global_step=ended.global_step,
+                optimizer_step=ended.optimizer_step,
+                error=ended.error,
+                quarantine=ended.quarantine,
+                now=ended.at,
+            )
+
+        self._keep(own, [ended.launch], write)
+
+    def steps_per_epoch(self, launch: str, steps: int) -> None:
+        """Keep how many batches an epoch of the launch has."""
+        told: dict[str, list[Entry]] = {directory: [] for directory in self._writers}
+        self._keep(told, [launch], lambda connection: writes.set_steps_per_epoch(connection, launch, steps))
+
+    def tell(self, launch: str, directories: Iterable[str] = ()) -> None:
+        """Journal what is known of a launch now, where its records are, and in `directories`."""
+        for directory in directories:
+            self._home(directory)
+        self._keep({directory: [] for directory in self._writers}, [launch])
+
+    def pin(self, pinned: Pinned, launch: str, directory: str) -> None:
+        """Journal that a step was pinned, or unpinned; the catalog has it already."""
+        self._home(directory)
+        self._keep({directory: [entries.of_pin(pinned)]}, [launch])
+
+    def at_once(self, file: Checkpoint) -> bool:
+        """Journal that a file is being recorded, waiting for nobody and nothing; whether that could be done."""
+        begun = replace(file, created_at=datetime.now(timezone.utc), state=FileState.IN_PROGRESS, mtime_ns=None)
+        writer = self._writers.get(self._home_of(file.path))
+        directory = self._home_of(file.path)
+        if writer is None or not self._told.get(directory):
+            return False
+        try:
+            return writer.append_at_once([entries.of_file(begun, directory)])
+        except OSError as error:
+            self._complain(directory, error)
+            return False
+
+    def catch_up(self) -> None:
+        """Take what the journals have and the catalog lacks into it. Raises `CatalogUnavailableError`."""
+        schema.ensure(self.database)
+        shared = {path for home in self._writers for path in _listed(home) if Path(path).name.startswith(SHARED)}
+        take_up(self.database, [*(writer.path for writer in self._writers.values() if writer.path), *shared])
+        self.behind = False
+
+    def close(self) -> None:
+        """Let go of the journals."""
+        for writer in self._writers.values():
+            writer.close()
+
+    def _keep(
+        self,
+        told: Mapping[str, list[Entry]],
+        launches: Sequence[str],
+        write: Callable[[Connection], None] | None = None,
+    ) -> None:
+        """Journal what is told, by directory, then write it to the catalog; None: that has it, or learns it later."""
+        written = [self._journal(directory, launches, some) for directory, some in told.items()]
+        spans = [span for span in written if span is not None]
+        is_journalled = bool(spans) and len(spans) == len(written)
+        if (self.behind and is_journalled) or (write is None and not spans):
+            return
+        try:
+            with self.database.write() as connection:
+                if write is not None:
+                    write(connection)
+                gaps = [span.path for span in spans if not self._went_on(connection, span, launches)]
+            if gaps:
+                take_up(self.database, gaps)
+        except CatalogUnavailableError as error:
+            if write is not None and not is_journalled:
+                raise
+            self.behind = True
+            self._say("catalog", f"{error}. It is in the journal, and reaches the catalog later.")
+
+    def _went_on(self, connection: Connection, span: Span, launches: Sequence[str]) -> bool:
+        began = self._told[directory_of(span.path)].get(launches[0])
+        return began is not None and replay.went_on(connection, began.launch.run, span.path, span.begin, span.end)
+
+    def _journal(self, directory: str, launches: Sequence[str], told: Sequence[Entry]) -> Span | None:
+        """Append to the journal of a directory, the launches that it does not know first; None where it cannot be."""
+        writer = self._writers[directory]
+        if not writer.is_there():
+            self._told[directory] = {}
+        known = self._told[directory]
+        new = {
+            launch: began
+            for launch in launches
+            if (began := self._began(launch)) is not None and known.get(launch) != began
+        }
+        text = [*(entries.of_launch(began, directory) for began in new.values()), *told]
+        if not text:
+            return None
+        try:
+            span = writer.append(text)
+        except OSError as error:
+            self._complain(directory, error)
+            return None
+        known |= new
+        return span
+
+    def _home(self, directory: str) -> None:
+        if directory not in self._writers:
+            self._writers[directory] = JournalWriter(directory, self._stem, self._writer)
+            self._told[directory] = {}
+
+    def _home_of(self, path: str) -> str:
+        """The nearest directory above that something was announced for, else the file's own."""
+        above = list(map(str, Path(path).parents))
+        return next((parent for parent in above if parent in self._writers), above[0])
+
+    def _by_home(self, files: Sequence[Checkpoint]) -> dict[str, list[Entry]]:
+        told: dict[str, list[Entry]] = {}
+        for file in files:
+            directory = self._home_of(file.path)
+            self._home(directory)
+            told.setdefault(directory, []).append(entries.of_file(file, directory))
+        return told
+
+    def _complain(self, directory: str, error: OSError) -> None:
+        why = error.strerror or str(error)
+        self._say(directory, f"the journal in {directory} cannot be written ({why}): records go to the catalog alone")
+
+    def _say(self, about: str, message: str) -> None:
+        """Say it once."""
+        if about not in self._complained:
+            self._complained.add(about)
+            log.warning("%s", message)
+
+
+def for_rank(database: Database, rank: int, launch: str, began: Callable[[], Began]) -> Ledger:
+    """What one rank of a launch writes; `began` tells what is known of the launch by now."""
+    return Ledger(database, f"rank_{rank}", launch, lambda named: began() if named == launch else None)
+
+
+def shared(database: Database) -> Ledger:
+    """What a process writes that speaks for whatever ranks: adopted files, pins. Close it when that is done."""
+
+    def began(launch: str) -> Began | None:
+        with database.read() as connection:
+            found = reads.launch(connection, launch)
+        return None if found is None else entries.Began(_undecided(found))
+
+    return Ledger(database, SHARED, f"{socket.gethostname()}:{os.getpid()}", began)
+
+
+def _undecided(launch: Launch) -> Launch:
+    """Where it started is for its own ranks to say."""
+    return replace(launch, decided=False, parent=None, parent_step=None)
+
+
+def _listed(directory: str) -> list[str]:
+    try:
+        return journals_in(directory)
+    except OSError:
+        return []

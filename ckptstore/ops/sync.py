@@ -1,0 +1,229 @@
+"""Take what journals say into the catalog. May be done at any time, by anyone, again and again."""
+
+from __future__ import annotations
+
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ckptstore.catalog import reads, replay, writes
+from ckptstore.core.merge import merged
+from ckptstore.errors import UnknownRunError, UsageError
+from ckptstore.ops.adopt import Skipped
+from ckptstore.ops.entries import Said, said
+from ckptstore.storage import journal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from sqlalchemy import Connection
+
+    from ckptstore.catalog.engine import Database
+    from ckptstore.core.model import Launch
+    from ckptstore.storage.journal import Contents
+
+log = logging.getLogger("ckptstore")
+
+_THREADS = 16
+_PORTION = 16  # journals a task: handing over one alone costs more than its stat
+_BYTES = 16 << 20  # of journals a transaction
+_SAVED_SEPARATELY = "its launch is in no journal here: its own journal may be lost"
+
+
+@dataclass(frozen=True)
+class Synced:
+    """What was taken up: journals looked at and read, records that were new or changed, and what could not be used.
+
+    `spoiled` counts lines that are torn, or of other programs; `runs` are those that the journals tell of.
+    """
+
+    journals: int = 0
+    read: int = 0
+    records: int = 0
+    spoiled: int = 0
+    runs: tuple[str, ...] = ()
+    skipped: tuple[Skipped, ...] = ()
+
+
+def sync(database: Database, run_or_directory: str | Path | None = None) -> Synced:
+    """Take up the journals of a run, of every run (None), or below a directory: a `Path`, or a name with a slash.
+
+    Raises `UnknownRunError`, and `UsageError` for what is no directory.
+    """
+    if isinstance(run_or_directory, Path):
+        return sync_below(database, run_or_directory)
+    if run_or_directory is not None and "/" in run_or_directory:
+        return sync_below(database, Path(run_or_directory))
+    with database.read() as connection:
+        names = reads.run_names(connection) if run_or_directory is None else [run_or_directory]
+        ids = [reads.run_id(connection, name) for name in names]
+    total = Synced()
+    for name, run_id in zip(names, ids, strict=True):
+        if run_id is None:
+            raise UnknownRunError(f"no run {name!r} in {database.name}", "give the directory that its files are in")
+        total = _added(total, sync_run(database, run_id))
+    return total
+
+
+def sync_run(database: Database, run_id: int, more: Iterable[str] = ()) -> Synced:
+    """Take up what the journals of a run say and the catalog lacks: those it knows of, and `more` of them, by path."""
+    with database.read() as connection:
+        known = replay.journals_of(connection, run_id)
+    return take_up(database, [*known, *more], known)
+
+
+def sync_below(database: Database, root: Path) -> Synced:
+    """Take up what the journals below a directory say. Raises `UsageError` where that is no directory."""
+    if not root.is_dir():
+        raise UsageError(f"{root} is not a directory", "give a run, or the directory that the checkpoints are in")
+    paths = list(journal.journals_below(str(root.absolute())))
+    taken_up = take_up(database, paths)
+    with database.read() as connection:
+        return replace(taken_up, runs=tuple(replay.runs_told(connection, paths)))
+
+
+def take_up(database: Database, paths: Sequence[str], known: dict[str, int] | None = None) -> Synced:
+    """Take up these journals, from where each was read to the last time; one that has not grown costs a stat."""
+    unique = sorted(set(paths))
+    if not unique:
+        return Synced()
+    if known is None or any(path not in known for path in unique):
+        with database.read() as connection:
+            known = replay.taken_up(connection, unique)
+    sizes = _sizes(unique)
+    total = Synced(journals=len(unique))
+    portion: list[tuple[str, int]] = []
+    weight = 0
+    for path in unique:
+        size, begin = sizes[path], known.get(path, 0)
+        if size is None or size == begin:
+            continue
+        portion.append((path, begin if size > begin else 0))  # one that has shrunk is another one
+        weight += size
+        if weight > _BYTES:
+            total = _added(total, _take_up_some(database, portion))
+            portion, weight = [], 0
+    return _added(total, _take_up_some(database, portion)) if portion else total
+
+
+def _sizes(paths: Sequence[str]) -> dict[str, int | None]:
+    portions = [paths[start : start + _PORTION] for start in range(0, len(paths), _PORTION)]
+    with ThreadPoolExecutor(_THREADS) as pool:
+        looked = pool.map(lambda some: [(path, journal.size(path)) for path in some], portions)
+        return dict(pair for portion in looked for pair in portion)
+
+
+def _take_up_some(database: Database, journals: Sequence[tuple[str, int]]) -> Synced:
+    read: dict[str, Contents] = {}
+    skipped: list[Skipped] = []
+    for path, begin in journals:
+        try:
+            read[path] = journal.read(path, begin)
+        except OSError as error:  # noqa: PERF203 — one that cannot be read keeps nobody from the others
+            skipped.append(Skipped(path, error.strerror or str(error)))
+    with database.write() as connection:
+        everything, heard = _all_said(connection, read)
+        known_launches = _put_launches(connection, everything)
+        count = _put(connection, everything, known_launches)
+        names = sorted({run for runs in heard.values() for run in runs})
+        ids = {name: run_id for name in names if (run_id := reads.run_id(connection, name)) is not None}
+        told = {path: [ids[run] for run in runs if run in ids] for path, runs in heard.items()}
+        replay.set_taken_up(connection, {path: contents.end for path, contents in read.items()}, told)
+    newer = [path for path, contents in read.items() if contents.newer]
+    skipped += [Skipped(path, "it has entries of a newer ckptstore, which were left out") for path in newer]
+    lost = {file.launch for file in everything.files} - known_launches
+    skipped += [Skipped(file.path, _SAVED_SEPARATELY) for file in everything.files if file.launch in lost]
+    spoiled = sum(contents.spoiled for contents in read.values()) + everything.unusable
+    return Synced(0, len(read), count, spoiled, tuple(names), tuple(skipped))
+
+
+def _all_said(connection: Connection, read: dict[str, Contents]) -> tuple[Said, dict[str, set[str]]]:
+    """What the journals say, and of which runs each tells.
+
+    Where one speaks of a launch that is not known, the catalog was lost since it was read to there: it is read whole.
+    """
+    everything = Said()
+    heard: dict[str, set[str]] = {}
+    for path, contents in list(read.items()):
+        own = _said_by(path, contents)
+        begun = {began.launch.id for began in own.began}
+        if any(reads.launch(connection, launch) is None for launch in _named(own) - begun):
+            read[path] = journal.read(path)
+            own = _said_by(path, read[path])
+        heard[path] = {began.launch.run for began in own.began} | {file.run for file in own.files}
+        heard[path] |= {pinned.run for pinned in own.pinned}
+        for name in ("began", "sources", "ended", "files", "pinned"):
+            getattr(everything, name).extend(getattr(own, name))
+        everything.unusable += own.unusable
+    return everything, heard
+
+
+def _said_by(path: str, contents: Contents) -> Said:
+    own = Said()
+    said(contents.entries, journal.directory_of(path), own)
+    return own
+
+
+def _put_launches(connection: Connection, everything: Said) -> set[str]:
+    """Put the launches in, and where they started; the ids of those named by anything that are in the catalog now."""
+    told: dict[str, Launch] = {}
+    origins = [replace(began.origin, decided=False) for began in everything.began if began.origin]
+    for launch in [*origins, *(began.launch for began in everything.began)]:
+        before = told.get(launch.id)
+        steps = launch.steps_per_epoch if before is None else launch.steps_per_epoch or before.steps_per_epoch
+        told[launch.id] = replace(launch, steps_per_epoch=steps)
+    replay.put_launches(connection, told.values())
+    for began in everything.began:
+        if began.at is not None:
+            step = began.launch.parent_step
+            parent = (began.origin.id, step) if began.origin and step is not None else None
+            files = [(rank, file.id) for rank, file in began.plan]
+            replay.put_resolution(connection, began.launch.id, parent, files, began.at)
+    others = _named(everything) - set(told)
+    return set(told) | {launch for launch in others if reads.launch(connection, launch) is not None}
+
+
+def _named(told: Said) -> set[str]:
+    """The launches that records are of."""
+    named = {file.launch for file in told.files} | {source.launch for source in told.sources}
+    return named | {ended.launch for ended in told.ended}
+
+
+def _put(connection: Connection, everything: Said, launches: set[str]) -> int:
+    for source in everything.sources:
+        if source.launch in launches:
+            writes.add_source(
+                connection,
+                launch_id=source.launch,
+                rank=source.rank,
+                directory=source.directory,
+                kind=source.kind,
+                prefix=source.prefix,
+                breakpoint_prefix=source.breakpoint_prefix,
+                names_before=sorted(source.names_before),
+            )
+    for ended in everything.ended:
+        if ended.launch in launches:
+            row = {**ended.__dict__, "launch_id": ended.launch, "created_at": ended.at}
+            row["quarantine"] = ended.quarantine or None
+            del row["launch"], row["at"]
+            replay.put_ending(connection, row)
+    records = [file for file in everything.files if file.launch in launches]
+    changed = merged(replay.related_files(connection, records), records)
+    replay.put_checkpoints(connection, changed)
+    for pinned in sorted(everything.pinned, key=lambda pinned: pinned.at):
+        replay.put_pin(connection, pinned.run, pinned.global_step, pinned=pinned.pinned, at=pinned.at)
+    return len(changed)
+
+
+def _added(one: Synced, other: Synced) -> Synced:
+    return Synced(
+        one.journals + other.journals,
+        one.read + other.read,
+        one.records + other.records,
+        one.spoiled + other.spoiled,
+        tuple(sorted({*one.runs, *other.runs})),
+        (*one.skipped, *other.skipped),
+    )

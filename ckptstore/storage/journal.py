@@ -1,0 +1,227 @@
+"""Journals beside checkpoints: what was recorded of them, in files that only grow.
+
+A journal is `.ckptstore/rank_{R}.jsonl` in the directory that rank R saves to, or `shared.jsonl` for what others note
+there. Each line is one JSON object, `{"v": 1, "t": type, …, "sum": checksum of the rest}`. One process writes a file:
+it holds a lock on it, and another one that comes writes to a file of its own beside it. So does every process where
+the file system has no locks. A line that is torn or foreign is passed over: a writer that follows begins on a new one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import threading
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ckptstore.storage.claims import FOLDER
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    Entry = dict[str, Any]
+
+VERSION = 1
+"""Of the format; a line with a higher one was written by a newer program, and is left to it."""
+
+_SUM = re.compile(rb'^(.*),"sum":"([0-9a-f]{16})"\}$', re.DOTALL)
+_NAME = re.compile(r"^(rank_\d+|shared)(-[0-9a-z]+)*\.jsonl$")
+SHARED = "shared"
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What was read of a journal: its entries in order, and where the next ones will begin, in bytes.
+
+    `spoiled` counts lines that are torn or of others, `newer` those of a newer program.
+    """
+
+    entries: tuple[Entry, ...]
+    end: int
+    spoiled: int = 0
+    newer: int = 0
+
+
+@dataclass(frozen=True)
+class Span:
+    """Where in a journal something was written: its path, first byte, and the byte after the last."""
+
+    path: str
+    begin: int
+    end: int
+
+
+def encode(entry: Entry) -> bytes:
+    """One line, with its checksum and its end."""
+    body = json.dumps({"v": VERSION, **entry}, separators=(",", ":")).encode("ascii")[:-1]
+    return b'%s,"sum":"%s"}\n' % (body, _checksum(body))
+
+
+def decode(line: bytes) -> Entry | None:
+    """What a line holds; None if it is torn, or no line of a journal."""
+    found = _SUM.match(line)
+    if found is None or _checksum(found[1]) != found[2]:
+        return None
+    try:
+        entry = json.loads(found[1] + b"}")
+    except ValueError:
+        return None
+    return entry if isinstance(entry, dict) and isinstance(entry.get("v"), int) else None
+
+
+def _checksum(body: bytes) -> bytes:
+    return blake2b(body, digest_size=8).hexdigest().encode("ascii")
+
+
+def read(path: str, begin: int = 0) -> Contents:
+    """What is in a journal from a byte on, to the last end of a line. Raises `OSError`."""
+    with Path(path).open("rb") as file:
+        file.seek(begin)
+        text = file.read()
+    end = text.rfind(b"\n") + 1
+    lines = [line for line in text[:end].split(b"\n") if line]
+    entries = [entry for line in lines if (entry := decode(line)) is not None]
+    known = tuple(entry for entry in entries if entry["v"] <= VERSION)
+    return Contents(known, begin + end, len(lines) - len(entries), len(entries) - len(known))
+
+
+def size(path: str) -> int | None:
+    """How long a journal is, in bytes; None where it is not there or cannot be looked at."""
+    try:
+        return os.stat(path).st_size  # noqa: PTH116 — called once a rank
+    except OSError:
+        return None
+
+
+def directory_of(path: str) -> str:
+    """The directory whose files a journal tells of."""
+    return str(Path(path).parents[1])
+
+
+def journals_in(directory: str) -> list[str]:
+    """The journals of one directory. Raises `OSError` where it cannot be read."""
+    folder = Path(directory) / FOLDER
+    try:
+        names = sorted(entry.name for entry in os.scandir(folder) if entry.is_file(follow_symlinks=False))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return [str(folder / name) for name in names if _NAME.match(name)]
+
+
+def journals_below(root: str) -> Iterator[str]:
+    """The journals of every directory below the root, and of itself; no link is followed."""
+    for directory, below, _ in os.walk(root):
+        if FOLDER in below:
+            below.remove(FOLDER)
+            yield from journals_in(directory)
+
+
+class JournalWriter:
+    """Appends to the journal of a directory. Opened at the first append; usable by the threads of one process.
+
+    `stem` names the file (`rank_3`), `launch` the one that writes: it is in the name of another file, where that one is
+    in another process's hands.
+    """
+
+    def __init__(self, directory: str, stem: str, launch: str) -> None:
+        self._folder = Path(directory) / FOLDER
+        self._stem = stem
+        self._launch = blake2b(launch.encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
+        self._lock = threading.Lock()
+        self._file: int | None = None
+        self._process = 0
+        self.path = ""
+
+    def is_there(self) -> bool:
+        """Whether this process has the file open, and its name still leads to it."""
+        if self._file is None or self._process != os.getpid():
+            return False
+        try:
+            found, own = os.stat(self.path), os.fstat(self._file)  # noqa: PTH116
+        except OSError:
+            return False
+        return (found.st_dev, found.st_ino) == (own.st_dev, own.st_ino)
+
+    def append(self, entries: Sequence[Entry]) -> Span:
+        """Append entries and have them on the disk. Raises `OSError`: then nothing may be said to be kept."""
+        with self._lock:
+            if not self.is_there():
+                self._open()
+            return self._write(b"".join(encode(entry) for entry in entries), durable=True)
+
+    def append_at_once(self, entries: Sequence[Entry]) -> bool:
+        """Append entries without waiting for anyone or for the disk; whether that could be done. Raises `OSError`."""
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
+            if not self.is_there():
+                return False
+            self._write(b"".join(encode(entry) for entry in entries), durable=False)
+        finally:
+            self._lock.release()
+        return True
+
+    def close(self) -> None:
+        """Let go of the file; the next append opens it again."""
+        with self._lock:
+            self._close()
+
+    def _close(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+        self._file = None
+
+    def _write(self, text: bytes, *, durable: bool) -> Span:
+        file = self._file
+        if file is None:
+            raise OSError(f"the journal in {self._folder} is closed")
+        begin = os.fstat(file).st_size
+        if begin and os.pread(file, 1, begin - 1) != b"\n":  # a writer before died in a line, or the disk was full
+            text = b"\n" + text
+        left = memoryview(text)
+        while left:
+            left = left[os.write(file, left) :]
+        if durable:
+            os.fsync(file)
+        return Span(self.path, begin, begin + len(text))
+
+    def _open(self) -> None:
+        """Open the first of the possible files that is in nobody's hands; its name is on the disk then."""
+        self._close()
+        self._folder.mkdir(exist_ok=True)  # never the directory: whoever removed it had reasons
+        own = f"{self._stem}-{self._launch}"
+        for name in (self._stem, own, f"{own}-{os.getpid():x}{secrets.token_hex(4)}"):
+            path = self._folder / f"{name}.jsonl"
+            is_only_ours = name not in (self._stem, own)
+            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+            if is_only_ours or _take(file):
+                break
+            os.close(file)
+        self._file, self._process, self.path = file, os.getpid(), str(path)
+        if not os.fstat(file).st_size:
+            os.fsync(file)
+            for folder in (self._folder, self._folder.parent):
+                _sync_directory(folder)
+
+
+def _take(file: int) -> bool:
+    """Lock an open file for this process; False where another one has it, or where there are no locks."""
+    try:
+        import fcntl  # noqa: PLC0415 — not on every system
+
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (ImportError, OSError):
+        return False
+    return True
+
+
+def _sync_directory(path: Path) -> None:
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
