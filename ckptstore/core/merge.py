@@ -51,11 +51,13 @@ def _joined(one: Checkpoint, other: Checkpoint) -> Checkpoint:
     return replace(max(one, other, key=_version), created_at=first.created_at)
 
 
-def _version(file: Checkpoint) -> tuple[int, int, int, str, str]:
+def _version(file: Checkpoint) -> tuple[bool, int, int, int, str]:
+    """Greater for what is to be believed; of records that differ in nothing else, for the one that says more."""
+    facts = (file.size, file.digest, file.optimizer_step, file.epoch, file.step_in_epoch, file.strategy_file)
+    told = (*facts, file.content.value, file.quarantine or None, *sorted(file.metrics.items()))
     written = -1 if file.mtime_ns is None else file.mtime_ns
-    size = -1 if file.size is None else file.size
-    is_measured = int(file.state is not FileState.IN_PROGRESS)
-    return is_measured, written, _LIFE[file.state], f"{size:020}{file.digest}", repr(sorted(file.metrics.items()))
+    known = sum(fact is not None for fact in told)
+    return file.state is not FileState.IN_PROGRESS, written, _LIFE[file.state], known, repr(told)
 
 
 def _began(file: Checkpoint) -> datetime:

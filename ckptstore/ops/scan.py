@@ -23,6 +23,7 @@ from ckptstore.ops.join import check_name
 from ckptstore.ops.reconcile import reconcile
 from ckptstore.ops.sync import Synced, sync_below
 from ckptstore.ops.tree import Tree, look_at, read_headers
+from ckptstore.storage import files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from ckptstore.catalog.engine import Database
     from ckptstore.catalog.reads import Source
     from ckptstore.core.history import History, ProvenFile
+    from ckptstore.storage.files import FileFacts
 
 _LAUNCH = "scan-"
 
@@ -245,7 +247,7 @@ def _changed(
     unseen = [skipped.path for skipped in tree.skipped]
     damaged, missing, back = [], [], []
     for path, file in known.items():
-        here = tree.checkpoints[path][1] if path in tree.checkpoints else None
+        here = tree.checkpoints[path][1] if path in tree.checkpoints else _registered(path)
         if here is None:
             hidden = any(path == each or path.startswith(f"{each}/") for each in unseen)
             missing += [file] if file.state is FileState.COMPLETE and not hidden else []
@@ -254,6 +256,14 @@ def _changed(
         elif file.state is FileState.MISSING and (here.size, here.mtime_ns) == (file.size, file.mtime_ns):
             back.append(replace(file, state=FileState.COMPLETE))
     return damaged, missing, back
+
+
+def _registered(path: str) -> FileFacts | None:
+    """What is at a path whose name is none of a checkpoint, but was registered; None if nothing is, or it is hidden."""
+    try:
+        return files.facts(path)
+    except OSError:
+        return None
 
 
 def _write(

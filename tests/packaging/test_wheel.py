@@ -8,6 +8,8 @@ import sys
 import venv
 from pathlib import Path
 
+from ckptstore.catalog.schema import REVISION
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -1,0 +1,99 @@
+"""Records in any order, twice, in portions: the same is true in the end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ckptstore.core.merge import merged
+from ckptstore.core.model import Checkpoint, FileState, Kind
+
+START = datetime(2026, 1, 1, tzinfo=timezone.utc)
+
+
+def record(step: int, at: int, state: FileState = FileState.COMPLETE, path: str = "/d/a.ckpt") -> Checkpoint:
+    whole = state is not FileState.IN_PROGRESS
+    return Checkpoint(
+        run="run",
+        launch="L1",
+        kind=Kind.PERIODIC,
+        global_step=step,
+        rank=0,
+        path=path,
+        size=100 if whole else None,
+        mtime_ns=at if whole else None,
+        state=state,
+        created_at=START + timedelta(seconds=at),
+    )
+
+
+def states(files: list[Checkpoint]) -> dict[int, FileState]:
+    return {file.global_step: file.state for file in files}
+
+
+def test_a_file_lives_on_and_does_not_come_back() -> None:
+    begun, whole = record(5, 1, FileState.IN_PROGRESS), record(5, 2)
+    gone = replace(whole, state=FileState.MISSING)
+    assert merged([], [begun, whole]) == [replace(whole, created_at=begun.created_at)]
+    assert states(merged([], [gone, whole, begun])) == {5: FileState.MISSING}
+    assert merged([gone], [whole]) == []
+
+
+def test_a_file_that_was_written_again_is_another_one() -> None:
+    old, new = record(5, 1), replace(record(5, 9), size=200)
+    gone = replace(old, state=FileState.DAMAGED)
+    for order in ([old, gone, new], [new, gone, old]):
+        (after,) = merged([], order)
+        assert (after.size, after.state, after.created_at) == (200, FileState.COMPLETE, old.created_at)
+
+
+def test_a_path_holds_one_file() -> None:
+    first, second = record(5, 1), record(10, 2)
+    assert states(merged([], [second, first])) == {5: FileState.MISSING, 10: FileState.COMPLETE}
+    assert states(merged([second], [first])) == {5: FileState.MISSING}
+    assert states(merged([first], [second])) == {5: FileState.MISSING, 10: FileState.COMPLETE}
+    gone = replace(second, state=FileState.MISSING)
+    assert states(merged([], [first, second, gone])) == {5: FileState.MISSING, 10: FileState.MISSING}
+    other = record(10, 2, path="/d/b.ckpt")
+    assert states(merged([], [first, other])) == {5: FileState.COMPLETE, 10: FileState.COMPLETE}
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[Checkpoint]:
+    """What one rank may write down: saves under few names, each begun, perhaps measured, perhaps gone."""
+    told: list[Checkpoint] = []
+    for at in range(draw(st.integers(0, 8))):
+        step = 5 * (at + 1)
+        path = f"/d/{draw(st.sampled_from('ab'))}.ckpt"
+        begun = record(step, 10 * at, FileState.IN_PROGRESS, path)
+        if draw(st.booleans()):
+            told.append(begun)
+        whole = record(step, 10 * at + 1, path=path)
+        if draw(st.booleans()) or not told:
+            told.append(whole)
+            if draw(st.booleans()):
+                gone = draw(st.sampled_from([FileState.MISSING, FileState.MOVED, FileState.DAMAGED]))
+                told.append(replace(whole, state=gone))
+    return told
+
+
+def truth(known: list[Checkpoint], records: list[Checkpoint]) -> dict[str, Checkpoint]:
+    return {file.id: file for file in [*known, *merged(known, records)]}
+
+
+@given(histories(), st.data())
+def test_neither_order_nor_repetition_matters(history: list[Checkpoint], data: st.DataObject) -> None:
+    expected = truth([], history)
+    shuffled = data.draw(st.permutations(history))
+    repeated = data.draw(st.lists(st.sampled_from(history), max_size=5)) if history else []
+    assert truth([], [*shuffled, *repeated]) == expected
+    assert merged(list(expected.values()), [*repeated, *history]) == []
+
+
+@given(histories(), st.integers(0, 20))
+def test_portions_make_no_difference(history: list[Checkpoint], cut: int) -> None:
+    some = truth([], history[:cut])
+    assert truth(list(some.values()), history[cut:]) == truth([], history)

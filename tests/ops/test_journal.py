@@ -1,0 +1,363 @@
+"""The disk is the truth: whatever becomes of the catalog, the journals and files tell it all again."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ckptstore.core.model import FileState, Kind, Rule
+from ckptstore.errors import CatalogUnavailableError, UnknownRunError, UsageError
+from ckptstore.ops import exits
+from ckptstore.ops.connect import Catalog, connect
+from ckptstore.ops.ledger import Ledger
+from ckptstore.storage import journal
+from ckptstore.storage.claims import FOLDER
+from tests import ckpt_bytes
+from tests.conftest import new_postgres_database
+from tests.contents import contents
+
+from .jobs import Job
+
+if TYPE_CHECKING:
+    from ckptstore.ops.launch import RankLaunch
+
+
+@pytest.fixture
+def other(catalog: Catalog, tmp_path: Path, request: pytest.FixtureRequest) -> Catalog:
+    """A second, empty catalog on a database of the same kind."""
+    if catalog.database.is_sqlite:
+        return connect(str(tmp_path / "other.db"))
+    return connect(new_postgres_database(request.getfixturevalue("postgres")))
+
+
+def begin(job: Job, *, announced: bool = True) -> list[RankLaunch]:
+    ranks = job.start()
+    for launch in ranks if announced else ():
+        job.announce(launch)
+    return ranks
+
+
+def a_long_story(job: Job) -> None:
+    """Launches, an exit that is renamed, a breakpoint that is adopted, files that vanish and are damaged, pins."""
+    first = begin(job)
+    for step in (5, 10, 15):
+        job.save(first, step)
+    first[0].mark_missing([job.catalog.show("run", 5)[0]])
+    Path(job.catalog.show("run", 5)[0].path).unlink()
+    left = first[1].register(
+        ckpt_bytes.write(job.folder(1) / "net_train.ckpt", 17, 17), kind="graceful_exit", global_step=17
+    )
+    first[1].keep_exit(left, exits.kept_path(left.path, 17))
+    first[1].register(ckpt_bytes.write(job.folder(1) / "of-no-known-name", 18, 18), global_step=18)
+    first[1].set_ending(17, 17, "RuntimeError", quarantine="")
+    job.write(first[1], 17, name="net-2_7_breakpoint.ckpt")
+    job.catalog.pin("run", 10)
+    job.catalog.pin("run", 15)
+    job.catalog.unpin("run", 15)
+    second = begin(job)
+    files = job.save(second, 20)
+    second[0].register(files[0].path, global_step=20, optimizer_step=20, metrics={"loss": 0.25})
+    second[1].mark_damaged(files[1], Rule.DIGEST_MISMATCH)
+    third = begin(job)
+    job.save(third, 20)
+    for launch in third:
+        launch.set_ending(22, 21, None, quarantine="the loss of its last step was nan")
+
+
+def test_a_catalog_made_anew_has_all_that_the_old_one_had(catalog: Catalog, other: Catalog, tmp_path: Path) -> None:
+    job = Job(catalog, tmp_path / "ckpt", layout="data_parallel")
+    a_long_story(job)
+    before = catalog.resolve("run")
+    assert {file.state for file in catalog.files("run")} == {
+        FileState.COMPLETE,
+        FileState.MISSING,
+        FileState.MOVED,
+        FileState.DAMAGED,
+    }
+    scanned = other.scan(tmp_path / "ckpt")
+    assert scanned.run == "run"
+    assert scanned.adopted == ()
+    assert contents(other) == contents(catalog)
+    assert other.resolve("run") == before
+    assert other.scan(tmp_path / "ckpt").run == "run"
+    assert contents(other) == contents(catalog)
+
+
+def test_sync_of_the_catalog_that_has_it_all_changes_nothing(catalog: Catalog, tmp_path: Path) -> None:
+    a_long_story(Job(catalog, tmp_path, layout="data_parallel"))
+    before = contents(catalog)
+    first = catalog.sync("run")
+    assert (first.records, first.spoiled, first.skipped) == (0, 0, ())
+    assert catalog.sync().read == 0  # what was read once is not read again
+    assert contents(catalog) == before
+
+
+def test_journals_are_read_whole_when_the_catalog_knows_nothing_of_them(catalog: Catalog, tmp_path: Path) -> None:
+    a_long_story(Job(catalog, tmp_path, layout="data_parallel"))
+    before = contents(catalog)
+    from ckptstore.catalog.tables import journals
+
+    with catalog.database.write() as connection:
+        connection.execute(journals.delete())
+    assert catalog.sync(tmp_path).records == 0
+    assert contents(catalog) == before
+
+
+def cut_off(launch: RankLaunch, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The catalog cannot be used by this rank."""
+
+    def refuse() -> object:
+        raise CatalogUnavailableError("no such server")
+
+    monkeypatch.setattr(launch.database, "write", refuse)
+
+
+def test_what_the_catalog_did_not_take_is_there_at_the_next_look(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = Job(catalog, tmp_path)
+    ranks = begin(job)
+    job.save(ranks, 5)
+    with monkeypatch.context() as outage:
+        cut_off(ranks[0], outage)
+        job.save(ranks, 10)
+        job.save(ranks, 15)
+        assert caplog.text.count("no such server") == 2  # once a rank
+    assert {file.global_step for file in catalog.files("run")} == {5}
+    plan = catalog.resolve("run").plan
+    assert plan is not None
+    assert plan.global_step == 15
+    assert len(catalog.files("run")) == 6
+    job.save(ranks, 20)  # the ranks have not heard that it is back: journals only
+    assert catalog.resolve("run").plan.global_step == 20  # type: ignore[union-attr]
+    for launch in ranks:
+        launch.catch_up()
+    job.save(ranks, 25)
+    assert {file.global_step for file in catalog.files("run")} == {5, 10, 15, 20, 25}
+
+
+def test_nothing_is_kept_where_neither_journal_nor_catalog_can_be_written(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = Job(catalog, tmp_path)
+    (launch, *_) = begin(job, announced=False)
+    path = job.write(launch, 5)
+    (path.parent / FOLDER).write_text("in the way")
+    cut_off(launch, monkeypatch)
+    with pytest.raises(CatalogUnavailableError, match="no such server"):
+        launch.register(path, global_step=5)
+
+
+def test_without_a_journal_the_catalog_has_it(
+    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = Job(catalog, tmp_path)
+    ranks = begin(job, announced=False)
+    for step in (5, 10):
+        paths = [job.write(launch, step) for launch in ranks]
+        (paths[0].parent / FOLDER).touch()
+        for launch, path in zip(ranks, paths, strict=True):
+            launch.register(path, global_step=step)
+    assert caplog.text.count("cannot be written (") == 1
+    assert len(catalog.files("run")) == 4
+
+
+def test_a_gap_is_noticed_by_a_process_that_did_not_make_it(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The journal has a record that the catalog lacks, its writer is dead, and the next one goes on in the file."""
+    job = Job(catalog, tmp_path, world_size=1)
+    (launch,) = begin(job)
+    job.save([launch], 5)
+    with monkeypatch.context() as outage:
+        cut_off(launch, outage)
+        job.save([launch], 10)
+    launch.ledger.close()
+    (again,) = job.start(resume=False)
+    assert len(catalog.files("run")) == 1
+    job.save([again], 15)
+    assert {file.global_step for file in catalog.files("run")} == {5, 10, 15}
+
+
+def test_a_copied_tree_is_read_where_it_is(catalog: Catalog, other: Catalog, tmp_path: Path) -> None:
+    job = Job(catalog, tmp_path / "ckpt", layout="data_parallel")
+    ranks = begin(job)
+    job.save(ranks, 5)
+    again = begin(job)
+    assert {launch.facts.parent_step for launch in again} == {5}
+    job.save(again[:1], 10)  # rank 1 of that launch has not saved: it may ask again where to start
+    shutil.copytree(tmp_path / "ckpt", tmp_path / "copy")
+    shutil.rmtree(tmp_path / "ckpt")
+    assert other.scan(tmp_path / "copy").run == "run"
+    plan = other.resolve("run").plan
+    assert plan is not None
+    assert [Path(each.source.path).parent for each in plan.ranks] == [tmp_path / "copy" / "rank_0"] * 2
+    assert {file.path.startswith(str(tmp_path / "copy")) for file in other.files("run")} == {True}
+    joined = other.join("run", rank=1, world_size=2, launch_id="L2")
+    settled = joined.resolve()
+    assert settled is not None
+    assert [each.source.path for each in settled.ranks] == [
+        str(tmp_path / "copy" / f"rank_{rank}" / "net-1_5.ckpt") for rank in (0, 1)
+    ]
+
+
+def test_spoiled_journals_say_what_is_whole_in_them(catalog: Catalog, other: Catalog, tmp_path: Path) -> None:
+    job = Job(catalog, tmp_path / "ckpt", world_size=1)
+    ranks = begin(job)
+    job.save(ranks, 5)
+    (path,) = journal.journals_below(str(tmp_path))
+    with Path(path).open("ab") as file:
+        file.write(b'\n\x00\xff{"t":"file"}\nnot ours\n' + journal.encode({"t": "file"}) + b'{"v":1,"t":"file","la')
+    job.save(ranks, 10)
+    shutil.copy(path, Path(path).with_name("rank_0-0123abcd.jsonl"))
+    job.save(ranks, 15)
+    Path(path).with_name("notes.jsonl").write_text("of somebody else\n")
+    scanned = other.scan(tmp_path / "ckpt")
+    assert scanned.taken_up.journals == 2
+    assert scanned.taken_up.spoiled == 2 * 4
+    assert contents(other, but=("journals",)) == contents(catalog, but=("journals",))
+
+
+def test_a_journal_cannot_speak_of_files_elsewhere(catalog: Catalog, tmp_path: Path) -> None:
+    job = Job(catalog, tmp_path / "ckpt", world_size=1)
+    (launch,) = begin(job)
+    (whole,) = job.save([launch], 5)
+    from ckptstore.ops import entries
+
+    told = [entries.of_file(replace(whole, global_step=10), "/elsewhere")]
+    told += [entries.of_file(replace(whole, global_step=15, path=str(tmp_path / "x.ckpt")), str(job.folder(0)))]
+    (path,) = journal.journals_below(str(tmp_path))
+    with Path(path).open("ab") as file:
+        file.writelines(journal.encode(entry) for entry in told)
+    assert catalog.sync(tmp_path).spoiled == 1
+    assert {file.path for file in catalog.files("run")} == {whole.path}
+
+
+def test_launches_of_an_outage_come_in_their_order(catalog: Catalog, other: Catalog, tmp_path: Path) -> None:
+    """While the catalog was away a launch was numbered by the journals, which lack one that never saved."""
+    job = Job(catalog, tmp_path / "ckpt", world_size=1)
+    job.save(begin(job), 5)
+    job.start(resume=False)  # never saves
+    other.scan(tmp_path / "ckpt")
+    away = Job(other, tmp_path / "ckpt", world_size=1)
+    away.launches = 2
+    job.launches = 3
+    (offline,) = begin(away)
+    assert offline.facts.order == 2
+    away.save([offline], 10)
+    (online,) = job.start(resume=False)
+    assert online.facts.order == 3
+    catalog.sync(tmp_path)
+    with catalog.database.read() as connection:
+        from ckptstore.catalog import reads
+
+        run = reads.run_id(connection, "run")
+        assert run is not None
+        assert [launch.id for launch in reads.launches_of(connection, run)] == ["L1", "L2", "L3", "L4"]
+
+
+def test_pins_come_back(catalog: Catalog, other: Catalog, tmp_path: Path) -> None:
+    job = Job(catalog, tmp_path / "ckpt", world_size=1)
+    ranks = begin(job)
+    for step in (5, 10, 15):
+        job.save(ranks, step)
+        catalog.pin("run", step)
+    catalog.unpin("run", 10)
+    other.scan(tmp_path / "ckpt")
+    assert contents(other)["pins"] == contents(catalog)["pins"]
+    assert [row["global_step"] for row in contents(other)["pins"]] == [15, 5]
+
+
+def test_no_journal_has_a_password_or_a_url(tmp_path: Path, postgres: str) -> None:
+    url = new_postgres_database(postgres).replace("postgres@", "postgres:s3cret@")
+    a_long_story(Job(connect(url), tmp_path / "ckpt"))
+    every = "".join(Path(path).read_text() for path in journal.journals_below(str(tmp_path)))
+    assert '"t":"file"' in every
+    assert "s3cret" not in every
+    assert "postgres" not in every
+
+
+def test_what_cannot_be_synced(catalog: Catalog, tmp_path: Path) -> None:
+    with pytest.raises(UnknownRunError, match="no run 'nobody'"):
+        catalog.sync("nobody")
+    with pytest.raises(UsageError, match="is not a directory"):
+        catalog.sync(tmp_path / "nowhere")
+    with pytest.raises(UsageError, match="is not a directory"):
+        catalog.sync("no/where")
+    assert catalog.sync().journals == 0
+
+
+def test_a_journal_that_cannot_be_read_is_named(catalog: Catalog, tmp_path: Path) -> None:
+    job = Job(catalog, tmp_path / "ckpt")
+    job.save(begin(job), 5)
+    first, second = sorted(journal.journals_below(str(tmp_path)))
+    Path(first).unlink()
+    Path(first).symlink_to(first)
+    with Path(second).open("ab") as file:
+        file.write(journal.encode({"v": 7}))
+    (skipped,) = catalog.sync("run").skipped
+    assert "newer ckptstore" in skipped.reason
+    assert skipped.path == second
+
+
+def test_a_resolve_looks_at_each_journal_once_and_reads_none(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = Job(catalog, tmp_path, world_size=8)
+    ranks = begin(job)
+    for step in (5, 10, 15):
+        job.save(ranks, step)
+    looked: list[str] = []
+    read: list[str] = []
+    size, read_journal = journal.size, journal.read
+    monkeypatch.setattr(journal, "size", lambda path: looked.append(path) or size(path))
+    monkeypatch.setattr(journal, "read", lambda path, begin=0: read.append(path) or read_journal(path, begin))
+    assert catalog.resolve("run").plan is not None
+    assert sorted(looked) == sorted(journal.journals_below(str(tmp_path)))
+    assert len(looked) == 8
+    assert read == []
+
+
+def test_at_once_is_finished_by_the_next_start(catalog: Catalog, tmp_path: Path) -> None:
+    """What the training thread noted without waiting for anyone is in progress, until somebody looks."""
+    job = Job(catalog, tmp_path, world_size=1)
+    (launch,) = begin(job)
+    (whole,) = job.save([launch], 5)
+    path = job.write(launch, 10)
+    later = replace(whole, global_step=10, optimizer_step=10, path=str(path), epoch=1, step_in_epoch=10)
+    assert launch.ledger.at_once(later)
+    assert {file.global_step for file in catalog.files("run")} == {5}
+    plan = catalog.resolve("run").plan
+    assert plan is not None
+    assert plan.global_step == 10
+    assert plan.ranks[0].source.digest is not None
+
+
+def test_ttp_directories_have_no_journals(catalog: Catalog, tmp_path: Path) -> None:
+    job = Job(catalog, tmp_path / "ckpt", world_size=1)
+    (launch,) = job.start()
+    launch.add_source(str(tmp_path / "ckpt"), kind=Kind.TTP, prefix="", breakpoint_prefix="", names_before=[])
+    tmp = tmp_path / "ckpt" / "ttp_saved_checkpoints-step_7_tmp"
+    path = ckpt_bytes.write(tmp / "rank_0" / "ttp_rank_0-1_7.ckpt", 7, 7)
+    launch.register(path, kind="ttp", global_step=7)
+    tmp.rename(tmp_path / "ckpt" / "ttp_saved_checkpoints-step_7")
+    launch.moved(str(tmp), str(tmp_path / "ckpt" / "ttp_saved_checkpoints-step_7"))
+    assert {Path(each).parents[1] for each in journal.journals_below(str(tmp_path))} == {tmp_path / "ckpt"}
+    assert {file.state for file in catalog.files("run")} == {FileState.COMPLETE, FileState.MOVED}
+
+
+def test_a_ledger_says_each_trouble_once(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = Job(catalog, tmp_path)
+    (launch, *_) = begin(job)
+    cut_off(launch, monkeypatch)
+    for step in range(5, 50, 5):
+        launch.register(job.write(launch, step), global_step=step)
+    assert len(caplog.records) == 1
+    assert isinstance(launch.ledger, Ledger)
+    assert launch.ledger.behind

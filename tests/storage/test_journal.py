@@ -1,0 +1,167 @@
+"""Journals: what is in them comes out again, whatever happened to the file and whoever else writes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ckptstore.storage import journal
+from ckptstore.storage.claims import FOLDER
+from ckptstore.storage.journal import JournalWriter
+
+entries = st.dictionaries(
+    st.text(min_size=1).filter(lambda name: name not in ("v", "sum")),
+    st.none() | st.integers() | st.text() | st.lists(st.text(), max_size=3),
+    max_size=4,
+)
+
+
+@given(entries)
+def test_a_line_says_what_was_said(entry: dict[str, Any]) -> None:
+    line = journal.encode(entry)
+    assert line.count(b"\n") == 1
+    assert journal.decode(line.rstrip(b"\n")) == {"v": 1, **entry}
+
+
+@given(entries, st.data())
+def test_a_line_that_was_cut_or_changed_says_nothing(entry: dict[str, Any], data: st.DataObject) -> None:
+    line = journal.encode(entry).rstrip(b"\n")
+    at = data.draw(st.integers(0, len(line) - 1))
+    assert journal.decode(line[:at]) is None
+    other = data.draw(st.integers(1, 255))
+    assert journal.decode(line[:at] + bytes([line[at] ^ other]) + line[at + 1 :]) is None
+
+
+@pytest.mark.parametrize("line", [b"", b"{}", b'{"v":1}', b"[1]", b"\xff\x00", b'{"v":1,"sum":"0000000000000000"}'])
+def test_foreign_lines(line: bytes) -> None:
+    assert journal.decode(line) is None
+
+
+def steps(path: str | Path, begin: int = 0) -> list[int]:
+    return [entry["step"] for entry in journal.read(str(path), begin).entries]
+
+
+def test_spans_say_what_is_new(tmp_path: Path) -> None:
+    writer = JournalWriter(str(tmp_path), "rank_3", "L1")
+    first = writer.append([{"step": 1}])
+    second = writer.append([{"step": 2}, {"step": 3}])
+    assert first.path == str(tmp_path / FOLDER / "rank_3.jsonl")
+    assert (first.begin, second.begin) == (0, first.end)
+    assert journal.size(first.path) == second.end == journal.read(first.path).end
+    assert steps(first.path, first.end) == [2, 3]
+    assert journal.journals_in(str(tmp_path)) == list(journal.journals_below(str(tmp_path))) == [first.path]
+    assert journal.directory_of(first.path) == str(tmp_path)
+
+
+@pytest.mark.parametrize("lost", [1, 5, 30])
+def test_a_torn_line_costs_itself_only(tmp_path: Path, lost: int) -> None:
+    writer = JournalWriter(str(tmp_path), "rank_0", "L1")
+    writer.append([{"step": 1}])
+    path = Path(writer.append([{"step": 2}]).path)
+    writer.close()
+    os.truncate(path, path.stat().st_size - lost)
+    assert steps(path) == [1]
+    again = JournalWriter(str(tmp_path), "rank_0", "L2")
+    again.append([{"step": 3}])
+    after = journal.read(str(path))
+    assert [entry["step"] for entry in after.entries][::2] in ([1, 3], [1])  # the end of a line alone can be mended
+    assert steps(path)[-1] == 3
+    assert after.spoiled == (0 if lost == 1 else 1)
+
+
+def test_a_line_under_way_is_read_when_it_is_done(tmp_path: Path) -> None:
+    path = tmp_path / "rank_0.jsonl"
+    line = journal.encode({"step": 2})
+    path.write_bytes(journal.encode({"step": 1}) + line[:20])
+    before = journal.read(str(path))
+    assert [entry["step"] for entry in before.entries] == [1]
+    assert before.spoiled == 0
+    path.write_bytes(journal.encode({"step": 1}) + line)
+    assert steps(path, before.end) == [2]
+
+
+def test_a_newer_programs_lines_are_left_to_it(tmp_path: Path) -> None:
+    path = tmp_path / "rank_0.jsonl"
+    path.write_bytes(journal.encode({"v": 2, "step": 1}) + journal.encode({"step": 2}))
+    found = journal.read(str(path))
+    assert [entry["step"] for entry in found.entries] == [2]
+    assert found.newer == 1
+
+
+def test_a_second_writer_has_a_file_of_its_own(tmp_path: Path) -> None:
+    """A process of an earlier launch may hang on; and somebody may start a launch twice."""
+    writers = [JournalWriter(str(tmp_path), "rank_0", launch) for launch in ("L1", "L2", "L2")]
+    paths = [writer.append([{"step": step}]).path for step, writer in enumerate(writers)]
+    assert len(set(paths)) == 3
+    assert [steps(path) for path in paths] == [[0], [1], [2]]
+    assert sorted(journal.journals_in(str(tmp_path))) == sorted(paths)
+
+
+def test_without_locks_every_writer_has_a_file_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import fcntl
+
+    def refuse(*_: object) -> None:
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    paths = [JournalWriter(str(tmp_path), "rank_0", "L1").append([{"step": step}]).path for step in range(3)]
+    assert [steps(path) for path in paths] == [[0], [1], [2]]
+
+
+def test_a_journal_that_is_removed_is_begun_again(tmp_path: Path) -> None:
+    writer = JournalWriter(str(tmp_path), "rank_0", "L1")
+    path = Path(writer.append([{"step": 1}]).path)
+    path.unlink()
+    assert not writer.is_there()
+    assert writer.append([{"step": 2}]).begin == 0
+    assert steps(path) == [2]
+
+
+def test_a_directory_that_is_gone_stays_gone(tmp_path: Path) -> None:
+    writer = JournalWriter(str(tmp_path / "gone"), "rank_0", "L1")
+    with pytest.raises(FileNotFoundError):
+        writer.append([{"step": 1}])
+    assert not (tmp_path / "gone").exists()
+
+
+def test_a_link_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / FOLDER).mkdir()
+    (tmp_path / FOLDER / "rank_0.jsonl").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match="symbolic links"):
+        JournalWriter(str(tmp_path), "rank_0", "L1").append([{"step": 1}])
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_child_does_not_write_into_its_parents_file(tmp_path: Path) -> None:
+    """`async_save="process"` forks: the child has the file open, and the lock."""
+    writer = JournalWriter(str(tmp_path), "rank_0", "L1")
+    path = writer.append([{"step": 1}]).path
+    program = (
+        "import os, sys; from ckptstore.storage.journal import JournalWriter\n"
+        "writer = JournalWriter(sys.argv[1], 'rank_0', 'L2'); own = writer.append([{'step': 2}]).path\n"
+        "child = os.fork()\n"
+        "if not child:\n    print(writer.append([{'step': 3}]).path != own, flush=True); os._exit(0)\n"
+        "os.waitpid(child, 0); print(writer.append([{'step': 4}]).path == own)"
+    )
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "True"]
+    everything = sorted(step for each in journal.journals_in(str(tmp_path)) for step in steps(each))
+    assert everything == [1, 2, 3, 4]
+    assert steps(path) == [1]
+
+
+def test_at_once_waits_for_nobody(tmp_path: Path) -> None:
+    writer = JournalWriter(str(tmp_path), "rank_0", "L1")
+    assert not writer.append_at_once([{"step": 0}])
+    path = writer.append([{"step": 1}]).path
+    assert writer.append_at_once([{"step": 2}])
+    with writer._lock:
+        assert not writer.append_at_once([{"step": 3}])
+    assert steps(path) == [1, 2]
