@@ -18,6 +18,12 @@ if TYPE_CHECKING:
 _numbers = itertools.count()
 
 
+@pytest.fixture(autouse=True)
+def _no_memory_of_other_tests(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a user's machine remembers of runs is empty at the start of each test."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+
+
 @pytest.fixture(scope="session")
 def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The socket directory of a PostgreSQL server that lives as long as the tests."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from platformdirs import user_data_path
 from sqlalchemy.pool import NullPool
 
+from ckptstore.catalog.tables import metadata
 from ckptstore.errors import CatalogUnavailableError, UsageError
 
 if TYPE_CHECKING:
@@ -101,14 +102,18 @@ def open_database(url: str | None) -> Database:
     return Database(_parse(text))
 
 
+def in_memory() -> Database:
+    """An empty catalog, with its schema, that lives as long as this object; for one thread."""
+    database = Database(sa.URL.create("sqlite", database=":memory:"))
+    with database.write() as connection:
+        metadata.create_all(connection)
+    return database
+
+
 def _users_own() -> Path:
     path = user_data_path("ckptstore", appauthor=False) / "catalog.db"
-    try:
+    with suppress(OSError):  # what cannot be made is said when it is used: a training goes on without a catalog
         path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise CatalogUnavailableError(
-            f"cannot create {path.parent} for the catalog ({error.strerror})", "give another with --db or CKPTSTORE_URL"
-        ) from None
     return path
 
 

@@ -97,6 +97,9 @@ def scanned(done: Scanned, *, dry_run: bool) -> None:
     _line(f"run {done.run}: {what} {would}" + (f", of {_count(launches, 'launch', 'launches')}" if launches else ""))
     others = ", ".join(f"{count} {name}" for name, count in sorted(done.counts.items()))
     _line(f"{_count(sum(done.counts.values()), 'file', 'files')} seen: {others or 'none'}; {done.known} known before")
+    if done.taken_up.records or done.taken_up.spoiled:
+        spoiled = f"; {done.taken_up.spoiled} lines spoiled" if done.taken_up.spoiled else ""
+        _line(f"{_count(done.taken_up.records, 'record', 'records')} taken from journals{spoiled}")
     for word, files in (("damaged", done.damaged), ("missing", done.missing)):
         for file in files[:_FILES_SHOWN]:
             _line(f"{word}: {file.path} (step {file.global_step}, rank {file.rank})")

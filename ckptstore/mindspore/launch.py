@@ -3,22 +3,37 @@
 from __future__ import annotations
 
 import atexit
+import json
 import logging
 import os
 from typing import TYPE_CHECKING, Any
 
+from ckptstore.catalog.engine import open_database
 from ckptstore.core.model import epoch_and_step
-from ckptstore.errors import CkptstoreError, UsageError
+from ckptstore.errors import CkptstoreError, RefusedError, UsageError
 from ckptstore.mindspore import communication
 from ckptstore.mindspore.dying_gasp import DyingGasp
 from ckptstore.mindspore.registrar import Registrar
 from ckptstore.mindspore.resume import Decryption, Start, load
 from ckptstore.mindspore.watches import watches_for
-from ckptstore.ops.connect import connect
 from ckptstore.ops.join import new_launch_id
 from ckptstore.ops.launch import RankLaunch
+from ckptstore.ops.start import (
+    Decision,
+    begin,
+    decide,
+    decision_from_json,
+    follow,
+    launch_from_json,
+    launch_to_json,
+    overlooked,
+    remember_place,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
     from ckptstore.core.model import RestorePlan
     from ckptstore.mindspore.training import Metrics
     from ckptstore.ops.connect import Catalog
@@ -29,11 +44,14 @@ log = logging.getLogger("ckptstore")
 class TrainingLaunch(RankLaunch):
     """What one rank does in a launch of a training script. Made by `ckptstore.mindspore.join`.
 
-    `start` is what `resume` returned; None before. `global_step` counts the batches consumed so far, by whichever
+    `start` is what `resume` returned; None before. `known` are the run's launches that were known then, `directories`
+    where the script says that it keeps its files. `global_step` counts the batches consumed so far, by whichever
     registrar sees them; `trained` tells that training has begun, `failed` that an exception ended the last one.
     """
 
     start: Start | None = None
+    known: frozenset[str] = frozenset()
+    directories: tuple[str, ...] = ()
     global_step: int = 0
     trained: bool = False
     failed: bool = False
@@ -118,50 +136,94 @@ class TrainingLaunch(RankLaunch):
         atexit.register(self._adopt)
 
     def _adopt(self) -> None:
+        if self.ledger.behind:  # the next start adopts it
+            return
         try:
             self.adopt()
         except CkptstoreError as error:
             log.warning("%s. The next start adopts what was saved last.", error)
 
+    def check_place(self, directory: str) -> None:
+        """Raise `RefusedError` if a fresh start overlooked what its run had saved in this directory before.
+
+        Nobody knew of it then: the catalog could not be reached or was lost. Now it is known where to look.
+        """
+        if self.start is None or not self.start.fresh:
+            return
+        lost = overlooked(directory, self.run, self.known)
+        if lost is not None:
+            remember_place(self.database, self.run, directory)
+            raise RefusedError(
+                f"this launch starts from the beginning, but {lost.path} holds step {lost.global_step} of run "
+                f"{self.run}, and no catalog knew of it",
+                "start again: it is found now; or start a run of another name",
+            )
+
     def _agree(self, steps: int, *, take_quarantined: bool) -> RestorePlan | None:
-        """Rank 0 decides and stores; the others hear that it has, or why not, and read what it stored."""
+        """Rank 0 decides and tells the others, or why it cannot: they need no catalog for it."""
+        own: list[Decision] = []
 
-        def decide() -> str:
+        def decided() -> str:
             self.set_steps_per_epoch(steps)
-            self.resolve(take_quarantined=take_quarantined)
-            return self.id
+            own.append(decide(self, self.directories, take_quarantined=take_quarantined))
+            return json.dumps(own[0].to_json())
 
-        communication.decided_by_rank_0(decide)
-        self.reread()
-        return self.resolve()
+        told = communication.decided_by_rank_0(decided)
+        decision = own[0] if own else decision_from_json(json.loads(told))
+        self.known = decision.known
+        if not own:
+            self.facts = decision.launch
+            self.started(decision.plan, decision.at)
+        return decision.plan
 
     def _say(self, message: str) -> None:
         if self.rank == 0:
             log.info(message)
 
 
-def join(run: str, *, catalog: Catalog | None = None, launch_id: str | None = None) -> TrainingLaunch:
+def join(
+    run: str,
+    *,
+    catalog: Catalog | None = None,
+    launch_id: str | None = None,
+    directories: Sequence[str | Path] = (),
+) -> TrainingLaunch:
     """Make this process part of a launch of `run`: rank, world size and layout come from MindSpore.
 
     `catalog` is an open one (None: `ckptstore.connect()`). Rank 0 makes the launch's id, or takes `launch_id` or
     CKPTSTORE_LAUNCH_ID, and tells the others. Call it after `mindspore.communication.init()`, on every rank.
+    `directories` are those that the checkpoints are in or below, as CKPTSTORE_DIRECTORIES may name them too: while the
+    catalog cannot be used, a start finds them there. Where this user started the run on this machine before, they are
+    known without that.
     """
     _let_people_see()
     rank, world_size = communication.rank_and_world_size()
 
-    def as_this_rank(agreed: str) -> RankLaunch:
-        opened = catalog or connect()
-        return opened.join(run, rank=rank, world_size=world_size, launch_id=agreed, layout=communication.layout())
-
+    database = catalog.database if catalog else open_database(None)
+    layout = communication.layout()
     first: list[RankLaunch] = []
 
-    def begin() -> str:
-        first.append(as_this_rank(launch_id or os.environ.get("CKPTSTORE_LAUNCH_ID") or new_launch_id()))
-        return first[0].id
+    def begun() -> str:
+        named = launch_id or os.environ.get("CKPTSTORE_LAUNCH_ID") or new_launch_id()
+        launch = begin(
+            database,
+            run,
+            rank=rank,
+            world_size=world_size,
+            launch_id=named,
+            layout=layout,
+            directories=directories,
+        )
+        first.append(launch)
+        return json.dumps({"launch": launch_to_json(launch.facts), "away": launch.ledger.behind})
 
-    agreed = communication.decided_by_rank_0(begin)
-    joined = first[0] if first else as_this_rank(agreed)
-    return TrainingLaunch(joined.database, joined.facts, rank)
+    told = json.loads(communication.decided_by_rank_0(begun))
+    facts = launch_from_json(told["launch"])
+    joined = first[0] if first else follow(database, facts, rank, layout, away=told["away"])
+    launch = TrainingLaunch(database, joined.facts, rank)
+    launch.ledger.behind = joined.ledger.behind
+    launch.directories = tuple(map(str, directories))
+    return launch
 
 
 def _check_position(plan: RestorePlan, steps: int) -> None:

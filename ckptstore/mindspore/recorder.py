@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import atexit
 import logging
+import os
 import queue
+import random
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -25,10 +28,11 @@ if TYPE_CHECKING:
 log = logging.getLogger("ckptstore")
 
 _LOOK_AGAIN_SECONDS = 0.02
-_LONGEST_PAUSE_SECONDS = 5.0
+_LONGEST_PAUSE_SECONDS = 30.0
 _FILE_PATIENCE_SECONDS = 600.0
 FLUSH_SECONDS = 10.0
-_NOTHING_TO_WRITE = object()  # what a job returns that did not need the catalog
+MOST_JOBS = 1000
+"""How many jobs may wait. A job is a save: where so many wait, the disks are far behind."""
 
 
 @dataclass(frozen=True)
@@ -43,70 +47,114 @@ class _Waiting:
 class Recorder:
     """Takes jobs from the training thread and does them in order, until it is closed.
 
-    A job that the catalog refuses is tried again until it is done; the trouble is logged once, not once a step.
+    What is recorded is in a journal when its job is done. A catalog that cannot be used is left alone for longer and
+    longer, and given all at once what the journals have when it is back; the trouble is logged once, not once a step.
     """
 
     def __init__(self, launch: RankLaunch) -> None:
         self._launch = launch
-        self._jobs: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
+        self._jobs: queue.Queue[Callable[[], object] | None] = queue.Queue(MOST_JOBS)
         self._live: dict[str, Checkpoint] = {}
         self._waiting: list[_Waiting] = []
         self._idle = threading.Condition()
         self._open_jobs = 0
         self._hurry = threading.Event()
         self._thread: threading.Thread | None = None
-        self._troubled = False
+        self._process = os.getpid()
+        self._seconds_left = FLUSH_SECONDS
+        self._was_full = False
+        self._pause = _LOOK_AGAIN_SECONDS
+        self._next_try = 0.0
 
     def submit(self, file: Checkpoint, *, asynchronous: bool) -> None:
-        """Record a file that was just saved; one that another thread or process still writes, once it is there."""
-        self.call(lambda: self._record(file, asynchronous=asynchronous))
+        """Record a file that was just saved; one that another thread or process still writes, once it is there.
+
+        Where too many wait, it is noted in the journal as being written: whoever resolves next looks at it.
+        """
+        if not self.call(lambda: self._record(file, asynchronous=asynchronous)) and not self._launch.note(file):
+            log.error("%s is not registered: too many files wait for that; the next start looks for it", file.path)
 
     def keep_exit(self, file: Checkpoint, kept_path: str) -> None:
         """Record the file of a graceful exit, which is whole now, under the name that it gets to keep."""
         measured: list[Checkpoint] = []
 
-        def job() -> object:
+        def job() -> None:
             whole = measured[0] if measured else self._measure(file)
             if whole is None:
                 log.warning("%s is not there any more: not registered", file.path)
-                return _NOTHING_TO_WRITE
+                return
             measured[:] = [whole]  # after a failure the file may have its new name already
             try:
                 self._launch.keep_exit(whole, kept_path)
             except OSError as error:
                 log.warning("%s keeps its name (%s): the next one overwrites it", file.path, error.strerror or error)
                 self._launch.record([whole])
-            return None
 
         self.call(job)
 
-    def call(self, job: Callable[[], object]) -> None:
-        """Do `job` on the thread, after those before it."""
+    def call(self, job: Callable[[], object]) -> bool:
+        """Do `job` on the thread, after those before it; False where too many wait. Never waits itself."""
+        if os.getpid() != self._process:  # a child of `async_save="process"`: the thread is its parent's
+            return False
         with self._idle:
             self._open_jobs += 1
+        try:
+            self._jobs.put_nowait(job)
+        except queue.Full:
+            self._finish_one()
+            if not self._was_full:
+                log.warning("%d saves wait to be registered: the journal notes the next ones only", MOST_JOBS)
+            self._was_full = True
+            return False
+        self._seconds_left = FLUSH_SECONDS
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="ckptstore", daemon=True)
             self._thread.start()
             atexit.register(self.close)
-        self._jobs.put(job)
+        return True
 
-    def flush(self, seconds: float = FLUSH_SECONDS) -> bool:
-        """Wait until every job is done, at most so long; whether they are."""
+    def flush(self, seconds: float | None = None) -> bool:
+        """Wait until all is recorded and the catalog has it; whether that is so.
+
+        At most `seconds` (None: what is left of FLUSH_SECONDS, in all the calls since the last job).
+        """
+        if os.getpid() != self._process or self._thread is None:
+            return True
+        begin = time.monotonic()
+        patience = self._seconds_left if seconds is None else seconds
+        self._next_try = 0.0
+        self._wake()
         with self._idle:
-            return self._idle.wait_for(lambda: self._open_jobs == 0, seconds)
+            done = self._idle.wait_for(lambda: self._open_jobs == 0 and not self._launch.is_behind, patience)
+        if seconds is None:
+            self._seconds_left = max(0.0, self._seconds_left - (time.monotonic() - begin))
+        return done
 
     def close(self) -> None:
         """Finish what can be finished within the deadline. Called once more at the interpreter's exit."""
-        done = self.flush()
+        if os.getpid() != self._process:
+            return
+        if not self.flush():
+            self.say_what_is_left()
         self._hurry.set()
+        self._wake()
         atexit.unregister(self.close)
-        if not done:
-            log.error("%d records did not reach the catalog in %.0f s", self._open_jobs, FLUSH_SECONDS)
+
+    def say_what_is_left(self) -> None:
+        """Say what is not in the catalog, and where it is."""
+        if self._open_jobs:
+            log.error("%d files were not recorded in time; the next start looks for them on disk", self._open_jobs)
+        elif self._launch.is_behind:
+            log.warning("the catalog lacks the last records: they are in the journals; the next start takes them up")
+
+    def _wake(self) -> None:
+        with suppress(queue.Full):  # then it is awake
+            self._jobs.put_nowait(None)
 
     def _work(self) -> None:
-        while True:
+        while not self._hurry.is_set():
             try:
-                job = self._jobs.get(timeout=_LOOK_AGAIN_SECONDS if self._waiting else None)
+                job = self._jobs.get(timeout=self._patience())
             except queue.Empty:
                 job = None
             if job is not None:
@@ -114,34 +162,56 @@ class Recorder:
                 self._finish_one()
             for waiting in tuple(self._waiting):
                 self._until_done(partial(self._look_again, waiting))
+            if self._launch.is_behind and time.monotonic() >= self._next_try:
+                self._catch_up()
+
+    def _patience(self) -> float | None:
+        """How long to wait for the next job, in seconds; None where nothing else is to be done."""
+        if self._waiting:
+            return _LOOK_AGAIN_SECONDS
+        return max(0.0, self._next_try - time.monotonic()) if self._launch.is_behind else None
 
     def _finish_one(self) -> None:
         with self._idle:
             self._open_jobs -= 1
             self._idle.notify_all()
 
+    def _catch_up(self) -> None:
+        """Give the catalog what the journals have; or leave it alone for a while, each rank for another while."""
+        try:
+            self._launch.catch_up()
+        except CkptstoreError:
+            self._pause = min(2 * self._pause, _LONGEST_PAUSE_SECONDS)
+            self._next_try = time.monotonic() + self._pause * random.uniform(0.5, 1)  # noqa: S311 — not a secret
+        except Exception:
+            self._next_try = time.monotonic() + _LONGEST_PAUSE_SECONDS
+            log.exception("the journals could not be taken into the catalog; training goes on")
+        else:
+            if not self._launch.is_behind:
+                log.warning("the catalog %s can be used again, and has what was recorded", self._launch.database.name)
+                self._pause = _LOOK_AGAIN_SECONDS
+        with self._idle:
+            self._idle.notify_all()
+
     def _until_done(self, job: Callable[[], object]) -> None:
+        """Do a job; one that neither journal nor catalog takes is tried until one does."""
         pause = _LOOK_AGAIN_SECONDS
         while True:
             try:
-                done = job()
+                job()
             except CkptstoreError as error:
-                if not self._troubled:
-                    log.error("%s. Training goes on; it is tried again.", error)  # noqa: TRY400 — no traceback
-                self._troubled = True
+                if pause == _LOOK_AGAIN_SECONDS:
+                    self._launch.ledger.complain(f"{error}. Training goes on; it is tried again.")
             except Exception:
                 log.exception("a checkpoint could not be registered; training goes on")
                 return
             else:
-                if self._troubled and done is not _NOTHING_TO_WRITE:
-                    log.warning("the catalog %s can be used again", self._launch.database.name)
-                    self._troubled = False
                 return
             if self._hurry.wait(pause):
                 return
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
-    def _record(self, file: Checkpoint, *, asynchronous: bool) -> object:
+    def _record(self, file: Checkpoint, *, asynchronous: bool) -> None:
         for waiting in [waiting for waiting in self._waiting if waiting.file.path == file.path]:
             self._give_up(waiting)  # the next save of that name has begun: the one before is over
         whole = self._measure(file)
@@ -155,10 +225,8 @@ class Recorder:
             self._waiting.append(_Waiting(file, time.monotonic() + _FILE_PATIENCE_SECONDS))
         else:
             log.info("%s was deleted or written again before it could be recorded", file.path)
-            return _NOTHING_TO_WRITE
-        return None
 
-    def _look_again(self, waiting: _Waiting) -> object:
+    def _look_again(self, waiting: _Waiting) -> None:
         try:
             whole = self._measure(waiting.file)
         except OSError as error:  # as if it were not there yet: it may be readable a moment later
@@ -170,10 +238,8 @@ class Recorder:
             self._keep(whole)
             self._waiting.remove(waiting)
             self._finish_one()
-            return None
-        if time.monotonic() > waiting.until or self._hurry.is_set():
+        elif time.monotonic() > waiting.until or self._hurry.is_set():
             self._give_up(waiting)
-        return _NOTHING_TO_WRITE
 
     def _give_up(self, waiting: _Waiting) -> None:
         log.warning("%s of step %d is not there: not registered", waiting.file.path, waiting.file.global_step)

@@ -11,6 +11,7 @@ import mindspore
 from mindspore.train import Callback
 
 from ckptstore.core.model import Content, Kind
+from ckptstore.errors import RefusedError
 from ckptstore.mindspore.graceful_exit import disarm
 from ckptstore.mindspore.training import Training
 from ckptstore.mindspore.ttp import TtpWatch
@@ -85,6 +86,8 @@ class Registrar(Callback):
         """Log what goes wrong inside, once, and go on."""
         try:
             yield
+        except RefusedError:  # nothing was done yet, and to go on would hide what was saved before
+            raise
         except Exception:
             if what not in self.failed:
                 log.exception("ckptstore failed in %s; training goes on, saves may be missing", what)
@@ -234,7 +237,7 @@ class Registrar(Callback):
         else:
             log.warning("how far training had come is not certain: nothing is saved or noted at this exception")
         if not training.recorder.flush():
-            log.error("the catalog did not take every record in time; the next start looks for them on disk")
+            training.recorder.say_what_is_left()
         training.release()
 
     def _end(self, error: str | None) -> None:

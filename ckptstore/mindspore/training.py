@@ -17,6 +17,7 @@ from ckptstore.mindspore.communication import strategy_file
 from ckptstore.mindspore.recorder import Recorder
 from ckptstore.mindspore.resume import COUNTER, state_names
 from ckptstore.ops.register import describe
+from ckptstore.ops.start import remember_place
 from ckptstore.storage import claims
 
 if TYPE_CHECKING:
@@ -120,6 +121,8 @@ class Training:
         directory = str(Path(directory).absolute())
         if (directory, kind, prefix) in self._claimed:
             return
+        self.launch.check_place(directory)
+        remember_place(self.launch.database, self.launch.run, directory)
         self._claimed.add((directory, kind, prefix))
         before = sorted(names_before(directory))
         self.recorder.call(

@@ -116,7 +116,7 @@ class _Handlers:
     def _flush(self) -> None:
         with self._surviving():
             if not self._training.recorder.flush():
-                log.error("the catalog did not take every record in time; the next start looks for them on disk")
+                self._training.recorder.say_what_is_left()
 
     def _record_new(self, before: dict[str, FileFacts] | None, cb_ctx: Any) -> None:
         if before is None:  # what was there is not known: nothing can be told from it

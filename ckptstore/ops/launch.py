@@ -171,6 +171,15 @@ class RankLaunch:
         """Record that a file is not what it should be: no later plan takes it."""
         self.ledger.mark([file], FileState.DAMAGED, rule)
 
+    def note(self, file: Checkpoint) -> bool:
+        """Journal that a file is being recorded, waiting for nobody and nothing; whether that could be done."""
+        return self.ledger.at_once(file)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the catalog lacks what the journals of this rank have."""
+        return self.ledger.behind
+
     def catch_up(self) -> None:
         """Take what is in the journals of this rank, and not in the catalog, into it.
 

@@ -18,7 +18,7 @@ from ckptstore.core.model import FileState
 from ckptstore.errors import CatalogUnavailableError
 from ckptstore.ops import entries
 from ckptstore.ops.sync import take_up
-from ckptstore.storage.journal import SHARED, JournalWriter, directory_of, journals_in
+from ckptstore.storage.journal import SHARED, JournalWriter, directory_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from ckptstore.storage.journal import Entry, Span
 
 log = logging.getLogger("ckptstore")
+
+_CATALOG = "the catalog"
 
 
 class Ledger:
@@ -140,10 +142,16 @@ class Ledger:
 
     def catch_up(self) -> None:
         """Take what the journals have and the catalog lacks into it. Raises `CatalogUnavailableError`."""
-        schema.ensure(self.database)
-        shared = {path for home in self._writers for path in _listed(home) if Path(path).name.startswith(SHARED)}
-        take_up(self.database, [*(writer.path for writer in self._writers.values() if writer.path), *shared])
-        self.behind = False
+        paths = [writer.path for writer in self._writers.values() if writer.path]
+        if paths:
+            schema.ensure(self.database)
+            take_up(self.database, paths)
+            self.behind = False
+            self._complained.discard(_CATALOG)
+
+    def complain(self, message: str) -> None:
+        """Say what is wrong with the catalog, once, until it can be used again."""
+        self._say(_CATALOG, message)
 
     def close(self) -> None:
         """Let go of the journals."""
@@ -173,7 +181,7 @@ class Ledger:
             if write is not None and not is_journalled:
                 raise
             self.behind = True
-            self._say("catalog", f"{error}. It is in the journal, and reaches the catalog later.")
+            self.complain(f"{error}. Records are in the journals, and reach the catalog later.")
 
     def _went_on(self, connection: Connection, span: Span, launches: Sequence[str]) -> bool:
         began = self._told[directory_of(span.path)].get(launches[0])
@@ -249,10 +257,3 @@ def shared(database: Database) -> Ledger:
 def _undecided(launch: Launch) -> Launch:
     """Where it started is for its own ranks to say."""
     return replace(launch, decided=False, parent=None, parent_step=None)
-
-
-def _listed(directory: str) -> list[str]:
-    try:
-        return journals_in(directory)
-    except OSError:
-        return []

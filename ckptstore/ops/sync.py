@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("ckptstore")
 
 _THREADS = 16
-_PORTION = 16  # journals a task: handing over one alone costs more than its stat
+_PORTION = 16  # folders a task: handing over one alone costs more than to look into it
 _BYTES = 16 << 20  # of journals a transaction
 _SAVED_SEPARATELY = "its launch is in no journal here: its own journal may be lost"
 
@@ -67,11 +67,12 @@ def sync(database: Database, run_or_directory: str | Path | None = None) -> Sync
     return total
 
 
-def sync_run(database: Database, run_id: int, more: Iterable[str] = ()) -> Synced:
-    """Take up what the journals of a run say and the catalog lacks: those it knows of, and `more` of them, by path."""
+def sync_run(database: Database, run_id: int) -> Synced:
+    """Take up what the journals of a run say and the catalog lacks: those that it knows of, and others beside them."""
     with database.read() as connection:
         known = replay.journals_of(connection, run_id)
-    return take_up(database, [*known, *more], known)
+    sizes, skipped = _sizes(sorted({str(Path(path).parent) for path in known}))
+    return _added(Synced(skipped=tuple(skipped)), _take_up(database, sizes, known))
 
 
 def sync_below(database: Database, root: Path) -> Synced:
@@ -84,38 +85,55 @@ def sync_below(database: Database, root: Path) -> Synced:
         return replace(taken_up, runs=tuple(replay.runs_told(connection, paths)))
 
 
-def take_up(database: Database, paths: Sequence[str], known: dict[str, int] | None = None) -> Synced:
-    """Take up these journals, from where each was read to the last time; one that has not grown costs a stat."""
-    unique = sorted(set(paths))
-    if not unique:
-        return Synced()
-    if known is None or any(path not in known for path in unique):
+def take_up(database: Database, paths: Iterable[str]) -> Synced:
+    """Take up these journals, from where each was read to the last time."""
+    return _take_up(database, {path: size for path in paths if (size := journal.size(path)) is not None}, {})
+
+
+def _take_up(database: Database, sizes: dict[str, int], known: dict[str, int]) -> Synced:
+    """Take up journals of these sizes, those of them that have grown since."""
+    if sizes.keys() - known.keys():
         with database.read() as connection:
-            known = replay.taken_up(connection, unique)
-    sizes = _sizes(unique)
-    total = Synced(journals=len(unique))
+            known = replay.taken_up(connection, sorted(sizes))
+    total = Synced(journals=len(sizes))
     portion: list[tuple[str, int]] = []
     weight = 0
-    for path in unique:
-        size, begin = sizes[path], known.get(path, 0)
-        if size is None or size == begin:
+    for path, size in sorted(sizes.items()):
+        begin = known.get(path, 0)
+        if size == begin:
             continue
         portion.append((path, begin if size > begin else 0))  # one that has shrunk is another one
         weight += size
         if weight > _BYTES:
-            total = _added(total, _take_up_some(database, portion))
+            total = _added(total, _read(database, portion))
             portion, weight = [], 0
-    return _added(total, _take_up_some(database, portion)) if portion else total
+    return _added(total, _read(database, portion)) if portion else total
 
 
-def _sizes(paths: Sequence[str]) -> dict[str, int | None]:
-    portions = [paths[start : start + _PORTION] for start in range(0, len(paths), _PORTION)]
+def _sizes(folders: Sequence[str]) -> tuple[dict[str, int], list[Skipped]]:
+    def look(some: Sequence[str]) -> list[dict[str, int] | Skipped]:
+        return [_sizes_in(folder) for folder in some]
+
+    portions = [folders[start : start + _PORTION] for start in range(0, len(folders), _PORTION)]
+    sizes: dict[str, int] = {}
+    skipped: list[Skipped] = []
     with ThreadPoolExecutor(_THREADS) as pool:
-        looked = pool.map(lambda some: [(path, journal.size(path)) for path in some], portions)
-        return dict(pair for portion in looked for pair in portion)
+        for found in (each for portion in pool.map(look, portions) for each in portion):
+            if isinstance(found, Skipped):
+                skipped.append(found)
+            else:
+                sizes |= found
+    return sizes, skipped
 
 
-def _take_up_some(database: Database, journals: Sequence[tuple[str, int]]) -> Synced:
+def _sizes_in(folder: str) -> dict[str, int] | Skipped:
+    try:
+        return journal.sizes_in(folder)
+    except OSError as error:
+        return Skipped(folder, error.strerror or str(error))
+
+
+def _read(database: Database, journals: Sequence[tuple[str, int]]) -> Synced:
     read: dict[str, Contents] = {}
     skipped: list[Skipped] = []
     for path, begin in journals:

@@ -92,9 +92,22 @@ def read(path: str, begin: int = 0) -> Contents:
 def size(path: str) -> int | None:
     """How long a journal is, in bytes; None where it is not there or cannot be looked at."""
     try:
-        return os.stat(path).st_size  # noqa: PTH116 — called once a rank
+        return Path(path).stat().st_size
     except OSError:
         return None
+
+
+def sizes_in(folder: str) -> dict[str, int]:
+    """The journals in a folder of a directory, by path, and how long each is, in bytes. Raises `OSError`."""
+    try:
+        with os.scandir(folder) as found:
+            return {
+                entry.path: entry.stat(follow_symlinks=False).st_size
+                for entry in found
+                if _NAME.match(entry.name) and entry.is_file(follow_symlinks=False)
+            }
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
 
 
 def directory_of(path: str) -> str:
@@ -104,12 +117,7 @@ def directory_of(path: str) -> str:
 
 def journals_in(directory: str) -> list[str]:
     """The journals of one directory. Raises `OSError` where it cannot be read."""
-    folder = Path(directory) / FOLDER
-    try:
-        names = sorted(entry.name for entry in os.scandir(folder) if entry.is_file(follow_symlinks=False))
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    return [str(folder / name) for name in names if _NAME.match(name)]
+    return sorted(sizes_in(str(Path(directory) / FOLDER)))
 
 
 def journals_below(root: str) -> Iterator[str]:

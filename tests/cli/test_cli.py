@@ -232,7 +232,7 @@ def test_a_catalog_that_cannot_be_used_is_one_line(url: str, code: int, message:
 
 def test_a_home_that_cannot_be_written_to_is_one_line() -> None:
     result = ckptstore("list", XDG_DATA_HOME="/proc/nowhere", CKPTSTORE_URL="")
-    assert_one_line(result, 4, "cannot create /proc/nowhere/ckptstore for the catalog")
+    assert_one_line(result, 4, "cannot use the catalog sqlite:////proc/nowhere/ckptstore/catalog.db")
 
 
 def test_without_a_command_there_is_help() -> None:
@@ -403,3 +403,17 @@ def test_replicas_can_be_stated(url: str, run: Job, tmp_path: Path) -> None:
     for wrong in ("0,7", "0,1;1", "rank 0", ""):
         refused = ckptstore("--db", url, "resolve", "run", "--replicas", wrong)
         assert (refused.code, refused.err.count("\n"), refused.out) == (2, 1, ""), wrong
+
+
+def test_sync_takes_up_what_journals_say(url: str, run: Job, tmp_path: Path) -> None:
+    other = str(tmp_path / "other.db")
+    done = ckptstore("--db", other, "sync", f"{tmp_path}/", "--json")
+    assert (done.code, done.json["runs"], done.json["journals"], done.json["records"]) == (0, ["run"], 2, 6), done.err
+    again = ckptstore("--db", other, "sync")
+    assert again.out == "2 journals looked at, 0 with news: 0 records taken up\n"
+    assert ckptstore("--db", other, "resolve", "run", "--json").json["global_step"] == 10
+    third = ckptstore("--db", str(tmp_path / "third.db"), "scan", str(tmp_path))
+    assert "6 records taken from journals\n" in third.out
+    wrong = ckptstore("--db", other, "sync", "nobody")
+    assert (wrong.code, wrong.err.count("\n")) == (1, 1)
+    assert "no run 'nobody'" in wrong.err

@@ -72,7 +72,7 @@ def test_the_catalog_is_deleted_under_a_training(
 ) -> None:
     from ckptstore.mindspore import recorder
 
-    monkeypatch.setattr(recorder.Recorder.flush, "__defaults__", (0.5,))
+    monkeypatch.setattr(recorder, "FLUSH_SECONDS", 0.5)
     where = Path(catalog.database.file)  # type: ignore[arg-type]
 
     def delete() -> None:
@@ -85,7 +85,8 @@ def test_the_catalog_is_deleted_under_a_training(
     train(tmp_path / "ckpt", DoAt(2, delete))
     assert (tmp_path / "ckpt" / "net-2_6.ckpt").exists()
     said = complaints(caplog)
-    assert len([line for line in said if "Training goes on; it is tried again" in line]) == 1
+    assert len([line for line in said if "Records are in the journals, and reach the catalog later" in line]) == 1
+    assert len([line for line in said if "the next start takes them up" in line]) == 1
     assert len(said) == len(set(said))
 
 
@@ -197,7 +198,7 @@ def test_two_ranks_that_would_write_the_same_file_are_named(
     assert len(named) == 1
     assert named[0].startswith("ranks 1 and 0 (on ")
     assert f"{tmp_path / 'rank_0'}/net*: give each rank a directory of its own" in named[0]
-    assert list((tmp_path / "rank_0" / claims.FOLDER).iterdir()) == []  # nothing is left when training has ended
+    assert not list((tmp_path / "rank_0" / claims.FOLDER).glob("writer-*"))  # none is left when training has ended
 
 
 CLAIM = """

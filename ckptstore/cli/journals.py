@@ -1,0 +1,53 @@
+"""The command that takes up journals. Imports stand where they are used: `--help` must be quick."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from ckptstore.cli.commands import as_json
+
+if TYPE_CHECKING:
+    from ckptstore.ops.sync import Synced
+
+_SHOWN = 20
+
+
+@click.command()
+@click.argument("run_or_directory", required=False, metavar="[RUN|DIR]")
+@as_json
+@click.pass_context
+def sync(context: click.Context, run_or_directory: str | None, *, as_json: bool) -> None:
+    """Take up what journals say and the catalog lacks.
+
+    Those of a run, or of all runs; or those below a directory, which is written with a slash, as in ./checkpoints.
+    """
+    from ckptstore.cli import values
+    from ckptstore.ops.connect import connect
+
+    done = connect(context.obj).sync(run_or_directory)
+    values.write(_values(done)) if as_json else _show(done)
+
+
+def _values(done: Synced) -> dict[str, object]:
+    return {
+        "runs": list(done.runs),
+        "journals": done.journals,
+        "read": done.read,
+        "records": done.records,
+        "spoiled_lines": done.spoiled,
+        "skipped": [{"path": each.path, "reason": each.reason} for each in done.skipped],
+    }
+
+
+def _show(done: Synced) -> None:
+    journals = f"{done.journals} journal{'' if done.journals == 1 else 's'}"
+    records = f"{done.records} record{'' if done.records == 1 else 's'}"
+    click.echo(f"{journals} looked at, {done.read} with news: {records} taken up")
+    if done.spoiled:
+        click.echo(f"{done.spoiled} lines passed over: they were torn, or are of another program")
+    for each in done.skipped[:_SHOWN]:
+        click.echo(f"skipped: {each.path}: {each.reason}")
+    if len(done.skipped) > _SHOWN:
+        click.echo(f"… and {len(done.skipped) - _SHOWN} more skipped; --json has all")

@@ -1,0 +1,189 @@
+"""Start a launch whether or not the catalog can be used: what it cannot tell, journals and directories do."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+from ckptstore.catalog import reads, replay, schema
+from ckptstore.catalog.engine import in_memory
+from ckptstore.core.model import Assignment, RestorePlan
+from ckptstore.errors import CatalogUnavailableError, CkptstoreError
+from ckptstore.ops import entries
+from ckptstore.ops.join import join
+from ckptstore.ops.launch import RankLaunch
+from ckptstore.ops.resolve import settle
+from ckptstore.ops.sync import take_up
+from ckptstore.storage import journal
+from ckptstore.storage.places import places, remember
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from ckptstore.catalog.engine import Database
+    from ckptstore.core.model import Checkpoint, Launch
+    from ckptstore.storage.journal import Entry
+
+log = logging.getLogger("ckptstore")
+
+_ROOT = "/"
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Where a launch starts (`plan` None: afresh), when that was decided, and the launches that were known then."""
+
+    launch: Launch
+    plan: RestorePlan | None
+    at: datetime
+    known: frozenset[str]
+
+    def to_json(self) -> Entry:
+        """As one rank tells it to the others: with it they need no catalog."""
+        origin = self.plan.launch if self.plan else None
+        return {
+            "launch": launch_to_json(self.launch),
+            "at": self.at.isoformat(),
+            "known": sorted(self.known),
+            "from": launch_to_json(origin) if origin else None,
+            "step": self.plan.global_step if self.plan else None,
+            "ranks": [[each.rank, entries.of_file(each.source, _ROOT)] for each in self.plan.ranks]
+            if self.plan
+            else [],
+        }
+
+
+def decision_from_json(told: Entry) -> Decision:
+    """The inverse of `Decision.to_json`."""
+    plan = None
+    if told["from"]:
+        files = entries.Said()
+        entries.said([file for _, file in told["ranks"]], _ROOT, files)
+        ranks = tuple(Assignment(rank, file) for (rank, _), file in zip(told["ranks"], files.files, strict=True))
+        plan = RestorePlan(launch=launch_from_json(told["from"]), global_step=told["step"], ranks=ranks)
+    at = datetime.fromisoformat(told["at"])
+    return Decision(launch_from_json(told["launch"]), plan, at, frozenset(told["known"]))
+
+
+def launch_to_json(launch: Launch) -> Entry:
+    """A launch as rank 0 tells it to the others."""
+    return entries.of_launch(entries.Began(launch), _ROOT)
+
+
+def launch_from_json(told: Entry) -> Launch:
+    """The inverse of `launch_to_json`."""
+    heard = entries.Said()
+    entries.said([told], _ROOT, heard)
+    return heard.began[0].launch
+
+
+def begin(
+    database: Database,
+    run: str,
+    *,
+    rank: int,
+    world_size: int,
+    launch_id: str,
+    layout: str | None,
+    directories: Iterable[str | Path] = (),
+) -> RankLaunch:
+    """Make this rank part of a launch, as `Catalog.join` does, also while the catalog cannot be used.
+
+    What journals in the run's known places say is in the catalog before. Where that cannot be used they are all that
+    counts, and the launch is in them until the catalog is back.
+    """
+    paths = _journals(database, run, directories)
+    try:
+        schema.ensure(database)
+        take_up(database, paths)
+        facts = join(database, run, rank=rank, world_size=world_size, launch_id=launch_id, layout=layout)
+    except CatalogUnavailableError as error:
+        log.warning("%s. Training goes on without: journals beside the checkpoints have what is recorded.", error)
+        away = in_memory()
+        take_up(away, paths)
+        facts = join(away, run, rank=rank, world_size=world_size, launch_id=launch_id, layout=layout)
+        return _without_catalog(database, facts, rank)
+    return RankLaunch(database, facts, rank)
+
+
+def follow(database: Database, facts: Launch, rank: int, layout: str | None, *, away: bool) -> RankLaunch:
+    """Make another rank part of a launch that the first one began; `away` tells that it did so without a catalog."""
+    if away:
+        return _without_catalog(database, facts, rank)
+    try:
+        schema.check(database)
+        own = join(database, facts.run, rank=rank, world_size=facts.world_size, launch_id=facts.id, layout=layout)
+    except CatalogUnavailableError:
+        return _without_catalog(database, facts, rank)
+    return RankLaunch(database, own, rank)
+
+
+def decide(launch: RankLaunch, directories: Iterable[str | Path] = (), *, take_quarantined: bool = False) -> Decision:
+    """Where the launch starts, by the catalog, or without it by journals and directories. Raises as `resolve` does."""
+    if not launch.ledger.behind:
+        try:
+            plan = launch.resolve(take_quarantined=take_quarantined)
+            with launch.database.read() as connection:
+                at = reads.decided_at(connection, launch.id) or datetime.now(timezone.utc)
+            return Decision(launch.facts, plan, at, _known(launch.database, launch.run))
+        except CatalogUnavailableError as error:
+            log.warning("%s. Journals and directories decide where training starts.", error)
+            launch.ledger.behind = True
+    away = in_memory()
+    take_up(away, _journals(launch.database, launch.run, directories))
+    with away.write() as connection:
+        replay.put_launches(connection, [launch.facts])
+    plan = settle(away, launch.facts, take_quarantined=take_quarantined)
+    at = datetime.now(timezone.utc)
+    launch.started(plan, at)
+    return Decision(launch.facts, plan, at, _known(away, launch.run))
+
+
+def remember_place(database: Database, run: str, directory: str) -> None:
+    """Remember where a run saves, for a start without a catalog; a machine that cannot keep it is none the worse."""
+    try:
+        remember(database.name, run, directory)
+    except OSError as error:
+        log.info("where run %s saves is not remembered on this machine (%s)", run, error.strerror or error)
+
+
+def overlooked(directory: str, run: str, known: frozenset[str]) -> Checkpoint | None:
+    """The newest whole file that journals of a directory have of a run, of launches that nobody knew of; None if none.
+
+    A launch that started afresh, where such a file is, started from the wrong place.
+    """
+    heard = entries.Said()
+    for path in _listed(directory):
+        entries.said(journal.read(path).entries, directory, heard)
+    lost = [
+        file
+        for file in heard.files
+        if file.run == run and file.launch not in known and file.global_step > 0 and file.size is not None
+    ]
+    return max(lost, key=lambda file: file.global_step, default=None)
+
+
+def _without_catalog(database: Database, facts: Launch, rank: int) -> RankLaunch:
+    launch = RankLaunch(database, facts, rank)
+    launch.ledger.behind = True
+    return launch
+
+
+def _known(database: Database, run: str) -> frozenset[str]:
+    with database.read() as connection:
+        run_id = reads.run_id(connection, run)
+        return frozenset(launch.id for launch in reads.launches_of(connection, run_id or 0))
+
+
+def _journals(database: Database, run: str, directories: Iterable[str | Path]) -> list[str]:
+    return [path for place in places(database.name, run, directories) for path in journal.journals_below(place)]
+
+
+def _listed(directory: str) -> Sequence[str]:
+    try:
+        return journal.journals_in(directory)
+    except OSError as error:
+        raise CkptstoreError(f"the journals in {directory} cannot be read ({error.strerror})") from None

@@ -1,0 +1,64 @@
+"""Where a run keeps its checkpoints, as far as this machine's user has seen: for a start without a catalog."""
+
+from __future__ import annotations
+
+import json
+import os
+from hashlib import blake2b
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from platformdirs import user_state_path
+
+from ckptstore.core.naming import parse_rank_directory
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+DIRECTORIES = "CKPTSTORE_DIRECTORIES"
+"""The variable that names the directories of a run's checkpoints, as PATH does."""
+
+
+def root_of(directory: str) -> str:
+    """The directory that has those of all ranks in it, where each has its own."""
+    path = Path(directory)
+    return str(path.parent if parse_rank_directory(path.name) is not None else path)
+
+
+def remember(catalog: str, run: str, directory: str) -> None:
+    """Remember that a run of a catalog saves there. Raises `OSError`."""
+    root = root_of(directory)
+    if root in remembered(catalog, run):
+        return
+    path = _path(catalog, run)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="ascii") as file:
+        file.write(f"{json.dumps(root)}\n")
+
+
+def remembered(catalog: str, run: str) -> list[str]:
+    """Where a run was seen to save, by this user on this machine; nothing where that is not known."""
+    try:
+        lines = _path(catalog, run).read_text(encoding="ascii").splitlines()
+    except (OSError, ValueError):
+        return []
+    found: list[str] = []
+    for line in lines:
+        try:
+            found.append(str(json.loads(line)))
+        except ValueError:  # noqa: PERF203 — a torn line
+            continue
+    return found
+
+
+def places(catalog: str, run: str, given: Iterable[str | Path] = ()) -> list[str]:
+    """Every directory that a run's checkpoints may be in or below: given, named by the variable, remembered."""
+    named = os.environ.get(DIRECTORIES, "").split(os.pathsep)
+    every = [*map(str, given), *filter(None, named), *remembered(catalog, run)]
+    return list(dict.fromkeys(str(Path(each).absolute()) for each in every))
+
+
+def _path(catalog: str, run: str) -> Path:
+    """Other catalogs may have other runs of that name. `catalog` is its name, without a password."""
+    name = blake2b(f"{catalog}\x1f{run}".encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
+    return user_state_path("ckptstore", appauthor=False) / "places" / name
