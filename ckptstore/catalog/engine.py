@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from contextlib import contextmanager, suppress
+import socket
+import threading
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _WAIT_SECONDS = 10
+_ANSWER_SECONDS = 120.0
 _SECRET_KEYS = ("password", "sslpassword", "passfile")
 _FILE = "file"
 _WRITES = "ckptstore_writes"
@@ -33,6 +36,7 @@ class Database:
     def __init__(self, url: sa.URL) -> None:
         self.url = url
         self.is_sqlite = url.get_backend_name() == "sqlite"
+        self.answer_within = _ANSWER_SECONDS
         self._engine = _sqlite_engine(url) if self.is_sqlite else _postgres_engine(url)
         os.register_at_fork(after_in_child=lambda: self._engine.dispose(close=False))
 
@@ -60,13 +64,16 @@ class Database:
 
     @contextmanager
     def _transaction(self, *, writes: bool) -> Iterator[sa.Connection]:
+        guard: _Guard | None = None
         try:
-            with (
-                self._engine.connect().execution_options(**{_WRITES: writes}) as connection,
-                connection.begin(),
-            ):
-                yield connection
+            with self._engine.connect().execution_options(**{_WRITES: writes}) as connection:
+                if not self.is_sqlite:
+                    guard = _Guard(connection, self.answer_within)
+                with guard or nullcontext(), connection.begin():
+                    yield connection
         except sa.exc.DBAPIError as error:  # a broken constraint too: the catalog was replaced by another
+            if guard is not None and guard.is_over:
+                raise self.unusable(f"it did not answer in {self.answer_within:.0f} s") from error
             raise self._unavailable(error) from error
 
     def unusable(self, reason: str) -> CatalogUnavailableError:
@@ -86,6 +93,40 @@ class Database:
     def _unavailable(self, error: sa.exc.DBAPIError) -> CatalogUnavailableError:
         said = str(error.orig).strip().splitlines()
         return self.unusable(_without_secrets(said[0] if said else type(error).__name__, self.url))
+
+
+class _Guard:
+    """Closes a connection whose server does not answer a statement in time.
+
+    The server's own limits are of no use where it is stopped, and the network keeps such a connection open for ever.
+    """
+
+    def __init__(self, connection: sa.Connection, seconds: float) -> None:
+        self.is_over = False
+        self._seconds = seconds
+        self._file = connection.connection.driver_connection.fileno()  # type: ignore[union-attr]
+        self._timer: threading.Timer | None = None
+        sa.event.listen(connection, "before_cursor_execute", self._again)
+
+    def __enter__(self) -> None:
+        self._again()
+
+    def __exit__(self, *_: object) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer.join()  # it must not close a file of that number that is another one by then
+
+    def _again(self, *_: object) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = threading.Timer(self._seconds, self._close)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def _close(self) -> None:
+        self.is_over = True
+        with socket.socket(fileno=os.dup(self._file)) as shared, suppress(OSError):
+            shared.shutdown(socket.SHUT_RDWR)
 
 
 def open_database(url: str | None) -> Database:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 import sqlalchemy as sa
 from filelock import FileLock, Timeout
 
+from ckptstore.catalog.mounts import network_file_system
 from ckptstore.catalog.tables import metadata
 from ckptstore.errors import CatalogUnavailableError, SchemaError
 
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ckptstore.catalog.engine import Database
+
+log = logging.getLogger("ckptstore")
 
 REVISION = "0005"
 """The newest revision under `migrations/`: what this program works with."""
@@ -57,6 +61,8 @@ def ensure(database: Database) -> None:
     """
     found = current(database)
     if found == REVISION:
+        if _network(database):
+            _keep_mode(database)
         return
     if found is None or (database.is_sqlite and is_older(found)):
         upgrade(database)
@@ -83,7 +89,7 @@ def upgrade(database: Database) -> None:
             raise _wrong(database, found)
         _migrate(connection)
     if database.is_sqlite:
-        _keep_write_ahead_log(database)
+        _keep_mode(database)
 
 
 def is_older(revision: str) -> bool:
@@ -121,11 +127,21 @@ def _wrong(database: Database, found: str | None) -> SchemaError:
     )
 
 
-def _keep_write_ahead_log(database: Database) -> None:
-    """Readers do not wait for a writer. The mode is kept in the file; it cannot be set inside a transaction.
+def _network(database: Database) -> str | None:
+    return network_file_system(str(database.file)) if database.is_sqlite else None
 
-    Nor while another process looks into the file, and SQLite does not wait for that: it is tried until it is set.
+
+def _keep_mode(database: Database) -> None:
+    """With a write-ahead log readers do not wait for a writer; on a network file system there must be none.
+
+    It needs memory that all processes share, which those of two nodes do not have (sqlite.org/wal.html). The mode is
+    kept in the file; it cannot be set inside a transaction, nor while another process looks into the file, and SQLite
+    does not wait for that: it is tried until it is set.
     """
+    kind = _network(database)
+    if kind is not None:
+        log.warning("%s is on a network file system (%s): slower, and not for many nodes", database.name, kind)
+    mode = "WAL" if kind is None else "DELETE"
     from sqlite3 import OperationalError, connect  # noqa: PLC0415
 
     deadline = time.monotonic() + _LOCK_SECONDS
@@ -133,7 +149,7 @@ def _keep_write_ahead_log(database: Database) -> None:
     try:
         while True:
             try:
-                connection.execute("PRAGMA journal_mode=WAL")
+                connection.execute(f"PRAGMA journal_mode={mode}")
             except OperationalError as error:  # noqa: PERF203 — at a new catalog only
                 if time.monotonic() > deadline:
                     raise database.unusable(str(error)) from None

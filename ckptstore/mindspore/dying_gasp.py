@@ -47,7 +47,7 @@ class DyingGasp:
     def save(self, training: Training) -> None:
         """Save, unless nothing was done since the start, or the last one was a moment ago.
 
-        The record is in the catalog before the file is begun, so that it is found whatever happens next.
+        The record is in the journal before the file is begun, so that it is found whatever happens next.
         """
         step = training.launch.global_step
         if self._callback is None or step == self._first_step:
@@ -60,6 +60,7 @@ class DyingGasp:
         config = self._callback._config
         path = str(Path(directory) / self._free_name(directory, step, training.steps_per_epoch, config.format))
         begun = training.describe(path, kind=Kind.DYING_GASP, content=Content.FULL)
+        training.launch.note(begun)
         training.recorder.call(lambda: training.launch.record([begun]))
         mindspore.save_checkpoint(
             training.params.train_network,

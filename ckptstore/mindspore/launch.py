@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("ckptstore")
 
+_ANSWER_SECONDS = 10.0
+
 
 class TrainingLaunch(RankLaunch):
     """What one rank does in a launch of a training script. Made by `ckptstore.mindspore.join`.
@@ -109,6 +111,7 @@ class TrainingLaunch(RankLaunch):
         exception_interval: float = 60.0,
         metrics: Metrics | None = None,
         reset_exit_flag: bool = True,
+        durable: bool = False,
     ) -> Registrar:
         """The callback that registers what these callbacks save (none given: all in the callback list).
 
@@ -118,7 +121,8 @@ class TrainingLaunch(RankLaunch):
         `save_on_exception` saves the state when an exception ends training, unless that was done less than
         `exception_interval` seconds before. `metrics` is called with MindSpore's callback parameters at every save
         and returns what to keep with it, finite numbers by name. `reset_exit_flag` puts the JSON flag of
-        OnRequestExit back to 0 where it is still set when training begins.
+        OnRequestExit back to 0 where it is still set when training begins. `durable` has each file on the disk before
+        it is registered, on the registrar's own thread: a power loss then takes no file that was registered.
         """
         for callback in callbacks:
             if not any(watches_for([callback])):
@@ -128,6 +132,7 @@ class TrainingLaunch(RankLaunch):
             callbacks,
             metrics=metrics,
             reset_exit_flag=reset_exit_flag,
+            durable=durable,
             dying_gasp=DyingGasp(exception_interval) if save_on_exception else None,
         )
 
@@ -200,6 +205,7 @@ def join(
     rank, world_size = communication.rank_and_world_size()
 
     database = catalog.database if catalog else open_database(None)
+    database.answer_within = _ANSWER_SECONDS
     layout = communication.layout()
     first: list[RankLaunch] = []
 

@@ -9,7 +9,6 @@ import queue
 import random
 import threading
 import time
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from ckptstore.errors import CkptstoreError
 from ckptstore.ops.register import measured
-from ckptstore.storage.files import names_in
+from ckptstore.storage.files import make_durable, names_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,13 +46,16 @@ class _Waiting:
 class Recorder:
     """Takes jobs from the training thread and does them in order, until it is closed.
 
+    `durable` has every file on the disk before it is registered.
+
     What is recorded is in a journal when its job is done. A catalog that cannot be used is left alone for longer and
     longer, and given all at once what the journals have when it is back; the trouble is logged once, not once a step.
     """
 
-    def __init__(self, launch: RankLaunch) -> None:
+    def __init__(self, launch: RankLaunch, *, durable: bool = False) -> None:
+        self._durable = durable
         self._launch = launch
-        self._jobs: queue.Queue[Callable[[], object] | None] = queue.Queue(MOST_JOBS)
+        self._jobs: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self._live: dict[str, Checkpoint] = {}
         self._waiting: list[_Waiting] = []
         self._idle = threading.Condition()
@@ -65,6 +67,8 @@ class Recorder:
         self._was_full = False
         self._pause = _LOOK_AGAIN_SECONDS
         self._next_try = 0.0
+        self._failures = 0
+        self._said = ""
 
     def submit(self, file: Checkpoint, *, asynchronous: bool) -> None:
         """Record a file that was just saved; one that another thread or process still writes, once it is there.
@@ -97,15 +101,14 @@ class Recorder:
         if os.getpid() != self._process:  # a child of `async_save="process"`: the thread is its parent's
             return False
         with self._idle:
-            self._open_jobs += 1
-        try:
-            self._jobs.put_nowait(job)
-        except queue.Full:
-            self._finish_one()
+            is_full = self._open_jobs >= MOST_JOBS
+            self._open_jobs += not is_full
+        if is_full:
             if not self._was_full:
                 log.warning("%d saves wait to be registered: the journal notes the next ones only", MOST_JOBS)
             self._was_full = True
             return False
+        self._jobs.put(job)
         self._seconds_left = FLUSH_SECONDS
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="ckptstore", daemon=True)
@@ -116,16 +119,24 @@ class Recorder:
     def flush(self, seconds: float | None = None) -> bool:
         """Wait until all is recorded and the catalog has it; whether that is so.
 
-        At most `seconds` (None: what is left of FLUSH_SECONDS, in all the calls since the last job).
+        At most `seconds` (None: what is left of FLUSH_SECONDS, in all the calls since the last job; and no longer than
+        it takes to see that the catalog still cannot be used).
         """
         if os.getpid() != self._process or self._thread is None:
             return True
         begin = time.monotonic()
         patience = self._seconds_left if seconds is None else seconds
         self._next_try = 0.0
-        self._wake()
+        self._jobs.put(None)  # it may be asleep
+        failures = self._failures
+
+        def is_over() -> bool:
+            is_hopeless = seconds is None and self._failures > failures  # the journals have it: no need to wait
+            return self._open_jobs == 0 and (is_hopeless or not self._launch.is_behind)
+
         with self._idle:
-            done = self._idle.wait_for(lambda: self._open_jobs == 0 and not self._launch.is_behind, patience)
+            self._idle.wait_for(is_over, patience)
+            done = self._open_jobs == 0 and not self._launch.is_behind
         if seconds is None:
             self._seconds_left = max(0.0, self._seconds_left - (time.monotonic() - begin))
         return done
@@ -137,19 +148,19 @@ class Recorder:
         if not self.flush():
             self.say_what_is_left()
         self._hurry.set()
-        self._wake()
+        self._jobs.put(None)
         atexit.unregister(self.close)
 
     def say_what_is_left(self) -> None:
-        """Say what is not in the catalog, and where it is."""
+        """Say, once, what is not in the catalog, and where it is."""
+        said = ""
         if self._open_jobs:
-            log.error("%d files were not recorded in time; the next start looks for them on disk", self._open_jobs)
+            said = f"{self._open_jobs} saves were not recorded in time; the next start looks for them on disk"
         elif self._launch.is_behind:
-            log.warning("the catalog lacks the last records: they are in the journals; the next start takes them up")
-
-    def _wake(self) -> None:
-        with suppress(queue.Full):  # then it is awake
-            self._jobs.put_nowait(None)
+            said = "the catalog lacks the last records: they are in the journals; the next start takes them up"
+        if said != self._said:
+            log.warning("%s", said)
+        self._said = said
 
     def _work(self) -> None:
         while not self._hurry.is_set():
@@ -181,6 +192,7 @@ class Recorder:
         try:
             self._launch.catch_up()
         except CkptstoreError:
+            self._failures += 1
             self._pause = min(2 * self._pause, _LONGEST_PAUSE_SECONDS)
             self._next_try = time.monotonic() + self._pause * random.uniform(0.5, 1)  # noqa: S311 — not a secret
         except Exception:
@@ -202,6 +214,9 @@ class Recorder:
             except CkptstoreError as error:
                 if pause == _LOOK_AGAIN_SECONDS:
                     self._launch.ledger.complain(f"{error}. Training goes on; it is tried again.")
+            except OSError as error:
+                log.error("a checkpoint could not be registered (%s); training goes on", error)  # noqa: TRY400
+                return
             except Exception:
                 log.exception("a checkpoint could not be registered; training goes on")
                 return
@@ -251,13 +266,15 @@ class Recorder:
         self._live[whole.path] = whole
         self._notice_vanished(Path(whole.path).parent)
 
-    @staticmethod
-    def _measure(file: Checkpoint) -> Checkpoint | None:
+    def _measure(self, file: Checkpoint) -> Checkpoint | None:
         """The measured record; None while the file is not there, or is that of another step."""
         try:
-            return measured(file, prove_step=True)
+            whole = measured(file, prove_step=True)
+            if whole is not None and self._durable:
+                make_durable(file.path)
         except FileNotFoundError:
             return None
+        return whole
 
     def _notice_vanished(self, directory: Path) -> None:
         """MindSpore's keep_checkpoint_max deletes files by itself (domain §9)."""

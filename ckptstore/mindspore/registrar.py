@@ -13,6 +13,7 @@ from mindspore.train import Callback
 from ckptstore.core.model import Content, Kind
 from ckptstore.errors import RefusedError
 from ckptstore.mindspore.graceful_exit import disarm
+from ckptstore.mindspore.termination import Termination
 from ckptstore.mindspore.training import Training
 from ckptstore.mindspore.ttp import TtpWatch
 from ckptstore.mindspore.watches import PeriodicWatch, watches_for
@@ -55,11 +56,13 @@ class Registrar(Callback):
         metrics: Metrics | None,
         reset_exit_flag: bool,
         dying_gasp: DyingGasp | None,
+        durable: bool,
     ) -> None:
         super().__init__()
         self.failed: set[str] = set()
         self._launch = launch
-        self._training = Training(launch, metrics=metrics, reset_exit_flag=reset_exit_flag)
+        self._training = Training(launch, metrics=metrics, reset_exit_flag=reset_exit_flag, durable=durable)
+        self._termination = Termination(self._training.recorder.close)
         self._dying_gasp = dying_gasp
         self._watches: list[Watch] = list(watches_for(callbacks))
         self._find_watches = not callbacks
@@ -119,6 +122,7 @@ class Registrar(Callback):
                 watch.begin(training)
         if self._dying_gasp is not None:
             self._dying_gasp.begin(training, self._watches)
+        self._termination.arm(data_sink=bool(params.get("dataset_sink_mode")))
 
     def _find_what_saves(self, params: Any) -> None:
         """All callbacks of the list, or those given; one that saves and was not given is named."""
@@ -239,6 +243,7 @@ class Registrar(Callback):
         if not training.recorder.flush():
             training.recorder.say_what_is_left()
         training.release()
+        self._termination.disarm()
 
     def _end(self, error: str | None) -> None:
         """Note the step that training ended at, and save it if an exception ended it and that was asked for."""

@@ -77,10 +77,12 @@ class Training:
     keep with it.
     """
 
-    def __init__(self, launch: TrainingLaunch, *, metrics: Metrics | None, reset_exit_flag: bool) -> None:
+    def __init__(
+        self, launch: TrainingLaunch, *, metrics: Metrics | None, reset_exit_flag: bool, durable: bool
+    ) -> None:
         self.launch = launch
         self.reset_exit_flag = reset_exit_flag
-        self.recorder = Recorder(launch)
+        self.recorder = Recorder(launch, durable=durable)
         self.params: Any = None
         self.steps_per_epoch: int | None = None
         self.state_names: set[str] = set()

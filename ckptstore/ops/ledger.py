@@ -112,9 +112,14 @@ class Ledger:
         self._keep(own, [ended.launch], write)
 
     def steps_per_epoch(self, launch: str, steps: int) -> None:
-        """Keep how many batches an epoch of the launch has."""
+        """Keep how many batches an epoch of the launch has. Without a journal yet, the first record will tell it."""
+        if self.behind and not self._writers:
+            return
         told: dict[str, list[Entry]] = {directory: [] for directory in self._writers}
-        self._keep(told, [launch], lambda connection: writes.set_steps_per_epoch(connection, launch, steps))
+        try:
+            self._keep(told, [launch], lambda connection: writes.set_steps_per_epoch(connection, launch, steps))
+        except CatalogUnavailableError as error:
+            self._fall_behind(error)
 
     def tell(self, launch: str, directories: Iterable[str] = ()) -> None:
         """Journal what is known of a launch now, where its records are, and in `directories`."""
@@ -180,8 +185,11 @@ class Ledger:
         except CatalogUnavailableError as error:
             if write is not None and not is_journalled:
                 raise
-            self.behind = True
-            self.complain(f"{error}. Records are in the journals, and reach the catalog later.")
+            self._fall_behind(error)
+
+    def _fall_behind(self, error: CatalogUnavailableError) -> None:
+        self.behind = True
+        self.complain(f"{error}. Records are in the journals, and reach the catalog later.")
 
     def _went_on(self, connection: Connection, span: Span, launches: Sequence[str]) -> bool:
         began = self._told[directory_of(span.path)].get(launches[0])

@@ -13,6 +13,7 @@ import os
 import re
 import secrets
 import threading
+import weakref
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -136,6 +137,7 @@ class JournalWriter:
     """
 
     def __init__(self, directory: str, stem: str, launch: str) -> None:
+        _writers.add(self)
         self._folder = Path(directory) / FOLDER
         self._stem = stem
         self._launch = blake2b(launch.encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
@@ -178,6 +180,11 @@ class JournalWriter:
         with self._lock:
             self._close()
 
+    def forget(self) -> None:
+        """Let go of the file without waiting for anyone: whoever held the lock is not in this process."""
+        self._lock = threading.Lock()
+        self._close()
+
     def _close(self) -> None:
         if self._file is not None:
             os.close(self._file)
@@ -214,6 +221,18 @@ class JournalWriter:
             os.fsync(file)
             for folder in (self._folder, self._folder.parent):
                 _sync_directory(folder)
+
+
+_writers: weakref.WeakSet[JournalWriter] = weakref.WeakSet()
+
+
+def _let_go_in_child() -> None:
+    """A child of a fork has its parent's files, and would hold their locks when the parent is dead."""
+    for writer in _writers:
+        writer.forget()
+
+
+os.register_at_fork(after_in_child=_let_go_in_child)
 
 
 def _take(file: int) -> bool:

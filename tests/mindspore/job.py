@@ -4,12 +4,13 @@
 
 Prints START and what `resume` returned, as JSON; writes final.ckpt when training ends.
 Faults, N counting the steps of this process: "kill N" (SIGKILL after step N, when all that was saved before is in the
-catalog), "kill-at-once N" (without waiting for that), "keep-up" (none: each step waits for the catalog), "raise N" (in
-a callback after step N), "raise-before N" (before step N is computed), "bad-dataset" (the pipeline fails at its first
-batch), "lock-catalog N" (nobody can write the catalog from step N to the end), "SystemExit N" and "KeyboardInterrupt N"
-(raised after step N), "exit-flag N" and "exit-signal N" (a graceful exit is asked for after step N: it is taken after
-step N+1).
+catalog), "kill-at-once N" (without waiting for that), "kill-journalled N" (when it is in the journal), "keep-up" (none:
+each step waits for the catalog), "raise N" (in a callback after step N), "raise-before N" (before step N is computed),
+"bad-dataset" (the pipeline fails at its first batch), "lock-catalog N" (nobody can write the catalog from step N
+to the end), "SystemExit N" and "KeyboardInterrupt N" (raised after step N), "exit-flag N" and "exit-signal N" (a graceful exit is asked for after
+step N: it is taken after step N+1).
 Under msrun it is data parallel, and a fault is that of "rank" only (None: of every rank).
+"outage" is [socket directory, database, N]: from step N on rank 0's PostgreSQL database lets nobody in.
 "cell" is the train network: MindSpore's own, one that "inherits" from it, or one of its "own", as seed 000 has them.
 """
 
@@ -25,6 +26,7 @@ from pathlib import Path
 
 import mindspore as ms
 import numpy as np
+import psycopg
 from mindspore import Parameter, Tensor, nn, ops
 from mindspore import dataset as ds
 from mindspore.communication import get_rank, init
@@ -45,6 +47,7 @@ DEFAULTS = {
     "cell": "",
     "registrar": {},
     "rank": None,
+    "outage": None,
 }
 FLAG = "graceful_exit.json"
 
@@ -74,16 +77,40 @@ class Fault(Callback):
             while self.lock.execute(registered).fetchone() == (0,):
                 threading.Event().wait(0.01)  # the save of step 5 is on its way
             self.lock.execute("BEGIN IMMEDIATE")
-        if self.done == self.step and self.action in ("kill", "kill-at-once"):
-            if self.action == "kill":
-                assert self.registrar._training.recorder.flush(60)
-            os.kill(os.getpid(), signal.SIGKILL)
+        if self.done == self.step and self.action.startswith("kill"):
+            self.kill()
         if self.done == self.step and self.action in ("SystemExit", "KeyboardInterrupt"):
             raise SystemExit(7) if self.action == "SystemExit" else KeyboardInterrupt
         if self.done == self.step and self.action == "exit-flag":
             (self.out / FLAG).write_text('{"GracefulExit": 1, "reason": "maintenance"}')
         if self.done == self.step and self.action == "exit-signal":
             os.kill(os.getpid(), signal.SIGTERM)
+
+    def kill(self) -> None:
+        recorder = self.registrar._training.recorder
+        if self.action == "kill":
+            assert recorder.flush(60)
+        if self.action == "kill-journalled":
+            with recorder._idle:
+                assert recorder._idle.wait_for(lambda: recorder._open_jobs == 0, 60)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Outage(Callback):
+    def __init__(self, socket: str, database: str, step: int) -> None:
+        super().__init__()
+        self.socket, self.database, self.left = socket, database, step
+
+    def on_train_step_end(self, run_context) -> None:  # type: ignore[no-untyped-def]
+        self.left -= 1
+        if self.left == 0:
+            close_database(self.socket, self.database)
+
+
+def close_database(socket: str, database: str) -> None:
+    with psycopg.connect(host=socket, user="postgres", dbname="postgres", autocommit=True) as connection:
+        connection.execute(f"ALTER DATABASE {database} ALLOW_CONNECTIONS false")
+        connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", [database])
 
 
 class AllReduceOfIntegers(nn.Cell):
@@ -197,7 +224,7 @@ def main(asked: dict) -> None:  # type: ignore[type-arg]
     registrar = launch.registrar(*given, **asked["registrar"])
     trouble = Fault(fault, out)
     trouble.registrar = registrar
-    callbacks = [trouble, *saving, registrar]
+    callbacks = [trouble, *saving, registrar, *([Outage(*asked["outage"])] if asked["outage"] and rank == 0 else [])]
     if asked["order"] != "registrar last":
         callbacks = [registrar, *reversed(saving), trouble]
     if asked["positional"]:

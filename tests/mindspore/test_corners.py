@@ -204,7 +204,7 @@ def test_a_file_that_is_not_the_recorded_one_keeps_its_name(catalog: Catalog, tm
     ckpt_bytes.write(fixed, 12)
     os.utime(fixed, ns=(1, 1))
     exit_ops.set_aside(catalog.database, 1)
-    assert [path.name for path in home.iterdir()] == ["net_train.ckpt"]
+    assert [path.name for path in home.glob("*.ckpt")] == ["net_train.ckpt"]
 
 
 def test_an_exit_whose_record_was_lost_is_kept_all_the_same(

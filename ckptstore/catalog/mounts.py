@@ -1,0 +1,57 @@
+"""On what kind of file system a path is, by the mount table: SQLite's write-ahead log needs a local one."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+_TABLE = Path("/proc/self/mountinfo")
+_NETWORK = frozenset(
+    (
+        "nfs",
+        "nfs4",
+        "cifs",
+        "smb3",
+        "smbfs",
+        "lustre",
+        "gpfs",
+        "beegfs",
+        "ceph",
+        "glusterfs",
+        "afs",
+        "orangefs",
+        "pvfs2",
+    )
+)
+_NETWORK_FUSE = re.compile(r"fuse\.(\w*gluster|sshfs|s3|juicefs|ceph|rclone|goofys|gcs|cfs|alluxio|moosefs|mfs|beegfs)")
+_ESCAPE = re.compile(r"\\([0-7]{3})")
+
+
+def network_file_system(path: str) -> str | None:
+    """The name of the network file system that a path is on; None if it is on a local one, or nobody can tell."""
+    kind = file_system(path, _table())
+    return kind if kind is not None and (kind in _NETWORK or _NETWORK_FUSE.match(kind)) else None
+
+
+def file_system(path: str, table: str) -> str | None:
+    """The kind of file system that a path is on, by a mount table as in `proc_pid_mountinfo(5)`; None if none fits."""
+    real = os.path.realpath(path)
+    best, kind = "", None
+    for line in table.splitlines():
+        own, _, rest = line.partition(" - ")
+        fields = own.split()
+        if len(fields) < 5 or not rest:  # noqa: PLR2004 — the fifth is the mount point
+            continue
+        point = _ESCAPE.sub(lambda found: chr(int(found[1], 8)), fields[4])
+        is_above = real == point or real.startswith(point.rstrip("/") + "/")
+        if is_above and len(point) >= len(best):  # the last one mounted there hides the others
+            best, kind = point, rest.split()[0]
+    return kind
+
+
+def _table() -> str:
+    try:
+        return _TABLE.read_text(encoding="utf-8", errors="surrogateescape")
+    except OSError:  # not Linux
+        return ""

@@ -1,0 +1,219 @@
+"""No catalog: training starts, saves, ends and is started again as with one, and later the catalog has it all."""
+
+from __future__ import annotations
+
+import re
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from ckptstore.ops.connect import connect
+from tests.conftest import new_postgres_database
+
+from .job import close_database
+from .running import Run, free_port
+from .test_faults import undisturbed
+
+__all__ = ["undisturbed"]
+
+
+def nobody_listens(_: Path) -> str:
+    return f"postgresql://me:s3cret@127.0.0.1:{free_port()}/ckptstore"
+
+
+def nobody_answers(_: Path) -> str:
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    listener.listen(64)  # the system takes the connections, and nobody ever says a word
+    _kept.append(listener)
+    return f"postgresql://me:s3cret@127.0.0.1:{listener.getsockname()[1]}/ckptstore"
+
+
+def another_schema(out: Path) -> str:
+    url = str(out / "newer.db")
+    connect(url)
+    with sqlite3.connect(url) as database:
+        database.execute("UPDATE ckptstore_version SET version_num = '9999'")
+    return url
+
+
+def locked(out: Path) -> str:
+    url = str(out / "locked.db")
+    connect(url)
+    holder = sqlite3.connect(url, isolation_level=None)
+    holder.execute("BEGIN IMMEDIATE")
+    _kept.append(holder)
+    return url
+
+
+def no_database(out: Path) -> str:
+    (out / "text.db").write_text("this is no database, and nobody may overwrite it\n" * 99)
+    return str(out / "text.db")
+
+
+_kept: list[socket.socket | sqlite3.Connection] = []
+
+
+@pytest.mark.parametrize("trouble", [nobody_listens, nobody_answers, another_schema, locked, no_database])
+def test_training_goes_on_without_a_catalog(trouble: Callable[[Path], str], tmp_path: Path, undisturbed: bytes) -> None:
+    (tmp_path / "run").mkdir()
+    run = Run(tmp_path / "run", trouble(tmp_path))
+    outcome = run.launch()
+    assert outcome.code == 0, outcome.output
+    assert outcome.start["fresh"]
+    assert run.final() == undisturbed
+    assert "Traceback" not in outcome.output
+    assert "s3cret" not in outcome.output
+    said = [re.sub(r"^.*?ckptstore: ", "", line) for line in outcome.output.splitlines() if "ckptstore: " in line]
+    assert len(said) == len(set(said)), said
+    assert len([line for line in said if "Training goes on without" in line]) == 1
+    assert len(said) <= 3, said  # that it goes on without, that it starts afresh, that the catalog lacks the records
+    again = run.launch(epochs=4)  # and nothing is lost: it goes on at the end of the third epoch
+    assert (again.code, again.start["global_step"]) == (0, 30), again.output
+    catalog = connect(str(tmp_path / "other.db"))
+    catalog.scan(tmp_path / "run")
+    assert [save.tally.global_step for save in catalog.saves("run")] == [40, 35, 30, 25, 20, 15, 10, 5]
+    for kept in _kept:
+        kept.close()
+    _kept.clear()
+
+
+@pytest.fixture
+def database(postgres: str) -> tuple[str, str]:
+    """A PostgreSQL database that exists and lets nobody in: its URL and its name."""
+    url = new_postgres_database(postgres)
+    name = url.split("/")[3].split("?")[0]
+    connect(url)
+    return url, name
+
+
+def open_again(postgres: str, name: str) -> None:
+    with psycopg.connect(host=postgres, user="postgres", dbname="postgres", autocommit=True) as connection:
+        connection.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")
+
+
+def test_a_job_that_crashes_during_an_outage_goes_on_in_it(
+    postgres: str, database: tuple[str, str], tmp_path: Path, undisturbed: bytes
+) -> None:
+    url, name = database
+    run = Run(tmp_path, url)
+    close_database(postgres, name)
+    crashed = run.launch(fault="kill-journalled 17")
+    assert crashed.code == -signal.SIGKILL, crashed.output
+    again = run.launch(fault="raise 6")
+    assert again.code == 1
+    assert again.start["global_step"] == 15, again.output
+    third = run.launch()
+    assert third.start["global_step"] == 21, third.output  # the breakpoint, which no process could register
+    assert third.code == 0
+    assert run.final() == undisturbed
+    open_again(postgres, name)
+    after = run.launch(epochs=4)
+    assert after.start["global_step"] == 30
+    assert run.steps() == [40, 35, 30, 25, 21, 20, 15, 10, 5]
+    assert len({save.tally.launch for save in run.catalog.saves("run")}) == 4
+
+
+def test_records_reach_the_catalog_when_it_is_back(postgres: str, database: tuple[str, str], tmp_path: Path) -> None:
+    """Nobody starts anything again: the recorder finds out by itself."""
+    url, name = database
+    run = Run(tmp_path, url)
+    close_database(postgres, name)
+    with subprocess.Popen(
+        [sys.executable, "-c", _SLOW.format(job=Path(__file__).with_name("job.py").parent)],
+        env={**__import__("os").environ, "CKPTSTORE_URL": url, "OUT": str(tmp_path), "GLOG_v": "3"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as running:
+        assert running.stdin is not None
+        assert running.stdout is not None
+        while "STEP 12" not in (line := running.stdout.readline()):
+            assert line
+        open_again(postgres, name)
+        running.stdin.write("\n")
+        running.stdin.flush()
+        assert "CAUGHT UP True" in running.communicate()[0]
+    assert running.returncode == 0
+    assert run.steps() == [30, 25, 20, 15, 10, 5]
+
+
+_SLOW = """
+import os, sys
+sys.path.insert(0, {job!r})
+import job
+from mindspore.train import Callback
+
+class Wait(job.Fault):
+    def on_train_step_end(self, run_context):
+        self.done += 1
+        print("STEP", self.done, flush=True)
+        if self.done == 12:
+            sys.stdin.readline()
+            print("CAUGHT UP", self.registrar._training.recorder.flush(60), flush=True)
+
+job.Fault = Wait
+job.main({{**job.DEFAULTS, "out": os.environ["OUT"]}})
+"""
+
+
+def test_a_fresh_start_that_overlooked_an_earlier_one_is_stopped_and_the_next_one_is_right(
+    tmp_path: Path, undisturbed: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The catalog is out of reach, and this machine never saw the run: only the callback knows where it saves."""
+    run = Run(tmp_path, nobody_listens(tmp_path))
+    assert run.launch(fault="kill-journalled 17").code == -signal.SIGKILL
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another machine"))
+    stopped = run.launch()
+    assert stopped.code == 1
+    assert "net-2_5.ckpt holds step 15 of run run, and no catalog knew of it; start again" in stopped.output
+    again = run.launch()
+    assert (again.code, again.start["global_step"]) == (0, 15), again.output
+    assert run.final() == undisturbed
+
+
+def test_the_directories_can_be_named(tmp_path: Path, undisturbed: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run(tmp_path, nobody_listens(tmp_path))
+    assert run.launch(fault="kill-journalled 17").code == -signal.SIGKILL
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another machine"))
+    monkeypatch.setenv("CKPTSTORE_DIRECTORIES", f"/nowhere:{tmp_path / 'ckpt'}")
+    again = run.launch()
+    assert (again.code, again.start["global_step"]) == (0, 15), again.output
+    assert run.final() == undisturbed
+
+
+def test_sigterm_lets_nothing_get_lost(tmp_path: Path) -> None:
+    """Kubernetes sends it first, and the registrar is behind: what was saved is recorded, then the process is gone."""
+    run = Run(tmp_path)
+    outcome = run.launch(fault="exit-signal 11")
+    assert outcome.code == -signal.SIGTERM, outcome.output
+    assert run.steps() == [10, 5]
+
+
+@pytest.mark.msrun
+def test_two_ranks_whose_database_goes_away_in_the_middle(
+    postgres: str, database: tuple[str, str], tmp_path: Path
+) -> None:
+    url, name = database
+    calm, rough = Run(tmp_path / "calm"), Run(tmp_path / "rough", url)
+    assert calm.launch(ranks=2).code == 0
+    outage = [postgres, name, 7]
+    assert rough.launch(ranks=2, fault="kill-journalled 17", rank=1, outage=outage).code != 0
+    again = rough.launch(ranks=2)
+    assert again.code == 0, again.output
+    assert again.start["global_step"] == 15
+    for rank in range(2):
+        assert rough.final(rank) == calm.final(rank)
+    open_again(postgres, name)
+    synced = rough.catalog.sync(tmp_path / "rough")
+    assert synced.skipped == ()
+    assert rough.steps() == [30, 25, 20, 15, 10, 5]
+    ranks = {(file.global_step, file.rank) for file in rough.catalog.files("run") if file.state == "complete"}
+    assert ranks >= {(step, rank) for step in (5, 10, 15, 20, 25, 30) for rank in (0, 1)}
