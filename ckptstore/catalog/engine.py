@@ -31,13 +31,18 @@ _LIKE_A_URL = re.compile(r"^\w+:|:[^/]*@|\b(host|dbname|user|password)\s*=")
 
 
 class Database:
-    """One catalog database. Transactions are opened here, by the use cases, and nowhere else."""
+    """One catalog database. Transactions are opened here, by the use cases, and nowhere else.
 
-    def __init__(self, url: sa.URL) -> None:
+    `answer_within` is how long to wait for a connection, for a lock and for the answer to a statement, in seconds:
+    for the first two 10 at most.
+    """
+
+    def __init__(self, url: sa.URL, *, answer_within: float = _ANSWER_SECONDS) -> None:
         self.url = url
         self.is_sqlite = url.get_backend_name() == "sqlite"
-        self.answer_within = _ANSWER_SECONDS
-        self._engine = _sqlite_engine(url) if self.is_sqlite else _postgres_engine(url)
+        self.answer_within = answer_within
+        wait = min(answer_within, _WAIT_SECONDS)
+        self._engine = _sqlite_engine(url, wait) if self.is_sqlite else _postgres_engine(url, wait)
         os.register_at_fork(after_in_child=lambda: self._engine.dispose(close=False))
 
     @property
@@ -186,8 +191,8 @@ def _parse(text: str) -> sa.URL:
     raise UsageError(f"a catalog cannot be on {backend!r}", hint)
 
 
-def _sqlite_engine(url: sa.URL) -> sa.Engine:
-    engine = sa.create_engine(url, connect_args={"timeout": _WAIT_SECONDS})
+def _sqlite_engine(url: sa.URL, wait: float) -> sa.Engine:
+    engine = sa.create_engine(url, connect_args={"timeout": wait})
     path = str(url.database)
 
     @sa.event.listens_for(engine, "connect")
@@ -221,12 +226,12 @@ def _identity(path: str) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
-def _postgres_engine(url: sa.URL) -> sa.Engine:
+def _postgres_engine(url: sa.URL, wait: float) -> sa.Engine:
     try:
         engine = sa.create_engine(
             url,
             poolclass=NullPool,  # a thousand ranks must not hold a thousand idle connections
-            connect_args={"connect_timeout": _WAIT_SECONDS, "prepare_threshold": None},
+            connect_args={"connect_timeout": max(2, round(wait)), "prepare_threshold": None},
         )
     except ModuleNotFoundError:
         raise CatalogUnavailableError(
@@ -236,7 +241,7 @@ def _postgres_engine(url: sa.URL) -> sa.Engine:
     @sa.event.listens_for(engine, "begin")
     def _begin(connection: sa.Connection) -> None:
         # For this transaction only: a pooler between us and the server hands the connection on after it.
-        milliseconds = _WAIT_SECONDS * 1000
+        milliseconds = round(wait * 1000)
         limits = f"SET LOCAL lock_timeout = {milliseconds}; SET LOCAL statement_timeout = {6 * milliseconds}"
         connection.exec_driver_sql(limits)
 

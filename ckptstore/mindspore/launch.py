@@ -8,7 +8,7 @@ import logging
 import os
 from typing import TYPE_CHECKING, Any
 
-from ckptstore.catalog.engine import open_database
+from ckptstore.catalog.engine import Database, open_database
 from ckptstore.core.model import epoch_and_step
 from ckptstore.errors import CkptstoreError, RefusedError, UsageError
 from ckptstore.mindspore import communication
@@ -40,7 +40,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("ckptstore")
 
-_ANSWER_SECONDS = 10.0
+_ANSWER_SECONDS = 5.0
+"""Of the catalog while a job starts, runs and ends: a job's end must not wait for it longer than twice that."""
 
 
 class TrainingLaunch(RankLaunch):
@@ -204,8 +205,8 @@ def join(
     _let_people_see()
     rank, world_size = communication.rank_and_world_size()
 
-    database = catalog.database if catalog else open_database(None)
-    database.answer_within = _ANSWER_SECONDS
+    url = catalog.database.url if catalog else open_database(None).url
+    database = Database(url, answer_within=_ANSWER_SECONDS)
     layout = communication.layout()
     first: list[RankLaunch] = []
 

@@ -7,8 +7,8 @@ Faults, N counting the steps of this process: "kill N" (SIGKILL after step N, wh
 catalog), "kill-at-once N" (without waiting for that), "kill-journalled N" (when it is in the journal), "keep-up" (none:
 each step waits for the catalog), "raise N" (in a callback after step N), "raise-before N" (before step N is computed),
 "bad-dataset" (the pipeline fails at its first batch), "lock-catalog N" (nobody can write the catalog from step N
-to the end), "SystemExit N" and "KeyboardInterrupt N" (raised after step N), "exit-flag N" and "exit-signal N" (a graceful exit is asked for after
-step N: it is taken after step N+1).
+to the end), "SystemExit N" and "KeyboardInterrupt N" (raised after step N), "exit-flag N" and "exit-signal N" (a
+graceful exit is asked for after step N: it is taken after step N+1).
 Under msrun it is data parallel, and a fault is that of "rank" only (None: of every rank).
 "outage" is [socket directory, database, N]: from step N on rank 0's PostgreSQL database lets nobody in.
 "cell" is the train network: MindSpore's own, one that "inherits" from it, or one of its "own", as seed 000 has them.

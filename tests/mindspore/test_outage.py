@@ -127,7 +127,7 @@ def test_records_reach_the_catalog_when_it_is_back(postgres: str, database: tupl
     run = Run(tmp_path, url)
     close_database(postgres, name)
     with subprocess.Popen(
-        [sys.executable, "-c", _SLOW.format(job=Path(__file__).with_name("job.py").parent)],
+        [sys.executable, "-c", _SLOW.format(job=str(Path(__file__).parent))],
         env={**__import__("os").environ, "CKPTSTORE_URL": url, "OUT": str(tmp_path), "GLOG_v": "3"},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
