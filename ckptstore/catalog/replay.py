@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from ckptstore.catalog import reads
-from ckptstore.catalog.tables import checkpoints, endings, journals, launches, pins, resolutions, runs, saves
-from ckptstore.catalog.writes import add_run, insert, row_of
+from ckptstore.catalog.tables import checkpoints, endings, journals, launches, pins, resolutions, runs
+from ckptstore.catalog.writes import add_run, insert, put_saves, row_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -58,16 +58,28 @@ def set_taken_up(connection: sa.Connection, ends: Mapping[str, int], run_ids: Ma
 
 def went_on(connection: sa.Connection, run: str, path: str, begin: int, end: int) -> bool:
     """A journal has grown by what was just written to the catalog; False where the catalog lacks what is before it."""
-    run_id = sa.select(runs.c.id).where(runs.c.name == run).scalar_subquery()
     if begin == 0:
+        run_id = sa.select(runs.c.id).where(runs.c.name == run).scalar_subquery()
         row = {"run_id": run_id, "path": path, "taken_up": end}
         statement = insert(connection, journals).values(row)
         changed = {"taken_up": statement.excluded.taken_up}
         connection.execute(statement.on_conflict_do_update(index_elements=["run_id", "path"], set_=changed))
         return True
-    furthest = sa.case((journals.c.taken_up > end, journals.c.taken_up), else_=end)
-    chosen = (journals.c.run_id == run_id) & (journals.c.path == path) & (journals.c.taken_up >= begin)
-    return connection.execute(journals.update().where(chosen).values(taken_up=furthest)).rowcount > 0
+    place = {"own_run": run, "own_path": path, "own_begin": begin, "own_end": end}
+    return connection.execute(_WENT_ON, place).rowcount > 0
+
+
+_END = sa.bindparam("own_end", type_=sa.BigInteger)
+_WENT_ON = (
+    journals.update()
+    .where(
+        journals.c.run_id == sa.select(runs.c.id).where(runs.c.name == sa.bindparam("own_run")).scalar_subquery(),
+        journals.c.path == sa.bindparam("own_path"),
+        journals.c.taken_up >= sa.bindparam("own_begin"),
+    )
+    .values(taken_up=sa.case((journals.c.taken_up > _END, journals.c.taken_up), else_=_END))
+)
+"""Built once: that takes longer than to run it."""
 
 
 def put_launches(connection: sa.Connection, found: Iterable[Launch]) -> None:
@@ -157,24 +169,7 @@ def put_checkpoints(connection: sa.Connection, files: Sequence[Checkpoint]) -> N
     """Write these records as they are. Each has its moment (`created_at`)."""
     if not files:
         return
-    began: dict[str, Checkpoint] = {}
-    for file in files:
-        if file.save_id not in began or _began(file) < _began(began[file.save_id]):
-            began[file.save_id] = file
-    new_saves = [
-        {
-            "id": save_id,
-            "launch_id": file.launch,
-            "kind": file.kind.value,
-            "global_step": file.global_step,
-            "created_at": file.created_at,
-        }
-        for save_id, file in sorted(began.items())
-    ]
-    save = insert(connection, saves)
-    is_earlier = saves.c.created_at > save.excluded.created_at
-    first = {"created_at": save.excluded.created_at}
-    connection.execute(save.on_conflict_do_update(index_elements=["id"], set_=first, where=is_earlier), new_saves)
+    put_saves(connection, files, _began(files[0]))
     rows = [row_of(file) for file in sorted(files, key=lambda file: file.id)]
     statement = insert(connection, checkpoints)
     changed = {name: statement.excluded[name] for name in rows[0] if name not in ("id", "save_id", "rank", "path")}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
@@ -102,34 +103,71 @@ def record_checkpoints(connection: sa.Connection, files: Sequence[Checkpoint], n
 
     A path holds one file: what was recorded of it before, under another step, is gone.
     """
-    new_saves: dict[str, Checkpoint] = {}
+    if not files:
+        return
+    put_saves(connection, files, now)
+    dialect = connection.dialect.name
+    ordered = sorted(files, key=lambda file: file.id)  # in one order everywhere: two ranks must not wait for each other
+    begun = [row_of(file, now) for file in ordered if file.state is FileState.IN_PROGRESS]
+    known = [row_of(file, now) for file in ordered if file.state is not FileState.IN_PROGRESS]
+    if begun:
+        connection.execute(_new_file(dialect), begun)
+    if known:
+        connection.execute(_file(dialect), known)
+    connection.execute(_OVERWRITTEN, [{"own_path": file.path, "own_id": file.id} for file in ordered])
+
+
+def put_saves(connection: sa.Connection, files: Sequence[Checkpoint], now: datetime) -> None:
+    """Write the saves that these files are part of; whichever rank comes first, a save's moment is its first file's."""
+    first: dict[str, Checkpoint] = {}
     for file in files:
-        first = new_saves.get(file.save_id, file)
-        new_saves[file.save_id] = min(first, file, key=lambda each: each.created_at or now)
-    for save_id, file in sorted(new_saves.items()):  # in one order everywhere: two ranks must not wait for each other
-        save = {
+        first[file.save_id] = min(first.get(file.save_id, file), file, key=lambda each: each.created_at or now)
+    rows = [
+        {
             "id": save_id,
             "launch_id": file.launch,
             "kind": file.kind.value,
             "global_step": file.global_step,
+            "created_at": file.created_at or now,
         }
-        begun = insert(connection, saves).values({**save, "created_at": file.created_at or now})
-        earlier = {"created_at": begun.excluded.created_at}
-        is_earlier = saves.c.created_at > begun.excluded.created_at  # whichever rank comes first, the moment is one
-        connection.execute(begun.on_conflict_do_update(index_elements=["id"], set_=earlier, where=is_earlier))
-    for file in sorted(files, key=lambda file: file.id):
-        row = row_of(file, now)
-        statement = insert(connection, checkpoints).values(row)
-        if file.state is FileState.IN_PROGRESS:
-            statement = statement.on_conflict_do_nothing()
-        else:
-            kept = ("id", "save_id", "rank", "path", "created_at")
-            changed = {name: statement.excluded[name] for name in row if name not in kept}
-            statement = statement.on_conflict_do_update(index_elements=["id"], set_=changed)
-        connection.execute(statement)
-        overwritten = (checkpoints.c.path == file.path) & (checkpoints.c.id != file.id)
-        overwritten &= checkpoints.c.state != FileState.MOVED.value
-        connection.execute(checkpoints.update().where(overwritten).values(state=FileState.MISSING.value))
+        for save_id, file in sorted(first.items())
+    ]
+    connection.execute(_save(connection.dialect.name), rows)
+
+
+# Statements that every record needs are built once: that takes longer than to run them.
+
+
+@cache
+def _save(dialect: str) -> Any:
+    statement = _insert(dialect, saves)
+    is_earlier = saves.c.created_at > statement.excluded.created_at
+    earlier = {"created_at": statement.excluded.created_at}
+    return statement.on_conflict_do_update(index_elements=["id"], set_=earlier, where=is_earlier)
+
+
+@cache
+def _new_file(dialect: str) -> Any:
+    return _insert(dialect, checkpoints).on_conflict_do_nothing()
+
+
+@cache
+def _file(dialect: str) -> Any:
+    statement = _insert(dialect, checkpoints)
+    kept = ("id", "save_id", "rank", "path", "created_at")
+    changed = {column.name: statement.excluded[column.name] for column in checkpoints.c if column.name not in kept}
+    return statement.on_conflict_do_update(index_elements=["id"], set_=changed)
+
+
+_OVERWRITTEN = (
+    checkpoints.update()
+    .where(
+        checkpoints.c.path == sa.bindparam("own_path"),
+        checkpoints.c.id != sa.bindparam("own_id"),
+        checkpoints.c.state != FileState.MOVED.value,
+    )
+    .values(state=FileState.MISSING.value)
+)
 
 
 def mark(connection: sa.Connection, ids: Iterable[str], state: FileState, problem: Rule | None = None) -> None:
@@ -226,7 +264,11 @@ def row_of(file: Checkpoint, now: datetime | None = None) -> dict[str, Any]:
 
 def insert(connection: sa.Connection, table: sa.Table) -> Any:
     """INSERT with ON CONFLICT, which SQLAlchemy has once for each of the two databases and never for both."""
-    return sqlite.insert(table) if connection.dialect.name == "sqlite" else postgresql.insert(table)
+    return _insert(connection.dialect.name, table)
+
+
+def _insert(dialect: str, table: sa.Table) -> Any:
+    return sqlite.insert(table) if dialect == "sqlite" else postgresql.insert(table)
 
 
 def _insert_if_new(connection: sa.Connection, table: sa.Table, row: dict[str, Any]) -> bool:

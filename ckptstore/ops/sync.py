@@ -71,7 +71,7 @@ def sync_run(database: Database, run_id: int) -> Synced:
     """Take up what the journals of a run say and the catalog lacks: those that it knows of, and others beside them."""
     with database.read() as connection:
         known = replay.journals_of(connection, run_id)
-    sizes, skipped = _sizes(sorted({str(Path(path).parent) for path in known}))
+    sizes, skipped = _sizes(sorted({path.rpartition("/")[0] for path in known}))
     return _added(Synced(skipped=tuple(skipped)), _take_up(database, sizes, known))
 
 
