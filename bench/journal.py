@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from ratios import ratio
 
-from ckptstore.core.model import Kind
+from ckptstore.core.model import Checkpoint, Kind
 from ckptstore.ops.connect import connect
 from ckptstore.ops.register import describe, measured
 from tests import ckpt_bytes
@@ -32,12 +32,14 @@ def records(home: Path) -> None:
     launch.add_source(str(folder), kind=Kind.PERIODIC, prefix="net", breakpoint_prefix="net", names_before=())
     steps = iter(range(1, 10**6))
 
-    def prepared() -> list[object]:
-        found = []
+    def prepared() -> list[Checkpoint]:
+        found: list[Checkpoint] = []
         for _ in range(RECORDS):
             step = next(steps)
             path = ckpt_bytes.write(folder / f"net-{step}_1.ckpt", step)
-            found.append(measured(describe(launch.facts, rank=0, path=path, kind="periodic", global_step=step)))
+            file = measured(describe(launch.facts, rank=0, path=path, kind="periodic", global_step=step))
+            assert file is not None
+            found.append(file)
         return found
 
     bare = sqlite3.connect(home / "bare.db", isolation_level=None)
@@ -48,7 +50,7 @@ def records(home: Path) -> None:
 
     def ours() -> None:
         for file in ready.pop():
-            launch.record([file])  # type: ignore[list-item]
+            launch.record([file])
 
     def theirs() -> None:
         for _ in range(RECORDS):

@@ -55,6 +55,10 @@ class Database:
         """The SQLite file; None on PostgreSQL."""
         return Path(self.url.database) if self.is_sqlite and self.url.database else None
 
+    def disconnect(self) -> None:
+        """Close the connections that nobody uses; the next transaction opens one."""
+        self._engine.dispose()
+
     @contextmanager
     def read(self) -> Iterator[sa.Connection]:
         """A transaction that sees one state of the catalog and changes nothing."""
@@ -78,7 +82,7 @@ class Database:
                     yield connection
         except sa.exc.DBAPIError as error:  # a broken constraint too: the catalog was replaced by another
             if guard is not None and guard.is_over:
-                raise self.unusable(f"it did not answer in {self.answer_within:.0f} s") from error
+                raise self.unusable(f"it did not answer in {self.answer_within:g} s") from error
             raise self._unavailable(error) from error
 
     def unusable(self, reason: str) -> CatalogUnavailableError:

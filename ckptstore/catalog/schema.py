@@ -138,24 +138,26 @@ def _keep_mode(database: Database) -> None:
     kept in the file; it cannot be set inside a transaction, nor while another process looks into the file, and SQLite
     does not wait for that: it is tried until it is set.
     """
+    from sqlite3 import OperationalError, connect  # noqa: PLC0415
+
     kind = _network(database)
     if kind is not None:
         log.warning("%s is on a network file system (%s): slower, and not for many nodes", database.name, kind)
-    mode = "WAL" if kind is None else "DELETE"
-    from sqlite3 import OperationalError, connect  # noqa: PLC0415
-
-    deadline = time.monotonic() + _LOCK_SECONDS
-    connection = connect(str(database.file), timeout=_LOCK_SECONDS)
+    mode = "wal" if kind is None else "delete"
+    database.disconnect()
+    deadline = time.monotonic() + min(_LOCK_SECONDS, database.answer_within)
+    connection = connect(str(database.file), timeout=_LOOK_AGAIN_SECONDS)
     try:
         while True:
+            said = ""
             try:
-                connection.execute(f"PRAGMA journal_mode={mode}")
-            except OperationalError as error:  # noqa: PERF203 — at a new catalog only
-                if time.monotonic() > deadline:
-                    raise database.unusable(str(error)) from None
-                time.sleep(_LOOK_AGAIN_SECONDS)
-            else:
-                return
+                if connection.execute(f"PRAGMA journal_mode={mode}").fetchone() == (mode,):
+                    return
+            except OperationalError as error:
+                said = str(error)
+            if time.monotonic() > deadline:
+                raise database.unusable(said or f"others use it with a write-ahead log, which does not work on {kind}")
+            time.sleep(_LOOK_AGAIN_SECONDS)
     finally:
         connection.close()
 

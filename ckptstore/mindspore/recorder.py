@@ -173,7 +173,8 @@ class Recorder:
                 self._finish_one()
             for waiting in tuple(self._waiting):
                 self._until_done(partial(self._look_again, waiting))
-            if self._launch.is_behind and time.monotonic() >= self._next_try:
+            is_time = self._jobs.empty() and time.monotonic() >= self._next_try  # first what is in no journal yet
+            if self._launch.is_behind and is_time:
                 self._catch_up()
 
     def _patience(self) -> float | None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from typing import TYPE_CHECKING
 
 import pytest
+import sqlalchemy as sa
 
-from ckptstore.catalog.engine import open_database
+from ckptstore.catalog.engine import Database, open_database
 from ckptstore.errors import CatalogUnavailableError, UsageError
 from ckptstore.ops.connect import connect
+from tests.conftest import new_postgres_database
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -73,3 +77,25 @@ def test_what_fails_inside_a_transaction_is_rolled_back(database_url: str) -> No
         connection.exec_driver_sql("INSERT INTO runs (name, created_at) VALUES ('x', '2026-01-01')")
         raise ZeroDivisionError
     assert catalog.runs() == []
+
+
+def test_a_server_that_stops_answering_is_given_up(postgres: str) -> None:
+    """Its process is there, and so is the connection; it only never says anything again."""
+    url = sa.make_url(new_postgres_database(postgres)).set(drivername="postgresql+psycopg")
+    database = Database(url, answer_within=0.5)
+    with pytest.raises(CatalogUnavailableError, match="it did not answer in 0.5 s"), database.read() as connection:
+        server = connection.execute(sa.text("SELECT pg_backend_pid()")).scalar_one()
+        os.kill(server, signal.SIGSTOP)
+        try:
+            connection.execute(sa.text("SELECT 1"))
+        finally:
+            os.kill(server, signal.SIGCONT)
+    with database.read() as connection:
+        assert connection.execute(sa.text("SELECT 1")).scalar_one() == 1
+
+
+def test_a_transaction_may_last_as_long_as_its_statements_are_answered(postgres: str) -> None:
+    url = sa.make_url(new_postgres_database(postgres)).set(drivername="postgresql+psycopg")
+    with Database(url, answer_within=0.4).read() as connection:
+        for _ in range(6):
+            connection.execute(sa.text("SELECT pg_sleep(0.1)"))
