@@ -9,6 +9,7 @@ import os
 import sqlite3
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -17,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from ratios import ratio
 
 from ckptstore.core.model import Checkpoint, Kind
+from ckptstore.mindspore.recorder import MOST_JOBS, Recorder
 from ckptstore.ops.connect import connect
 from ckptstore.ops.register import describe, measured
 from tests import ckpt_bytes
@@ -91,8 +93,27 @@ def resolves(home: Path, saves: int) -> None:
     print(ratio(f"resolve, {RANKS} ranks, {saves} saves", lambda: catalog.resolve("run"), stats, repeats=3))
 
 
+def hand_over(home: Path) -> None:
+    """What the training thread pays for a save."""
+    launch = connect(str(home / "hand-over.db")).join("run")
+    path = ckpt_bytes.write(home / "hand-over" / "net-1_1.ckpt", 1)
+    file = describe(launch.facts, rank=0, path=path, kind="periodic", global_step=1)
+    recorder = Recorder(launch)
+    go_on = threading.Event()
+    recorder.call(go_on.wait)
+    took = []
+    for _ in range(MOST_JOBS // 2):
+        begin = time.perf_counter()
+        recorder.submit(file, asynchronous=False)
+        took.append((time.perf_counter() - begin) * 1e6)
+    go_on.set()
+    took.sort()
+    print(f"hand-over: p50 {took[len(took) // 2]:.1f} µs, p99 {took[len(took) * 99 // 100]:.1f} µs")
+
+
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as home:
+        hand_over(Path(home))
         records(Path(home))
         for saves in (2, 10):
             resolves(Path(home), saves)

@@ -1,0 +1,146 @@
+"""The recorder's thread: what it never does to training, and what it does in the end."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ckptstore.core.model import Checkpoint, FileState, Kind
+from ckptstore.errors import CatalogUnavailableError
+from ckptstore.mindspore import recorder as module
+from ckptstore.mindspore.recorder import Recorder
+from ckptstore.ops.connect import Catalog, connect
+from ckptstore.ops.launch import RankLaunch
+from ckptstore.ops.register import describe
+from ckptstore.storage import files
+from tests import ckpt_bytes
+
+
+@pytest.fixture
+def catalog(sqlite_url: str) -> Catalog:
+    return connect(sqlite_url)
+
+
+@pytest.fixture
+def launch(catalog: Catalog, tmp_path: Path) -> RankLaunch:
+    joined = catalog.join("run")
+    joined.set_steps_per_epoch(10)
+    home = str(tmp_path / "ckpt")
+    joined.add_source(home, kind=Kind.PERIODIC, prefix="net", breakpoint_prefix="net", names_before=())
+    return joined
+
+
+def saved(launch: RankLaunch, tmp_path: Path, step: int) -> Checkpoint:
+    name = f"net-{(step - 1) // 10 + 1}_{(step - 1) % 10 + 1}.ckpt"
+    path = ckpt_bytes.write(tmp_path / "ckpt" / name, step, step)
+    found = files.facts(str(path))
+    assert found is not None
+    return describe(
+        launch.facts,
+        rank=0,
+        path=path,
+        kind=Kind.PERIODIC,
+        global_step=step,
+        optimizer_step=step,
+        mtime_ns=found.mtime_ns,
+    )
+
+
+def test_a_full_queue_does_not_make_training_wait_and_loses_nothing(
+    catalog: Catalog,
+    launch: RankLaunch,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(module, "MOST_JOBS", 2)
+    recorder = Recorder(launch)
+    go_on = threading.Event()
+    recorder.call(go_on.wait)  # the disk, or the catalog, takes its time
+    for step in range(1, 8):
+        recorder.submit(saved(launch, tmp_path, step), asynchronous=False)
+    assert caplog.text.count("saves wait to be registered") == 1
+    go_on.set()
+    assert recorder.flush(60)
+    states = {file.global_step: file.state for file in catalog.files("run")}
+    assert states == {1: FileState.COMPLETE, **dict.fromkeys(range(2, 8), FileState.IN_PROGRESS)}
+    plan = catalog.resolve("run").plan  # a look at the disk finishes what the journal only noted
+    assert plan is not None
+    assert plan.global_step == 7
+    assert [file.state for file in catalog.files("run")] == [FileState.COMPLETE] * 7
+
+
+def test_a_child_of_a_fork_neither_waits_nor_writes(launch: RankLaunch, tmp_path: Path) -> None:
+    """MindSpore's async_save="process" forks; the thread is in the parent only, and its locks may be taken."""
+    recorder = Recorder(launch)
+    recorder.submit(saved(launch, tmp_path, 1), asynchronous=False)
+    assert recorder.flush(60)
+    with recorder._idle:
+        child = os.fork()
+        if not child:
+            refused = not recorder.call(lambda: None)
+            recorder.close()
+            os._exit(0 if refused and recorder.flush() else 1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_durable_files_are_on_the_disk_before_they_are_registered(
+    catalog: Catalog, launch: RankLaunch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[str, int]] = []
+    fsync = os.fsync
+
+    def noted(file: int) -> None:
+        seen.append((str(Path(f"/proc/self/fd/{file}").readlink()), len(catalog.files("run"))))
+        fsync(file)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    recorder = Recorder(launch, durable=True)
+    file = saved(launch, tmp_path, 1)
+    recorder.submit(file, asynchronous=False)
+    assert recorder.flush(60)
+    assert seen[:2] == [(file.path, 0), (str(tmp_path / "ckpt"), 0)]
+    assert len(catalog.files("run")) == 1
+
+
+def test_a_file_that_cannot_be_made_durable_is_not_registered(
+    catalog: Catalog,
+    launch: RankLaunch,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def refuse(_: str) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(module, "make_durable", refuse)
+    recorder = Recorder(launch, durable=True)
+    recorder.submit(saved(launch, tmp_path, 1), asynchronous=False)
+    assert recorder.flush(60)
+    assert catalog.files("run") == []
+    assert "Input/output error" in caplog.text
+    assert "Traceback" not in caplog.text
+
+
+def test_the_end_waits_no_longer_than_it_must(
+    launch: RankLaunch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """All is in the journal and the catalog refuses at once: there is nothing to wait for, and it is said once."""
+
+    def refuse() -> Any:
+        raise CatalogUnavailableError("no such server")
+
+    recorder = Recorder(launch)
+    monkeypatch.setattr(launch.database, "write", refuse)
+    monkeypatch.setattr(module, "FLUSH_SECONDS", 3600.0)
+    for step in range(1, 4):
+        recorder.submit(saved(launch, tmp_path, step), asynchronous=False)
+    assert not recorder.flush()
+    recorder.say_what_is_left()
+    recorder.close()
+    assert caplog.text.count("no such server") == 1
+    assert caplog.text.count("the next start takes them up") == 1
