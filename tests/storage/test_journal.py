@@ -165,3 +165,25 @@ def test_at_once_waits_for_nobody(tmp_path: Path) -> None:
     with writer._lock:
         assert not writer.append_at_once([{"step": 3}])
     assert steps(path) == [1, 2]
+
+
+def test_a_disk_that_is_full_in_the_middle_of_a_line(tmp_path: Path) -> None:
+    """The line is torn, `append` says so, and once there is room the next one is whole."""
+    program = (
+        "import resource, signal, sys; from ckptstore.storage.journal import JournalWriter\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "writer = JournalWriter(sys.argv[1], 'rank_0', 'L1'); end = writer.append([{'step': 1}]).end\n"
+        "_, most = resource.getrlimit(resource.RLIMIT_FSIZE)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (end + 20, most))\n"
+        "for step in (2, 3):\n"
+        "    try: writer.append([{'step': step}])\n"
+        "    except OSError as error: print(error.strerror)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))\n"
+        "print(writer.append([{'step': 4}]).path)"
+    )
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=True)
+    *errors, path = done.stdout.splitlines()
+    assert errors == ["File too large"] * 2
+    found = journal.read(path)
+    assert [entry["step"] for entry in found.entries] == [1, 4]
+    assert found.spoiled >= 1
