@@ -47,8 +47,7 @@ def merged(known: Iterable[Checkpoint], records: Iterable[Checkpoint]) -> list[C
 
 
 def _joined(one: Checkpoint, other: Checkpoint) -> Checkpoint:
-    first = one if one.created_at is None or other.created_at is None else min(one, other, key=_began)
-    return replace(max(one, other, key=_version), created_at=first.created_at)
+    return replace(max(one, other, key=_version), created_at=min(_began(one), _began(other)))
 
 
 def _version(file: Checkpoint) -> tuple[bool, int, int, int, str]:

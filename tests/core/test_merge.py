@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -59,6 +60,11 @@ def test_a_path_holds_one_file() -> None:
     assert states(merged([], [first, second, gone])) == {5: FileState.MISSING, 10: FileState.MISSING}
     other = record(10, 2, path="/d/b.ckpt")
     assert states(merged([], [first, other])) == {5: FileState.COMPLETE, 10: FileState.COMPLETE}
+
+
+def test_a_record_without_its_moment_cannot_be_placed() -> None:
+    with pytest.raises(ValueError, match="has no moment"):
+        merged([], [replace(record(5, 1), created_at=None)] * 2)
 
 
 @st.composite
