@@ -18,6 +18,14 @@ if TYPE_CHECKING:
 _numbers = itertools.count()
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _no_memory_of_this_machines_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Fixtures that live as long as the tests start jobs too: nothing is remembered in the user's own directory."""
+    with pytest.MonkeyPatch.context() as session:
+        session.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _no_memory_of_other_tests(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a user's machine remembers of runs is empty at the start of each test."""
