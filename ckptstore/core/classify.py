@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from ckptstore.core.model import Kind
 from ckptstore.core.naming import (
+    TtpDirectory,
     is_ttp_file,
     parse_exit_name,
     parse_name,
@@ -68,6 +70,31 @@ class Named:
     named_step: int | None = None
 
 
+@dataclass(frozen=True)
+class _Place:
+    """What the directories above a file say; `home` is their path with the rank taken out."""
+
+    rank: int | None
+    home: str
+    ttp: TtpDirectory | None
+    iteration: int | None
+    is_of_weights: bool
+
+
+@lru_cache(maxsize=1024)
+def _place(directories: tuple[str, ...]) -> _Place:
+    ranks = [parse_rank_directory(part) for part in directories]
+    home = "/".join(part if rank is None else _RANK for part, rank in zip(directories, ranks, strict=True))
+    iterations = [match for part in directories if (match := _ITERATION.fullmatch(part))]
+    return _Place(
+        rank=next((rank for rank in reversed(ranks) if rank is not None), None),
+        home=home,
+        ttp=next((parsed for part in directories if (parsed := parse_ttp_directory(part)) is not None), None),
+        iteration=int(iterations[-1][1]) if iterations else None,
+        is_of_weights=any(part in _WEIGHTS_DIRECTORIES for part in directories),
+    )
+
+
 def prefixes(names: Iterable[str]) -> dict[str, set[str]]:
     """The prefixes of the files of a directory, by what they are without a number at their end."""
     found: dict[str, set[str]] = {}
@@ -89,18 +116,19 @@ def classify(parts: Sequence[str], beside: Mapping[str, Collection[str]] = _NOTH
     the prefix without the number, or with another one.
     """
     *directories, name = parts
-    rank = next((rank for part in reversed(directories) if (rank := parse_rank_directory(part)) is not None), None)
-    home = "/".join(_RANK if parse_rank_directory(part) is not None else part for part in directories)
-    plain = _by_name_alone(name, rank)
+    place = _place(tuple(directories))
+    plain = _by_name_alone(name, place.rank)
     if plain is not None:
         return plain
-    ttp = next((parsed for part in directories if (parsed := parse_ttp_directory(part)) is not None), None)
-    if ttp is not None and is_ttp_file(name):
-        return _ttp(name, rank, ttp.step)
-    iterations = [match for part in directories if (match := _ITERATION.fullmatch(part))]
-    if iterations and _MINDFORMERS_2.fullmatch(name):
+    if place.ttp is not None and is_ttp_file(name):
+        return _ttp(name, place.rank, place.ttp.step)
+    if place.iteration is not None and _MINDFORMERS_2.fullmatch(name):
         return Named(
-            what=What.PART, kind=Kind.PERIODIC, format="safetensors", family=home, named_step=int(iterations[-1][1])
+            what=What.PART,
+            kind=Kind.PERIODIC,
+            format="safetensors",
+            family=place.home,
+            named_step=place.iteration,
         )
     leaving = parse_exit_name(name)
     if leaving is not None:
@@ -108,14 +136,14 @@ def classify(parts: Sequence[str], beside: Mapping[str, Collection[str]] = _NOTH
             what=What.CHECKPOINT,
             kind=Kind.GRACEFUL_EXIT,
             format="ckpt",
-            family=f"{home}/{leaving.file_name}",
-            rank=rank,
+            family=f"{place.home}/{leaving.file_name}",
+            rank=place.rank,
             named_step=leaving.global_step,
         )
-    weights = any(part in _WEIGHTS_DIRECTORIES for part in directories)
-    return _model_checkpoint(name, home, rank, beside, weights=weights)
+    return _model_checkpoint(name, place, beside)
 
 
+@lru_cache(maxsize=1 << 14)  # ranks write the same names
 def _by_name_alone(name: str, rank: int | None) -> Named | None:
     """What needs no directory to be known."""
     if name.endswith(".tmp"):
@@ -146,10 +174,9 @@ def _ttp(name: str, rank: int | None, step: int | None) -> Named:
     )
 
 
-def _model_checkpoint(
-    name: str, home: str, rank: int | None, beside: Mapping[str, Collection[str]], *, weights: bool
-) -> Named:
+def _model_checkpoint(name: str, place: _Place, beside: Mapping[str, Collection[str]]) -> Named:
     parsed = parse_name(name)
+    rank = place.rank
     if parsed is None:
         return Named(what=What.STRANGER, rank=rank)
     prefix, relaunch = parsed.prefix, 0
@@ -163,10 +190,10 @@ def _model_checkpoint(
         if numbered is not None and _is_relaunch(numbered["base"], prefix, beside):
             prefix, relaunch = numbered["base"], int(numbered["number"])
     return Named(
-        what=What.WEIGHTS if weights else What.CHECKPOINT,
+        what=What.WEIGHTS if place.is_of_weights else What.CHECKPOINT,
         kind=Kind.DYING_GASP if parsed.is_breakpoint else Kind.PERIODIC,
         format=parsed.format,
-        family=f"{home}/{prefix}",
+        family=f"{place.home}/{prefix}",
         relaunch=relaunch,
         rank=rank,
         epoch=parsed.epoch,

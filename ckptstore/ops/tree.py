@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from math import prod
@@ -14,7 +14,8 @@ from ckptstore.core.found import Found
 from ckptstore.core.model import Content, Kind
 from ckptstore.core.naming import parse_rank_directory
 from ckptstore.errors import UnreadableError
-from ckptstore.formats.inspect import inspect, read_checkpoint
+from ckptstore.formats.alike import AlikeReader
+from ckptstore.formats.inspect import inspect
 from ckptstore.formats.strategy import Strategy
 from ckptstore.ops.adopt import Skipped
 from ckptstore.storage.claims import FOLDER
@@ -23,6 +24,7 @@ from ckptstore.storage.walk import Seen, walk
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from ckptstore.formats.header import Header
 _READERS = 16
 _PORTION = 64  # files a task: handing over one alone costs as much as reading it
 _MAY_SKIP = ("scale_sense", "accu_grads")  # a loss scale, gathered gradients: a step may bring no update
@@ -77,42 +79,85 @@ def _ranks_of(strategy: Path) -> set[int]:
     return {of_a_stage * (max(found.stages, default=0) + 1) - 1}
 
 
-def read_headers(tree: Tree, paths: Sequence[str]) -> list[Found]:
-    """What is in these files, and what their paths say; one that cannot be read is skipped with the reason."""
+@dataclass(frozen=True)
+class _Read:
+    """What is in a file: its parameters, in its order; whether each step is an update, and whether it is proven whole.
 
-    def read(path: str) -> Found | Skipped:
-        named, seen = tree.checkpoints[path]
-        step, info, every_step = None, {}, False
-        if named.format in ("ckpt", "safetensors"):
-            try:
-                header = read_checkpoint(Path(path))
-            except UnreadableError as error:
-                return Skipped(path, str(error))
-            except OSError as error:
-                return Skipped(path, error.strerror or str(error))
-            step, info = header.optimizer_step, dict(header.info)
+    Ranks and steps share the tuple of entries, so that it is looked at once.
+    """
+
+    found: Found
+    parameters: tuple[str, ...]
+    complete: bool
+
+
+def read_headers(tree: Tree, paths: Sequence[str]) -> list[Found]:
+    """What is in these files, and what their paths say; one that is cut or cannot be read is skipped."""
+    reader = AlikeReader()
+    seen: dict[int, tuple[Header, tuple[str, ...], bool]] = {}
+
+    def read(path: str) -> _Read | Skipped:
+        named, _ = tree.checkpoints[path]
+        if named.format not in ("ckpt", "safetensors"):
+            return _Read(_found(tree, path), (), complete=True)
+        try:
+            header = reader.read(Path(path), named.family)
+        except UnreadableError as error:
+            return Skipped(path, str(error))
+        except OSError as error:
+            return Skipped(path, error.strerror or str(error))
+        known = seen.get(id(header.entries))
+        if known is None:
+            names = tuple(entry.name for entry in header.parameters)
             every_step = not any(entry.name.startswith(_MAY_SKIP) for entry in header.entries)
-        return Found(
-            path=path,
-            kind=named.kind or Kind.PERIODIC,
-            content=Content.WEIGHTS if named.what is What.WEIGHTS else Content.FULL,
-            format=named.format,
-            family=named.family,
-            relaunch=named.relaunch,
-            rank=named.rank,
-            epoch=named.epoch,
-            step_in_epoch=named.step_in_epoch,
-            named_step=named.named_step,
-            optimizer_step=step,
-            info=info,
-            updates_every_step=every_step,
-            size=seen.size,
-            mtime_ns=seen.mtime_ns,
-        )
+            known = seen[id(header.entries)] = header, names, every_step
+        return _Read(_found(tree, path, header, every_step=known[2]), known[1], complete=header.complete is True)
 
     portions = [paths[start : start + _PORTION] for start in range(0, len(paths), _PORTION)]
     with ThreadPoolExecutor(_READERS) as pool:
         read_some = pool.map(lambda some: [read(path) for path in some], portions)
         results = [result for portion in read_some for result in portion]
     tree.skipped += [result for result in results if isinstance(result, Skipped)]
-    return [result for result in results if isinstance(result, Found)]
+    whole = [result for result in results if isinstance(result, _Read)]
+    cut = _cut(whole)
+    tree.skipped += [Skipped(path, reason) for path, reason in cut.items()]
+    return [each.found for each in whole if each.found.path not in cut]
+
+
+def _found(tree: Tree, path: str, header: Header | None = None, *, every_step: bool = False) -> Found:
+    named, seen = tree.checkpoints[path]
+    return Found(
+        path=path,
+        kind=named.kind or Kind.PERIODIC,
+        content=Content.WEIGHTS if named.what is What.WEIGHTS else Content.FULL,
+        format=named.format,
+        family=named.family,
+        relaunch=named.relaunch,
+        rank=named.rank,
+        epoch=named.epoch,
+        step_in_epoch=named.step_in_epoch,
+        named_step=named.named_step,
+        optimizer_step=header.optimizer_step if header else None,
+        info=header.info if header else {},
+        updates_every_step=every_step,
+        size=seen.size,
+        mtime_ns=seen.mtime_ns,
+    )
+
+
+def _cut(files: Sequence[_Read]) -> dict[str, str]:
+    """Files that end where others of their callback and rank go on: one that is cut between parameters looks whole."""
+    of_writer: dict[tuple[str, int | None], set[tuple[str, ...]]] = defaultdict(set)
+    for each in files:
+        of_writer[each.found.family, each.found.rank].add(each.parameters)
+    cut = {}
+    for each in files:
+        others = of_writer[each.found.family, each.found.rank]
+        end = len(each.parameters)
+        if len(others) > 1 and not each.complete:
+            longer = next(
+                (names for names in sorted(others) if names[:end] == each.parameters and len(names) > end), None
+            )
+            if longer is not None:
+                cut[each.found.path] = f"it lacks {longer[end]!r}, which other files of its rank have: it may be cut"
+    return cut

@@ -191,3 +191,20 @@ def test_a_file_that_was_written_again_is_another_file(catalog: Catalog, tmp_pat
         three.name: FileState.COMPLETE,
         six.name: FileState.COMPLETE,
     }
+
+
+def test_a_file_that_is_cut_between_two_parameters_is_not_adopted(catalog: Catalog, tmp_path: Path) -> None:
+    """It loads in MindSpore without a word (domain §1), and its step is proven: only its siblings tell."""
+    root = tmp_path / "job"
+    three, six = save(root, 3, 6)
+    moments = ckpt_bytes.value("moments.weight", "Float32", (1,), bytes(4))
+    three.write_bytes(ckpt_bytes.checkpoint(3).replace(step_num(3), moments))
+    six.write_bytes(ckpt_bytes.checkpoint(6).replace(step_num(6), b""))
+    done = catalog.scan(root, world_size=1)
+    assert [Path(file.path) for file in done.adopted] == [three]
+    reason = "it lacks 'moments.weight', which other files of its rank have: it may be cut"
+    assert [(Path(skipped.path), skipped.reason) for skipped in done.skipped] == [(six, reason)]
+
+
+def step_num(step: int) -> bytes:
+    return ckpt_bytes.value("step_num", "Int64", (), step.to_bytes(8, "little"))
