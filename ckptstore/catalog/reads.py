@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
-from ckptstore.catalog.tables import checkpoints, endings, launches, pins, resolutions, runs, saves, sources
+from ckptstore.catalog.tables import checkpoints, endings, launches, outcomes, pins, resolutions, runs, saves, sources
 from ckptstore.core import replicas
-from ckptstore.core.model import Checkpoint, Content, FileState, Kind, Launch, Rule
+from ckptstore.core.model import Checkpoint, Content, FileState, Kind, Launch, Outcome, Rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -92,6 +92,12 @@ def newest_step(connection: sa.Connection, launch_id: str, *, below: int | None,
     if at_most is not None:
         query = query.where(saves.c.global_step <= at_most)
     return connection.execute(query).scalar()
+
+
+def steps_of(connection: sa.Connection, run: int) -> set[tuple[str, int]]:
+    """Every launch and step of a run that has a save."""
+    query = sa.select(saves.c.launch_id, saves.c.global_step).distinct().join(launches).where(launches.c.run_id == run)
+    return {(row[0], row[1]) for row in connection.execute(query)}
 
 
 def kinds_beyond(connection: sa.Connection, run: int, global_step: int) -> dict[tuple[str, int], set[Kind]]:
@@ -218,6 +224,26 @@ def resolution(
     return parent, [(int(rank), str(file)) for rank, file in row.plan]
 
 
+def failed_loads(connection: sa.Connection, run: int) -> dict[str, str]:
+    """What went wrong when a launch loaded a file, by the file's id; not where a later launch could go on from it."""
+    query = (
+        sa.select(outcomes, resolutions.c.parent_launch_id, resolutions.c.parent_step)
+        .join(launches, launches.c.id == outcomes.c.launch_id)
+        .join(resolutions, resolutions.c.launch_id == launches.c.id)
+        .where(launches.c.run_id == run)
+        .order_by(launches.c.launch_order)
+    )
+    failed: dict[tuple[str, int], dict[str, str]] = {}
+    for row in connection.execute(query):
+        state = row.parent_launch_id, row.parent_step
+        if row.outcome == Outcome.SAVED.value:
+            failed.pop(state, None)
+        elif row.checkpoint_id is not None:
+            detail = f"{row.detail} (rank {row.rank} of launch {row.launch_id})"
+            failed.setdefault(state, {})[row.checkpoint_id] = detail
+    return {file: detail for each in failed.values() for file, detail in each.items()}
+
+
 def sources_of(connection: sa.Connection, run: int) -> list[Source]:
     """Where the ranks of a run save, newest launch first."""
     query = sa.select(sources).join(launches).where(launches.c.run_id == run)
@@ -259,6 +285,7 @@ def _launch_query() -> sa.Select[Any]:
         resolutions.c.launch_id.label("decided"),
         resolutions.c.parent_launch_id,
         resolutions.c.parent_step,
+        resolutions.c.branched,
     ).select_from(joined)
 
 
@@ -273,6 +300,7 @@ def _launch(row: Any) -> Launch:
         decided=row.decided is not None,
         parent=row.parent_launch_id,
         parent_step=row.parent_step,
+        branched=bool(row.branched),
         created_at=row.created_at,
     )
 

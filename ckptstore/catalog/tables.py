@@ -66,10 +66,23 @@ resolutions = sa.Table(
     sa.Column("launch_id", sa.ForeignKey("launches.id"), primary_key=True),
     sa.Column("parent_launch_id", sa.ForeignKey("launches.id")),
     sa.Column("parent_step", sa.BigInteger),
+    sa.Column("branched", sa.Boolean, nullable=False),
     sa.Column("plan", sa.JSON, nullable=False),
     sa.Column("created_at", UtcDateTime, nullable=False),
 )
 """The one plan of a launch: the first one stored wins, by the primary key."""
+
+outcomes = sa.Table(
+    "outcomes",
+    metadata,
+    sa.Column("launch_id", sa.ForeignKey("launches.id"), primary_key=True),
+    sa.Column("rank", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("outcome", sa.String(16), nullable=False),
+    sa.Column("checkpoint_id", sa.ForeignKey("checkpoints.id")),
+    sa.Column("detail", sa.Text),
+    sa.Column("created_at", UtcDateTime, nullable=False),
+)
+"""What came of a launch's plan on a rank: it could not load its file (the checkpoint and why), or it saved again."""
 
 sources = sa.Table(
     "sources",

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
-from ckptstore.catalog.tables import checkpoints, endings, launches, pins, resolutions, runs, saves, sources
+from ckptstore.catalog.tables import checkpoints, endings, launches, outcomes, pins, resolutions, runs, saves, sources
 from ckptstore.core.model import FileState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from datetime import datetime
 
-    from ckptstore.core.model import Checkpoint, Kind, Rule
+    from ckptstore.core.model import Checkpoint, Kind, Outcome, Rule
     from ckptstore.core.replicas import Layout
 
 _ID_BATCH = 500
@@ -84,13 +84,18 @@ def store_resolution(
     launch_id: str,
     parent: tuple[str, int] | None,
     files: Sequence[tuple[int, str]],
+    branched: bool,
     now: datetime,
 ) -> None:
-    """Store where a launch starts: (rank, checkpoint id) for each rank. The first one stored wins."""
+    """Store where a launch starts: (rank, checkpoint id) for each rank. The first one stored wins.
+
+    `branched`: that state was asked for, and what came after it is given up.
+    """
     row = {
         "launch_id": launch_id,
         "parent_launch_id": parent[0] if parent else None,
         "parent_step": parent[1] if parent else None,
+        "branched": branched,
         "plan": [list(pair) for pair in files],
         "created_at": now,
     }
@@ -181,6 +186,30 @@ def set_ending(
         "created_at": now,
     }
     statement = _insert(connection, endings).values(row)
+    update = {name: statement.excluded[name] for name in row if name not in ("launch_id", "rank")}
+    connection.execute(statement.on_conflict_do_update(index_elements=["launch_id", "rank"], set_=update))
+
+
+def set_outcome(
+    connection: sa.Connection,
+    *,
+    launch_id: str,
+    rank: int,
+    outcome: Outcome,
+    checkpoint_id: str | None = None,
+    detail: str | None = None,
+    now: datetime,
+) -> None:
+    """Record what came of a launch's plan on a rank. The last word counts."""
+    row = {
+        "launch_id": launch_id,
+        "rank": rank,
+        "outcome": outcome.value,
+        "checkpoint_id": checkpoint_id,
+        "detail": detail,
+        "created_at": now,
+    }
+    statement = _insert(connection, outcomes).values(row)
     update = {name: statement.excluded[name] for name in row if name not in ("launch_id", "rank")}
     connection.execute(statement.on_conflict_do_update(index_elements=["launch_id", "rank"], set_=update))
 

@@ -55,6 +55,7 @@ def save(row: SaveRow) -> dict[str, Any]:
         "world_size": row.launch.world_size,
         "bytes": tally.bytes,
         "restorable": row.restorable,
+        "abandoned": row.abandoned,
         "pinned": row.pinned,
         "created_at": _moment(tally.created_at),
     }
@@ -166,6 +167,7 @@ def _rejection(rejection: Rejection) -> dict[str, Any]:
         "reasons": [
             {"rank": reason.rank, "rule": reason.rule.value, "detail": reason.detail} for reason in rejection.reasons
         ],
+        "remedies": list(rejection.remedies),
     }
 
 

@@ -70,6 +70,15 @@ class Rule(str, Enum):
     __str__ = str.__str__
 
 
+class Outcome(str, Enum):
+    """What came of a launch's plan on a rank: its file could not be loaded, or it was and the launch has saved."""
+
+    FAILED = "failed"
+    SAVED = "saved"
+
+    __str__ = str.__str__
+
+
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
     """One file of one rank.
@@ -122,7 +131,8 @@ class Launch:
     """One start of all ranks of a run.
 
     `order` counts the launches of the run from 1. `decided` is False until the launch has asked where to start;
-    then `parent` and `parent_step` name the state it resumed from (None: it started fresh).
+    then `parent` and `parent_step` name the state it resumed from (None: it started fresh). `branched` tells that
+    this state was asked for: what came after it in the history is given up.
     """
 
     id: str
@@ -134,16 +144,21 @@ class Launch:
     decided: bool = False
     parent: str | None = None
     parent_step: int | None = None
+    branched: bool = False
     created_at: datetime | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """All files of one launch and one global_step, whatever their kind: a candidate for a restore."""
+    """All files of one launch and one global_step, whatever their kind: a candidate for a restore.
+
+    `failed` says what went wrong when a launch loaded it, by the id of the file.
+    """
 
     launch: Launch
     global_step: int
     files: tuple[Checkpoint, ...]
+    failed: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
@@ -175,11 +190,21 @@ class Reason:
     detail: str
 
 
+@dataclass(frozen=True)
+class Assignment:
+    """The file that a rank loads; `source.rank` differs from `rank` where a replica stands in."""
+
+    rank: int
+    source: Checkpoint
+
+
 @dataclass(frozen=True, kw_only=True)
 class Rejection:
     """A candidate that cannot be restored, and why.
 
     `was_whole` tells that every rank once had saved its part: something is lost, rather than never finished.
+    `world_size` is that of its launch, `served` are the ranks that have a file to load all the same, and `remedies`
+    what would make it restorable, a line each.
     """
 
     launch: str
@@ -187,14 +212,9 @@ class Rejection:
     kinds: tuple[Kind, ...]
     reasons: tuple[Reason, ...]
     was_whole: bool = False
-
-
-@dataclass(frozen=True)
-class Assignment:
-    """The file that a rank loads; `source.rank` differs from `rank` where a replica stands in."""
-
-    rank: int
-    source: Checkpoint
+    world_size: int = 1
+    served: tuple[Assignment, ...] = ()
+    remedies: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,8 +6,10 @@ caller brings the candidates and looks at the disk.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ckptstore.core import remedies
 from ckptstore.core.model import (
     Assignment,
     Checkpoint,
@@ -77,34 +79,42 @@ def judge(
     if quarantined:
         return _reject(state, quarantined)
 
-    faults = {file.id: fault for file in state.files if (fault := _fault(file, seen.get(file.path))) is not None}
+    failed = {} if take_quarantined else state.failed
+    faults = {
+        file.id: fault for file in state.files if (fault := _fault(file, seen.get(file.path), failed)) is not None
+    }
     shares = [file for file in state.files if file.content is Content.SHARE]
     others = [file for file in state.files if file.content is not Content.SHARE]
-    reasons: list[Reason] = []
+    parts = []
     if others or not shares:
-        chosen, reasons = _from_whole_states(state, others, faults, ranks)
-        if not reasons:
-            return _plan(state, chosen)
-    if shares:
-        chosen, lacking = _from_shares(state, shares, faults, ranks)
-        if not lacking:
-            return _plan(state, chosen)
-        reasons += lacking
-    return _reject(state, reasons)
+        parts.append(_from_whole_states(state, others, faults, ranks))
+    if shares and (not parts or parts[0].reasons):
+        parts.append(_from_shares(state, shares, faults, ranks))
+    for part in parts:
+        if not part.reasons:
+            in_order = sorted(part.served, key=lambda assignment: assignment.rank)
+            return RestorePlan(launch=state.launch, global_step=state.global_step, ranks=tuple(in_order))
+    return _reject(state, [reason for part in parts for reason in part.reasons], parts)
 
 
-def _from_whole_states(
-    state: State, files: Sequence[Checkpoint], faults: Mapping[str, Reason], ranks: range
-) -> tuple[list[Assignment], list[Reason]]:
+@dataclass
+class _Cover:
+    """The ranks that get a file, why others get none, and what would give them one."""
+
+    served: list[Assignment] = field(default_factory=list)
+    reasons: list[Reason] = field(default_factory=list)
+    remedies: list[str] = field(default_factory=list)
+
+
+def _from_whole_states(state: State, files: Sequence[Checkpoint], faults: Mapping[str, Reason], ranks: range) -> _Cover:
     """A file for every rank, its own or a replica's; and why that cannot be."""
     saved_world = state.launch.world_size
     layout = state.launch.layout
     if len(ranks) != saved_world and not layout.any_world_size:
         detail = f"saved by {saved_world} ranks, asked for {len(ranks)}, and no file serves every rank"
-        return [], [Reason(Rule.WORLD_SIZE, None, detail)]
+        return _Cover(reasons=[Reason(Rule.WORLD_SIZE, None, detail)])
     whole = _by_rank(files, faults)
-    assignments: list[Assignment] = []
-    reasons: list[Reason] = []
+    cover = _Cover()
     groups = layout.partition(saved_world)
     files_of = _by_group(files, groups)
     unfinished = next((name for file in files if (name := unfinished_ttp_directory(file.path))), "")
@@ -114,35 +124,32 @@ def _from_whole_states(
         unequal = _unequal_sizes(files_of[group])
         own = {rank: whole[rank] for rank in group if rank in whole}
         chosen, missing = _serve(served, own, own[min(own)] if own and not unequal else None)
-        assignments += chosen
+        cover.served += chosen
         if missing:
-            reasons += _why_not(files_of[group], group, missing, faults, unequal, left=left)
-    return assignments, reasons
+            cover.reasons += _why_not(files_of[group], group, missing, faults, unequal, left=left)
+            cover.remedies.append(remedies.of_ranks(missing, group, files_of[group], faults))
+    return cover
 
 
-def _from_shares(
-    state: State, files: Sequence[Checkpoint], faults: Mapping[str, Reason], ranks: range
-) -> tuple[list[Assignment], list[Reason]]:
+def _from_shares(state: State, files: Sequence[Checkpoint], faults: Mapping[str, Reason], ranks: range) -> _Cover:
     """Every rank's own share: none stands in for another, and only all of them are the state (domain §8)."""
     saved_world = state.launch.world_size
     if len(ranks) != saved_world:
         detail = f"saved in shares by {saved_world} ranks, asked for {len(ranks)}"
-        return [], [Reason(Rule.WORLD_SIZE, None, detail)]
+        return _Cover(reasons=[Reason(Rule.WORLD_SIZE, None, detail)])
     whole = _by_rank(files, faults)
     chosen, missing = _serve(tuple(ranks), whole, None)
+    lacking = set(missing)
     by_rank = sorted(files, key=lambda file: (file.rank, file.path))
-    reasons = [faults[file.id] for file in by_rank if file.rank in missing and file.id in faults]
-    explained = {reason.rank for reason in reasons}
+    cover = _Cover(chosen, [faults[file.id] for file in by_rank if file.rank in lacking and file.id in faults])
+    explained = {reason.rank for reason in cover.reasons}
     for rank in missing:
         if rank not in explained:
             detail = f"the share of rank {rank} was not recorded, and no other file holds it (remove_redundancy)"
-            reasons.append(Reason(Rule.MISSING_RANK, rank, detail))
-    return chosen, reasons
-
-
-def _plan(state: State, assignments: Iterable[Assignment]) -> RestorePlan:
-    in_order = sorted(assignments, key=lambda assignment: assignment.rank)
-    return RestorePlan(launch=state.launch, global_step=state.global_step, ranks=tuple(in_order))
+            cover.reasons.append(Reason(Rule.MISSING_RANK, rank, detail))
+    if missing:
+        cover.remedies.append(remedies.of_ranks(missing, missing, by_rank, faults, in_shares=True))
+    return cover
 
 
 def _by_rank(files: Iterable[Checkpoint], faults: Mapping[str, Reason]) -> dict[int, Checkpoint]:
@@ -194,8 +201,10 @@ def _preference(file: Checkpoint) -> tuple[int, str]:
     return _KIND_ORDER[file.kind], file.path
 
 
-def _fault(file: Checkpoint, seen: Observed | None) -> Reason | None:
+def _fault(file: Checkpoint, seen: Observed | None, failed: Mapping[str, str]) -> Reason | None:
     """What keeps one file from being loaded; None if it is there as it was recorded."""
+    if file.id in failed:
+        return Reason(Rule.QUARANTINED, file.rank, f"{file.path} could not be loaded: {failed[file.id]}")
     broken = _broken_rule(file, seen or Observed(None))
     return None if broken is None else Reason(broken[0], file.rank, f"{file.path} {broken[1]}")
 
@@ -278,17 +287,22 @@ def _enumerate(numbers: tuple[int, ...]) -> str:
     return shown if len(numbers) <= _RANKS_SHOWN else f"{shown} … ({len(numbers)} in all)"
 
 
-def _reject(state: State, reasons: list[Reason]) -> Rejection:
+def _reject(state: State, reasons: Sequence[Reason], parts: Sequence[_Cover] = ()) -> Rejection:
     finished = [file for file in state.files if file.size is not None]
     whole = {file.rank for file in finished if file.content is Content.FULL}
     shares = {file.rank for file in finished if file.content is Content.SHARE}
     world_size = state.launch.world_size
     covered = covers_every_rank(state.launch.layout, whole, world_size) or len(shares) == world_size
     was_whole = state.global_step > 0 and covered
+    of_all = [line for reason in reasons[:1] if (line := remedies.of_state(reason, state.launch))]
+    fullest = max(parts, key=lambda part: len(part.served), default=_Cover())
     return Rejection(
         launch=state.launch.id,
         global_step=state.global_step,
         kinds=state.kinds,
         reasons=tuple(reasons),
         was_whole=was_whole,
+        world_size=world_size,
+        served=tuple(sorted(fullest.served, key=lambda assignment: assignment.rank)),
+        remedies=(*(of_all if not fullest.remedies else ()), *fullest.remedies),
     )

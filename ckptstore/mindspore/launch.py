@@ -8,7 +8,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from ckptstore.core.model import epoch_and_step
-from ckptstore.errors import CkptstoreError, UsageError
+from ckptstore.errors import CatalogUnavailableError, CkptstoreError, UsageError
 from ckptstore.mindspore import communication
 from ckptstore.mindspore.dying_gasp import DyingGasp
 from ckptstore.mindspore.registrar import Registrar
@@ -19,7 +19,7 @@ from ckptstore.ops.join import new_launch_id
 from ckptstore.ops.launch import RankLaunch
 
 if TYPE_CHECKING:
-    from ckptstore.core.model import RestorePlan
+    from ckptstore.core.model import Checkpoint, RestorePlan, Rule
     from ckptstore.mindspore.training import Metrics
     from ckptstore.ops.connect import Catalog
 
@@ -43,6 +43,8 @@ class TrainingLaunch(RankLaunch):
         model: Any,
         dataset: Any,
         *,
+        step: int | None = None,
+        lineage: str | None = None,
         take_quarantined: bool = False,
         dec_key: bytes | None = None,
         dec_mode: str = "AES-GCM",
@@ -51,7 +53,9 @@ class TrainingLaunch(RankLaunch):
 
         Every parameter of the model's train network, the optimizer's too, comes from the file; the dataset goes on
         with the batch after the last one consumed. All ranks must call it, before `Model.train`, and get the same
-        state. `take_quarantined` takes a state that was found to be bad too. `dec_key` and `dec_mode` are those of
+        state. `step` and `lineage` ask for an older one, of the history that leads to a launch (None: to the newest):
+        the run goes on from there, and what came after it is given up, not deleted. `take_quarantined` takes a state
+        that was found to be bad too. `dec_key` and `dec_mode` are those of
         `mindspore.load_checkpoint`, for files saved with `enc_key`. Raises `NothingRestorableError` where states were
         lost, `UsageError` where the network or the number of steps in an epoch is not the one that was saved,
         `DamageError` for a file that is not what was recorded.
@@ -59,13 +63,13 @@ class TrainingLaunch(RankLaunch):
         if self.trained:
             raise UsageError("training has begun in this launch", "join again to resume in the same process")
         steps = int(dataset.get_dataset_size())
-        plan = self._agree(steps, take_quarantined=take_quarantined)
+        plan = self._agree(steps, step=step, lineage=lineage, take_quarantined=take_quarantined)
         if plan is None:
             self.start = Start(fresh=True)
             self._say(f"run {self.run}: no whole state was saved yet, training starts from the beginning")
             return self.start
         _check_position(plan, steps)
-        appended = load(model.train_network, plan, self.rank, Decryption(dec_key, dec_mode), self.mark_damaged)
+        appended = load(model.train_network, plan, self.rank, Decryption(dec_key, dec_mode), self._failed_to_load)
         dataset.set_init_step(plan.global_step)
         self.global_step = plan.global_step
         epoch, step_in_epoch = epoch_and_step(plan.global_step, steps)
@@ -123,12 +127,23 @@ class TrainingLaunch(RankLaunch):
         except CkptstoreError as error:
             log.warning("%s. The next start adopts what was saved last.", error)
 
-    def _agree(self, steps: int, *, take_quarantined: bool) -> RestorePlan | None:
+    def _failed_to_load(self, file: Checkpoint | None, damage: Rule | None, detail: str) -> None:
+        """Record that a file could not be loaded, so that the next launch does without it."""
+        try:
+            if file is not None and damage is not None:
+                self.mark_damaged(file, damage)
+            self.load_failed(file, detail)
+        except CatalogUnavailableError as error:
+            log.error("%s. It is not recorded that this launch could not load its file.", error)  # noqa: TRY400
+
+    def _agree(
+        self, steps: int, *, step: int | None, lineage: str | None, take_quarantined: bool
+    ) -> RestorePlan | None:
         """Rank 0 decides and stores; the others hear that it has, or why not, and read what it stored."""
 
         def decide() -> str:
             self.set_steps_per_epoch(steps)
-            self.resolve(take_quarantined=take_quarantined)
+            self.resolve(step=step, lineage=lineage, take_quarantined=take_quarantined)
             return self.id
 
         communication.decided_by_rank_0(decide)

@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads, writes
-from ckptstore.core.model import FileState, Kind, Rule
+from ckptstore.core.model import FileState, Kind, Outcome, Rule
 from ckptstore.errors import UsageError
 from ckptstore.ops import exits
 from ckptstore.ops import register as registering
@@ -32,6 +32,7 @@ class RankLaunch:
         self.database = database
         self.facts = facts
         self.rank = rank
+        self._has_saved = False
 
     @property
     def id(self) -> str:
@@ -88,15 +89,24 @@ class RankLaunch:
         return file
 
     def record(self, files: Sequence[Checkpoint]) -> None:
-        """Write records to the catalog, in one transaction."""
-        registering.record(self.database, files)
+        """Write records to the catalog, in one transaction; with the first, that the launch's plan was a good one."""
+        with self.database.write() as connection:
+            now = datetime.now(timezone.utc)
+            writes.record_checkpoints(connection, files, now)
+            if self.facts.parent is not None and not self._has_saved:
+                writes.set_outcome(connection, launch_id=self.id, rank=self.rank, outcome=Outcome.SAVED, now=now)
+        self._has_saved = True
 
-    def resolve(self, *, take_quarantined: bool = False) -> RestorePlan | None:
+    def resolve(
+        self, *, step: int | None = None, lineage: str | None = None, take_quarantined: bool = False
+    ) -> RestorePlan | None:
         """Where this launch starts, the same for all its ranks; None for a fresh start.
 
-        `take_quarantined` takes a state that was found to be bad too. The first rank's answer is the launch's.
+        `step` and `lineage` ask for an older state, of the history that leads to a launch (None: to the newest): what
+        came after it is given up, and `NothingRestorableError` raised if it cannot be restored. `take_quarantined`
+        takes a state that was found to be bad too. The first rank's answer is the launch's.
         """
-        plan = settle(self.database, self.facts, take_quarantined=take_quarantined)
+        plan = settle(self.database, self.facts, step=step, lineage_of=lineage, take_quarantined=take_quarantined)
         self.facts = replace(
             self.facts,
             decided=True,
@@ -162,6 +172,22 @@ class RankLaunch:
         """Record that a file is not what it should be: no later plan takes it."""
         with self.database.write() as connection:
             writes.mark(connection, [file.id], FileState.DAMAGED, rule)
+
+    def load_failed(self, file: Checkpoint | None, detail: str) -> None:
+        """Record that this rank could not load its file of the plan; the next launch does without it.
+
+        None, where the file is not to blame: nothing speaks against trying again.
+        """
+        with self.database.write() as connection:
+            writes.set_outcome(
+                connection,
+                launch_id=self.id,
+                rank=self.rank,
+                outcome=Outcome.FAILED,
+                checkpoint_id=None if file is None else file.id,
+                detail=detail,
+                now=datetime.now(timezone.utc),
+            )
 
     def adopt(self) -> Reconciled:
         """Take in what this rank wrote and nobody registered, as the breakpoint after an exception."""

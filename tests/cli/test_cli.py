@@ -6,12 +6,15 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ckptstore.catalog import writes
+from ckptstore.catalog.schema import REVISION
 from ckptstore.ops.connect import Catalog
 from tests import ckpt_bytes
 from tests.ops.jobs import Job
@@ -77,6 +80,7 @@ def test_list(url: str) -> None:
         "ranks": 2,
         "world_size": 2,
         "restorable": True,
+        "abandoned": False,
         "pinned": False,
     }
     assert rows[1]["bytes"] > 0
@@ -168,7 +172,7 @@ def test_db(database_url: str) -> None:
     assert "run: ckptstore db upgrade" in missing.err
     assert ckptstore("--db", database_url, "db", "upgrade").code == 0
     checked = ckptstore("--db", database_url, "db", "check", "--json")
-    assert (checked.code, checked.json["schema"]) == (0, "0002")
+    assert (checked.code, checked.json["schema"]) == (0, REVISION)
 
 
 def test_an_empty_catalog(sqlite_url: str) -> None:
@@ -402,3 +406,38 @@ def test_replicas_can_be_stated(url: str, run: Job, tmp_path: Path) -> None:
     for wrong in ("0,7", "0,1;1", "rank 0", ""):
         refused = ckptstore("--db", url, "resolve", "run", "--replicas", wrong)
         assert (refused.code, refused.err.count("\n"), refused.out) == (2, 1, ""), wrong
+
+
+def test_branches(url: str) -> None:
+    assert ckptstore("--db", url, "resolve", "run", "--branch").code == 2
+    assert ckptstore("--db", url, "resolve", "run", "--lineage", "L9").code == 2
+    done = ckptstore("--db", url, "resolve", "run", "--step", "5", "--branch")
+    assert done.code == 0
+    assert "the next launch goes on from there" in done.out
+    assert ckptstore("--db", url, "resolve", "run", "--json").json["global_step"] == 5
+    assert ckptstore("--db", url, "resolve", "run", "--json", "--all").json["global_step"] == 10
+    assert ckptstore("--db", url, "resolve", "run", "--json", "--lineage", "L1").json["global_step"] == 10
+    listed = ckptstore("--db", url, "list", "run", "--json").json
+    assert {save["global_step"]: save["abandoned"] for save in listed} == {15: True, 10: True, 5: False}
+    assert ckptstore("--db", url, "list", "run").out.count("given up") == 2
+
+
+def test_explain_of_a_wide_job_stays_readable(catalog: Catalog, database_url: str, tmp_path: Path) -> None:
+    """1,024 ranks, of whose newest files 600 are gone and one was never recorded."""
+    job = Job(catalog, tmp_path, world_size=1024)
+    rank = catalog.join("run", rank=0, world_size=1024, launch_id="L1")
+    older, newer = (rank.register(job.write(rank, step), global_step=step) for step in (5, 10))
+    gone = [replace(newer, rank=rank, path=f"{newer.path}.{rank}") for rank in range(1, 601)]
+    there = [replace(newer, rank=rank) for rank in range(601, 1024) if rank != 700]
+    whole = [replace(older, rank=rank) for rank in range(1, 1024)]
+    with catalog.database.write() as connection:
+        writes.adopt_checkpoints(connection, [*gone, *there, *whole], datetime.now(timezone.utc))
+    text = ckptstore("--db", database_url, "resolve", "run", "--explain").out
+    assert "step 10 (periodic, launch L1): 423 of 1024 ranks have a file" in text
+    assert "ranks 1-600: missing_file: 600 in all, such as: " in text
+    assert "rank 700: missing_rank: no file of rank 700 was recorded" in text
+    picture = [line for line in text.splitlines() if line.startswith(("ranks 0 to 1023, 16 a column", "step "))]
+    assert picture[1] == "step 10  " + "-" * 38 + "#" * 5 + "?" + "#" * 20
+    assert picture[2] == "step  5  " + "#" * 64 + " chosen"
+    assert len(text.splitlines()) < 60
+    assert max(map(len, text.splitlines())) < 600

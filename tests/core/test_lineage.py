@@ -57,3 +57,23 @@ def test_a_parent_that_is_unknown_ends_the_history() -> None:
 
 def test_no_launches_no_history() -> None:
     assert ends([]) == []
+
+
+def test_a_launch_that_was_asked_to_go_back_gives_up_what_came_after_though_it_saved_nothing() -> None:
+    launches = [launch("A", 1), launch("B", 2, parent=("A", 10), branched=True)]
+    assert ends(launches, {"A": 5}) == [("A", 10)]
+    launches.append(launch("C", 3, parent=("A", 10)))
+    assert ends(launches, {"A": 5}) == [("A", 10)]
+    assert ends(launches, {"A": 5, "C": 12}) == [("C", None), ("A", 10)]
+
+
+def test_the_history_of_a_launch_that_was_given_up_can_be_asked_for() -> None:
+    launches = [
+        launch("A", 1),
+        launch("B", 2, parent=("A", 15)),
+        launch("C", 3, parent=("A", 10), branched=True),
+    ]
+    saves = {"A": 5, "B": 20, "C": 12}
+    assert [(part.launch.id, part.last_step) for part in lineage(launches, saves)] == [("C", None), ("A", 10)]
+    assert [(part.launch.id, part.last_step) for part in lineage(launches, saves, of="B")] == [("B", None), ("A", 15)]
+    assert [(part.launch.id, part.last_step) for part in lineage(launches, saves, of="A")] == [("A", None)]

@@ -155,6 +155,7 @@ def test_the_first_plan_that_is_stored_wins(catalog: Catalog, tmp_path: Path) ->
                 launch_id="L2",
                 parent=("L1", step),
                 files=[(file.rank, file.id) for file in files],
+                branched=False,
                 now=datetime.now(timezone.utc),
             )
     plans = [launch.resolve() for launch in starting]

@@ -1,0 +1,47 @@
+"""Have the next launch of a run go back to an older state, whoever starts it."""
+
+from __future__ import annotations
+
+import secrets
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+from ckptstore.catalog import reads, writes
+from ckptstore.errors import UsageError
+from ckptstore.ops.resolve import plan_files
+
+if TYPE_CHECKING:
+    from ckptstore.catalog.engine import Database
+    from ckptstore.core.model import RestorePlan
+
+
+def branch(database: Database, plan: RestorePlan) -> str:
+    """Make the plan's state the one that its run goes on from; the id of the launch that stands for that decision.
+
+    It saves nothing: the next launch that asks goes on from the plan's state, and what came after that is given up.
+    """
+    now = datetime.now(timezone.utc)
+    launch_id = f"branch-{plan.global_step}-{secrets.token_hex(3)}"
+    with database.write() as connection:
+        run_id = reads.run_id(connection, plan.launch.run)
+        if run_id is None:
+            raise UsageError(f"there is no run {plan.launch.run!r} any more")
+        writes.add_launch(
+            connection,
+            run_id=run_id,
+            launch_id=launch_id,
+            world_size=plan.launch.world_size,
+            layout=plan.launch.layout,
+            now=now,
+        )
+        if plan.launch.steps_per_epoch is not None:
+            writes.set_steps_per_epoch(connection, launch_id, plan.launch.steps_per_epoch)
+        writes.store_resolution(
+            connection,
+            launch_id=launch_id,
+            parent=(plan.launch.id, plan.global_step),
+            files=plan_files(plan),
+            branched=True,
+            now=now,
+        )
+    return launch_id
