@@ -119,3 +119,25 @@ def test_ttp_on_four_ranks_of_which_one_is_dead(ttp: Callable[..., int], tmp_pat
     assert ttp("rough") == 0
     for rank in range(4):
         assert filecmp.cmp(tmp_path / f"calm/final_{rank}.ckpt", tmp_path / f"rough/final_{rank}.ckpt", shallow=False)
+
+
+def test_four_ranks_one_killed_and_two_of_the_other_files_damaged_by_hand(tmp_path: Path) -> None:
+    """Of the newest state rank 2's file is not there, rank 0's is cut and rank 3's has another byte."""
+    calm, rough = Run(tmp_path / "calm"), Run(tmp_path / "rough")
+    assert calm.launch(ranks=4).code == 0
+    assert rough.launch(ranks=4, fault="kill 15", rank=2).code != 0
+    newest = {file.rank: Path(file.path) for file in rough.catalog.files("run") if file.global_step == 15}
+    content = newest[0].read_bytes()
+    newest[0].chmod(0o600)
+    newest[0].write_bytes(content[:-8])
+    newest[3].chmod(0o600)
+    newest[3].write_bytes(content.replace(content[200:201], bytes([content[200] ^ 1]), 1))
+    if 2 in newest:
+        newest[2].unlink()
+    found = rough.catalog.resolve("run").plan
+    assert found is not None
+    assert (found.global_step, [each.source.rank for each in found.ranks]) == (15, [1, 1, 1, 1])
+    again = rough.launch(ranks=4)
+    assert (again.code, again.start["global_step"]) == (0, 15), again.output
+    for rank in range(4):
+        assert rough.final(rank) == calm.final(rank)
