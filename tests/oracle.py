@@ -30,8 +30,8 @@ def broken_rules(file: Checkpoint, disk: Disk) -> set[Rule]:
     if file.content is Content.WEIGHTS:
         broken.add(Rule.WEIGHTS_ONLY)
     if file.state is FileState.IN_PROGRESS:
-        broken.add(Rule.IN_PROGRESS)
-    elif file.state is FileState.DAMAGED:
+        return {*broken, Rule.IN_PROGRESS}  # whatever is there, nothing is known of what it will be
+    if file.state is FileState.DAMAGED:
         broken.add(file.problem or Rule.QUARANTINED)
     if seen.unreadable:
         broken.add(Rule.UNREADABLE)

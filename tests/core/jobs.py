@@ -9,7 +9,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from ckptstore.core.model import Checkpoint, Content, FileState, Kind, Launch, Observed, Rule
+from ckptstore.core import resolver
+from ckptstore.core.lineage import lineage
+from ckptstore.core.model import Checkpoint, Content, FileState, Kind, Launch, Observed, Resolution, Rule, State
 from ckptstore.core.replicas import Layout, data_parallel, from_groups, stand_alone
 
 from .builders import launch as make_launch
@@ -65,6 +67,31 @@ class Job:
             disk[file.path] = now
         struck = replace(file, **known)
         return Job(self.launches, (*self.files[:index], struck, *self.files[index + 1 :]), disk)
+
+
+def candidates(job: Job) -> list[State]:
+    """What `ops` hands to the resolver: the states of each part of the lineage, newest first."""
+    first_saves: dict[str, int] = {}
+    of_state: dict[tuple[str, int], list[Checkpoint]] = {}
+    for file in job.files:
+        of_state.setdefault((file.launch, file.global_step), []).append(file)
+        if file.global_step > 0:
+            first_saves[file.launch] = min(file.global_step, first_saves.get(file.launch, file.global_step))
+    found = []
+    for segment in lineage(job.launches, first_saves):
+        steps = sorted((step for launch, step in of_state if launch == segment.launch.id), reverse=True)
+        found += [
+            State(launch=segment.launch, global_step=step, files=tuple(of_state[segment.launch.id, step]))
+            for step in steps
+            if segment.last_step is None or step <= segment.last_step
+        ]
+    return found
+
+
+def resolve(job: Job, world_size: int | None = None, *, take_quarantined: bool = False) -> Resolution:
+    return resolver.resolve(
+        "run", candidates(job), lambda _: job.disk, world_size=world_size, take_quarantined=take_quarantined
+    )
 
 
 @st.composite
