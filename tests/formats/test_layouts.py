@@ -128,7 +128,7 @@ SIZES = [(dp, tp, pp) for dp in POWERS for tp in POWERS for pp in POWERS if dp *
 
 
 def usual_job(dp: int, tp: int, pp: int, shards: int) -> Job:
-    """What a transformer is cut into, `tp` ranks next to each other; the optimizer deals its state to `shards` ranks."""
+    """How a transformer is cut, `tp` ranks next to each other; the optimizer deals its state to `shards` ranks."""
     grid = tuple(size for size in (dp, tp) if size > 1) or (1,)  # MindSpore leaves out axes of one
     along_tp = 0 if tp > 1 else -1
     stages = tuple(
