@@ -149,12 +149,12 @@ def _saved(draw: st.DrawFn, of: Launch, step: int) -> list[Checkpoint]:
     groups = of.layout.partition(of.world_size)
     files: list[Checkpoint] = []
     for callback in range(draw(st.sampled_from([1, 1, 1, 2]))):
-        kind = draw(st.sampled_from([Kind.PERIODIC, Kind.PERIODIC, *Kind]))
+        kind = draw(st.sampled_from([Kind.PERIODIC, Kind.GRACEFUL_EXIT, *Kind]))
         content = draw(st.sampled_from([Content.FULL] * 5 + [Content.SHARE, Content.WEIGHTS]))
         who = draw(st.sampled_from(["all", "all", "one of each group", "some"]))
         chance = random.Random(draw(st.integers(0, 999)))  # noqa: S311 — hypothesis draws the seed
         folder = "tft_saved_checkpoints-step_1_tmp/" if kind is Kind.TTP and draw(st.booleans()) else ""
-        odd = draw(st.sampled_from([None, None, None, 5, 5000]))
+        odd = draw(st.sampled_from([None, None, 5, 5000]))
         form = draw(st.sampled_from(["ckpt", "ckpt", "safetensors"]))
         for place, group in enumerate(groups):
             savers = {
@@ -168,7 +168,7 @@ def _saved(draw: st.DrawFn, of: Launch, step: int) -> list[Checkpoint]:
                 )  # of several pipeline stages, each of its own size
                 if content is Content.SHARE:
                     size = 50 + rank
-                elif odd is not None and chance.random() < 0.2:
+                elif odd is not None and chance.random() < 0.3:
                     size += odd
                 files.append(
                     Checkpoint(
@@ -200,7 +200,7 @@ def jobs(draw: st.DrawFn) -> Job:
         newest = draw(st.integers(0, 3)) > 0  # what was saved last is what decides
         first = max(0, len(files) - len(every[-1])) if newest and every[-1] else 0
         index = draw(st.integers(first, len(files) - 1))
-        fate = draw(st.sampled_from(sorted(FATES)))
+        fate = draw(st.sampled_from(["gone", "gone", "cut", *sorted(FATES)]))
         struck = [index]
         if draw(st.integers(0, 3)) == 0:  # the whole replica group
             target = files[index]
