@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 
+_SAVES_ASKED = 4  # all of the newest step's kinds
 _BATCH = 500  # SQLite takes at least 999 values a statement
 
 
@@ -199,17 +200,15 @@ def lag(connection: sa.Connection, launch: Launch) -> int:
     The newest save of the launch, else the state that it resumed from.
     """
     for launch_id, step in ((launch.id, None), (launch.parent, launch.parent_step)):
-        query = (
-            sa.select(saves.c.global_step - checkpoints.c.optimizer_step)
-            .join(saves, checkpoints.c.save_id == saves.c.id)
-            .where(saves.c.launch_id == launch_id, checkpoints.c.optimizer_step.is_not(None))
-            .order_by(saves.c.global_step.desc())
-        )
+        newest = sa.select(saves.c.id, saves.c.global_step).where(saves.c.launch_id == launch_id)
         if step is not None:
-            query = query.where(saves.c.global_step == step)
-        found = connection.execute(query.limit(1)).scalar()
-        if found is not None:
-            return int(found)
+            newest = newest.where(saves.c.global_step == step)
+        steps = dict(connection.execute(newest.order_by(saves.c.global_step.desc()).limit(_SAVES_ASKED)).tuples().all())
+        known = checkpoints.c.save_id.in_(list(steps)) & checkpoints.c.optimizer_step.is_not(None)
+        found = connection.execute(sa.select(checkpoints.c.save_id, checkpoints.c.optimizer_step).where(known)).all()
+        if found:
+            save_id, counter = max(found, key=lambda row: steps[row[0]])
+            return int(steps[save_id] - counter)
     return 0
 
 

@@ -125,7 +125,7 @@ checkpoints = sa.Table(
     "checkpoints",
     metadata,
     sa.Column("id", ID, primary_key=True),
-    sa.Column("save_id", sa.ForeignKey("saves.id"), nullable=False, index=True),
+    sa.Column("save_id", sa.ForeignKey("saves.id"), nullable=False),
     sa.Column("rank", sa.Integer, nullable=False),
     sa.Column("path", sa.Text, nullable=False, index=True),
     sa.Column("optimizer_step", sa.BigInteger),
@@ -142,6 +142,7 @@ checkpoints = sa.Table(
     sa.Column("problem", sa.String(32)),
     sa.Column("quarantine", sa.Text),
     sa.Column("created_at", UtcDateTime, nullable=False),
+    sa.Index(None, "save_id", "state"),  # files that are gone must not cost those who ask for what is there
 )
 
 pins = sa.Table(

@@ -17,6 +17,8 @@ def upgrade() -> None:
         table.add_column(sa.Column("branched", sa.Boolean(), nullable=False, server_default=sa.false()))
     with op.batch_alter_table("resolutions") as table:
         table.alter_column("branched", server_default=None)
+    op.drop_index(op.f("ix_checkpoints_save_id"), table_name="checkpoints")
+    op.create_index(op.f("ix_checkpoints_save_id_state"), "checkpoints", ["save_id", "state"])
     op.create_table(
         "outcomes",
         sa.Column("launch_id", sa.String(length=200), nullable=False),
