@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
 
 from ckptstore.core.model import FileState, Kind
-from ckptstore.errors import RefusedError, UsageError
+from ckptstore.errors import RefusedError, UnknownRunError, UsageError
 from ckptstore.ops.connect import Catalog
 from tests import ckpt_bytes
 
@@ -91,8 +92,37 @@ def test_what_is_no_checkpoint_is_counted_or_said(catalog: Catalog, tmp_path: Pa
     assert len(done.adopted) == 2
     assert done.counts == {"checkpoint": 3, "debris": 1, "companion": 1, "stranger": 1, "opaque": 1}
     reasons = {Path(each.path).name: each.reason for each in done.skipped}
-    assert set(reasons) == {"net-2_2.tmp", "model_best.pth.tar", "broken-1_1.ckpt", "net\\udcff-1_1.ckpt", "loop"}
+    assert set(reasons) == {"net-2_2.tmp", "broken-1_1.ckpt", "net\\udcff-1_1.ckpt", "loop"}
     assert "is not a whole .ckpt file" in reasons["broken-1_1.ckpt"]
+
+
+def test_checkpoints_of_other_frameworks_are_listed(catalog: Catalog, tmp_path: Path) -> None:
+    """Seed 003: nothing tells the step of these, so they are no saves."""
+    root = tmp_path / "job"
+    names = ("rank_12/model_best.pth.tar", "rank3/model_best.pth.tar", "ckpt7.index", "ckpt7.data-00000-of-00001")
+    for name in (*names, "x.pth"):
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"12345")
+        os.utime(path, ns=(10**18, 10**18))
+    done = catalog.scan(root)
+    shown = {str(Path(each.path).relative_to(root)): (each.rank, each.size, each.modified) for each in done.opaque}
+    written = datetime.fromtimestamp(10**9, timezone.utc)
+    assert shown == {
+        "rank_12/model_best.pth.tar": (12, 5, written),
+        "rank3/model_best.pth.tar": (3, 5, written),
+        "ckpt7.index": (7, 5, written),
+        "ckpt7.data-00000-of-00001": (7, 5, written),
+        "x.pth": (None, 5, written),
+    }
+    assert (done.adopted, done.skipped) == ((), ())
+    assert "nothing tells their steps, so there is no run to go on" in done.warnings[0]
+    with pytest.raises(UnknownRunError, match="no run 'job'"):
+        catalog.resolve("job")
+    save(root, 3)
+    assert catalog.scan(root, world_size=13).warnings == (
+        "nothing tells how many steps an epoch of launch rank_R/net_0/rank_0 has",
+    )
 
 
 def test_a_part_that_cannot_be_read_loses_nothing(catalog: Catalog, tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
