@@ -9,18 +9,21 @@ from ckptstore.ops.connect import Catalog, connect
 
 
 def scan_and_compare(
-    live: Catalog, run: str, directory: Path, *, world_size: int, replicas: str | None = None, undecided: int = 0
+    live: Catalog, run: str, directory: Path, *, world_size: int, replicas: str | None = None, same_files: bool = True
 ) -> Catalog:
     """The catalog that a scan of `directory` makes: of the same files, steps and plan as `live` has.
 
-    `replicas` is who is whose replica, which no file tells; `undecided` how many files have no proven step.
+    `replicas` is who is whose replica, which no file tells. Of whole files of one state another may be chosen where
+    `same_files` is false.
     """
-    scanned = connect(f"{directory}.scanned.db")
+    number = len(list(directory.parent.glob(f"{directory.name}.scanned-*.db")))
+    scanned = connect(f"{directory}.scanned-{number}.db")
     done = scanned.scan(directory, run=run, world_size=world_size)
-    assert len(done.uncertain) == undecided, done.uncertain
-    unproven = {each.path for each in done.uncertain}
-    assert steps(scanned, run) == {path: step for path, step in steps(live, run).items() if path not in unproven}
-    assert plan_of(scanned, run, replicas=replicas) == plan_of(live, run)
+    assert done.uncertain == ()
+    assert steps(scanned, run) == steps(live, run)
+    found, known = plan_of(scanned, run, replicas=replicas), plan_of(live, run)
+    assert found[0] == known[0]
+    assert not same_files or found == known
     again = scanned.scan(directory, run=run, world_size=world_size)
     assert (again.adopted, again.damaged, again.missing) == ((), (), ())
     return scanned

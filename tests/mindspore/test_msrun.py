@@ -123,9 +123,9 @@ def test_ttp_on_four_ranks_of_which_one_is_dead(ttp: Callable[..., int], tmp_pat
         (37, 3, 3, Kind.TTP),
     ]
     live = connect(str(tmp_path / "rough" / "catalog.db"))
-    scan_and_compare(live, "ttp", tmp_path / "rough", world_size=4, replicas="dp")
+    # A single save is no witness of times: its files are kept apart, and the user's word makes each of them serve all.
+    scan_and_compare(live, "ttp", tmp_path / "rough", world_size=4, replicas="dp", same_files=False)
     assert ttp("rough") == 0
-    scan_and_compare(live, "ttp", tmp_path / "rough", world_size=4, replicas="dp")
     for rank in range(4):
         assert filecmp.cmp(tmp_path / f"calm/final_{rank}.ckpt", tmp_path / f"rough/final_{rank}.ckpt", shallow=False)
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from ckptstore.core.model import FileState, Kind
+from ckptstore.core.model import Content, FileState, Kind
 from ckptstore.errors import RefusedError, UnknownRunError, UsageError
 from ckptstore.ops.connect import Catalog
-from tests import ckpt_bytes
+from tests import ckpt_bytes, parts_bytes
 
 LENGTH = 5
 """Steps of an epoch."""
@@ -238,3 +238,35 @@ def test_a_file_that_is_cut_between_two_parameters_is_not_adopted(catalog: Catal
 
 def step_num(step: int) -> bytes:
     return ckpt_bytes.value("step_num", "Int64", (), step.to_bytes(8, "little"))
+
+
+@pytest.mark.parametrize(
+    ("note", "content"),
+    [
+        ({"remove_redundancy": "True"}, Content.SHARE),
+        ({"remove_redundancy": "False"}, Content.FULL),
+        ({}, Content.FULL),
+    ],
+)
+def test_a_safetensors_file_says_whether_it_is_a_share(
+    catalog: Catalog, tmp_path: Path, note: dict[str, str], content: Content
+) -> None:
+    root = tmp_path / "job"
+    for step in (3, 6, 9):
+        for rank in (0, 1):
+            home = root / f"rank_{rank}"
+            home.mkdir(parents=True, exist_ok=True)
+            path = home / f"net-{(step - 1) // LENGTH + 1}_{(step - 1) % LENGTH + 1}.safetensors"
+            path.write_bytes(
+                parts_bytes.safetensors({"global_step": step, f"weight.{rank}": 1}, {"format": "ms", **note})
+            )
+            os.utime(path, ns=(step * 10**9, step * 10**9))
+    catalog.scan(root, world_size=2)
+    assert {file.content for file in catalog.files("job")} == {content}
+    plan = catalog.resolve("job").plan
+    assert plan is not None
+    assert (plan.global_step, plan.in_shares) == (9, content is Content.SHARE)
+    Path(plan.ranks[1].source.path).unlink()
+    older = catalog.resolve("job", replicas="dp").plan
+    assert older is not None
+    assert older.global_step == (6 if content is Content.SHARE else 9)  # no share stands in for another
