@@ -278,8 +278,12 @@ def pinned_steps(connection: sa.Connection, run: int) -> set[int]:
 
 def _launch_query() -> sa.Select[Any]:
     joined = launches.join(runs).outerjoin(resolutions, resolutions.c.launch_id == launches.c.id)
+    # A scan gives parts launches of their own: any file of a launch tells.
+    files = checkpoints.join(saves)
+    holds = sa.select(checkpoints.c.content).select_from(files).where(saves.c.launch_id == launches.c.id).limit(1)
     return sa.select(
         launches,
+        holds.correlate(launches).scalar_subquery().label("holds"),
         runs.c.name.label("run"),
         resolutions.c.launch_id.label("decided"),
         resolutions.c.parent_launch_id,
@@ -300,6 +304,7 @@ def _launch(row: Any) -> Launch:
         parent=row.parent_launch_id,
         parent_step=row.parent_step,
         branched=bool(row.branched),
+        foreign=row.holds == Content.PART.value,
         created_at=row.created_at,
     )
 

@@ -103,6 +103,11 @@ def scanned(done: Scanned, *, dry_run: bool) -> None:
     for skipped in done.skipped[:_FILES_SHOWN]:
         line(f"skipped: {skipped.path}: {skipped.reason}")
     _line_of_more(done.skipped, "skipped")
+    for opaque in done.opaque[:_FILES_SHOWN]:
+        rank = "of no rank" if opaque.rank is None else f"rank {opaque.rank}"
+        facts = f"{rank}, {size(opaque.size)}, {moment(opaque.modified)}"
+        line(f"of an unknown step: {opaque.path} ({facts}): PyTorch or TensorFlow")
+    _line_of_more(done.opaque, "of an unknown step")
     for warning in done.warnings:
         line(f"warning: {warning}")
 

@@ -96,6 +96,10 @@ def scanned(done: Scanned) -> dict[str, Any]:
             {"path": each.path, "best_guess": each.best_guess, "reason": each.reason} for each in done.uncertain
         ],
         "skipped": [{"path": each.path, "reason": each.reason} for each in done.skipped],
+        "opaque": [
+            {"path": each.path, "rank": each.rank, "size": each.size, "modified": _moment(each.modified)}
+            for each in done.opaque
+        ],
         "warnings": list(done.warnings),
     }
 

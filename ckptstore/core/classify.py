@@ -17,17 +17,17 @@ from ckptstore.core.naming import (
     parse_rank_directory,
     parse_ttp_directory,
 )
+from ckptstore.core.parts import parse_iteration, parse_part
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
 _MINDFORMERS_1 = re.compile(r"(?P<prefix>.+)_rank_(?P<rank>\d+)(?P<number>_\d+)?", re.ASCII | re.DOTALL)
-_MINDFORMERS_2 = re.compile(r".+-(?:model|opt)-\d{7}-\d{7}\.safetensors", re.ASCII | re.DOTALL)
-_ITERATION = re.compile(r"iteration_(\d{8})", re.ASCII)
 _STRATEGY = re.compile(r"(?:.*strategy(?:_rank)?(?:_\d+)?)\.(?:ckpt|json)", re.ASCII | re.DOTALL)
 _NUMBERED = re.compile(r"(?P<base>.+)_(?P<number>\d+)", re.ASCII | re.DOTALL)
 _PYTORCH = (".pth.tar", ".pth", ".pt")
 _TENSORFLOW = re.compile(r"(?P<prefix>.+)\.(?:index|data-\d{5}-of-\d{5})", re.ASCII | re.DOTALL)
+_BARE_RANK_DIRECTORY = re.compile(r"rank(\d+)", re.ASCII)
 _OWN = re.compile(r"(?:rank_?|ckpt)(?P<rank>\d+)", re.ASCII)
 _WEIGHTS_DIRECTORIES = ("checkpoint_network", "checkpoint_trainable")
 _NOTES = ("meta.json", "common.json", "metadata.json", "latest_checkpointed_iteration.txt")
@@ -85,12 +85,12 @@ class _Place:
 def _place(directories: tuple[str, ...]) -> _Place:
     ranks = [parse_rank_directory(part) for part in directories]
     home = "/".join(part if rank is None else _RANK for part, rank in zip(directories, ranks, strict=True))
-    iterations = [match for part in directories if (match := _ITERATION.fullmatch(part))]
+    iterations = [step for part in directories if (step := parse_iteration(part)) is not None]
     return _Place(
         rank=next((rank for rank in reversed(ranks) if rank is not None), None),
         home=home,
         ttp=next((parsed for part in directories if (parsed := parse_ttp_directory(part)) is not None), None),
-        iteration=int(iterations[-1][1]) if iterations else None,
+        iteration=iterations[-1] if iterations else None,
         is_of_weights=any(part in _WEIGHTS_DIRECTORIES for part in directories),
     )
 
@@ -122,12 +122,14 @@ def classify(parts: Sequence[str], beside: Mapping[str, Collection[str]] = _NOTH
         return plain
     if place.ttp is not None and is_ttp_file(name):
         return _ttp(name, place.rank, place.ttp.step)
-    if place.iteration is not None and _MINDFORMERS_2.fullmatch(name):
+    part = None if place.iteration is None else parse_part(name)
+    if part is not None:
         return Named(
             what=What.PART,
             kind=Kind.PERIODIC,
             format="safetensors",
             family=place.home,
+            rank=part.index,
             named_step=place.iteration,
         )
     leaving = parse_exit_name(name)
@@ -204,3 +206,9 @@ def _model_checkpoint(name: str, place: _Place, beside: Mapping[str, Collection[
 def _is_relaunch(base: str, prefix: str, beside: Mapping[str, Collection[str]]) -> bool:
     """Whether the number that `prefix` has more than `base` is MindSpore's: a sibling has `base`, or another number."""
     return any(other != prefix for other in beside.get(base, ()))
+
+
+def bare_rank(directories: Sequence[str]) -> int | None:
+    """The rank of the nearest directory `rank{R}`, as some scripts for PyTorch name it; None if there is none."""
+    matches = (_BARE_RANK_DIRECTORY.fullmatch(part) for part in reversed(directories))
+    return next((int(match[1]) for match in matches if match), None)

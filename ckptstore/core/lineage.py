@@ -28,16 +28,21 @@ def lineage(
     has saves to the step of its first one. A launch without saves has added nothing to the history and gives
     nothing up: if it went back only because a file could not be seen, that file may be there again. One that was
     asked to go back gives up what came after, saves or not. A launch that has saves and never asked where to start was
-    restored by other means: it is taken to continue the launch before it from just before its own first save.
+    restored by other means: it is taken to continue the launch before it from just before its own first save. A
+    foreign launch is left out, and has no history itself: nothing here can continue from it.
     """
     by_id = {launch.id: launch for launch in launches}
     segments: list[Segment] = []
     remaining = sorted(launches, key=lambda launch: launch.order)
     if of is not None:
+        if by_id[of].foreign:
+            return ()
         remaining = [launch for launch in remaining if launch.order <= by_id[of].order]
     last_step: int | None = None
     while remaining:
         launch = remaining.pop()
+        if launch.foreign:
+            continue
         if launch.id in first_saves:
             segments.append(Segment(launch, last_step))
         elif not launch.branched:

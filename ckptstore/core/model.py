@@ -39,14 +39,16 @@ class FileState(str, Enum):
 
 
 class Content(str, Enum):
-    """What a file holds: the whole training state, the optimizer's too; weights only; or a rank's share of the state.
+    """What a file holds: the whole training state, the optimizer's too; weights only; or only some of the state.
 
-    Shares are what `remove_redundancy` writes: only all of them together are the state (domain §8).
+    Shares are what `remove_redundancy` writes: only all of them together are the state (domain §8). Parts are the files
+    of MindFormers 2.0, which MindFormers alone can put together.
     """
 
     FULL = "full"
     WEIGHTS = "weights"
     SHARE = "share"
+    PART = "part"
 
     __str__ = str.__str__
 
@@ -65,6 +67,7 @@ class Rule(str, Enum):
     QUARANTINED = "quarantined"
     NOT_LINEAGE = "not_lineage"
     WEIGHTS_ONLY = "weights_only"
+    FOREIGN_FORMAT = "foreign_format"
     UNREADABLE = "unreadable"
 
     __str__ = str.__str__
@@ -132,7 +135,8 @@ class Launch:
 
     `order` counts the launches of the run from 1. `decided` is False until the launch has asked where to start;
     then `parent` and `parent_step` name the state it resumed from (None: it started fresh). `branched` tells that
-    this state was asked for: what came after it in the history is given up.
+    this state was asked for: what came after it in the history is given up. `foreign`: all it saved are parts, which
+    say nothing of where the others' history went.
     """
 
     id: str
@@ -145,6 +149,7 @@ class Launch:
     parent: str | None = None
     parent_step: int | None = None
     branched: bool = False
+    foreign: bool = False
     created_at: datetime | None = None
 
 

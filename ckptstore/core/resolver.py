@@ -69,12 +69,15 @@ def judge(
     """A plan for every rank, or every reason why there is none.
 
     Files of the whole state serve first, replicas standing in for each other; else shares, of which every rank must
-    have its own. A state is quarantined as a whole: what was wrong on one rank has reached the others' weights.
+    have its own. Parts of another tool's format never serve. A state is quarantined as a whole: what was wrong on one
+    rank has reached the others' weights.
     """
     saved_world = state.launch.world_size
     ranks = range(saved_world if world_size is None else world_size)
     if state.global_step == 0:
         return _reject(state, [UNTRAINED])
+    if any(file.content is Content.PART for file in state.files):
+        return reject_foreign(state)
     quarantined = [] if take_quarantined else _quarantined(state)
     if quarantined:
         return _reject(state, quarantined)
@@ -161,6 +164,16 @@ def _by_rank(files: Iterable[Checkpoint], faults: Mapping[str, Reason]) -> dict[
 def _quarantined(state: State) -> list[Reason]:
     bad = sorted((file for file in state.files if file.quarantine), key=lambda file: (file.rank, file.path))
     return [Reason(Rule.QUARANTINED, file.rank, f"{file.path}: {file.quarantine}") for file in bad]
+
+
+def reject_foreign(state: State) -> Rejection:
+    """Why a state that another tool saved in parts is not taken, whatever the disk shows."""
+    there = {file.rank for file in state.files if file.state is FileState.COMPLETE}
+    gone = state.launch.world_size - len(there)
+    lost = f", of which those of {gone} of {state.launch.world_size} are not there" if gone > 0 else ""
+    first = min((file.path for file in state.files), default="nothing any more")
+    detail = f"it is in files of MindFormers 2.0, as {first}{lost}: MindFormers has to load it"
+    return _reject(state, [Reason(Rule.FOREIGN_FORMAT, None, detail), *_quarantined(state)])
 
 
 def covers_every_rank(layout: Layout, ranks_with_a_file: Iterable[int], world_size: int) -> bool:
@@ -290,9 +303,12 @@ def _enumerate(numbers: tuple[int, ...]) -> str:
 def _reject(state: State, reasons: Sequence[Reason], parts: Sequence[_Cover] = ()) -> Rejection:
     finished = [file for file in state.files if file.size is not None]
     whole = {file.rank for file in finished if file.content is Content.FULL}
-    shares = {file.rank for file in finished if file.content is Content.SHARE}
     world_size = state.launch.world_size
-    covered = covers_every_rank(state.launch.layout, whole, world_size) or len(shares) == world_size
+    in_pieces = any(
+        len({file.rank for file in finished if file.content is content}) == world_size
+        for content in (Content.SHARE, Content.PART)
+    )
+    covered = in_pieces or covers_every_rank(state.launch.layout, whole, world_size)
     was_whole = state.global_step > 0 and covered
     of_all = [line for reason in reasons[:1] if (line := remedies.of_state(reason, state.launch))]
     fullest = max(parts, key=lambda part: len(part.served), default=_Cover())

@@ -69,7 +69,14 @@ class TrainingLaunch(RankLaunch):
             self._say(f"run {self.run}: no whole state was saved yet, training starts from the beginning")
             return self.start
         _check_position(plan, steps)
-        appended = load(model.train_network, plan, self.rank, Decryption(dec_key, dec_mode), self._failed_to_load)
+        appended = load(
+            model.train_network,
+            plan,
+            self.rank,
+            Decryption(dec_key, dec_mode),
+            layout=self.facts.layout,
+            on_failure=self._failed_to_load,
+        )
         dataset.set_init_step(plan.global_step)
         self.global_step = plan.global_step
         epoch, step_in_epoch = epoch_and_step(plan.global_step, steps)

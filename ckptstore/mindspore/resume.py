@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from ckptstore.core.model import Checkpoint, RestorePlan
+    from ckptstore.core.replicas import Layout
 
 _NAMES_SHOWN = 5
 _PASSED = "start again: it is passed over from now on"
@@ -73,27 +74,30 @@ class Decryption:
     mode: str
 
 
-def files_to_load(plan: RestorePlan, rank: int) -> list[Checkpoint]:
+def files_to_load(plan: RestorePlan, rank: int, layout: Layout) -> list[Checkpoint]:
     """What a rank reads: the file that the plan gives it; of a data-parallel state in shares, everybody's.
 
-    There MindSpore spreads the parameters over all ranks (`train/callback/_checkpoint.py`, `remove_redundancy`).
+    There MindSpore spreads the parameters over all ranks (`train/callback/_checkpoint.py`, `remove_redundancy`). It is
+    the launch that saved that says so, or, where a scan found that and nobody said it, the one that loads: `layout`.
     With any other layout each rank reads its own share, and MindSpore sends the others' over the network.
     """
     own = next(assignment.source for assignment in plan.ranks if assignment.rank == rank)
-    if not (plan.in_shares and plan.launch.layout.any_world_size):
+    if not (plan.in_shares and (plan.launch.layout.any_world_size or layout.any_world_size)):
         return [own]
     return [own, *(assignment.source for assignment in plan.ranks if assignment.rank != rank)]
 
 
-def load(network: Any, plan: RestorePlan, rank: int, decryption: Decryption, on_failure: OnFailure) -> dict[str, Any]:
+def load(
+    network: Any, plan: RestorePlan, rank: int, decryption: Decryption, *, layout: Layout, on_failure: OnFailure
+) -> dict[str, Any]:
     """Load a plan into a train network, every parameter of its state, and return what else the file held.
 
-    `on_failure` hears of a file that cannot be loaded before the error is raised: `DamageError` for a file that is not
-    what was recorded, or is cut, `CkptstoreError` for one that cannot be read now. Raises `UsageError` for one that
-    needs another key, and naming the parameters that it lacks or that do not fit: the network is not the one that was
-    saved.
+    `layout` is that of the launch that loads. `on_failure` hears of a file that cannot be loaded before the error is
+    raised: `DamageError` for a file that is not what was recorded, or is cut, `CkptstoreError` for one that cannot be
+    read now. Raises `UsageError` for one that needs another key, and naming the parameters that it lacks or that do not
+    fit: the network is not the one that was saved.
     """
-    sources = files_to_load(plan, rank)
+    sources = files_to_load(plan, rank, layout)
     for source in sources:
         if not _is_as_recorded(source, on_failure):
             on_failure(source, Rule.DIGEST_MISMATCH, "it has other bytes than those recorded")

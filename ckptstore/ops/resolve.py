@@ -111,12 +111,16 @@ def _choose(
     judged = {(rejection.launch, rejection.global_step) for rejection in resolution.rejections}
     with database.read() as connection:
         beyond = reads.kinds_beyond(connection, run_id, reached)
-    by_id = {launch.id: launch for launch in launches}
-    others = [
-        _not_a_candidate(by_id[launch_id], at, kinds)
-        for (launch_id, at), kinds in beyond.items()
-        if (launch_id, at) not in judged and step in (None, at)
-    ]
+        by_id = {launch.id: launch for launch in launches}
+        others = [
+            resolver.reject_foreign(
+                State(launch=by_id[launch_id], global_step=at, files=reads.files_at(connection, launch_id, at))
+            )
+            if by_id[launch_id].foreign and at
+            else _not_a_candidate(by_id[launch_id], at, kinds)
+            for (launch_id, at), kinds in beyond.items()
+            if (launch_id, at) not in judged and step in (None, at)
+        ]
     rejections = sorted((*resolution.rejections, *others), key=lambda item: item.global_step, reverse=True)
     return replace(resolution, rejections=tuple(rejections))
 
@@ -208,9 +212,10 @@ def _stored(database: Database, launch: Launch) -> tuple[RestorePlan | None] | N
 
 def _with_layout(launches: list[Launch], replicas: str | None) -> list[Launch]:
     """The launches, with the stated layout where they have as many ranks as the newest."""
-    if replicas is None or not launches:
+    ours = [launch for launch in launches if not launch.foreign]
+    if replicas is None or not ours:
         return launches
-    world_size = launches[-1].world_size
+    world_size = ours[-1].world_size
     path = Path(replicas)
     try:
         layout = read_layout([path], world_size) if path.is_file() else parse(replicas, world_size)

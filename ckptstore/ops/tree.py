@@ -9,30 +9,38 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ckptstore.core.classify import Named, What, classify, prefixes
+from ckptstore.core.classify import Named, What, bare_rank, classify, prefixes
 from ckptstore.core.found import Found
 from ckptstore.core.model import Content, Kind
 from ckptstore.core.naming import parse_rank_directory
 from ckptstore.errors import UnreadableError
 from ckptstore.formats.alike import AlikeReader
 from ckptstore.formats.inspect import inspect
+from ckptstore.formats.safetensors import SafetensorsHeader
 from ckptstore.formats.strategy import Strategy
 from ckptstore.ops.adopt import Skipped
+from ckptstore.ops.adoption import moment
 from ckptstore.storage.claims import FOLDER
 from ckptstore.storage.walk import Seen, walk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from datetime import datetime
 
     from ckptstore.formats.header import Header
 _READERS = 16
 _PORTION = 64  # files a task: handing over one alone costs as much as reading it
 _MAY_SKIP = ("scale_sense", "accu_grads")  # a loss scale, gathered gradients: a step may bring no update
-_NOT_TAKEN = {
-    What.PART: "weights and optimizer are in files of their own (MindFormers 2.0): load it with MindFormers",
-    What.OPAQUE: "a checkpoint of PyTorch or TensorFlow: nothing tells its step",
-    What.DEBRIS: "a save that was never finished left it",
-}
+
+
+@dataclass(frozen=True)
+class Opaque:
+    """A checkpoint of PyTorch or TensorFlow, of which nothing tells the step: size in bytes."""
+
+    path: str
+    rank: int | None
+    size: int
+    modified: datetime
 
 
 @dataclass
@@ -43,6 +51,7 @@ class Tree:
     ranks: set[int] = field(default_factory=set)
     counts: Counter[str] = field(default_factory=Counter)
     skipped: list[Skipped] = field(default_factory=list)
+    opaque: list[Opaque] = field(default_factory=list)
 
 
 def look_at(root: Path, progress: Callable[[int], None]) -> Tree:
@@ -57,10 +66,13 @@ def look_at(root: Path, progress: Callable[[int], None]) -> Tree:
             path = f"{directory.path.rstrip('/')}/{seen.name}"
             named = classify([*directory.parts, seen.name], beside)
             tree.counts[named.what.value] += 1
-            if named.what in (What.CHECKPOINT, What.WEIGHTS):
+            if named.what in (What.CHECKPOINT, What.WEIGHTS, What.PART):
                 tree.checkpoints[path] = named, seen
-            elif named.what in _NOT_TAKEN:
-                tree.skipped.append(Skipped(path, _NOT_TAKEN[named.what]))
+            elif named.what is What.OPAQUE:
+                rank = bare_rank(directory.parts) if named.rank is None else named.rank
+                tree.opaque.append(Opaque(path, rank, seen.size, moment(seen.mtime_ns)))
+            elif named.what is What.DEBRIS:
+                tree.skipped.append(Skipped(path, "a save that was never finished left it"))
             elif named.what is What.STRATEGY:
                 tree.ranks |= _ranks_of(Path(path))
         progress(len(names))
@@ -129,7 +141,7 @@ def _found(tree: Tree, path: str, header: Header | None = None, *, every_step: b
     return Found(
         path=path,
         kind=named.kind or Kind.PERIODIC,
-        content=Content.WEIGHTS if named.what is What.WEIGHTS else Content.FULL,
+        content=_content(named, header),
         format=named.format,
         family=named.family,
         relaunch=named.relaunch,
@@ -143,6 +155,16 @@ def _found(tree: Tree, path: str, header: Header | None = None, *, every_step: b
         size=seen.size,
         mtime_ns=seen.mtime_ns,
     )
+
+
+def _content(named: Named, header: Header | None) -> Content:
+    """What a file holds. That it is a share is noted in a `.safetensors` only: a `.ckpt` has no room for it."""
+    if named.what is What.WEIGHTS:
+        return Content.WEIGHTS
+    if named.what is What.PART:
+        return Content.PART
+    is_share = isinstance(header, SafetensorsHeader) and header.metadata.get("remove_redundancy") == "True"
+    return Content.SHARE if is_share else Content.FULL
 
 
 def _cut(files: Sequence[_Read]) -> dict[str, str]:

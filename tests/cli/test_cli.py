@@ -378,14 +378,13 @@ def test_scan_says_what_it_did_and_what_it_left_alone(database_url: str, tmp_pat
     )
     done = ckptstore("--db", database_url, "scan", str(root.parent), "--json").json
     assert [file["global_step"] for file in done["adopted"]] == [3, 6, 9]
-    assert done["skipped"] == [
-        {
-            "path": str(root / "model_best.pth.tar"),
-            "reason": "a checkpoint of PyTorch or TensorFlow: nothing tells its step",
-        }
-    ]
+    assert done["skipped"] == []
+    (opaque,) = done["opaque"]
+    assert opaque.pop("modified").endswith("+00:00")
+    assert opaque == {"path": str(root / "model_best.pth.tar"), "rank": 0, "size": 0}
     again = ckptstore("--db", database_url, "scan", str(root.parent), "--world-size", "1")
     assert again.out.startswith("run job: nothing adopted\n4 files seen: 3 checkpoint, 1 opaque; 3 known before")
+    assert f"of an unknown step: {root}/model_best.pth.tar (rank 0, 0 B, 20" in again.out
     assert ckptstore("--db", database_url, "resolve", "job", "--json").json["global_step"] == 9
     wrong = ckptstore("--db", database_url, "scan", str(tmp_path / "nowhere"))
     assert (wrong.code, wrong.err.count("\n")) == (2, 1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ckptstore.core.lineage import lineage
 
 from .builders import launch
@@ -77,3 +79,10 @@ def test_the_history_of_a_launch_that_was_given_up_can_be_asked_for() -> None:
     assert [(part.launch.id, part.last_step) for part in lineage(launches, saves)] == [("C", None), ("A", 10)]
     assert [(part.launch.id, part.last_step) for part in lineage(launches, saves, of="B")] == [("B", None), ("A", 15)]
     assert [(part.launch.id, part.last_step) for part in lineage(launches, saves, of="A")] == [("A", None)]
+
+
+def test_saves_of_another_tool_bound_nothing() -> None:
+    """The oldest of the few iterations that it keeps is no sign that the history went back to before it."""
+    launches = [launch("A", 1), replace(launch("B", 2, decided=False), foreign=True)]
+    assert ends(launches, {"A": 5, "B": 20}) == [("A", None)]
+    assert lineage(launches, {"A": 5, "B": 20}, of="B") == ()

@@ -75,6 +75,20 @@ def test_of_two_whole_files_of_a_rank_the_choice_is_always_the_same() -> None:
         assert plan.ranks[0].source == periodic
 
 
+def test_parts_of_another_tool_are_never_handed_out() -> None:
+    of = replace(launch(layout=data_parallel(2)), foreign=True)
+    whole = whole_state(of, 15)
+    parts = replace(whole, files=tuple(replace(item, content=Content.PART) for item in whole.files))
+    rejection = resolver.judge(parts, as_recorded(parts), take_quarantined=True)
+    assert rules(rejection) == [(Rule.FOREIGN_FORMAT, None)]
+    assert isinstance(rejection, Rejection)
+    assert rejection.was_whole
+    half = resolver.judge(replace(parts, files=parts.files[:1]), {})
+    assert isinstance(half, Rejection)
+    assert not half.was_whole
+    assert "of which those of 1 of 2 are not there: MindFormers has to load it" in half.reasons[0].detail
+
+
 def test_sizes_may_differ_between_pipeline_stages() -> None:
     of = launch(layout=Layout("stated"))
     healthy = state(of, file(of, 0, size=100), file(of, 1, size=900))
