@@ -91,7 +91,8 @@ def put_file(file: Checkpoint, seen: Observed | None) -> None:
 def test_the_answer_is_the_oracles(place: tuple[Catalog, Path], job: Job) -> None:
     catalog, root = place
     run = put(catalog, root, job)
-    found = catalog.resolve(run, verify="digest")
+    silent = any(seen.digest == "other" and not seen.rewritten for seen in job.disk.values())
+    found = catalog.resolve(run, verify="digest" if silent else "size")
 
     def known(launch: str, step: int) -> tuple[str, int]:
         return launch.removeprefix(f"{run}."), step
