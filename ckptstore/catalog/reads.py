@@ -190,9 +190,10 @@ def newest_whole_path(connection: sa.Connection, run: int, rank: int, *, but: st
 def lag(connection: sa.Connection, launch: Launch) -> int:
     """How far the optimizer's counter is behind the batches: updates skipped up to the newest state that was witnessed.
 
-    The newest save of the launch, else the state that it resumed from.
+    The newest save of the launch, else the state that it resumed from, where that stands in its own steps.
     """
-    for launch_id, step in ((launch.id, None), (launch.parent, launch.parent_step)):
+    beyond = (launch.start_step or 0) - (launch.parent_step or 0)
+    for launch_id, step, shift in ((launch.id, None, 0), (launch.parent, launch.parent_step, beyond)):
         query = (
             sa.select(saves.c.global_step - checkpoints.c.optimizer_step)
             .join(saves, checkpoints.c.save_id == saves.c.id)
@@ -203,7 +204,7 @@ def lag(connection: sa.Connection, launch: Launch) -> int:
             query = query.where(saves.c.global_step == step)
         found = connection.execute(query.limit(1)).scalar()
         if found is not None:
-            return int(found)
+            return int(found) + shift
     return 0
 
 
@@ -259,6 +260,7 @@ def _launch_query() -> sa.Select[Any]:
         resolutions.c.launch_id.label("decided"),
         resolutions.c.parent_launch_id,
         resolutions.c.parent_step,
+        resolutions.c.start_step,
     ).select_from(joined)
 
 
@@ -270,9 +272,12 @@ def _launch(row: Any) -> Launch:
         world_size=row.world_size,
         layout=replicas.from_json(row.layout),
         steps_per_epoch=row.steps_per_epoch,
+        batch_size=row.batch_size,
+        shards=row.shards,
         decided=row.decided is not None,
         parent=row.parent_launch_id,
         parent_step=row.parent_step,
+        start_step=row.start_step,
         created_at=row.created_at,
     )
 

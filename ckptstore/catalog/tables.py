@@ -56,6 +56,8 @@ launches = sa.Table(
     sa.Column("world_size", sa.Integer, nullable=False),
     sa.Column("layout", sa.JSON, nullable=False),
     sa.Column("steps_per_epoch", sa.Integer),
+    sa.Column("batch_size", sa.Integer),
+    sa.Column("shards", sa.Integer),
     sa.Column("created_at", UtcDateTime, nullable=False),
     sa.UniqueConstraint("run_id", "launch_order"),
 )
@@ -66,10 +68,14 @@ resolutions = sa.Table(
     sa.Column("launch_id", sa.ForeignKey("launches.id"), primary_key=True),
     sa.Column("parent_launch_id", sa.ForeignKey("launches.id")),
     sa.Column("parent_step", sa.BigInteger),
+    sa.Column("start_step", sa.BigInteger),
     sa.Column("plan", sa.JSON, nullable=False),
     sa.Column("created_at", UtcDateTime, nullable=False),
 )
-"""The one plan of a launch: the first one stored wins, by the primary key."""
+"""The one plan of a launch: the first one stored wins, by the primary key.
+
+`parent_step` names the parent's save, in its steps; `start_step` is where that stands in the launch's own.
+"""
 
 sources = sa.Table(
     "sources",

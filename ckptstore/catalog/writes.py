@@ -73,9 +73,12 @@ def adopt_checkpoints(connection: sa.Connection, files: Sequence[Checkpoint], no
     connection.execute(_insert(connection, checkpoints).on_conflict_do_nothing(), rows)
 
 
-def set_steps_per_epoch(connection: sa.Connection, launch_id: str, steps: int) -> None:
-    """Record how many steps an epoch of this launch has."""
-    connection.execute(launches.update().where(launches.c.id == launch_id).values(steps_per_epoch=steps))
+def set_steps_per_epoch(
+    connection: sa.Connection, launch_id: str, steps: int, *, batch_size: int | None = None, shards: int | None = None
+) -> None:
+    """Record how many steps an epoch of this launch has, and what a step takes of the data, where that is known."""
+    values = {"steps_per_epoch": steps, "batch_size": batch_size, "shards": shards}
+    connection.execute(launches.update().where(launches.c.id == launch_id).values(values))
 
 
 def store_resolution(
@@ -83,14 +86,19 @@ def store_resolution(
     *,
     launch_id: str,
     parent: tuple[str, int] | None,
+    start_step: int | None,
     files: Sequence[tuple[int, str]],
     now: datetime,
 ) -> None:
-    """Store where a launch starts: (rank, checkpoint id) for each rank. The first one stored wins."""
+    """Store where a launch starts: (rank, checkpoint id) for each rank. The first one stored wins.
+
+    `start_step` is where the parent's step stands in the launch's own steps.
+    """
     row = {
         "launch_id": launch_id,
         "parent_launch_id": parent[0] if parent else None,
         "parent_step": parent[1] if parent else None,
+        "start_step": start_step,
         "plan": [list(pair) for pair in files],
         "created_at": now,
     }

@@ -250,6 +250,8 @@ def _rejection(rejection: Rejection) -> None:
     for reason in rejection.reasons[:_RANKS_SHOWN]:
         where = "" if reason.rank is None else f"rank {reason.rank}: "
         _line(f"    {where}{reason.rule}: {reason.detail}")
+        if reason.remedy:
+            _line(f"      {reason.remedy}")
     if len(rejection.reasons) > _RANKS_SHOWN:
         _line(f"    … and {len(rejection.reasons) - _RANKS_SHOWN} more reasons; --json has all")
 

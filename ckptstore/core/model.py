@@ -121,7 +121,9 @@ class Launch:
     """One start of all ranks of a run.
 
     `order` counts the launches of the run from 1. `decided` is False until the launch has asked where to start;
-    then `parent` and `parent_step` name the state it resumed from (None: it started fresh).
+    then `parent` and `parent_step` name the state it resumed from (None: it started fresh), and `start_step` is where
+    that stands in the launch's own steps. `batch_size` is the samples that one rank takes a step, `shards` into how
+    many parts the data is dealt, sample by sample in turn (None: not known, or not so).
     """
 
     id: str
@@ -130,9 +132,12 @@ class Launch:
     world_size: int
     layout: Layout
     steps_per_epoch: int | None = None
+    batch_size: int | None = None
+    shards: int | None = None
     decided: bool = False
     parent: str | None = None
     parent_step: int | None = None
+    start_step: int | None = None
     created_at: datetime | None = None
 
 
@@ -167,11 +172,12 @@ class Observed:
 
 @dataclass(frozen=True)
 class Reason:
-    """Why: the rule that was broken, on which rank (None: not of one rank), and the particulars."""
+    """Why: the rule that was broken, on which rank (None: not of one rank), the particulars, and what can be done."""
 
     rule: Rule
     rank: int | None
     detail: str
+    remedy: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

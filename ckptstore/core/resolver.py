@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ckptstore.core.conversion import how_to_convert
 from ckptstore.core.model import (
     Assignment,
     Checkpoint,
@@ -45,16 +46,20 @@ def resolve(
     look: Look,
     *,
     world_size: int | None = None,
+    takes_whole: bool = True,
     take_quarantined: bool = False,
 ) -> Resolution:
     """The first candidate that is whole, as a plan, and why each one before it is not.
 
     `candidates` come newest first; `look` tells what the disk shows of a candidate's files, by path, and is asked
-    only until a plan is found. `world_size` is that of the launch that will load the plan (None: as it was saved).
+    only until a plan is found. `world_size` is that of the launch that will load the plan (None: as it was saved),
+    `takes_whole` whether each of its ranks holds the whole state.
     """
     rejections: list[Rejection] = []
     for state in candidates:
-        verdict = judge(state, look(state), world_size=world_size, take_quarantined=take_quarantined)
+        verdict = judge(
+            state, look(state), world_size=world_size, takes_whole=takes_whole, take_quarantined=take_quarantined
+        )
         if isinstance(verdict, RestorePlan):
             return Resolution(run, verdict, tuple(rejections))
         rejections.append(verdict)
@@ -62,7 +67,12 @@ def resolve(
 
 
 def judge(
-    state: State, seen: Mapping[str, Observed], *, world_size: int | None = None, take_quarantined: bool = False
+    state: State,
+    seen: Mapping[str, Observed],
+    *,
+    world_size: int | None = None,
+    takes_whole: bool = True,
+    take_quarantined: bool = False,
 ) -> RestorePlan | Rejection:
     """A plan for every rank, or every reason why there is none.
 
@@ -76,6 +86,8 @@ def judge(
     quarantined = [] if take_quarantined else _quarantined(state)
     if quarantined:
         return _reject(state, quarantined)
+    if len(ranks) != saved_world and not _serves_any(state, takes_whole=takes_whole):
+        return _reject(state, [_other_world(state, len(ranks))])
 
     faults = {file.id: fault for file in state.files if (fault := _fault(file, seen.get(file.path))) is not None}
     shares = [file for file in state.files if file.content is Content.SHARE]
@@ -85,12 +97,31 @@ def judge(
         chosen, reasons = _from_whole_states(state, others, faults, ranks)
         if not reasons:
             return _plan(state, chosen)
-    if shares:
-        chosen, lacking = _from_shares(state, shares, faults, ranks)
+    if shares and len(ranks) == saved_world:
+        chosen, lacking = _from_shares(shares, faults, ranks)
         if not lacking:
             return _plan(state, chosen)
         reasons += lacking
     return _reject(state, reasons)
+
+
+def _serves_any(state: State, *, takes_whole: bool) -> bool:
+    """Whether one file serves any rank of any number of ranks, and they take it as it is."""
+    launch = state.launch
+    is_whole = launch.layout.any_world_size or launch.world_size == 1
+    return takes_whole and is_whole and any(file.content is not Content.SHARE for file in state.files)
+
+
+def _other_world(state: State, asked: int) -> Reason:
+    launch = state.launch
+    if all(file.content is Content.SHARE for file in state.files):
+        what = "each file is a share of the state"
+    elif launch.layout.any_world_size or launch.world_size == 1:
+        what = "the new ranks do not hold the whole state, as those did"
+    else:
+        what = f"no file serves every rank (layout: {launch.layout.source})"
+    saved = f"saved by {launch.world_size} rank{'' if launch.world_size == 1 else 's'}"
+    return Reason(Rule.WORLD_SIZE, None, f"{saved}, asked for {asked}, and {what}", how_to_convert(state))
 
 
 def _from_whole_states(
@@ -99,9 +130,6 @@ def _from_whole_states(
     """A file for every rank, its own or a replica's; and why that cannot be."""
     saved_world = state.launch.world_size
     layout = state.launch.layout
-    if len(ranks) != saved_world and not layout.any_world_size:
-        detail = f"saved by {saved_world} ranks, asked for {len(ranks)}, and no file serves every rank"
-        return [], [Reason(Rule.WORLD_SIZE, None, detail)]
     whole = _by_rank(files, faults)
     assignments: list[Assignment] = []
     reasons: list[Reason] = []
@@ -121,13 +149,9 @@ def _from_whole_states(
 
 
 def _from_shares(
-    state: State, files: Sequence[Checkpoint], faults: Mapping[str, Reason], ranks: range
+    files: Sequence[Checkpoint], faults: Mapping[str, Reason], ranks: range
 ) -> tuple[list[Assignment], list[Reason]]:
     """Every rank's own share: none stands in for another, and only all of them are the state (domain §8)."""
-    saved_world = state.launch.world_size
-    if len(ranks) != saved_world:
-        detail = f"saved in shares by {saved_world} ranks, asked for {len(ranks)}"
-        return [], [Reason(Rule.WORLD_SIZE, None, detail)]
     whole = _by_rank(files, faults)
     chosen, missing = _serve(tuple(ranks), whole, None)
     by_rank = sorted(files, key=lambda file: (file.rank, file.path))

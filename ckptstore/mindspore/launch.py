@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ckptstore.core.model import epoch_and_step
 from ckptstore.errors import CkptstoreError, UsageError
 from ckptstore.mindspore import communication
+from ckptstore.mindspore.data import steps_of
 from ckptstore.mindspore.dying_gasp import DyingGasp
 from ckptstore.mindspore.registrar import Registrar
 from ckptstore.mindspore.resume import Decryption, Start, load
@@ -20,6 +21,7 @@ from ckptstore.ops.launch import RankLaunch
 
 if TYPE_CHECKING:
     from ckptstore.core.model import RestorePlan
+    from ckptstore.mindspore.data import Steps
     from ckptstore.mindspore.training import Metrics
     from ckptstore.ops.connect import Catalog
 
@@ -30,11 +32,13 @@ class TrainingLaunch(RankLaunch):
     """What one rank does in a launch of a training script. Made by `ckptstore.mindspore.join`.
 
     `start` is what `resume` returned; None before. `global_step` counts the batches consumed so far, by whichever
-    registrar sees them; `trained` tells that training has begun, `failed` that an exception ended the last one.
+    registrar sees them; it is `step_shift` beyond the updates of an optimizer that never left one out. `trained` tells
+    that training has begun, `failed` that an exception ended the last one.
     """
 
     start: Start | None = None
     global_step: int = 0
+    step_shift: int = 0
     trained: bool = False
     failed: bool = False
 
@@ -53,34 +57,37 @@ class TrainingLaunch(RankLaunch):
         with the batch after the last one consumed. All ranks must call it, before `Model.train`, and get the same
         state. `take_quarantined` takes a state that was found to be bad too. `dec_key` and `dec_mode` are those of
         `mindspore.load_checkpoint`, for files saved with `enc_key`. Raises `NothingRestorableError` where states were
-        lost, `UsageError` where the network or the number of steps in an epoch is not the one that was saved,
+        lost, `UsageError` where the network is not the one that was saved, or the state has no place in the dataset,
         `DamageError` for a file that is not what was recorded.
         """
         if self.trained:
             raise UsageError("training has begun in this launch", "join again to resume in the same process")
-        steps = int(dataset.get_dataset_size())
-        plan = self._agree(steps, take_quarantined=take_quarantined)
+        known = steps_of(dataset, self.world_size)
+        plan = self._agree(known, take_quarantined=take_quarantined)
         if plan is None:
             self.start = Start(fresh=True)
             self._say(f"run {self.run}: no whole state was saved yet, training starts from the beginning")
             return self.start
-        _check_position(plan, steps)
+        steps, step = known.an_epoch, self.facts.start_step
+        if step is None:
+            raise CkptstoreError(f"the first step of launch {self.id} is not in {self.database.name}", "join again")
         appended = load(model.train_network, plan, self.rank, Decryption(dec_key, dec_mode), self.mark_damaged)
-        dataset.set_init_step(plan.global_step)
-        self.global_step = plan.global_step
-        epoch, step_in_epoch = epoch_and_step(plan.global_step, steps)
+        dataset.set_init_step(step)
+        self.global_step, self.step_shift = step, self.shift()
+        epoch, step_in_epoch = epoch_and_step(step, steps)
         self.start = Start(
             fresh=False,
-            global_step=plan.global_step,
+            global_step=step,
             epoch=epoch or 0,
             step_in_epoch=step_in_epoch or 0,
-            initial_epoch=plan.global_step // steps,
+            initial_epoch=step // steps,
             append_info=appended,
             plan=plan,
         )
+        there = "" if step == plan.global_step else f" as step {plan.global_step}"
         self._say(
-            f"run {self.run}: going on after step {plan.global_step} "
-            f"(epoch {epoch}, step {step_in_epoch} of {steps}), saved by launch {plan.launch.id}"
+            f"run {self.run}: going on after step {step} "
+            f"(epoch {epoch}, step {step_in_epoch} of {steps}), saved{there} by launch {plan.launch.id}"
         )
         return self.start
 
@@ -123,11 +130,11 @@ class TrainingLaunch(RankLaunch):
         except CkptstoreError as error:
             log.warning("%s. The next start adopts what was saved last.", error)
 
-    def _agree(self, steps: int, *, take_quarantined: bool) -> RestorePlan | None:
+    def _agree(self, steps: Steps, *, take_quarantined: bool) -> RestorePlan | None:
         """Rank 0 decides and stores; the others hear that it has, or why not, and read what it stored."""
 
         def decide() -> str:
-            self.set_steps_per_epoch(steps)
+            self.set_steps_per_epoch(steps.an_epoch, batch_size=steps.batch_size, shards=steps.shards)
             self.resolve(take_quarantined=take_quarantined)
             return self.id
 
@@ -162,17 +169,6 @@ def join(run: str, *, catalog: Catalog | None = None, launch_id: str | None = No
     agreed = communication.decided_by_rank_0(begin)
     joined = first[0] if first else as_this_rank(agreed)
     return TrainingLaunch(joined.database, joined.facts, rank)
-
-
-def _check_position(plan: RestorePlan, steps: int) -> None:
-    saved = plan.launch.steps_per_epoch
-    if saved is not None and saved != steps:
-        count = plan.launch.world_size
-        ranks = f"{count} rank{'' if count == 1 else 's'}"
-        raise UsageError(
-            f"step {plan.global_step} was saved with {saved} steps an epoch by {ranks}; now an epoch has {steps}",
-            "use the batch size and the number of ranks that were saved, or start a run of another name",
-        )
 
 
 def _let_people_see() -> None:

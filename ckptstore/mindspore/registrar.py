@@ -103,9 +103,13 @@ class Registrar(Callback):
         self._find_what_saves(params)
         self._is_repair = self._launch.failed and any(isinstance(watch, TtpWatch) for watch in self._watches)
         self._launch.trained, self._launch.failed = True, False
-        steps = training.steps_per_epoch
-        if self._launch.facts.steps_per_epoch is None and steps:
-            training.recorder.call(lambda: self._launch.set_steps_per_epoch(steps))
+        steps = training.steps
+        if self._launch.facts.steps_per_epoch is None and steps is not None and steps.an_epoch:
+            training.recorder.call(
+                lambda: self._launch.set_steps_per_epoch(
+                    steps.an_epoch, batch_size=steps.batch_size, shards=steps.shards
+                )
+            )
         if not self._launch.global_step:
             self._launch.global_step = max((watch.steps_given() for watch in self._periodic()), default=0)
         self._counted_at = (self._launch.global_step, training.optimizer_step())
@@ -265,7 +269,7 @@ class Registrar(Callback):
         more = (now - updates) - (self._launch.global_step - step)
         if more == 1:
             return True
-        return False if more == 0 and updates == step else None
+        return False if more == 0 and updates == step - self._launch.step_shift else None
 
     def _poll(self) -> None:
         """Hand over what was saved since the last look. Files saved now hold the state after `global_step` steps."""

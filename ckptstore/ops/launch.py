@@ -7,6 +7,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads, writes
+from ckptstore.core import position
 from ckptstore.core.model import FileState, Kind, Rule
 from ckptstore.errors import UsageError
 from ckptstore.ops import exits
@@ -97,19 +98,24 @@ class RankLaunch:
         `take_quarantined` takes a state that was found to be bad too. The first rank's answer is the launch's.
         """
         plan = settle(self.database, self.facts, take_quarantined=take_quarantined)
-        self.facts = replace(
-            self.facts,
-            decided=True,
-            parent=plan.launch.id if plan else None,
-            parent_step=plan.global_step if plan else None,
-        )
+        self.reread()
         return plan
 
-    def set_steps_per_epoch(self, steps: int) -> None:
-        """Record how many batches an epoch has."""
+    def set_steps_per_epoch(self, steps: int, *, batch_size: int | None = None, shards: int | None = None) -> None:
+        """Record how many batches of one rank an epoch has, and, where it is known, what a step takes of the data.
+
+        `batch_size` is the samples of one rank a step; `shards` into how many parts the samples are dealt, in turn.
+        """
         with self.database.write() as connection:
-            writes.set_steps_per_epoch(connection, self.id, steps)
-        self.facts = replace(self.facts, steps_per_epoch=steps)
+            writes.set_steps_per_epoch(connection, self.id, steps, batch_size=batch_size, shards=shards)
+        self.facts = replace(self.facts, steps_per_epoch=steps, batch_size=batch_size, shards=shards)
+
+    def shift(self) -> int:
+        """By how much this launch's steps are beyond those of the run's first at the same updates of the optimizer."""
+        with self.database.read() as connection:
+            run_id = reads.run_id(connection, self.run)
+            known = {} if run_id is None else {each.id: each for each in reads.launches_of(connection, run_id)}
+        return position.shift(self.facts, known)
 
     def add_source(
         self, directory: str, *, kind: Kind, prefix: str, breakpoint_prefix: str, names_before: Sequence[str]

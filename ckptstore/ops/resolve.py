@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads, writes
-from ckptstore.core import resolver
+from ckptstore.core import position, resolver
 from ckptstore.core.lineage import Segment, lineage
 from ckptstore.core.model import Assignment, Kind, Rejection, Resolution, RestorePlan, Rule, State
 from ckptstore.core.stated import parse
@@ -80,6 +80,7 @@ def _choose(
     read_bytes: bool,
     take_quarantined: bool,
     replicas: str | None = None,
+    takes_whole: bool = True,
 ) -> Resolution:
     with database.read() as connection:
         launches = _with_layout(reads.launches_of(connection, run_id), replicas)
@@ -89,25 +90,41 @@ def _choose(
         return files.observe(state.files, read_bytes=read_bytes)
 
     candidates = _candidates(database, segments, step)
-    resolution = resolver.resolve(run, candidates, look, world_size=world_size, take_quarantined=take_quarantined)
+    resolution = resolver.resolve(
+        run,
+        candidates,
+        look,
+        world_size=world_size,
+        takes_whole=takes_whole,
+        take_quarantined=take_quarantined,
+    )
     reached = resolution.plan.global_step if resolution.plan else -1
     judged = {(rejection.launch, rejection.global_step) for rejection in resolution.rejections}
     with database.read() as connection:
         beyond = reads.kinds_beyond(connection, run_id, reached)
+    ends = {segment.launch.id: segment.last_step for segment in segments}
     others = [
         _not_a_candidate(launch_id, at, kinds)
         for (launch_id, at), kinds in beyond.items()
-        if (launch_id, at) not in judged and step in (None, at)
+        if (launch_id, at) not in judged and step in (None, at) and not _is_older(launch_id, at, ends)
     ]
     rejections = sorted((*resolution.rejections, *others), key=lambda item: item.global_step, reverse=True)
     return replace(resolution, rejections=tuple(rejections))
+
+
+def _is_older(launch_id: str, step: int, ends: Mapping[str, int | None]) -> bool:
+    """Whether a save that was not looked at is of the lineage: older, though launches with other steps count higher."""
+    if step == 0 or launch_id not in ends:
+        return False
+    end = ends[launch_id]
+    return end is None or step <= end
 
 
 def settle(database: Database, launch: Launch, *, take_quarantined: bool = False) -> RestorePlan | None:
     """Where this launch starts, the same for every rank that asks, now or later; None for a fresh start.
 
     The first answer stored is the launch's answer. Raises `NothingRestorableError` where states once were whole
-    and none is now: a fresh start would hide the loss.
+    and none is now: a fresh start would hide the loss; `UsageError` where the state has no place in the launch's data.
     """
     stored = _stored(database, launch)
     if stored is not None:
@@ -123,15 +140,18 @@ def settle(database: Database, launch: Launch, *, take_quarantined: bool = False
         world_size=launch.world_size,
         read_bytes=False,
         take_quarantined=take_quarantined,
+        takes_whole=launch.layout.any_world_size or launch.world_size == 1,
     )
     if resolution.lost:
         raise NothingRestorableError(_lost(launch.run, resolution), _lost_hint(launch.run, resolution))
     plan = resolution.plan
+    start_step = _start_step(launch, plan) if plan else None
     with database.write() as connection:
         writes.store_resolution(
             connection,
             launch_id=launch.id,
             parent=(plan.launch.id, plan.global_step) if plan else None,
+            start_step=start_step,
             files=[(assignment.rank, assignment.source.id) for assignment in plan.ranks] if plan else [],
             now=datetime.now(timezone.utc),
         )
@@ -139,6 +159,17 @@ def settle(database: Database, launch: Launch, *, take_quarantined: bool = False
     if settled is None:
         raise CatalogUnavailableError(f"the restore plan of launch {launch.id} was not kept by {database.name}")
     return settled[0]
+
+
+def _start_step(launch: Launch, plan: RestorePlan) -> int:
+    found = position.first_step(plan.global_step, plan.launch, launch)
+    if isinstance(found, position.NoPlace):
+        other = f"; of the steps before it, {found.earlier} would do" if found.earlier else ""
+        raise UsageError(
+            f"step {plan.global_step} of launch {plan.launch.id} has no place in the data: {found.reason}",
+            f"use the number of ranks and the batch size that were saved{other}",
+        )
+    return found
 
 
 def find_run(database: Database, run: str) -> int:
@@ -209,12 +240,17 @@ def _not_a_candidate(launch_id: str, step: int, kinds: set[Kind]) -> Rejection:
 
 
 def _lost(run: str, resolution: Resolution) -> str:
-    newest = next(rejection for rejection in resolution.rejections if rejection.was_whole)
+    newest = _newest_lost(resolution)
     why = newest.reasons[0].detail
     return f"nothing of run {run!r} can be restored: every rank had saved step {newest.global_step}, but {why}"
+
+
+def _newest_lost(resolution: Resolution) -> Rejection:
+    return next(rejection for rejection in resolution.rejections if rejection.was_whole)
 
 
 def _lost_hint(run: str, resolution: Resolution) -> str:
     rules = {reason.rule for rejection in resolution.rejections if rejection.was_whole for reason in rejection.reasons}
     remedy = "resume with take_quarantined=True" if rules == {Rule.QUARANTINED} else "bring the files back"
+    remedy = _newest_lost(resolution).reasons[0].remedy or remedy
     return f"see: ckptstore resolve {run} --explain; {remedy}, or start a run of another name"

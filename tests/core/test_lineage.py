@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ckptstore.core.lineage import lineage
 
 from .builders import launch
@@ -57,3 +59,12 @@ def test_a_parent_that_is_unknown_ends_the_history() -> None:
 
 def test_no_launches_no_history() -> None:
     assert ends([]) == []
+
+
+def test_steps_of_another_size_are_compared_in_their_own() -> None:
+    """B goes on with half as many ranks: step 15 of A is step 30 of B."""
+    second = replace(launch("B", 2, parent=("A", 15)), start_step=30)
+    third = launch("C", 3, parent=("B", 40))
+    assert ends([launch("A", 1), second, third]) == [("C", None), ("B", 40), ("A", 15)]
+    unasked = launch("C", 3, decided=False)
+    assert ends([launch("A", 1), second, unasked], {"A": 5, "B": 31, "C": 22}) == [("C", None), ("B", 21), ("A", 10)]

@@ -238,6 +238,14 @@ def test_another_world_size_is_refused_unless_every_file_serves_every_rank() -> 
     whole = whole_state(of, 15)
     assert sources(resolver.judge(whole, as_recorded(whole), world_size=4)) == [0, 1, 0, 0]
     assert sources(resolver.judge(whole, as_recorded(whole), world_size=1)) == [0]
+    split = resolver.judge(whole, as_recorded(whole), world_size=4, takes_whole=False)
+    assert rules(split) == [(Rule.WORLD_SIZE, None)]
+    assert isinstance(split, Rejection)
+    assert "the new ranks do not hold the whole state" in split.reasons[0].detail
+    assert "mindspore.transform_checkpoints(" in split.reasons[0].remedy
+    of = launch(world_size=1)
+    alone = whole_state(of, 15)
+    assert sources(resolver.judge(alone, as_recorded(alone), world_size=3)) == [0, 0, 0]
 
 
 def test_a_wide_job_is_explained_in_a_line_a_rank() -> None:
