@@ -236,6 +236,13 @@ def sources_of(connection: sa.Connection, run: int) -> list[Source]:
     ]
 
 
+def hosts_of(connection: sa.Connection, launch_id: str) -> dict[int, str]:
+    """On which host each rank of a launch ran, as far as it was said."""
+    query = sa.select(sources.c.rank, sources.c.host).distinct()
+    said = connection.execute(query.where(sources.c.launch_id == launch_id, sources.c.host.is_not(None)))
+    return {row.rank: row.host for row in said}
+
+
 def endings_of(connection: sa.Connection, run: int) -> Mapping[tuple[str, int], Ending]:
     """How training ended, by launch and rank."""
     query = sa.select(endings).join(launches).where(launches.c.run_id == run)

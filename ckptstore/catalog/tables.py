@@ -87,8 +87,9 @@ sources = sa.Table(
     sa.Column("prefix", sa.Text, primary_key=True),
     sa.Column("breakpoint_prefix", sa.Text, nullable=False),
     sa.Column("names_before", sa.JSON, nullable=False),
+    sa.Column("host", sa.Text),
 )
-"""Where a rank of a launch saves: what belongs to it though nobody registered it is found there."""
+"""Where a rank of a launch saves and runs: what belongs to it though nobody registered it is found there."""
 
 endings = sa.Table(
     "endings",

@@ -153,8 +153,9 @@ def add_source(
     prefix: str,
     breakpoint_prefix: str,
     names_before: Sequence[str],
+    host: str,
 ) -> None:
-    """Record where a rank of a launch saves, and which names there are not its own: they were there before it."""
+    """Record where a rank of a launch saves and runs, and which names there are of before it."""
     row = {
         "launch_id": launch_id,
         "rank": rank,
@@ -163,6 +164,7 @@ def add_source(
         "prefix": prefix,
         "breakpoint_prefix": breakpoint_prefix,
         "names_before": list(names_before),
+        "host": host,
     }
     _insert_if_new(connection, sources, row)
 

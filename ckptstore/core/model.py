@@ -143,11 +143,15 @@ class Launch:
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """All files of one launch and one global_step, whatever their kind: a candidate for a restore."""
+    """All files of one launch and one global_step, whatever their kind: a candidate for a restore.
+
+    `hosts` tells on which host a rank ran, as far as that is known.
+    """
 
     launch: Launch
     global_step: int
     files: tuple[Checkpoint, ...]
+    hosts: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def kinds(self) -> tuple[Kind, ...]:

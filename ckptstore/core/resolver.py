@@ -6,6 +6,8 @@ caller brings the candidates and looks at the disk.
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ckptstore.core.conversion import how_to_convert
@@ -28,6 +30,7 @@ from ckptstore.core.naming import unfinished_ttp_directory
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from ckptstore.core.model import Launch
     from ckptstore.core.replicas import Layout
 
     Look = Callable[[State], Mapping[str, Observed]]
@@ -48,18 +51,27 @@ def resolve(
     world_size: int | None = None,
     takes_whole: bool = True,
     take_quarantined: bool = False,
+    hosts: Callable[[Launch], Mapping[int, str]] | None = None,
 ) -> Resolution:
     """The first candidate that is whole, as a plan, and why each one before it is not.
 
     `candidates` come newest first; `look` tells what the disk shows of a candidate's files, by path, and is asked
     only until a plan is found. `world_size` is that of the launch that will load the plan (None: as it was saved),
-    `takes_whole` whether each of its ranks holds the whole state.
+    `takes_whole` whether each of its ranks holds the whole state. `hosts` tells where the ranks of a launch ran;
+    it is asked only where a replica stands in.
     """
     rejections: list[Rejection] = []
     for state in candidates:
-        verdict = judge(
-            state, look(state), world_size=world_size, takes_whole=takes_whole, take_quarantined=take_quarantined
+        of = partial(
+            judge,
+            seen=look(state),
+            world_size=world_size,
+            takes_whole=takes_whole,
+            take_quarantined=take_quarantined,
         )
+        verdict = of(state)
+        if hosts is not None and isinstance(verdict, RestorePlan) and _has_stand_ins(verdict):
+            verdict = of(replace(state, hosts=hosts(state.launch)))
         if isinstance(verdict, RestorePlan):
             return Resolution(run, verdict, tuple(rejections))
         rejections.append(verdict)
@@ -141,7 +153,7 @@ def _from_whole_states(
         served = group if len(ranks) == saved_world else tuple(ranks)
         unequal = _unequal_sizes(files_of[group])
         own = {rank: whole[rank] for rank in group if rank in whole}
-        chosen, missing = _serve(served, own, own[min(own)] if own and not unequal else None)
+        chosen, missing = _serve(served, own, {} if unequal else own, state.hosts)
         assignments += chosen
         if missing:
             reasons += _why_not(files_of[group], group, missing, faults, unequal, left=left)
@@ -153,7 +165,7 @@ def _from_shares(
 ) -> tuple[list[Assignment], list[Reason]]:
     """Every rank's own share: none stands in for another, and only all of them are the state (domain §8)."""
     whole = _by_rank(files, faults)
-    chosen, missing = _serve(tuple(ranks), whole, None)
+    chosen, missing = _serve(tuple(ranks), whole, {}, {})
     by_rank = sorted(files, key=lambda file: (file.rank, file.path))
     reasons = [faults[file.id] for file in by_rank if file.rank in missing and file.id in faults]
     explained = {reason.rank for reason in reasons}
@@ -162,6 +174,10 @@ def _from_shares(
             detail = f"the share of rank {rank} was not recorded, and no other file holds it (remove_redundancy)"
             reasons.append(Reason(Rule.MISSING_RANK, rank, detail))
     return chosen, reasons
+
+
+def _has_stand_ins(plan: RestorePlan) -> bool:
+    return any(assignment.rank != assignment.source.rank for assignment in plan.ranks)
 
 
 def _plan(state: State, assignments: Iterable[Assignment]) -> RestorePlan:
@@ -199,13 +215,21 @@ def _by_group(
 
 
 def _serve(
-    ranks: tuple[int, ...], own: Mapping[int, Checkpoint], stand_in: Checkpoint | None
+    ranks: tuple[int, ...],
+    own: Mapping[int, Checkpoint],
+    stand_ins: Mapping[int, Checkpoint],
+    hosts: Mapping[int, str],
 ) -> tuple[list[Assignment], list[int]]:
-    """Give each rank its own file, or the one that stands in for it; and the ranks that get none."""
+    """Give each rank its own file, or one that stands in for it; and the ranks that get none.
+
+    What was written on the rank's own host is nearest, of several files as near that of the lowest rank.
+    """
     chosen: list[Assignment] = []
     missing: list[int] = []
+    lowest = stand_ins[min(stand_ins)] if stand_ins else None
+    nearest = {hosts[rank]: stand_ins[rank] for rank in sorted(stand_ins, reverse=True) if rank in hosts}
     for rank in ranks:
-        source = own.get(rank, stand_in)
+        source = own.get(rank) or nearest.get(hosts.get(rank, ""), lowest)
         if source is None:
             missing.append(rank)
         else:

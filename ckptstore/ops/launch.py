@@ -14,6 +14,7 @@ from ckptstore.ops import exits
 from ckptstore.ops import register as registering
 from ckptstore.ops.reconcile import Reconciled, reconcile
 from ckptstore.ops.resolve import settle
+from ckptstore.storage import claims
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -131,6 +132,7 @@ class RankLaunch:
                 prefix=prefix,
                 breakpoint_prefix=breakpoint_prefix,
                 names_before=names_before,
+                host=claims.host_name(),
             )
 
     def set_ending(

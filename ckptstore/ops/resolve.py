@@ -89,6 +89,10 @@ def _choose(
     def look(state: State) -> Mapping[str, Observed]:
         return files.observe(state.files, read_bytes=read_bytes)
 
+    def hosts(launch: Launch) -> Mapping[int, str]:
+        with database.read() as connection:
+            return reads.hosts_of(connection, launch.id)
+
     candidates = _candidates(database, segments, step)
     resolution = resolver.resolve(
         run,
@@ -97,6 +101,7 @@ def _choose(
         world_size=world_size,
         takes_whole=takes_whole,
         take_quarantined=take_quarantined,
+        hosts=hosts,
     )
     reached = resolution.plan.global_step if resolution.plan else -1
     judged = {(rejection.launch, rejection.global_step) for rejection in resolution.rejections}

@@ -18,4 +18,6 @@ def upgrade() -> None:
         table.add_column(sa.Column("shards", sa.Integer(), nullable=True))
     with op.batch_alter_table("resolutions") as table:
         table.add_column(sa.Column("start_step", sa.BigInteger(), nullable=True))
+    with op.batch_alter_table("sources") as table:
+        table.add_column(sa.Column("host", sa.Text(), nullable=True))
     op.execute("UPDATE resolutions SET start_step = parent_step")

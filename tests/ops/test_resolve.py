@@ -11,6 +11,7 @@ import pytest
 from ckptstore.core.model import FileState, Kind, Rule
 from ckptstore.errors import NothingRestorableError, UnknownRunError, UsageError
 from ckptstore.ops.register import describe
+from ckptstore.storage import claims
 
 from .jobs import Job
 
@@ -477,3 +478,17 @@ def test_other_ranks_that_share_nothing_are_told_what_to_call(catalog: Catalog, 
         catalog.join("run", rank=0, world_size=4, launch_id="L2").resolve()
     assert "every rank had saved step 15, but saved by 2 ranks, asked for 4" in stopped.value.message
     assert f"mindspore.transform_checkpoints('{tmp_path}', DST_DIR, PREFIX, SRC_STRATEGY" in stopped.value.hint
+
+
+def test_a_replica_of_the_same_host_is_nearer(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = Job(catalog, tmp_path, world_size=4, layout="data_parallel")
+    ranks = job.start()
+    for launch in ranks:
+        monkeypatch.setattr(claims, "host_name", lambda host=f"node{launch.rank // 2}": host)
+        job.announce(launch)
+    files = job.save(ranks, 15)
+    for lost in (1, 3):
+        Path(files[lost].path).unlink()
+    assert chosen(catalog.resolve("run")) == (15, [0, 0, 2, 2])
