@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
-from ckptstore.catalog.tables import checkpoints, endings, launches, pins, resolutions, runs, saves, sources
+from ckptstore.catalog.tables import (
+    checkpoints,
+    endings,
+    launches,
+    pins,
+    resolutions,
+    runs,
+    saves,
+    sources,
+)
 from ckptstore.core import replicas
 from ckptstore.core.model import Checkpoint, Content, FileState, Kind, Launch, Rule
 

@@ -104,6 +104,25 @@ endings = sa.Table(
 )
 """How training ended on a rank, as its callback saw it: the exact step of the breakpoint that MindSpore writes next."""
 
+strategies = sa.Table(
+    "strategies",
+    metadata,
+    sa.Column("digest", sa.String(64), primary_key=True),
+    sa.Column("kind", sa.String(16), nullable=False),
+    sa.Column("content", sa.LargeBinary, nullable=False),
+)
+"""What strategy and group info files held, compressed by zlib: each content once, by its BLAKE3."""
+
+launch_strategies = sa.Table(
+    "launch_strategies",
+    metadata,
+    sa.Column("launch_id", sa.ForeignKey("launches.id"), primary_key=True),
+    sa.Column("rank", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("digest", sa.ForeignKey("strategies.digest"), primary_key=True),
+    sa.Column("path", sa.Text, nullable=False),
+)
+"""Which of them a rank of a launch wrote, and where; the file there is overwritten at the next launch."""
+
 saves = sa.Table(
     "saves",
     metadata,

@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
-from ckptstore.catalog.tables import checkpoints, endings, launches, pins, resolutions, runs, saves, sources
+from ckptstore.catalog.tables import (
+    checkpoints,
+    endings,
+    launches,
+    pins,
+    resolutions,
+    runs,
+    saves,
+    sources,
+)
 from ckptstore.core.model import FileState
 
 if TYPE_CHECKING:
@@ -22,7 +31,7 @@ _ID_BATCH = 500
 
 def add_run(connection: sa.Connection, name: str, now: datetime) -> int:
     """The id of the run of that name, which is made if it is new."""
-    _insert_if_new(connection, runs, {"name": name, "created_at": now})
+    insert_if_new(connection, runs, {"name": name, "created_at": now})
     found: int = connection.execute(sa.select(runs.c.id).where(runs.c.name == name)).scalar_one()
     return found
 
@@ -42,7 +51,7 @@ def add_launch(
         "layout": layout.to_json(),
         "created_at": now,
     }
-    _insert_if_new(connection, launches, row)
+    insert_if_new(connection, launches, row)
 
 
 def order_launches(connection: sa.Connection, ids: Sequence[str]) -> None:
@@ -102,7 +111,7 @@ def store_resolution(
         "plan": [list(pair) for pair in files],
         "created_at": now,
     }
-    _insert_if_new(connection, resolutions, row)
+    insert_if_new(connection, resolutions, row)
 
 
 def record_checkpoints(connection: sa.Connection, files: Sequence[Checkpoint], now: datetime) -> None:
@@ -118,7 +127,7 @@ def record_checkpoints(connection: sa.Connection, files: Sequence[Checkpoint], n
             "kind": file.kind.value,
             "global_step": file.global_step,
         }
-        _insert_if_new(connection, saves, {**save, "created_at": file.created_at or now})
+        insert_if_new(connection, saves, {**save, "created_at": file.created_at or now})
     for file in sorted(files, key=lambda file: file.id):
         row = _row(file, now)
         statement = _insert(connection, checkpoints).values(row)
@@ -166,7 +175,7 @@ def add_source(
         "names_before": list(names_before),
         "host": host,
     }
-    _insert_if_new(connection, sources, row)
+    insert_if_new(connection, sources, row)
 
 
 def set_ending(
@@ -199,7 +208,7 @@ def set_pin(connection: sa.Connection, run_id: int, global_step: int, now: datet
     """Pin a step of a run, or unpin it where `now` is None; whether that changed anything."""
     if now is not None:
         row = {"run_id": run_id, "global_step": global_step, "created_at": now}
-        return _insert_if_new(connection, pins, row)
+        return insert_if_new(connection, pins, row)
     chosen = (pins.c.run_id == run_id) & (pins.c.global_step == global_step)
     return connection.execute(pins.delete().where(chosen)).rowcount > 0
 
@@ -232,6 +241,7 @@ def _insert(connection: sa.Connection, table: sa.Table) -> Any:
     return sqlite.insert(table) if connection.dialect.name == "sqlite" else postgresql.insert(table)
 
 
-def _insert_if_new(connection: sa.Connection, table: sa.Table, row: dict[str, Any]) -> bool:
+def insert_if_new(connection: sa.Connection, table: sa.Table, row: dict[str, Any]) -> bool:
+    """Insert a row unless one with its key is there; whether it was."""
     inserted = _insert(connection, table).values(row).on_conflict_do_nothing().returning(sa.literal(1))
     return connection.execute(inserted).first() is not None

@@ -12,6 +12,7 @@ from ckptstore.errors import CkptstoreError, UsageError
 from ckptstore.mindspore import communication
 from ckptstore.mindspore.data import steps_of
 from ckptstore.mindspore.dying_gasp import DyingGasp
+from ckptstore.mindspore.layout_files import LayoutFiles
 from ckptstore.mindspore.registrar import Registrar
 from ckptstore.mindspore.resume import Decryption, Start, load
 from ckptstore.mindspore.watches import watches_for
@@ -20,7 +21,8 @@ from ckptstore.ops.join import new_launch_id
 from ckptstore.ops.launch import RankLaunch
 
 if TYPE_CHECKING:
-    from ckptstore.core.model import RestorePlan
+    from ckptstore.catalog.engine import Database
+    from ckptstore.core.model import Launch, RestorePlan
     from ckptstore.mindspore.data import Steps
     from ckptstore.mindspore.training import Metrics
     from ckptstore.ops.connect import Catalog
@@ -41,6 +43,20 @@ class TrainingLaunch(RankLaunch):
     step_shift: int = 0
     trained: bool = False
     failed: bool = False
+
+    def __init__(self, database: Database, facts: Launch, rank: int) -> None:
+        super().__init__(database, facts, rank)
+        self._layout_files = LayoutFiles()
+        self.note_layout_files()
+
+    def note_layout_files(self) -> None:
+        """Remember what strategy and group info files are there before MindSpore compiles."""
+        self._layout_files.note()
+
+    def keep_layout_files(self) -> None:
+        """Keep the strategy and group info files that MindSpore has written in this launch."""
+        for path in self._layout_files.written():
+            self.keep_layout_file(path)
 
     def resume(
         self,

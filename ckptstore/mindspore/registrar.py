@@ -70,6 +70,7 @@ class Registrar(Callback):
         self._in_first_epoch = True
         self._is_repair = False
         self._depth = 0
+        self._layout_is_due = True
         self._sink_steps = 1
         self._used_paths: set[str] = set()
         self._saved_step: int | None = None
@@ -100,6 +101,8 @@ class Registrar(Callback):
         self._sink_steps = 1
         if self._launch.trained:  # a breakpoint of the training before must not be taken for one of this
             training.recorder.call(self._launch.adopt)
+        self._launch.note_layout_files()
+        self._layout_is_due = True
         self._find_what_saves(params)
         self._is_repair = self._launch.failed and any(isinstance(watch, TtpWatch) for watch in self._watches)
         self._launch.trained, self._launch.failed = True, False
@@ -181,6 +184,9 @@ class Registrar(Callback):
     def on_train_step_end(self, run_context: Any) -> None:
         """Count the step, and register what was saved after it."""
         self._step_is_done(run_context.original_args())
+        if self._layout_is_due:  # the step was compiled: what MindSpore writes of the layout is there
+            self._layout_is_due = False
+            self._training.recorder.call(self._launch.keep_layout_files)
         self._poll()
 
     def _step_is_done(self, params: Any) -> None:

@@ -10,7 +10,7 @@ from ckptstore.catalog import reads, writes
 from ckptstore.core import position
 from ckptstore.core.model import FileState, Kind, Rule
 from ckptstore.errors import UsageError
-from ckptstore.ops import exits
+from ckptstore.ops import exits, strategies
 from ckptstore.ops import register as registering
 from ckptstore.ops.reconcile import Reconciled, reconcile
 from ckptstore.ops.resolve import settle
@@ -134,6 +134,15 @@ class RankLaunch:
                 names_before=names_before,
                 host=claims.host_name(),
             )
+
+    def keep_layout_file(self, path: str) -> bool:
+        """Keep a strategy or group info file that MindSpore wrote in this launch, and know replicas by it.
+
+        Whether it was kept. In a data-parallel launch, or of one rank, there is nothing that it could tell.
+        """
+        if self.world_size == 1 or self.facts.layout.any_world_size:
+            return False
+        return strategies.keep(self.database, self.facts, self.rank, path)
 
     def set_ending(
         self, global_step: int, optimizer_step: int | None, error: str | None, *, quarantine: str = ""
