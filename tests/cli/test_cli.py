@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ckptstore.ops.connect import Catalog
+from ckptstore.ops.connect import Catalog, connect
 from tests import ckpt_bytes
 from tests.ops.jobs import Job
 
@@ -402,3 +402,16 @@ def test_replicas_can_be_stated(url: str, run: Job, tmp_path: Path) -> None:
     for wrong in ("0,7", "0,1;1", "rank 0", ""):
         refused = ckptstore("--db", url, "resolve", "run", "--replicas", wrong)
         assert (refused.code, refused.err.count("\n"), refused.out) == (2, 1, ""), wrong
+
+
+def test_resolve_for_other_ranks_names_the_call_that_converts(sqlite_url: str, tmp_path: Path) -> None:
+    job = Job(connect(sqlite_url), tmp_path / "ckpt")
+    job.save(job.start(), 15)
+    explained = ckptstore("--db", sqlite_url, "resolve", "run", "--world-size", "4", "--explain")
+    assert explained.code == 3
+    assert (
+        "world_size: saved by 2 ranks, asked for 4, and no file serves every rank (layout: stand_alone)"
+        in explained.out
+    )
+    call = f"mindspore.transform_checkpoints('{tmp_path}/ckpt', DST_DIR, PREFIX, SRC_STRATEGY, DST_STRATEGY)"
+    assert call in explained.out
