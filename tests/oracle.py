@@ -60,9 +60,14 @@ class Candidate:
             if file.rank == rank and file.content is content and not broken_rules(file, self.disk)
         ]
 
+    @property
+    def serves_any(self) -> bool:
+        """Whether a file of the whole state serves any rank of any number: it holds all that there is."""
+        return self.launch.layout.any_world_size or self.launch.world_size == 1
+
     def group(self, rank: int) -> list[int]:
         """The ranks whose state equals that of `rank`, itself among them."""
-        if self.launch.layout.any_world_size:
+        if self.serves_any:
             return list(range(self.launch.world_size))
         return sorted({rank}.union(*(group for group in self.launch.layout.groups if rank in group)))
 
@@ -111,7 +116,7 @@ class Candidate:
         ranks = saved if world_size is None else range(world_size)
         if self.step == 0 or (not take_quarantined and any(file.quarantine for file in self.files)):
             return Answer.NO
-        if ranks != saved and not self.launch.layout.any_world_size:
+        if ranks != saved and not self.serves_any:
             return Answer.NO
         whole = min(self.rank_is_covered(rank) for rank in ranks)
         if ranks != saved:

@@ -197,18 +197,19 @@ def newest_whole_path(connection: sa.Connection, run: int, rank: int, *, but: st
 def lag(connection: sa.Connection, launch: Launch) -> int:
     """How far the optimizer's counter is behind the batches: updates skipped up to the newest state that was witnessed.
 
-    The newest save of the launch, else the state that it resumed from.
+    The newest save of the launch, else the state that it resumed from, where that stands in its own steps.
     """
-    for launch_id, step in ((launch.id, None), (launch.parent, launch.parent_step)):
+    beyond = (launch.start_step or 0) - (launch.parent_step or 0)
+    for launch_id, step, shift in ((launch.id, None, 0), (launch.parent, launch.parent_step, beyond)):
         newest = sa.select(saves.c.id, saves.c.global_step).where(saves.c.launch_id == launch_id)
         if step is not None:
             newest = newest.where(saves.c.global_step == step)
-        steps = dict(connection.execute(newest.order_by(saves.c.global_step.desc()).limit(_SAVES_ASKED)).tuples().all())
+        steps = dict(connection.execute(newest.order_by(saves.c.global_step.desc()).limit(_SAVES_ASKED)).all())
         known = checkpoints.c.save_id.in_(list(steps)) & checkpoints.c.optimizer_step.is_not(None)
         found = connection.execute(sa.select(checkpoints.c.save_id, checkpoints.c.optimizer_step).where(known)).all()
         if found:
             save_id, counter = max(found, key=lambda row: steps[row[0]])
-            return int(steps[save_id] - counter)
+            return int(steps[save_id] - counter) + shift
     return 0
 
 
@@ -260,6 +261,13 @@ def sources_of(connection: sa.Connection, run: int) -> list[Source]:
     ]
 
 
+def hosts_of(connection: sa.Connection, launch_id: str) -> dict[int, str]:
+    """On which host each rank of a launch ran, as far as it was said."""
+    query = sa.select(sources.c.rank, sources.c.host).distinct()
+    said = connection.execute(query.where(sources.c.launch_id == launch_id, sources.c.host.is_not(None)))
+    return {row.rank: row.host for row in said}
+
+
 def endings_of(connection: sa.Connection, run: int) -> Mapping[tuple[str, int], Ending]:
     """How training ended, by launch and rank."""
     query = sa.select(endings).join(launches).where(launches.c.run_id == run)
@@ -289,6 +297,7 @@ def _launch_query() -> sa.Select[Any]:
         resolutions.c.parent_launch_id,
         resolutions.c.parent_step,
         resolutions.c.branched,
+        resolutions.c.start_step,
     ).select_from(joined)
 
 
@@ -300,11 +309,14 @@ def _launch(row: Any) -> Launch:
         world_size=row.world_size,
         layout=replicas.from_json(row.layout),
         steps_per_epoch=row.steps_per_epoch,
+        batch_size=row.batch_size,
+        shards=row.shards,
         decided=row.decided is not None,
         parent=row.parent_launch_id,
         parent_step=row.parent_step,
         branched=bool(row.branched),
         foreign=row.holds == Content.PART.value,
+        start_step=row.start_step,
         created_at=row.created_at,
     )
 

@@ -56,6 +56,8 @@ launches = sa.Table(
     sa.Column("world_size", sa.Integer, nullable=False),
     sa.Column("layout", sa.JSON, nullable=False),
     sa.Column("steps_per_epoch", sa.Integer),
+    sa.Column("batch_size", sa.Integer),
+    sa.Column("shards", sa.Integer),
     sa.Column("created_at", UtcDateTime, nullable=False),
     sa.UniqueConstraint("run_id", "launch_order"),
 )
@@ -67,10 +69,14 @@ resolutions = sa.Table(
     sa.Column("parent_launch_id", sa.ForeignKey("launches.id")),
     sa.Column("parent_step", sa.BigInteger),
     sa.Column("branched", sa.Boolean, nullable=False),
+    sa.Column("start_step", sa.BigInteger),
     sa.Column("plan", sa.JSON, nullable=False),
     sa.Column("created_at", UtcDateTime, nullable=False),
 )
-"""The one plan of a launch: the first one stored wins, by the primary key."""
+"""The one plan of a launch: the first one stored wins, by the primary key.
+
+`parent_step` names the parent's save, in its steps; `start_step` is where that stands in the launch's own.
+"""
 
 outcomes = sa.Table(
     "outcomes",
@@ -94,8 +100,9 @@ sources = sa.Table(
     sa.Column("prefix", sa.Text, primary_key=True),
     sa.Column("breakpoint_prefix", sa.Text, nullable=False),
     sa.Column("names_before", sa.JSON, nullable=False),
+    sa.Column("host", sa.Text),
 )
-"""Where a rank of a launch saves: what belongs to it though nobody registered it is found there."""
+"""Where a rank of a launch saves and runs: what belongs to it though nobody registered it is found there."""
 
 endings = sa.Table(
     "endings",
@@ -109,6 +116,25 @@ endings = sa.Table(
     sa.Column("created_at", UtcDateTime, nullable=False),
 )
 """How training ended on a rank, as its callback saw it: the exact step of the breakpoint that MindSpore writes next."""
+
+strategies = sa.Table(
+    "strategies",
+    metadata,
+    sa.Column("digest", sa.String(64), primary_key=True),
+    sa.Column("kind", sa.String(16), nullable=False),
+    sa.Column("content", sa.LargeBinary, nullable=False),
+)
+"""What strategy and group info files held, compressed by zlib: each content once, by its BLAKE3."""
+
+launch_strategies = sa.Table(
+    "launch_strategies",
+    metadata,
+    sa.Column("launch_id", sa.ForeignKey("launches.id"), primary_key=True),
+    sa.Column("rank", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("digest", sa.ForeignKey("strategies.digest"), primary_key=True),
+    sa.Column("path", sa.Text, nullable=False),
+)
+"""Which of them a rank of a launch wrote, and where; the file there is overwritten at the next launch."""
 
 saves = sa.Table(
     "saves",

@@ -22,7 +22,7 @@ _ID_BATCH = 500
 
 def add_run(connection: sa.Connection, name: str, now: datetime) -> int:
     """The id of the run of that name, which is made if it is new."""
-    _insert_if_new(connection, runs, {"name": name, "created_at": now})
+    insert_if_new(connection, runs, {"name": name, "created_at": now})
     found: int = connection.execute(sa.select(runs.c.id).where(runs.c.name == name)).scalar_one()
     return found
 
@@ -42,7 +42,7 @@ def add_launch(
         "layout": layout.to_json(),
         "created_at": now,
     }
-    _insert_if_new(connection, launches, row)
+    insert_if_new(connection, launches, row)
 
 
 def order_launches(connection: sa.Connection, ids: Sequence[str]) -> None:
@@ -73,9 +73,12 @@ def adopt_checkpoints(connection: sa.Connection, files: Sequence[Checkpoint], no
     connection.execute(_insert(connection, checkpoints).on_conflict_do_nothing(), rows)
 
 
-def set_steps_per_epoch(connection: sa.Connection, launch_id: str, steps: int) -> None:
-    """Record how many steps an epoch of this launch has."""
-    connection.execute(launches.update().where(launches.c.id == launch_id).values(steps_per_epoch=steps))
+def set_steps_per_epoch(
+    connection: sa.Connection, launch_id: str, steps: int, *, batch_size: int | None = None, shards: int | None = None
+) -> None:
+    """Record how many steps an epoch of this launch has, and what a step takes of the data, where that is known."""
+    values = {"steps_per_epoch": steps, "batch_size": batch_size, "shards": shards}
+    connection.execute(launches.update().where(launches.c.id == launch_id).values(values))
 
 
 def store_resolution(
@@ -83,23 +86,26 @@ def store_resolution(
     *,
     launch_id: str,
     parent: tuple[str, int] | None,
+    start_step: int | None,
     files: Sequence[tuple[int, str]],
     branched: bool,
     now: datetime,
 ) -> None:
     """Store where a launch starts: (rank, checkpoint id) for each rank. The first one stored wins.
 
-    `branched`: that state was asked for, and what came after it is given up.
+    `start_step` is where the parent's step stands in the launch's own steps; `branched`: that state was asked for, and
+    what came after it is given up.
     """
     row = {
         "launch_id": launch_id,
         "parent_launch_id": parent[0] if parent else None,
         "parent_step": parent[1] if parent else None,
         "branched": branched,
+        "start_step": start_step,
         "plan": [list(pair) for pair in files],
         "created_at": now,
     }
-    _insert_if_new(connection, resolutions, row)
+    insert_if_new(connection, resolutions, row)
 
 
 def record_checkpoints(connection: sa.Connection, files: Sequence[Checkpoint], now: datetime) -> None:
@@ -115,7 +121,7 @@ def record_checkpoints(connection: sa.Connection, files: Sequence[Checkpoint], n
             "kind": file.kind.value,
             "global_step": file.global_step,
         }
-        _insert_if_new(connection, saves, {**save, "created_at": file.created_at or now})
+        insert_if_new(connection, saves, {**save, "created_at": file.created_at or now})
     for file in sorted(files, key=lambda file: file.id):
         row = _row(file, now)
         statement = _insert(connection, checkpoints).values(row)
@@ -150,8 +156,9 @@ def add_source(
     prefix: str,
     breakpoint_prefix: str,
     names_before: Sequence[str],
+    host: str,
 ) -> None:
-    """Record where a rank of a launch saves, and which names there are not its own: they were there before it."""
+    """Record where a rank of a launch saves and runs, and which names there are of before it."""
     row = {
         "launch_id": launch_id,
         "rank": rank,
@@ -160,8 +167,9 @@ def add_source(
         "prefix": prefix,
         "breakpoint_prefix": breakpoint_prefix,
         "names_before": list(names_before),
+        "host": host,
     }
-    _insert_if_new(connection, sources, row)
+    insert_if_new(connection, sources, row)
 
 
 def set_ending(
@@ -218,7 +226,7 @@ def set_pin(connection: sa.Connection, run_id: int, global_step: int, now: datet
     """Pin a step of a run, or unpin it where `now` is None; whether that changed anything."""
     if now is not None:
         row = {"run_id": run_id, "global_step": global_step, "created_at": now}
-        return _insert_if_new(connection, pins, row)
+        return insert_if_new(connection, pins, row)
     chosen = (pins.c.run_id == run_id) & (pins.c.global_step == global_step)
     return connection.execute(pins.delete().where(chosen)).rowcount > 0
 
@@ -251,6 +259,7 @@ def _insert(connection: sa.Connection, table: sa.Table) -> Any:
     return sqlite.insert(table) if connection.dialect.name == "sqlite" else postgresql.insert(table)
 
 
-def _insert_if_new(connection: sa.Connection, table: sa.Table, row: dict[str, Any]) -> bool:
+def insert_if_new(connection: sa.Connection, table: sa.Table, row: dict[str, Any]) -> bool:
+    """Insert a row unless one with its key is there; whether it was."""
     inserted = _insert(connection, table).values(row).on_conflict_do_nothing().returning(sa.literal(1))
     return connection.execute(inserted).first() is not None

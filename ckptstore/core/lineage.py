@@ -52,10 +52,18 @@ def lineage(
                 break
             parent = by_id[launch.parent]
             remaining = [other for other in remaining if other.order <= parent.order]
-            last_step = _lower(last_step, launch.parent_step)
+            last_step = _lower(_in_parents_steps(launch, last_step), launch.parent_step)
         else:
             last_step = _lower(last_step, first_saves[launch.id] - 1)
     return tuple(segments)
+
+
+def _in_parents_steps(launch: Launch, step: int | None) -> int | None:
+    """A step of a launch in those of its parent, which may have been of another size; rounded down."""
+    start, before = launch.start_step, launch.parent_step
+    if step is None or not start or not before:
+        return step
+    return step * before // start
 
 
 def _lower(one: int | None, other: int | None) -> int | None:

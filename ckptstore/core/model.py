@@ -134,9 +134,11 @@ class Launch:
     """One start of all ranks of a run.
 
     `order` counts the launches of the run from 1. `decided` is False until the launch has asked where to start;
-    then `parent` and `parent_step` name the state it resumed from (None: it started fresh). `branched` tells that
-    this state was asked for: what came after it in the history is given up. `foreign`: all it saved are parts, which
-    say nothing of where the others' history went.
+    then `parent` and `parent_step` name the state it resumed from (None: it started fresh), and `start_step` is where
+    that stands in the launch's own steps. `branched` tells that this state was asked for: what came after it in the
+    history is given up. `batch_size` is the samples that one rank takes a step, `shards` into how many parts the data
+    is dealt, sample by sample in turn (None: not known, or not so). `foreign`: all it saved are parts, which say
+    nothing of where the others' history went.
     """
 
     id: str
@@ -145,11 +147,14 @@ class Launch:
     world_size: int
     layout: Layout
     steps_per_epoch: int | None = None
+    batch_size: int | None = None
+    shards: int | None = None
     decided: bool = False
     parent: str | None = None
     parent_step: int | None = None
     branched: bool = False
     foreign: bool = False
+    start_step: int | None = None
     created_at: datetime | None = None
 
 
@@ -157,13 +162,15 @@ class Launch:
 class State:
     """All files of one launch and one global_step, whatever their kind: a candidate for a restore.
 
-    `failed` says what went wrong when a launch loaded it, by the id of the file.
+    `failed` says what went wrong when a launch loaded it, by the id of the file; `hosts` tells on which host a rank
+    ran, as far as that is known.
     """
 
     launch: Launch
     global_step: int
     files: tuple[Checkpoint, ...]
     failed: Mapping[str, str] = field(default_factory=dict)
+    hosts: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
@@ -188,7 +195,7 @@ class Observed:
 
 @dataclass(frozen=True)
 class Reason:
-    """Why: the rule that was broken, on which rank (None: not of one rank), and the particulars."""
+    """Why: the rule that was broken, on which rank (None: not of one rank), the particulars, and what can be done."""
 
     rule: Rule
     rank: int | None

@@ -4,26 +4,28 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ckptstore.core.conversion import how_to_convert
 from ckptstore.core.model import Reason, Rule
 from ckptstore.core.replicas import show
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from ckptstore.core.model import Checkpoint, Launch
+    from ckptstore.core.model import Checkpoint, State
 
 _PATHS_SHOWN = 4
 _LOST = (Rule.MISSING_FILE, Rule.SIZE_MISMATCH, Rule.DIGEST_MISMATCH, Rule.UNREADABLE, Rule.QUARANTINED)
 
 
-def of_state(reason: Reason, launch: Launch) -> str:
+def of_state(reason: Reason, state: State) -> str:
     """What to do about a state that is rejected as a whole; empty: nothing."""
     if reason.rule is Rule.QUARANTINED:
         return "take it all the same with --take-quarantined, in a script with resume(take_quarantined=True)"
     if reason.rule is Rule.WORLD_SIZE:
-        return f"start as many ranks as saved it, {launch.world_size}, or convert the files"
+        return how_to_convert(state)
     if reason.rule is Rule.NOT_LINEAGE:
-        return f"choose it with --lineage {launch.id}, in a script with resume(lineage={launch.id!r})"
+        launch = state.launch.id
+        return f"choose it with --lineage {launch}, in a script with resume(lineage={launch!r})"
     return ""
 
 

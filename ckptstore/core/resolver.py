@@ -6,10 +6,12 @@ caller brings the candidates and looks at the disk.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ckptstore.core import remedies
+from ckptstore.core.faults import fault, unequal_sizes
 from ckptstore.core.model import (
     Assignment,
     Checkpoint,
@@ -25,17 +27,17 @@ from ckptstore.core.model import (
     State,
 )
 from ckptstore.core.naming import unfinished_ttp_directory
+from ckptstore.core.replicas import show
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from ckptstore.core.model import Launch
     from ckptstore.core.replicas import Layout
 
     Look = Callable[[State], Mapping[str, Observed]]
 
 _KIND_ORDER = {kind: place for place, kind in enumerate(Kind)}
-_RANKS_SHOWN = 8
-_APPENDED_BYTES = 1024  # more than OnRequestExit appends: five numbers with their names
 
 UNTRAINED = Reason(Rule.UNTRAINED, None, "no step had been done: the network is untrained")
 NOT_LINEAGE = Reason(Rule.NOT_LINEAGE, None, "the run went back to an older state, and on from there")
@@ -47,16 +49,29 @@ def resolve(
     look: Look,
     *,
     world_size: int | None = None,
+    takes_whole: bool = True,
     take_quarantined: bool = False,
+    hosts: Callable[[Launch], Mapping[int, str]] | None = None,
 ) -> Resolution:
     """The first candidate that is whole, as a plan, and why each one before it is not.
 
     `candidates` come newest first; `look` tells what the disk shows of a candidate's files, by path, and is asked
-    only until a plan is found. `world_size` is that of the launch that will load the plan (None: as it was saved).
+    only until a plan is found. `world_size` is that of the launch that will load the plan (None: as it was saved),
+    `takes_whole` whether each of its ranks holds the whole state. `hosts` tells where the ranks of a launch ran;
+    it is asked only where a replica stands in.
     """
     rejections: list[Rejection] = []
     for state in candidates:
-        verdict = judge(state, look(state), world_size=world_size, take_quarantined=take_quarantined)
+        of = partial(
+            judge,
+            seen=look(state),
+            world_size=world_size,
+            takes_whole=takes_whole,
+            take_quarantined=take_quarantined,
+        )
+        verdict = of(state)
+        if hosts is not None and isinstance(verdict, RestorePlan) and _has_stand_ins(verdict):
+            verdict = of(replace(state, hosts=hosts(state.launch)))
         if isinstance(verdict, RestorePlan):
             return Resolution(run, verdict, tuple(rejections))
         rejections.append(verdict)
@@ -64,7 +79,12 @@ def resolve(
 
 
 def judge(
-    state: State, seen: Mapping[str, Observed], *, world_size: int | None = None, take_quarantined: bool = False
+    state: State,
+    seen: Mapping[str, Observed],
+    *,
+    world_size: int | None = None,
+    takes_whole: bool = True,
+    take_quarantined: bool = False,
 ) -> RestorePlan | Rejection:
     """A plan for every rank, or every reason why there is none.
 
@@ -81,23 +101,42 @@ def judge(
     quarantined = [] if take_quarantined else _quarantined(state)
     if quarantined:
         return _reject(state, quarantined)
+    if len(ranks) != saved_world and not _serves_any(state, takes_whole=takes_whole):
+        return _reject(state, [_other_world(state, len(ranks))])
 
     failed = {} if take_quarantined else state.failed
-    faults = {
-        file.id: fault for file in state.files if (fault := _fault(file, seen.get(file.path), failed)) is not None
-    }
+    faults = {file.id: found for file in state.files if (found := fault(file, seen.get(file.path), failed)) is not None}
     shares = [file for file in state.files if file.content is Content.SHARE]
     others = [file for file in state.files if file.content is not Content.SHARE]
     parts = []
     if others or not shares:
         parts.append(_from_whole_states(state, others, faults, ranks))
-    if shares and (not parts or parts[0].reasons):
-        parts.append(_from_shares(state, shares, faults, ranks))
+    if shares and len(ranks) == saved_world and (not parts or parts[0].reasons):
+        parts.append(_from_shares(shares, faults, ranks))
     for part in parts:
         if not part.reasons:
             in_order = sorted(part.served, key=lambda assignment: assignment.rank)
             return RestorePlan(launch=state.launch, global_step=state.global_step, ranks=tuple(in_order))
     return _reject(state, [reason for part in parts for reason in part.reasons], parts)
+
+
+def _serves_any(state: State, *, takes_whole: bool) -> bool:
+    """Whether one file serves any rank of any number of ranks, and they take it as it is."""
+    launch = state.launch
+    is_whole = launch.layout.any_world_size or launch.world_size == 1
+    return takes_whole and is_whole and any(file.content is not Content.SHARE for file in state.files)
+
+
+def _other_world(state: State, asked: int) -> Reason:
+    launch = state.launch
+    if all(file.content is Content.SHARE for file in state.files):
+        what = "each file is a share of the state"
+    elif launch.layout.any_world_size or launch.world_size == 1:
+        what = "the new ranks do not hold the whole state, as those did"
+    else:
+        what = f"no file serves every rank (layout: {launch.layout.source})"
+    saved = f"saved by {launch.world_size} rank{'' if launch.world_size == 1 else 's'}"
+    return Reason(Rule.WORLD_SIZE, None, f"{saved}, asked for {asked}, and {what}")
 
 
 @dataclass
@@ -113,9 +152,6 @@ def _from_whole_states(state: State, files: Sequence[Checkpoint], faults: Mappin
     """A file for every rank, its own or a replica's; and why that cannot be."""
     saved_world = state.launch.world_size
     layout = state.launch.layout
-    if len(ranks) != saved_world and not layout.any_world_size:
-        detail = f"saved by {saved_world} ranks, asked for {len(ranks)}, and no file serves every rank"
-        return _Cover(reasons=[Reason(Rule.WORLD_SIZE, None, detail)])
     whole = _by_rank(files, faults)
     cover = _Cover()
     groups = layout.partition(saved_world)
@@ -124,9 +160,9 @@ def _from_whole_states(state: State, files: Sequence[Checkpoint], faults: Mappin
     left = f"; {unfinished} was never renamed, and what is in it does not cover the rank" if unfinished else ""
     for group in groups:
         served = group if len(ranks) == saved_world else tuple(ranks)
-        unequal = _unequal_sizes(files_of[group])
+        unequal = unequal_sizes(files_of[group])
         own = {rank: whole[rank] for rank in group if rank in whole}
-        chosen, missing = _serve(served, own, own[min(own)] if own and not unequal else None)
+        chosen, missing = _serve(served, own, {} if unequal else own, state.hosts)
         cover.served += chosen
         if missing:
             cover.reasons += _why_not(files_of[group], group, missing, faults, unequal, left=left)
@@ -134,14 +170,10 @@ def _from_whole_states(state: State, files: Sequence[Checkpoint], faults: Mappin
     return cover
 
 
-def _from_shares(state: State, files: Sequence[Checkpoint], faults: Mapping[str, Reason], ranks: range) -> _Cover:
+def _from_shares(files: Sequence[Checkpoint], faults: Mapping[str, Reason], ranks: range) -> _Cover:
     """Every rank's own share: none stands in for another, and only all of them are the state (domain §8)."""
-    saved_world = state.launch.world_size
-    if len(ranks) != saved_world:
-        detail = f"saved in shares by {saved_world} ranks, asked for {len(ranks)}"
-        return _Cover(reasons=[Reason(Rule.WORLD_SIZE, None, detail)])
     whole = _by_rank(files, faults)
-    chosen, missing = _serve(tuple(ranks), whole, None)
+    chosen, missing = _serve(tuple(ranks), whole, {}, {})
     lacking = set(missing)
     by_rank = sorted(files, key=lambda file: (file.rank, file.path))
     cover = _Cover(chosen, [faults[file.id] for file in by_rank if file.rank in lacking and file.id in faults])
@@ -153,6 +185,10 @@ def _from_shares(state: State, files: Sequence[Checkpoint], faults: Mapping[str,
     if missing:
         cover.remedies.append(remedies.of_ranks(missing, missing, by_rank, faults, in_shares=True))
     return cover
+
+
+def _has_stand_ins(plan: RestorePlan) -> bool:
+    return any(assignment.rank != assignment.source.rank for assignment in plan.ranks)
 
 
 def _by_rank(files: Iterable[Checkpoint], faults: Mapping[str, Reason]) -> dict[int, Checkpoint]:
@@ -195,13 +231,21 @@ def _by_group(
 
 
 def _serve(
-    ranks: tuple[int, ...], own: Mapping[int, Checkpoint], stand_in: Checkpoint | None
+    ranks: tuple[int, ...],
+    own: Mapping[int, Checkpoint],
+    stand_ins: Mapping[int, Checkpoint],
+    hosts: Mapping[int, str],
 ) -> tuple[list[Assignment], list[int]]:
-    """Give each rank its own file, or the one that stands in for it; and the ranks that get none."""
+    """Give each rank its own file, or one that stands in for it; and the ranks that get none.
+
+    What was written on the rank's own host is nearest, of several files as near that of the lowest rank.
+    """
     chosen: list[Assignment] = []
     missing: list[int] = []
+    lowest = stand_ins[min(stand_ins)] if stand_ins else None
+    nearest = {hosts[rank]: stand_ins[rank] for rank in sorted(stand_ins, reverse=True) if rank in hosts}
     for rank in ranks:
-        source = own.get(rank, stand_in)
+        source = own.get(rank) or nearest.get(hosts.get(rank, ""), lowest)
         if source is None:
             missing.append(rank)
         else:
@@ -212,64 +256,6 @@ def _serve(
 def _preference(file: Checkpoint) -> tuple[int, str]:
     """Which of several whole files of one rank to take: the order must not depend on that of the input."""
     return _KIND_ORDER[file.kind], file.path
-
-
-def _fault(file: Checkpoint, seen: Observed | None, failed: Mapping[str, str]) -> Reason | None:
-    """What keeps one file from being loaded; None if it is there as it was recorded."""
-    if file.id in failed:
-        return Reason(Rule.QUARANTINED, file.rank, f"{file.path} could not be loaded: {failed[file.id]}")
-    broken = _broken_rule(file, seen or Observed(None))
-    return None if broken is None else Reason(broken[0], file.rank, f"{file.path} {broken[1]}")
-
-
-def _broken_rule(file: Checkpoint, seen: Observed) -> tuple[Rule, str] | None:
-    broken: tuple[Rule, str] | None = None
-    if file.content is Content.WEIGHTS:
-        broken = Rule.WEIGHTS_ONLY, "holds weights without the optimizer's state"
-    elif file.state is FileState.DAMAGED:
-        broken = file.problem or Rule.QUARANTINED, "was found to be damaged"
-    elif seen.unreadable:
-        broken = Rule.UNREADABLE, f"cannot be looked at: {seen.unreadable}"
-    elif file.size is None:
-        broken = Rule.IN_PROGRESS, "was never finished" if seen.size is None else "is being written"
-    elif seen.size is None:
-        broken = Rule.MISSING_FILE, "is gone"
-    elif seen.size != file.size:
-        broken = Rule.SIZE_MISMATCH, f"has {seen.size} bytes, {file.size} were recorded"
-    elif seen.rewritten and file.digest is None:
-        broken = Rule.DIGEST_MISMATCH, "was written again since it was recorded: scan its directory again"
-    elif seen.digest is not None and seen.digest != file.digest:
-        broken = Rule.DIGEST_MISMATCH, "has other bytes than those recorded"
-    return broken
-
-
-def _unequal_sizes(files: Iterable[Checkpoint]) -> str:
-    """Replicas hold the same parameters: where their files of one kind and format differ in size, none stands in.
-
-    Sizes are compared as they were recorded, those of lost files too: losing a file must never prove more.
-    A rank may have several files, of several ModelCheckpoints. Empty if the ranks agree, else who has how many bytes.
-    """
-    sizes: dict[tuple[Kind, str], dict[int, set[int]]] = {}
-    for file in files:
-        if file.size is not None and file.content is Content.FULL:
-            sizes.setdefault((file.kind, file.format), {}).setdefault(file.rank, set()).add(file.size)
-    for (kind, _), by_rank in sizes.items():
-        first = next(iter(by_rank.values()))
-        if any(not _alike(kind, others, first) for others in by_rank.values()):
-            shown = [f"rank {rank} has {_enumerate(tuple(sorted(each)))} bytes" for rank, each in by_rank.items()]
-            return ", ".join(shown[:_RANKS_SHOWN])
-    return ""
-
-
-def _alike(kind: Kind, sizes: set[int], others: set[int]) -> bool:
-    """Whether two ranks' files may hold the same parameters.
-
-    A rank that was asked to exit by a signal saves again without the appended entries, which its replicas have
-    (domain §3): those few bytes do not make graceful exits differ.
-    """
-    if kind is not Kind.GRACEFUL_EXIT:
-        return sizes == others
-    return max(sizes | others) - min(sizes | others) <= _APPENDED_BYTES
 
 
 def _why_not(
@@ -284,7 +270,7 @@ def _why_not(
     """Every fault of the files of a replica group, and each rank of it that nothing can serve."""
     reasons = [faults[file.id] for file in files if file.id in faults]
     explained = {reason.rank for reason in reasons}
-    others = f" nor of its replicas {_enumerate(group)}" if len(group) > 1 else ""
+    others = f" nor of its replicas {show(group)}" if len(group) > 1 else ""
     for rank in missing:
         if unequal:
             detail = f"no file of its own, and none stands in since the replicas differ: {unequal}"
@@ -293,11 +279,6 @@ def _why_not(
             detail = f"no file of rank {rank}{others} {'can be used' if reasons else 'was recorded'}{left}"
             reasons.append(Reason(Rule.MISSING_RANK, rank, detail))
     return reasons
-
-
-def _enumerate(numbers: tuple[int, ...]) -> str:
-    shown = ", ".join(map(str, numbers[:_RANKS_SHOWN]))
-    return shown if len(numbers) <= _RANKS_SHOWN else f"{shown} … ({len(numbers)} in all)"
 
 
 def _reject(state: State, reasons: Sequence[Reason], parts: Sequence[_Cover] = ()) -> Rejection:
@@ -310,7 +291,7 @@ def _reject(state: State, reasons: Sequence[Reason], parts: Sequence[_Cover] = (
     )
     covered = in_pieces or covers_every_rank(state.launch.layout, whole, world_size)
     was_whole = state.global_step > 0 and covered
-    of_all = [line for reason in reasons[:1] if (line := remedies.of_state(reason, state.launch))]
+    of_all = [line for reason in reasons[:1] if (line := remedies.of_state(reason, state))]
     fullest = max(parts, key=lambda part: len(part.served), default=_Cover())
     return Rejection(
         launch=state.launch.id,

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 from ckptstore.core.model import epoch_and_step
 from ckptstore.errors import CatalogUnavailableError, CkptstoreError, UsageError
 from ckptstore.mindspore import communication
+from ckptstore.mindspore.data import steps_of
 from ckptstore.mindspore.dying_gasp import DyingGasp
+from ckptstore.mindspore.layout_files import LayoutFiles
 from ckptstore.mindspore.registrar import Registrar
 from ckptstore.mindspore.resume import Decryption, Start, load
 from ckptstore.mindspore.watches import watches_for
@@ -19,7 +21,9 @@ from ckptstore.ops.join import new_launch_id
 from ckptstore.ops.launch import RankLaunch
 
 if TYPE_CHECKING:
-    from ckptstore.core.model import Checkpoint, RestorePlan, Rule
+    from ckptstore.catalog.engine import Database
+    from ckptstore.core.model import Checkpoint, Launch, RestorePlan, Rule
+    from ckptstore.mindspore.data import Steps
     from ckptstore.mindspore.training import Metrics
     from ckptstore.ops.connect import Catalog
 
@@ -30,13 +34,29 @@ class TrainingLaunch(RankLaunch):
     """What one rank does in a launch of a training script. Made by `ckptstore.mindspore.join`.
 
     `start` is what `resume` returned; None before. `global_step` counts the batches consumed so far, by whichever
-    registrar sees them; `trained` tells that training has begun, `failed` that an exception ended the last one.
+    registrar sees them; it is `step_shift` beyond the updates of an optimizer that never left one out. `trained` tells
+    that training has begun, `failed` that an exception ended the last one.
     """
 
     start: Start | None = None
     global_step: int = 0
+    step_shift: int = 0
     trained: bool = False
     failed: bool = False
+
+    def __init__(self, database: Database, facts: Launch, rank: int) -> None:
+        super().__init__(database, facts, rank)
+        self._layout_files = LayoutFiles()
+        self.note_layout_files()
+
+    def note_layout_files(self) -> None:
+        """Remember what strategy and group info files are there before MindSpore compiles."""
+        self._layout_files.note()
+
+    def keep_layout_files(self) -> None:
+        """Keep the strategy and group info files that MindSpore has written in this launch."""
+        for path in self._layout_files.written():
+            self.keep_layout_file(path)
 
     def resume(
         self,
@@ -57,18 +77,20 @@ class TrainingLaunch(RankLaunch):
         the run goes on from there, and what came after it is given up, not deleted. `take_quarantined` takes a state
         that was found to be bad too. `dec_key` and `dec_mode` are those of
         `mindspore.load_checkpoint`, for files saved with `enc_key`. Raises `NothingRestorableError` where states were
-        lost, `UsageError` where the network or the number of steps in an epoch is not the one that was saved,
+        lost, `UsageError` where the network is not the one that was saved, or the state has no place in the dataset,
         `DamageError` for a file that is not what was recorded.
         """
         if self.trained:
             raise UsageError("training has begun in this launch", "join again to resume in the same process")
-        steps = int(dataset.get_dataset_size())
-        plan = self._agree(steps, step=step, lineage=lineage, take_quarantined=take_quarantined)
+        known = steps_of(dataset, self.world_size)
+        plan = self._agree(known, step=step, lineage=lineage, take_quarantined=take_quarantined)
         if plan is None:
             self.start = Start(fresh=True)
             self._say(f"run {self.run}: no whole state was saved yet, training starts from the beginning")
             return self.start
-        _check_position(plan, steps)
+        steps, first = known.an_epoch, self.facts.start_step
+        if first is None:
+            raise CkptstoreError(f"the first step of launch {self.id} is not in {self.database.name}", "join again")
         appended = load(
             model.train_network,
             plan,
@@ -77,21 +99,22 @@ class TrainingLaunch(RankLaunch):
             layout=self.facts.layout,
             on_failure=self._failed_to_load,
         )
-        dataset.set_init_step(plan.global_step)
-        self.global_step = plan.global_step
-        epoch, step_in_epoch = epoch_and_step(plan.global_step, steps)
+        dataset.set_init_step(first)
+        self.global_step, self.step_shift = first, self.shift()
+        epoch, step_in_epoch = epoch_and_step(first, steps)
         self.start = Start(
             fresh=False,
-            global_step=plan.global_step,
+            global_step=first,
             epoch=epoch or 0,
             step_in_epoch=step_in_epoch or 0,
-            initial_epoch=plan.global_step // steps,
+            initial_epoch=first // steps,
             append_info=appended,
             plan=plan,
         )
+        there = "" if step == plan.global_step else f" as step {plan.global_step}"
         self._say(
-            f"run {self.run}: going on after step {plan.global_step} "
-            f"(epoch {epoch}, step {step_in_epoch} of {steps}), saved by launch {plan.launch.id}"
+            f"run {self.run}: going on after step {step} "
+            f"(epoch {epoch}, step {step_in_epoch} of {steps}), saved{there} by launch {plan.launch.id}"
         )
         return self.start
 
@@ -144,12 +167,12 @@ class TrainingLaunch(RankLaunch):
             log.error("%s. It is not recorded that this launch could not load its file.", error)  # noqa: TRY400
 
     def _agree(
-        self, steps: int, *, step: int | None, lineage: str | None, take_quarantined: bool
+        self, steps: Steps, *, step: int | None, lineage: str | None, take_quarantined: bool
     ) -> RestorePlan | None:
         """Rank 0 decides and stores; the others hear that it has, or why not, and read what it stored."""
 
         def decide() -> str:
-            self.set_steps_per_epoch(steps)
+            self.set_steps_per_epoch(steps.an_epoch, batch_size=steps.batch_size, shards=steps.shards)
             self.resolve(step=step, lineage=lineage, take_quarantined=take_quarantined)
             return self.id
 
@@ -184,17 +207,6 @@ def join(run: str, *, catalog: Catalog | None = None, launch_id: str | None = No
     agreed = communication.decided_by_rank_0(begin)
     joined = first[0] if first else as_this_rank(agreed)
     return TrainingLaunch(joined.database, joined.facts, rank)
-
-
-def _check_position(plan: RestorePlan, steps: int) -> None:
-    saved = plan.launch.steps_per_epoch
-    if saved is not None and saved != steps:
-        count = plan.launch.world_size
-        ranks = f"{count} rank{'' if count == 1 else 's'}"
-        raise UsageError(
-            f"step {plan.global_step} was saved with {saved} steps an epoch by {ranks}; now an epoch has {steps}",
-            "use the batch size and the number of ranks that were saved, or start a run of another name",
-        )
 
 
 def _let_people_see() -> None:

@@ -35,11 +35,18 @@ def branch(database: Database, plan: RestorePlan) -> str:
             now=now,
         )
         if plan.launch.steps_per_epoch is not None:
-            writes.set_steps_per_epoch(connection, launch_id, plan.launch.steps_per_epoch)
+            writes.set_steps_per_epoch(
+                connection,
+                launch_id,
+                plan.launch.steps_per_epoch,
+                batch_size=plan.launch.batch_size,
+                shards=plan.launch.shards,
+            )
         writes.store_resolution(
             connection,
             launch_id=launch_id,
             parent=(plan.launch.id, plan.global_step),
+            start_step=plan.global_step,
             files=plan_files(plan),
             branched=True,
             now=now,

@@ -7,12 +7,14 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads, writes
+from ckptstore.core import position
 from ckptstore.core.model import FileState, Kind, Outcome, Rule
 from ckptstore.errors import UsageError
-from ckptstore.ops import exits
+from ckptstore.ops import exits, strategies
 from ckptstore.ops import register as registering
 from ckptstore.ops.reconcile import Reconciled, reconcile
 from ckptstore.ops.resolve import settle
+from ckptstore.storage import claims
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -107,19 +109,24 @@ class RankLaunch:
         takes a state that was found to be bad too. The first rank's answer is the launch's.
         """
         plan = settle(self.database, self.facts, step=step, lineage_of=lineage, take_quarantined=take_quarantined)
-        self.facts = replace(
-            self.facts,
-            decided=True,
-            parent=plan.launch.id if plan else None,
-            parent_step=plan.global_step if plan else None,
-        )
+        self.reread()
         return plan
 
-    def set_steps_per_epoch(self, steps: int) -> None:
-        """Record how many batches an epoch has."""
+    def set_steps_per_epoch(self, steps: int, *, batch_size: int | None = None, shards: int | None = None) -> None:
+        """Record how many batches of one rank an epoch has, and, where it is known, what a step takes of the data.
+
+        `batch_size` is the samples of one rank a step; `shards` into how many parts the samples are dealt, in turn.
+        """
         with self.database.write() as connection:
-            writes.set_steps_per_epoch(connection, self.id, steps)
-        self.facts = replace(self.facts, steps_per_epoch=steps)
+            writes.set_steps_per_epoch(connection, self.id, steps, batch_size=batch_size, shards=shards)
+        self.facts = replace(self.facts, steps_per_epoch=steps, batch_size=batch_size, shards=shards)
+
+    def shift(self) -> int:
+        """By how much this launch's steps are beyond those of the run's first at the same updates of the optimizer."""
+        with self.database.read() as connection:
+            run_id = reads.run_id(connection, self.run)
+            known = {} if run_id is None else {each.id: each for each in reads.launches_of(connection, run_id)}
+        return position.shift(self.facts, known)
 
     def add_source(
         self, directory: str, *, kind: Kind, prefix: str, breakpoint_prefix: str, names_before: Sequence[str]
@@ -135,7 +142,17 @@ class RankLaunch:
                 prefix=prefix,
                 breakpoint_prefix=breakpoint_prefix,
                 names_before=names_before,
+                host=claims.host_name(),
             )
+
+    def keep_layout_file(self, path: str) -> bool:
+        """Keep a strategy or group info file that MindSpore wrote in this launch, and know replicas by it.
+
+        Whether it was kept. In a data-parallel launch, or of one rank, there is nothing that it could tell.
+        """
+        if self.world_size == 1 or self.facts.layout.any_world_size:
+            return False
+        return strategies.keep(self.database, self.facts, self.rank, path)
 
     def set_ending(
         self, global_step: int, optimizer_step: int | None, error: str | None, *, quarantine: str = ""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads, writes
-from ckptstore.core import remedies, resolver
+from ckptstore.core import position, remedies, resolver
 from ckptstore.core.lineage import Segment, lineage
 from ckptstore.core.model import Assignment, Kind, Rejection, Resolution, RestorePlan, Rule, State
 from ckptstore.core.stated import parse
@@ -91,6 +91,7 @@ def _choose(
     read_bytes: bool,
     take_quarantined: bool,
     replicas: str | None = None,
+    takes_whole: bool = True,
 ) -> Resolution:
     with database.read() as connection:
         launches = _with_layout(reads.launches_of(connection, run_id), replicas)
@@ -102,16 +103,29 @@ def _choose(
     def look(state: State) -> Mapping[str, Observed]:
         return files.observe(state.files, read_bytes=read_bytes)
 
+    def hosts(launch: Launch) -> Mapping[int, str]:
+        with database.read() as connection:
+            return reads.hosts_of(connection, launch.id)
+
     if every_lineage:
         candidates = _of_every_lineage(database, run_id, launches, step, failed)
     else:
         candidates = _candidates(database, segments, step, failed)
-    resolution = resolver.resolve(run, candidates, look, world_size=world_size, take_quarantined=take_quarantined)
+    resolution = resolver.resolve(
+        run,
+        candidates,
+        look,
+        world_size=world_size,
+        takes_whole=takes_whole,
+        take_quarantined=take_quarantined,
+        hosts=hosts,
+    )
     reached = resolution.plan.global_step if resolution.plan else -1
     judged = {(rejection.launch, rejection.global_step) for rejection in resolution.rejections}
     with database.read() as connection:
         beyond = reads.kinds_beyond(connection, run_id, reached)
         by_id = {launch.id: launch for launch in launches}
+        ends = {segment.launch.id: segment.last_step for segment in segments}
         others = [
             resolver.reject_foreign(
                 State(launch=by_id[launch_id], global_step=at, files=reads.files_at(connection, launch_id, at))
@@ -119,10 +133,18 @@ def _choose(
             if by_id[launch_id].foreign and at
             else _not_a_candidate(by_id[launch_id], at, kinds)
             for (launch_id, at), kinds in beyond.items()
-            if (launch_id, at) not in judged and step in (None, at)
+            if (launch_id, at) not in judged and step in (None, at) and not _is_older(launch_id, at, ends)
         ]
     rejections = sorted((*resolution.rejections, *others), key=lambda item: item.global_step, reverse=True)
     return replace(resolution, rejections=tuple(rejections))
+
+
+def _is_older(launch_id: str, step: int, ends: Mapping[str, int | None]) -> bool:
+    """Whether a save that was not looked at is of the lineage: older, though launches with other steps count higher."""
+    if step == 0 or launch_id not in ends:
+        return False
+    end = ends[launch_id]
+    return end is None or step <= end
 
 
 def settle(
@@ -137,7 +159,7 @@ def settle(
 
     The first answer stored is the launch's answer. `step` and `lineage_of` are as in `resolve`: the launch branches off
     there. Raises `NothingRestorableError` where that state cannot be restored, and where states once were whole and
-    none is now: a fresh start would hide the loss.
+    none is now: a fresh start would hide the loss; `UsageError` where the state has no place in the launch's data.
     """
     if step == 0:
         raise UsageError("step is 0", "to start afresh give the run another name")
@@ -156,6 +178,7 @@ def settle(
         world_size=launch.world_size,
         read_bytes=False,
         take_quarantined=take_quarantined,
+        takes_whole=launch.layout.any_world_size or launch.world_size == 1,
     )
     is_branch = step is not None or lineage_of is not None
     if resolution.lost:
@@ -163,11 +186,13 @@ def settle(
     plan = resolution.plan
     if plan is None and is_branch:
         raise NothingRestorableError(*_not_there(launch.run, resolution, step, lineage_of))
+    start_step = _start_step(launch, plan) if plan else None
     with database.write() as connection:
         writes.store_resolution(
             connection,
             launch_id=launch.id,
             parent=(plan.launch.id, plan.global_step) if plan else None,
+            start_step=start_step,
             files=plan_files(plan) if plan else [],
             branched=is_branch,
             now=datetime.now(timezone.utc),
@@ -181,6 +206,17 @@ def settle(
 def plan_files(plan: RestorePlan) -> list[tuple[int, str]]:
     """The ranks of a plan and the ids of their files, as the catalog keeps it."""
     return [(assignment.rank, assignment.source.id) for assignment in plan.ranks]
+
+
+def _start_step(launch: Launch, plan: RestorePlan) -> int:
+    found = position.first_step(plan.global_step, plan.launch, launch)
+    if isinstance(found, position.NoPlace):
+        other = f"; of the steps before it, {found.earlier} would do: resume(step={found.earlier})" if found.earlier else ""
+        raise UsageError(
+            f"step {plan.global_step} of launch {plan.launch.id} has no place in the data: {found.reason}",
+            f"use the number of ranks and the batch size that were saved{other}",
+        )
+    return found
 
 
 def find_run(database: Database, run: str) -> int:
@@ -263,7 +299,7 @@ def _state(connection: Connection, launch: Launch, step: int, failed: Mapping[st
 def _not_a_candidate(launch: Launch, step: int, kinds: set[Kind]) -> Rejection:
     """Why a save that is newer than the state chosen, by step or by time, was not even looked at."""
     reason = resolver.UNTRAINED if step == 0 else resolver.NOT_LINEAGE
-    remedy = remedies.of_state(reason, launch)
+    remedy = remedies.of_state(reason, State(launch=launch, global_step=step, files=()))
     return Rejection(
         launch=launch.id,
         global_step=step,
@@ -288,12 +324,19 @@ def _not_there(run: str, resolution: Resolution, step: int | None, lineage_of: s
 
 
 def _lost(run: str, resolution: Resolution) -> str:
-    newest = next(rejection for rejection in resolution.rejections if rejection.was_whole)
+    newest = _newest_lost(resolution)
     why = newest.reasons[0].detail
     return f"nothing of run {run!r} can be restored: every rank had saved step {newest.global_step}, but {why}"
+
+
+def _newest_lost(resolution: Resolution) -> Rejection:
+    return next(rejection for rejection in resolution.rejections if rejection.was_whole)
 
 
 def _lost_hint(run: str, resolution: Resolution) -> str:
     rules = {reason.rule for rejection in resolution.rejections if rejection.was_whole for reason in rejection.reasons}
     remedy = "resume with take_quarantined=True" if rules == {Rule.QUARANTINED} else "bring the files back"
+    newest = _newest_lost(resolution)
+    if newest.reasons[0].rule is Rule.WORLD_SIZE:
+        remedy = newest.remedies[0]
     return f"see: ckptstore resolve {run} --explain; {remedy}, or start a run of another name"

@@ -15,7 +15,7 @@ import pytest
 
 from ckptstore.catalog import writes
 from ckptstore.catalog.schema import REVISION
-from ckptstore.ops.connect import Catalog
+from ckptstore.ops.connect import Catalog, connect
 from tests import ckpt_bytes
 from tests.ops.jobs import Job
 
@@ -440,3 +440,16 @@ def test_explain_of_a_wide_job_stays_readable(catalog: Catalog, database_url: st
     assert picture[2] == "step  5  " + "#" * 64 + " chosen"
     assert len(text.splitlines()) < 60
     assert max(map(len, text.splitlines())) < 600
+
+
+def test_resolve_for_other_ranks_names_the_call_that_converts(sqlite_url: str, tmp_path: Path) -> None:
+    job = Job(connect(sqlite_url), tmp_path / "ckpt")
+    job.save(job.start(), 15)
+    explained = ckptstore("--db", sqlite_url, "resolve", "run", "--world-size", "4", "--explain")
+    assert explained.code == 3
+    assert (
+        "world_size: saved by 2 ranks, asked for 4, and no file serves every rank (layout: stand_alone)"
+        in explained.out
+    )
+    call = f"mindspore.transform_checkpoints('{tmp_path}/ckpt', DST_DIR, PREFIX, SRC_STRATEGY, DST_STRATEGY)"
+    assert call in explained.out

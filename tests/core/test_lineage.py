@@ -86,3 +86,12 @@ def test_saves_of_another_tool_bound_nothing() -> None:
     launches = [launch("A", 1), replace(launch("B", 2, decided=False), foreign=True)]
     assert ends(launches, {"A": 5, "B": 20}) == [("A", None)]
     assert lineage(launches, {"A": 5, "B": 20}, of="B") == ()
+
+
+def test_steps_of_another_size_are_compared_in_their_own() -> None:
+    """B goes on with half as many ranks: step 15 of A is step 30 of B."""
+    second = replace(launch("B", 2, parent=("A", 15)), start_step=30)
+    third = launch("C", 3, parent=("B", 40))
+    assert ends([launch("A", 1), second, third]) == [("C", None), ("B", 40), ("A", 15)]
+    unasked = launch("C", 3, decided=False)
+    assert ends([launch("A", 1), second, unasked], {"A": 5, "B": 31, "C": 22}) == [("C", None), ("B", 21), ("A", 10)]

@@ -69,7 +69,7 @@ def check_reasons(rejection: Rejection, of: Candidate, world_size: int | None, *
         assert rules == {Rule.QUARANTINED}
         assert {reason.rank for reason in rejection.reasons} <= {file.rank for file in of.files if file.quarantine}
         return
-    if world_size not in (None, of.launch.world_size) and not of.launch.layout.any_world_size:
+    if world_size not in (None, of.launch.world_size) and not of.serves_any:
         assert rules == {Rule.WORLD_SIZE}
         return
     in_shares = any(file.content is Content.SHARE for file in of.files)

@@ -10,6 +10,7 @@ batch), "lock-catalog N" (nobody can write the catalog from step N to the end), 
 (raised after step N), "exit-flag N" and "exit-signal N" (a graceful exit is asked for after step N: it is taken after
 step N+1).
 Under msrun it is data parallel, and a fault is that of "rank" only (None: of every rank).
+"sharded" deals the data out to the ranks, and every rank writes what each step took of it to a file beside "out".
 "cell" is the train network: MindSpore's own, one that "inherits" from it, or one of its "own", as seed 000 has them.
 """
 
@@ -27,7 +28,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 from mindspore import dataset as ds
-from mindspore.communication import get_rank, init
+from mindspore.communication import get_group_size, get_rank, init
 from mindspore.train import Callback, CheckpointConfig, Model, ModelCheckpoint
 from mindspore.train.callback import OnRequestExit
 from mindspore.utils import ExitByRequest
@@ -45,6 +46,8 @@ DEFAULTS = {
     "cell": "",
     "registrar": {},
     "rank": None,
+    "sharded": False,
+    "batch": 8,
 }
 FLAG = "graceful_exit.json"
 
@@ -84,6 +87,19 @@ class Fault(Callback):
             (self.out / FLAG).write_text('{"GracefulExit": 1, "reason": "maintenance"}')
         if self.done == self.step and self.action == "exit-signal":
             os.kill(os.getpid(), signal.SIGTERM)
+
+
+class Seen(Callback):
+    """Writes, step by step, which samples were taken: each is known by its first number."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.path = path
+
+    def on_train_step_end(self, run_context) -> None:  # type: ignore[no-untyped-def]
+        taken = run_context.original_args().train_dataset_element[0].asnumpy()[:, 0].tolist()
+        with self.path.open("a") as file:
+            file.write(json.dumps(taken) + "\n")
 
 
 class AllReduceOfIntegers(nn.Cell):
@@ -144,13 +160,17 @@ class OwnCell(nn.Cell):
         return ops.depend(loss, self.optimizer(grads))
 
 
-def create_dataset(fault: str) -> ds.Dataset:
+def create_dataset(fault: str, batch: int, **shards: int) -> ds.Dataset:
     chance = np.random.RandomState(7)
     columns = {"x": chance.rand(80, 12).astype(np.float32), "y": chance.randint(0, 4, 80).astype(np.int32)}
-    dataset = ds.NumpySlicesDataset(columns, shuffle=True)
+    dataset = ds.NumpySlicesDataset(columns, shuffle=True, **shards)
     if fault == "bad-dataset":
         dataset = dataset.map(lambda _: 1 / 0, input_columns=["x"])
-    return dataset.batch(8)
+    return dataset.batch(batch)
+
+
+def shards(rank: int) -> dict[str, int]:
+    return {"num_shards": get_group_size() if "MS_WORKER_NUM" in os.environ else 1, "shard_id": rank}
 
 
 def main(asked: dict) -> None:  # type: ignore[type-arg]
@@ -173,7 +193,7 @@ def main(asked: dict) -> None:  # type: ignore[type-arg]
         model = Model(cell(nn.WithLossCell(network, loss), optimizer))
     else:
         model = Model(network, loss, optimizer)
-    dataset = create_dataset(fault)
+    dataset = create_dataset(fault, asked["batch"], **(shards(rank) if asked["sharded"] else {}))
     settings = {"save_checkpoint_steps": 5, "keep_checkpoint_max": 50, "exception_save": True, **asked["config"]}
     if settings.pop("weights_only", False):
         settings["saved_network"] = network
@@ -197,7 +217,8 @@ def main(asked: dict) -> None:  # type: ignore[type-arg]
     registrar = launch.registrar(*given, **asked["registrar"])
     trouble = Fault(fault, out)
     trouble.registrar = registrar
-    callbacks = [trouble, *saving, registrar]
+    seen = [Seen(out / f"seen-{launch.facts.order}-{rank}.jsonl")] if asked["sharded"] else []
+    callbacks = [*seen, trouble, *saving, registrar]
     if asked["order"] != "registrar last":
         callbacks = [registrar, *reversed(saving), trouble]
     if asked["positional"]:
