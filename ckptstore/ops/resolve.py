@@ -211,10 +211,10 @@ def plan_files(plan: RestorePlan) -> list[tuple[int, str]]:
 def _start_step(launch: Launch, plan: RestorePlan) -> int:
     found = position.first_step(plan.global_step, plan.launch, launch)
     if isinstance(found, position.NoPlace):
-        other = f"; of the steps before it, {found.earlier} would do: resume(step={found.earlier})" if found.earlier else ""
+        would_do = f"; of the steps before it, {found.earlier} would do: resume(step={found.earlier})"
         raise UsageError(
             f"step {plan.global_step} of launch {plan.launch.id} has no place in the data: {found.reason}",
-            f"use the number of ranks and the batch size that were saved{other}",
+            f"use the number of ranks and the batch size that were saved{would_do if found.earlier else ''}",
         )
     return found
 
