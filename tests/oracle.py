@@ -89,7 +89,7 @@ class Candidate:
             for one in of_rank.values():
                 for other in of_rank.values():
                     if one.isdisjoint(other):
-                        close = kind is Kind.GRACEFUL_EXIT and len(every) > 2
+                        close = kind is Kind.GRACEFUL_EXIT and len(one) > 1
                         answer = min(answer, Answer.PERHAPS if close else Answer.NO)
                     elif one != other:
                         answer = min(answer, Answer.PERHAPS)
