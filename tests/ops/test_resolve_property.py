@@ -72,6 +72,7 @@ def put(catalog: Catalog, root: Path, job: Job) -> str:
                     connection,
                     launch_id=f"{run}.{launch.id}",
                     parent=parent,
+                    start_step=launch.start_step,
                     files=[],
                     branched=launch.branched,
                     now=now,
