@@ -89,7 +89,7 @@ class Candidate:
             for one in of_rank.values():
                 for other in of_rank.values():
                     if one.isdisjoint(other):
-                        close = kind is Kind.GRACEFUL_EXIT and len(every) > 2
+                        close = kind is Kind.GRACEFUL_EXIT and len(one) > 1
                         answer = min(answer, Answer.PERHAPS if close else Answer.NO)
                     elif one != other:
                         answer = min(answer, Answer.PERHAPS)
@@ -129,20 +129,28 @@ class Candidate:
         return whole
 
 
-def history(launches: Iterable[Launch], files: Sequence[Checkpoint]) -> list[tuple[Launch, int]]:
-    """Every save of the lineage, newest first; of two at one step, that of the later launch."""
+def history(
+    launches: Iterable[Launch], files: Sequence[Checkpoint], *, of: str | None = None
+) -> list[tuple[Launch, int]]:
+    """Every save of the lineage, newest first; of two at one step, that of the later launch.
+
+    The lineage is that of the newest launch that counts, or of the newest up to the one called `of`. A launch counts
+    that has saved something, or that was asked to go back.
+    """
     by_id = {launch.id: launch for launch in launches}
     steps: dict[str, set[int]] = {}
     for file in files:
         if file.global_step > 0 and file.state is not FileState.MOVED:
             steps.setdefault(file.launch, set()).add(file.global_step)
 
+    counting = [launch for launch in by_id.values() if launch.id in steps or launch.branched]
+
     def began_from(launch: Launch) -> tuple[Launch, int] | None:
         if launch.decided:
             if launch.parent is None or launch.parent_step is None or launch.parent not in by_id:
                 return None
             return by_id[launch.parent], launch.parent_step
-        before = [other for other in by_id.values() if other.order < launch.order and other.id in steps]
+        before = [other for other in counting if other.order < launch.order]
         if not before:
             return None
         return max(before, key=lambda other: other.order), min(steps[launch.id]) - 1
@@ -154,9 +162,11 @@ def history(launches: Iterable[Launch], files: Sequence[Checkpoint]) -> list[tup
         start = began_from(newest)
         return start is not None and step <= start[1] and leads_to(launch, step, start[0])
 
-    saving = [launch for launch in by_id.values() if launch.id in steps]
-    if not saving:
+    ends = [launch for launch in counting if of is None or launch.order <= by_id[of].order]
+    if not ends:
         return []
-    newest = max(saving, key=lambda launch: launch.order)
-    found = [(launch, step) for launch in saving for step in steps[launch.id] if leads_to(launch, step, newest)]
+    newest = max(ends, key=lambda launch: launch.order)
+    found = [
+        (launch, step) for launch in counting for step in steps.get(launch.id, ()) if leads_to(launch, step, newest)
+    ]
     return sorted(found, key=lambda each: (each[1], each[0].order), reverse=True)

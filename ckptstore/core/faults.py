@@ -8,7 +8,7 @@ from ckptstore.core.model import Content, FileState, Kind, Observed, Reason, Rul
 from ckptstore.core.replicas import show
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from ckptstore.core.model import Checkpoint
 
@@ -56,19 +56,19 @@ def unequal_sizes(files: Iterable[Checkpoint]) -> str:
         if file.size is not None and file.content is Content.FULL:
             sizes.setdefault((file.kind, file.format), {}).setdefault(file.rank, set()).add(file.size)
     for (kind, _), by_rank in sizes.items():
-        first = next(iter(by_rank.values()))
-        if any(not _alike(kind, others, first) for others in by_rank.values()):
+        if not _alike(kind, list(by_rank.values())):
             shown = [f"rank {rank} has {show(sorted(each))} bytes" for rank, each in by_rank.items()]
             return ", ".join(shown[:_RANKS_SHOWN])
     return ""
 
 
-def _alike(kind: Kind, sizes: set[int], others: set[int]) -> bool:
-    """Whether two ranks' files may hold the same parameters.
+def _alike(kind: Kind, sizes: Sequence[set[int]]) -> bool:
+    """Whether ranks whose files have these sizes may hold the same parameters.
 
     A rank that was asked to exit by a signal saves again without the appended entries, which its replicas have
     (domain §3): those few bytes do not make graceful exits differ.
     """
-    if kind is not Kind.GRACEFUL_EXIT:
-        return sizes == others
-    return max(sizes | others) - min(sizes | others) <= _APPENDED_BYTES
+    if all(each == sizes[0] for each in sizes):
+        return True
+    every = set().union(*sizes)
+    return kind is Kind.GRACEFUL_EXIT and max(every) - min(every) <= _APPENDED_BYTES

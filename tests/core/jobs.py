@@ -69,8 +69,8 @@ class Job:
         return Job(self.launches, (*self.files[:index], struck, *self.files[index + 1 :]), disk)
 
 
-def candidates(job: Job) -> list[State]:
-    """What `ops` hands to the resolver: the states of each part of the lineage, newest first."""
+def candidates(job: Job, of: str | None = None) -> list[State]:
+    """What `ops` hands to the resolver: the states of each part of the lineage (that of `of`), newest first."""
     first_saves: dict[str, int] = {}
     of_state: dict[tuple[str, int], list[Checkpoint]] = {}
     for file in job.files:
@@ -78,7 +78,7 @@ def candidates(job: Job) -> list[State]:
         if file.global_step > 0:
             first_saves[file.launch] = min(file.global_step, first_saves.get(file.launch, file.global_step))
     found = []
-    for segment in lineage(job.launches, first_saves):
+    for segment in lineage(job.launches, first_saves, of=of):
         steps = sorted((step for launch, step in of_state if launch == segment.launch.id), reverse=True)
         found += [
             State(launch=segment.launch, global_step=step, files=tuple(of_state[segment.launch.id, step]))
@@ -124,11 +124,11 @@ def _launches(draw: st.DrawFn) -> list[tuple[Launch, list[int]]]:
             world = draw(st.integers(1, 8))
             layout = draw(layouts(world))
         saved = [(launch.id, step) for launch, steps in found for step in steps if step > 0]
-        how = draw(st.sampled_from(["goes on", "goes on", "goes back", "afresh", "never says"]))
+        how = draw(st.sampled_from(["goes on", "goes on", "goes back", "is asked to go back", "afresh", "never says"]))
         parent, base = None, 0
         if saved and how == "goes on":
             parent = saved[-1]
-        elif saved and how == "goes back":
+        elif saved and how.endswith("back"):
             parent = draw(st.sampled_from(saved))
         elif saved and how == "never says":
             base = draw(st.sampled_from([0, max(step for _, step in saved)]))
@@ -139,7 +139,8 @@ def _launches(draw: st.DrawFn) -> list[tuple[Launch, list[int]]]:
             steps = [0, *steps]
         decided = how != "never says"
         name = draw(st.sampled_from([f"L{order}", f"z{9 - order}"]))  # their names tell nothing of their order
-        found.append((make_launch(name, order, world, layout, parent, decided=decided), steps))
+        made = make_launch(name, order, world, layout, parent, decided=decided)
+        found.append((replace(made, branched=parent is not None and how == "is asked to go back"), steps))
     return found
 
 

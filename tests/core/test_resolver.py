@@ -296,8 +296,7 @@ def test_a_wide_job_is_explained_in_a_line_a_rank() -> None:
     verdict = resolver.judge(state(of), {})
     assert isinstance(verdict, Rejection)
     assert (
-        verdict.reasons[0].detail
-        == "no file of rank 0 nor of its replicas 0,1,2,3,4,5,6,7… (64 in all) was recorded"
+        verdict.reasons[0].detail == "no file of rank 0 nor of its replicas 0,1,2,3,4,5,6,7… (64 in all) was recorded"
     )
 
 

@@ -69,9 +69,19 @@ class Case:
         return resolve(Job(self.launches, self.files, disk))
 
 
+def exits(of: Launch, *sizes: tuple[int, ...]) -> Files:
+    """Of each rank the files of as many OnRequestExit callbacks as it has sizes."""
+    return tuple(
+        replace(file(of, rank, 15, Kind.GRACEFUL_EXIT, size), path=f"/exits/rank_{rank}/{place}_train.ckpt")
+        for rank, each in enumerate(sizes)
+        for place, size in enumerate(each)
+    )
+
+
 P, N, S, D, H = only(PAIRS), only(None), only(STAGES), only(DEALT), only(HALF_DEALT)
 TWO = only(None, 2)
 BOTH = only(data_parallel(2), 2)
+FOUR = only(data_parallel(4), 4)
 TWELVE = only(Layout("stated", ((1, 10), (2, 11))), 12)
 NO_ONE_STAGE = only(Layout("stated", ((10, 11),)), 12)
 A, B, C = went_on(1, None), went_on(2, ("L1", 500)), went_on(3, ("L2", 600))
@@ -148,6 +158,25 @@ CASES = [
         (BOTH,),
         saved(BOTH, 15) + saved(BOTH, 17, (1,), Kind.DYING_GASP),
         ("L1", 17, [1, 1]),
+    ),
+    Case(
+        "two graceful exits on each rank, of different sizes",
+        (FOUR,),
+        exits(FOUR, (9_000, 20_000), (9_000, 20_000), (9_000, 20_000)),
+        ("L1", 15, [0, 1, 2, 0]),
+    ),
+    Case(
+        "graceful exits with the appended entries and without",
+        (FOUR,),
+        exits(FOUR, (2_000,), (1_800,), (2_000,)),
+        ("L1", 15, [0, 1, 2, 0]),
+    ),
+    Case(
+        "graceful exits that are each near the first rank's size, and far from each other",
+        (FOUR,),
+        exits(FOUR, (2_000,), (1_000,), (3_000,)),
+        None,
+        rejected=((15, [(Rule.REPLICA_SIZE_MISMATCH, 3)]),),
     ),
     Case(
         "two launches' files of one step are no state",

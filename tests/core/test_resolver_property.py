@@ -132,6 +132,14 @@ def test_the_same_for_another_number_of_ranks(job: Job, world_size: int) -> None
 
 
 @some
+@given(jobs(), st.data())
+def test_the_history_of_each_launch_is_the_oracles(job: Job, data: st.DataObject) -> None:
+    of = data.draw(st.sampled_from(job.launches)).id
+    states = [place(each.launch.id, each.global_step) for each in candidates(job, of) if each.global_step > 0]
+    assert states == [place(launch.id, step) for launch, step in history(job.launches, job.files, of=of)]
+
+
+@some
 @given(jobs(), st.randoms(use_true_random=False))
 def test_the_order_of_the_input_never_matters(job: Job, chance: random.Random) -> None:
     shuffled = Job(

@@ -68,7 +68,15 @@ def put(catalog: Catalog, root: Path, job: Job) -> str:
             if launch.decided:
                 known = launch.parent is not None and launch.parent_step is not None
                 parent = (f"{run}.{launch.parent}", launch.parent_step or 0) if known else None
-                writes.store_resolution(connection, launch_id=f"{run}.{launch.id}", parent=parent, files=[], now=now)
+                writes.store_resolution(
+                    connection,
+                    launch_id=f"{run}.{launch.id}",
+                    parent=parent,
+                    start_step=launch.start_step,
+                    files=[],
+                    branched=launch.branched,
+                    now=now,
+                )
         writes.adopt_checkpoints(connection, files, now)
     return run
 

@@ -78,6 +78,7 @@ class Wide:
                     prefix="net",
                     breakpoint_prefix="net",
                     names_before=[],
+                    host=f"host-{rank // 8}",
                 )
             writes.adopt_checkpoints(connection, files, now)
             oldest = files[-1]
