@@ -76,13 +76,15 @@ def has_saved(connection: sa.Connection, launch_id: str, rank: int) -> bool:
 
 def first_saves(connection: sa.Connection, run: int) -> dict[str, int]:
     """The step of the first save of each launch of a run that has one; an untrained network is none."""
-    query = (
-        sa.select(saves.c.launch_id, sa.func.min(saves.c.global_step))
-        .join(launches)
-        .where(launches.c.run_id == run, saves.c.global_step > 0)
-        .group_by(saves.c.launch_id)
+    first = (  # for each launch by itself: then the index has it at once, however many saves there are
+        sa.select(saves.c.global_step)
+        .where(saves.c.launch_id == launches.c.id, saves.c.global_step > 0)
+        .order_by(saves.c.global_step)
+        .limit(1)
+        .scalar_subquery()
     )
-    return {row[0]: row[1] for row in connection.execute(query)}
+    query = sa.select(launches.c.id, first).where(launches.c.run_id == run)
+    return {row[0]: row[1] for row in connection.execute(query) if row[1] is not None}
 
 
 def newest_step(connection: sa.Connection, launch_id: str, *, below: int | None, at_most: int | None) -> int | None:
@@ -103,11 +105,9 @@ def steps_of(connection: sa.Connection, run: int) -> set[tuple[str, int]]:
 
 def kinds_beyond(connection: sa.Connection, run: int, global_step: int) -> dict[tuple[str, int], set[Kind]]:
     """The kinds of every save of a run after a step, and of those of untrained networks, by launch and step."""
-    query = (
-        sa.select(saves.c.launch_id, saves.c.global_step, saves.c.kind)
-        .join(launches)
-        .where(launches.c.run_id == run, (saves.c.global_step > global_step) | (saves.c.global_step == 0))
-    )
+    of_run = sa.select(saves.c.launch_id, saves.c.global_step, saves.c.kind).join(launches)
+    of_run = of_run.where(launches.c.run_id == run)
+    query = sa.union_all(of_run.where(saves.c.global_step > global_step), of_run.where(saves.c.global_step == 0))
     found: dict[tuple[str, int], set[Kind]] = {}
     for launch_id, step, kind in connection.execute(query):
         found.setdefault((launch_id, step), set()).add(Kind(kind))

@@ -39,21 +39,23 @@ def lineage(
             return ()
         remaining = [launch for launch in remaining if launch.order <= by_id[of].order]
     last_step: int | None = None
+    resumed_from: str | None = None  # it has saved, whether anything is left of that or not
     while remaining:
         launch = remaining.pop()
         if launch.foreign:
             continue
         if launch.id in first_saves:
             segments.append(Segment(launch, last_step))
-        elif not launch.branched:
+        elif not launch.branched and launch.id != resumed_from:
             continue
         if launch.decided:
             if launch.parent is None or launch.parent not in by_id:
                 break
+            resumed_from = launch.parent
             parent = by_id[launch.parent]
             remaining = [other for other in remaining if other.order <= parent.order]
             last_step = _lower(_in_parents_steps(launch, last_step), launch.parent_step)
-        else:
+        elif launch.id in first_saves:
             last_step = _lower(last_step, first_saves[launch.id] - 1)
     return tuple(segments)
 

@@ -95,3 +95,10 @@ def test_steps_of_another_size_are_compared_in_their_own() -> None:
     assert ends([launch("A", 1), second, third]) == [("C", None), ("B", 40), ("A", 15)]
     unasked = launch("C", 3, decided=False)
     assert ends([launch("A", 1), second, unasked], {"A": 5, "B": 31, "C": 22}) == [("C", None), ("B", 21), ("A", 10)]
+
+
+def test_a_launch_that_was_resumed_from_bounds_the_history_though_none_of_its_saves_is_left() -> None:
+    launches = [launch("A", 1), launch("B", 2, parent=("A", 10)), launch("C", 3, parent=("B", 15))]
+    assert ends(launches, {"A": 5, "C": 16}) == [("C", None), ("A", 10)]
+    unasked = [launch("A", 1), launch("B", 2, decided=False), launch("C", 3, parent=("B", 15))]
+    assert ends(unasked, {"A": 5, "C": 16}) == [("C", None), ("A", 15)]
