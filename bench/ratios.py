@@ -25,12 +25,21 @@ class Ratio:
 
 
 def ratio(
-    name: str, subject: Callable[[], object], reference: Callable[[], object], *, repeats: int = 5, warm_up: int = 1
+    name: str,
+    subject: Callable[[], object],
+    reference: Callable[[], object],
+    *,
+    repeats: int = 5,
+    warm_up: int = 1,
+    prepare: Callable[[], object] = lambda: None,
 ) -> Ratio:
-    """Measure both in turns, `repeats` times after `warm_up` times that do not count."""
+    """Measure both in turns, `repeats` times after `warm_up` times that do not count; `prepare` comes before each."""
     pairs = []
     for turn in range(warm_up + repeats):
-        took = _seconds(subject), _seconds(reference)
+        prepare()
+        one = _seconds(subject)
+        prepare()
+        took = one, _seconds(reference)
         if turn >= warm_up:
             pairs.append(took)
     ratios = sorted(one / other for one, other in pairs)

@@ -1,15 +1,19 @@
 """A scan of 100,000 files in 1,024 rank directories against the bare walk with one stat and one 64 KB read a file.
 
-    python bench/scan_tree.py
+    python bench/scan_tree.py [FILES]
 
-At least half as fast; the second scan, of what is known already, is shown too.
+At least half as fast, of files that are on the disk and not in memory, as those of a real tree are; and, without a
+budget, of files in memory, and the second scan, of what is known already. The files are those of a network of three
+layers with its optimizer's state, 430 KB each, holes where most of the weights would be.
 """
 
 from __future__ import annotations
 
 import os
+import struct
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from ratios import ratio
@@ -17,27 +21,43 @@ from ratios import ratio
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from ckptstore.ops.connect import connect
 from ckptstore.ops.scan import scan
-from tests.ckpt_bytes import checkpoint
+from tests.ckpt_bytes import value
 
 RANKS = 1024
 FILES = 100_000
 STEPS_PER_EPOCH = 10
 SPEED = 0.5
+_WEIGHTS = {"conv1.weight": (6, 1, 5, 5), "conv2.weight": (16, 6, 5, 5), "fc1.weight": (120, 400), "fc2.bias": (10,)}
 
 
-def make(root: Path) -> int:
-    count = 0
-    for step in range(1, FILES // RANKS + 2):
-        content = checkpoint(step)
+def content_of(step: int) -> Iterator[tuple[bytes, int]]:
+    """The bytes of a checkpoint: what is written, and how many zeros follow it."""
+    for prefix in ("", "moments."):
+        for name, shape in _WEIGHTS.items():
+            zeros = bytes(4)
+            for size in shape:
+                zeros *= size
+            whole = value(prefix + name, "Float32", shape, zeros)
+            yield whole[: -len(zeros)], len(zeros)
+    yield value("learning_rate", "Float32", (), struct.pack("<f", 0.1)), 0
+    yield value("momentum", "Float32", (), struct.pack("<f", 0.9)), 0
+    yield value("global_step", "Int32", (1,), struct.pack("<i", step)), 0
+    yield value("epoch_num", "Int64", (), struct.pack("<q", step // STEPS_PER_EPOCH + 1)), 0
+
+
+def make(root: Path, files: int) -> None:
+    made = 0
+    for step in range(1, files // RANKS + 2):
+        content = list(content_of(step))
         epoch, step_in_epoch = (step - 1) // STEPS_PER_EPOCH + 1, (step - 1) % STEPS_PER_EPOCH + 1
-        for rank in range(RANKS):
-            if count == FILES:
-                return count
+        for rank in range(min(RANKS, files - made)):
             home = root / f"rank_{rank}"
             home.mkdir(exist_ok=True, parents=True)
-            (home / f"net-{epoch}_{step_in_epoch}.ckpt").write_bytes(content)
-            count += 1
-    return count
+            with (home / f"net-{epoch}_{step_in_epoch}.ckpt").open("wb") as file:
+                for written, zeros in content:
+                    file.write(written)
+                    file.seek(zeros, os.SEEK_CUR)
+            made += 1
 
 
 def bare(root: Path) -> int:
@@ -51,27 +71,42 @@ def bare(root: Path) -> int:
     return read
 
 
+def forget(root: Path) -> None:
+    """Have the system forget the files' bytes, those that are written to the disk."""
+    for directory, _, names in os.walk(root):
+        for name in names:
+            descriptor = os.open(os.path.join(directory, name), os.O_RDONLY)
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.close(descriptor)
+
+
 def main() -> int:
+    files = int(sys.argv[1]) if len(sys.argv) > 1 else FILES
     with tempfile.TemporaryDirectory() as work:
         root = Path(work) / "tree"
-        print(f"{make(root)} files in {RANKS} directories")
+        make(root, files)
+        os.sync()
+        print(f"{files} files in {RANKS} directories", flush=True)
         turn = iter(range(1000))
 
         def fresh() -> None:
             catalog = connect(str(Path(work) / f"catalog-{next(turn)}.db"))
             done = scan(catalog.database, root, run="run", world_size=RANKS)
-            assert len(done.adopted) == FILES, done.warnings
+            assert len(done.adopted) == files, done.warnings
 
+        first = ratio(
+            "first scan / bare walk, from disk", fresh, lambda: bare(root), repeats=3, prepare=lambda: forget(root)
+        )
+        print(first, flush=True)
+        print(ratio("first scan / bare walk, from memory", fresh, lambda: bare(root), repeats=3), flush=True)
         known = connect(str(Path(work) / "known.db"))
         scan(known.database, root, run="run", world_size=RANKS)
-        first = ratio("first scan / bare walk", fresh, lambda: bare(root), repeats=3)
         again = ratio(
-            "second scan / bare walk",
+            "second scan / bare walk, from memory",
             lambda: scan(known.database, root, run="run", world_size=RANKS),
             lambda: bare(root),
             repeats=3,
         )
-        print(first)
         print(again)
     kept = first.median * SPEED <= 1
     print("within the budget" if kept else "OVER THE BUDGET")

@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
-from ckptstore.catalog.tables import checkpoints, endings, launches, pins, resolutions, runs, saves, sources
+from ckptstore.catalog.tables import checkpoints, endings, launches, outcomes, pins, resolutions, runs, saves, sources
 from ckptstore.core import replicas
-from ckptstore.core.model import Checkpoint, Content, FileState, Kind, Launch, Rule
+from ckptstore.core.model import Checkpoint, Content, FileState, Kind, Launch, Outcome, Rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime
 
 
+_SAVES_ASKED = 4  # all of the newest step's kinds
 _BATCH = 500  # SQLite takes at least 999 values a statement
 
 
@@ -23,7 +24,8 @@ _BATCH = 500  # SQLite takes at least 999 values a statement
 class Source:
     """Where a rank of a launch saves what kind of file, and the names there that are not its own.
 
-    `names_before` were there before the launch began: breakpoints, files of graceful exits, directories of TTP.
+    `names_before` were there before the launch began: breakpoints, files of graceful exits, directories of TTP. `host`
+    is the one that the rank ran on (None: not known).
     """
 
     launch: str
@@ -33,6 +35,7 @@ class Source:
     prefix: str
     breakpoint_prefix: str
     names_before: frozenset[str]
+    host: str | None = None
 
 
 @dataclass(frozen=True)
@@ -76,13 +79,15 @@ def has_saved(connection: sa.Connection, launch_id: str, rank: int) -> bool:
 
 def first_saves(connection: sa.Connection, run: int) -> dict[str, int]:
     """The step of the first save of each launch of a run that has one; an untrained network is none."""
-    query = (
-        sa.select(saves.c.launch_id, sa.func.min(saves.c.global_step))
-        .join(launches)
-        .where(launches.c.run_id == run, saves.c.global_step > 0)
-        .group_by(saves.c.launch_id)
+    first = (  # for each launch by itself: then the index has it at once, however many saves there are
+        sa.select(saves.c.global_step)
+        .where(saves.c.launch_id == launches.c.id, saves.c.global_step > 0)
+        .order_by(saves.c.global_step)
+        .limit(1)
+        .scalar_subquery()
     )
-    return {row[0]: row[1] for row in connection.execute(query)}
+    query = sa.select(launches.c.id, first).where(launches.c.run_id == run)
+    return {row[0]: row[1] for row in connection.execute(query) if row[1] is not None}
 
 
 def newest_step(connection: sa.Connection, launch_id: str, *, below: int | None, at_most: int | None) -> int | None:
@@ -95,13 +100,17 @@ def newest_step(connection: sa.Connection, launch_id: str, *, below: int | None,
     return connection.execute(query).scalar()
 
 
+def steps_of(connection: sa.Connection, run: int) -> set[tuple[str, int]]:
+    """Every launch and step of a run that has a save."""
+    query = sa.select(saves.c.launch_id, saves.c.global_step).distinct().join(launches).where(launches.c.run_id == run)
+    return {(row[0], row[1]) for row in connection.execute(query)}
+
+
 def kinds_beyond(connection: sa.Connection, run: int, global_step: int) -> dict[tuple[str, int], set[Kind]]:
     """The kinds of every save of a run after a step, and of those of untrained networks, by launch and step."""
-    query = (
-        sa.select(saves.c.launch_id, saves.c.global_step, saves.c.kind)
-        .join(launches)
-        .where(launches.c.run_id == run, (saves.c.global_step > global_step) | (saves.c.global_step == 0))
-    )
+    of_run = sa.select(saves.c.launch_id, saves.c.global_step, saves.c.kind).join(launches)
+    of_run = of_run.where(launches.c.run_id == run)
+    query = sa.union_all(of_run.where(saves.c.global_step > global_step), of_run.where(saves.c.global_step == 0))
     found: dict[tuple[str, int], set[Kind]] = {}
     for launch_id, step, kind in connection.execute(query):
         found.setdefault((launch_id, step), set()).add(Kind(kind))
@@ -191,20 +200,19 @@ def newest_whole_path(connection: sa.Connection, run: int, rank: int, *, but: st
 def lag(connection: sa.Connection, launch: Launch) -> int:
     """How far the optimizer's counter is behind the batches: updates skipped up to the newest state that was witnessed.
 
-    The newest save of the launch, else the state that it resumed from.
+    The newest save of the launch, else the state that it resumed from, where that stands in its own steps.
     """
-    for launch_id, step in ((launch.id, None), (launch.parent, launch.parent_step)):
-        query = (
-            sa.select(saves.c.global_step - checkpoints.c.optimizer_step)
-            .join(saves, checkpoints.c.save_id == saves.c.id)
-            .where(saves.c.launch_id == launch_id, checkpoints.c.optimizer_step.is_not(None))
-            .order_by(saves.c.global_step.desc())
-        )
+    beyond = (launch.start_step or 0) - (launch.parent_step or 0)
+    for launch_id, step, shift in ((launch.id, None, 0), (launch.parent, launch.parent_step, beyond)):
+        newest = sa.select(saves.c.id, saves.c.global_step).where(saves.c.launch_id == launch_id)
         if step is not None:
-            query = query.where(saves.c.global_step == step)
-        found = connection.execute(query.limit(1)).scalar()
-        if found is not None:
-            return int(found)
+            newest = newest.where(saves.c.global_step == step)
+        steps = dict(connection.execute(newest.order_by(saves.c.global_step.desc()).limit(_SAVES_ASKED)).all())
+        known = checkpoints.c.save_id.in_(list(steps)) & checkpoints.c.optimizer_step.is_not(None)
+        found = connection.execute(sa.select(checkpoints.c.save_id, checkpoints.c.optimizer_step).where(known)).all()
+        if found:
+            save_id, counter = max(found, key=lambda row: steps[row[0]])
+            return int(steps[save_id] - counter) + shift
     return 0
 
 
@@ -224,6 +232,26 @@ def decided_at(connection: sa.Connection, launch_id: str) -> datetime | None:
     return connection.execute(sa.select(resolutions.c.created_at).where(resolutions.c.launch_id == launch_id)).scalar()
 
 
+def failed_loads(connection: sa.Connection, run: int) -> dict[str, str]:
+    """What went wrong when a launch loaded a file, by the file's id; not where a later launch could go on from it."""
+    query = (
+        sa.select(outcomes, resolutions.c.parent_launch_id, resolutions.c.parent_step)
+        .join(launches, launches.c.id == outcomes.c.launch_id)
+        .join(resolutions, resolutions.c.launch_id == launches.c.id)
+        .where(launches.c.run_id == run)
+        .order_by(launches.c.launch_order)
+    )
+    failed: dict[tuple[str, int], dict[str, str]] = {}
+    for row in connection.execute(query):
+        state = row.parent_launch_id, row.parent_step
+        if row.outcome == Outcome.SAVED.value:
+            failed.pop(state, None)
+        elif row.checkpoint_id is not None:
+            detail = f"{row.detail} (rank {row.rank} of launch {row.launch_id})"
+            failed.setdefault(state, {})[row.checkpoint_id] = detail
+    return {file: detail for each in failed.values() for file, detail in each.items()}
+
+
 def sources_of(connection: sa.Connection, run: int) -> list[Source]:
     """Where the ranks of a run save, newest launch first."""
     query = sa.select(sources).join(launches).where(launches.c.run_id == run)
@@ -236,9 +264,17 @@ def sources_of(connection: sa.Connection, run: int) -> list[Source]:
             prefix=row.prefix,
             breakpoint_prefix=row.breakpoint_prefix,
             names_before=frozenset(row.names_before),
+            host=row.host,
         )
         for row in connection.execute(query.order_by(launches.c.launch_order.desc(), sources.c.rank))
     ]
+
+
+def hosts_of(connection: sa.Connection, launch_id: str) -> dict[int, str]:
+    """On which host each rank of a launch ran, as far as it was said."""
+    query = sa.select(sources.c.rank, sources.c.host).distinct()
+    said = connection.execute(query.where(sources.c.launch_id == launch_id, sources.c.host.is_not(None)))
+    return {row.rank: row.host for row in said}
 
 
 def endings_of(connection: sa.Connection, run: int) -> Mapping[tuple[str, int], Ending]:
@@ -259,12 +295,18 @@ def pinned_steps(connection: sa.Connection, run: int) -> set[int]:
 
 def _launch_query() -> sa.Select[Any]:
     joined = launches.join(runs).outerjoin(resolutions, resolutions.c.launch_id == launches.c.id)
+    # A scan gives parts launches of their own: any file of a launch tells.
+    files = checkpoints.join(saves)
+    holds = sa.select(checkpoints.c.content).select_from(files).where(saves.c.launch_id == launches.c.id).limit(1)
     return sa.select(
         launches,
+        holds.correlate(launches).scalar_subquery().label("holds"),
         runs.c.name.label("run"),
         resolutions.c.launch_id.label("decided"),
         resolutions.c.parent_launch_id,
         resolutions.c.parent_step,
+        resolutions.c.branched,
+        resolutions.c.start_step,
     ).select_from(joined)
 
 
@@ -276,9 +318,14 @@ def _launch(row: Any) -> Launch:
         world_size=row.world_size,
         layout=replicas.from_json(row.layout),
         steps_per_epoch=row.steps_per_epoch,
+        batch_size=row.batch_size,
+        shards=row.shards,
         decided=row.decided is not None,
         parent=row.parent_launch_id,
         parent_step=row.parent_step,
+        branched=bool(row.branched),
+        foreign=row.holds == Content.PART.value,
+        start_step=row.start_step,
         created_at=row.created_at,
     )
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from ckptstore.catalog import reads
-from ckptstore.catalog.tables import checkpoints, endings, journals, launches, pins, resolutions, runs
+from ckptstore.catalog.tables import checkpoints, endings, journals, launches, outcomes, pins, resolutions, runs
 from ckptstore.catalog.writes import add_run, insert, put_saves, row_of
 
 if TYPE_CHECKING:
@@ -83,19 +83,25 @@ _WENT_ON = (
 
 
 def put_launches(connection: sa.Connection, found: Iterable[Launch]) -> None:
-    """Add the launches that are not there, in the order that they had; steps an epoch where they were not known."""
+    """Add the launches that are not there, in the order that they had; of others, what was not known of their data."""
     new: dict[str, list[Launch]] = {}
     for launch in {launch.id: launch for launch in found}.values():
         there = reads.launch(connection, launch.id)
         if there is None:
             new.setdefault(launch.run, []).append(launch)
-        elif there.run == launch.run and there.steps_per_epoch is None and launch.steps_per_epoch is not None:
-            chosen = launches.c.id == launch.id
-            connection.execute(launches.update().where(chosen).values(steps_per_epoch=launch.steps_per_epoch))
+        elif there.run == launch.run and (news := {name: value for name, value in _data(launch) if value is not None}):
+            unknown = {name: news[name] for name, value in _data(there) if value is None and name in news}
+            if unknown:
+                connection.execute(launches.update().where(launches.c.id == launch.id).values(unknown))
     for run, some in new.items():
         run_id = add_run(connection, run, min(map(_began, some)))
         connection.execute(sa.select(runs.c.id).where(runs.c.id == run_id).with_for_update())  # launches are numbered
         _put_in_order(connection, run_id, some)
+
+
+def _data(launch: Launch) -> list[tuple[str, int | None]]:
+    """What is known of a launch's steps in its data."""
+    return [(name, getattr(launch, name)) for name in ("steps_per_epoch", "batch_size", "shards")]
 
 
 def _put_in_order(connection: sa.Connection, run_id: int, new: Sequence[Launch]) -> None:
@@ -119,7 +125,7 @@ def _put_in_order(connection: sa.Connection, run_id: int, new: Sequence[Launch])
             "launch_order": numbers[launch.id],
             "world_size": launch.world_size,
             "layout": launch.layout.to_json(),
-            "steps_per_epoch": launch.steps_per_epoch,
+            **dict(_data(launch)),
             "created_at": launch.created_at,
         }
         for launch in new
@@ -131,6 +137,9 @@ def put_resolution(
     connection: sa.Connection,
     launch_id: str,
     parent: tuple[str, int] | None,
+    *,
+    start_step: int | None,
+    branched: bool,
     files: Sequence[tuple[int, str]],
     at: datetime,
 ) -> None:
@@ -139,6 +148,8 @@ def put_resolution(
         "launch_id": launch_id,
         "parent_launch_id": parent[0] if parent else None,
         "parent_step": parent[1] if parent else None,
+        "branched": branched,
+        "start_step": start_step,
         "plan": [list(pair) for pair in files],
         "created_at": at,
     }
@@ -158,9 +169,18 @@ def put_resolution(
 
 def put_ending(connection: sa.Connection, row: dict[str, Any]) -> None:
     """How training ended on a rank; an older record of it changes nothing."""
-    statement = insert(connection, endings).values(row)
+    _put_newest(connection, endings, row)
+
+
+def put_outcome(connection: sa.Connection, row: dict[str, Any]) -> None:
+    """What came of a launch's plan on a rank; an older record of it changes nothing."""
+    _put_newest(connection, outcomes, row)
+
+
+def _put_newest(connection: sa.Connection, table: sa.Table, row: dict[str, Any]) -> None:
+    statement = insert(connection, table).values(row)
     changed = {name: statement.excluded[name] for name in row if name not in ("launch_id", "rank")}
-    is_newer = endings.c.created_at < statement.excluded.created_at
+    is_newer = table.c.created_at < statement.excluded.created_at
     keys = ["launch_id", "rank"]
     connection.execute(statement.on_conflict_do_update(index_elements=keys, set_=changed, where=is_newer))
 

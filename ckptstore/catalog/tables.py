@@ -56,6 +56,8 @@ launches = sa.Table(
     sa.Column("world_size", sa.Integer, nullable=False),
     sa.Column("layout", sa.JSON, nullable=False),
     sa.Column("steps_per_epoch", sa.Integer),
+    sa.Column("batch_size", sa.Integer),
+    sa.Column("shards", sa.Integer),
     sa.Column("created_at", UtcDateTime, nullable=False),
     sa.UniqueConstraint("run_id", "launch_order"),
 )
@@ -66,10 +68,30 @@ resolutions = sa.Table(
     sa.Column("launch_id", sa.ForeignKey("launches.id"), primary_key=True),
     sa.Column("parent_launch_id", sa.ForeignKey("launches.id")),
     sa.Column("parent_step", sa.BigInteger),
+    sa.Column("branched", sa.Boolean, nullable=False),
+    sa.Column("start_step", sa.BigInteger),
     sa.Column("plan", sa.JSON, nullable=False),
     sa.Column("created_at", UtcDateTime, nullable=False),
 )
-"""The one plan of a launch: the first one stored wins, by the primary key."""
+"""The one plan of a launch: the first one stored wins, by the primary key.
+
+`parent_step` names the parent's save, in its steps; `start_step` is where that stands in the launch's own.
+"""
+
+outcomes = sa.Table(
+    "outcomes",
+    metadata,
+    sa.Column("launch_id", sa.ForeignKey("launches.id"), primary_key=True),
+    sa.Column("rank", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("outcome", sa.String(16), nullable=False),
+    sa.Column("checkpoint_id", ID),
+    sa.Column("detail", sa.Text),
+    sa.Column("created_at", UtcDateTime, nullable=False),
+)
+"""What came of a launch's plan on a rank: it could not load its file (the checkpoint and why), or it saved again.
+
+A journal may tell that before another one tells of the checkpoint: it need not be there.
+"""
 
 sources = sa.Table(
     "sources",
@@ -81,8 +103,9 @@ sources = sa.Table(
     sa.Column("prefix", sa.Text, primary_key=True),
     sa.Column("breakpoint_prefix", sa.Text, nullable=False),
     sa.Column("names_before", sa.JSON, nullable=False),
+    sa.Column("host", sa.Text),
 )
-"""Where a rank of a launch saves: what belongs to it though nobody registered it is found there."""
+"""Where a rank of a launch saves and runs: what belongs to it though nobody registered it is found there."""
 
 endings = sa.Table(
     "endings",
@@ -96,6 +119,25 @@ endings = sa.Table(
     sa.Column("created_at", UtcDateTime, nullable=False),
 )
 """How training ended on a rank, as its callback saw it: the exact step of the breakpoint that MindSpore writes next."""
+
+strategies = sa.Table(
+    "strategies",
+    metadata,
+    sa.Column("digest", sa.String(64), primary_key=True),
+    sa.Column("kind", sa.String(16), nullable=False),
+    sa.Column("content", sa.LargeBinary, nullable=False),
+)
+"""What strategy and group info files held, compressed by zlib: each content once, by its BLAKE3."""
+
+launch_strategies = sa.Table(
+    "launch_strategies",
+    metadata,
+    sa.Column("launch_id", sa.ForeignKey("launches.id"), primary_key=True),
+    sa.Column("rank", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("digest", sa.ForeignKey("strategies.digest"), primary_key=True),
+    sa.Column("path", sa.Text, nullable=False),
+)
+"""Which of them a rank of a launch wrote, and where; the file there is overwritten at the next launch."""
 
 saves = sa.Table(
     "saves",
@@ -112,7 +154,7 @@ checkpoints = sa.Table(
     "checkpoints",
     metadata,
     sa.Column("id", ID, primary_key=True),
-    sa.Column("save_id", sa.ForeignKey("saves.id"), nullable=False, index=True),
+    sa.Column("save_id", sa.ForeignKey("saves.id"), nullable=False),
     sa.Column("rank", sa.Integer, nullable=False),
     sa.Column("path", sa.Text, nullable=False, index=True),
     sa.Column("optimizer_step", sa.BigInteger),
@@ -129,6 +171,7 @@ checkpoints = sa.Table(
     sa.Column("problem", sa.String(32)),
     sa.Column("quarantine", sa.Text),
     sa.Column("created_at", UtcDateTime, nullable=False),
+    sa.Index(None, "save_id", "state"),  # files that are gone must not cost those who ask for what is there
 )
 
 pins = sa.Table(

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
-from ckptstore.catalog.tables import checkpoints, endings, launches, pins, resolutions, runs, saves, sources
+from ckptstore.catalog.tables import checkpoints, endings, launches, outcomes, pins, resolutions, runs, saves, sources
 from ckptstore.core.model import FileState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from datetime import datetime
 
-    from ckptstore.core.model import Checkpoint, Kind, Rule
+    from ckptstore.core.model import Checkpoint, Kind, Outcome, Rule
     from ckptstore.core.replicas import Layout
 
 _ID_BATCH = 500
@@ -23,7 +23,7 @@ _ID_BATCH = 500
 
 def add_run(connection: sa.Connection, name: str, now: datetime) -> int:
     """The id of the run of that name, which is made if it is new."""
-    _insert_if_new(connection, runs, {"name": name, "created_at": now})
+    insert_if_new(connection, runs, {"name": name, "created_at": now})
     found: int = connection.execute(sa.select(runs.c.id).where(runs.c.name == name)).scalar_one()
     return found
 
@@ -43,7 +43,7 @@ def add_launch(
         "layout": layout.to_json(),
         "created_at": now,
     }
-    _insert_if_new(connection, launches, row)
+    insert_if_new(connection, launches, row)
 
 
 def order_launches(connection: sa.Connection, ids: Sequence[str]) -> None:
@@ -74,9 +74,12 @@ def adopt_checkpoints(connection: sa.Connection, files: Sequence[Checkpoint], no
     connection.execute(insert(connection, checkpoints).on_conflict_do_nothing(), rows)
 
 
-def set_steps_per_epoch(connection: sa.Connection, launch_id: str, steps: int) -> None:
-    """Record how many steps an epoch of this launch has."""
-    connection.execute(launches.update().where(launches.c.id == launch_id).values(steps_per_epoch=steps))
+def set_steps_per_epoch(
+    connection: sa.Connection, launch_id: str, steps: int, *, batch_size: int | None = None, shards: int | None = None
+) -> None:
+    """Record how many steps an epoch of this launch has, and what a step takes of the data, where that is known."""
+    values = {"steps_per_epoch": steps, "batch_size": batch_size, "shards": shards}
+    connection.execute(launches.update().where(launches.c.id == launch_id).values(values))
 
 
 def store_resolution(
@@ -84,18 +87,26 @@ def store_resolution(
     *,
     launch_id: str,
     parent: tuple[str, int] | None,
+    start_step: int | None,
     files: Sequence[tuple[int, str]],
+    branched: bool,
     now: datetime,
 ) -> None:
-    """Store where a launch starts: (rank, checkpoint id) for each rank. The first one stored wins."""
+    """Store where a launch starts: (rank, checkpoint id) for each rank. The first one stored wins.
+
+    `start_step` is where the parent's step stands in the launch's own steps; `branched`: that state was asked for, and
+    what came after it is given up.
+    """
     row = {
         "launch_id": launch_id,
         "parent_launch_id": parent[0] if parent else None,
         "parent_step": parent[1] if parent else None,
+        "branched": branched,
+        "start_step": start_step,
         "plan": [list(pair) for pair in files],
         "created_at": now,
     }
-    _insert_if_new(connection, resolutions, row)
+    insert_if_new(connection, resolutions, row)
 
 
 def record_checkpoints(connection: sa.Connection, files: Sequence[Checkpoint], now: datetime) -> None:
@@ -189,8 +200,9 @@ def add_source(
     prefix: str,
     breakpoint_prefix: str,
     names_before: Sequence[str],
+    host: str | None,
 ) -> None:
-    """Record where a rank of a launch saves, and which names there are not its own: they were there before it."""
+    """Record where a rank of a launch saves and runs, and which names there are of before it."""
     row = {
         "launch_id": launch_id,
         "rank": rank,
@@ -199,8 +211,9 @@ def add_source(
         "prefix": prefix,
         "breakpoint_prefix": breakpoint_prefix,
         "names_before": list(names_before),
+        "host": host,
     }
-    _insert_if_new(connection, sources, row)
+    insert_if_new(connection, sources, row)
 
 
 def set_ending(
@@ -229,11 +242,35 @@ def set_ending(
     connection.execute(statement.on_conflict_do_update(index_elements=["launch_id", "rank"], set_=update))
 
 
+def set_outcome(
+    connection: sa.Connection,
+    *,
+    launch_id: str,
+    rank: int,
+    outcome: Outcome,
+    checkpoint_id: str | None = None,
+    detail: str | None = None,
+    now: datetime,
+) -> None:
+    """Record what came of a launch's plan on a rank. The last word counts."""
+    row = {
+        "launch_id": launch_id,
+        "rank": rank,
+        "outcome": outcome.value,
+        "checkpoint_id": checkpoint_id,
+        "detail": detail,
+        "created_at": now,
+    }
+    statement = insert(connection, outcomes).values(row)
+    update = {name: statement.excluded[name] for name in row if name not in ("launch_id", "rank")}
+    connection.execute(statement.on_conflict_do_update(index_elements=["launch_id", "rank"], set_=update))
+
+
 def set_pin(connection: sa.Connection, run_id: int, global_step: int, now: datetime | None) -> bool:
     """Pin a step of a run, or unpin it where `now` is None; whether that changed anything."""
     if now is not None:
         row = {"run_id": run_id, "global_step": global_step, "created_at": now}
-        return _insert_if_new(connection, pins, row)
+        return insert_if_new(connection, pins, row)
     chosen = (pins.c.run_id == run_id) & (pins.c.global_step == global_step)
     return connection.execute(pins.delete().where(chosen)).rowcount > 0
 
@@ -271,6 +308,7 @@ def _insert(dialect: str, table: sa.Table) -> Any:
     return sqlite.insert(table) if dialect == "sqlite" else postgresql.insert(table)
 
 
-def _insert_if_new(connection: sa.Connection, table: sa.Table, row: dict[str, Any]) -> bool:
+def insert_if_new(connection: sa.Connection, table: sa.Table, row: dict[str, Any]) -> bool:
+    """Insert a row unless one with its key is there; whether it was."""
     inserted = insert(connection, table).values(row).on_conflict_do_nothing().returning(sa.literal(1))
     return connection.execute(inserted).first() is not None

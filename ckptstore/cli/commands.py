@@ -78,6 +78,9 @@ def show(context: click.Context, run: str, step: int, *, as_json: bool) -> None:
     "--world-size", type=click.IntRange(1, 2**31 - 1), help="How many ranks will load it. Default: as many as saved."
 )
 @click.option("--step", type=STEP, help="This step only.")
+@click.option("--lineage", metavar="LAUNCH", help="The history that leads to this launch. Default: to the newest.")
+@click.option("--all", "every_lineage", is_flag=True, help="States that were given up count too.")
+@click.option("--branch", is_flag=True, help="The next launch goes on from this plan; what came after it is given up.")
 @click.option("--explain", is_flag=True, help="Say why newer states are not taken.")
 @click.option(
     "--replicas", metavar="SPEC", help='Who is whose replica: dp, none, "0,4;1,5", or a strategy or group info file.'
@@ -98,6 +101,7 @@ def resolve(
     run: str,
     *,
     directory: str | None,
+    branch: bool,
     explain: bool,
     output: str | None,
     as_json: bool,
@@ -106,19 +110,25 @@ def resolve(
     """The restore plan of a run, and why not a newer one.
 
     The plan says which file each rank loads to go on from the newest state that is provably whole. Exit code 3:
-    there is none.
+    there is none. Nothing is changed but by --branch: the run goes back to the plan's state. No file is deleted.
     """
-    from ckptstore.cli import text, values
+    from ckptstore.cli import explanation, values
 
     if (output == "meta") != (directory is not None):
         raise click.UsageError("DIRECTORY and --format meta belong together.")
     if output and (as_json or explain):
         raise click.UsageError("--format stands alone: no --json, no --explain.")
-    resolution = _catalog(context).resolve(run, **asked)
+    if branch and asked["step"] is None and not asked["lineage"] and not asked["every_lineage"]:
+        raise click.UsageError("--branch needs the state to go back to: give --step, --lineage or --all.")
+    catalog = _catalog(context)
+    resolution = catalog.resolve(run, **asked)
+    decision = catalog.branch(resolution.plan) if branch and resolution.plan else None
     if output:
         _export(resolution, output, directory)
     else:
-        values.write(values.resolution(resolution)) if as_json else text.resolution(resolution, explain=explain)
+        values.write(values.resolution(resolution)) if as_json else explanation.resolution(resolution, in_full=explain)
+        if decision and not as_json:
+            click.echo(f"the next launch goes on from there (recorded as launch {decision}); no file is deleted")
     return 0 if resolution.plan else NOTHING_RESTORABLE
 
 
@@ -202,8 +212,9 @@ def scan(context: click.Context, /, directory: str, *, as_json: bool, **asked: A
     training writes.
     """
     from ckptstore.cli import text, values
+    from ckptstore.cli.terminal import progress
 
-    with text.progress("looked at", "files") as more:
+    with progress("looked at", "files") as more:
         scanned = _catalog(context).scan(directory, progress=more, **asked)
     values.write(values.scanned(scanned)) if as_json else text.scanned(scanned, dry_run=asked["dry_run"])
 

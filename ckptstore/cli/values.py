@@ -55,6 +55,7 @@ def save(row: SaveRow) -> dict[str, Any]:
         "world_size": row.launch.world_size,
         "bytes": tally.bytes,
         "restorable": row.restorable,
+        "abandoned": row.abandoned,
         "pinned": row.pinned,
         "created_at": _moment(tally.created_at),
     }
@@ -96,6 +97,10 @@ def scanned(done: Scanned) -> dict[str, Any]:
             {"path": each.path, "best_guess": each.best_guess, "reason": each.reason} for each in done.uncertain
         ],
         "skipped": [{"path": each.path, "reason": each.reason} for each in done.skipped],
+        "opaque": [
+            {"path": each.path, "rank": each.rank, "size": each.size, "modified": _moment(each.modified)}
+            for each in done.opaque
+        ],
         "warnings": list(done.warnings),
     }
 
@@ -167,6 +172,7 @@ def _rejection(rejection: Rejection) -> dict[str, Any]:
         "reasons": [
             {"rank": reason.rank, "rule": reason.rule.value, "detail": reason.detail} for reason in rejection.reasons
         ],
+        "remedies": list(rejection.remedies),
     }
 
 

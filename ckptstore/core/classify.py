@@ -5,27 +5,29 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from ckptstore.core.model import Kind
 from ckptstore.core.naming import (
+    TtpDirectory,
     is_ttp_file,
     parse_exit_name,
     parse_name,
     parse_rank_directory,
     parse_ttp_directory,
 )
+from ckptstore.core.parts import parse_iteration, parse_part
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
 _MINDFORMERS_1 = re.compile(r"(?P<prefix>.+)_rank_(?P<rank>\d+)(?P<number>_\d+)?", re.ASCII | re.DOTALL)
-_MINDFORMERS_2 = re.compile(r".+-(?:model|opt)-\d{7}-\d{7}\.safetensors", re.ASCII | re.DOTALL)
-_ITERATION = re.compile(r"iteration_(\d{8})", re.ASCII)
 _STRATEGY = re.compile(r"(?:.*strategy(?:_rank)?(?:_\d+)?)\.(?:ckpt|json)", re.ASCII | re.DOTALL)
 _NUMBERED = re.compile(r"(?P<base>.+)_(?P<number>\d+)", re.ASCII | re.DOTALL)
 _PYTORCH = (".pth.tar", ".pth", ".pt")
 _TENSORFLOW = re.compile(r"(?P<prefix>.+)\.(?:index|data-\d{5}-of-\d{5})", re.ASCII | re.DOTALL)
+_BARE_RANK_DIRECTORY = re.compile(r"rank(\d+)", re.ASCII)
 _OWN = re.compile(r"(?:rank_?|ckpt)(?P<rank>\d+)", re.ASCII)
 _WEIGHTS_DIRECTORIES = ("checkpoint_network", "checkpoint_trainable")
 _NOTES = ("meta.json", "common.json", "metadata.json", "latest_checkpointed_iteration.txt")
@@ -68,6 +70,31 @@ class Named:
     named_step: int | None = None
 
 
+@dataclass(frozen=True)
+class _Place:
+    """What the directories above a file say; `home` is their path with the rank taken out."""
+
+    rank: int | None
+    home: str
+    ttp: TtpDirectory | None
+    iteration: int | None
+    is_of_weights: bool
+
+
+@lru_cache(maxsize=1024)
+def _place(directories: tuple[str, ...]) -> _Place:
+    ranks = [parse_rank_directory(part) for part in directories]
+    home = "/".join(part if rank is None else _RANK for part, rank in zip(directories, ranks, strict=True))
+    iterations = [step for part in directories if (step := parse_iteration(part)) is not None]
+    return _Place(
+        rank=next((rank for rank in reversed(ranks) if rank is not None), None),
+        home=home,
+        ttp=next((parsed for part in directories if (parsed := parse_ttp_directory(part)) is not None), None),
+        iteration=iterations[-1] if iterations else None,
+        is_of_weights=any(part in _WEIGHTS_DIRECTORIES for part in directories),
+    )
+
+
 def prefixes(names: Iterable[str]) -> dict[str, set[str]]:
     """The prefixes of the files of a directory, by what they are without a number at their end."""
     found: dict[str, set[str]] = {}
@@ -89,18 +116,21 @@ def classify(parts: Sequence[str], beside: Mapping[str, Collection[str]] = _NOTH
     the prefix without the number, or with another one.
     """
     *directories, name = parts
-    rank = next((rank for part in reversed(directories) if (rank := parse_rank_directory(part)) is not None), None)
-    home = "/".join(_RANK if parse_rank_directory(part) is not None else part for part in directories)
-    plain = _by_name_alone(name, rank)
+    place = _place(tuple(directories))
+    plain = _by_name_alone(name, place.rank)
     if plain is not None:
         return plain
-    ttp = next((parsed for part in directories if (parsed := parse_ttp_directory(part)) is not None), None)
-    if ttp is not None and is_ttp_file(name):
-        return _ttp(name, rank, ttp.step)
-    iterations = [match for part in directories if (match := _ITERATION.fullmatch(part))]
-    if iterations and _MINDFORMERS_2.fullmatch(name):
+    if place.ttp is not None and is_ttp_file(name):
+        return _ttp(name, place.rank, place.ttp.step)
+    part = None if place.iteration is None else parse_part(name)
+    if part is not None:
         return Named(
-            what=What.PART, kind=Kind.PERIODIC, format="safetensors", family=home, named_step=int(iterations[-1][1])
+            what=What.PART,
+            kind=Kind.PERIODIC,
+            format="safetensors",
+            family=place.home,
+            rank=part.index,
+            named_step=place.iteration,
         )
     leaving = parse_exit_name(name)
     if leaving is not None:
@@ -108,14 +138,14 @@ def classify(parts: Sequence[str], beside: Mapping[str, Collection[str]] = _NOTH
             what=What.CHECKPOINT,
             kind=Kind.GRACEFUL_EXIT,
             format="ckpt",
-            family=f"{home}/{leaving.file_name}",
-            rank=rank,
+            family=f"{place.home}/{leaving.file_name}",
+            rank=place.rank,
             named_step=leaving.global_step,
         )
-    weights = any(part in _WEIGHTS_DIRECTORIES for part in directories)
-    return _model_checkpoint(name, home, rank, beside, weights=weights)
+    return _model_checkpoint(name, place, beside)
 
 
+@lru_cache(maxsize=1 << 14)  # ranks write the same names
 def _by_name_alone(name: str, rank: int | None) -> Named | None:
     """What needs no directory to be known."""
     if name.endswith(".tmp"):
@@ -146,10 +176,9 @@ def _ttp(name: str, rank: int | None, step: int | None) -> Named:
     )
 
 
-def _model_checkpoint(
-    name: str, home: str, rank: int | None, beside: Mapping[str, Collection[str]], *, weights: bool
-) -> Named:
+def _model_checkpoint(name: str, place: _Place, beside: Mapping[str, Collection[str]]) -> Named:
     parsed = parse_name(name)
+    rank = place.rank
     if parsed is None:
         return Named(what=What.STRANGER, rank=rank)
     prefix, relaunch = parsed.prefix, 0
@@ -163,10 +192,10 @@ def _model_checkpoint(
         if numbered is not None and _is_relaunch(numbered["base"], prefix, beside):
             prefix, relaunch = numbered["base"], int(numbered["number"])
     return Named(
-        what=What.WEIGHTS if weights else What.CHECKPOINT,
+        what=What.WEIGHTS if place.is_of_weights else What.CHECKPOINT,
         kind=Kind.DYING_GASP if parsed.is_breakpoint else Kind.PERIODIC,
         format=parsed.format,
-        family=f"{home}/{prefix}",
+        family=f"{place.home}/{prefix}",
         relaunch=relaunch,
         rank=rank,
         epoch=parsed.epoch,
@@ -177,3 +206,9 @@ def _model_checkpoint(
 def _is_relaunch(base: str, prefix: str, beside: Mapping[str, Collection[str]]) -> bool:
     """Whether the number that `prefix` has more than `base` is MindSpore's: a sibling has `base`, or another number."""
     return any(other != prefix for other in beside.get(base, ()))
+
+
+def bare_rank(directories: Sequence[str]) -> int | None:
+    """The rank of the nearest directory `rank{R}`, as some scripts for PyTorch name it; None if there is none."""
+    matches = (_BARE_RANK_DIRECTORY.fullmatch(part) for part in reversed(directories))
+    return next((int(match[1]) for match in matches if match), None)

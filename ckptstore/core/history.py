@@ -86,7 +86,9 @@ def reconstruct(found: Sequence[Found], *, world_size: int | None = None, ranks_
     ranked: list[Ranked] = []
     uncertain: list[UncertainFile] = []
     for file in found:
-        rank = 0 if unranked else _rank(file)
+        rank = _rank(file)
+        if rank is None and (unranked or world_size == 1):
+            rank = 0
         if rank is None or _ranks_differ(file):
             reason = "nothing says which rank wrote it" if rank is None else "its path and its content name two ranks"
             uncertain.append(UncertainFile(file, None, reason))

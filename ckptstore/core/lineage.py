@@ -19,33 +19,53 @@ class Segment:
     last_step: int | None = None
 
 
-def lineage(launches: Sequence[Launch], first_saves: Mapping[str, int]) -> tuple[Segment, ...]:
-    """The history that leads to the newest launch, newest first.
+def lineage(
+    launches: Sequence[Launch], first_saves: Mapping[str, int], *, of: str | None = None
+) -> tuple[Segment, ...]:
+    """The history that leads to the newest launch, or to the one whose id is `of`, newest first.
 
     Its own saves, then its parent's up to the step it resumed from, and so on. `first_saves` maps a launch that
     has saves to the step of its first one. A launch without saves has added nothing to the history and gives
-    nothing up: if it went back only because a file could not be seen, that file may be there again. A launch that
-    has saves and never asked where to start was restored by other means: it is taken to continue the launch before
-    it from just before its own first save.
+    nothing up: if it went back only because a file could not be seen, that file may be there again. One that was
+    asked to go back gives up what came after, saves or not. A launch that has saves and never asked where to start was
+    restored by other means: it is taken to continue the launch before it from just before its own first save. A
+    foreign launch is left out, and has no history itself: nothing here can continue from it.
     """
     by_id = {launch.id: launch for launch in launches}
     segments: list[Segment] = []
     remaining = sorted(launches, key=lambda launch: launch.order)
+    if of is not None:
+        if by_id[of].foreign:
+            return ()
+        remaining = [launch for launch in remaining if launch.order <= by_id[of].order]
     last_step: int | None = None
+    resumed_from: str | None = None  # it has saved, whether anything is left of that or not
     while remaining:
         launch = remaining.pop()
-        if launch.id not in first_saves:
+        if launch.foreign:
             continue
-        segments.append(Segment(launch, last_step))
+        if launch.id in first_saves:
+            segments.append(Segment(launch, last_step))
+        elif not launch.branched and launch.id != resumed_from:
+            continue
         if launch.decided:
             if launch.parent is None or launch.parent not in by_id:
                 break
+            resumed_from = launch.parent
             parent = by_id[launch.parent]
             remaining = [other for other in remaining if other.order <= parent.order]
-            last_step = _lower(last_step, launch.parent_step)
-        else:
+            last_step = _lower(_in_parents_steps(launch, last_step), launch.parent_step)
+        elif launch.id in first_saves:
             last_step = _lower(last_step, first_saves[launch.id] - 1)
     return tuple(segments)
+
+
+def _in_parents_steps(launch: Launch, step: int | None) -> int | None:
+    """A step of a launch in those of its parent, which may have been of another size; rounded down."""
+    start, before = launch.start_step, launch.parent_step
+    if step is None or not start or not before:
+        return step
+    return step * before // start
 
 
 def _lower(one: int | None, other: int | None) -> int | None:

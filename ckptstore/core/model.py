@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -38,14 +39,16 @@ class FileState(str, Enum):
 
 
 class Content(str, Enum):
-    """What a file holds: the whole training state, the optimizer's too; weights only; or a rank's share of the state.
+    """What a file holds: the whole training state, the optimizer's too; weights only; or only some of the state.
 
-    Shares are what `remove_redundancy` writes: only all of them together are the state (domain §8).
+    Shares are what `remove_redundancy` writes: only all of them together are the state (domain §8). Parts are the files
+    of MindFormers 2.0, which MindFormers alone can put together.
     """
 
     FULL = "full"
     WEIGHTS = "weights"
     SHARE = "share"
+    PART = "part"
 
     __str__ = str.__str__
 
@@ -64,7 +67,17 @@ class Rule(str, Enum):
     QUARANTINED = "quarantined"
     NOT_LINEAGE = "not_lineage"
     WEIGHTS_ONLY = "weights_only"
+    FOREIGN_FORMAT = "foreign_format"
     UNREADABLE = "unreadable"
+
+    __str__ = str.__str__
+
+
+class Outcome(str, Enum):
+    """What came of a launch's plan on a rank: its file could not be loaded, or it was and the launch has saved."""
+
+    FAILED = "failed"
+    SAVED = "saved"
 
     __str__ = str.__str__
 
@@ -100,12 +113,12 @@ class Checkpoint:
     quarantine: str = ""
     created_at: datetime | None = None
 
-    @property
+    @cached_property
     def save_id(self) -> str:
         """The id of the save that this file is part of: the same for all its ranks, on all of them."""
         return _derived_id(self.run, self.launch, self.kind, self.global_step)
 
-    @property
+    @cached_property
     def id(self) -> str:
         """An id derived from what the record is about, so that writing it twice changes nothing."""
         return _derived_id(self.run, self.launch, self.kind, self.global_step, self.rank, self.path)
@@ -121,7 +134,11 @@ class Launch:
     """One start of all ranks of a run.
 
     `order` counts the launches of the run from 1. `decided` is False until the launch has asked where to start;
-    then `parent` and `parent_step` name the state it resumed from (None: it started fresh).
+    then `parent` and `parent_step` name the state it resumed from (None: it started fresh), and `start_step` is where
+    that stands in the launch's own steps. `branched` tells that this state was asked for: what came after it in the
+    history is given up. `batch_size` is the samples that one rank takes a step, `shards` into how many parts the data
+    is dealt, sample by sample in turn (None: not known, or not so). `foreign`: all it saved are parts, which say
+    nothing of where the others' history went.
     """
 
     id: str
@@ -130,19 +147,30 @@ class Launch:
     world_size: int
     layout: Layout
     steps_per_epoch: int | None = None
+    batch_size: int | None = None
+    shards: int | None = None
     decided: bool = False
     parent: str | None = None
     parent_step: int | None = None
+    branched: bool = False
+    foreign: bool = False
+    start_step: int | None = None
     created_at: datetime | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """All files of one launch and one global_step, whatever their kind: a candidate for a restore."""
+    """All files of one launch and one global_step, whatever their kind: a candidate for a restore.
+
+    `failed` says what went wrong when a launch loaded it, by the id of the file; `hosts` tells on which host a rank
+    ran, as far as that is known.
+    """
 
     launch: Launch
     global_step: int
     files: tuple[Checkpoint, ...]
+    failed: Mapping[str, str] = field(default_factory=dict)
+    hosts: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
@@ -167,25 +195,11 @@ class Observed:
 
 @dataclass(frozen=True)
 class Reason:
-    """Why: the rule that was broken, on which rank (None: not of one rank), and the particulars."""
+    """Why: the rule that was broken, on which rank (None: not of one rank), the particulars, and what can be done."""
 
     rule: Rule
     rank: int | None
     detail: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rejection:
-    """A candidate that cannot be restored, and why.
-
-    `was_whole` tells that every rank once had saved its part: something is lost, rather than never finished.
-    """
-
-    launch: str
-    global_step: int
-    kinds: tuple[Kind, ...]
-    reasons: tuple[Reason, ...]
-    was_whole: bool = False
 
 
 @dataclass(frozen=True)
@@ -194,6 +208,25 @@ class Assignment:
 
     rank: int
     source: Checkpoint
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rejection:
+    """A candidate that cannot be restored, and why.
+
+    `was_whole` tells that every rank once had saved its part: something is lost, rather than never finished.
+    `world_size` is that of its launch, `served` are the ranks that have a file to load all the same, and `remedies`
+    what would make it restorable, a line each.
+    """
+
+    launch: str
+    global_step: int
+    kinds: tuple[Kind, ...]
+    reasons: tuple[Reason, ...]
+    was_whole: bool = False
+    world_size: int = 1
+    served: tuple[Assignment, ...] = ()
+    remedies: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

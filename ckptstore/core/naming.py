@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 _NAME = re.compile(
     r"(?P<prefix>.+)-(?P<epoch>\d+)_(?P<step>\d+)(?P<breakpoint>_breakpoint)?\.(?P<format>ckpt|safetensors)",
@@ -54,6 +55,7 @@ class TtpDirectory:
     unfinished: bool
 
 
+@lru_cache(maxsize=1 << 14)  # ranks write the same names
 def parse_name(name: str) -> CheckpointName | None:
     """Read a file name without its directory; None if no ModelCheckpoint writes such a name."""
     match = _NAME.fullmatch(name)

@@ -6,8 +6,12 @@ caller brings the candidates and looks at the disk.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
+from ckptstore.core import remedies
+from ckptstore.core.faults import fault, unequal_sizes
 from ckptstore.core.model import (
     Assignment,
     Checkpoint,
@@ -23,17 +27,17 @@ from ckptstore.core.model import (
     State,
 )
 from ckptstore.core.naming import unfinished_ttp_directory
+from ckptstore.core.replicas import show
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from ckptstore.core.model import Launch
     from ckptstore.core.replicas import Layout
 
     Look = Callable[[State], Mapping[str, Observed]]
 
 _KIND_ORDER = {kind: place for place, kind in enumerate(Kind)}
-_RANKS_SHOWN = 8
-_APPENDED_BYTES = 1024  # more than OnRequestExit appends: five numbers with their names
 
 UNTRAINED = Reason(Rule.UNTRAINED, None, "no step had been done: the network is untrained")
 NOT_LINEAGE = Reason(Rule.NOT_LINEAGE, None, "the run went back to an older state, and on from there")
@@ -45,16 +49,29 @@ def resolve(
     look: Look,
     *,
     world_size: int | None = None,
+    takes_whole: bool = True,
     take_quarantined: bool = False,
+    hosts: Callable[[Launch], Mapping[int, str]] | None = None,
 ) -> Resolution:
     """The first candidate that is whole, as a plan, and why each one before it is not.
 
     `candidates` come newest first; `look` tells what the disk shows of a candidate's files, by path, and is asked
-    only until a plan is found. `world_size` is that of the launch that will load the plan (None: as it was saved).
+    only until a plan is found. `world_size` is that of the launch that will load the plan (None: as it was saved),
+    `takes_whole` whether each of its ranks holds the whole state. `hosts` tells where the ranks of a launch ran;
+    it is asked only where a replica stands in.
     """
     rejections: list[Rejection] = []
     for state in candidates:
-        verdict = judge(state, look(state), world_size=world_size, take_quarantined=take_quarantined)
+        of = partial(
+            judge,
+            seen=look(state),
+            world_size=world_size,
+            takes_whole=takes_whole,
+            take_quarantined=take_quarantined,
+        )
+        verdict = of(state)
+        if hosts is not None and isinstance(verdict, RestorePlan) and _has_stand_ins(verdict):
+            verdict = of(replace(state, hosts=hosts(state.launch)))
         if isinstance(verdict, RestorePlan):
             return Resolution(run, verdict, tuple(rejections))
         rejections.append(verdict)
@@ -62,87 +79,116 @@ def resolve(
 
 
 def judge(
-    state: State, seen: Mapping[str, Observed], *, world_size: int | None = None, take_quarantined: bool = False
+    state: State,
+    seen: Mapping[str, Observed],
+    *,
+    world_size: int | None = None,
+    takes_whole: bool = True,
+    take_quarantined: bool = False,
 ) -> RestorePlan | Rejection:
     """A plan for every rank, or every reason why there is none.
 
     Files of the whole state serve first, replicas standing in for each other; else shares, of which every rank must
-    have its own. A state is quarantined as a whole: what was wrong on one rank has reached the others' weights.
+    have its own. Parts of another tool's format never serve. A state is quarantined as a whole: what was wrong on one
+    rank has reached the others' weights.
     """
     saved_world = state.launch.world_size
     ranks = range(saved_world if world_size is None else world_size)
     if state.global_step == 0:
         return _reject(state, [UNTRAINED])
+    if any(file.content is Content.PART for file in state.files):
+        return reject_foreign(state)
     quarantined = [] if take_quarantined else _quarantined(state)
     if quarantined:
         return _reject(state, quarantined)
+    if len(ranks) != saved_world and not _serves_any(state, takes_whole=takes_whole):
+        return _reject(state, [_other_world(state, len(ranks))])
 
-    faults = {file.id: fault for file in state.files if (fault := _fault(file, seen.get(file.path))) is not None}
+    failed = {} if take_quarantined else state.failed
+    faults = {file.id: found for file in state.files if (found := fault(file, seen.get(file.path), failed)) is not None}
     shares = [file for file in state.files if file.content is Content.SHARE]
     others = [file for file in state.files if file.content is not Content.SHARE]
-    reasons: list[Reason] = []
+    parts = []
     if others or not shares:
-        chosen, reasons = _from_whole_states(state, others, faults, ranks)
-        if not reasons:
-            return _plan(state, chosen)
-    if shares:
-        chosen, lacking = _from_shares(state, shares, faults, ranks)
-        if not lacking:
-            return _plan(state, chosen)
-        reasons += lacking
-    return _reject(state, reasons)
+        parts.append(_from_whole_states(state, others, faults, ranks))
+    if shares and len(ranks) == saved_world and (not parts or parts[0].reasons):
+        parts.append(_from_shares(shares, faults, ranks))
+    for part in parts:
+        if not part.reasons:
+            in_order = sorted(part.served, key=lambda assignment: assignment.rank)
+            return RestorePlan(launch=state.launch, global_step=state.global_step, ranks=tuple(in_order))
+    return _reject(state, [reason for part in parts for reason in part.reasons], parts)
 
 
-def _from_whole_states(
-    state: State, files: Sequence[Checkpoint], faults: Mapping[str, Reason], ranks: range
-) -> tuple[list[Assignment], list[Reason]]:
+def _serves_any(state: State, *, takes_whole: bool) -> bool:
+    """Whether one file serves any rank of any number of ranks, and they take it as it is."""
+    launch = state.launch
+    is_whole = launch.layout.any_world_size or launch.world_size == 1
+    return takes_whole and is_whole and any(file.content is not Content.SHARE for file in state.files)
+
+
+def _other_world(state: State, asked: int) -> Reason:
+    launch = state.launch
+    if all(file.content is Content.SHARE for file in state.files):
+        what = "each file is a share of the state"
+    elif launch.layout.any_world_size or launch.world_size == 1:
+        what = "the new ranks do not hold the whole state, as those did"
+    else:
+        what = f"no file serves every rank (layout: {launch.layout.source})"
+    saved = f"saved by {launch.world_size} rank{'' if launch.world_size == 1 else 's'}"
+    return Reason(Rule.WORLD_SIZE, None, f"{saved}, asked for {asked}, and {what}")
+
+
+@dataclass
+class _Cover:
+    """The ranks that get a file, why others get none, and what would give them one."""
+
+    served: list[Assignment] = field(default_factory=list)
+    reasons: list[Reason] = field(default_factory=list)
+    remedies: list[str] = field(default_factory=list)
+
+
+def _from_whole_states(state: State, files: Sequence[Checkpoint], faults: Mapping[str, Reason], ranks: range) -> _Cover:
     """A file for every rank, its own or a replica's; and why that cannot be."""
     saved_world = state.launch.world_size
     layout = state.launch.layout
-    if len(ranks) != saved_world and not layout.any_world_size:
-        detail = f"saved by {saved_world} ranks, asked for {len(ranks)}, and no file serves every rank"
-        return [], [Reason(Rule.WORLD_SIZE, None, detail)]
     whole = _by_rank(files, faults)
-    assignments: list[Assignment] = []
-    reasons: list[Reason] = []
+    cover = _Cover()
     groups = layout.partition(saved_world)
     files_of = _by_group(files, groups)
     unfinished = next((name for file in files if (name := unfinished_ttp_directory(file.path))), "")
     left = f"; {unfinished} was never renamed, and what is in it does not cover the rank" if unfinished else ""
     for group in groups:
         served = group if len(ranks) == saved_world else tuple(ranks)
-        unequal = _unequal_sizes(files_of[group])
+        unequal = unequal_sizes(files_of[group])
         own = {rank: whole[rank] for rank in group if rank in whole}
-        chosen, missing = _serve(served, own, own[min(own)] if own and not unequal else None)
-        assignments += chosen
+        chosen, missing = _serve(served, own, {} if unequal else own, state.hosts)
+        cover.served += chosen
         if missing:
-            reasons += _why_not(files_of[group], group, missing, faults, unequal, left=left)
-    return assignments, reasons
+            cover.reasons += _why_not(files_of[group], group, missing, faults, unequal, left=left)
+            cover.remedies.append(remedies.of_ranks(missing, group, files_of[group], faults))
+    return cover
 
 
-def _from_shares(
-    state: State, files: Sequence[Checkpoint], faults: Mapping[str, Reason], ranks: range
-) -> tuple[list[Assignment], list[Reason]]:
+def _from_shares(files: Sequence[Checkpoint], faults: Mapping[str, Reason], ranks: range) -> _Cover:
     """Every rank's own share: none stands in for another, and only all of them are the state (domain §8)."""
-    saved_world = state.launch.world_size
-    if len(ranks) != saved_world:
-        detail = f"saved in shares by {saved_world} ranks, asked for {len(ranks)}"
-        return [], [Reason(Rule.WORLD_SIZE, None, detail)]
     whole = _by_rank(files, faults)
-    chosen, missing = _serve(tuple(ranks), whole, None)
+    chosen, missing = _serve(tuple(ranks), whole, {}, {})
+    lacking = set(missing)
     by_rank = sorted(files, key=lambda file: (file.rank, file.path))
-    reasons = [faults[file.id] for file in by_rank if file.rank in missing and file.id in faults]
-    explained = {reason.rank for reason in reasons}
+    cover = _Cover(chosen, [faults[file.id] for file in by_rank if file.rank in lacking and file.id in faults])
+    explained = {reason.rank for reason in cover.reasons}
     for rank in missing:
         if rank not in explained:
             detail = f"the share of rank {rank} was not recorded, and no other file holds it (remove_redundancy)"
-            reasons.append(Reason(Rule.MISSING_RANK, rank, detail))
-    return chosen, reasons
+            cover.reasons.append(Reason(Rule.MISSING_RANK, rank, detail))
+    if missing:
+        cover.remedies.append(remedies.of_ranks(missing, missing, by_rank, faults, in_shares=True))
+    return cover
 
 
-def _plan(state: State, assignments: Iterable[Assignment]) -> RestorePlan:
-    in_order = sorted(assignments, key=lambda assignment: assignment.rank)
-    return RestorePlan(launch=state.launch, global_step=state.global_step, ranks=tuple(in_order))
+def _has_stand_ins(plan: RestorePlan) -> bool:
+    return any(assignment.rank != assignment.source.rank for assignment in plan.ranks)
 
 
 def _by_rank(files: Iterable[Checkpoint], faults: Mapping[str, Reason]) -> dict[int, Checkpoint]:
@@ -154,6 +200,16 @@ def _by_rank(files: Iterable[Checkpoint], faults: Mapping[str, Reason]) -> dict[
 def _quarantined(state: State) -> list[Reason]:
     bad = sorted((file for file in state.files if file.quarantine), key=lambda file: (file.rank, file.path))
     return [Reason(Rule.QUARANTINED, file.rank, f"{file.path}: {file.quarantine}") for file in bad]
+
+
+def reject_foreign(state: State) -> Rejection:
+    """Why a state that another tool saved in parts is not taken, whatever the disk shows."""
+    there = {file.rank for file in state.files if file.state is FileState.COMPLETE}
+    gone = state.launch.world_size - len(there)
+    lost = f", of which those of {gone} of {state.launch.world_size} are not there" if gone > 0 else ""
+    first = min((file.path for file in state.files), default="nothing any more")
+    detail = f"it is in files of MindFormers 2.0, as {first}{lost}: MindFormers has to load it"
+    return _reject(state, [Reason(Rule.FOREIGN_FORMAT, None, detail), *_quarantined(state)])
 
 
 def covers_every_rank(layout: Layout, ranks_with_a_file: Iterable[int], world_size: int) -> bool:
@@ -175,13 +231,21 @@ def _by_group(
 
 
 def _serve(
-    ranks: tuple[int, ...], own: Mapping[int, Checkpoint], stand_in: Checkpoint | None
+    ranks: tuple[int, ...],
+    own: Mapping[int, Checkpoint],
+    stand_ins: Mapping[int, Checkpoint],
+    hosts: Mapping[int, str],
 ) -> tuple[list[Assignment], list[int]]:
-    """Give each rank its own file, or the one that stands in for it; and the ranks that get none."""
+    """Give each rank its own file, or one that stands in for it; and the ranks that get none.
+
+    What was written on the rank's own host is nearest, of several files as near that of the lowest rank.
+    """
     chosen: list[Assignment] = []
     missing: list[int] = []
+    lowest = stand_ins[min(stand_ins)] if stand_ins else None
+    nearest = {hosts[rank]: stand_ins[rank] for rank in sorted(stand_ins, reverse=True) if rank in hosts}
     for rank in ranks:
-        source = own.get(rank, stand_in)
+        source = own.get(rank) or nearest.get(hosts.get(rank, ""), lowest)
         if source is None:
             missing.append(rank)
         else:
@@ -192,62 +256,6 @@ def _serve(
 def _preference(file: Checkpoint) -> tuple[int, str]:
     """Which of several whole files of one rank to take: the order must not depend on that of the input."""
     return _KIND_ORDER[file.kind], file.path
-
-
-def _fault(file: Checkpoint, seen: Observed | None) -> Reason | None:
-    """What keeps one file from being loaded; None if it is there as it was recorded."""
-    broken = _broken_rule(file, seen or Observed(None))
-    return None if broken is None else Reason(broken[0], file.rank, f"{file.path} {broken[1]}")
-
-
-def _broken_rule(file: Checkpoint, seen: Observed) -> tuple[Rule, str] | None:
-    broken: tuple[Rule, str] | None = None
-    if file.content is Content.WEIGHTS:
-        broken = Rule.WEIGHTS_ONLY, "holds weights without the optimizer's state"
-    elif file.state is FileState.DAMAGED:
-        broken = file.problem or Rule.QUARANTINED, "was found to be damaged"
-    elif seen.unreadable:
-        broken = Rule.UNREADABLE, f"cannot be looked at: {seen.unreadable}"
-    elif file.size is None:
-        broken = Rule.IN_PROGRESS, "was never finished" if seen.size is None else "is being written"
-    elif seen.size is None:
-        broken = Rule.MISSING_FILE, "is gone"
-    elif seen.size != file.size:
-        broken = Rule.SIZE_MISMATCH, f"has {seen.size} bytes, {file.size} were recorded"
-    elif seen.rewritten and file.digest is None:
-        broken = Rule.DIGEST_MISMATCH, "was written again since it was recorded: scan its directory again"
-    elif seen.digest is not None and seen.digest != file.digest:
-        broken = Rule.DIGEST_MISMATCH, "has other bytes than those recorded"
-    return broken
-
-
-def _unequal_sizes(files: Iterable[Checkpoint]) -> str:
-    """Replicas hold the same parameters: where their files of one kind and format differ in size, none stands in.
-
-    Sizes are compared as they were recorded, those of lost files too: losing a file must never prove more.
-    A rank may have several files, of several ModelCheckpoints. Empty if the ranks agree, else who has how many bytes.
-    """
-    sizes: dict[tuple[Kind, str], dict[int, set[int]]] = {}
-    for file in files:
-        if file.size is not None and file.content is Content.FULL:
-            sizes.setdefault((file.kind, file.format), {}).setdefault(file.rank, set()).add(file.size)
-    for (kind, _), by_rank in sizes.items():
-        first = next(iter(by_rank.values()))
-        if any(not _alike(kind, others, first) for others in by_rank.values()):
-            shown = [f"rank {rank} has {_enumerate(tuple(sorted(each)))} bytes" for rank, each in by_rank.items()]
-            return ", ".join(shown[:_RANKS_SHOWN])
-    return ""
-
-
-def _alike(kind: Kind, sizes: set[int], others: set[int]) -> bool:
-    """Whether two ranks' files may hold the same parameters.
-
-    A rank that was asked to exit by a signal saves again without the appended entries, which its replicas have
-    (domain §3): those few bytes do not make graceful exits differ.
-    """
-    if kind is not Kind.GRACEFUL_EXIT:
-        return sizes == others
-    return max(sizes | others) - min(sizes | others) <= _APPENDED_BYTES
 
 
 def _why_not(
@@ -262,7 +270,7 @@ def _why_not(
     """Every fault of the files of a replica group, and each rank of it that nothing can serve."""
     reasons = [faults[file.id] for file in files if file.id in faults]
     explained = {reason.rank for reason in reasons}
-    others = f" nor of its replicas {_enumerate(group)}" if len(group) > 1 else ""
+    others = f" nor of its replicas {show(group)}" if len(group) > 1 else ""
     for rank in missing:
         if unequal:
             detail = f"no file of its own, and none stands in since the replicas differ: {unequal}"
@@ -273,22 +281,25 @@ def _why_not(
     return reasons
 
 
-def _enumerate(numbers: tuple[int, ...]) -> str:
-    shown = ", ".join(map(str, numbers[:_RANKS_SHOWN]))
-    return shown if len(numbers) <= _RANKS_SHOWN else f"{shown} … ({len(numbers)} in all)"
-
-
-def _reject(state: State, reasons: list[Reason]) -> Rejection:
+def _reject(state: State, reasons: Sequence[Reason], parts: Sequence[_Cover] = ()) -> Rejection:
     finished = [file for file in state.files if file.size is not None]
     whole = {file.rank for file in finished if file.content is Content.FULL}
-    shares = {file.rank for file in finished if file.content is Content.SHARE}
     world_size = state.launch.world_size
-    covered = covers_every_rank(state.launch.layout, whole, world_size) or len(shares) == world_size
+    in_pieces = any(
+        len({file.rank for file in finished if file.content is content}) == world_size
+        for content in (Content.SHARE, Content.PART)
+    )
+    covered = in_pieces or covers_every_rank(state.launch.layout, whole, world_size)
     was_whole = state.global_step > 0 and covered
+    of_all = [line for reason in reasons[:1] if (line := remedies.of_state(reason, state))]
+    fullest = max(parts, key=lambda part: len(part.served), default=_Cover())
     return Rejection(
         launch=state.launch.id,
         global_step=state.global_step,
         kinds=state.kinds,
         reasons=tuple(reasons),
         was_whole=was_whole,
+        world_size=world_size,
+        served=tuple(sorted(fullest.served, key=lambda assignment: assignment.rank)),
+        remedies=(*(of_all if not fullest.remedies else ()), *fullest.remedies),
     )

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _CRC_MARK = b"crc_num"
-_CRC_LENGTH = len(_CRC_MARK) + 10
+CRC_DIGITS = 10
+"""Bytes of the CRC32 at the very end of a file with a trailer."""
+_CRC_LENGTH = len(_CRC_MARK) + CRC_DIGITS
 _PIECE = 1 << 20  # bytes
 # AES-GCM, AES-CBC, SM4-CBC: the first four bytes of what `save_checkpoint(…, enc_key=…)` writes.
 _ENCRYPTED = (b"\xd8\x5e\x3a\x7f", b"\xd9\x5e\x3a\x7f", b"\xda\x5e\x3a\x7f")
@@ -97,7 +99,7 @@ def crc_is_right(path: Path) -> bool | None:
             computed = zlib.crc32(piece, computed)
             left -= len(piece)
         trailer = file.read(_CRC_LENGTH)
-    return trailer == _CRC_MARK + computed.to_bytes(10, "big")
+    return trailer == _CRC_MARK + computed.to_bytes(CRC_DIGITS, "big")
 
 
 def is_encrypted(head: bytes) -> bool:

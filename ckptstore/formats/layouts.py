@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from ckptstore.formats.header import Header
 
 _HEAD = 64  # bytes
+STRATEGY = "strategy"
+GROUP_INFO = "group_info"
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,19 @@ def read_layout(paths: Iterable[Path], world_size: int) -> Layout:
         f"{', '.join(map(str, files)) or 'no file'} cannot tell who is whose replica",
         "give strategy files, or group info files, or one JSON file with groups",
     )
+
+
+def layout_kind(path: Path) -> str:
+    """What MindSpore wrote there of a layout: `STRATEGY` or `GROUP_INFO`.
+
+    Raises `UsageError` where it is another file; `UnreadableError` and `OSError` as `inspect` does.
+    """
+    match inspect(path):
+        case Strategy():
+            return STRATEGY
+        case GroupInfo():
+            return GROUP_INFO
+    raise UsageError(f"{path} is no strategy or group info file", "it cannot tell who is whose replica")
 
 
 def _read(path: Path) -> Strategy | GroupInfo | Header | _Stated:

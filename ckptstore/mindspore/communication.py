@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import mindspore
@@ -48,6 +49,15 @@ def layout() -> str:
 def strategy_file() -> str | None:
     """The strategy file that MindSpore was told to write, if it was."""
     return str(mindspore.get_auto_parallel_context("strategy_ckpt_save_file")) or None
+
+
+def layout_files() -> list[str]:
+    """Where MindSpore writes this rank's strategy and group info files when it compiles, as far as it was told.
+
+    `AutoParallel(...)` sets the first for the time of `Model.train` (`parallel/_utils.py`).
+    """
+    named = (strategy_file(), os.environ.get("GROUP_INFO_FILE"))
+    return [str(Path(path).absolute()) for path in named if path]
 
 
 def decided_by_rank_0(decide: Callable[[], str]) -> str:

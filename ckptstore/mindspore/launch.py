@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from ckptstore.catalog.engine import Database, open_database
 from ckptstore.core.model import epoch_and_step
-from ckptstore.errors import CkptstoreError, RefusedError, UsageError
+from ckptstore.errors import CatalogUnavailableError, CkptstoreError, RefusedError, UsageError
 from ckptstore.mindspore import communication
+from ckptstore.mindspore.data import steps_of
 from ckptstore.mindspore.dying_gasp import DyingGasp
+from ckptstore.mindspore.layout_files import LayoutFiles
 from ckptstore.mindspore.registrar import Registrar
 from ckptstore.mindspore.resume import Decryption, Start, load
 from ckptstore.mindspore.watches import watches_for
@@ -34,7 +36,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from ckptstore.core.model import RestorePlan
+    from ckptstore.core.model import Checkpoint, Launch, RestorePlan, Rule
+    from ckptstore.mindspore.data import Steps
     from ckptstore.mindspore.training import Metrics
     from ckptstore.ops.connect import Catalog
 
@@ -49,21 +52,39 @@ class TrainingLaunch(RankLaunch):
 
     `start` is what `resume` returned; None before. `known` are the run's launches that were known then, `directories`
     where the script says that it keeps its files. `global_step` counts the batches consumed so far, by whichever
-    registrar sees them; `trained` tells that training has begun, `failed` that an exception ended the last one.
+    registrar sees them; it is `step_shift` beyond the updates of an optimizer that never left one out. `trained` tells
+    that training has begun, `failed` that an exception ended the last one.
     """
 
     start: Start | None = None
     known: frozenset[str] = frozenset()
     directories: tuple[str, ...] = ()
     global_step: int = 0
+    step_shift: int = 0
     trained: bool = False
     failed: bool = False
+
+    def __init__(self, database: Database, facts: Launch, rank: int) -> None:
+        super().__init__(database, facts, rank)
+        self._layout_files = LayoutFiles()
+        self.note_layout_files()
+
+    def note_layout_files(self) -> None:
+        """Remember what strategy and group info files are there before MindSpore compiles."""
+        self._layout_files.note()
+
+    def keep_layout_files(self) -> None:
+        """Keep the strategy and group info files that MindSpore has written in this launch."""
+        for path in self._layout_files.written():
+            self.keep_layout_file(path)
 
     def resume(
         self,
         model: Any,
         dataset: Any,
         *,
+        step: int | None = None,
+        lineage: str | None = None,
         take_quarantined: bool = False,
         dec_key: bytes | None = None,
         dec_mode: str = "AES-GCM",
@@ -72,36 +93,48 @@ class TrainingLaunch(RankLaunch):
 
         Every parameter of the model's train network, the optimizer's too, comes from the file; the dataset goes on
         with the batch after the last one consumed. All ranks must call it, before `Model.train`, and get the same
-        state. `take_quarantined` takes a state that was found to be bad too. `dec_key` and `dec_mode` are those of
+        state. `step` and `lineage` ask for an older one, of the history that leads to a launch (None: to the newest):
+        the run goes on from there, and what came after it is given up, not deleted. `take_quarantined` takes a state
+        that was found to be bad too. `dec_key` and `dec_mode` are those of
         `mindspore.load_checkpoint`, for files saved with `enc_key`. Raises `NothingRestorableError` where states were
-        lost, `UsageError` where the network or the number of steps in an epoch is not the one that was saved,
+        lost, `UsageError` where the network is not the one that was saved, or the state has no place in the dataset,
         `DamageError` for a file that is not what was recorded.
         """
         if self.trained:
             raise UsageError("training has begun in this launch", "join again to resume in the same process")
-        steps = int(dataset.get_dataset_size())
-        plan = self._agree(steps, take_quarantined=take_quarantined)
+        known = steps_of(dataset, self.world_size)
+        plan = self._agree(known, step=step, lineage=lineage, take_quarantined=take_quarantined)
         if plan is None:
             self.start = Start(fresh=True)
             self._say(f"run {self.run}: no whole state was saved yet, training starts from the beginning")
             return self.start
-        _check_position(plan, steps)
-        appended = load(model.train_network, plan, self.rank, Decryption(dec_key, dec_mode), self.mark_damaged)
-        dataset.set_init_step(plan.global_step)
-        self.global_step = plan.global_step
-        epoch, step_in_epoch = epoch_and_step(plan.global_step, steps)
+        steps, first = known.an_epoch, self.facts.start_step
+        if first is None:
+            raise CkptstoreError(f"the first step of launch {self.id} is not in {self.database.name}", "join again")
+        appended = load(
+            model.train_network,
+            plan,
+            self.rank,
+            Decryption(dec_key, dec_mode),
+            layout=self.facts.layout,
+            on_failure=self._failed_to_load,
+        )
+        dataset.set_init_step(first)
+        self.global_step = first
+        epoch, step_in_epoch = epoch_and_step(first, steps)
         self.start = Start(
             fresh=False,
-            global_step=plan.global_step,
+            global_step=first,
             epoch=epoch or 0,
             step_in_epoch=step_in_epoch or 0,
-            initial_epoch=plan.global_step // steps,
+            initial_epoch=first // steps,
             append_info=appended,
             plan=plan,
         )
+        there = "" if first == plan.global_step else f" as step {plan.global_step}"
         self._say(
-            f"run {self.run}: going on after step {plan.global_step} "
-            f"(epoch {epoch}, step {step_in_epoch} of {steps}), saved by launch {plan.launch.id}"
+            f"run {self.run}: going on after step {first} "
+            f"(epoch {epoch}, step {step_in_epoch} of {steps}), saved{there} by launch {plan.launch.id}"
         )
         return self.start
 
@@ -165,21 +198,32 @@ class TrainingLaunch(RankLaunch):
                 "start again: it is found now; or start a run of another name",
             )
 
-    def _agree(self, steps: int, *, take_quarantined: bool) -> RestorePlan | None:
+    def _failed_to_load(self, file: Checkpoint | None, damage: Rule | None, detail: str) -> None:
+        """Record that a file could not be loaded, so that the next launch does without it."""
+        try:
+            if file is not None and damage is not None:
+                self.mark_damaged(file, damage)
+            self.load_failed(file, detail)
+        except CatalogUnavailableError as error:
+            log.error("%s. It is not recorded that this launch could not load its file.", error)  # noqa: TRY400
+
+    def _agree(
+        self, steps: Steps, *, step: int | None, lineage: str | None, take_quarantined: bool
+    ) -> RestorePlan | None:
         """Rank 0 decides and tells the others, or why it cannot: they need no catalog for it."""
         own: list[Decision] = []
 
         def decided() -> str:
-            self.set_steps_per_epoch(steps)
-            own.append(decide(self, self.directories, take_quarantined=take_quarantined))
+            self.set_steps_per_epoch(steps.an_epoch, batch_size=steps.batch_size, shards=steps.shards)
+            own.append(decide(self, self.directories, step=step, lineage=lineage, take_quarantined=take_quarantined))
             return json.dumps(own[0].to_json())
 
         told = communication.decided_by_rank_0(decided)
         decision = own[0] if own else decision_from_json(json.loads(told))
-        self.known = decision.known
+        self.known, self.step_shift = decision.known, decision.shift
         if not own:
-            self.facts = decision.launch
-            self.started(decision.plan, decision.at)
+            self.facts = found = decision.launch
+            self.started(decision.plan, decision.at, start_step=found.start_step, branched=found.branched)
         return decision.plan
 
     def _say(self, message: str) -> None:
@@ -231,17 +275,6 @@ def join(
     launch.ledger.behind = joined.ledger.behind
     launch.directories = tuple(map(str, directories))
     return launch
-
-
-def _check_position(plan: RestorePlan, steps: int) -> None:
-    saved = plan.launch.steps_per_epoch
-    if saved is not None and saved != steps:
-        count = plan.launch.world_size
-        ranks = f"{count} rank{'' if count == 1 else 's'}"
-        raise UsageError(
-            f"step {plan.global_step} was saved with {saved} steps an epoch by {ranks}; now an epoch has {steps}",
-            "use the batch size and the number of ranks that were saved, or start a run of another name",
-        )
 
 
 def _let_people_see() -> None:

@@ -74,6 +74,7 @@ class Registrar(Callback):
         self._in_first_epoch = True
         self._is_repair = False
         self._depth = 0
+        self._layout_is_due = True
         self._sink_steps = 1
         self._used_paths: set[str] = set()
         self._saved_step: int | None = None
@@ -106,12 +107,18 @@ class Registrar(Callback):
         self._sink_steps = 1
         if self._launch.trained:  # a breakpoint of the training before must not be taken for one of this
             training.recorder.call(self._launch.adopt)
+        self._launch.note_layout_files()
+        self._layout_is_due = True
         self._find_what_saves(params)
         self._is_repair = self._launch.failed and any(isinstance(watch, TtpWatch) for watch in self._watches)
         self._launch.trained, self._launch.failed = True, False
-        steps = training.steps_per_epoch
-        if self._launch.facts.steps_per_epoch is None and steps:
-            training.recorder.call(lambda: self._launch.set_steps_per_epoch(steps))
+        steps = training.steps
+        if self._launch.facts.steps_per_epoch is None and steps is not None and steps.an_epoch:
+            training.recorder.call(
+                lambda: self._launch.set_steps_per_epoch(
+                    steps.an_epoch, batch_size=steps.batch_size, shards=steps.shards
+                )
+            )
         if not self._launch.global_step:
             self._launch.global_step = max((watch.steps_given() for watch in self._periodic()), default=0)
         self._counted_at = (self._launch.global_step, training.optimizer_step())
@@ -184,6 +191,9 @@ class Registrar(Callback):
     def on_train_step_end(self, run_context: Any) -> None:
         """Count the step, and register what was saved after it."""
         self._step_is_done(run_context.original_args())
+        if self._layout_is_due:  # the step was compiled: what MindSpore writes of the layout is there
+            self._layout_is_due = False
+            self._training.recorder.call(self._launch.keep_layout_files)
         self._poll()
 
     def _step_is_done(self, params: Any) -> None:
@@ -273,7 +283,7 @@ class Registrar(Callback):
         more = (now - updates) - (self._launch.global_step - step)
         if more == 1:
             return True
-        return False if more == 0 and updates == step else None
+        return False if more == 0 and updates == step - self._launch.step_shift else None
 
     def _poll(self) -> None:
         """Hand over what was saved since the last look. Files saved now hold the state after `global_step` steps."""

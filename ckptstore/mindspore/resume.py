@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import mindspore
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from ckptstore.core.model import Checkpoint, RestorePlan
+    from ckptstore.core.replicas import Layout
 
 _NAMES_SHOWN = 5
 _PASSED = "start again: it is passed over from now on"
@@ -23,6 +25,12 @@ COUNTER = "global_step"
 """The optimizer's counter of updates, as MindSpore's own optimizers name it (`nn/optim/optimizer.py`)."""
 
 _FLAGS = ("graceful_exit", "graceful_init")  # requests to stop, not state (domain §5)
+
+
+OnFailure: TypeAlias = "Callable[[Checkpoint | None, Rule | None, str], None]"
+"""Hears of a load that failed: the file (None: it is not to blame), the rule it broke (None: it is there), and why."""
+
+_BAD_BYTES = (errno.EIO, errno.EBADMSG, errno.EUCLEAN)  # the disk has the file and cannot give its bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,36 +74,38 @@ class Decryption:
     mode: str
 
 
-def files_to_load(plan: RestorePlan, rank: int) -> list[Checkpoint]:
+def files_to_load(plan: RestorePlan, rank: int, layout: Layout) -> list[Checkpoint]:
     """What a rank reads: the file that the plan gives it; of a data-parallel state in shares, everybody's.
 
-    There MindSpore spreads the parameters over all ranks (`train/callback/_checkpoint.py`, `remove_redundancy`).
+    There MindSpore spreads the parameters over all ranks (`train/callback/_checkpoint.py`, `remove_redundancy`). It is
+    the launch that saved that says so, or, where a scan found that and nobody said it, the one that loads: `layout`.
     With any other layout each rank reads its own share, and MindSpore sends the others' over the network.
     """
     own = next(assignment.source for assignment in plan.ranks if assignment.rank == rank)
-    if not (plan.in_shares and plan.launch.layout.any_world_size):
+    if not (plan.in_shares and (plan.launch.layout.any_world_size or layout.any_world_size)):
         return [own]
     return [own, *(assignment.source for assignment in plan.ranks if assignment.rank != rank)]
 
 
 def load(
-    network: Any, plan: RestorePlan, rank: int, decryption: Decryption, on_damage: Callable[[Checkpoint, Rule], None]
+    network: Any, plan: RestorePlan, rank: int, decryption: Decryption, *, layout: Layout, on_failure: OnFailure
 ) -> dict[str, Any]:
     """Load a plan into a train network, every parameter of its state, and return what else the file held.
 
-    `on_damage` hears of a file that is not what was recorded, or is cut, before `DamageError` is raised. Raises
-    `CkptstoreError` for a file that cannot be read now, `UsageError` for one that needs another key, and naming the
-    parameters that it lacks or that do not fit: the network is not the one that was saved.
+    `layout` is that of the launch that loads. `on_failure` hears of a file that cannot be loaded before the error is
+    raised: `DamageError` for a file that is not what was recorded, or is cut, `CkptstoreError` for one that cannot be
+    read now. Raises `UsageError` for one that needs another key, and naming the parameters that it lacks or that do not
+    fit: the network is not the one that was saved.
     """
-    sources = files_to_load(plan, rank)
+    sources = files_to_load(plan, rank, layout)
     for source in sources:
-        if not _is_as_recorded(source):
-            on_damage(source, Rule.DIGEST_MISMATCH)
+        if not _is_as_recorded(source, on_failure):
+            on_failure(source, Rule.DIGEST_MISMATCH, "it has other bytes than those recorded")
             raise DamageError(f"{source.path} has other bytes than those recorded ({Rule.DIGEST_MISMATCH})", _PASSED)
     file = sources[0]
     parameters: dict[str, Any] = {}
     for source in reversed(sources):
-        parameters |= _read(source, decryption, on_damage)
+        parameters |= _read(source, decryption, on_failure)
     needed = state_names(network)
     by_broadcast = plan.in_shares and len(sources) == 1
     if not by_broadcast:
@@ -115,24 +125,26 @@ def load(
     return {name: _plain(parameters[name]) for name in unused}
 
 
-def _is_as_recorded(file: Checkpoint) -> bool:
+def _is_as_recorded(file: Checkpoint, on_failure: OnFailure) -> bool:
     try:
         return file.digest is None or digest(file.path) == file.digest
     except OSError as error:
+        is_of_file = error.errno in _BAD_BYTES
+        on_failure(file if is_of_file else None, None, f"{file.path}: {error.strerror}")
         raise CkptstoreError(
             f"{file.path} of the restore plan cannot be read ({error.strerror})",
-            "check that it is there on this node, then start again",
+            _PASSED if is_of_file else "check that it is there on this node, then start again",
         ) from None
 
 
-def _read(file: Checkpoint, decryption: Decryption, on_damage: Callable[[Checkpoint, Rule], None]) -> dict[str, Any]:
+def _read(file: Checkpoint, decryption: Decryption, on_failure: OnFailure) -> dict[str, Any]:
     try:
         parameters: dict[str, Any] = mindspore.load_checkpoint(
             file.path, format=file.format, dec_key=decryption.key, dec_mode=decryption.mode
         )
     except (RuntimeError, TypeError, ValueError) as error:
         if is_broken(file.path):
-            on_damage(file, Rule.UNREADABLE)
+            on_failure(file, Rule.UNREADABLE, "it is cut or damaged")
             raise DamageError(f"{file.path} is cut or damaged: MindSpore cannot read it", _PASSED) from error
         raise UsageError(
             f"MindSpore cannot read {file.path}: {str(error).splitlines()[0]}",

@@ -14,6 +14,7 @@ import numpy as np
 
 from ckptstore.core.model import Content, Kind, epoch_and_step
 from ckptstore.mindspore.communication import strategy_file
+from ckptstore.mindspore.data import steps_of
 from ckptstore.mindspore.recorder import Recorder
 from ckptstore.mindspore.resume import COUNTER, state_names
 from ckptstore.ops.register import describe
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from ckptstore.core.model import Checkpoint
+    from ckptstore.mindspore.data import Steps
     from ckptstore.mindspore.launch import TrainingLaunch
     from ckptstore.storage.files import FileFacts
 
@@ -71,8 +73,8 @@ class Watch(Protocol):
 class Training:
     """The training of a launch: its step, optimizer and loss, and the recorder of what it saves.
 
-    `params` are MindSpore's callback parameters; `steps_per_epoch` and `state_names` those of the dataset and the
-    train network, `outputs` what that returned last: an evaluation inside `fit` puts its own into `params`.
+    `params` are MindSpore's callback parameters; `steps` and `state_names` are those of the dataset and the train
+    network, `outputs` what that returned last: an evaluation inside `fit` puts its own into `params`.
     `is_readable` is False once the device did not answer. `metrics` is asked at every save for what the user wants to
     keep with it.
     """
@@ -84,7 +86,7 @@ class Training:
         self.reset_exit_flag = reset_exit_flag
         self.recorder = Recorder(launch, durable=durable)
         self.params: Any = None
-        self.steps_per_epoch: int | None = None
+        self.steps: Steps | None = None
         self.state_names: set[str] = set()
         self.outputs: Any = None
         self.is_readable = True
@@ -92,6 +94,11 @@ class Training:
         self._optimizer_counter: Any = None
         self._claimed: set[tuple[str, Kind, str]] = set()
         self._complained: set[str] = set()
+
+    @property
+    def steps_per_epoch(self) -> int | None:
+        """How many batches the dataset has; None before training has begun."""
+        return None if self.steps is None else self.steps.an_epoch
 
     @property
     def is_resumed(self) -> bool:
@@ -105,7 +112,7 @@ class Training:
         self.state_names = state_names(params.train_network)
         counters = (item for item in params.train_network.get_parameters() if item.name == COUNTER)
         self._optimizer_counter = next(counters, None)
-        self.steps_per_epoch = int(params.train_dataset.get_dataset_size())
+        self.steps = steps_of(params.train_dataset, self.launch.world_size)
 
     def announce(
         self,

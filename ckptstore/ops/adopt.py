@@ -185,7 +185,7 @@ def _step(launch: Launch, stray: Stray, header: Header, history: History) -> int
     return unwitnessed_step(
         stray.name,
         steps_per_epoch=launch.steps_per_epoch,
-        base_step=launch.parent_step or 0,
+        base_step=launch.start_step or 0,
         optimizer_step=header.optimizer_step,
         lag=lag,
     )

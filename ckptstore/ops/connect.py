@@ -9,6 +9,7 @@ from ckptstore.catalog import schema
 from ckptstore.catalog.engine import open_database
 from ckptstore.ops import overview
 from ckptstore.ops import pin as pinning
+from ckptstore.ops.branch import branch
 from ckptstore.ops.join import join
 from ckptstore.ops.launch import RankLaunch
 from ckptstore.ops.resolve import resolve
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ckptstore.catalog.engine import Database
-    from ckptstore.core.model import Checkpoint, Resolution
+    from ckptstore.core.model import Checkpoint, Resolution, RestorePlan
 
 
 class Catalog:
@@ -50,6 +51,8 @@ class Catalog:
         run: str,
         *,
         step: int | None = None,
+        lineage: str | None = None,
+        every_lineage: bool = False,
         world_size: int | None = None,
         verify: Literal["size", "digest"] = "size",
         take_quarantined: bool = False,
@@ -57,6 +60,8 @@ class Catalog:
     ) -> Resolution:
         """The newest whole state of the run, with the reason why each newer one is not taken.
 
+        `step` and `lineage` ask for an older one, of the history that leads to a launch (None: to the newest);
+        `every_lineage` counts the states of all launches, those that were given up too, the highest step first.
         `take_quarantined` takes a state that was found to be bad, as one whose loss was not a number. `replicas` states
         who is whose replica: "dp", "none", groups as in "0,4;1,5", or the path of a strategy, group info or JSON file.
         """
@@ -64,11 +69,20 @@ class Catalog:
             self.database,
             run,
             step=step,
+            lineage_of=lineage,
+            every_lineage=every_lineage,
             world_size=world_size,
             read_bytes=verify == "digest",
             take_quarantined=take_quarantined,
             replicas=replicas,
         )
+
+    def branch(self, plan: RestorePlan) -> str:
+        """Have the next launch of the plan's run go on from the plan's state; the id of that decision.
+
+        What came after the state is given up: it is no longer the newest. Nothing is deleted.
+        """
+        return branch(self.database, plan)
 
     def scan(
         self,

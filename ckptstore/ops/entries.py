@@ -5,12 +5,13 @@ Paths are relative to the journal's directory, so that a copied tree is read whe
 
 from __future__ import annotations
 
+import base64
 import os.path
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from ckptstore.core.model import Checkpoint, Content, FileState, Kind, Launch, Rule
+from ckptstore.core.model import Checkpoint, Content, FileState, Kind, Launch, Outcome, Rule
 from ckptstore.core.replicas import data_parallel, from_json
 
 if TYPE_CHECKING:
@@ -48,6 +49,33 @@ class Ended:
 
 
 @dataclass(frozen=True)
+class Verdict:
+    """What came of a launch's plan on a rank; `file` is the one that it could not load, `detail` says why."""
+
+    launch: str
+    rank: int
+    outcome: Outcome
+    at: datetime
+    file: Checkpoint | None = None
+    detail: str | None = None
+
+
+@dataclass(frozen=True)
+class LayoutFile:
+    """A strategy or group info file that a rank wrote: its BLAKE3, and its content, compressed by zlib.
+
+    `content` is None where it was too much for a journal: then the file itself has it, until it is overwritten.
+    """
+
+    launch: str
+    rank: int
+    path: str
+    digest: str
+    kind: str
+    content: bytes | None
+
+
+@dataclass(frozen=True)
 class Pinned:
     """A step of a run was pinned, or unpinned."""
 
@@ -64,6 +92,8 @@ class Said:
     began: list[Began] = field(default_factory=list)
     sources: list[Source] = field(default_factory=list)
     ended: list[Ended] = field(default_factory=list)
+    verdicts: list[Verdict] = field(default_factory=list)
+    layout_files: list[LayoutFile] = field(default_factory=list)
     files: list[Checkpoint] = field(default_factory=list)
     pinned: list[Pinned] = field(default_factory=list)
     unusable: int = 0
@@ -78,6 +108,8 @@ def of_launch(began: Began, directory: str) -> Entry:
             "at": began.at.isoformat(),
             "from": _launch(began.origin) if began.origin else None,
             "step": launch.parent_step,
+            "start_step": launch.start_step,
+            "branched": launch.branched,
             "plan": [[rank, file.rank, file.kind.value, _relative(file.path, directory)] for rank, file in began.plan],
         }
     return entry
@@ -93,12 +125,38 @@ def of_source(source: Source) -> Entry:
         "prefix": source.prefix,
         "breakpoint_prefix": source.breakpoint_prefix,
         "names_before": sorted(source.names_before),
+        "host": source.host,
     }
 
 
 def of_end(ended: Ended) -> Entry:
     """The entry of an ending."""
     return {"t": "end", **ended.__dict__, "at": ended.at.isoformat()}
+
+
+def of_verdict(verdict: Verdict, directory: str) -> Entry:
+    """The entry of what came of a plan; the file is named by what its id is made of."""
+    file = verdict.file
+    return {
+        "t": "outcome",
+        "launch": verdict.launch,
+        "rank": verdict.rank,
+        "outcome": verdict.outcome.value,
+        "file": _named(file, directory) if file else None,
+        "detail": verdict.detail,
+        "at": verdict.at.isoformat(),
+    }
+
+
+def of_layout_file(kept: LayoutFile, directory: str) -> Entry:
+    """The entry of a strategy or group info file; a content of more than `MOST_CONTENT` bytes is left out."""
+    fits = kept.content is not None and len(kept.content) <= MOST_CONTENT
+    content = base64.b64encode(kept.content).decode("ascii") if kept.content is not None and fits else None
+    return {"t": "layout", **kept.__dict__, "path": _relative(kept.path, directory), "content": content}
+
+
+MOST_CONTENT = 1 << 20
+"""Bytes of compressed content in a line: the strategy of thousands of ranks fits, and many ranks may write one each."""
 
 
 def of_pin(pinned: Pinned) -> Entry:
@@ -165,8 +223,13 @@ def _add(entry: Entry, directory: str, into: Said) -> None:
                 prefix=str(entry["prefix"]),
                 breakpoint_prefix=str(entry["breakpoint_prefix"]),
                 names_before=frozenset(map(str, entry["names_before"])),
+                host=None if entry["host"] is None else str(entry["host"]),
             )
         )
+    elif kind == "outcome":
+        into.verdicts.append(_as_verdict(entry, directory))
+    elif kind == "layout":
+        into.layout_files.append(_as_layout_file(entry, directory))
     elif kind == "end":
         names = ("launch", "rank", "global_step", "optimizer_step", "error", "quarantine")
         into.ended.append(Ended(**{name: entry[name] for name in names}, at=_moment(entry["at"])))
@@ -182,9 +245,17 @@ def _as_began(entry: Entry, directory: str) -> Began:
         return Began(launch)
     at = _moment(start["at"])
     if start["from"] is None:
-        return Began(replace(launch, decided=True), at)
+        return Began(replace(launch, decided=True, branched=bool(start["branched"])), at)
     origin = _as_launch(start["from"])
     step = int(start["step"])
+    launch = replace(
+        launch,
+        decided=True,
+        parent=origin.id,
+        parent_step=step,
+        start_step=_whole(start["start_step"]),
+        branched=bool(start["branched"]),
+    )
     plan = tuple(
         (
             int(rank),
@@ -199,7 +270,48 @@ def _as_began(entry: Entry, directory: str) -> Began:
         )
         for rank, source, kind, path in start["plan"]
     )
-    return Began(replace(launch, decided=True, parent=origin.id, parent_step=step), at, origin, plan)
+    return Began(launch, at, origin, plan)
+
+
+def _as_verdict(entry: Entry, directory: str) -> Verdict:
+    file = entry["file"]
+    return Verdict(
+        launch=str(entry["launch"]),
+        rank=int(entry["rank"]),
+        outcome=Outcome(entry["outcome"]),
+        at=_moment(entry["at"]),
+        file=None if file is None else _as_named(file, directory),
+        detail=None if entry["detail"] is None else str(entry["detail"]),
+    )
+
+
+def _as_layout_file(entry: Entry, directory: str) -> LayoutFile:
+    content = entry["content"]
+    return LayoutFile(
+        launch=str(entry["launch"]),
+        rank=int(entry["rank"]),
+        path=_absolute(entry["path"], directory),
+        digest=str(entry["digest"]),
+        kind=str(entry["kind"]),
+        content=None if content is None else base64.b64decode(content, validate=True),
+    )
+
+
+def _named(file: Checkpoint, directory: str) -> dict[str, Any]:
+    """What the id of a file is made of."""
+    return {
+        "run": file.run,
+        "launch": file.launch,
+        "kind": file.kind.value,
+        "global_step": file.global_step,
+        "rank": file.rank,
+        "path": _relative(file.path, directory),
+    }
+
+
+def _as_named(told: dict[str, Any], directory: str) -> Checkpoint:
+    kind, path = Kind(told["kind"]), _absolute(told["path"], directory)
+    return Checkpoint(**{**told, "kind": kind, "path": path})
 
 
 def _as_file(entry: Entry, directory: str) -> Checkpoint:
@@ -228,13 +340,14 @@ def _launch(launch: Launch) -> dict[str, Any]:
         "world_size": launch.world_size,
         "layout": _layout(launch.layout, launch.world_size),
         "steps_per_epoch": launch.steps_per_epoch,
+        "batch_size": launch.batch_size,
+        "shards": launch.shards,
         "created_at": launch.created_at.isoformat() if launch.created_at else None,
     }
 
 
 def _as_launch(told: dict[str, Any]) -> Launch:
     world_size = int(told["world_size"])
-    steps = told["steps_per_epoch"]
     layout = told["layout"]
     return Launch(
         id=str(told["id"]),
@@ -242,7 +355,9 @@ def _as_launch(told: dict[str, Any]) -> Launch:
         order=int(told["order"]),
         world_size=world_size,
         layout=data_parallel(world_size) if layout == _ALL else from_json(layout),
-        steps_per_epoch=None if steps is None else int(steps),
+        steps_per_epoch=_whole(told["steps_per_epoch"]),
+        batch_size=_whole(told["batch_size"]),
+        shards=_whole(told["shards"]),
         created_at=_moment(told["created_at"]),
     )
 
@@ -253,6 +368,12 @@ _ALL = "data_parallel"
 def _layout(layout: Layout, world_size: int) -> object:
     """The layout; one that has all ranks in one group in a word: it is in the journal of each of them."""
     return _ALL if layout == data_parallel(world_size) else layout.to_json()
+
+
+def _whole(told: object) -> int | None:
+    if told is not None and not isinstance(told, int):
+        raise TypeError(f"{told!r} is no whole number")
+    return told
 
 
 def _moment(text: str) -> datetime:

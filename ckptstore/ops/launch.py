@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads
 from ckptstore.catalog.reads import Source
-from ckptstore.core.model import FileState, Kind, Rule
+from ckptstore.core.model import FileState, Kind, Outcome, Rule
 from ckptstore.errors import UsageError
-from ckptstore.ops import exits
+from ckptstore.ops import exits, strategies
 from ckptstore.ops import register as registering
-from ckptstore.ops.entries import Began, Ended
+from ckptstore.ops.entries import Began, Ended, Verdict
 from ckptstore.ops.ledger import for_rank
 from ckptstore.ops.reconcile import Reconciled, reconcile
 from ckptstore.ops.resolve import settle
+from ckptstore.storage import claims
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -37,6 +38,7 @@ class RankLaunch:
         self.rank = rank
         self._began = Began(facts)
         self.ledger = for_rank(database, rank, facts.id, lambda: self._began)
+        self._has_saved = False
 
     @property
     def id(self) -> str:
@@ -95,40 +97,53 @@ class RankLaunch:
     def record(self, files: Sequence[Checkpoint]) -> None:
         """Keep records of files: in the journals beside them, then in the catalog.
 
-        Raises `CatalogUnavailableError` where neither took them.
+        With the first, that the launch's plan was a good one. Raises `CatalogUnavailableError` where neither took them.
         """
-        self.ledger.record(files)
+        proves = self.facts.parent is not None and not self._has_saved
+        saved = Verdict(self.id, self.rank, Outcome.SAVED, datetime.now(timezone.utc)) if proves else None
+        self.ledger.record(files, saved)
+        self._has_saved = True
 
-    def resolve(self, *, take_quarantined: bool = False) -> RestorePlan | None:
+    def resolve(
+        self, *, step: int | None = None, lineage: str | None = None, take_quarantined: bool = False
+    ) -> RestorePlan | None:
         """Where this launch starts, the same for all its ranks; None for a fresh start.
 
-        `take_quarantined` takes a state that was found to be bad too. The first rank's answer is the launch's.
+        `step` and `lineage` ask for an older state, of the history that leads to a launch (None: to the newest): what
+        came after it is given up, and `NothingRestorableError` raised if it cannot be restored. `take_quarantined`
+        takes a state that was found to be bad too. The first rank's answer is the launch's.
         """
-        plan = settle(self.database, self.facts, take_quarantined=take_quarantined)
+        plan = settle(self.database, self.facts, step=step, lineage_of=lineage, take_quarantined=take_quarantined)
+        self.reread()
         with self.database.read() as connection:
             at = reads.decided_at(connection, self.id)
-        self.started(plan, at or datetime.now(timezone.utc))
+        moment = at or datetime.now(timezone.utc)
+        self.started(plan, moment, start_step=self.facts.start_step, branched=self.facts.branched)
         return plan
 
-    def started(self, plan: RestorePlan | None, at: datetime) -> None:
-        """Note where this launch started, as it was decided at that moment; rank 0 journals it for all ranks."""
+    def started(self, plan: RestorePlan | None, at: datetime, *, start_step: int | None, branched: bool) -> None:
+        """Note where this launch starts, as it was decided at that moment; rank 0 journals it for all ranks."""
         self.facts = replace(
             self.facts,
             decided=True,
             parent=plan.launch.id if plan else None,
             parent_step=plan.global_step if plan else None,
+            start_step=start_step,
+            branched=branched,
         )
-        says_it = plan is not None and self.rank == 0
-        ranks = tuple((each.rank, each.source) for each in plan.ranks) if plan is not None and says_it else ()
-        self._began = Began(self.facts, at, plan.launch if plan else None, ranks)
+        ranks = tuple((each.rank, each.source) for each in plan.ranks) if plan else ()
+        self._began = Began(self.facts, at, plan.launch if plan else None, ranks if self.rank == 0 else ())
         own = [source for rank, source in ranks if rank == self.rank]
         self.ledger.tell(self.id, [str(Path(file.path).parents[2 if file.kind is Kind.TTP else 0]) for file in own])
 
-    def set_steps_per_epoch(self, steps: int) -> None:
-        """Record how many batches an epoch has."""
-        self.facts = replace(self.facts, steps_per_epoch=steps)
+    def set_steps_per_epoch(self, steps: int, *, batch_size: int | None = None, shards: int | None = None) -> None:
+        """Record how many batches of one rank an epoch has, and, where it is known, what a step takes of the data.
+
+        `batch_size` is the samples of one rank a step; `shards` into how many parts the samples are dealt, in turn.
+        """
+        self.facts = replace(self.facts, steps_per_epoch=steps, batch_size=batch_size, shards=shards)
         self._began = replace(self._began, launch=self.facts)
-        self.ledger.steps_per_epoch(self.id, steps)
+        self.ledger.steps_per_epoch(self.id, steps, batch_size=batch_size, shards=shards)
 
     def add_source(
         self, directory: str, *, kind: Kind, prefix: str, breakpoint_prefix: str, names_before: Sequence[str]
@@ -142,8 +157,18 @@ class RankLaunch:
             prefix=prefix,
             breakpoint_prefix=breakpoint_prefix,
             names_before=frozenset(names_before),
+            host=claims.host_name(),
         )
         self.ledger.announce(source)
+
+    def keep_layout_file(self, path: str) -> bool:
+        """Keep a strategy or group info file that MindSpore wrote in this launch, and know replicas by it.
+
+        Whether it was kept. In a data-parallel launch, or of one rank, there is nothing that it could tell.
+        """
+        if self.world_size == 1 or self.facts.layout.any_world_size:
+            return False
+        return strategies.keep(self.ledger, self.facts, self.rank, path)
 
     def set_ending(
         self, global_step: int, optimizer_step: int | None, error: str | None, *, quarantine: str = ""
@@ -186,6 +211,13 @@ class RankLaunch:
         Raises `CatalogUnavailableError` where it still cannot be used.
         """
         self.ledger.catch_up()
+
+    def load_failed(self, file: Checkpoint | None, detail: str) -> None:
+        """Record that this rank could not load its file of the plan; the next launch does without it.
+
+        None, where the file is not to blame: nothing speaks against trying again.
+        """
+        self.ledger.judge(Verdict(self.id, self.rank, Outcome.FAILED, datetime.now(timezone.utc), file, detail))
 
     def adopt(self) -> Reconciled:
         """Take in what this rank wrote and nobody registered, as the breakpoint after an exception."""

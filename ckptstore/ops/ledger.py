@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from ckptstore.catalog import reads, replay, schema, writes
 from ckptstore.core.model import FileState
 from ckptstore.errors import CatalogUnavailableError
-from ckptstore.ops import entries
+from ckptstore.ops import entries, strategies
 from ckptstore.ops.sync import take_up
 from ckptstore.storage.journal import SHARED, JournalWriter, directory_of
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ckptstore.catalog.engine import Database
     from ckptstore.catalog.reads import Source
     from ckptstore.core.model import Checkpoint, Launch, Rule
-    from ckptstore.ops.entries import Began, Ended, Pinned
+    from ckptstore.ops.entries import Began, Ended, LayoutFile, Pinned, Verdict
     from ckptstore.storage.journal import Entry, Span
 
 log = logging.getLogger("ckptstore")
@@ -53,14 +53,24 @@ class Ledger:
         self._told: dict[str, dict[str, Began]] = {}
         self._complained: set[str] = set()
 
-    def record(self, files: Sequence[Checkpoint]) -> None:
-        """Keep records of files. Raises `CatalogUnavailableError` where neither journal nor catalog took them."""
+    def record(self, files: Sequence[Checkpoint], verdict: Verdict | None = None) -> None:
+        """Keep records of files, and with them what came of the plan of the launch that wrote them.
+
+        Raises `CatalogUnavailableError` where neither journal nor catalog took them.
+        """
         now = datetime.now(timezone.utc)
         stamped = [file if file.created_at else replace(file, created_at=now) for file in files]
-        launches = sorted({file.launch for file in stamped})
-        self._keep(
-            self._by_home(stamped), launches, lambda connection: writes.record_checkpoints(connection, stamped, now)
-        )
+        told = self._by_home(stamped)
+        if verdict is not None and told:
+            directory = next(iter(told))
+            told[directory].append(entries.of_verdict(verdict, directory))
+
+        def write(connection: Connection) -> None:
+            writes.record_checkpoints(connection, stamped, now)
+            if verdict is not None:
+                _put_verdict(connection, verdict)
+
+        self._keep(told, sorted({file.launch for file in stamped}), write)
 
     def mark(self, files: Sequence[Checkpoint], state: FileState, problem: Rule | None = None) -> None:
         """Keep what became of these files. Raises as `record` does."""
@@ -89,13 +99,14 @@ class Ledger:
                 prefix=source.prefix,
                 breakpoint_prefix=source.breakpoint_prefix,
                 names_before=sorted(source.names_before),
+                host=source.host,
             )
 
         self._keep(entry, [source.launch], write)
 
     def end(self, ended: Ended) -> None:
         """Keep how training ended, in the journals that this process has begun."""
-        own = {directory: [entries.of_end(ended)] for directory in list(self._writers)[:1]}
+        own = {directory: [entries.of_end(ended)] for directory in self._first()}
 
         def write(connection: Connection) -> None:
             writes.set_ending(
@@ -111,13 +122,27 @@ class Ledger:
 
         self._keep(own, [ended.launch], write)
 
-    def steps_per_epoch(self, launch: str, steps: int) -> None:
+    def judge(self, verdict: Verdict) -> None:
+        """Keep what came of the plan of a launch, as `end` does."""
+        own = {directory: [entries.of_verdict(verdict, directory)] for directory in self._first()}
+        self._keep(own, [verdict.launch], lambda connection: _put_verdict(connection, verdict))
+
+    def keep_layout_file(self, kept: LayoutFile) -> None:
+        """Keep a strategy or group info file of a launch, as `end` does."""
+        own = {directory: [entries.of_layout_file(kept, directory)] for directory in self._first()}
+        self._keep(own, [kept.launch], lambda connection: strategies.put(connection, kept))
+
+    def steps_per_epoch(self, launch: str, steps: int, *, batch_size: int | None, shards: int | None) -> None:
         """Keep how many batches an epoch of the launch has. Without a journal yet, the first record will tell it."""
         if self.behind and not self._writers:
             return
         told: dict[str, list[Entry]] = {directory: [] for directory in self._writers}
+
+        def write(connection: Connection) -> None:
+            writes.set_steps_per_epoch(connection, launch, steps, batch_size=batch_size, shards=shards)
+
         try:
-            self._keep(told, [launch], lambda connection: writes.set_steps_per_epoch(connection, launch, steps))
+            self._keep(told, [launch], write)
         except CatalogUnavailableError as error:
             self._fall_behind(error)
 
@@ -217,6 +242,10 @@ class Ledger:
         known |= new
         return span
 
+    def _first(self) -> list[str]:
+        """The directory whose journal has what is of no file; none before the first."""
+        return list(self._writers)[:1]
+
     def _home(self, directory: str) -> None:
         if directory not in self._writers:
             self._writers[directory] = JournalWriter(directory, self._stem, self._writer)
@@ -246,9 +275,26 @@ class Ledger:
             log.warning("%s", message)
 
 
+def _put_verdict(connection: Connection, verdict: Verdict) -> None:
+    writes.set_outcome(
+        connection,
+        launch_id=verdict.launch,
+        rank=verdict.rank,
+        outcome=verdict.outcome,
+        checkpoint_id=verdict.file.id if verdict.file else None,
+        detail=verdict.detail,
+        now=verdict.at,
+    )
+
+
 def for_rank(database: Database, rank: int, launch: str, began: Callable[[], Began]) -> Ledger:
     """What one rank of a launch writes; `began` tells what is known of the launch by now."""
     return Ledger(database, f"rank_{rank}", launch, lambda named: began() if named == launch else None)
+
+
+def for_decision(database: Database, began: Began) -> Ledger:
+    """What an operator decides of a launch that has no ranks. Close it when that is done."""
+    return Ledger(database, SHARED, _this_process(), lambda named: began if named == began.launch.id else None)
 
 
 def shared(database: Database) -> Ledger:
@@ -259,9 +305,13 @@ def shared(database: Database) -> Ledger:
             found = reads.launch(connection, launch)
         return None if found is None else entries.Began(_undecided(found))
 
-    return Ledger(database, SHARED, f"{socket.gethostname()}:{os.getpid()}", began)
+    return Ledger(database, SHARED, _this_process(), began)
+
+
+def _this_process() -> str:
+    return f"{socket.gethostname()}:{os.getpid()}"
 
 
 def _undecided(launch: Launch) -> Launch:
     """Where it started is for its own ranks to say."""
-    return replace(launch, decided=False, parent=None, parent_step=None)
+    return replace(launch, decided=False, parent=None, parent_step=None, start_step=None, branched=False)

@@ -12,6 +12,8 @@ from ckptstore.errors import UsageError
 from ckptstore.ops.resolve import find_run
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import sqlalchemy as sa
 
     from ckptstore.catalog.engine import Database
@@ -21,12 +23,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SaveRow:
-    """One save as `list` shows it. `restorable` is by the catalog; `resolve` looks at the disk."""
+    """One save as `list` shows it. `restorable` is by the catalog; `resolve` looks at the disk.
+
+    `abandoned`: the run went back to an older state, and on from there.
+    """
 
     run: str
     launch: Launch
     tally: Tally
     restorable: bool
+    abandoned: bool
     pinned: bool
 
 
@@ -90,18 +96,12 @@ def _run_row(database: Database, name: str) -> RunRow:
     run_id = find_run(database, name)
     with database.read() as connection:
         launches = reads.launches_of(connection, run_id)
-        ends = {part.launch.id: part.last_step for part in lineage(launches, reads.first_saves(connection, run_id))}
-
-    def in_lineage(row: SaveRow) -> bool:
-        end = ends.get(row.launch.id, -1)
-        return end is None or row.tally.global_step <= end
-
     there = [row for row in _save_rows(database, name) if row.tally.files]
     return RunRow(
         run=name,
         launches=len(launches),
         last=there[0] if there else None,
-        newest_restorable=next((row for row in there if row.restorable and in_lineage(row)), None),
+        newest_restorable=next((row for row in there if row.restorable and not row.abandoned), None),
         bytes=sum(row.tally.bytes for row in there),
     )
 
@@ -111,16 +111,25 @@ def _save_rows(database: Database, run: str) -> list[SaveRow]:
     with database.read() as connection:
         launches = {launch.id: launch for launch in reads.launches_of(connection, run_id)}
         pinned = reads.pinned_steps(connection, run_id)
+        history = lineage(list(launches.values()), reads.first_saves(connection, run_id))
+        ends = {part.launch.id: part.last_step for part in history}
         return [
             SaveRow(
                 run=run,
                 launch=launches[tally.launch],
                 tally=tally,
                 restorable=_restorable(connection, launches[tally.launch], tally),
+                abandoned=_is_beyond(tally, ends),
                 pinned=tally.global_step in pinned,
             )
             for tally in tallies.tallies(connection, run_id)
         ]
+
+
+def _is_beyond(tally: Tally, ends: Mapping[str, int | None]) -> bool:
+    """Whether a save is not of the lineage that ends, in each of its launches, at that step (None: at the last)."""
+    end = ends.get(tally.launch, -1)
+    return end is not None and tally.global_step > max(end, 0)
 
 
 def _restorable(connection: sa.Connection, launch: Launch, tally: Tally) -> bool:

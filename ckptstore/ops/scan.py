@@ -9,34 +9,37 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
-from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads, writes
 from ckptstore.core.history import reconstruct
-from ckptstore.core.model import Checkpoint, FileState, Kind, Rule, epoch_and_step
+from ckptstore.core.model import Checkpoint, FileState, Kind, Rule
 from ckptstore.core.replicas import stand_alone
 from ckptstore.errors import RefusedError, UsageError
 from ckptstore.ops.adopt import Skipped, wrote
+from ckptstore.ops.adoption import SCANNED, FoundLaunch, in_order_of_time, launch_id, moment, record
 from ckptstore.ops.join import check_name
+from ckptstore.ops.parts import is_part, look_into
 from ckptstore.ops.reconcile import reconcile
 from ckptstore.ops.sync import Synced, sync_below
-from ckptstore.ops.tree import Tree, look_at, read_headers
+from ckptstore.ops.tree import Opaque, Tree, look_at, read_headers
 from ckptstore.storage import files
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
     from sqlalchemy import Connection
 
     from ckptstore.catalog.engine import Database
     from ckptstore.catalog.reads import Source
-    from ckptstore.core.history import History, ProvenFile
+    from ckptstore.core.history import History, UncertainFile
     from ckptstore.storage.files import FileFacts
 
-_LAUNCH = "scan-"
+_OPAQUE_ONLY = (
+    "only checkpoints of PyTorch or TensorFlow are there: nothing tells their steps, so there is no run to go on"
+)
 
 
 @dataclass(frozen=True)
@@ -53,8 +56,8 @@ class Scanned:
     """What a scan found, and did.
 
     `taken_up` is what journals said. `world_size` is that of what was adopted (None: nothing was new). `counts` says
-    how many files are what, by `What`; `known` how many checkpoints were in the catalog already. What is `uncertain` or
-    `skipped` was not taken in.
+    how many files are what, by `What`; `known` how many checkpoints were in the catalog already. What is `uncertain`,
+    `skipped` or `opaque` was not taken in.
     """
 
     run: str
@@ -66,6 +69,7 @@ class Scanned:
     missing: tuple[Checkpoint, ...] = ()
     uncertain: tuple[Uncertain, ...] = ()
     skipped: tuple[Skipped, ...] = ()
+    opaque: tuple[Opaque, ...] = ()
     warnings: tuple[str, ...] = ()
     taken_up: Synced = field(default_factory=Synced)
 
@@ -102,47 +106,47 @@ def scan(
     is_watched = _watched(database, run_id)
     rewritten = {path for path, file in known.items() if path in tree.checkpoints and _is_rewritten(file, tree)}
     unknown = (path for path in tree.checkpoints if path not in known and path not in others)
-    new = [path for path in (*unknown, *rewritten) if not is_watched(path)]
+    unwatched = [path for path in (*unknown, *rewritten) if not is_watched(path)]
+    new = [path for path in unwatched if not is_part(tree, path)]
+    kept = {path: file for path, file in known.items() if path not in rewritten}
     ours = [
         path
-        for path, file in known.items()
-        if file.launch.startswith(_LAUNCH) and path in tree.checkpoints and path not in rewritten
+        for path, file in kept.items()
+        if file.launch.startswith(SCANNED) and path in tree.checkpoints and not is_part(tree, path)
     ]
     history = None
     if new:
         found = read_headers(tree, [*new, *ours])
         history = reconstruct(found, world_size=world_size, ranks_seen=tree.ranks)
-    launches = _launches(name, history, {path: file for path, file in known.items() if path not in rewritten})
-    is_new = set(new)
+    parts = read_headers(tree, [path for path in unwatched if is_part(tree, path)])
+    in_parts = look_into(name, tree, parts, kept, others.keys())
+    launches = in_order_of_time(_launches(name, history, kept), in_parts.launches)
+    is_new = set(unwatched)
     adopted = [file for launch in launches for file in launch.files if file.path in is_new]
-    damaged, missing, back = _changed({path: file for path, file in known.items() if path not in rewritten}, tree)
+    damaged, missing, back = _changed(kept, tree)
     gone = [*missing, *(known[path] for path in rewritten)]
     if not dry_run:
         _write(database, name, launches, [*adopted, *back], damaged=damaged, gone=gone, known=recorded)
     return Scanned(
         run=name,
-        world_size=history.world_size if history else None,
+        world_size=_world_size(history, in_parts.launches),
         counts=dict(tree.counts),
         known=len(known.keys() & tree.checkpoints.keys()),
         adopted=tuple(adopted),
         damaged=tuple(damaged),
         missing=tuple(missing),
-        uncertain=_uncertain(history),
-        skipped=tuple(sorted({*tree.skipped, *left_to_it}, key=lambda each: (each.path, each.reason))),
-        warnings=history.warnings if history else (),
+        uncertain=_uncertain([*(history.uncertain if history else ()), *in_parts.uncertain]),
+        skipped=tuple(
+            sorted({*tree.skipped, *in_parts.skipped, *left_to_it}, key=lambda each: (each.path, each.reason))
+        ),
+        opaque=tuple(sorted(tree.opaque, key=lambda each: each.path)),
+        warnings=(
+            *(history.warnings if history else ()),
+            *in_parts.warnings,
+            *([_OPAQUE_ONLY] if tree.opaque and not tree.checkpoints else []),
+        ),
         taken_up=taken_up,
     )
-
-
-@dataclass(frozen=True)
-class _Launch:
-    """A launch that the files show, and its records."""
-
-    id: str
-    world_size: int
-    steps_per_epoch: int | None
-    began: datetime
-    files: tuple[Checkpoint, ...]
 
 
 def _run_to_fill(database: Database, name: str, root: Path, *, is_stated: bool) -> int | None:
@@ -194,40 +198,22 @@ def _watched(database: Database, run_id: int | None) -> Callable[[str], bool]:
     return is_watched
 
 
-def _launches(run: str, history: History | None, known: Mapping[str, Checkpoint]) -> list[_Launch]:
+def _launches(run: str, history: History | None, known: Mapping[str, Checkpoint]) -> list[FoundLaunch]:
     """The launches of a history with the ids that they have, or get; and the records of their files."""
     launches = []
     for found in history.launches if history else ():
         ids = {known[each.file.path].launch for each in found.files if each.file.path in known}
         first = min(each.file.path for each in found.files)
-        told = "\x1f".join((run, found.key, first)).encode("utf-8", "surrogatepass")
-        launch_id = min(ids) if ids else f"{_LAUNCH}{blake2b(told, digest_size=6).hexdigest()}"
-        began = datetime.fromtimestamp(min(each.file.mtime_ns for each in found.files) / 1e9, timezone.utc)
-        files = tuple(_record(run, launch_id, each, found.steps_per_epoch) for each in found.files)
-        launches.append(_Launch(launch_id, history.world_size if history else 1, found.steps_per_epoch, began, files))
+        key = min(ids) if ids else launch_id(run, found.key, first)
+        files = tuple(record(run, key, each, found.steps_per_epoch) for each in found.files)
+        began = moment(min(each.file.mtime_ns for each in found.files))
+        launches.append(FoundLaunch(key, history.world_size if history else 1, found.steps_per_epoch, began, files))
     return launches
 
 
-def _record(run: str, launch_id: str, proven: ProvenFile, steps_per_epoch: int | None) -> Checkpoint:
-    file = proven.file
-    epoch, step_in_epoch = epoch_and_step(proven.global_step, steps_per_epoch)
-    return Checkpoint(
-        run=run,
-        launch=launch_id,
-        kind=file.kind,
-        global_step=proven.global_step,
-        rank=proven.rank,
-        path=file.path,
-        optimizer_step=file.optimizer_step,
-        epoch=epoch,
-        step_in_epoch=step_in_epoch,
-        size=file.size,
-        mtime_ns=file.mtime_ns,
-        format=file.format,
-        content=file.content,
-        state=FileState.COMPLETE,
-        created_at=datetime.fromtimestamp(file.mtime_ns / 1e9, timezone.utc),
-    )
+def _world_size(history: History | None, in_parts: Iterable[FoundLaunch]) -> int | None:
+    sizes = [history.world_size] if history else [launch.world_size for launch in in_parts]
+    return max(sizes, default=None)
 
 
 def _is_rewritten(file: Checkpoint, tree: Tree) -> bool:
@@ -269,7 +255,7 @@ def _registered(path: str) -> FileFacts | None:
 def _write(
     database: Database,
     run: str,
-    launches: Sequence[_Launch],
+    launches: Sequence[FoundLaunch],
     files: Sequence[Checkpoint],
     *,
     damaged: Sequence[Checkpoint],
@@ -301,7 +287,7 @@ def _write(
         writes.record_checkpoints(connection, [file for file in files if file.id in known], now)
 
 
-def _put_in_order(connection: Connection, run_id: int, launches: Sequence[_Launch]) -> None:
+def _put_in_order(connection: Connection, run_id: int, launches: Sequence[FoundLaunch]) -> None:
     """Number the run's launches by the time they began; those that were found keep the order they were found in."""
     place = {launch.id: number for number, launch in enumerate(launches)}
     every = reads.launches_of(connection, run_id)
@@ -316,6 +302,5 @@ def _put_in_order(connection: Connection, run_id: int, launches: Sequence[_Launc
     writes.order_launches(connection, ordered)
 
 
-def _uncertain(history: History | None) -> tuple[Uncertain, ...]:
-    found = history.uncertain if history else ()
+def _uncertain(found: Iterable[UncertainFile]) -> tuple[Uncertain, ...]:
     return tuple(Uncertain(each.file.path, each.best_guess, each.reason) for each in found)

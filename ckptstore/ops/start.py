@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads, replay, schema
 from ckptstore.catalog.engine import in_memory
+from ckptstore.core import position
 from ckptstore.core.model import Assignment, RestorePlan
 from ckptstore.errors import CatalogUnavailableError, CkptstoreError
 from ckptstore.ops import entries
@@ -34,12 +35,17 @@ _ROOT = "/"
 
 @dataclass(frozen=True)
 class Decision:
-    """Where a launch starts (`plan` None: afresh), when that was decided, and the launches that were known then."""
+    """Where a launch starts (`plan` None: afresh), when that was decided, and the launches that were known then.
+
+    `launch` tells the step that it starts at; `shift` by how much that is beyond the updates of an optimizer that never
+    left one out.
+    """
 
     launch: Launch
     plan: RestorePlan | None
     at: datetime
     known: frozenset[str]
+    shift: int
 
     def to_json(self) -> Entry:
         """As one rank tells it to the others: with it they need no catalog."""
@@ -48,6 +54,9 @@ class Decision:
             "launch": launch_to_json(self.launch),
             "at": self.at.isoformat(),
             "known": sorted(self.known),
+            "shift": self.shift,
+            "start_step": self.launch.start_step,
+            "branched": self.launch.branched,
             "from": launch_to_json(origin) if origin else None,
             "step": self.plan.global_step if self.plan else None,
             "ranks": [[each.rank, entries.of_file(each.source, _ROOT)] for each in self.plan.ranks]
@@ -65,7 +74,15 @@ def decision_from_json(told: Entry) -> Decision:
         ranks = tuple(Assignment(rank, file) for (rank, _), file in zip(told["ranks"], files.files, strict=True))
         plan = RestorePlan(launch=launch_from_json(told["from"]), global_step=told["step"], ranks=ranks)
     at = datetime.fromisoformat(told["at"])
-    return Decision(launch_from_json(told["launch"]), plan, at, frozenset(told["known"]))
+    launch = replace(
+        launch_from_json(told["launch"]),
+        decided=True,
+        parent=plan.launch.id if plan else None,
+        parent_step=plan.global_step if plan else None,
+        start_step=told["start_step"],
+        branched=told["branched"],
+    )
+    return Decision(launch, plan, at, frozenset(told["known"]), told["shift"])
 
 
 def launch_to_json(launch: Launch) -> Entry:
@@ -121,14 +138,19 @@ def follow(database: Database, facts: Launch, rank: int, layout: str | None, *, 
     return RankLaunch(database, own, rank)
 
 
-def decide(launch: RankLaunch, directories: Iterable[str | Path] = (), *, take_quarantined: bool = False) -> Decision:
+def decide(
+    launch: RankLaunch,
+    directories: Iterable[str | Path] = (),
+    *,
+    step: int | None = None,
+    lineage: str | None = None,
+    take_quarantined: bool = False,
+) -> Decision:
     """Where the launch starts, by the catalog, or without it by journals and directories. Raises as `resolve` does."""
     if not launch.ledger.behind:
         try:
-            plan = launch.resolve(take_quarantined=take_quarantined)
-            with launch.database.read() as connection:
-                at = reads.decided_at(connection, launch.id) or datetime.now(timezone.utc)
-            return Decision(launch.facts, plan, at, _known(launch.database, launch.run))
+            plan = launch.resolve(step=step, lineage=lineage, take_quarantined=take_quarantined)
+            return _decision(launch, launch.database, plan)
         except CatalogUnavailableError as error:
             log.warning("%s. Journals and directories decide where training starts.", error)
             launch.ledger.behind = True
@@ -136,10 +158,26 @@ def decide(launch: RankLaunch, directories: Iterable[str | Path] = (), *, take_q
     take_up(away, _journals(launch.database, launch.run, directories))
     with away.write() as connection:
         replay.put_launches(connection, [launch.facts])
-    plan = settle(away, launch.facts, take_quarantined=take_quarantined)
+    plan = settle(away, launch.facts, step=step, lineage_of=lineage, take_quarantined=take_quarantined)
+    with away.read() as connection:
+        settled = reads.launch(connection, launch.id) or launch.facts
     at = datetime.now(timezone.utc)
-    launch.started(plan, at)
-    return Decision(launch.facts, plan, at, _known(away, launch.run))
+    launch.started(plan, at, start_step=settled.start_step, branched=settled.branched)
+    return _decision(launch, away, plan)
+
+
+def _decision(launch: RankLaunch, database: Database, plan: RestorePlan | None) -> Decision:
+    with database.read() as connection:
+        at = reads.decided_at(connection, launch.id) or datetime.now(timezone.utc)
+    return Decision(launch.facts, plan, at, _known(database, launch.run), step_shift(database, launch.facts))
+
+
+def step_shift(database: Database, launch: Launch) -> int:
+    """By how much a launch's steps are beyond those of the run's first at the same updates of the optimizer."""
+    with database.read() as connection:
+        run_id = reads.run_id(connection, launch.run)
+        known = {} if run_id is None else {each.id: each for each in reads.launches_of(connection, run_id)}
+    return position.shift(launch, known)
 
 
 def remember_place(database: Database, run: str, directory: str) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from ckptstore.catalog import reads, replay, writes
 from ckptstore.core.merge import merged
 from ckptstore.errors import UnknownRunError, UsageError
+from ckptstore.ops import strategies
 from ckptstore.ops.adopt import Skipped
 from ckptstore.ops.entries import Said, said
 from ckptstore.storage import journal
@@ -172,7 +173,7 @@ def _all_said(connection: Connection, read: dict[str, Contents]) -> tuple[Said, 
             own = _said_by(path, read[path])
         heard[path] = {began.launch.run for began in own.began} | {file.run for file in own.files}
         heard[path] |= {pinned.run for pinned in own.pinned}
-        for name in ("began", "sources", "ended", "files", "pinned"):
+        for name in ("began", "sources", "ended", "verdicts", "layout_files", "files", "pinned"):
             getattr(everything, name).extend(getattr(own, name))
         everything.unusable += own.unusable
     return everything, heard
@@ -190,22 +191,39 @@ def _put_launches(connection: Connection, everything: Said) -> set[str]:
     origins = [replace(began.origin, decided=False) for began in everything.began if began.origin]
     for launch in [*origins, *(began.launch for began in everything.began)]:
         before = told.get(launch.id)
-        steps = launch.steps_per_epoch if before is None else launch.steps_per_epoch or before.steps_per_epoch
-        told[launch.id] = replace(launch, steps_per_epoch=steps)
+        told[launch.id] = launch if before is None else _joined(before, launch)
     replay.put_launches(connection, told.values())
     for began in everything.began:
         if began.at is not None:
             step = began.launch.parent_step
             parent = (began.origin.id, step) if began.origin and step is not None else None
-            files = [(rank, file.id) for rank, file in began.plan]
-            replay.put_resolution(connection, began.launch.id, parent, files, began.at)
+            replay.put_resolution(
+                connection,
+                began.launch.id,
+                parent,
+                start_step=began.launch.start_step,
+                branched=began.launch.branched,
+                files=[(rank, file.id) for rank, file in began.plan],
+                at=began.at,
+            )
     others = _named(everything) - set(told)
     return set(told) | {launch for launch in others if reads.launch(connection, launch) is not None}
+
+
+def _joined(before: Launch, after: Launch) -> Launch:
+    """What two entries say of a launch together: one may be of before its data was known."""
+    return replace(
+        after,
+        steps_per_epoch=after.steps_per_epoch or before.steps_per_epoch,
+        batch_size=after.batch_size or before.batch_size,
+        shards=after.shards or before.shards,
+    )
 
 
 def _named(told: Said) -> set[str]:
     """The launches that records are of."""
     named = {file.launch for file in told.files} | {source.launch for source in told.sources}
+    named |= {kept.launch for kept in told.layout_files} | {verdict.launch for verdict in told.verdicts}
     return named | {ended.launch for ended in told.ended}
 
 
@@ -221,6 +239,7 @@ def _put(connection: Connection, everything: Said, launches: set[str]) -> int:
                 prefix=source.prefix,
                 breakpoint_prefix=source.breakpoint_prefix,
                 names_before=sorted(source.names_before),
+                host=source.host,
             )
     for ended in everything.ended:
         if ended.launch in launches:
@@ -228,6 +247,14 @@ def _put(connection: Connection, everything: Said, launches: set[str]) -> int:
             row["quarantine"] = ended.quarantine or None
             del row["launch"], row["at"]
             replay.put_ending(connection, row)
+    for verdict in everything.verdicts:
+        if verdict.launch in launches:
+            named = {"launch_id": verdict.launch, "rank": verdict.rank, "outcome": verdict.outcome.value}
+            about = {"checkpoint_id": verdict.file.id if verdict.file else None, "detail": verdict.detail}
+            replay.put_outcome(connection, {**named, **about, "created_at": verdict.at})
+    for kept in everything.layout_files:
+        if kept.launch in launches:
+            strategies.put(connection, kept)
     records = [file for file in everything.files if file.launch in launches]
     changed = merged(replay.related_files(connection, records), records)
     replay.put_checkpoints(connection, changed)

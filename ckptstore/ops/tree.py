@@ -2,35 +2,45 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ckptstore.core.classify import Named, What, classify, prefixes
+from ckptstore.core.classify import Named, What, bare_rank, classify, prefixes
 from ckptstore.core.found import Found
 from ckptstore.core.model import Content, Kind
 from ckptstore.core.naming import parse_rank_directory
 from ckptstore.errors import UnreadableError
-from ckptstore.formats.inspect import inspect, read_checkpoint
+from ckptstore.formats.alike import AlikeReader
+from ckptstore.formats.inspect import inspect
+from ckptstore.formats.safetensors import SafetensorsHeader
 from ckptstore.formats.strategy import Strategy
 from ckptstore.ops.adopt import Skipped
+from ckptstore.ops.adoption import moment
 from ckptstore.storage.claims import FOLDER
 from ckptstore.storage.walk import Seen, walk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from datetime import datetime
 
+    from ckptstore.formats.header import Header
 _READERS = 16
 _PORTION = 64  # files a task: handing over one alone costs as much as reading it
 _MAY_SKIP = ("scale_sense", "accu_grads")  # a loss scale, gathered gradients: a step may bring no update
-_NOT_TAKEN = {
-    What.PART: "weights and optimizer are in files of their own (MindFormers 2.0): load it with MindFormers",
-    What.OPAQUE: "a checkpoint of PyTorch or TensorFlow: nothing tells its step",
-    What.DEBRIS: "a save that was never finished left it",
-}
+
+
+@dataclass(frozen=True)
+class Opaque:
+    """A checkpoint of PyTorch or TensorFlow, of which nothing tells the step: size in bytes."""
+
+    path: str
+    rank: int | None
+    size: int
+    modified: datetime
 
 
 @dataclass
@@ -41,6 +51,7 @@ class Tree:
     ranks: set[int] = field(default_factory=set)
     counts: Counter[str] = field(default_factory=Counter)
     skipped: list[Skipped] = field(default_factory=list)
+    opaque: list[Opaque] = field(default_factory=list)
 
 
 def look_at(root: Path, progress: Callable[[int], None]) -> Tree:
@@ -55,10 +66,13 @@ def look_at(root: Path, progress: Callable[[int], None]) -> Tree:
             path = f"{directory.path.rstrip('/')}/{seen.name}"
             named = classify([*directory.parts, seen.name], beside)
             tree.counts[named.what.value] += 1
-            if named.what in (What.CHECKPOINT, What.WEIGHTS):
+            if named.what in (What.CHECKPOINT, What.WEIGHTS, What.PART):
                 tree.checkpoints[path] = named, seen
-            elif named.what in _NOT_TAKEN:
-                tree.skipped.append(Skipped(path, _NOT_TAKEN[named.what]))
+            elif named.what is What.OPAQUE:
+                rank = bare_rank(directory.parts) if named.rank is None else named.rank
+                tree.opaque.append(Opaque(path, rank, seen.size, moment(seen.mtime_ns)))
+            elif named.what is What.DEBRIS:
+                tree.skipped.append(Skipped(path, "a save that was never finished left it"))
             elif named.what is What.STRATEGY:
                 tree.ranks |= _ranks_of(Path(path))
         progress(len(names))
@@ -77,42 +91,95 @@ def _ranks_of(strategy: Path) -> set[int]:
     return {of_a_stage * (max(found.stages, default=0) + 1) - 1}
 
 
-def read_headers(tree: Tree, paths: Sequence[str]) -> list[Found]:
-    """What is in these files, and what their paths say; one that cannot be read is skipped with the reason."""
+@dataclass(frozen=True)
+class _Read:
+    """What is in a file: its parameters, in its order; whether each step is an update, and whether it is proven whole.
 
-    def read(path: str) -> Found | Skipped:
-        named, seen = tree.checkpoints[path]
-        step, info, every_step = None, {}, False
-        if named.format in ("ckpt", "safetensors"):
-            try:
-                header = read_checkpoint(Path(path))
-            except UnreadableError as error:
-                return Skipped(path, str(error))
-            except OSError as error:
-                return Skipped(path, error.strerror or str(error))
-            step, info = header.optimizer_step, dict(header.info)
+    Ranks and steps share the tuple of entries, so that it is looked at once.
+    """
+
+    found: Found
+    parameters: tuple[str, ...]
+    complete: bool
+
+
+def read_headers(tree: Tree, paths: Sequence[str]) -> list[Found]:
+    """What is in these files, and what their paths say; one that is cut or cannot be read is skipped."""
+    reader = AlikeReader()
+    seen: dict[int, tuple[Header, tuple[str, ...], bool]] = {}
+
+    def read(path: str) -> _Read | Skipped:
+        named, _ = tree.checkpoints[path]
+        if named.format not in ("ckpt", "safetensors"):
+            return _Read(_found(tree, path), (), complete=True)
+        try:
+            header = reader.read(Path(path), named.family)
+        except UnreadableError as error:
+            return Skipped(path, str(error))
+        except OSError as error:
+            return Skipped(path, error.strerror or str(error))
+        known = seen.get(id(header.entries))
+        if known is None:
+            names = tuple(entry.name for entry in header.parameters)
             every_step = not any(entry.name.startswith(_MAY_SKIP) for entry in header.entries)
-        return Found(
-            path=path,
-            kind=named.kind or Kind.PERIODIC,
-            content=Content.WEIGHTS if named.what is What.WEIGHTS else Content.FULL,
-            format=named.format,
-            family=named.family,
-            relaunch=named.relaunch,
-            rank=named.rank,
-            epoch=named.epoch,
-            step_in_epoch=named.step_in_epoch,
-            named_step=named.named_step,
-            optimizer_step=step,
-            info=info,
-            updates_every_step=every_step,
-            size=seen.size,
-            mtime_ns=seen.mtime_ns,
-        )
+            known = seen[id(header.entries)] = header, names, every_step
+        return _Read(_found(tree, path, header, every_step=known[2]), known[1], complete=header.complete is True)
 
     portions = [paths[start : start + _PORTION] for start in range(0, len(paths), _PORTION)]
     with ThreadPoolExecutor(_READERS) as pool:
         read_some = pool.map(lambda some: [read(path) for path in some], portions)
         results = [result for portion in read_some for result in portion]
     tree.skipped += [result for result in results if isinstance(result, Skipped)]
-    return [result for result in results if isinstance(result, Found)]
+    whole = [result for result in results if isinstance(result, _Read)]
+    cut = _cut(whole)
+    tree.skipped += [Skipped(path, reason) for path, reason in cut.items()]
+    return [each.found for each in whole if each.found.path not in cut]
+
+
+def _found(tree: Tree, path: str, header: Header | None = None, *, every_step: bool = False) -> Found:
+    named, seen = tree.checkpoints[path]
+    return Found(
+        path=path,
+        kind=named.kind or Kind.PERIODIC,
+        content=_content(named, header),
+        format=named.format,
+        family=named.family,
+        relaunch=named.relaunch,
+        rank=named.rank,
+        epoch=named.epoch,
+        step_in_epoch=named.step_in_epoch,
+        named_step=named.named_step,
+        optimizer_step=header.optimizer_step if header else None,
+        info=header.info if header else {},
+        updates_every_step=every_step,
+        size=seen.size,
+        mtime_ns=seen.mtime_ns,
+    )
+
+
+def _content(named: Named, header: Header | None) -> Content:
+    """What a file holds. That it is a share is noted in a `.safetensors` only: a `.ckpt` has no room for it."""
+    if named.what is What.WEIGHTS:
+        return Content.WEIGHTS
+    if named.what is What.PART:
+        return Content.PART
+    is_share = isinstance(header, SafetensorsHeader) and header.metadata.get("remove_redundancy") == "True"
+    return Content.SHARE if is_share else Content.FULL
+
+
+def _cut(files: Sequence[_Read]) -> dict[str, str]:
+    """Files that end where others of their callback and rank go on: one that is cut between parameters looks whole."""
+    of_writer: dict[tuple[str, int | None], set[tuple[str, ...]]] = defaultdict(set)
+    for each in files:
+        of_writer[each.found.family, each.found.rank].add(each.parameters)
+    cut = {}
+    for each in files:
+        others = of_writer[each.found.family, each.found.rank]
+        end = len(each.parameters)
+        if len(others) > 1 and not each.complete:
+            longer = next(
+                (names for names in sorted(others) if names[:end] == each.parameters and len(names) > end), None
+            )
+            if longer is not None:
+                cut[each.found.path] = f"it lacks {longer[end]!r}, which other files of its rank have: it may be cut"
+    return cut

@@ -24,6 +24,11 @@ class Writer:
     host: str
 
 
+def host_name() -> str:
+    """The name of the host that this process runs on."""
+    return socket.gethostname()
+
+
 def claim(directory: str, name: str, *, launch: str, rank: int) -> Writer | None:
     """Say that this rank writes `name` in `directory`; who said so before it in this launch, None if nobody did.
 
@@ -32,7 +37,7 @@ def claim(directory: str, name: str, *, launch: str, rank: int) -> Writer | None
     """
     folder = Path(directory) / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
-    own = Writer(launch, rank, socket.gethostname())
+    own = Writer(launch, rank, host_name())
     path = _path(folder, name, launch)
     draft = path.with_name(f"{path.name}.{own.host}.{os.getpid()}")
     draft.write_text(json.dumps(own.__dict__), encoding="utf-8")
@@ -53,7 +58,7 @@ def claim(directory: str, name: str, *, launch: str, rank: int) -> Writer | None
 def release(directory: str, name: str, *, launch: str, rank: int) -> None:
     """Take this rank's claim back, at the end of training. Raises `OSError`."""
     path = _path(Path(directory) / FOLDER, name, launch)
-    if _read(path) == Writer(launch, rank, socket.gethostname()):
+    if _read(path) == Writer(launch, rank, host_name()):
         path.unlink(missing_ok=True)
 
 

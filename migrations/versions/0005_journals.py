@@ -1,4 +1,4 @@
-"""How far each journal was read."""
+"""How far each journal was read; what came of a plan may name a file that no journal told of yet."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "0005"
-down_revision = "0002"
+down_revision = "0004"
 branch_labels = None
 depends_on = None
 
@@ -21,3 +21,5 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["run_id"], ["runs.id"], name=op.f("fk_journals_run_id")),
         sa.PrimaryKeyConstraint("run_id", "path", name=op.f("pk_journals")),
     )
+    with op.batch_alter_table("outcomes") as table:
+        table.drop_constraint(op.f("fk_outcomes_checkpoint_id"), type_="foreignkey")

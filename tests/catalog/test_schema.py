@@ -105,17 +105,19 @@ def test_a_newer_schema_is_refused_with_the_command_to_run(database_url: str) ->
 def test_an_older_schema_is_upgraded_on_sqlite_and_refused_on_postgresql(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With what it holds: a source of the first schema is one of a ModelCheckpoint."""
+    """With what it holds: a source is one of a ModelCheckpoint, a launch goes on with the steps of its parent."""
     database = open_database(database_url)
     with monkeypatch.context() as earlier:
         earlier.setattr(schema, "REVISION", "0001")
         schema.upgrade(database)
-    when = "2026-01-01 00:00:00"
+    when, layout = "2026-01-01 00:00:00", '{"source": "stand_alone", "groups": []}'
     with database.write() as connection:
         for row in (
             f"runs VALUES (1, 'run', '{when}')",
-            f"launches VALUES ('a', 1, 1, 1, '[]', NULL, '{when}')",
+            f"launches VALUES ('a', 1, 1, 1, '{layout}', NULL, '{when}')",
             "sources VALUES ('a', 0, '/d', 'net', 'net', '[\"x\"]')",
+            f"launches VALUES ('b', 1, 2, 1, '{layout}', 10, '{when}')",
+            f"resolutions VALUES ('b', 'a', 17, '[]', '{when}')",
         ):
             connection.exec_driver_sql(f"INSERT INTO {row}")
     with pytest.raises(SchemaError, match=f"0001, {schema.REVISION} is needed; run: ckptstore db upgrade"):
@@ -128,7 +130,10 @@ def test_an_older_schema_is_upgraded_on_sqlite_and_refused_on_postgresql(
         schema.upgrade(database)
     with database.read() as connection:
         (source,) = reads.sources_of(connection, 1)
+        resumed = reads.launch(connection, "b")
     assert (source.kind, source.prefix, source.names_before) == (Kind.PERIODIC, "net", {"x"})
+    assert resumed is not None
+    assert (resumed.parent_step, resumed.start_step, resumed.batch_size) == (17, 17, None)
 
 
 def test_a_database_with_other_tables_is_not_a_catalog(database_url: str) -> None:

@@ -6,14 +6,16 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ckptstore.catalog import writes
 from ckptstore.catalog.schema import REVISION
-from ckptstore.ops.connect import Catalog
+from ckptstore.ops.connect import Catalog, connect
 from tests import ckpt_bytes
 from tests.ops.jobs import Job
 
@@ -78,6 +80,7 @@ def test_list(url: str) -> None:
         "ranks": 2,
         "world_size": 2,
         "restorable": True,
+        "abandoned": False,
         "pinned": False,
     }
     assert rows[1]["bytes"] > 0
@@ -375,14 +378,13 @@ def test_scan_says_what_it_did_and_what_it_left_alone(database_url: str, tmp_pat
     )
     done = ckptstore("--db", database_url, "scan", str(root.parent), "--json").json
     assert [file["global_step"] for file in done["adopted"]] == [3, 6, 9]
-    assert done["skipped"] == [
-        {
-            "path": str(root / "model_best.pth.tar"),
-            "reason": "a checkpoint of PyTorch or TensorFlow: nothing tells its step",
-        }
-    ]
+    assert done["skipped"] == []
+    (opaque,) = done["opaque"]
+    assert opaque.pop("modified").endswith("+00:00")
+    assert opaque == {"path": str(root / "model_best.pth.tar"), "rank": 0, "size": 0}
     again = ckptstore("--db", database_url, "scan", str(root.parent), "--world-size", "1")
     assert again.out.startswith("run job: nothing adopted\n4 files seen: 3 checkpoint, 1 opaque; 3 known before")
+    assert f"of an unknown step: {root}/model_best.pth.tar (rank 0, 0 B, 20" in again.out
     assert ckptstore("--db", database_url, "resolve", "job", "--json").json["global_step"] == 9
     wrong = ckptstore("--db", database_url, "scan", str(tmp_path / "nowhere"))
     assert (wrong.code, wrong.err.count("\n")) == (2, 1)
@@ -417,3 +419,51 @@ def test_sync_takes_up_what_journals_say(url: str, run: Job, tmp_path: Path) -> 
     wrong = ckptstore("--db", other, "sync", "nobody")
     assert (wrong.code, wrong.err.count("\n")) == (1, 1)
     assert "no run 'nobody'" in wrong.err
+
+
+def test_branches(url: str) -> None:
+    assert ckptstore("--db", url, "resolve", "run", "--branch").code == 2
+    assert ckptstore("--db", url, "resolve", "run", "--lineage", "L9").code == 2
+    done = ckptstore("--db", url, "resolve", "run", "--step", "5", "--branch")
+    assert done.code == 0
+    assert "the next launch goes on from there" in done.out
+    assert ckptstore("--db", url, "resolve", "run", "--json").json["global_step"] == 5
+    assert ckptstore("--db", url, "resolve", "run", "--json", "--all").json["global_step"] == 10
+    assert ckptstore("--db", url, "resolve", "run", "--json", "--lineage", "L1").json["global_step"] == 10
+    listed = ckptstore("--db", url, "list", "run", "--json").json
+    assert {save["global_step"]: save["abandoned"] for save in listed} == {15: True, 10: True, 5: False}
+    assert ckptstore("--db", url, "list", "run").out.count("given up") == 2
+
+
+def test_explain_of_a_wide_job_stays_readable(catalog: Catalog, database_url: str, tmp_path: Path) -> None:
+    """1,024 ranks, of whose newest files 600 are gone and one was never recorded."""
+    job = Job(catalog, tmp_path, world_size=1024)
+    rank = catalog.join("run", rank=0, world_size=1024, launch_id="L1")
+    older, newer = (rank.register(job.write(rank, step), global_step=step) for step in (5, 10))
+    gone = [replace(newer, rank=rank, path=f"{newer.path}.{rank}") for rank in range(1, 601)]
+    there = [replace(newer, rank=rank) for rank in range(601, 1024) if rank != 700]
+    whole = [replace(older, rank=rank) for rank in range(1, 1024)]
+    with catalog.database.write() as connection:
+        writes.adopt_checkpoints(connection, [*gone, *there, *whole], datetime.now(timezone.utc))
+    text = ckptstore("--db", database_url, "resolve", "run", "--explain").out
+    assert "step 10 (periodic, launch L1): 423 of 1024 ranks have a file" in text
+    assert "ranks 1-600: missing_file: 600 in all, such as: " in text
+    assert "rank 700: missing_rank: no file of rank 700 was recorded" in text
+    picture = [line for line in text.splitlines() if line.startswith(("ranks 0 to 1023, 16 a column", "step "))]
+    assert picture[1] == "step 10  " + "-" * 38 + "#" * 5 + "?" + "#" * 20
+    assert picture[2] == "step  5  " + "#" * 64 + " chosen"
+    assert len(text.splitlines()) < 60
+    assert max(map(len, text.splitlines())) < 600
+
+
+def test_resolve_for_other_ranks_names_the_call_that_converts(sqlite_url: str, tmp_path: Path) -> None:
+    job = Job(connect(sqlite_url), tmp_path / "ckpt")
+    job.save(job.start(), 15)
+    explained = ckptstore("--db", sqlite_url, "resolve", "run", "--world-size", "4", "--explain")
+    assert explained.code == 3
+    assert (
+        "world_size: saved by 2 ranks, asked for 4, and no file serves every rank (layout: stand_alone)"
+        in explained.out
+    )
+    call = f"mindspore.transform_checkpoints('{tmp_path}/ckpt', DST_DIR, PREFIX, SRC_STRATEGY, DST_STRATEGY)"
+    assert call in explained.out

@@ -16,6 +16,7 @@ def launch(
     parent: tuple[str, int] | None = None,
     *,
     decided: bool = True,
+    branched: bool = False,
 ) -> Launch:
     return Launch(
         id=launch_id,
@@ -27,6 +28,7 @@ def launch(
         decided=decided,
         parent=parent[0] if parent else None,
         parent_step=parent[1] if parent else None,
+        branched=branched,
     )
 
 

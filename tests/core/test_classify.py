@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ckptstore.core.classify import What, classify, prefixes
+from ckptstore.core.classify import What, bare_rank, classify, prefixes
 from ckptstore.core.model import Kind
 
 PERIODIC, GASP = (What.CHECKPOINT, Kind.PERIODIC), (What.CHECKPOINT, Kind.DYING_GASP)
@@ -39,8 +39,9 @@ EXIT, TTP = (What.CHECKPOINT, Kind.GRACEFUL_EXIT), (What.CHECKPOINT, Kind.TTP)
         (
             "iteration_00000040/net-opt-0000001-0000002.safetensors",
             (What.PART, Kind.PERIODIC),
-            {"named_step": 40, "format": "safetensors"},
+            {"named_step": 40, "format": "safetensors", "rank": 1},
         ),
+        ("iteration_00000040/model-0000000-0000001.safetensors", (What.PART, Kind.PERIODIC), {"rank": 0}),
         ("iteration_00000040/common.json", (What.COMPANION, None), {}),
         ("latest_checkpointed_iteration.txt", (What.COMPANION, None), {}),
         ("checkpoint/rank_0/meta.json", (What.COMPANION, None), {}),
@@ -76,3 +77,9 @@ def test_every_row_of_the_table(path: str, expected: tuple[What, Kind | None], m
 def test_the_number_of_a_relaunch_and_a_prefix_that_ends_in_one(siblings: list[str], expected: tuple[str, int]) -> None:
     named = classify(["net_1-1_5.ckpt"], prefixes(["net_1-1_5.ckpt", *siblings]))
     assert (named.family, named.relaunch) == expected
+
+
+def test_directories_of_ranks_without_an_underscore() -> None:
+    assert bare_rank(["a", "rank3", "b"]) == 3
+    assert bare_rank(["rank3", "rank10"]) == 10
+    assert bare_rank(["rank_3", "rank", "ranks3"]) is None

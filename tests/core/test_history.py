@@ -332,6 +332,13 @@ def test_a_rank_that_nobody_says() -> None:
         ]
 
 
+def test_a_job_that_is_said_to_have_one_rank_has_no_other() -> None:
+    """A ModelCheckpoint of a job of one saves where no rank is named; TTP and graceful exits make `rank_0`."""
+    history = reconstruct([found(P, (1, 5), 5, rank=None)], world_size=1, ranks_seen=[0])
+    assert [file.rank for launch in history.launches for file in launch.files] == [0]
+    assert history.uncertain == ()
+
+
 def test_the_rank_that_the_content_says() -> None:
     inner = reconstruct([found(P, (1, 5), 5, rank=None, info={"cur_rank": 3})])
     assert (inner.world_size, inner.launches[0].files[0].rank) == (4, 3)

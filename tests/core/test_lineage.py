@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ckptstore.core.lineage import lineage
 
 from .builders import launch
@@ -57,3 +59,46 @@ def test_a_parent_that_is_unknown_ends_the_history() -> None:
 
 def test_no_launches_no_history() -> None:
     assert ends([]) == []
+
+
+def test_a_launch_that_was_asked_to_go_back_gives_up_what_came_after_though_it_saved_nothing() -> None:
+    launches = [launch("A", 1), launch("B", 2, parent=("A", 10), branched=True)]
+    assert ends(launches, {"A": 5}) == [("A", 10)]
+    launches.append(launch("C", 3, parent=("A", 10)))
+    assert ends(launches, {"A": 5}) == [("A", 10)]
+    assert ends(launches, {"A": 5, "C": 12}) == [("C", None), ("A", 10)]
+
+
+def test_the_history_of_a_launch_that_was_given_up_can_be_asked_for() -> None:
+    launches = [
+        launch("A", 1),
+        launch("B", 2, parent=("A", 15)),
+        launch("C", 3, parent=("A", 10), branched=True),
+    ]
+    saves = {"A": 5, "B": 20, "C": 12}
+    assert [(part.launch.id, part.last_step) for part in lineage(launches, saves)] == [("C", None), ("A", 10)]
+    assert [(part.launch.id, part.last_step) for part in lineage(launches, saves, of="B")] == [("B", None), ("A", 15)]
+    assert [(part.launch.id, part.last_step) for part in lineage(launches, saves, of="A")] == [("A", None)]
+
+
+def test_saves_of_another_tool_bound_nothing() -> None:
+    """The oldest of the few iterations that it keeps is no sign that the history went back to before it."""
+    launches = [launch("A", 1), replace(launch("B", 2, decided=False), foreign=True)]
+    assert ends(launches, {"A": 5, "B": 20}) == [("A", None)]
+    assert lineage(launches, {"A": 5, "B": 20}, of="B") == ()
+
+
+def test_steps_of_another_size_are_compared_in_their_own() -> None:
+    """B goes on with half as many ranks: step 15 of A is step 30 of B."""
+    second = replace(launch("B", 2, parent=("A", 15)), start_step=30)
+    third = launch("C", 3, parent=("B", 40))
+    assert ends([launch("A", 1), second, third]) == [("C", None), ("B", 40), ("A", 15)]
+    unasked = launch("C", 3, decided=False)
+    assert ends([launch("A", 1), second, unasked], {"A": 5, "B": 31, "C": 22}) == [("C", None), ("B", 21), ("A", 10)]
+
+
+def test_a_launch_that_was_resumed_from_bounds_the_history_though_none_of_its_saves_is_left() -> None:
+    launches = [launch("A", 1), launch("B", 2, parent=("A", 10)), launch("C", 3, parent=("B", 15))]
+    assert ends(launches, {"A": 5, "C": 16}) == [("C", None), ("A", 10)]
+    unasked = [launch("A", 1), launch("B", 2, decided=False), launch("C", 3, parent=("B", 15))]
+    assert ends(unasked, {"A": 5, "C": 16}) == [("C", None), ("A", 15)]

@@ -44,6 +44,35 @@ def test_one_rank_of_each_pair_is_enough() -> None:
     assert sources(resolver.judge(partial, as_recorded(partial))) == [0, 5, 2, 3, 0, 5, 2, 3]
 
 
+@pytest.mark.parametrize(
+    ("hosts", "expected"),
+    [
+        ({}, [1, 1, 2, 1, 4, 1]),
+        ({0: "a", 1: "a", 2: "b", 3: "b", 4: "c", 5: "c"}, [1, 1, 2, 2, 4, 4]),
+        ({0: "b", 1: "a", 2: "b", 3: "c", 4: "b", 5: "d"}, [2, 1, 2, 1, 4, 1]),  # two as near: the lower rank
+        ({0: "a", 3: "b"}, [1, 1, 2, 1, 4, 1]),
+    ],
+)
+def test_the_nearest_replica_stands_in(hosts: dict[int, str], expected: list[int]) -> None:
+    """Ranks 0, 3 and 5 have no file; each takes one of its own host, else that of the lowest rank."""
+    of = launch(world_size=6, layout=data_parallel(6))
+    partial = state(of, *(file(of, rank) for rank in (4, 1, 2)))
+    asked: list[str] = []
+
+    def where(saved: Launch) -> dict[int, str]:
+        asked.append(saved.id)
+        return hosts
+
+    seen = as_recorded(partial)
+    found = resolver.resolve("run", [partial], lambda _: seen, hosts=where)
+    assert found.plan is not None
+    assert sources(found.plan) == expected
+    assert asked == ["L1"]
+    whole = whole_state(of, 15)
+    assert resolver.resolve("run", [whole], lambda _: as_recorded(whole), hosts=where).plan is not None
+    assert asked == ["L1"]  # where every rank has its own, nobody is asked
+
+
 def test_a_whole_group_lost() -> None:
     of = launch(world_size=8, layout=FOUR_PAIRS)
     partial = state(of, *(file(of, rank) for rank in (0, 2, 3, 4, 6, 7)))
@@ -73,6 +102,20 @@ def test_of_two_whole_files_of_a_rank_the_choice_is_always_the_same() -> None:
         plan = resolver.judge(state(of, *files), as_recorded(state(of, *files)))
         assert isinstance(plan, RestorePlan)
         assert plan.ranks[0].source == periodic
+
+
+def test_parts_of_another_tool_are_never_handed_out() -> None:
+    of = replace(launch(layout=data_parallel(2)), foreign=True)
+    whole = whole_state(of, 15)
+    parts = replace(whole, files=tuple(replace(item, content=Content.PART) for item in whole.files))
+    rejection = resolver.judge(parts, as_recorded(parts), take_quarantined=True)
+    assert rules(rejection) == [(Rule.FOREIGN_FORMAT, None)]
+    assert isinstance(rejection, Rejection)
+    assert rejection.was_whole
+    half = resolver.judge(replace(parts, files=parts.files[:1]), {})
+    assert isinstance(half, Rejection)
+    assert not half.was_whole
+    assert "of which those of 1 of 2 are not there: MindFormers has to load it" in half.reasons[0].detail
 
 
 def test_sizes_may_differ_between_pipeline_stages() -> None:
@@ -238,6 +281,14 @@ def test_another_world_size_is_refused_unless_every_file_serves_every_rank() -> 
     whole = whole_state(of, 15)
     assert sources(resolver.judge(whole, as_recorded(whole), world_size=4)) == [0, 1, 0, 0]
     assert sources(resolver.judge(whole, as_recorded(whole), world_size=1)) == [0]
+    split = resolver.judge(whole, as_recorded(whole), world_size=4, takes_whole=False)
+    assert rules(split) == [(Rule.WORLD_SIZE, None)]
+    assert isinstance(split, Rejection)
+    assert "the new ranks do not hold the whole state" in split.reasons[0].detail
+    assert "mindspore.transform_checkpoints(" in split.remedies[0]
+    of = launch(world_size=1)
+    alone = whole_state(of, 15)
+    assert sources(resolver.judge(alone, as_recorded(alone), world_size=3)) == [0, 0, 0]
 
 
 def test_a_wide_job_is_explained_in_a_line_a_rank() -> None:
@@ -245,8 +296,7 @@ def test_a_wide_job_is_explained_in_a_line_a_rank() -> None:
     verdict = resolver.judge(state(of), {})
     assert isinstance(verdict, Rejection)
     assert (
-        verdict.reasons[0].detail
-        == "no file of rank 0 nor of its replicas 0, 1, 2, 3, 4, 5, 6, 7 … (64 in all) was recorded"
+        verdict.reasons[0].detail == "no file of rank 0 nor of its replicas 0,1,2,3,4,5,6,7… (64 in all) was recorded"
     )
 
 

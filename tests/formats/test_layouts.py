@@ -123,6 +123,48 @@ def test_a_merged_file_as_mindspore_itself_reads_it(job: Job) -> None:
         assert set(read_layout([merged], job.world_size).groups) == common
 
 
+POWERS = (1, 2, 4, 8, 16, 32, 64)
+SIZES = [(dp, tp, pp) for dp in POWERS for tp in POWERS for pp in POWERS if dp * tp * pp <= 64]
+
+
+def usual_job(dp: int, tp: int, pp: int, shards: int) -> Job:
+    """How a transformer is cut, `tp` ranks next to each other; the optimizer deals its state to `shards` ranks."""
+    grid = tuple(size for size in (dp, tp) if size > 1) or (1,)  # MindSpore leaves out axes of one
+    along_tp = 0 if tp > 1 else -1
+    stages = tuple(
+        (
+            spread("qkv.weight", grid, (along_tp, -1), stage=stage, step=tp, size=shards),
+            spread("out.weight", grid, (-1, along_tp), stage=stage, step=tp, size=shards),
+            spread("norm.weight", grid, (-1,), stage=stage),
+            spread("adam_m.qkv.weight", grid, (along_tp, -1), stage=stage, step=tp, size=shards),
+            spread("accu_grads.qkv.weight", grid, (along_tp, -1), stage=stage, step=1, size=-1),
+        )
+        for stage in range(pp)
+    )
+    return Job(dp * tp, stages)
+
+
+@pytest.mark.parametrize("pp", POWERS)
+def test_every_usual_layout_up_to_64_ranks(tmp_path: Path, pp: int) -> None:
+    """dp x tp x pp, each with the optimizer's state in every number of shards: 0 for none, -1 for as many as can be."""
+    for dp, tp in [(dp, tp) for dp, tp, stages in SIZES if stages == pp]:
+        for shards in (0, -1, *(shards for shards in POWERS if shards <= dp)):
+            job = usual_job(dp, tp, pp, shards)
+            paths = [
+                layouts.write_spreads(tmp_path / f"strategy_{stage}.ckpt", stage, parameters)
+                for stage, parameters in enumerate(job.stages)
+            ]
+            groups = read_layout(paths, job.world_size).groups
+            dealt = dp if shards == -1 else max(shards, 1)
+            alike = [
+                tuple(rank for rank in range(stage * dp * tp, (stage + 1) * dp * tp) if rank % (tp * dealt) == place)
+                for stage in range(pp)
+                for place in range(tp * dealt)
+            ]
+            assert set(groups) == expected(job, tmp_path)
+            assert {group for group in alike if len(group) > 1} == set(groups), (dp, tp, pp, shards)
+
+
 def stand_in_by_mindspore(path: Path, rank: int) -> tuple[int, ...]:
     at_rank = mock.patch("mindspore.train._utils.get_rank", return_value=rank)
     with at_rank, mock.patch("mindspore.train.serialization.get_rank", return_value=rank):

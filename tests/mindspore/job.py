@@ -11,6 +11,7 @@ to the end), "SystemExit N" and "KeyboardInterrupt N" (raised after step N), "ex
 graceful exit is asked for after step N: it is taken after step N+1).
 Under msrun it is data parallel, and a fault is that of "rank" only (None: of every rank).
 "outage" is [socket directory, database, N]: from step N on rank 0's PostgreSQL database lets nobody in.
+"sharded" deals the data out to the ranks, and every rank writes what each step took of it to a file beside "out".
 "cell" is the train network: MindSpore's own, one that "inherits" from it, or one of its "own", as seed 000 has them.
 """
 
@@ -29,7 +30,7 @@ import numpy as np
 import psycopg
 from mindspore import Parameter, Tensor, nn, ops
 from mindspore import dataset as ds
-from mindspore.communication import get_rank, init
+from mindspore.communication import get_group_size, get_rank, init
 from mindspore.train import Callback, CheckpointConfig, Model, ModelCheckpoint
 from mindspore.train.callback import OnRequestExit
 from mindspore.utils import ExitByRequest
@@ -48,6 +49,8 @@ DEFAULTS = {
     "registrar": {},
     "rank": None,
     "outage": None,
+    "sharded": False,
+    "batch": 8,
 }
 FLAG = "graceful_exit.json"
 
@@ -107,10 +110,27 @@ class Outage(Callback):
             close_database(self.socket, self.database)
 
 
+def outage(asked: dict, rank: int) -> list[Callback]:  # type: ignore[type-arg]
+    return [Outage(*asked["outage"])] if asked["outage"] and rank == 0 else []
+
+
 def close_database(socket: str, database: str) -> None:
     with psycopg.connect(host=socket, user="postgres", dbname="postgres", autocommit=True) as connection:
         connection.execute(f"ALTER DATABASE {database} ALLOW_CONNECTIONS false")
         connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", [database])
+
+
+class Seen(Callback):
+    """Writes, step by step, which samples were taken: each is known by its first number."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.path = path
+
+    def on_train_step_end(self, run_context) -> None:  # type: ignore[no-untyped-def]
+        taken = run_context.original_args().train_dataset_element[0].asnumpy()[:, 0].tolist()
+        with self.path.open("a") as file:
+            file.write(json.dumps(taken) + "\n")
 
 
 class AllReduceOfIntegers(nn.Cell):
@@ -171,13 +191,17 @@ class OwnCell(nn.Cell):
         return ops.depend(loss, self.optimizer(grads))
 
 
-def create_dataset(fault: str) -> ds.Dataset:
+def create_dataset(fault: str, batch: int, **shards: int) -> ds.Dataset:
     chance = np.random.RandomState(7)
     columns = {"x": chance.rand(80, 12).astype(np.float32), "y": chance.randint(0, 4, 80).astype(np.int32)}
-    dataset = ds.NumpySlicesDataset(columns, shuffle=True)
+    dataset = ds.NumpySlicesDataset(columns, shuffle=True, **shards)
     if fault == "bad-dataset":
         dataset = dataset.map(lambda _: 1 / 0, input_columns=["x"])
-    return dataset.batch(8)
+    return dataset.batch(batch)
+
+
+def shards(rank: int) -> dict[str, int]:
+    return {"num_shards": get_group_size() if "MS_WORKER_NUM" in os.environ else 1, "shard_id": rank}
 
 
 def main(asked: dict) -> None:  # type: ignore[type-arg]
@@ -200,7 +224,7 @@ def main(asked: dict) -> None:  # type: ignore[type-arg]
         model = Model(cell(nn.WithLossCell(network, loss), optimizer))
     else:
         model = Model(network, loss, optimizer)
-    dataset = create_dataset(fault)
+    dataset = create_dataset(fault, asked["batch"], **(shards(rank) if asked["sharded"] else {}))
     settings = {"save_checkpoint_steps": 5, "keep_checkpoint_max": 50, "exception_save": True, **asked["config"]}
     if settings.pop("weights_only", False):
         settings["saved_network"] = network
@@ -224,7 +248,8 @@ def main(asked: dict) -> None:  # type: ignore[type-arg]
     registrar = launch.registrar(*given, **asked["registrar"])
     trouble = Fault(fault, out)
     trouble.registrar = registrar
-    callbacks = [trouble, *saving, registrar, *([Outage(*asked["outage"])] if asked["outage"] and rank == 0 else [])]
+    seen = [Seen(out / f"seen-{launch.facts.order}-{rank}.jsonl")] if asked["sharded"] else []
+    callbacks = [*seen, trouble, *saving, registrar, *outage(asked, rank)]
     if asked["order"] != "registrar last":
         callbacks = [registrar, *reversed(saving), trouble]
     if asked["positional"]:

@@ -15,6 +15,7 @@ from mindspore.train import CheckpointConfig, Model, ModelCheckpoint
 import ckptstore.mindspore
 from ckptstore.core.model import Content, Rule
 from ckptstore.errors import UsageError
+from ckptstore.mindspore.launch import TrainingLaunch
 from ckptstore.ops.connect import Catalog
 
 from .test_resume import catalog, create_dataset, create_model
@@ -150,5 +151,33 @@ def test_encrypted_files_are_registered_and_loaded_with_their_key(catalog: Catal
     second = create_model()
     start = ckptstore.mindspore.join("run").resume(second, create_dataset(), dec_key=KEY)
     assert start.global_step == 6  # a key that was forgotten cost nothing
+    expected = values(first)
+    assert {name for name, value in values(second).items() if not np.array_equal(value, expected[name])} == set()
+
+
+def test_shares_that_a_scan_found_are_put_together_where_the_job_is_data_parallel(
+    catalog: Catalog, tmp_path: Path
+) -> None:
+    """No file says what the launch was that saved them; the network of the one that loads has every parameter whole."""
+    first = create_model()
+    train(first, saving(tmp_path / "unused"), epochs=2)
+    names = list(values(first))
+    for rank in range(2):
+        home = tmp_path / "tree" / f"rank_{rank}"
+        home.mkdir(parents=True)
+        share = set(names[rank::2])
+        for step, name in ((4, "net-1_4"), (8, "net-2_2"), (12, "net-2_6")):
+            path = home / f"{name}.safetensors"
+            counted = {item.name: item for item in first.train_network.get_parameters()}
+            counted["global_step"] = ms.Parameter(ms.Tensor([step], ms.int32), name="global_step")
+            kept = [{"name": name, "data": counted[name]} for name in names if name in share]
+            ms.save_checkpoint(kept, str(path), format="safetensors", remove_redundancy=True)
+    catalog.scan(tmp_path / "tree", run="shares", world_size=2)
+    plan = catalog.resolve("shares").plan
+    assert plan is not None
+    assert plan.in_shares
+    joined = catalog.join("shares", rank=1, world_size=2, launch_id="L1", layout="data_parallel")
+    second = create_model()
+    assert TrainingLaunch(joined.database, joined.facts, 1).resume(second, create_dataset()).global_step == 12
     expected = values(first)
     assert {name for name, value in values(second).items() if not np.array_equal(value, expected[name])} == set()

@@ -43,7 +43,8 @@ def test_the_registrar_saves_where_mindspore_does_not(
     run = Run(tmp_path)
     asked = {"positional": callbacks == "by position", "config": {"format": file_format, "exception_save": False}}
     crashed = run.launch(fault=fault, registrar=ON_EXCEPTION, **asked)
-    assert crashed.code == (7 if fault.startswith("SystemExit") else 1), crashed.output
+    own_codes = {"SystemExit": (7,), "KeyboardInterrupt": (1, -2)}  # the interpreter ends itself by SIGINT, or with 1
+    assert crashed.code in own_codes.get(fault.split(maxsplit=1)[0], (1,)), crashed.output
     assert run.files()[0] == ("dying_gasp", 17, "complete", f"net-2_7_breakpoint.{file_format}")
     again = run.launch(registrar=ON_EXCEPTION, **asked)
     assert (again.code, again.start["global_step"]) == (0, 17), again.output

@@ -17,6 +17,7 @@ from ckptstore.core.model import Content, FileState, Kind
 from ckptstore.ops.connect import connect
 
 from .running import MSRUN, Run, free_port
+from .scanning import scan_and_compare
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "digits"
 pytestmark = pytest.mark.msrun
@@ -59,9 +60,10 @@ def test_the_breakpoint_of_one_rank_serves_both(demo: ModuleType, tmp_path: Path
 
 def test_shares_then_a_graceful_exit_of_both_ranks(tmp_path: Path) -> None:
     """Rank 1 is killed while the state is saved in shares (remove_redundancy); the next launch exits on request."""
-    asked = {"ranks": 2, "exits": True, "config": {"remove_redundancy": True, "exception_save": False}}
+    shares = {"remove_redundancy": True, "exception_save": False}
+    asked = {"ranks": 2, "exits": True, "config": shares}
     calm, rough = Run(tmp_path / "calm"), Run(tmp_path / "rough")
-    assert calm.launch(**asked).code == 0
+    assert calm.launch(ranks=2, exits=True, config={**shares, "format": "safetensors"}).code == 0
     assert rough.launch(fault="kill 12", rank=1, **asked).code != 0
     plan = rough.catalog.resolve("run").plan
     assert plan is not None
@@ -81,6 +83,10 @@ def test_shares_then_a_graceful_exit_of_both_ranks(tmp_path: Path) -> None:
     assert again.start["global_step"] == step
     for rank in range(2):
         assert rough.final(rank) == calm.final(rank)
+    plan = scan_and_compare(calm.catalog, "run", calm.out, world_size=2).resolve("run").plan
+    assert plan is not None
+    assert plan.in_shares  # a .safetensors says that it is one
+    scan_and_compare(rough.catalog, "run", rough.out, world_size=2)
 
 
 @pytest.fixture
@@ -116,6 +122,31 @@ def test_ttp_on_four_ranks_of_which_one_is_dead(ttp: Callable[..., int], tmp_pat
         (37, 2, 2, Kind.TTP),
         (37, 3, 3, Kind.TTP),
     ]
+    live = connect(str(tmp_path / "rough" / "catalog.db"))
+    # A single save is no witness of times: its files are kept apart, and the user's word makes each of them serve all.
+    scan_and_compare(live, "ttp", tmp_path / "rough", world_size=4, replicas="dp", same_files=False)
     assert ttp("rough") == 0
     for rank in range(4):
         assert filecmp.cmp(tmp_path / f"calm/final_{rank}.ckpt", tmp_path / f"rough/final_{rank}.ckpt", shallow=False)
+
+
+def test_four_ranks_one_killed_and_two_of_the_other_files_damaged_by_hand(tmp_path: Path) -> None:
+    """Of the newest state rank 2's file is not there, rank 0's is cut and rank 3's has another byte."""
+    calm, rough = Run(tmp_path / "calm"), Run(tmp_path / "rough")
+    assert calm.launch(ranks=4).code == 0
+    assert rough.launch(ranks=4, fault="kill 15", rank=2).code != 0
+    newest = {file.rank: Path(file.path) for file in rough.catalog.files("run") if file.global_step == 15}
+    content = newest[0].read_bytes()
+    newest[0].chmod(0o600)
+    newest[0].write_bytes(content[:-8])
+    newest[3].chmod(0o600)
+    newest[3].write_bytes(content.replace(content[200:201], bytes([content[200] ^ 1]), 1))
+    if 2 in newest:
+        newest[2].unlink()
+    found = rough.catalog.resolve("run").plan
+    assert found is not None
+    assert (found.global_step, [each.source.rank for each in found.ranks]) == (15, [1, 1, 1, 1])
+    again = rough.launch(ranks=4)
+    assert (again.code, again.start["global_step"]) == (0, 15), again.output
+    for rank in range(4):
+        assert rough.final(rank) == calm.final(rank)

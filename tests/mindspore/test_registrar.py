@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from pathlib import Path
 from typing import Any
@@ -127,12 +128,12 @@ def test_a_file_that_cannot_be_read_now_is_not_given_up(
     train(create_model(), tmp_path / "ckpt")
 
     def broken(path: str) -> str:
-        raise OSError(5, "Input/output error")
+        raise OSError(errno.ESTALE, "Stale file handle")
 
     with monkeypatch.context() as patch:
         patch.setattr(resuming, "digest", broken)
         for _ in range(2):
-            with pytest.raises(CkptstoreError, match="cannot be read .Input/output error.; check that it is there"):
+            with pytest.raises(CkptstoreError, match="cannot be read .Stale file handle.; check that it is there"):
                 ckptstore.mindspore.join("run").resume(create_model(), create_dataset())
     assert ckptstore.mindspore.join("run").resume(create_model(), create_dataset()).global_step == 6
 

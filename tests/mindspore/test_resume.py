@@ -82,10 +82,38 @@ def test_a_network_of_another_shape_is_refused(catalog: Catalog, tmp_path: Path)
     assert ckptstore.mindspore.join("run").resume(create_model(), create_dataset()).global_step == 6
 
 
-def test_an_epoch_of_another_length_is_refused(catalog: Catalog, tmp_path: Path) -> None:
-    train(create_model(), tmp_path / "ckpt")
-    with pytest.raises(UsageError, match="saved with 6 steps an epoch by 1 rank; now an epoch has 3"):
-        ckptstore.mindspore.join("run").resume(create_model(), create_dataset(batch=4))
+def resumed(batch: int) -> tuple[int, int, int, int]:
+    start = ckptstore.mindspore.join("run").resume(create_model(), create_dataset(batch))
+    return start.global_step, start.epoch, start.step_in_epoch, start.initial_epoch
+
+
+def test_an_epoch_of_another_length(catalog: Catalog, tmp_path: Path) -> None:
+    """12 samples in steps of 2: the end of an epoch is one with any batch; inside one, samples decide."""
+    train(create_model(), tmp_path / "ckpt", steps=1)
+    assert resumed(batch=4) == (3, 1, 3, 1)
+    assert resumed(batch=5) == (3, 1, 3, 1)  # of which the last is of 2 samples
+    (tmp_path / "ckpt" / "net-1_6.ckpt").unlink()
+    with pytest.raises(UsageError, match=r"step 5 .* the 10 samples .* no whole steps of 4; .*before it, 4 would do"):
+        resumed(batch=4)
+    (tmp_path / "ckpt" / "net-1_5.ckpt").unlink()
+    assert resumed(batch=4) == (2, 1, 2, 0)
+    assert resumed(batch=1) == (8, 1, 8, 0)
+    with pytest.raises(UsageError, match="an epoch had 12 samples, now it has 15, and inside one the rest cannot"):
+        resumed(batch=5)
+    with pytest.raises(UsageError, match="1 rank took 6 steps an epoch, now 1 rank takes 24; .*not the same data"):
+        launch = ckptstore.mindspore.join("run")
+        launch.resume(create_model(), create_dataset().repeat(4))
+
+
+def test_where_the_batch_is_not_known_only_the_end_of_an_epoch_has_a_place(catalog: Catalog, tmp_path: Path) -> None:
+    train(create_model(), tmp_path / "ckpt", steps=1)
+    with catalog.database.write() as connection:
+        connection.exec_driver_sql("UPDATE launches SET batch_size = NULL")
+    assert resumed(batch=4) == (3, 1, 3, 1)
+    (tmp_path / "ckpt" / "net-1_6.ckpt").unlink()
+    with pytest.raises(UsageError, match="step 5 .*samples a step takes is not known of both"):
+        resumed(batch=4)
+    assert resumed(batch=2) == (5, 1, 5, 0)
 
 
 def test_flags_of_graceful_exit_are_not_state(catalog: Catalog, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from ckptstore.mindspore.recorder import Recorder
 from ckptstore.ops.connect import Catalog
 from tests.cli.test_cli import ckptstore
 
+from .scanning import scan_and_compare
 from .test_resume import catalog, create_dataset, create_model
 
 __all__ = ["catalog"]
@@ -307,3 +308,13 @@ def test_what_cannot_be_looked_at_does_not_keep_a_state_from_being_saved(
         patch.setattr(ttp, "names_in", unreadable)
         rank.train(0, tmp_path, launch="L2", step=5, handlers=("save", "rename"))
     assert (tmp_path / "ttp/ttp_saved_checkpoints-step_5/rank_0/ttp_rank_0-1_5.ckpt").exists()
+
+
+def test_a_scan_finds_what_the_handlers_registered(catalog: Catalog, rank: Rank, tmp_path: Path) -> None:
+    """Two launches with a TTP save each, one of them in a directory that was never renamed, and periodic saves."""
+    rank.train(0, tmp_path, handlers=("save", "rename"))
+    rank.train(0, tmp_path, launch="L2", step=11, handlers=("save",))
+    assert catalog.resolve("run").plan.global_step == 11  # type: ignore[union-attr]
+    scan_and_compare(catalog, "run", tmp_path, world_size=1)
+    rank.train(0, tmp_path, launch="L3", step=100, epochs=3)
+    scan_and_compare(catalog, "run", tmp_path, world_size=1)

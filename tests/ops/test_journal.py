@@ -19,10 +19,13 @@ from ckptstore.storage.claims import FOLDER
 from tests import ckpt_bytes
 from tests.conftest import new_postgres_database
 from tests.contents import contents
+from tests.formats.layouts import write_spreads
+from tests.spreads import spread
 
 from .jobs import Job
 
 if TYPE_CHECKING:
+    from ckptstore.core.model import RestorePlan
     from ckptstore.ops.launch import RankLaunch
 
 
@@ -41,8 +44,30 @@ def begin(job: Job, *, announced: bool = True) -> list[RankLaunch]:
     return ranks
 
 
+def begin_again(
+    job: Job, lineage: str, *, step: int, steps: int, batch_size: int, shards: int | None = None
+) -> list[RankLaunch]:
+    """A launch that goes back to a step of an older one, with a batch size and steps an epoch of its own."""
+    ranks = job.start(resume=False)
+    for launch in ranks:
+        launch.set_steps_per_epoch(steps, batch_size=batch_size, shards=shards)
+        launch.resolve(step=step, lineage=lineage)
+        job.announce(launch)
+    return ranks
+
+
+def plan_of(launch: RankLaunch) -> RestorePlan:
+    plan = launch.resolve()
+    assert plan is not None
+    return plan
+
+
 def a_long_story(job: Job) -> None:
-    """Launches, an exit that is renamed, a breakpoint that is adopted, files that vanish and are damaged, pins."""
+    """Launches, an exit that is renamed, a breakpoint that is adopted, files that vanish and are damaged, pins.
+
+    And: what a step takes of the data, launches that go back or on with other steps, files that cannot be loaded,
+    strategy files, and a branch that an operator decided.
+    """
     first = begin(job)
     for step in (5, 10, 15):
         job.save(first, step)
@@ -66,6 +91,22 @@ def a_long_story(job: Job) -> None:
     job.save(third, 20)
     for launch in third:
         launch.set_ending(22, 21, None, quarantine="the loss of its last step was nan")
+    back = begin_again(job, "L1", step=5, steps=10, batch_size=8)
+    back[1].load_failed(plan_of(back[1]).ranks[1].source, "Input/output error")
+    back[0].load_failed(None, "No such file or directory")
+    half = begin_again(job, "L1", step=10, steps=20, batch_size=4, shards=2)
+    assert (half[0].facts.parent_step, half[0].facts.start_step) == (10, 20)
+    job.save(half[:1], 22)
+    hybrid = [job.catalog.join("run", rank=rank, world_size=4, launch_id="L6") for rank in (0, 1)]
+    job.announce(hybrid[0])
+    written = write_spreads(job.directory / "strategy.ckpt", 0, [spread(grid=(2, 2), tensor_map=(0, -1))])
+    assert hybrid[0].keep_layout_file(str(written))
+    hybrid[0].reread()
+    assert hybrid[0].facts.layout.groups
+    job.save(hybrid[:1], 3)
+    plan = job.catalog.resolve("run", step=15, lineage="L1").plan
+    assert plan is not None
+    job.catalog.branch(plan)
 
 
 def test_a_catalog_made_anew_has_all_that_the_old_one_had(catalog: Catalog, other: Catalog, tmp_path: Path) -> None:
@@ -274,7 +315,7 @@ def test_pins_come_back(catalog: Catalog, other: Catalog, tmp_path: Path) -> Non
 
 def test_no_journal_has_a_password_or_a_url(tmp_path: Path, postgres: str) -> None:
     url = new_postgres_database(postgres).replace("postgres@", "postgres:s3cret@")
-    a_long_story(Job(connect(url), tmp_path / "ckpt"))
+    a_long_story(Job(connect(url), tmp_path / "ckpt", layout="data_parallel"))
     every = "".join(Path(path).read_text() for path in journal.journals_below(str(tmp_path)))
     assert '"t":"file"' in every
     assert "s3cret" not in every

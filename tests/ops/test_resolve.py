@@ -11,6 +11,8 @@ import pytest
 from ckptstore.core.model import FileState, Kind, Rule
 from ckptstore.errors import NothingRestorableError, UnknownRunError, UsageError
 from ckptstore.ops.register import describe
+from ckptstore.ops.start import step_shift
+from ckptstore.storage import claims
 
 from .jobs import Job
 
@@ -154,7 +156,9 @@ def test_the_first_plan_that_is_stored_wins(catalog: Catalog, tmp_path: Path) ->
                 connection,
                 launch_id="L2",
                 parent=("L1", step),
+                start_step=step,
                 files=[(file.rank, file.id) for file in files],
+                branched=False,
                 now=datetime.now(timezone.utc),
             )
     plans = [launch.resolve() for launch in starting]
@@ -427,3 +431,66 @@ def test_history_does_not_cost(catalog: Catalog, tmp_path: Path, monkeypatch: py
         costs.append((len(looked), len(sent)))
     assert costs[0] == costs[1]
     assert costs[0][0] == 3
+
+
+def test_steps_of_another_size_after_a_change_of_ranks(catalog: Catalog, tmp_path: Path) -> None:
+    """Step 10 of two ranks is step 20 of one. Older saves that count higher are not given up, nor newer ones older."""
+    job = Job(catalog, tmp_path, layout="data_parallel")
+    ranks = job.start()
+    for launch in ranks:
+        launch.set_steps_per_epoch(10, batch_size=8, shards=2)
+    job.save(ranks, 10)
+    alone = catalog.join("run", rank=0, world_size=1, launch_id="L2")
+    alone.set_steps_per_epoch(20, batch_size=8, shards=1)
+    plan = alone.resolve()
+    assert plan is not None
+    assert (plan.global_step, alone.facts.parent_step, alone.facts.start_step) == (10, 10, 20)
+    folder = str(job.folder(0))
+    alone.add_source(folder, kind=Kind.PERIODIC, prefix="net_1", breakpoint_prefix="net", names_before=())
+    job.write(alone, 12, name="net_1-2_2_breakpoint.ckpt")
+    assert chosen(catalog.resolve("run")) == (22, [0])
+    both = [catalog.join("run", rank=rank, world_size=2, launch_id="L3", layout="data_parallel") for rank in (0, 1)]
+    for launch in both:
+        launch.set_steps_per_epoch(10, batch_size=8, shards=2)
+        launch.resolve()
+    assert both[0].facts.start_step == 11
+    assert step_shift(catalog.database, both[0].facts) == 11 - 12  # the optimizer counted 12
+    job.save(both, 12)
+    found = catalog.resolve("run")
+    assert (chosen(found), rejected(found)) == ((12, [0, 1]), [])
+
+
+def test_a_step_without_a_place_stops_the_start_and_names_one_that_has(catalog: Catalog, tmp_path: Path) -> None:
+    job = Job(catalog, tmp_path, world_size=1)
+    (rank,) = job.start()
+    rank.set_steps_per_epoch(10, batch_size=8, shards=1)
+    job.save([rank], 17)
+    two = catalog.join("run", rank=0, world_size=2, launch_id="L2", layout="data_parallel")
+    two.set_steps_per_epoch(5, batch_size=8, shards=2)
+    with pytest.raises(UsageError, match=r"step 17 of launch L1 has no place .*; of the steps before it, 16 would do"):
+        two.resolve()
+    two.reread()
+    assert not two.facts.decided
+
+
+def test_other_ranks_that_share_nothing_are_told_what_to_call(catalog: Catalog, tmp_path: Path) -> None:
+    job = Job(catalog, tmp_path)
+    job.save(job.start(), 15)
+    with pytest.raises(NothingRestorableError) as stopped:
+        catalog.join("run", rank=0, world_size=4, launch_id="L2").resolve()
+    assert "every rank had saved step 15, but saved by 2 ranks, asked for 4" in stopped.value.message
+    assert f"mindspore.transform_checkpoints('{tmp_path}', DST_DIR, PREFIX, SRC_STRATEGY" in stopped.value.hint
+
+
+def test_a_replica_of_the_same_host_is_nearer(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = Job(catalog, tmp_path, world_size=4, layout="data_parallel")
+    ranks = job.start()
+    for launch in ranks:
+        monkeypatch.setattr(claims, "host_name", lambda host=f"node{launch.rank // 2}": host)
+        job.announce(launch)
+    files = job.save(ranks, 15)
+    for lost in (1, 3):
+        Path(files[lost].path).unlink()
+    assert chosen(catalog.resolve("run")) == (15, [0, 0, 2, 2])

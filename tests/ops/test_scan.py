@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import shutil
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
 
-from ckptstore.core.model import FileState, Kind
-from ckptstore.errors import RefusedError, UsageError
+from ckptstore.core.model import Content, FileState, Kind
+from ckptstore.errors import RefusedError, UnknownRunError, UsageError
 from ckptstore.ops.connect import Catalog
-from tests import ckpt_bytes
+from tests import ckpt_bytes, parts_bytes
 
 LENGTH = 5
 """Steps of an epoch."""
@@ -91,8 +92,37 @@ def test_what_is_no_checkpoint_is_counted_or_said(catalog: Catalog, tmp_path: Pa
     assert len(done.adopted) == 2
     assert done.counts == {"checkpoint": 3, "debris": 1, "companion": 1, "stranger": 1, "opaque": 1}
     reasons = {Path(each.path).name: each.reason for each in done.skipped}
-    assert set(reasons) == {"net-2_2.tmp", "model_best.pth.tar", "broken-1_1.ckpt", "net\\udcff-1_1.ckpt", "loop"}
+    assert set(reasons) == {"net-2_2.tmp", "broken-1_1.ckpt", "net\\udcff-1_1.ckpt", "loop"}
     assert "is not a whole .ckpt file" in reasons["broken-1_1.ckpt"]
+
+
+def test_checkpoints_of_other_frameworks_are_listed(catalog: Catalog, tmp_path: Path) -> None:
+    """Seed 003: nothing tells the step of these, so they are no saves."""
+    root = tmp_path / "job"
+    names = ("rank_12/model_best.pth.tar", "rank3/model_best.pth.tar", "ckpt7.index", "ckpt7.data-00000-of-00001")
+    for name in (*names, "x.pth"):
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"12345")
+        os.utime(path, ns=(10**18, 10**18))
+    done = catalog.scan(root)
+    shown = {str(Path(each.path).relative_to(root)): (each.rank, each.size, each.modified) for each in done.opaque}
+    written = datetime.fromtimestamp(10**9, timezone.utc)
+    assert shown == {
+        "rank_12/model_best.pth.tar": (12, 5, written),
+        "rank3/model_best.pth.tar": (3, 5, written),
+        "ckpt7.index": (7, 5, written),
+        "ckpt7.data-00000-of-00001": (7, 5, written),
+        "x.pth": (None, 5, written),
+    }
+    assert (done.adopted, done.skipped) == ((), ())
+    assert "nothing tells their steps, so there is no run to go on" in done.warnings[0]
+    with pytest.raises(UnknownRunError, match="no run 'job'"):
+        catalog.resolve("job")
+    save(root, 3)
+    assert catalog.scan(root, world_size=13).warnings == (
+        "nothing tells how many steps an epoch of launch rank_R/net_0/rank_0 has",
+    )
 
 
 def test_a_part_that_cannot_be_read_loses_nothing(catalog: Catalog, tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
@@ -191,3 +221,52 @@ def test_a_file_that_was_written_again_is_another_file(catalog: Catalog, tmp_pat
         three.name: FileState.COMPLETE,
         six.name: FileState.COMPLETE,
     }
+
+
+def test_a_file_that_is_cut_between_two_parameters_is_not_adopted(catalog: Catalog, tmp_path: Path) -> None:
+    """It loads in MindSpore without a word (domain §1), and its step is proven: only its siblings tell."""
+    root = tmp_path / "job"
+    three, six = save(root, 3, 6)
+    moments = ckpt_bytes.value("moments.weight", "Float32", (1,), bytes(4))
+    three.write_bytes(ckpt_bytes.checkpoint(3).replace(step_num(3), moments))
+    six.write_bytes(ckpt_bytes.checkpoint(6).replace(step_num(6), b""))
+    done = catalog.scan(root, world_size=1)
+    assert [Path(file.path) for file in done.adopted] == [three]
+    reason = "it lacks 'moments.weight', which other files of its rank have: it may be cut"
+    assert [(Path(skipped.path), skipped.reason) for skipped in done.skipped] == [(six, reason)]
+
+
+def step_num(step: int) -> bytes:
+    return ckpt_bytes.value("step_num", "Int64", (), step.to_bytes(8, "little"))
+
+
+@pytest.mark.parametrize(
+    ("note", "content"),
+    [
+        ({"remove_redundancy": "True"}, Content.SHARE),
+        ({"remove_redundancy": "False"}, Content.FULL),
+        ({}, Content.FULL),
+    ],
+)
+def test_a_safetensors_file_says_whether_it_is_a_share(
+    catalog: Catalog, tmp_path: Path, note: dict[str, str], content: Content
+) -> None:
+    root = tmp_path / "job"
+    for step in (3, 6, 9):
+        for rank in (0, 1):
+            home = root / f"rank_{rank}"
+            home.mkdir(parents=True, exist_ok=True)
+            path = home / f"net-{(step - 1) // LENGTH + 1}_{(step - 1) % LENGTH + 1}.safetensors"
+            path.write_bytes(
+                parts_bytes.safetensors({"global_step": step, f"weight.{rank}": 1}, {"format": "ms", **note})
+            )
+            os.utime(path, ns=(step * 10**9, step * 10**9))
+    catalog.scan(root, world_size=2)
+    assert {file.content for file in catalog.files("job")} == {content}
+    plan = catalog.resolve("job").plan
+    assert plan is not None
+    assert (plan.global_step, plan.in_shares) == (9, content is Content.SHARE)
+    Path(plan.ranks[1].source.path).unlink()
+    older = catalog.resolve("job", replicas="dp").plan
+    assert older is not None
+    assert older.global_step == (6 if content is Content.SHARE else 9)  # no share stands in for another

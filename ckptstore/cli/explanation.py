@@ -1,0 +1,110 @@
+"""What `resolve` prints for people: the plan, and in full what is wrong with every newer state."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.markup import escape
+
+from ckptstore.cli.terminal import count, line, print_table, size, table
+from ckptstore.core.naming import unfinished_ttp_directory
+from ckptstore.core.picture import picture, ranges
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ckptstore.core.model import Assignment, Kind, Reason, Rejection, Resolution, RestorePlan
+
+_RANKS_SHOWN = 16
+_REASONS_SHOWN = 4  # of one rule: of more, the ranks and an example
+_REMEDIES_SHOWN = 8
+_STATES_SHOWN = 40
+
+
+def resolution(found: Resolution, *, in_full: bool) -> None:
+    """The plan, and why newer states are not taken."""
+    if found.plan is None:
+        line(f"nothing of run {found.run} can be restored")
+    else:
+        _plan(found.run, found.plan, in_full=in_full)
+    if not found.rejections:
+        if in_full:
+            line("no newer state was passed over" if found.plan else "no save of it was found")
+        return
+    if not in_full:
+        line(f"{count(len(found.rejections), 'newer state was', 'newer states were')} passed over; --explain says why")
+        return
+    line("\npassed over:")
+    for rejection in found.rejections[:_STATES_SHOWN]:
+        _rejection(rejection)
+    if len(found.rejections) > _STATES_SHOWN:
+        line(f"  … and {len(found.rejections) - _STATES_SHOWN} more states; --json has all")
+    shown = picture([*found.rejections[:_STATES_SHOWN], *([found.plan] if found.plan else [])])
+    if shown:
+        line("")
+    for row in shown:
+        line(row)
+
+
+def _plan(run: str, plan: RestorePlan, *, in_full: bool) -> None:
+    steps = plan.launch.steps_per_epoch
+    place = f" (epoch {plan.epoch}, step {plan.step_in_epoch} of {steps})" if steps else ""
+    line(f"run {run} goes on after step {plan.global_step}{place}, saved by launch {plan.launch.id}")
+    rows = table(">rank", "loads the file of", "kind", ">size", "file")
+    for assignment in plan.ranks[:_RANKS_SHOWN]:
+        source = assignment.source
+        own = source.rank == assignment.rank
+        rows.add_row(
+            str(assignment.rank),
+            "itself" if own else f"rank {source.rank}, its replica",
+            source.kind.value,
+            size(source.size or 0),
+            escape(source.path),
+        )
+    print_table(rows, "")
+    helped = [each for each in plan.ranks if each.source.rank != each.rank]
+    if len(plan.ranks) > _RANKS_SHOWN:
+        others = plan.ranks[_RANKS_SHOWN:]
+        by_replica = sum(assignment.source.rank != assignment.rank for assignment in others)
+        line(f"… and {len(others)} more ranks, {by_replica} of them by a replica; --json has all")
+    if in_full and helped:
+        line(f"a replica's file for {_stand_ins(helped)}")
+    unfinished = {name for each in plan.ranks if (name := unfinished_ttp_directory(each.source.path))}
+    for name in sorted(unfinished):
+        line(f"{name} was never renamed; the files in it and beside it cover every rank")
+
+
+def _stand_ins(helped: Sequence[Assignment]) -> str:
+    by_source: dict[int, list[int]] = {}
+    for each in helped:
+        by_source.setdefault(each.source.rank, []).append(each.rank)
+    parts = [f"ranks {ranges(ranks)} from rank {source}" for source, ranks in sorted(by_source.items())]
+    return "; ".join(parts[:_RANKS_SHOWN]) + (" …" if len(parts) > _RANKS_SHOWN else "")
+
+
+def _rejection(rejection: Rejection) -> None:
+    served = ""
+    if rejection.served:
+        replicas = sum(each.source.rank != each.rank for each in rejection.served)
+        by = f", {replicas} of them a replica's" if replicas else ""
+        served = f": {len(rejection.served)} of {rejection.world_size} ranks have a file{by}"
+    line(f"  step {rejection.global_step} ({_kinds(rejection.kinds)}, launch {rejection.launch}){served}")
+    by_rule: dict[str, list[Reason]] = {}
+    for reason in rejection.reasons:
+        by_rule.setdefault(reason.rule.value, []).append(reason)
+    for rule, reasons in by_rule.items():
+        if len(reasons) <= _REASONS_SHOWN:
+            for reason in reasons:
+                where = "" if reason.rank is None else f"rank {reason.rank}: "
+                line(f"    {where}{rule}: {reason.detail}")
+        else:
+            ranks = ranges(reason.rank for reason in reasons if reason.rank is not None)
+            line(f"    ranks {ranks}: {rule}: {len(reasons)} in all, such as: {reasons[0].detail}")
+    for remedy in rejection.remedies[:_REMEDIES_SHOWN]:
+        line(f"    to repair: {remedy}")
+    if len(rejection.remedies) > _REMEDIES_SHOWN:
+        line(f"    … and {len(rejection.remedies) - _REMEDIES_SHOWN} more like it; --json has all")
+
+
+def _kinds(kinds: tuple[Kind, ...]) -> str:
+    return " + ".join(kind.value for kind in kinds)

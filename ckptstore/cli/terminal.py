@@ -1,0 +1,85 @@
+"""How anything is printed for people: tables, lines, sizes, moments, and a count that grows."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
+_THOUSAND = 1000
+_WIDE = 4096
+
+
+@contextmanager
+def progress(verb: str, unit: str) -> Iterator[Callable[[int], None]]:
+    """A count that grows on stderr, on a terminal only."""
+    console = Console(stderr=True)
+    columns = (TextColumn(verb), TextColumn("{task.completed}"), TextColumn(unit), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as shown:
+        task = shown.add_task(verb, total=None)
+        yield lambda more: shown.advance(task, more)
+
+
+def count(number: int, one: str, many: str) -> str:
+    """A number and the word for what is counted."""
+    return f"{number} {one if number == 1 else many}"
+
+
+def _console() -> Console:
+    """On a terminal, its width; elsewhere lines are never broken or cut."""
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=_WIDE)
+
+
+def table(*columns: str) -> Table:
+    """A table; a column whose name begins with ">" is flush right."""
+    made = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        right = column.startswith(">")
+        made.add_column(column.lstrip(">"), justify="right" if right else "left", overflow="fold")
+    return made
+
+
+def print_table(rows: Table, if_empty: str) -> None:
+    """Print a table, or a line where it has no rows."""
+    if rows.row_count:
+        _console().print(rows)
+    else:
+        line(if_empty)
+
+
+def line(text: str) -> None:
+    """Print a line, as it is."""
+    _console().print(text, markup=False, soft_wrap=True)
+
+
+def size(number: int) -> str:
+    """Bytes, in the unit that reads best."""
+    value = float(number)
+    for unit in _UNITS[:-1]:
+        if value < _THOUSAND:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= _THOUSAND
+    return f"{value:.1f} {_UNITS[-1]}"
+
+
+def moment(when: datetime | None) -> str:
+    """A moment in UTC."""
+    return "-" if when is None else f"{when.astimezone(timezone.utc):%Y-%m-%d %H:%M:%SZ}"
+
+
+def age(when: datetime) -> str:
+    """How long ago a moment was."""
+    seconds = max(0, int((datetime.now(timezone.utc) - when).total_seconds()))
+    for length, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * length:
+            return f"{seconds // length} {unit} ago"
+    return f"{seconds} s ago"

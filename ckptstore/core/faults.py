@@ -1,0 +1,74 @@
+"""What keeps one file from being loaded, and a group of replicas from standing in for each other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ckptstore.core.model import Content, FileState, Kind, Observed, Reason, Rule
+from ckptstore.core.replicas import show
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from ckptstore.core.model import Checkpoint
+
+_RANKS_SHOWN = 8
+_APPENDED_BYTES = 1024  # more than OnRequestExit appends: five numbers with their names
+
+
+def fault(file: Checkpoint, seen: Observed | None, failed: Mapping[str, str]) -> Reason | None:
+    """What keeps one file from being loaded; None if it is there as it was recorded."""
+    if file.id in failed:
+        return Reason(Rule.QUARANTINED, file.rank, f"{file.path} could not be loaded: {failed[file.id]}")
+    broken = _broken_rule(file, seen or Observed(None))
+    return None if broken is None else Reason(broken[0], file.rank, f"{file.path} {broken[1]}")
+
+
+def _broken_rule(file: Checkpoint, seen: Observed) -> tuple[Rule, str] | None:
+    broken: tuple[Rule, str] | None = None
+    if file.content is Content.WEIGHTS:
+        broken = Rule.WEIGHTS_ONLY, "holds weights without the optimizer's state"
+    elif file.state is FileState.DAMAGED:
+        broken = file.problem or Rule.QUARANTINED, "was found to be damaged"
+    elif seen.unreadable:
+        broken = Rule.UNREADABLE, f"cannot be looked at: {seen.unreadable}"
+    elif file.size is None:
+        broken = Rule.IN_PROGRESS, "was never finished" if seen.size is None else "is being written"
+    elif seen.size is None:
+        broken = Rule.MISSING_FILE, "is gone"
+    elif seen.size != file.size:
+        broken = Rule.SIZE_MISMATCH, f"has {seen.size} bytes, {file.size} were recorded"
+    elif seen.rewritten and file.digest is None:
+        broken = Rule.DIGEST_MISMATCH, "was written again since it was recorded: scan its directory again"
+    elif seen.digest is not None and seen.digest != file.digest:
+        broken = Rule.DIGEST_MISMATCH, "has other bytes than those recorded"
+    return broken
+
+
+def unequal_sizes(files: Iterable[Checkpoint]) -> str:
+    """Replicas hold the same parameters: where their files of one kind and format differ in size, none stands in.
+
+    Sizes are compared as they were recorded, those of lost files too: losing a file must never prove more.
+    A rank may have several files, of several ModelCheckpoints. Empty if the ranks agree, else who has how many bytes.
+    """
+    sizes: dict[tuple[Kind, str], dict[int, set[int]]] = {}
+    for file in files:
+        if file.size is not None and file.content is Content.FULL:
+            sizes.setdefault((file.kind, file.format), {}).setdefault(file.rank, set()).add(file.size)
+    for (kind, _), by_rank in sizes.items():
+        if not _alike(kind, list(by_rank.values())):
+            shown = [f"rank {rank} has {show(sorted(each))} bytes" for rank, each in by_rank.items()]
+            return ", ".join(shown[:_RANKS_SHOWN])
+    return ""
+
+
+def _alike(kind: Kind, sizes: Sequence[set[int]]) -> bool:
+    """Whether ranks whose files have these sizes may hold the same parameters.
+
+    A rank that was asked to exit by a signal saves again without the appended entries, which its replicas have
+    (domain §3): those few bytes do not make graceful exits differ.
+    """
+    if all(each == sizes[0] for each in sizes):
+        return True
+    every = set().union(*sizes)
+    return kind is Kind.GRACEFUL_EXIT and max(every) - min(every) <= _APPENDED_BYTES

@@ -1,0 +1,149 @@
+"""Saves of MindFormers 2.0: a directory for each iteration, weights and optimizer in files of their own (domain §2).
+
+Source: MindFormers, `mindformers/checkpoint/checkpoint.py` (`save_checkpoint`, `CommonInfo`) and
+`mindformers/checkpoint/utils.py` (`get_checkpoint_iter_dir`, `get_checkpoint_name`, `CkptHealthStatus`).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+COMMON, METADATA, TRACKER = "common.json", "metadata.json", "latest_checkpointed_iteration.txt"
+
+_PART = re.compile(
+    r"(?:(?P<prefix>.+)-)?(?P<holds>model|opt)-(?P<index>\d{7,})-(?P<count>\d{7,})\.safetensors",
+    re.ASCII | re.DOTALL,
+)
+_ITERATION = re.compile(r"iteration_(\d{8,})", re.ASCII)
+_SHOWN = 4
+
+
+@dataclass(frozen=True, order=True)
+class PartName:
+    """What the name of a part says: `holds` is "model" or "opt"; `index` counts from 0 below `count`.
+
+    Both are the rank and the number of ranks, unless MindFormers removed redundancy: then only as many files are
+    written as there is something to write into, and those of weights and optimizer may differ in number.
+    """
+
+    prefix: str
+    holds: str
+    index: int
+    count: int
+
+    def __str__(self) -> str:
+        begin = f"{self.prefix}-" if self.prefix else ""
+        return f"{begin}{self.holds}-{self.index:07d}-{self.count:07d}.safetensors"
+
+
+@dataclass(frozen=True)
+class Common:
+    """What `common.json` says; None for what it does not.
+
+    In graph mode `step_num` is the iteration, `global_step` the optimizer's counter, which lags behind where updates
+    were skipped. In PyNative mode `global_step` is the iteration, and `step_num` something else (the step in the
+    epoch, or how many there will be). `is_abnormal`: MindFormers' health monitor found the state to be bad.
+    """
+
+    step_num: int | None = None
+    global_step: int | None = None
+    is_abnormal: bool = False
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """The directory of an iteration: its files, and what tells their step.
+
+    `parts` are the whole files by name, with the optimizer's counter where one was read in them. `common` is None where
+    `common.json` tells nothing, and `trouble` says why. `promised` are the files that `metadata.json` names.
+    """
+
+    step: int
+    parts: Mapping[str, int | None]
+    common: Common | None
+    trouble: str = ""
+    promised: Collection[str] = field(default_factory=frozenset)
+
+
+def parse_part(name: str) -> PartName | None:
+    """Read the name of a file; None if MindFormers 2.0 writes no such name."""
+    match = _PART.fullmatch(name)
+    if match is None:
+        return None
+    return PartName(match["prefix"] or "", match["holds"], int(match["index"]), int(match["count"]))
+
+
+def parse_iteration(directory: str) -> int | None:
+    """The step that a directory `iteration_N` is of; None for any other name."""
+    match = _ITERATION.fullmatch(directory)
+    return None if match is None else int(match[1])
+
+
+def doubt(found: Iteration) -> str:
+    """Why the step of these files is not proven, or that they are of one save; empty where both are."""
+    common = found.common
+    if common is None:
+        return found.trouble
+    counts = {(part.prefix, part.holds): set[int]() for part in _named(found.parts)}
+    for part in _named(found.parts):
+        counts[part.prefix, part.holds].add(part.count)
+    if len({prefix for prefix, _ in counts}) > 1 or any(len(each) > 1 for each in counts.values()):
+        return "files of several saves are in its directory, and nothing tells which of them common.json is of"
+    if not _agrees(found.step, common):
+        told = f"step_num {common.step_num} and global_step {common.global_step}"
+        return f"its directory is that of step {found.step}, common.json says {told}"
+    counted = common.global_step if common.step_num == found.step else None
+    for name, count in sorted(found.parts.items()):
+        if count is not None and (count > found.step or (counted is not None and count != counted)):
+            expected = found.step if counted is None else counted
+            return f"the optimizer's counter in {name} is {count}, where common.json and the directory say {expected}"
+    return ""
+
+
+def lacking(found: Iteration) -> tuple[str, ...]:
+    """The names of the files that must be there and are not: by the counts in the names, and by `metadata.json`."""
+    every = {
+        str(PartName(part.prefix, part.holds, index, part.count))
+        for part in set(_first_of_each(found.parts))
+        for index in range(part.count)
+    }
+    every |= {name for name in found.promised if parse_part(name) is not None}
+    return tuple(sorted(every.difference(found.parts)))
+
+
+def optimizer_step(found: Iteration, name: str) -> int | None:
+    """How many updates had been applied: by `common.json`, which counts them in graph mode only, or by the file."""
+    common = found.common
+    if common is not None and common.step_num == found.step and common.global_step is not None:
+        return common.global_step
+    return found.parts.get(name)
+
+
+def size_of_save(found: Iteration) -> int:
+    """How many files there are of weights, or of optimizer state if these are more: the ranks, as far as is known."""
+    return max((part.count for part in _named(found.parts)), default=0)
+
+
+def enumerate_names(names: Collection[str]) -> str:
+    """The first few of these names, and how many more there are."""
+    shown = ", ".join(sorted(names)[:_SHOWN])
+    return shown if len(names) <= _SHOWN else f"{shown} and {len(names) - _SHOWN} more"
+
+
+def _named(names: Iterable[str]) -> list[PartName]:
+    return [part for name in names if (part := parse_part(name)) is not None]
+
+
+def _first_of_each(names: Iterable[str]) -> set[PartName]:
+    return {PartName(part.prefix, part.holds, 0, part.count) for part in _named(names)}
+
+
+def _agrees(step: int, common: Common) -> bool:
+    if common.global_step == step:
+        return True
+    return common.step_num == step and (common.global_step is None or common.global_step < step)

@@ -1,0 +1,92 @@
+"""Which ranks have a file to load, as a picture in text: a row a state, a column a rank, or several of a wide job."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from ckptstore.core.model import RestorePlan, Rule
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from ckptstore.core.model import Assignment, Rejection
+
+WIDTH = 64
+"""Columns at most."""
+
+_OWN, _REPLICA, _NOT_RECORDED = "#", "+", "?"
+_SIGNS = {
+    Rule.IN_PROGRESS: "~",
+    Rule.WEIGHTS_ONLY: "w",
+    Rule.QUARANTINED: "q",
+    Rule.MISSING_RANK: _NOT_RECORDED,
+    Rule.MISSING_FILE: "-",
+    Rule.SIZE_MISMATCH: "x",
+    Rule.REPLICA_SIZE_MISMATCH: "x",
+    Rule.DIGEST_MISMATCH: "x",
+    Rule.UNREADABLE: "x",
+}
+_MEANINGS = {
+    _OWN: "its own file",
+    _REPLICA: "a replica's",
+    "~": "being written",
+    "w": "weights only",
+    "q": "quarantined",
+    _NOT_RECORDED: "none recorded",
+    "-": "gone",
+    "x": "damaged",
+}
+"""What each sign says of a rank's file, the better ones first: of several ranks in a column the worst is shown."""
+
+
+def picture(states: Sequence[Rejection | RestorePlan]) -> list[str]:
+    """A legend and a row a state, in their order; states of which nothing is known by rank are left out."""
+    rows = [(state, signs) for state in states if (signs := _signs(state))]
+    if not rows:
+        return []
+    longest = max(len(signs) for _, signs in rows)
+    ranks_a_column = -(-longest // WIDTH)
+    used = {sign for _, signs in rows for sign in signs}
+    legend = ", ".join(f"{sign} {meaning}" for sign, meaning in _MEANINGS.items() if sign in used)
+    columns = f", {ranks_a_column} a column, the worst of them shown" if ranks_a_column > 1 else ""
+    digits = max(len(str(state.global_step)) for state, _ in rows)
+    lines = [f"ranks 0 to {longest - 1}{columns}: {legend}"]
+    for state, signs in rows:
+        cells = "".join(_worst(signs[at : at + ranks_a_column]) for at in range(0, len(signs), ranks_a_column))
+        chosen = " chosen" if isinstance(state, RestorePlan) else ""
+        lines.append(f"step {state.global_step:>{digits}}  {cells}{chosen}")
+    return lines
+
+
+def ranges(ranks: Iterable[int]) -> str:
+    """Ranks for people, neighbours as "3-7"."""
+    ordered = sorted(set(ranks))
+    breaks = [0, *(at for at, (one, other) in enumerate(pairwise(ordered), 1) if other != one + 1), len(ordered)]
+    runs = [ordered[start:stop] for start, stop in pairwise(breaks) if start < stop]
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+def _signs(state: Rejection | RestorePlan) -> str:
+    """One sign a rank; empty where a state was rejected as a whole."""
+    if isinstance(state, RestorePlan):
+        return "".join(map(_served, state.ranks))
+    if all(reason.rank is None for reason in state.reasons):
+        return ""
+    signs = [_NOT_RECORDED] * state.world_size
+    for reason in state.reasons:
+        if reason.rank is not None and reason.rank < state.world_size:
+            sign = _SIGNS.get(reason.rule, _NOT_RECORDED)
+            signs[reason.rank] = _worst((signs[reason.rank], sign)) if signs[reason.rank] != _NOT_RECORDED else sign
+    for assignment in state.served:
+        if assignment.rank < state.world_size:
+            signs[assignment.rank] = _served(assignment)
+    return "".join(signs)
+
+
+def _served(assignment: Assignment) -> str:
+    return _OWN if assignment.source.rank == assignment.rank else _REPLICA
+
+
+def _worst(signs: Sequence[str]) -> str:
+    return max(signs, key=list(_MEANINGS).index)

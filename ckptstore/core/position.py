@@ -1,0 +1,120 @@
+"""Where a saved state stands in the data of a launch whose steps are others: more ranks, fewer, or another batch size.
+
+`global_step` counts the batches of one rank. A step of all ranks takes `batch_size` samples of each of the `shards`
+that the data is dealt into, in turn: after n samples of an epoch the same ones are consumed, whatever the batch and the
+number of shards. What is not known to be dealt so has a place at the end of an epoch only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import gcd
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from ckptstore.core.model import Launch
+
+
+@dataclass(frozen=True)
+class NoPlace:
+    """A state has no place in the data as it is dealt now: why, and the newest step before it that has one.
+
+    `earlier` is None where only a fresh start would do.
+    """
+
+    reason: str
+    earlier: int | None
+
+
+def first_step(global_step: int, saved: Launch, now: Launch) -> int | NoPlace:
+    """The step of launch `now` that stands where `global_step` of launch `saved` does: batches of one rank before it.
+
+    Epochs that were finished are finished, however many steps they have now. Inside one, the samples consumed must
+    make up whole steps. Where nothing is known of the data of `now`, the step stays as it is.
+    """
+    if now.steps_per_epoch is None or _same_steps(saved, now):
+        return global_step
+    if saved.steps_per_epoch is not None:
+        return _converted(global_step, saved, saved.steps_per_epoch, now, now.steps_per_epoch)
+    if saved.world_size == now.world_size:
+        return global_step
+    return NoPlace(f"it was saved by {_ranks(saved)}, with how many steps an epoch is not known", None)
+
+
+def _converted(global_step: int, saved: Launch, an_epoch_then: int, now: Launch, an_epoch: int) -> int | NoPlace:
+    epochs, rest = divmod(global_step, an_epoch_then)
+    earlier = epochs * an_epoch_then
+    samples = _samples_a_step(saved, now)
+    then, after = samples or (0, 0)
+    counts = f"an epoch had {then * an_epoch_then} samples, now it has {after * an_epoch}"
+    if samples is None or _may_be_one(then, an_epoch_then, after, an_epoch):
+        if rest == 0:
+            return epochs * an_epoch
+        if samples is None:
+            why = "how many of the same samples a step takes is not known of both"
+        elif then * an_epoch_then != after * an_epoch:
+            why = f"{counts}, and inside one the rest cannot be dealt out again"
+        else:
+            steps, left = divmod(rest * then, after)
+            if not left:
+                return epochs * an_epoch + steps
+            earlier = global_step - rest % (after // gcd(then, after))
+            why = f"the {rest * then} samples of that epoch that are done are no whole steps of {after}"
+    else:
+        earlier, why = 0, f"{counts}: it is not the same data"
+    verb = "takes" if now.world_size == 1 else "take"
+    change = f"{_ranks(saved)} took {an_epoch_then} steps an epoch, now {_ranks(now)} {verb} {an_epoch}"
+    return NoPlace(f"{change}; {why}", earlier or None)
+
+
+def shift(launch: Launch, launches: Mapping[str, Launch]) -> int:
+    """By how much a launch's steps are beyond those of the run's first launch at the same updates of the optimizer.
+
+    The optimizer counts on through every conversion of steps.
+    """
+    beyond = 0
+    for each in _ancestry(launch, launches):
+        if each.start_step is not None and each.parent_step is not None:
+            beyond += each.start_step - each.parent_step
+    return beyond
+
+
+def _ancestry(launch: Launch, launches: Mapping[str, Launch]) -> Iterable[Launch]:
+    """A launch, what it resumed from, and so on: each is older than the one before."""
+    each: Launch | None = launch
+    while each is not None:
+        yield each
+        parent = launches.get(each.parent or "")
+        each = parent if parent is not None and parent.order < each.order else None
+
+
+def _same_steps(saved: Launch, now: Launch) -> bool:
+    """Whether a step takes what it took, as far as is known."""
+    if saved.steps_per_epoch != now.steps_per_epoch:
+        return False
+    pairs = ((saved.batch_size, now.batch_size), (saved.shards, now.shards))
+    if saved.world_size == now.world_size:
+        return all(one is None or other is None or one == other for one, other in pairs)
+    return all(one is not None and one == other for one, other in pairs)
+
+
+def _samples_a_step(saved: Launch, now: Launch) -> tuple[int, int] | None:
+    """Samples of a step before and now, in one measure: of all ranks, or of one where their number is the same."""
+    if saved.batch_size is None or now.batch_size is None:
+        return None
+    if saved.world_size == now.world_size and saved.shards == now.shards:
+        return saved.batch_size, now.batch_size
+    if saved.shards is None or now.shards is None:
+        return None
+    return saved.batch_size * saved.shards, now.batch_size * now.shards
+
+
+def _may_be_one(then: int, steps_then: int, after: int, steps: int) -> bool:
+    """Whether epochs of so many steps can be of the same data: the last batch may be partial, or left out."""
+    return (steps_then - 1) * then < (steps + 1) * after and (steps - 1) * after < (steps_then + 1) * then
+
+
+def _ranks(launch: Launch) -> str:
+    return f"{launch.world_size} rank{'' if launch.world_size == 1 else 's'}"

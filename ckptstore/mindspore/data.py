@@ -1,0 +1,58 @@
+"""What a step takes of the data, as far as the dataset tells."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from mindspore import dataset as ds
+from mindspore.dataset.engine import datasets as nodes
+
+_ONE_FOR_ONE = (nodes.MapDataset, nodes.ProjectDataset, nodes.RenameDataset, nodes.RepeatDataset)
+
+
+class Steps(NamedTuple):
+    """How many steps an epoch has; how many samples a rank takes in one, and into how many shards the data is dealt.
+
+    The last two are None where the dataset does not tell, or deals the samples out in another way than in turn.
+    """
+
+    an_epoch: int
+    batch_size: int | None = None
+    shards: int | None = None
+
+
+def steps_of(dataset: Any, world_size: int) -> Steps:
+    """What is known of the steps of a dataset that each of `world_size` ranks has its own of."""
+    an_epoch = int(dataset.get_dataset_size())
+    batch_size: int | None = None
+    in_turn = True
+    node = dataset
+    while isinstance(node, nodes.Dataset) and len(node.children) == 1:
+        if isinstance(node, nodes.BatchDataset):
+            if batch_size is not None or not isinstance(node.batch_size, int):
+                return Steps(an_epoch)
+            batch_size = node.batch_size
+        elif not isinstance(node, _ONE_FOR_ONE):
+            if batch_size is None:
+                return Steps(an_epoch)
+            in_turn = False
+        node = node.children[0]
+    shards = _shards(node, world_size) if in_turn and batch_size is not None else None
+    return Steps(an_epoch, batch_size, shards)
+
+
+def _shards(source: Any, world_size: int) -> int | None:
+    """Into how many parts a source is dealt, sample by sample in turn; None where that is not sure.
+
+    A `DistributedSampler` of n shards puts all samples in an order that depends on the seed and the epoch only, and
+    gives shard i every nth from the ith on. A `RandomSampler`, of a source that is not sharded, has another order.
+    """
+    sampler = getattr(source, "sampler", None)
+    if sampler is None or sampler.child_sampler is not None or sampler.num_samples is not None:
+        return None
+    if sampler.get_shuffle_mode() not in (ds.Shuffle.GLOBAL, ds.Shuffle.FALSE):
+        return None
+    if type(sampler) is ds.DistributedSampler and sampler.offset == -1:
+        return int(sampler.num_shards)
+    is_read_as_it_is = type(sampler) is ds.SequentialSampler and sampler.start_index is None
+    return 1 if is_read_as_it_is and world_size == 1 else None

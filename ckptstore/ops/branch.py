@@ -1,0 +1,68 @@
+"""Have the next launch of a run go back to an older state, whoever starts it."""
+
+from __future__ import annotations
+
+import secrets
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ckptstore.catalog import reads, writes
+from ckptstore.errors import UsageError
+from ckptstore.ops.entries import Began
+from ckptstore.ops.ledger import for_decision
+from ckptstore.ops.resolve import plan_files
+
+if TYPE_CHECKING:
+    from ckptstore.catalog.engine import Database
+    from ckptstore.core.model import RestorePlan
+
+
+def branch(database: Database, plan: RestorePlan) -> str:
+    """Make the plan's state the one that its run goes on from; the id of the launch that stands for that decision.
+
+    It saves nothing: the next launch that asks goes on from the plan's state, and what came after that is given up.
+    """
+    now = datetime.now(timezone.utc)
+    launch_id = f"branch-{plan.global_step}-{secrets.token_hex(3)}"
+    with database.write() as connection:
+        run_id = reads.run_id(connection, plan.launch.run)
+        if run_id is None:
+            raise UsageError(f"there is no run {plan.launch.run!r} any more")
+        writes.add_launch(
+            connection,
+            run_id=run_id,
+            launch_id=launch_id,
+            world_size=plan.launch.world_size,
+            layout=plan.launch.layout,
+            now=now,
+        )
+        if plan.launch.steps_per_epoch is not None:
+            writes.set_steps_per_epoch(
+                connection,
+                launch_id,
+                plan.launch.steps_per_epoch,
+                batch_size=plan.launch.batch_size,
+                shards=plan.launch.shards,
+            )
+        writes.store_resolution(
+            connection,
+            launch_id=launch_id,
+            parent=(plan.launch.id, plan.global_step),
+            start_step=plan.global_step,
+            files=plan_files(plan),
+            branched=True,
+            now=now,
+        )
+        facts = reads.launch(connection, launch_id)
+    if facts is not None:
+        _journal(database, Began(facts, now, plan.launch, tuple((each.rank, each.source) for each in plan.ranks)))
+    return launch_id
+
+
+def _journal(database: Database, began: Began) -> None:
+    """Beside the files of the state, in the first of their directories: a catalog made anew has it again."""
+    first = min(file.path for _, file in began.plan)
+    ledger = for_decision(database, began)
+    ledger.tell(began.launch.id, [str(Path(first).parent)])
+    ledger.close()

@@ -1,0 +1,153 @@
+"""The saves of MindFormers 2.0 that a scan found: one for each directory of an iteration, told from its own notes.
+
+They are catalogued, so that people see them, and never loaded: a state is spread over files that MindFormers alone puts
+together. The tracker is advice: what it says decides nothing here, and is told where it does not fit the files.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ckptstore.core import parts
+from ckptstore.core.classify import What
+from ckptstore.core.history import ProvenFile, UncertainFile
+from ckptstore.errors import UnreadableError
+from ckptstore.formats.mindformers import read_common, read_promised, read_tracker
+from ckptstore.ops.adopt import Skipped
+from ckptstore.ops.adoption import FoundLaunch, launch_id, moment, record
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
+
+    from ckptstore.core.found import Found
+    from ckptstore.core.model import Checkpoint
+    from ckptstore.ops.tree import Tree
+
+_ABNORMAL = "MindFormers' health monitor found the state abnormal (ckpt_status in common.json)"
+
+
+@dataclass(frozen=True)
+class PartsFound:
+    """What is known of the parts below a directory: launches with their new files only, and what people must know."""
+
+    launches: tuple[FoundLaunch, ...] = ()
+    uncertain: tuple[UncertainFile, ...] = ()
+    skipped: tuple[Skipped, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass
+class _Root:
+    """A directory of iterations: which of them are whole, and what is not."""
+
+    whole: set[int] = field(default_factory=set)
+    warnings: list[str] = field(default_factory=list)
+
+
+def is_part(tree: Tree, path: str) -> bool:
+    """Whether a file of the tree is of MindFormers 2.0, by its path."""
+    return tree.checkpoints[path][0].what is What.PART
+
+
+def look_into(
+    run: str, tree: Tree, new: Sequence[Found], known: Mapping[str, Checkpoint], others: AbstractSet[str]
+) -> PartsFound:
+    """Put the parts of a tree into saves and launches; `new` are those to take in, `others` those of other runs."""
+    found = {file.path: file for file in new}
+    directories: dict[str, list[str]] = defaultdict(list)
+    for path in tree.checkpoints:
+        if path not in others and is_part(tree, path):
+            directories[path.rpartition("/")[0]].append(path)
+    roots: dict[str, _Root] = defaultdict(_Root)
+    launches: dict[tuple[str, ...], list[Checkpoint]] = defaultdict(list)
+    began: dict[tuple[str, ...], int] = {}
+    uncertain: list[UncertainFile] = []
+    skipped: list[Skipped] = []
+    for directory, paths in sorted(directories.items()):
+        root, _, name = directory.rpartition("/")
+        step = parts.parse_iteration(name)
+        unseen = [found[path] for path in sorted(paths) if path in found]
+        if step is None:
+            skipped += [Skipped(file.path, "it is in no directory of an iteration of MindFormers") for file in unseen]
+            continue
+        here = [path for path in paths if path in found or _is_as_recorded(path, tree, known)]
+        iteration = _iteration(Path(directory), step, here, found)
+        doubt = parts.doubt(iteration) if unseen else ""
+        uncertain += [UncertainFile(file, step, doubt) for file in unseen if doubt]
+        lacking = parts.lacking(iteration)
+        if lacking:
+            names = parts.enumerate_names(lacking)
+            roots[root].warnings.append(f"{directory} is not whole: {names} is not there or cannot be read")
+        elif here and not doubt:
+            roots[root].whole.add(step)
+        if here and not doubt:
+            key = (run, "MindFormers 2.0", root, _prefix(here), str(parts.size_of_save(iteration)))
+            launches[key] += [_record(launch_id(*key), run, file, iteration) for file in unseen]
+            written = min(tree.checkpoints[path][1].mtime_ns for path in here)
+            began[key] = min(began.get(key, written), written)
+    return PartsFound(
+        tuple(
+            FoundLaunch(launch_id(*key), int(key[-1]), None, moment(began[key]), tuple(files))
+            for key, files in launches.items()
+            if files
+        ),
+        tuple(uncertain),
+        tuple(skipped),
+        tuple(warning for root, state in sorted(roots.items()) for warning in (*state.warnings, *_stale(root, state))),
+    )
+
+
+def _is_as_recorded(path: str, tree: Tree, known: Mapping[str, Checkpoint]) -> bool:
+    return path in known and known[path].size == tree.checkpoints[path][1].size
+
+
+def _iteration(directory: Path, step: int, paths: Iterable[str], found: Mapping[str, Found]) -> parts.Iteration:
+    """What the directory of an iteration holds, with the notes in it."""
+    counters = {Path(path).name: found[path].optimizer_step if path in found else None for path in paths}
+    common, trouble = None, ""
+    try:
+        common = read_common(directory / parts.COMMON)
+    except FileNotFoundError:
+        trouble = f"{parts.COMMON}, which is written last, is not there: the save was not finished"
+    except UnreadableError as error:
+        trouble = str(error)
+    except OSError as error:
+        trouble = f"{parts.COMMON} cannot be read ({error.strerror})"
+    try:
+        promised = read_promised(directory / parts.METADATA)
+    except OSError:  # a single device writes none, and what it names is only one witness more
+        promised = frozenset()
+    return parts.Iteration(step, counters, common, trouble, promised)
+
+
+def _record(launch: str, run: str, file: Found, iteration: parts.Iteration) -> Checkpoint:
+    counted = replace(file, optimizer_step=parts.optimizer_step(iteration, Path(file.path).name))
+    made = record(run, launch, ProvenFile(counted, file.rank or 0, iteration.step), None)
+    is_abnormal = iteration.common is not None and iteration.common.is_abnormal
+    return replace(made, quarantine=_ABNORMAL) if is_abnormal else made
+
+
+def _prefix(paths: Iterable[str]) -> str:
+    return min(part.prefix for path in paths if (part := parts.parse_part(Path(path).name)) is not None)
+
+
+def _stale(root: str, state: _Root) -> list[str]:
+    """What is wrong with the tracker, which MindFormers itself follows; a missing one is none of our business."""
+    path = Path(root) / parts.TRACKER
+    newest = max(state.whole, default=None)
+    best = "none is" if newest is None else f"{newest} is the newest that is"
+    try:
+        said = read_tracker(path)
+    except FileNotFoundError:
+        return []
+    except UnreadableError as error:
+        return [f"{error.message}; of the iterations beside it {best} whole"]
+    except OSError as error:
+        return [f"{path} cannot be read ({error.strerror}); of the iterations beside it {best} whole"]
+    if said not in state.whole:
+        return [f"{path} says {said}, which is not there as a whole; {best}"]
+    return [f"{path} says {said}, though {newest} is whole: MindFormers would go back"] if said != newest else []

@@ -1,0 +1,117 @@
+"""Where a state stands in the data when steps change: a table of what is refused, and dealing out real samples."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import ceil
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ckptstore.core.model import Launch
+from ckptstore.core.position import NoPlace, first_step, shift
+
+from .builders import launch
+
+
+def paced(world: int, steps: int | None, batch: int | None = 8, shards: int | None = -1) -> Launch:
+    """A launch of so many ranks; its data is dealt out to all of them, unless another number of shards is given."""
+    return replace(
+        launch(world_size=world), steps_per_epoch=steps, batch_size=batch, shards=world if shards == -1 else shards
+    )
+
+
+@pytest.mark.parametrize(
+    ("step", "saved", "now", "expected"),
+    [
+        (17, paced(2, 10), paced(2, 10), 17),
+        (7, paced(2, 5), paced(1, 10), 14),
+        (14, paced(1, 10), paced(2, 5), 7),
+        (12, paced(8, 10), paced(4, 20), 24),
+        (4, paced(1, 10), paced(1, 20, batch=4), 8),
+        (4, paced(1, 10, shards=None), paced(1, 20, batch=4, shards=None), 8),  # as many ranks: the same shards
+        (6, paced(2, 10, batch=8), paced(4, 10, batch=4), 6),
+        (15, paced(2, 10, shards=1), paced(4, 10, shards=1), 15),  # every rank reads everything
+        (20, paced(2, 10, shards=None), paced(4, 5, shards=None), 10),  # whole epochs are whole epochs
+        (20, paced(2, 10, batch=None), paced(2, 5, batch=None), 10),
+        (20, paced(2, 10), paced(3, 6), 12),  # 160 samples, 144 and a rest that is left out
+        (17, paced(2, None), paced(2, 10), 17),  # nothing says that anything changed
+        (17, paced(2, 10), paced(3, None), 17),  # nothing is asked of the data
+        (17, paced(2, 10, batch=None), paced(2, 10), 17),
+    ],
+)
+def test_a_place(step: int, saved: Launch, now: Launch, expected: int) -> None:
+    assert first_step(step, saved, now) == expected
+
+
+@pytest.mark.parametrize(
+    ("step", "saved", "now", "why", "earlier"),
+    [
+        (17, paced(1, 10), paced(2, 5), "the 56 samples of that epoch that are done are no whole steps of 16", 16),
+        (1, paced(1, 10), paced(2, 5), "the 8 samples", None),
+        (13, paced(2, 10), paced(3, 6), "an epoch had 160 samples, now it has 144, and inside one", 10),
+        (3, paced(2, 10), paced(3, 6), "inside one", None),
+        (10, paced(1, 10), paced(1, 20), "an epoch had 80 samples, now it has 160: it is not the same data", None),
+        (17, paced(2, 10, shards=None), paced(4, 5, shards=None), "is not known of both", 10),
+        (17, paced(2, 10, shards=None), paced(4, 10, shards=None), "is not known of both", 10),
+        (17, paced(2, 10, batch=None), paced(2, 20), "is not known of both", 10),
+        (17, paced(2, 10, shards=2), paced(2, 5, batch=16, shards=None), "is not known of both", 10),
+        (17, paced(2, None), paced(1, 10), "saved by 2 ranks, with how many steps an epoch is not known", None),
+        (1, paced(1, 3, batch=10), paced(1, 3, batch=11), "inside one", None),  # as many steps are not the same steps
+    ],
+)
+def test_no_place(step: int, saved: Launch, now: Launch, why: str, earlier: int | None) -> None:
+    found = first_step(step, saved, now)
+    assert isinstance(found, NoPlace)
+    assert why in found.reason
+    assert found.earlier == earlier
+    if earlier is not None:
+        assert isinstance(first_step(earlier, saved, now), int)
+
+
+def dealt(samples: int, world: int, batch: int, *, drop: bool) -> list[set[int]]:
+    """What every step of an epoch takes on all ranks: each gets every nth sample, at the end some once more."""
+    share = ceil(samples / world)
+    taken = [[(place * world + rank) % samples for place in range(share)] for rank in range(world)]
+    steps = share // batch if drop else ceil(share / batch)
+    return [{one for rank in taken for one in rank[step * batch : (step + 1) * batch]} for step in range(steps)]
+
+
+@given(
+    samples=st.integers(1, 60),
+    worlds=st.tuples(st.integers(1, 5), st.integers(1, 5)),
+    batches=st.tuples(st.integers(1, 6), st.integers(1, 6)),
+    leftover=st.sampled_from(["dropped", "kept"]),
+    data=st.data(),
+)
+def test_the_samples_before_it_are_the_ones_that_were_consumed(
+    samples: int, worlds: tuple[int, int], batches: tuple[int, int], leftover: str, data: st.DataObject
+) -> None:
+    before, after = (dealt(samples, *each, drop=leftover == "dropped") for each in zip(worlds, batches, strict=True))
+    if not before or not after:
+        return
+    step = data.draw(st.integers(1, 3 * len(before)))
+    saved, now = (
+        paced(world, len(steps), batch) for world, steps, batch in zip(worlds, (before, after), batches, strict=True)
+    )
+    found = first_step(step, saved, now)
+    epochs, rest = divmod(step, len(before))
+    if isinstance(found, NoPlace):
+        assert rest
+        assert found.earlier is None or isinstance(first_step(found.earlier, saved, now), int)
+        return
+    assert found // len(after) == epochs
+    done = set[int]().union(*before[:rest])
+    assert set[int]().union(*after[: found % len(after)]) == done
+
+
+def test_the_optimizer_counts_on_through_every_change() -> None:
+    """Two ranks to step 8, one rank from there as 16 to 20, two again from 10: 12 updates at step 10 of the last."""
+    first = launch("L1", 1)
+    second = replace(launch("L2", 2, parent=("L1", 8)), start_step=16)
+    third = replace(launch("L3", 3, parent=("L2", 20)), start_step=10)
+    known = {each.id: each for each in (first, second, third)}
+    assert [shift(each, known) for each in (first, second, third)] == [0, 8, -2]
+    assert shift(replace(third, parent="gone"), known) == -10
+    assert shift(replace(third, parent="L3"), known) == -10  # never in a circle

@@ -1,0 +1,126 @@
+"""Going back to an older state on purpose, and what comes of states that could not be loaded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ckptstore.core.model import Rule
+from ckptstore.errors import NothingRestorableError, UsageError
+from ckptstore.ops.connect import Catalog
+
+from .jobs import Job
+
+
+def newest(catalog: Catalog, **asked: object) -> int | None:
+    plan = catalog.resolve("run", **asked).plan  # type: ignore[arg-type]
+    return plan.global_step if plan else None
+
+
+def test_a_launch_that_asks_for_an_older_step_gives_up_what_came_after(catalog: Catalog, tmp_path: Path) -> None:
+    job = Job(catalog, tmp_path)
+    ranks = job.start()
+    for step in (5, 10, 15):
+        job.save(ranks, step)
+    back = job.start(resume=False)
+    plans = [back[0].resolve(step=5), back[1].resolve(step=10), back[0].resolve()]
+    assert [plan.global_step for plan in plans if plan] == [5, 5, 5]  # the first answer is the launch's
+    assert newest(catalog) == 5  # though the branch saved nothing yet
+    assert {row.tally.global_step: row.abandoned for row in catalog.saves("run")} == {5: False, 10: True, 15: True}
+    (row,) = catalog.runs()
+    assert (row.newest_restorable and row.newest_restorable.tally.global_step) == 5
+    rejected = catalog.resolve("run").rejections
+    assert [(each.global_step, each.reasons[0].rule) for each in rejected] == [
+        (15, Rule.NOT_LINEAGE),
+        (10, Rule.NOT_LINEAGE),
+    ]
+    assert "--lineage L1" in rejected[0].remedies[0]
+    job.save(back, 7)
+    assert newest(catalog) == 7
+    assert newest(catalog, lineage="L1") == 15
+    assert newest(catalog, every_lineage=True) == 15
+    assert newest(catalog, every_lineage=True, step=7) == 7
+    assert newest(catalog, step=10) is None
+    again = job.start(resume=False)
+    with pytest.raises(NothingRestorableError, match="step 10 of run 'run' cannot be restored: the run went back"):
+        again[0].resolve(step=10)
+    plan = again[0].resolve(step=10, lineage="L1")
+    assert plan is not None
+    assert newest(catalog) == 10
+    assert {row.launch.id: row.abandoned for row in catalog.saves("run") if row.tally.global_step in (7, 10)} == {
+        "L2": True,
+        "L1": False,
+    }
+
+
+def test_one_step_of_several_launches_is_that_of_the_newest(catalog: Catalog, tmp_path: Path) -> None:
+    job = Job(catalog, tmp_path)
+    ranks = job.start()
+    job.save(ranks, 5)
+    job.save(ranks, 10)
+    back = job.start(resume=False)
+    for rank in back:
+        rank.resolve(step=5)
+    job.save(back, 10)
+    found = catalog.resolve("run", every_lineage=True).plan
+    assert found is not None
+    assert (found.launch.id, found.global_step) == ("L2", 10)
+
+
+def test_an_operator_can_have_the_next_launch_go_back(catalog: Catalog, tmp_path: Path) -> None:
+    job = Job(catalog, tmp_path)
+    ranks = job.start()
+    for step in (5, 10):
+        job.save(ranks, step)
+    plan = catalog.resolve("run", step=5).plan
+    assert plan is not None
+    catalog.branch(plan)
+    assert newest(catalog) == 5
+    assert [rank.facts.parent_step for rank in job.start()] == [5, 5]
+
+
+def test_what_cannot_be_meant_is_said(catalog: Catalog, tmp_path: Path) -> None:
+    job = Job(catalog, tmp_path)
+    job.save(job.start(), 5)
+    with pytest.raises(UsageError, match="run 'run' has no launch 'L9'"):
+        catalog.resolve("run", lineage="L9")
+    with pytest.raises(UsageError, match="one lineage and all of them"):
+        catalog.resolve("run", lineage="L1", every_lineage=True)
+    again = job.start(resume=False)
+    with pytest.raises(UsageError, match="step is 0; to start afresh give the run another name"):
+        again[0].resolve(step=0)
+    with pytest.raises(NothingRestorableError, match="step 6 of run 'run' cannot be restored: there is no such save"):
+        again[0].resolve(step=6)
+
+
+def test_a_file_that_could_not_be_loaded_is_passed_over_until_a_launch_goes_on_from_it(
+    catalog: Catalog, tmp_path: Path
+) -> None:
+    job = Job(catalog, tmp_path)
+    ranks = job.start()
+    job.save(ranks, 5)
+    bad = job.save(ranks, 10)[1]
+    job.start()[1].load_failed(bad, "Input/output error")
+    found = catalog.resolve("run")
+    assert found.plan is not None
+    assert found.plan.global_step == 5
+    (rejection,) = found.rejections
+    assert rejection.reasons[0].rule is Rule.QUARANTINED
+    assert rejection.reasons[0].detail == f"{bad.path} could not be loaded: Input/output error (rank 1 of launch L2)"
+    trying = job.start(resume=False)
+    for rank in trying:
+        assert rank.resolve(take_quarantined=True).global_step == 10  # type: ignore[union-attr]
+    assert newest(catalog) == 5  # nobody knows yet how it went
+    for file in job.save(trying, 12):
+        Path(file.path).unlink()
+    assert newest(catalog) == 10  # it did load, and training went on from it
+
+
+def test_a_load_that_failed_for_another_reason_than_the_file_speaks_against_nothing(
+    catalog: Catalog, tmp_path: Path
+) -> None:
+    job = Job(catalog, tmp_path)
+    job.save(job.start(), 5)
+    job.start()[1].load_failed(None, "No such file or directory")
+    assert newest(catalog) == 5

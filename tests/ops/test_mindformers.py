@@ -1,0 +1,87 @@
+"""Trees of MindFormers 1.0: meta.json is advice, and the weights beside the states are no states."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from ckptstore.core.model import Content
+from ckptstore.ops.connect import Catalog
+from tests import ckpt_bytes
+
+LENGTH = 5
+"""Steps of an epoch."""
+
+
+def save(output: Path, *steps: int, ranks: int = 2, relaunch: str = "", at: int = 0) -> None:
+    """What CheckpointMonitor saves with its defaults: states, and their weights once more beside them."""
+    for rank in range(ranks):
+        for step in steps:
+            place = f"{(step - 1) // LENGTH + 1}_{(step - 1) % LENGTH + 1}"
+            prefix = f"llama_rank_{rank}{relaunch}"
+            path = ckpt_bytes.write(output / "checkpoint" / f"rank_{rank}" / f"{prefix}-{place}.ckpt", step)
+            stamp(path, at + step)
+            for kind, name in (("network", "network"), ("trainable", "trainable_params")):
+                weights = output / f"checkpoint_{kind}" / f"rank_{rank}" / f"llama_rank_{rank}-{name}-{place}.ckpt"
+                weights.parent.mkdir(parents=True, exist_ok=True)
+                weights.write_bytes(ckpt_bytes.value("weight", "Float32", (1,), b"1234"))
+                stamp(weights, at + step)
+
+
+def stamp(path: Path, second: int) -> None:
+    os.utime(path, ns=(second * 10**9, second * 10**9))
+
+
+def note(output: Path, text: str, ranks: int = 2) -> None:
+    for rank in range(ranks):
+        (output / "checkpoint" / f"rank_{rank}" / "meta.json").write_text(text)
+
+
+def stale(step: int) -> str:
+    epoch, place = (step - 1) // LENGTH + 1, (step - 1) % LENGTH + 1
+    return json.dumps({"last_epoch": epoch, "last_step": place, "last_ckpt_file": f"llama_rank_0-{epoch}_{place}.ckpt"})
+
+
+@pytest.mark.parametrize("meta", [None, stale(9), stale(3), stale(99), "", "{", "[]", '{"last_epoch": "x"}'])
+def test_meta_json_rolls_nothing_back_and_stops_nothing(catalog: Catalog, tmp_path: Path, meta: str | None) -> None:
+    output = tmp_path / "job"
+    save(output, 3, 6, 9)
+    if meta is not None:
+        note(output, meta)
+    done = catalog.scan(output, world_size=2)
+    assert {file.global_step for file in done.adopted if file.content is Content.FULL} == {3, 6, 9}
+    plan = catalog.resolve("job").plan
+    assert plan is not None
+    assert [(plan.global_step, Path(item.source.path).name) for item in plan.ranks] == [
+        (9, "llama_rank_0-2_4.ckpt"),
+        (9, "llama_rank_1-2_4.ckpt"),
+    ]
+
+
+def test_weights_beside_the_states_are_never_taken_for_them(catalog: Catalog, tmp_path: Path) -> None:
+    output = tmp_path / "job"
+    save(output, 3, 6, 9)
+    for rank in (0, 1):  # killed while it saved: the weights of step 9 are there, the state is not
+        (output / "checkpoint" / f"rank_{rank}" / f"llama_rank_{rank}-2_4.ckpt").unlink()
+    done = catalog.scan(output, world_size=2)
+    resolution = catalog.resolve("job")
+    assert resolution.plan is not None
+    assert resolution.plan.global_step == 6
+    assert {Path(file.path).parts[-3] for file in catalog.files("job")} == {"checkpoint"}
+    assert {(Path(each.path).parts[-3], each.reason) for each in done.uncertain} == {
+        (name, "nothing in it counts its updates") for name in ("checkpoint_network", "checkpoint_trainable")
+    }
+
+
+def test_relaunches_of_ranks_have_their_numbers_behind_the_rank(catalog: Catalog, tmp_path: Path) -> None:
+    output = tmp_path / "job"
+    save(output, 3, 6, 9)
+    save(output, 12, 15, relaunch="_1", at=100)
+    note(output, stale(9))  # the relaunch was killed before MindFormers wrote it again
+    catalog.scan(output, world_size=2)
+    plan = catalog.resolve("job").plan
+    assert plan is not None
+    assert (plan.global_step, Path(plan.ranks[1].source.path).name) == (15, "llama_rank_1_1-3_5.ckpt")

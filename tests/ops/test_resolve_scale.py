@@ -1,0 +1,203 @@
+"""A long history costs a resolution nothing: counted in statements, in the work of the database, and in stats."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+import sqlalchemy as sa
+
+from ckptstore.catalog import reads
+from ckptstore.ops.connect import Catalog, connect
+
+from .wide import LAUNCH, RUN, Wide
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+RANKS = 32
+SHORT, LONG = 10, 1000
+KEPT = 3
+LARGE = re.compile(
+    r"(SCAN|SEARCH) (saves|checkpoints)\b"
+)  # SQLite calls it a search even to go through all for a max()
+MORE = 1.3  # the history's share, at most: the budget's ratio
+
+
+class Asked(NamedTuple):
+    """One statement as it was sent, with its values."""
+
+    text: str
+    values: Any
+
+
+@contextmanager
+def statements() -> Iterator[list[Asked]]:
+    """What is asked of any database meanwhile."""
+    found: list[Asked] = []
+
+    def note(_connection: object, _cursor: object, text: str, values: Any, *_: object) -> None:
+        if text.startswith("SELECT"):
+            found.append(Asked(text, values))
+
+    sa.event.listen(sa.Engine, "before_cursor_execute", note)
+    try:
+        yield found
+    finally:
+        sa.event.remove(sa.Engine, "before_cursor_execute", note)
+
+
+def work(connection: sa.Connection, asked: Asked) -> int:
+    """How much the database does for a statement: rows that PostgreSQL touches, steps of SQLite's virtual machine."""
+    if connection.dialect.name != "sqlite":
+        explained = connection.exec_driver_sql(f"EXPLAIN (ANALYZE, TIMING OFF, FORMAT JSON) {asked.text}", asked.values)
+        return sum(rows(node) for node in nodes(explained.scalar_one()[0]["Plan"]) if "Scan" in node["Node Type"])
+    count = 0
+
+    def tick() -> None:
+        nonlocal count
+        count += 1
+
+    driver: Any = connection.connection.driver_connection
+    driver.set_progress_handler(tick, 10)
+    try:
+        connection.exec_driver_sql(asked.text, asked.values).fetchall()
+    finally:
+        driver.set_progress_handler(None, 0)
+    return count * 10
+
+
+def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield plan
+    for below in plan.get("Plans", ()):
+        yield from nodes(below)
+
+
+def rows(node: dict[str, Any]) -> int:
+    removed = node.get("Rows Removed by Filter", 0) + node.get("Rows Removed by Index Recheck", 0)
+    return int((node["Actual Rows"] + removed) * node["Actual Loops"])
+
+
+def full_scans(connection: sa.Connection, asked: Asked) -> list[str]:
+    """The parts of a plan that go through all of a large table, or all of an index of it."""
+    if connection.dialect.name == "sqlite":
+        plan = [row.detail for row in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {asked.text}", asked.values)]
+        return [step for step in plan if LARGE.match(step) and "=?" not in step]
+    explained = connection.exec_driver_sql(f"EXPLAIN (FORMAT JSON) {asked.text}", asked.values)
+    return [
+        f"{node['Node Type']} on {node['Relation Name']}"
+        for node in nodes(explained.scalar_one()[0]["Plan"])
+        if node.get("Relation Name") in ("saves", "checkpoints")
+        and node["Node Type"] != "Bitmap Heap Scan"
+        and "Index Cond" not in node
+    ]
+
+
+def resolved(wide: Wide, url: str, history: int, *, sources: bool) -> tuple[Catalog, list[Asked]]:
+    catalog = connect(url)
+    wide.fill(catalog, history, layout="data_parallel", sources=sources, gone=sources)
+    with statements() as asked:
+        found = catalog.resolve(RUN)
+    assert found.plan is not None
+    assert found.plan.global_step == history
+    assert len(found.plan.ranks) == wide.ranks
+    return catalog, asked
+
+
+@pytest.fixture
+def second_url(database_url: str, tmp_path: Path, request: pytest.FixtureRequest) -> str:
+    if database_url.startswith("sqlite"):
+        return f"sqlite:///{tmp_path / 'second.db'}"
+    from tests.conftest import new_postgres_database
+
+    return new_postgres_database(request.getfixturevalue("postgres"))
+
+
+@pytest.mark.parametrize(
+    "sources",
+    [
+        pytest.param(False, id="files"),
+        pytest.param(
+            True,
+            id="directories",
+            marks=pytest.mark.xfail(
+                strict=True, raises=AssertionError, reason="live_files asks the index once for each save of a launch"
+            ),
+        ),
+    ],
+)
+def test_the_history_costs_nothing(database_url: str, second_url: str, tmp_path: Path, *, sources: bool) -> None:
+    wide = Wide(tmp_path / "ckpt", RANKS, KEPT)
+    wide.write()
+    short, asked_short = resolved(wide, database_url, SHORT, sources=sources)
+    long, asked_long = resolved(wide, second_url, LONG, sources=sources)
+    assert [asked.text for asked in asked_long] == [asked.text for asked in asked_short]
+    dearer = []
+    with short.database.read() as before, long.database.read() as after:
+        for one, other in zip(asked_short, asked_long, strict=True):
+            cost, cost_long = work(before, one), work(after, other)
+            if cost_long > MORE * cost + 10:
+                dearer.append((cost, cost_long, one.text[one.text.index("FROM") :]))
+    assert dearer == []
+
+
+QUERIES: dict[str, Callable[[sa.Connection, int], object]] = {
+    "newest_step": lambda connection, _: reads.newest_step(connection, LAUNCH, below=LONG, at_most=LONG),
+    "files_at": lambda connection, _: reads.files_at(connection, LAUNCH, LONG),
+    "first_saves": reads.first_saves,
+}
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_the_queries_of_a_candidate_use_an_index(catalog: Catalog, tmp_path: Path, name: str) -> None:
+    wide = Wide(tmp_path / "ckpt", RANKS)
+    wide.write()
+    wide.fill(catalog, LONG)
+    with catalog.database.read() as connection:
+        run_id = reads.run_id(connection, RUN)
+        assert run_id is not None
+        with statements() as asked:
+            assert QUERIES[name](connection, run_id)
+        assert len(asked) == 1
+        assert full_scans(connection, asked[0]) == []
+
+
+def test_a_full_scan_is_noticed(catalog: Catalog, tmp_path: Path) -> None:
+    wide = Wide(tmp_path / "ckpt", RANKS)
+    wide.write()
+    wide.fill(catalog, LONG)
+    with catalog.database.read() as connection:
+        for text in ("SELECT count(size) FROM checkpoints", "SELECT max(kind) FROM saves"):
+            assert len(full_scans(connection, Asked(text, ()))) == 1
+            assert work(connection, Asked(text, ())) >= LONG
+
+
+@pytest.mark.parametrize("lost", [0, 1, 2])
+def test_each_file_of_a_candidate_is_looked_at_once(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: int
+) -> None:
+    """1,024 ranks: as many stats, and as many more for each newer candidate; nothing of what is older."""
+    wide = Wide(tmp_path / "ckpt", 1024, KEPT)
+    wide.write()
+    wide.fill(catalog, 20)
+    for age in range(lost):
+        wide.path(7, age).unlink()
+    looked_at: Counter[str] = Counter()
+    real = os.stat
+
+    def stat(path: Any, *args: Any, **kwargs: Any) -> os.stat_result:
+        if str(path).endswith(".ckpt"):
+            looked_at[str(path)] += 1
+        return real(path, *args, **kwargs)
+
+    monkeypatch.setattr(os, "stat", stat)
+    found = catalog.resolve(RUN)
+    assert found.plan is not None
+    assert found.plan.global_step == 20 - lost
+    assert set(looked_at) == {str(wide.path(rank, age)) for rank in range(1024) for age in range(lost + 1)}
+    assert set(looked_at.values()) == {1}
