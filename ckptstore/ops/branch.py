@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads, writes
 from ckptstore.errors import UsageError
-from ckptstore.ops.entries import Began
 from ckptstore.ops.ledger import for_decision
+from ckptstore.ops.records import Began
 from ckptstore.ops.resolve import plan_files
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from ckptstore.core.model import FileState, Kind, Outcome, Rule
 from ckptstore.errors import UsageError
 from ckptstore.ops import exits, strategies
 from ckptstore.ops import register as registering
-from ckptstore.ops.entries import Began, Ended, Verdict
 from ckptstore.ops.ledger import for_rank
 from ckptstore.ops.reconcile import Reconciled, reconcile
+from ckptstore.ops.records import Began, Ended, Verdict
 from ckptstore.ops.resolve import settle
 from ckptstore.storage import claims
 

@@ -17,6 +17,7 @@ from ckptstore.catalog import reads, replay, schema, writes
 from ckptstore.core.model import FileState
 from ckptstore.errors import CatalogUnavailableError
 from ckptstore.ops import entries, strategies
+from ckptstore.ops.records import Began
 from ckptstore.ops.sync import take_up
 from ckptstore.storage.journal import SHARED, JournalWriter, directory_of
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from ckptstore.catalog.engine import Database
     from ckptstore.catalog.reads import Source
     from ckptstore.core.model import Checkpoint, Launch, Rule
-    from ckptstore.ops.entries import Began, Ended, LayoutFile, Pinned, Verdict
+    from ckptstore.ops.records import Ended, LayoutFile, Pinned, Verdict
     from ckptstore.storage.journal import Entry, Span
 
 log = logging.getLogger("ckptstore")
@@ -303,7 +304,7 @@ def shared(database: Database) -> Ledger:
     def began(launch: str) -> Began | None:
         with database.read() as connection:
             found = reads.launch(connection, launch)
-        return None if found is None else entries.Began(_undecided(found))
+        return None if found is None else Began(_undecided(found))
 
     return Ledger(database, SHARED, _this_process(), began)
 

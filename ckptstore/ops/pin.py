@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads, writes
-from ckptstore.ops.entries import Pinned
 from ckptstore.ops.ledger import shared
 from ckptstore.ops.overview import no_such_step
+from ckptstore.ops.records import Pinned
 from ckptstore.ops.resolve import find_run
 
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ from ckptstore.errors import CatalogUnavailableError, CkptstoreError
 from ckptstore.ops import entries
 from ckptstore.ops.join import join
 from ckptstore.ops.launch import RankLaunch
+from ckptstore.ops.records import Began, Said
 from ckptstore.ops.resolve import settle
 from ckptstore.ops.sync import take_up
 from ckptstore.storage import journal
@@ -69,7 +70,7 @@ def decision_from_json(told: Entry) -> Decision:
     """The inverse of `Decision.to_json`."""
     plan = None
     if told["from"]:
-        files = entries.Said()
+        files = Said()
         entries.said([file for _, file in told["ranks"]], _ROOT, files)
         ranks = tuple(Assignment(rank, file) for (rank, _), file in zip(told["ranks"], files.files, strict=True))
         plan = RestorePlan(launch=launch_from_json(told["from"]), global_step=told["step"], ranks=ranks)
@@ -87,12 +88,12 @@ def decision_from_json(told: Entry) -> Decision:
 
 def launch_to_json(launch: Launch) -> Entry:
     """A launch as rank 0 tells it to the others."""
-    return entries.of_launch(entries.Began(launch), _ROOT)
+    return entries.of_launch(Began(launch), _ROOT)
 
 
 def launch_from_json(told: Entry) -> Launch:
     """The inverse of `launch_to_json`."""
-    heard = entries.Said()
+    heard = Said()
     entries.said([told], _ROOT, heard)
     return heard.began[0].launch
 
@@ -193,7 +194,7 @@ def overlooked(directory: str, run: str, known: frozenset[str]) -> Checkpoint | 
 
     A launch that started afresh, where such a file is, started from the wrong place.
     """
-    heard = entries.Said()
+    heard = Said()
     for path in _listed(directory):
         entries.said(journal.read(path).entries, directory, heard)
     lost = [

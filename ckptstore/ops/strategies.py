@@ -14,7 +14,7 @@ from blake3 import blake3
 from ckptstore.catalog import layouts
 from ckptstore.errors import CatalogUnavailableError, UnreadableError, UsageError
 from ckptstore.formats.layouts import GROUP_INFO, STRATEGY, layout_kind, read_layout
-from ckptstore.ops.entries import LayoutFile
+from ckptstore.ops.records import LayoutFile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -13,7 +13,8 @@ from ckptstore.core.merge import merged
 from ckptstore.errors import UnknownRunError, UsageError
 from ckptstore.ops import strategies
 from ckptstore.ops.adopt import Skipped
-from ckptstore.ops.entries import Said, said
+from ckptstore.ops.entries import said
+from ckptstore.ops.records import Said
 from ckptstore.storage import journal
 
 if TYPE_CHECKING:

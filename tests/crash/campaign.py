@@ -22,7 +22,8 @@ from pathlib import Path
 
 from ckptstore.core.model import FileState
 from ckptstore.ops.connect import connect
-from ckptstore.ops.entries import Said, said
+from ckptstore.ops.entries import said
+from ckptstore.ops.records import Said
 from ckptstore.storage import journal
 
 WORKER = """
