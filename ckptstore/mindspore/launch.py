@@ -111,9 +111,9 @@ class TrainingLaunch(RankLaunch):
             append_info=appended,
             plan=plan,
         )
-        there = "" if step == plan.global_step else f" as step {plan.global_step}"
+        there = "" if first == plan.global_step else f" as step {plan.global_step}"
         self._say(
-            f"run {self.run}: going on after step {step} "
+            f"run {self.run}: going on after step {first} "
             f"(epoch {epoch}, step {step_in_epoch} of {steps}), saved{there} by launch {plan.launch.id}"
         )
         return self.start
