@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
+from ckptstore.catalog import rows
 from ckptstore.catalog.tables import checkpoints, endings, launches, outcomes, pins, resolutions, runs, saves, sources
 from ckptstore.core import replicas
-from ckptstore.core.model import Checkpoint, Content, FileState, Kind, Launch, Outcome, Rule
+from ckptstore.core.model import Checkpoint, Content, FileState, Kind, Launch, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -121,48 +122,48 @@ def files_at(connection: sa.Connection, launch_id: str, global_step: int) -> tup
     """Every file of one launch and step, each under its last path."""
     chosen = (saves.c.launch_id == launch_id) & (saves.c.global_step == global_step)
     chosen &= checkpoints.c.state != FileState.MOVED.value
-    return tuple(_checkpoint(row) for row in connection.execute(_file_query().where(chosen)))
+    return tuple(rows.files(connection.execute(rows.file_query().where(chosen)).all()))
 
 
 def files_by_id(connection: sa.Connection, ids: Sequence[str]) -> dict[str, Checkpoint]:
     """These files, by id."""
     found: dict[str, Checkpoint] = {}
     for start in range(0, len(ids), _BATCH):
-        query = _file_query().where(checkpoints.c.id.in_(ids[start : start + _BATCH]))
-        found.update((row.id, _checkpoint(row)) for row in connection.execute(query))
+        query = rows.file_query().where(checkpoints.c.id.in_(ids[start : start + _BATCH]))
+        found.update((file.id, file) for file in rows.files(connection.execute(query)))
     return found
 
 
 def files_of(connection: sa.Connection, run: int, *, step: int | None = None) -> list[Checkpoint]:
     """Every file of a run, or of one step of it: newest launch first, then newest step, then by rank."""
-    query = _file_query().where(launches.c.run_id == run)
+    query = rows.file_query().where(launches.c.run_id == run)
     if step is not None:
         query = query.where(saves.c.global_step == step)
     order = (launches.c.launch_order.desc(), saves.c.global_step.desc(), saves.c.kind, checkpoints.c.rank)
-    return [_checkpoint(row) for row in connection.execute(query.order_by(*order, checkpoints.c.path))]
+    return list(rows.files(connection.execute(query.order_by(*order, checkpoints.c.path))))
 
 
 def live_files(connection: sa.Connection, launch_ids: Iterable[str]) -> list[Checkpoint]:
     """The files of these launches that are there or being written; what was deleted before does not cost."""
     live = checkpoints.c.state.in_([FileState.COMPLETE.value, FileState.IN_PROGRESS.value])
-    query = _file_query().where(saves.c.launch_id.in_(list(launch_ids)), live)
-    return [_checkpoint(row) for row in connection.execute(query)]
+    query = rows.file_query().where(saves.c.launch_id.in_(list(launch_ids)), live)
+    return list(rows.files(connection.execute(query)))
 
 
 def live_exits(connection: sa.Connection, run: int) -> list[Checkpoint]:
     """The files of graceful exits of a run that are there or being written."""
     live = checkpoints.c.state.in_([FileState.COMPLETE.value, FileState.IN_PROGRESS.value])
     chosen = (launches.c.run_id == run) & (saves.c.kind == Kind.GRACEFUL_EXIT.value)
-    return [_checkpoint(row) for row in connection.execute(_file_query().where(chosen, live))]
+    return list(rows.files(connection.execute(rows.file_query().where(chosen, live))))
 
 
 def files_at_paths(connection: sa.Connection, paths: Sequence[str]) -> dict[str, list[Checkpoint]]:
     """What was ever recorded of these paths; one may have been written at several steps."""
     found: dict[str, list[Checkpoint]] = {}
     for start in range(0, len(paths), _BATCH):
-        query = _file_query().where(checkpoints.c.path.in_(paths[start : start + _BATCH]))
-        for row in connection.execute(query):
-            found.setdefault(row.path, []).append(_checkpoint(row))
+        query = rows.file_query().where(checkpoints.c.path.in_(paths[start : start + _BATCH]))
+        for file in rows.files(connection.execute(query)):
+            found.setdefault(file.path, []).append(file)
     return found
 
 
@@ -170,7 +171,7 @@ def files_below(connection: sa.Connection, directory: str) -> list[Checkpoint]:
     """What was ever recorded below a directory, of whatever run."""
     prefix = f"{directory.rstrip('/')}/"
     below = sa.func.substr(checkpoints.c.path, 1, len(prefix)) == prefix
-    return [_checkpoint(row) for row in connection.execute(_file_query().where(below))]
+    return list(rows.files(connection.execute(rows.file_query().where(below))))
 
 
 def directories_of(connection: sa.Connection, run: int) -> set[str]:
@@ -326,37 +327,5 @@ def _launch(row: Any) -> Launch:
         branched=bool(row.branched),
         foreign=row.holds == Content.PART.value,
         start_step=row.start_step,
-        created_at=row.created_at,
-    )
-
-
-def _file_query() -> sa.Select[Any]:
-    joined = checkpoints.join(saves).join(launches, launches.c.id == saves.c.launch_id).join(runs)
-    return sa.select(
-        checkpoints, saves.c.launch_id, saves.c.kind, saves.c.global_step, runs.c.name.label("run")
-    ).select_from(joined)
-
-
-def _checkpoint(row: Any) -> Checkpoint:
-    return Checkpoint(
-        run=row.run,
-        launch=row.launch_id,
-        kind=Kind(row.kind),
-        global_step=row.global_step,
-        rank=row.rank,
-        path=row.path,
-        optimizer_step=row.optimizer_step,
-        epoch=row.epoch,
-        step_in_epoch=row.step_in_epoch,
-        size=row.size,
-        digest=row.digest,
-        mtime_ns=row.mtime_ns,
-        format=row.format,
-        content=Content(row.content),
-        strategy_file=row.strategy_file,
-        metrics=row.metrics,
-        state=FileState(row.state),
-        problem=Rule(row.problem) if row.problem else None,
-        quarantine=row.quarantine or "",
         created_at=row.created_at,
     )

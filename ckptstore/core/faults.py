@@ -18,7 +18,7 @@ _APPENDED_BYTES = 1024  # more than OnRequestExit appends: five numbers with the
 
 def fault(file: Checkpoint, seen: Observed | None, failed: Mapping[str, str]) -> Reason | None:
     """What keeps one file from being loaded; None if it is there as it was recorded."""
-    if file.id in failed:
+    if failed and file.id in failed:  # an id is derived, which costs: only where something failed
         return Reason(Rule.QUARANTINED, file.rank, f"{file.path} could not be loaded: {failed[file.id]}")
     broken = _broken_rule(file, seen or Observed(None))
     return None if broken is None else Reason(broken[0], file.rank, f"{file.path} {broken[1]}")

@@ -160,7 +160,7 @@ def _from_whole_states(state: State, files: Sequence[Checkpoint], faults: Mappin
     left = f"; {unfinished} was never renamed, and what is in it does not cover the rank" if unfinished else ""
     for group in groups:
         served = group if len(ranks) == saved_world else tuple(ranks)
-        unequal = unequal_sizes(files_of[group])
+        unequal = unequal_sizes(files_of[group]) if len(group) > 1 else ""
         own = {rank: whole[rank] for rank in group if rank in whole}
         chosen, missing = _serve(served, own, {} if unequal else own, state.hosts)
         cover.served += chosen
@@ -193,8 +193,14 @@ def _has_stand_ins(plan: RestorePlan) -> bool:
 
 def _by_rank(files: Iterable[Checkpoint], faults: Mapping[str, Reason]) -> dict[int, Checkpoint]:
     """The file to take of each rank that has one without fault."""
-    faultless = (file for file in files if file.id not in faults)
-    return {file.rank: file for file in sorted(faultless, key=_preference, reverse=True)}
+    chosen: dict[int, Checkpoint] = {}
+    for file in files:
+        if faults and file.id in faults:
+            continue
+        other = chosen.setdefault(file.rank, file)
+        if other is not file and _preference(file) < _preference(other):
+            chosen[file.rank] = file
+    return chosen
 
 
 def _quarantined(state: State) -> list[Reason]:
@@ -224,9 +230,12 @@ def _by_group(
     """The files of each group, by rank."""
     group_of = {rank: group for group in groups for rank in group}
     found: dict[tuple[int, ...], list[Checkpoint]] = {group: [] for group in group_of.values()}
-    for file in sorted(files, key=lambda file: (file.rank, *_preference(file))):
+    for file in files:
         if file.rank in group_of:
             found[group_of[file.rank]].append(file)
+    for every in found.values():
+        if len(every) > 1:
+            every.sort(key=lambda file: (file.rank, *_preference(file)))
     return found
 
 

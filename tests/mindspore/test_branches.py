@@ -39,7 +39,10 @@ def newest(catalog: Catalog) -> Any:
     return catalog.resolve("run")
 
 
-def test_a_branch_goes_on_from_the_step_that_was_asked_for(catalog: Catalog, tmp_path: Path) -> None:
+def test_a_branch_goes_on_from_the_step_that_was_asked_for(
+    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "ckptstore")
     start, end = train(tmp_path)
     assert start == 0
     ckptstore.mindspore.join("run").resume(create_model(), create_dataset(), step=4)  # and dies
@@ -50,6 +53,7 @@ def test_a_branch_goes_on_from_the_step_that_was_asked_for(catalog: Catalog, tmp
     assert newest(catalog).plan.launch.id != plan.launch.id
     given_up = {row.tally.global_step for row in catalog.saves("run") if row.abandoned}
     assert given_up == {6, 8, 10, 12}
+    assert "going on after step 4 (epoch 1, step 4 of 6), saved by launch" in caplog.text
     start_again = ckptstore.mindspore.join("run").resume(create_model(), create_dataset(), lineage=plan.launch.id)
     assert (start_again.global_step, start_again.plan.launch.id) == (12, plan.launch.id)
 
