@@ -1,0 +1,158 @@
+"""A launch that starts without a catalog starts where it would have with one, and all its ranks alike."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ckptstore.catalog import reads
+from ckptstore.catalog.engine import Database, open_database
+from ckptstore.core.model import Kind
+from ckptstore.errors import NothingRestorableError, UsageError
+from ckptstore.ops.start import Decision, begin, decide, decision_from_json
+from tests.formats.layouts import write_spreads
+from tests.spreads import spread
+
+from .jobs import Job
+
+if TYPE_CHECKING:
+    from ckptstore.ops.connect import Catalog
+
+NOBODY_LISTENS = "postgresql://nobody@127.0.0.1:1/nowhere"
+
+
+def decided(
+    database: Database, directory: Path, world_size: int, steps: dict[str, int], layout: str | None, **asked: Any
+) -> Decision:
+    """What rank 0 of a new launch decides, by the catalog or, where it cannot be used, by the journals below."""
+    launch = begin(
+        database,
+        "run",
+        rank=0,
+        world_size=world_size,
+        launch_id="N",
+        layout=layout,
+        directories=[directory],
+    )
+    launch.set_steps_per_epoch(**steps)
+    decision = decide(launch, [directory], **asked)
+    heard = decision_from_json(json.loads(json.dumps(decision.to_json())))
+    assert (heard.launch, heard.shift, heard.known) == (decision.launch, decision.shift, decision.known)
+    assert (heard.plan and heard.plan.ranks) == (decision.plan and decision.plan.ranks)
+    return decision
+
+
+def shown(decision: Decision) -> dict[str, Any]:
+    """All of a decision but its moments."""
+    told = decision.to_json()
+    assert told["launch"].pop("created_at")
+    assert told.pop("at")
+    return {**told, "known": sorted(decision.known)}
+
+
+def a_job(catalog: Catalog, directory: Path) -> None:
+    """Steps 5, 10 and 15 of two ranks; step 15 could not be loaded by the second launch."""
+    job = Job(catalog, directory, layout="data_parallel")
+    ranks = job.start(resume=False)
+    for launch in ranks:
+        launch.set_steps_per_epoch(10, batch_size=8, shards=2)
+        launch.resolve()
+        job.announce(launch)
+    for step in (5, 10, 15):
+        job.save(ranks, step)
+    for launch in job.start():
+        plan = launch.resolve()
+        assert plan is not None
+        job.announce(launch)
+        launch.load_failed(plan.ranks[launch.rank].source, "Input/output error")
+
+
+@pytest.mark.parametrize(
+    ("asked", "steps", "starts"),
+    [
+        ({}, {"steps": 10, "batch_size": 8, "shards": 2}, (10, 10)),
+        ({"step": 5}, {"steps": 10, "batch_size": 8, "shards": 2}, (5, 5)),
+        ({"lineage": "L1"}, {"steps": 20, "batch_size": 8, "shards": 1}, (10, 20)),
+        ({"step": 5, "lineage": "L1"}, {"steps": 20, "batch_size": 4, "shards": 2}, (5, 10)),
+    ],
+)
+def test_journals_decide_as_the_catalog_does(
+    catalog: Catalog, tmp_path: Path, asked: dict[str, Any], steps: dict[str, int], starts: tuple[int, int]
+) -> None:
+    world_size = steps["shards"]
+    a_job(catalog, tmp_path / "ckpt")
+    away = open_database(NOBODY_LISTENS)
+    without = decided(away, tmp_path / "ckpt", world_size, steps, "data_parallel", **asked)
+    by_catalog = decided(catalog.database, tmp_path / "ckpt", world_size, steps, "data_parallel", **asked)
+    assert without.plan is not None
+    assert (without.plan.global_step, without.launch.start_step) == starts
+    assert without.launch.branched == bool(asked)
+    assert shown(without) == shown(by_catalog)
+
+
+def test_what_cannot_be_restored_stops_a_start_without_a_catalog_too(catalog: Catalog, tmp_path: Path) -> None:
+    a_job(catalog, tmp_path / "ckpt")
+    away = open_database(NOBODY_LISTENS)
+    same = {"steps": 10, "batch_size": 8, "shards": 2}
+    with pytest.raises(NothingRestorableError, match="there is no such save"):
+        decided(away, tmp_path / "ckpt", 2, same, "data_parallel", step=7)
+    odd = {"steps": 3, "batch_size": 7, "shards": 2}
+    with pytest.raises(UsageError, match="step 5 of launch L1 has no place in the data"):
+        decided(away, tmp_path / "ckpt", 2, odd, "data_parallel", step=5, lineage="L1")
+
+
+@pytest.mark.parametrize("most", [1 << 20, 0])
+def test_a_strategy_file_of_an_outage_reaches_the_catalog(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With its content in the journal, or, where that would be too much, in the file while it is as it was."""
+    monkeypatch.setattr("ckptstore.ops.entries.MOST_CONTENT", most)
+    job = Job(catalog, tmp_path / "ckpt", world_size=2)
+    ranks = [catalog.join("run", rank=rank, world_size=2, launch_id="L1") for rank in (0, 1)]
+    for launch in ranks:
+        job.announce(launch)
+        launch.ledger.behind = True
+    path = write_spreads(tmp_path / "ckpt" / "strategy.ckpt", 0, [spread(grid=(2,))])
+    assert ranks[0].keep_layout_file(str(path))
+    job.save(ranks, 5)
+    if not most:
+        kept = path.read_bytes()
+        path.write_bytes(b"of another launch")
+        copy = job.catalog.sync(tmp_path)
+        assert copy.records == 2
+        assert "was overwritten: its replicas are not known by it" in caplog.text
+        assert _groups(catalog) == []
+        path.write_bytes(kept)
+        ranks[0].keep_layout_file(str(path))
+    catalog.sync(tmp_path)
+    assert _groups(catalog) == [[0, 1]]
+    lost = catalog.show("run", 5)[0]
+    Path(lost.path).unlink()
+    plan = catalog.resolve("run").plan
+    assert plan is not None
+    assert {each.source.rank for each in plan.ranks} == {1 - lost.rank}
+
+
+def _groups(catalog: Catalog) -> object:
+    with catalog.database.read() as connection:
+        launch = reads.launch(connection, "L1")
+    assert launch is not None
+    return launch.layout.to_json()["groups"]
+
+
+def test_an_outcome_may_be_told_before_its_file(catalog: Catalog, tmp_path: Path) -> None:
+    """The journal of a file's directory may be read later than the one that says that it could not be loaded."""
+    a_job(catalog, tmp_path / "ckpt")
+    from ckptstore.ops.connect import connect
+
+    other = connect(str(tmp_path / "other.db"))
+    for rank in (1, 0):
+        other.sync(tmp_path / "ckpt" / f"rank_{rank}")
+    found = other.resolve("run")
+    assert found.plan is not None
+    assert found.plan.global_step == 10
+    assert other.resolve("run") == catalog.resolve("run")
+    assert {file.kind for file in other.files("run")} == {Kind.PERIODIC}
