@@ -218,7 +218,12 @@ def test_a_policy_of_a_newer_program_is_not_half_understood() -> None:
 
 @pytest.mark.parametrize(
     ("text", "length"),
-    [("7d", timedelta(days=7)), ("1w2d", timedelta(days=9)), ("12h", timedelta(hours=12)), ("90m", timedelta(hours=1.5))],
+    [
+        ("7d", timedelta(days=7)),
+        ("1w2d", timedelta(days=9)),
+        ("12h", timedelta(hours=12)),
+        ("90m", timedelta(hours=1.5)),
+    ],
 )
 def test_durations(text: str, length: timedelta) -> None:
     assert parse_duration(text) == length
