@@ -239,24 +239,23 @@ def _by_itself(
     """The rules that look at one state, restorable or not, of the lineage or not."""
     if policy.keep_within is not None and state.restorable and now - state.created_at <= policy.keep_within:
         yield Because(Why.WITHIN, f"saved within {show_duration(policy.keep_within)}")
-    if state.pinned:
-        yield Because(Why.PINNED, "pinned")
-    if state.tags:
-        yield Because(Why.TAGGED, f"tagged {', '.join(state.tags)}")
-    if state.held_by:
-        yield Because(Why.RESTORING, f"launch {', '.join(state.held_by)} starts from it")
-    if policy.keep_parents and state.parent_of:
-        yield Because(Why.PARENT, f"launch {', '.join(state.parent_of)} resumed from it")
-    if is_tip:
-        yield Because(Why.BRANCH_TIP, f"the newest of the abandoned branch of launch {state.branch}")
-    if state.weights_only:
-        yield Because(Why.WEIGHTS_ONLY, "holds weights only: it is not retention's to judge")
-    if state.unseen:
-        yield Because(Why.UNSEEN, state.unseen)
-    if state.is_written:
-        yield Because(Why.IN_PROGRESS, "a file of it is being written")
-    if newest is None or state.age_order > newest.age_order:
-        yield Because(Why.NEWER, "no newer state can be restored: it may be completing")
+    for holds, rule, detail in (
+        (state.pinned, Why.PINNED, "pinned"),
+        (state.tags, Why.TAGGED, f"tagged {', '.join(state.tags)}"),
+        (state.held_by, Why.RESTORING, f"launch {', '.join(state.held_by)} starts from it"),
+        (policy.keep_parents and state.parent_of, Why.PARENT, f"launch {', '.join(state.parent_of)} resumed from it"),
+        (is_tip, Why.BRANCH_TIP, f"the newest of the abandoned branch of launch {state.branch}"),
+        (state.weights_only, Why.WEIGHTS_ONLY, "holds weights only: it is not retention's to judge"),
+        (state.unseen, Why.UNSEEN, state.unseen),
+        (state.is_written, Why.IN_PROGRESS, "a file of it is being written"),
+        (
+            newest is None or state.age_order > newest.age_order,
+            Why.NEWER,
+            "no newer state can be restored: it may be completing",
+        ),
+    ):
+        if holds:
+            yield Because(rule, detail)
 
 
 def _why_it_goes(state: StateFacts, newest: StateFacts) -> Because:
