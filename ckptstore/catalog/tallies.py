@@ -38,7 +38,7 @@ def tallies(connection: sa.Connection, run: int) -> list[Tally]:
     complete = checkpoints.c.state == FileState.COMPLETE.value
     full = complete & (checkpoints.c.content == Content.FULL.value)
     share = complete & (checkpoints.c.content == Content.SHARE.value)
-    there = checkpoints.c.state.not_in([FileState.MISSING.value, FileState.MOVED.value])
+    there = checkpoints.c.state.not_in([FileState.MISSING.value, FileState.MOVED.value, FileState.TRASHED.value])
     query = (
         sa.select(
             saves.c.id,

@@ -46,7 +46,7 @@ class Why(str, Enum):
     PARENT = "parent"
     BRANCH_TIP = "branch_tip"
     WEIGHTS_ONLY = "weights_only"
-    UNSEEN = "unseen"
+    DOUBT = "doubt"
     IN_PROGRESS = "in_progress"
     NEWER = "newer"
     NO_RULE = "no_rule"
@@ -68,11 +68,10 @@ class Because:
 class StateFacts:
     """What retention knows of a state: all files of one launch and one global_step.
 
-    `problem` says why it cannot be restored (empty: it can), `unseen` what could not be looked at, so that nobody
-    knows. `branch` is the newest launch of the abandoned branch that it is on (empty: it is of the run's lineage).
-    `held_by` are the launches that restore it now, `parent_of` those that ever resumed from it. `is_written` tells
-    that the newest launch still writes a file of it. `metrics` are means over the ranks, `bytes` those of its files
-    that are there.
+    `problem` says why it cannot be restored (empty: it can), `doubt` what is not known of it. `branch` is the newest
+    launch of the abandoned branch that it is on (empty: it is of the run's lineage). `held_by` are the launches that
+    restore it now, `parent_of` those that ever resumed from it. `is_written` tells that the newest launch still writes
+    a file of it. `metrics` are means over the ranks, `bytes` those of its files that are there.
     """
 
     launch: str
@@ -83,7 +82,7 @@ class StateFacts:
     bytes: int
     files: int
     problem: str = ""
-    unseen: str = ""
+    doubt: str = ""
     branch: str = ""
     metrics: Mapping[str, float] = field(default_factory=dict)
     pinned: bool = False
@@ -106,7 +105,7 @@ class StateFacts:
     @property
     def restorable(self) -> bool:
         """Whether it is provably a whole state, as the disk shows it."""
-        return not self.problem and not self.unseen and not self.weights_only
+        return not self.problem and not self.doubt and not self.weights_only
 
 
 @dataclass(frozen=True)
@@ -246,7 +245,7 @@ def _by_itself(
         (policy.keep_parents and state.parent_of, Why.PARENT, f"launch {', '.join(state.parent_of)} resumed from it"),
         (is_tip, Why.BRANCH_TIP, f"the newest of the abandoned branch of launch {state.branch}"),
         (state.weights_only, Why.WEIGHTS_ONLY, "holds weights only: it is not retention's to judge"),
-        (state.unseen, Why.UNSEEN, state.unseen),
+        (state.doubt, Why.DOUBT, state.doubt),
         (state.is_written, Why.IN_PROGRESS, "a file of it is being written"),
         (
             newest is None or state.age_order > newest.age_order,

@@ -118,12 +118,12 @@ def test_an_older_schema_is_upgraded_on_sqlite_and_refused_on_postgresql(
             "sources VALUES ('a', 0, '/d', 'net', 'net', '[\"x\"]')",
         ):
             connection.exec_driver_sql(f"INSERT INTO {row}")
-    with pytest.raises(SchemaError, match="0001, 0002 is needed; run: ckptstore db upgrade"):
+    with pytest.raises(SchemaError, match=f"0001, {schema.REVISION} is needed; run: ckptstore db upgrade"):
         schema.check(database)
     if database.is_sqlite:
         schema.ensure(database)
     else:
-        with pytest.raises(SchemaError, match="0001, 0002 is needed; run: ckptstore db upgrade"):
+        with pytest.raises(SchemaError, match=f"0001, {schema.REVISION} is needed; run: ckptstore db upgrade"):
             schema.ensure(database)
         schema.upgrade(database)
     with database.read() as connection:

@@ -81,7 +81,7 @@ def states(draw: st.DrawFn) -> list[StateFacts]:
             kinds=draw(kinds),
             bytes=draw(st.integers(0, 10**6)),
             problem="broken" if draw(rarely) else "",
-            unseen="away" if draw(rarely) else "",
+            doubt="away" if draw(rarely) else "",
             branch=f"L{launch}" if draw(rarely) else "",
             metrics={"loss": draw(st.sampled_from([0.1, 0.5, 2.0]))} if draw(st.booleans()) else {},
             pinned=draw(rarely),
@@ -138,7 +138,7 @@ def test_what_holds_for_any_history_and_policy(history: list[StateFacts], policy
     floor = counted[-policy.floor :] if policy.floor else []
     assert all(state in kept(decision) for state in floor)
     for state in removed:
-        assert not any((state.pinned, state.tags, state.held_by, state.unseen, state.weights_only))
+        assert not any((state.pinned, state.tags, state.held_by, state.doubt, state.weights_only))
         assert counted, "nothing goes while nothing can be restored"
         assert state.age_order <= counted[-1].age_order, "nothing goes that is newer than all that can be restored"
     for count, why in ((policy.keep_last, Why.LAST), (policy.keep_daily, Why.DAILY), (policy.keep_best, Why.BEST)):
