@@ -181,6 +181,7 @@ collections = sa.Table(
     sa.Column("run_id", sa.ForeignKey("runs.id"), nullable=False, index=True),
     sa.Column("created_at", UtcDateTime, nullable=False),
     sa.Column("purge_after", UtcDateTime, nullable=False),
+    sa.Column("ended", sa.Boolean, nullable=False),
 )
 """One gc that moved files into the trash. It goes when the last of them is brought back or purged."""
 

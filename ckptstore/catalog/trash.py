@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
-from ckptstore.catalog.tables import checkpoints, collections, gc_locks, launches, saves, trash
+from ckptstore.catalog.tables import checkpoints, collections, gc_locks, trash
 from ckptstore.core.model import FileState
 
 if TYPE_CHECKING:
@@ -56,29 +56,32 @@ class Item:
 
 @dataclass(frozen=True)
 class Collection:
-    """One gc whose files are in the trash, or on a way."""
+    """One gc whose files are in the trash, or on a way. One that has not `ended` was interrupted, or is at work."""
 
     id: str
     created_at: datetime
     purge_after: datetime
+    ended: bool = False
 
 
 def collections_of(connection: sa.Connection, run: int) -> list[Collection]:
     """The gcs of a run that left something in the trash, newest first."""
     query = sa.select(collections).where(collections.c.run_id == run)
     rows = connection.execute(query.order_by(collections.c.created_at.desc(), collections.c.id.desc()))
-    return [Collection(row.id, row.created_at, row.purge_after) for row in rows]
+    return [Collection(row.id, row.created_at, row.purge_after, row.ended) for row in rows]
 
 
 def add_collection(connection: sa.Connection, run: int, collection: Collection) -> None:
-    """Begin a gc."""
-    row = {"id": collection.id, "run_id": run, "created_at": collection.created_at}
-    connection.execute(collections.insert().values(**row, purge_after=collection.purge_after))
+    """Begin a gc, if it is not there."""
+    if connection.execute(sa.select(collections.c.id).where(collections.c.id == collection.id)).first() is None:
+        row = {"id": collection.id, "run_id": run, "created_at": collection.created_at, "ended": False}
+        connection.execute(collections.insert().values(**row, purge_after=collection.purge_after))
 
 
-def set_purge_after(connection: sa.Connection, collection: str, moment: datetime) -> None:
-    """Set when what a gc has trashed may be purged."""
-    connection.execute(collections.update().where(collections.c.id == collection).values(purge_after=moment))
+def end(connection: sa.Connection, collection: str, purge_after: datetime | None = None) -> None:
+    """A gc has ended: nothing is added to it any more, and what it trashed may be purged then (None: as it was)."""
+    values: dict[str, object] = {"ended": True} | ({} if purge_after is None else {"purge_after": purge_after})
+    connection.execute(collections.update().where(collections.c.id == collection).values(values))
 
 
 def drop_empty(connection: sa.Connection, run: int) -> None:
@@ -149,15 +152,6 @@ def drop(connection: sa.Connection, items: Sequence[Item], *, restored: bool) ->
         _set_records(connection, ids, state, only=FileState.TRASHED)
 
 
-def save_keys(connection: sa.Connection, ids: Sequence[str]) -> set[tuple[str, int]]:
-    """The states, by launch and step, that these files are of."""
-    found: set[tuple[str, int]] = set()
-    for some in _portions(ids):
-        query = sa.select(saves.c.launch_id, saves.c.global_step).distinct().join(checkpoints)
-        found |= {(row[0], row[1]) for row in connection.execute(query.where(checkpoints.c.id.in_(some)))}
-    return found
-
-
 def take_lock(connection: sa.Connection, run: int, owner: str, now: datetime, until: datetime) -> str | None:
     """Let `owner` work on the files of a run until then; who does so already, None if nobody did."""
     held = connection.execute(sa.select(gc_locks).where(gc_locks.c.run_id == run)).one_or_none()
@@ -174,12 +168,6 @@ def release_lock(connection: sa.Connection, run: int, owner: str | None) -> None
     if owner is not None:
         statement = statement.where(gc_locks.c.owner == owner)
     connection.execute(statement)
-
-
-def newest_order(connection: sa.Connection, run: int) -> int:
-    """The number of the newest launch of a run; 0 if there is none."""
-    query = sa.select(sa.func.max(launches.c.launch_order)).where(launches.c.run_id == run)
-    return int(connection.execute(query).scalar() or 0)
 
 
 def _set_records(

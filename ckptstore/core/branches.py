@@ -12,19 +12,21 @@ if TYPE_CHECKING:
     from ckptstore.core.model import Launch
 
 
-def branches(launches: Sequence[Launch], steps: Mapping[str, Collection[int]]) -> dict[tuple[str, int], str]:
+def branches(
+    launches: Sequence[Launch], first_saves: Mapping[str, int], steps: Mapping[str, Collection[int]]
+) -> dict[tuple[str, int], str]:
     """The branch of each save (launch, step): "" for the lineage, else the newest launch of the branch.
 
-    `steps` are those that each launch has saves of. A save is on the newest branch that leads over it.
+    `first_saves` are as `lineage` takes them; `steps` are those to place, by launch. A save is on the newest branch
+    that leads over it; an untrained network is on none.
     """
-    firsts = {launch: min(real) for launch, some in steps.items() if (real := [step for step in some if step > 0])}
     in_order = sorted(launches, key=lambda launch: launch.order)
     found: dict[tuple[str, int], str] = {}
     name = ""
     while in_order:
         tip = in_order[-1]
         if not name or any((tip.id, step) not in found for step in steps.get(tip.id, ())):
-            for segment in lineage(in_order, firsts):
+            for segment in lineage(in_order, first_saves):
                 for step in steps.get(segment.launch.id, ()):
                     if segment.last_step is None or step <= segment.last_step:
                         found.setdefault((segment.launch.id, step), name)

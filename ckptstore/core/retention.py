@@ -68,7 +68,8 @@ class Because:
 class StateFacts:
     """What retention knows of a state: all files of one launch and one global_step.
 
-    `problem` says why it cannot be restored (empty: it can), `doubt` what is not known of it. `branch` is the newest
+    `problem` says why it cannot be restored (empty: it can), `doubt` what is not
+    known of it: it stays. `branch` is the newest
     launch of the abandoned branch that it is on (empty: it is of the run's lineage). `held_by` are the launches that
     restore it now, `parent_of` those that ever resumed from it. `is_written` tells that the newest launch still writes
     a file of it. `metrics` are means over the ranks, `bytes` those of its files that are there.
@@ -105,7 +106,7 @@ class StateFacts:
     @property
     def restorable(self) -> bool:
         """Whether it is provably a whole state, as the disk shows it."""
-        return not self.problem and not self.doubt and not self.weights_only
+        return not self.problem and not self.weights_only
 
 
 @dataclass(frozen=True)

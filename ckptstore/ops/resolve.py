@@ -15,7 +15,7 @@ from ckptstore.core.model import Assignment, Kind, Rejection, Resolution, Restor
 from ckptstore.core.stated import parse
 from ckptstore.errors import CatalogUnavailableError, NothingRestorableError, UnknownRunError, UsageError
 from ckptstore.formats.layouts import read_layout
-from ckptstore.ops import exits
+from ckptstore.ops import exits, lease
 from ckptstore.ops.reconcile import reconcile
 from ckptstore.ops.register import HIGHEST_STEP
 from ckptstore.storage import files
@@ -115,6 +115,16 @@ def settle(database: Database, launch: Launch, *, take_quarantined: bool = False
     run_id = find_run(database, launch.run)
     _bring_up_to_date(database, run_id)
     exits.set_aside(database, run_id)
+    while not _store(database, launch, run_id, take_quarantined=take_quarantined):
+        log.info("the state chosen for launch %s was removed meanwhile: choosing again", launch.id)
+    settled = _stored(database, launch)
+    if settled is None:
+        raise CatalogUnavailableError(f"the restore plan of launch {launch.id} was not kept by {database.name}")
+    return settled[0]
+
+
+def _store(database: Database, launch: Launch, run_id: int, *, take_quarantined: bool) -> bool:
+    """Choose where a launch starts and store that; False if retention gave the chosen state up in between."""
     resolution = _choose(
         database,
         launch.run,
@@ -127,18 +137,18 @@ def settle(database: Database, launch: Launch, *, take_quarantined: bool = False
     if resolution.lost:
         raise NothingRestorableError(_lost(launch.run, resolution), _lost_hint(launch.run, resolution))
     plan = resolution.plan
+    chosen = [(assignment.rank, assignment.source.id) for assignment in plan.ranks] if plan else []
     with database.write() as connection:
+        if not lease.settle(connection, run_id, launch.id, {file for _, file in chosen}):
+            return False
         writes.store_resolution(
             connection,
             launch_id=launch.id,
             parent=(plan.launch.id, plan.global_step) if plan else None,
-            files=[(assignment.rank, assignment.source.id) for assignment in plan.ranks] if plan else [],
+            files=chosen,
             now=datetime.now(timezone.utc),
         )
-    settled = _stored(database, launch)
-    if settled is None:
-        raise CatalogUnavailableError(f"the restore plan of launch {launch.id} was not kept by {database.name}")
-    return settled[0]
+    return True
 
 
 def find_run(database: Database, run: str) -> int:

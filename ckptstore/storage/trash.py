@@ -127,9 +127,10 @@ class Trash:
         self._disk.unlink(name, dir_fd=self._open(root, folders))
         return Outcome.DONE
 
-    def remove_empty(self, root: str, place: str) -> None:
-        """Remove the directories between the root and a place that nothing is left in; the root stays."""
-        self._remove_upwards(root, _split(place)[0], keep=0)
+    def remove_empty(self, root: str, places: Sequence[str]) -> None:
+        """Remove the directories between the root and these that nothing is left in; the root stays."""
+        for folders in sorted({_split(place)[0] for place in places}, reverse=True):
+            self._remove_upwards(root, folders, keep=0)
 
     def sweep(self, root: str, places: Sequence[str]) -> None:
         """Remove the directories of the trash in which these were; others' trash and what else is there stays."""

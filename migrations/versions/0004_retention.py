@@ -52,6 +52,7 @@ def upgrade() -> None:
         sa.Column("run_id", sa.Integer(), nullable=False),
         sa.Column("created_at", moment, nullable=False),
         sa.Column("purge_after", moment, nullable=False),
+        sa.Column("ended", sa.Boolean(), nullable=False),
         sa.ForeignKeyConstraint(["run_id"], ["runs.id"], name=op.f("fk_collections_run_id")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_collections")),
     )

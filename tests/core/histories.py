@@ -62,7 +62,7 @@ def damaged() -> list[StateFacts]:
         replace(facts(0), problem="untrained"),
         *(facts(step) for step in (10, 20, 30)),
         replace(facts(40), problem="rank 0: size_mismatch"),
-        replace(facts(50), doubt="/data/rank_1 is not there"),
+        replace(facts(50), problem="rank 1: missing_file", doubt="/data/rank_1 is not there"),
         facts(60),
         replace(facts(70), problem="rank 1: in_progress", is_written=True),
         replace(facts(80), problem="rank 1: size_mismatch"),
