@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import contextmanager
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.markup import escape
-from rich.progress import Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
+from ckptstore.cli.console import count as _count
+from ckptstore.cli.console import kinds as _kinds
+from ckptstore.cli.console import line as _line
+from ckptstore.cli.console import moment as _moment
+from ckptstore.cli.console import print_table as _print
+from ckptstore.cli.console import size as _size
+from ckptstore.cli.console import table as _table
 from ckptstore.core.naming import unfinished_ttp_directory
 from ckptstore.ops import inspect as ops
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
-    from ckptstore.core.model import Checkpoint, Kind, Rejection, Resolution, RestorePlan
+    from ckptstore.core.model import Checkpoint, Rejection, Resolution, RestorePlan
     from ckptstore.ops.overview import RunRow, SaveRow
     from ckptstore.ops.scan import Scanned
 
-_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
-_THOUSAND = 1000
-_WIDE = 4096
 _RANKS_SHOWN = 16
 _FILES_SHOWN = 20
 _ROWS_SHOWN = 1000
@@ -115,20 +115,6 @@ def scanned(done: Scanned, *, dry_run: bool) -> None:
 def _line_of_more(items: Sequence[object], what: str) -> None:
     if len(items) > _FILES_SHOWN:
         _line(f"… and {len(items) - _FILES_SHOWN} more {what}; --json has all")
-
-
-def _count(number: int, one: str, many: str) -> str:
-    return f"{number} {one if number == 1 else many}"
-
-
-@contextmanager
-def progress(verb: str, unit: str) -> Iterator[Callable[[int], None]]:
-    """A count that grows on stderr, on a terminal only."""
-    console = Console(stderr=True)
-    columns = (TextColumn(verb), TextColumn("{task.completed}"), TextColumn(unit), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as shown:
-        task = shown.add_task(verb, total=None)
-        yield lambda more: shown.advance(task, more)
 
 
 def resolution(found: Resolution, *, explain: bool) -> None:
@@ -252,48 +238,6 @@ def _rejection(rejection: Rejection) -> None:
         _line(f"    {where}{reason.rule}: {reason.detail}")
     if len(rejection.reasons) > _RANKS_SHOWN:
         _line(f"    … and {len(rejection.reasons) - _RANKS_SHOWN} more reasons; --json has all")
-
-
-def _kinds(kinds: tuple[Kind, ...]) -> str:
-    return " + ".join(kind.value for kind in kinds)
-
-
-def _console() -> Console:
-    """On a terminal, its width; elsewhere lines are never broken or cut."""
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=_WIDE)
-
-
-def _table(*columns: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        right = column.startswith(">")
-        table.add_column(column.lstrip(">"), justify="right" if right else "left", overflow="fold")
-    return table
-
-
-def _print(table: Table, if_empty: str) -> None:
-    if table.row_count:
-        _console().print(table)
-    else:
-        _line(if_empty)
-
-
-def _line(text: str) -> None:
-    _console().print(text, markup=False, soft_wrap=True)
-
-
-def _size(count: int) -> str:
-    value = float(count)
-    for unit in _UNITS[:-1]:
-        if value < _THOUSAND:
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-        value /= _THOUSAND
-    return f"{value:.1f} {_UNITS[-1]}"
-
-
-def _moment(moment: datetime | None) -> str:
-    return "-" if moment is None else f"{moment.astimezone(timezone.utc):%Y-%m-%d %H:%M:%SZ}"
 
 
 def _age(moment: datetime) -> str:

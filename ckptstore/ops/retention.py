@@ -74,16 +74,25 @@ class _Facts:
     sources: Sequence[Source]
 
 
-def plan_gc(database: Database, run: str, policy: Policy | None = None, *, now: datetime | None = None) -> GcPlan:
+def plan_gc(
+    database: Database,
+    run: str,
+    policy: Policy | None = None,
+    *,
+    floor: int | None = None,
+    now: datetime | None = None,
+) -> GcPlan:
     """Look at every state of a run and say which stay and which go.
 
-    `policy` is the stored one if none is given. The catalog is brought up to the disk first; no file is touched.
-    Raises `RefusedError` where no rule says what to keep, `UnknownRunError`. Whether the plan removes too much is
-    checked when it is carried out (`core.retention.check`).
+    `policy` is the stored one if none is given, `floor` the policy's own. The catalog is brought up to the disk first;
+    no file is touched. Raises `RefusedError` where no rule says what to keep, `UnknownRunError`. Whether the plan
+    removes too much is checked when it is carried out (`core.retention.check`).
     """
     run_id = find_run(database, run)
     if policy is None:
         policy = stored_policy(database, run_id)
+    if floor is not None:
+        policy = replace(policy, floor=floor)
     retention.check_policy(policy)
     now = now or datetime.now(timezone.utc)
     skipped = reconcile(database, run_id).skipped

@@ -1,0 +1,83 @@
+"""Tables, lines and numbers for people."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from ckptstore.core.model import Kind
+
+_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
+_THOUSAND = 1000
+_WIDE = 4096
+
+
+@contextmanager
+def progress(verb: str, unit: str) -> Iterator[Callable[[int], None]]:
+    """A count that grows on stderr, on a terminal only."""
+    console = Console(stderr=True)
+    columns = (TextColumn(verb), TextColumn("{task.completed}"), TextColumn(unit), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as shown:
+        task = shown.add_task(verb, total=None)
+        yield lambda more: shown.advance(task, more)
+
+
+def count(number: int, one: str, many: str) -> str:
+    """A number and what is counted."""
+    return f"{number} {one if number == 1 else many}"
+
+
+def kinds(kinds: tuple[Kind, ...]) -> str:
+    """The kinds of the files of a state."""
+    return " + ".join(kind.value for kind in kinds)
+
+
+def _console() -> Console:
+    """On a terminal, its width; elsewhere lines are never broken or cut."""
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=_WIDE)
+
+
+def table(*columns: str) -> Table:
+    """A table with these columns; one whose name begins with > is of numbers."""
+    made = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        right = column.startswith(">")
+        made.add_column(column.lstrip(">"), justify="right" if right else "left", overflow="fold")
+    return made
+
+
+def print_table(shown: Table, if_empty: str) -> None:
+    """Print it, or a line where it has no rows."""
+    if shown.row_count:
+        _console().print(shown)
+    else:
+        line(if_empty)
+
+
+def line(text: str) -> None:
+    """Print a line, never broken nor read as markup."""
+    _console().print(text, markup=False, soft_wrap=True)
+
+
+def size(bytes_: int) -> str:
+    """Bytes for people."""
+    value = float(bytes_)
+    for unit in _UNITS[:-1]:
+        if value < _THOUSAND:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= _THOUSAND
+    return f"{value:.1f} {_UNITS[-1]}"
+
+
+def moment(when: datetime | None) -> str:
+    """A moment, in UTC."""
+    return "-" if when is None else f"{when.astimezone(timezone.utc):%Y-%m-%d %H:%M:%SZ}"
