@@ -92,7 +92,7 @@ def test_the_newest_is_cut_and_the_good_older_ones_survive(catalog: Catalog, tmp
 
 
 @pytest.mark.parametrize("at_once", [False, True])
-def test_at_once_leaves_no_trash(catalog: Catalog, tmp_path: Path, at_once: bool) -> None:
+def test_at_once_leaves_no_trash(catalog: Catalog, tmp_path: Path, *, at_once: bool) -> None:
     job = saved(catalog, tmp_path, 10, 20, 30, 40)
     done = gc(catalog, at_once=at_once)
     assert done.files == 4
