@@ -5,20 +5,31 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import sqlite3
-from contextlib import closing
+import time
+import traceback
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from ckptstore.catalog.engine import Database
 from ckptstore.core.model import Kind
 from ckptstore.core.policy import Policy
 from ckptstore.ops.connect import Catalog, connect
+from ckptstore.storage.trash import Disk
 from tests import ckpt_bytes
 
 from .jobs import Job
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import sqlalchemy as sa
+
 POLICY = Policy(keep_last=2)
 LONG_AGO = 1_700_000_000
+NEVER = 10**9
 _COLLECTION = re.compile(r"\d{8}T\d{6}-[0-9a-f]{6}")
 
 
@@ -101,3 +112,63 @@ def tree(directory: Path) -> dict[str, str]:
         name = _COLLECTION.sub("GC", str(path.relative_to(directory)))
         found[name] = "directory" if path.is_dir() else f"{path.stat().st_mtime_ns}:{path.read_bytes().hex()}"
     return found
+
+
+class Points:
+    """Counts the points at which a process may die, and is killed at one of them."""
+
+    def __init__(self, last: int) -> None:
+        self.count = 0
+        self.last = last
+
+    def pass_one(self) -> None:
+        self.count += 1
+        if self.count > self.last:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def mortal_disk(points: Points) -> Disk:
+    disk = Disk()
+
+    def mortal(real: Callable[..., None]) -> Callable[..., None]:
+        def call(*args: Any, **options: Any) -> None:
+            points.pass_one()
+            real(*args, **options)
+
+        return call
+
+    for name in ("make_folder", "rename", "link", "unlink", "remove_folder"):
+        setattr(disk, name, mortal(getattr(disk, name)))
+    return disk
+
+
+def mortal_catalog(points: Points) -> None:
+    write = Database.write
+
+    @contextmanager
+    def mortal(self: Database) -> Iterator[sa.Connection]:
+        with write(self) as connection:
+            yield connection
+            points.pass_one()
+        points.pass_one()
+
+    Database.write = mortal  # type: ignore[method-assign, assignment]
+
+
+def die(action: Callable[[Disk], object], last: int, after: float | None = None) -> int:
+    """Do it in a process of its own, which is killed after so many points or some seconds; how it ended."""
+    child = os.fork()
+    if child == 0:
+        try:
+            points = Points(last)
+            mortal_catalog(points)
+            action(mortal_disk(points))
+            os._exit(0)
+        except BaseException:  # noqa: BLE001 — whatever it is, this process must not go on as pytest
+            traceback.print_exc()
+            os._exit(1)
+    if after is not None:
+        time.sleep(after)  # the only place where time passes: any moment will do
+        os.kill(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    return os.waitstatus_to_exitcode(status)

@@ -11,71 +11,25 @@ import random
 import signal
 import tempfile
 import time
-import traceback
-from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from ckptstore.catalog.engine import Database
 from ckptstore.errors import UsageError
 from ckptstore.ops.collect import execute
 from ckptstore.ops.retention import plan_gc
 from ckptstore.ops.trash import purge, undo
 from ckptstore.storage.trash import Disk
 
-from .gc_world import POLICY, World, build
+from .gc_world import NEVER, POLICY, World, build, die
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    import sqlalchemy as sa
-
-NEVER = 10**9
-RANDOM_KILLS = int(os.environ.get("CKPTSTORE_RANDOM_KILLS", "40"))
+    from collections.abc import Iterator
 
 
-class Points:
-    """Counts the points at which a process may die, and is killed at one of them."""
-
-    def __init__(self, last: int) -> None:
-        self.count = 0
-        self.last = last
-
-    def pass_one(self) -> None:
-        self.count += 1
-        if self.count > self.last:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-
-def mortal_disk(points: Points) -> Disk:
-    disk = Disk()
-
-    def mortal(real: Callable[..., None]) -> Callable[..., None]:
-        def call(*args: Any, **options: Any) -> None:
-            points.pass_one()
-            real(*args, **options)
-
-        return call
-
-    for name in ("make_folder", "rename", "link", "unlink", "remove_folder"):
-        setattr(disk, name, mortal(getattr(disk, name)))
-    return disk
-
-
-def mortal_catalog(points: Points) -> None:
-    write = Database.write
-
-    @contextmanager
-    def mortal(self: Database) -> Iterator[sa.Connection]:
-        with write(self) as connection:
-            yield connection
-            points.pass_one()
-        points.pass_one()
-
-    Database.write = mortal  # type: ignore[method-assign, assignment]
+RANDOM_KILLS = int(os.environ.get("CKPTSTORE_RANDOM_KILLS", "15"))
 
 
 def gc(world: World, disk: Disk, *, at_once: bool = False) -> None:
@@ -141,22 +95,7 @@ def world(home: Path, request: pytest.FixtureRequest) -> World:
 
 
 def run_and_die(action: str, world: World, last: int, after: float | None = None) -> int:
-    """In a process of its own, killed at a point or after some seconds; how it ended."""
-    child = os.fork()
-    if child == 0:
-        try:
-            points = Points(last)
-            mortal_catalog(points)
-            ACTIONS[action](world, mortal_disk(points))
-            os._exit(0)
-        except BaseException:  # noqa: BLE001 — whatever it is, this process must not go on as pytest
-            traceback.print_exc()
-            os._exit(1)
-    if after is not None:
-        time.sleep(after)  # the only place where time passes: any moment will do
-        os.kill(child, signal.SIGKILL)
-    _, status = os.waitpid(child, 0)
-    return os.waitstatus_to_exitcode(status)
+    return die(lambda disk: ACTIONS[action](world, disk), last, after)
 
 
 def check_nothing_is_lost(world: World) -> None:
