@@ -130,9 +130,9 @@ class _Gc:
     def check_floor(self) -> None:
         """Raise `RefusedError` unless the states that the floor keeps are still what the plan was made on."""
         with Trash(self.collection.id) as trash:
-            changed = next((target for target in self._plan.floor if _changed(trash, [target])), None)
-        if changed is not None:
-            raise RefusedError(f"{changed.path} has changed since the plan was made", "make the plan again")
+            changed = _changed(trash, self._plan.floor)
+        if changed:
+            raise RefusedError(f"a state that must stay is not as it was: {changed}", "make the plan again")
 
     def portions(self) -> Iterator[list[tuple[Key | None, tuple[Target, ...]]]]:
         """The states that go, oldest first, and then the debris, about so many files at a time."""
