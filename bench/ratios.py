@@ -25,11 +25,18 @@ class Ratio:
 
 
 def ratio(
-    name: str, subject: Callable[[], object], reference: Callable[[], object], *, repeats: int = 5, warm_up: int = 1
+    name: str,
+    subject: Callable[[], object],
+    reference: Callable[[], object],
+    *,
+    repeats: int = 5,
+    warm_up: int = 1,
+    before: Callable[[], object] = lambda: None,
 ) -> Ratio:
-    """Measure both in turns, `repeats` times after `warm_up` times that do not count."""
+    """Measure both in turns, `repeats` times after `warm_up` times that do not count; `before` each turn, untimed."""
     pairs = []
     for turn in range(warm_up + repeats):
+        before()
         took = _seconds(subject), _seconds(reference)
         if turn >= warm_up:
             pairs.append(took)

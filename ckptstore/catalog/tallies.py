@@ -79,6 +79,24 @@ def whole_ranks(connection: sa.Connection, launch_id: str, global_step: int) -> 
     return set(connection.execute(query).scalars())
 
 
+def newest_of_all_ranks(connection: sa.Connection, launch_id: str, world_size: int) -> int | None:
+    """The newest step of a launch of which every rank has registered a whole file or share; None if there is none."""
+    query = (
+        sa.select(saves.c.global_step)
+        .join(checkpoints, checkpoints.c.save_id == saves.c.id)
+        .where(
+            saves.c.launch_id == launch_id,
+            checkpoints.c.state == FileState.COMPLETE.value,
+            checkpoints.c.content != Content.WEIGHTS.value,
+        )
+        .group_by(saves.c.global_step)
+        .having(sa.func.count(sa.distinct(checkpoints.c.rank)) == world_size)
+        .order_by(saves.c.global_step.desc())
+        .limit(1)
+    )
+    return connection.execute(query).scalar()
+
+
 def _tally(row: Any) -> Tally:
     save_id, launch_id, kind, step, created_at, epoch, step_in_epoch, *counts = row
     files, ranks, full_ranks, share_ranks, quarantined, size = map(int, counts)

@@ -8,9 +8,11 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from ckptstore.core.model import epoch_and_step
+from ckptstore.core.retention import check_policy
 from ckptstore.errors import CkptstoreError, UsageError
 from ckptstore.mindspore import communication
 from ckptstore.mindspore.dying_gasp import DyingGasp
+from ckptstore.mindspore.keeper import Keeper
 from ckptstore.mindspore.registrar import Registrar
 from ckptstore.mindspore.resume import Decryption, Start, load
 from ckptstore.mindspore.watches import watches_for
@@ -20,6 +22,7 @@ from ckptstore.ops.launch import RankLaunch
 
 if TYPE_CHECKING:
     from ckptstore.core.model import RestorePlan
+    from ckptstore.core.policy import Policy
     from ckptstore.mindspore.training import Metrics
     from ckptstore.ops.connect import Catalog
 
@@ -91,6 +94,7 @@ class TrainingLaunch(RankLaunch):
         exception_interval: float = 60.0,
         metrics: Metrics | None = None,
         reset_exit_flag: bool = True,
+        retention: Policy | None = None,
     ) -> Registrar:
         """The callback that registers what these callbacks save (none given: all in the callback list).
 
@@ -100,8 +104,11 @@ class TrainingLaunch(RankLaunch):
         `save_on_exception` saves the state when an exception ends training, unless that was done less than
         `exception_interval` seconds before. `metrics` is called with MindSpore's callback parameters at every save
         and returns what to keep with it, finite numbers by name. `reset_exit_flag` puts the JSON flag of
-        OnRequestExit back to 0 where it is still set when training begins.
+        OnRequestExit back to 0 where it is still set when training begins. `retention` says what to keep: after each
+        state that every rank has registered, rank 0 moves the others to the trash, on a thread of its own.
         """
+        if retention is not None:
+            check_policy(retention)
         for callback in callbacks:
             if not any(watches_for([callback])):
                 log.warning("ckptstore does not know what %s saves: it is not watched", type(callback).__name__)
@@ -111,6 +118,7 @@ class TrainingLaunch(RankLaunch):
             metrics=metrics,
             reset_exit_flag=reset_exit_flag,
             dying_gasp=DyingGasp(exception_interval) if save_on_exception else None,
+            keeper=Keeper(self, retention) if retention is not None and self.rank == 0 else None,
         )
 
     def adopt_at_exit(self) -> None:

@@ -33,6 +33,7 @@ from mindspore.train.callback import OnRequestExit
 from mindspore.utils import ExitByRequest
 
 import ckptstore.mindspore
+from ckptstore.core.policy import from_json
 
 DEFAULTS = {
     "epochs": 3,
@@ -153,6 +154,10 @@ def create_dataset(fault: str) -> ds.Dataset:
     return dataset.batch(8)
 
 
+def registrar_options(asked: dict) -> dict:  # type: ignore[type-arg]
+    return {name: from_json(value) if name == "retention" else value for name, value in asked.items()}
+
+
 def main(asked: dict) -> None:  # type: ignore[type-arg]
     out = Path(asked["out"])
     ms.set_context(mode=ms.GRAPH_MODE)
@@ -194,7 +199,7 @@ def main(asked: dict) -> None:  # type: ignore[type-arg]
         where = out / "exits" / f"{rank}"  # MindSpore adds the device's id, which is 0 for every rank on the CPU
         saving.append(OnRequestExit(file_name="net", directory=str(where), config_file=str(out / FLAG)))
     given = [] if asked["order"] == "registrar first, finds them" else saving
-    registrar = launch.registrar(*given, **asked["registrar"])
+    registrar = launch.registrar(*given, **registrar_options(asked["registrar"]))
     trouble = Fault(fault, out)
     trouble.registrar = registrar
     callbacks = [trouble, *saving, registrar]
