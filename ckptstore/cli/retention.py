@@ -74,7 +74,7 @@ def _policy(rules: dict[str, Any]) -> Policy | None:
     from ckptstore.core.model import Kind
     from ckptstore.core.policy import Policy
 
-    given = {name: value for name, value in rules.items() if value not in (None, False, ())}
+    given = {name: value for name, value in rules.items() if value is not None and value is not False and value != ()}
     if "keep_kind" in given:
         given["keep_kind"] = {Kind(kind): count for kind, count in given["keep_kind"]}
     return Policy(**given) if given.keys() - {"floor"} else None
