@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -104,12 +105,12 @@ class Checkpoint:
     quarantine: str = ""
     created_at: datetime | None = None
 
-    @property
+    @cached_property
     def save_id(self) -> str:
         """The id of the save that this file is part of: the same for all its ranks, on all of them."""
         return _derived_id(self.run, self.launch, self.kind, self.global_step)
 
-    @property
+    @cached_property
     def id(self) -> str:
         """An id derived from what the record is about, so that writing it twice changes nothing."""
         return _derived_id(self.run, self.launch, self.kind, self.global_step, self.rank, self.path)

@@ -17,6 +17,7 @@ _TTP_DIRECTORY = re.compile(
     r"(?:ttp|tft)_saved_checkpoints-(?:step_(?P<step>\d+)|\d+_\d+)(?P<unfinished>_tmp)?",
     re.ASCII,
 )
+_TTP_MARK = "_saved_checkpoints-"
 _TTP_FILE = re.compile(
     r"(?:ttp_rank_(?P<rank>\d+)|iteration)-(?P<epoch>\d+)_(?P<step>\d+)\.(?P<format>ckpt|safetensors)",
     re.ASCII,
@@ -103,7 +104,7 @@ def parse_rank_directory(name: str) -> int | None:
 
 def unfinished_ttp_directory(path: str) -> str:
     """The name of the TTP directory above `path` if it was never renamed; else empty."""
-    for part in path.split("/"):
+    for part in path.split("/") if _TTP_MARK in path else ():
         parsed = parse_ttp_directory(part)
         if parsed is not None and parsed.unfinished:
             return part
@@ -112,6 +113,8 @@ def unfinished_ttp_directory(path: str) -> str:
 
 def above_ttp(path: str) -> str:
     """The directory that the TTP directory of a path is in; empty if the path is in none."""
+    if _TTP_MARK not in path:
+        return ""
     parts = path.split("/")
     for place, part in enumerate(parts[:-1]):
         if parse_ttp_directory(part) is not None:

@@ -6,7 +6,6 @@ counts for nothing, and goes once a newer restorable state is there. Nothing new
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field
 from datetime import timezone
 from enum import Enum
@@ -269,9 +268,8 @@ def _why_it_goes(state: StateFacts, newest: StateFacts) -> Because:
 
 def mean_metrics(measured: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """The mean of each metric over the files that have it: each rank measures its own."""
-    sums: Counter[str] = Counter()
-    counts: Counter[str] = Counter()
+    values: dict[str, list[float]] = {}
     for each in measured:
-        sums.update(each)
-        counts.update(each.keys())
-    return {name: sums[name] / counts[name] for name in counts}
+        for name, value in each.items():
+            values.setdefault(name, []).append(value)
+    return {name: sum(some) / len(some) for name, some in values.items()}
