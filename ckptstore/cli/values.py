@@ -151,6 +151,7 @@ def collected(outcome: Outcome) -> dict[str, Any]:
         "skipped": [{"state": each.path, "reason": each.reason} for each in (done.skipped if done else ())],
         "purged_bytes": done.purged_bytes if done else 0,
         "purge_after": _moment(done.purge_after) if done else None,
+        **_troubles(done.troubles if done else ()),
     }
 
 

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 Key = tuple[str, int]
 _LIVE = (FileState.COMPLETE, FileState.IN_PROGRESS, FileState.DAMAGED)
+_KNOWN = (*_LIVE, FileState.TRASHED)
 _GRAPH = ".mindir"
 
 
@@ -130,10 +131,11 @@ def plan_gc(
 
 
 def _unknown(database: Database, skipped: Sequence[Skipped], strangers: Sequence[Skipped]) -> tuple[Skipped, ...]:
-    """What nobody knows, each once; what another run has is known."""
+    """What nobody knows, each once. What another run has is known; what was recorded as gone and is there is not."""
     told = {each.path for each in skipped}
     with database.read() as connection:
-        known = reads.files_at_paths(connection, [each.path for each in strangers])
+        recorded = reads.files_at_paths(connection, [each.path for each in strangers])
+    known = {path for path, files in recorded.items() if any(file.state in _KNOWN for file in files)}
     others = [each for each in strangers if each.path not in told and each.path not in known]
     return tuple(sorted((*skipped, *others), key=lambda each: (each.path, each.reason)))
 

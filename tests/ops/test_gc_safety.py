@@ -292,6 +292,25 @@ def test_a_trash_that_somebody_emptied(catalog: Catalog, tmp_path: Path) -> None
     assert sorted(file.state.value for file in catalog.show("run", 10)) == ["complete", "missing"]
 
 
+@pytest.mark.parametrize("purged", [False, True])
+def test_a_move_that_the_power_failure_took_back(catalog: Catalog, tmp_path: Path, *, purged: bool) -> None:
+    """What was recorded as done is not: the files are where they were."""
+    job = saved(catalog, tmp_path, 10, 20, 30, 40)
+    gc(catalog)
+    for path in job.directory.rglob(".ckptstore/trash/*/*.ckpt"):
+        path.rename(path.parents[3] / path.name)
+    if not purged:
+        assert undo(catalog.database, "run").files == 4
+    else:
+        for launch in job.start():  # the first launch is history now: nobody looks for what it may have left
+            job.announce(launch)
+        assert purge(catalog.database, "run", at_once=True).files == 4
+        plan = plan_gc(catalog.database, "run", LAST_2)
+        assert len(plan.unknown) == 4, "they are told, and stay"
+        catalog.scan(job.directory, run="run")
+    assert {save.tally.global_step for save in catalog.saves("run")} == {10, 20, 30, 40}
+
+
 class FullDisk(Disk):
     """After so many system calls the disk refuses everything."""
 
