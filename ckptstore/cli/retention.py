@@ -59,6 +59,7 @@ _RULES = (
     click.option("--keep-kind", type=KindCount(), multiple=True, metavar="K=N", help="The newest N of a kind."),
     click.option("--keep-parents", is_flag=True, help="What a launch resumed from."),
     click.option("--drop-branches", is_flag=True, help="Do not keep the newest state of an abandoned branch."),
+    click.option("--grace", type=Duration(), metavar="24h", help="How long what goes can be brought back. [24h]"),
     click.option("--floor", type=COUNT, metavar="K", help="Keep K restorable states whatever the rules say. [2]"),
 )
 
@@ -70,14 +71,14 @@ def _rules(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _policy(rules: dict[str, Any]) -> Policy | None:
-    """The policy that was asked for; None if no rule was given, as where the floor stands alone."""
+    """The policy that was asked for; None if no rule was given, as where floor or grace stand alone."""
     from ckptstore.core.model import Kind
     from ckptstore.core.policy import Policy
 
     given = {name: value for name, value in rules.items() if value is not None and value is not False and value != ()}
     if "keep_kind" in given:
         given["keep_kind"] = {Kind(kind): count for kind, count in given["keep_kind"]}
-    return Policy(**given) if given.keys() - {"floor"} else None
+    return Policy(**given) if given.keys() - {"floor", "grace"} else None
 
 
 @click.command()
@@ -111,7 +112,16 @@ def gc(
     names = collecting.names(database, run, all_runs=all_runs)
     with console.progress("removing", "files") as more:
         outcomes = [
-            collecting.collect(database, name, policy, floor=asked["floor"], at_once=at_once, progress=more, **how)
+            collecting.collect(
+                database,
+                name,
+                policy,
+                floor=asked["floor"],
+                grace=asked["grace"],
+                at_once=at_once,
+                progress=more,
+                **how,
+            )
             for name in names
         ]
     shown = [values.collected(outcome) for outcome in outcomes if outcome.plan is not None]
@@ -168,8 +178,8 @@ def policy(context: click.Context, /, run: str, *, clear: bool, as_json: bool, *
     from ckptstore.ops import policy as storing
 
     wanted = _policy(rules)
-    if (clear or rules["floor"] is not None) and (clear is (wanted is not None)):
-        raise click.UsageError("--clear stands alone, and a floor needs a rule beside it.")
+    if (clear or rules["floor"] is not None or rules["grace"] is not None) and (clear is (wanted is not None)):
+        raise click.UsageError("--clear stands alone; a floor or a grace needs a rule beside it.")
     database = catalog(context).database
     if clear:
         storing.clear(database, run)

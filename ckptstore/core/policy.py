@@ -19,6 +19,9 @@ _LONGEST_SECONDS = 100 * 366 * 86400
 _HIGHEST = 2**63 - 1
 _MODES = ("min", "max")
 _RULES = ("keep_last", "keep_every", "keep_hourly", "keep_daily", "keep_weekly", "keep_best")
+GRACE = timedelta(hours=24)
+"""How long what was removed can be brought back, unless a policy says another time."""
+
 FLOOR = 2
 """How many of the newest restorable states every policy keeps, unless it says another number."""
 
@@ -32,8 +35,8 @@ class Policy:
     N hours, days, weeks (of UTC) that have one. `keep_best`: the N states whose `metric`, the mean over the ranks, is
     the lowest or the highest (`mode` "min" or "max"). `keep_kind`: the newest N of a kind. `keep_parents`: every
     state that a launch resumed from. `drop_branches`: the newest state of an abandoned branch is not kept.
-    `floor`: so many of the newest restorable states are kept whatever the rules say. Raises `UsageError` for
-    numbers that cannot be meant.
+    `floor`: so many of the newest restorable states are kept whatever the rules say. `grace`: how long what goes stays
+    in the trash; it takes its room on the disk until then. Raises `UsageError` for numbers that cannot be meant.
     """
 
     keep_last: int = 0
@@ -49,6 +52,7 @@ class Policy:
     keep_parents: bool = False
     drop_branches: bool = False
     floor: int = FLOOR
+    grace: timedelta = GRACE
 
     def __post_init__(self) -> None:
         """Raise `UsageError` for what cannot be meant."""
@@ -57,8 +61,9 @@ class Policy:
         for name, number in numbers.items():
             if not isinstance(number, int) or not 0 <= number <= _HIGHEST:
                 raise UsageError(f"{_option(name)} is {number}", "give a whole number from 0 on")
-        if self.keep_within is not None and not timedelta() < self.keep_within <= timedelta(seconds=_LONGEST_SECONDS):
-            raise UsageError(f"keep-within is {self.keep_within}", "give a time as 7d or 12h")
+        for name, length in (("keep-within", self.keep_within), ("grace", self.grace)):
+            if length is not None and not timedelta() < length <= timedelta(seconds=_LONGEST_SECONDS):
+                raise UsageError(f"{name} is {length}", "give a time as 7d or 12h")
         if self.keep_best and (not self.metric or self.mode not in _MODES):
             raise UsageError("keep-best needs a metric and whether less or more of it is better", _BEST_HINT)
         if not self.keep_best and (self.metric or self.mode):
@@ -74,8 +79,8 @@ class Policy:
         shown: dict[str, Any] = {}
         for each in fields(self):
             value = getattr(self, each.name)
-            if each.name == "keep_within" and value is not None:
-                value = show_duration(value)
+            if isinstance(value, timedelta):
+                value = show_duration(value) if value != each.default else ""
             if each.name == "keep_kind":
                 value = {Kind(kind).value: count for kind, count in sorted(value.items()) if count}
             if value or each.name == "floor":
@@ -93,8 +98,9 @@ def from_json(value: Mapping[str, Any]) -> Policy:
     if unknown:
         raise UsageError(f"the policy has rules of a newer program: {', '.join(unknown)}", "update ckptstore")
     given = dict(value)
-    if "keep_within" in given:
-        given["keep_within"] = parse_duration(given["keep_within"])
+    for name in ("keep_within", "grace"):
+        if name in given:
+            given[name] = parse_duration(given[name])
     if "keep_kind" in given:
         given["keep_kind"] = {Kind(kind): count for kind, count in given["keep_kind"].items()}
     return Policy(**given)

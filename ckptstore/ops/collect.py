@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import marks as marking
@@ -21,14 +21,12 @@ from ckptstore.storage.trash import Trash
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
+    from datetime import timedelta
 
     from ckptstore.catalog.engine import Database
     from ckptstore.ops.debris import Target
     from ckptstore.ops.retention import GcPlan, Key
     from ckptstore.storage.trash import Disk
-
-GRACE = timedelta(hours=24)
-"""How long what was moved to the trash can be brought back."""
 
 
 @dataclass(frozen=True)
@@ -58,15 +56,16 @@ def execute(
     *,
     at_once: bool = False,
     allow_mass_delete: bool = False,
-    grace: timedelta = GRACE,
+    grace: timedelta | None = None,
     progress: Callable[[int], None] = lambda _: None,
     disk: Disk | None = None,
 ) -> Collected:
     """Carry a plan out; what an earlier gc began and did not end is ended first. Can be repeated.
 
     Each state is looked at again just before it goes: one that changed, or that was pinned, tagged or taken by a
-    launch meanwhile, stays. `at_once` deletes instead of moving to the trash. Raises `RefusedError` for a plan that
-    removes too much, one whose floor is not what it was any more, and while another process works on the files.
+    launch meanwhile, stays. `at_once` deletes instead of moving to the trash; `grace` is the policy's own if none is
+    given. Raises `RefusedError` for a plan that removes too much, one whose floor is not what it was any more, and
+    while another process works on the files.
     """
     retention.check_policy(plan.policy)
     retention.check(plan.decision, allow_mass_delete=allow_mass_delete)
@@ -75,7 +74,14 @@ def execute(
         worker.finish_what_was_begun()
         now = datetime.now(timezone.utc)
         worker.purge_due(now)
-        gc = _Gc(database, plan, lock, disk, phase=Phase.DELETING if at_once else Phase.MOVING, grace=grace)
+        gc = _Gc(
+            database,
+            plan,
+            lock,
+            disk,
+            phase=Phase.DELETING if at_once else Phase.MOVING,
+            grace=grace or plan.policy.grace,
+        )
         gc.check_floor()
         for some in gc.portions():
             worker.carry_out(gc.give_up(some))

@@ -15,6 +15,7 @@ from ckptstore.ops.retention import GcPlan, plan_gc
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from datetime import timedelta
 
     from ckptstore.catalog.engine import Database
     from ckptstore.core.policy import Policy
@@ -54,6 +55,7 @@ def collect(
     policy: Policy | None,
     *,
     floor: int | None = None,
+    grace: timedelta | None = None,
     apply_it: bool = False,
     at_once: bool = False,
     allow_mass_delete: bool = False,
@@ -62,7 +64,7 @@ def collect(
     """Plan, and carry the plan out if `apply_it`. What is refused, or fails, is in the outcome."""
     plan: GcPlan | None = None
     try:
-        plan = plan_gc(database, run, policy, floor=floor)
+        plan = plan_gc(database, run, policy, floor=floor, grace=grace)
         if not apply_it:
             retention.check(plan.decision, allow_mass_delete=allow_mass_delete)
             return Outcome(run, plan)

@@ -26,6 +26,7 @@ from ckptstore.storage import files as disk
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+    from datetime import timedelta
 
     from ckptstore.catalog.engine import Database
     from ckptstore.catalog.marks import Marks
@@ -81,19 +82,20 @@ def plan_gc(
     policy: Policy | None = None,
     *,
     floor: int | None = None,
+    grace: timedelta | None = None,
     now: datetime | None = None,
 ) -> GcPlan:
     """Look at every state of a run and say which stay and which go.
 
-    `policy` is the stored one if none is given, `floor` the policy's own. The catalog is brought up to the disk first;
-    no file is touched. Raises `RefusedError` where no rule says what to keep, `UnknownRunError`. Whether the plan
-    removes too much is checked when it is carried out (`core.retention.check`).
+    `policy` is the stored one if none is given, `floor` and `grace` the policy's own. The catalog is brought up to the
+    disk first; no file is touched. Raises `RefusedError` where no rule says what to keep, `UnknownRunError`. Whether
+    the plan removes too much is checked when it is carried out (`core.retention.check`).
     """
     run_id = find_run(database, run)
     if policy is None:
         policy = stored_policy(database, run_id)
-    if floor is not None:
-        policy = replace(policy, floor=floor)
+    stated = {name: value for name, value in (("floor", floor), ("grace", grace)) if value is not None}
+    policy = replace(policy, **stated)  # type: ignore[arg-type]
     retention.check_policy(policy)
     now = now or datetime.now(timezone.utc)
     skipped = reconcile(database, run_id).skipped

@@ -143,7 +143,8 @@ def test_policies(url: str, job: Job) -> None:
     }
     again = ckptstore("--db", url, "policy", "run", *stored.out.split()[2:])
     assert again.out == stored.out, "what it prints can be given back to it"
-    assert ckptstore("--db", url, "policy", "run", "--keep-last", "4").code == 0
+    assert ckptstore("--db", url, "policy", "run", "--keep-last", "4", "--grace", "2h").code == 0
+    assert ckptstore("--db", url, "policy", "run", "--json").json["policy"]["grace"] == "2h"
     shown = ckptstore("--db", url, "gc", "run", "--floor", "5", "--json").json
     assert steps(shown["remove"]) == [10], "the floor goes with the stored rules"
     (done,) = ckptstore("--db", url, "gc", "--all", "--apply", "--json").json
@@ -194,7 +195,7 @@ def test_tags_and_pins_protect(url: str) -> None:
         (["gc", "run", "--keep-kind", "weekly=2"], "is not of the form ttp=2"),
         (["gc", "run", "--keep-best", "2"], "keep-best needs a metric"),
         (["gc", "run", "--keep-last", "-1"], "--keep-last"),
-        (["policy", "run", "--floor", "2"], "a floor needs a rule"),
+        (["policy", "run", "--floor", "2"], "a floor or a grace needs a rule"),
         (["policy", "run", "--clear", "--keep-last", "2"], "--clear stands alone"),
     ],
 )

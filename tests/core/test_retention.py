@@ -113,6 +113,7 @@ def policies(draw: st.DrawFn) -> Policy:
         keep_parents=draw(st.booleans()),
         drop_branches=draw(st.booleans()),
         floor=draw(st.integers(0, 4)),
+        grace=draw(st.sampled_from([timedelta(hours=1), timedelta(hours=24)])),
     )
 
 
@@ -201,6 +202,7 @@ def test_what_is_refused() -> None:
         ({"keep_every": 2**63}, "keep-every is"),
         ({"keep_kind": {Kind.TTP: -1}}, "keep-kind of ttp is -1"),
         ({"keep_within": timedelta()}, "keep-within is"),
+        ({"grace": timedelta(-1)}, "grace is"),
         ({"keep_best": 2}, "keep-best needs a metric.*--mode min"),
         ({"keep_best": 2, "metric": "loss", "mode": "least"}, "keep-best needs a metric"),
         ({"metric": "loss"}, "no number of states"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -105,3 +106,24 @@ def test_at_once_leaves_no_trash(catalog: Catalog, tmp_path: Path, *, at_once: b
     assert set(tree(job.directory)) == names(job.directory)
     assert len(names(job.directory)) == 4
     assert {file.state.value for file in catalog.files("run") if file.global_step < 30} == {"missing"}
+
+
+def test_from_python_as_the_manual_shows(catalog: Catalog, tmp_path: Path) -> None:
+    import ckptstore
+
+    job = saved(catalog, tmp_path, 10, 20, 30, 40)
+    plan = catalog.plan_gc("run", ckptstore.Policy(keep_last=2))
+    assert [verdict.state.global_step for verdict in plan.decision.remove] == [20, 10]
+    assert catalog.execute(plan).files == 4
+    assert catalog.undo("run").files == 4
+    assert catalog.execute(catalog.plan_gc("run", LAST_2), now=True).files == 4
+    assert len(names(job.directory)) == 4
+
+
+def test_a_policy_says_how_long_the_grace_is(catalog: Catalog, tmp_path: Path) -> None:
+    saved(catalog, tmp_path, 10, 20, 30, 40)
+    done = gc(catalog, Policy(keep_last=2, grace=timedelta(hours=2)))
+    assert done.purge_after is not None
+    for hours, left in ((1, 4), (3, 0)):
+        later = datetime.now(timezone.utc) + timedelta(hours=hours)
+        assert purge(catalog.database, "run", now=later).waiting == left
