@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ckptstore.catalog import trash as rows
 from ckptstore.catalog.trash import Item, Phase
-from ckptstore.errors import CkptstoreError, UsageError
+from ckptstore.errors import UsageError
 from ckptstore.ops.gc_lock import GcLock
 from ckptstore.ops.resolve import find_run
 from ckptstore.storage.files import FileFacts
@@ -267,13 +267,3 @@ def purge(
         next_at=min((ends[item.collection] for item in left), default=None),
         troubles=tuple(worker.done.troubles),
     )
-
-
-def raise_if_stuck(troubles: Sequence[Trouble], what: str) -> None:
-    """Raise the first trouble as an error that says how many there are."""
-    if troubles:
-        first, others = troubles[0], len(troubles) - 1
-        more = f", and {others} more" if others else ""
-        raise CkptstoreError(
-            f"{what}: {first.path}: {first.reason}{more}", "nothing is lost: put it right, run it again"
-        )
