@@ -168,7 +168,7 @@ def test_db(database_url: str) -> None:
     assert "run: ckptstore db upgrade" in missing.err
     assert ckptstore("--db", database_url, "db", "upgrade").code == 0
     checked = ckptstore("--db", database_url, "db", "check", "--json")
-    assert (checked.code, checked.json["schema"]) == (0, "0002")
+    assert (checked.code, checked.json["schema"]) == (0, "0004")
 
 
 def test_an_empty_catalog(sqlite_url: str) -> None:

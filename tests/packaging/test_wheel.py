@@ -26,7 +26,7 @@ def test_the_wheel_works_in_an_empty_environment(tmp_path: Path) -> None:
     constraints = ROOT / "constraints.txt"
     run(binaries / "python", "-m", "pip", "install", "--quiet", "--constraint", constraints, wheel, cwd=tmp_path)
     upgraded = run(binaries / "ckptstore", "--db", tmp_path / "c.db", "db", "upgrade", cwd=tmp_path)
-    assert upgraded == f"sqlite:///{tmp_path}/c.db: schema 0002, this program works with 0002\n"
+    assert upgraded == f"sqlite:///{tmp_path}/c.db: schema 0004, this program works with 0004\n"
     assert run(binaries / "ckptstore", "--db", tmp_path / "c.db", "list", "--json", cwd=tmp_path) == "[]\n"
     program = "import ckptstore, pathlib; print(pathlib.Path(ckptstore.__file__).parent)"
     assert run(binaries / "python", "-c", program, cwd=tmp_path).startswith(str(tmp_path))
