@@ -3,7 +3,7 @@ PYTHON ?= $(or $(shell command -v python3.11),$(shell command -v python3))
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test lint clean
+.PHONY: demo test lint torture clean
 .DELETE_ON_ERROR:
 
 demo: $(READY)
@@ -13,6 +13,9 @@ test: $(READY) lint
 	$(BIN)/coverage run -m pytest tests/core
 	$(BIN)/coverage report
 	$(BIN)/python -m pytest tests --ignore=tests/core
+
+torture: $(READY)
+	CKPTSTORE_RANDOM_KILLS=200 $(BIN)/python -m pytest tests/ops/test_gc_crash.py
 
 lint: $(READY)
 	$(BIN)/ruff check --quiet .

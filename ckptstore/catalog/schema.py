@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from ckptstore.catalog.engine import Database
 
-REVISION = "0004"
+REVISION = "0005"
 """The newest revision under `migrations/`: what this program works with."""
 
 VERSION_TABLE = "ckptstore_version"

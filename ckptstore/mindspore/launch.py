@@ -8,10 +8,12 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from ckptstore.core.model import epoch_and_step
+from ckptstore.core.retention import check_policy
 from ckptstore.errors import CatalogUnavailableError, CkptstoreError, UsageError
 from ckptstore.mindspore import communication
 from ckptstore.mindspore.data import steps_of
 from ckptstore.mindspore.dying_gasp import DyingGasp
+from ckptstore.mindspore.keeper import Keeper
 from ckptstore.mindspore.layout_files import LayoutFiles
 from ckptstore.mindspore.registrar import Registrar
 from ckptstore.mindspore.resume import Decryption, Start, load
@@ -23,6 +25,7 @@ from ckptstore.ops.launch import RankLaunch
 if TYPE_CHECKING:
     from ckptstore.catalog.engine import Database
     from ckptstore.core.model import Checkpoint, Launch, RestorePlan, Rule
+    from ckptstore.core.policy import Policy
     from ckptstore.mindspore.data import Steps
     from ckptstore.mindspore.training import Metrics
     from ckptstore.ops.connect import Catalog
@@ -125,6 +128,7 @@ class TrainingLaunch(RankLaunch):
         exception_interval: float = 60.0,
         metrics: Metrics | None = None,
         reset_exit_flag: bool = True,
+        retention: Policy | None = None,
     ) -> Registrar:
         """The callback that registers what these callbacks save (none given: all in the callback list).
 
@@ -134,8 +138,11 @@ class TrainingLaunch(RankLaunch):
         `save_on_exception` saves the state when an exception ends training, unless that was done less than
         `exception_interval` seconds before. `metrics` is called with MindSpore's callback parameters at every save
         and returns what to keep with it, finite numbers by name. `reset_exit_flag` puts the JSON flag of
-        OnRequestExit back to 0 where it is still set when training begins.
+        OnRequestExit back to 0 where it is still set when training begins. `retention` says what to keep: after each
+        state that every rank has registered, rank 0 moves the others to the trash, on a thread of its own.
         """
+        if retention is not None:
+            check_policy(retention)
         for callback in callbacks:
             if not any(watches_for([callback])):
                 log.warning("ckptstore does not know what %s saves: it is not watched", type(callback).__name__)
@@ -145,6 +152,7 @@ class TrainingLaunch(RankLaunch):
             metrics=metrics,
             reset_exit_flag=reset_exit_flag,
             dying_gasp=DyingGasp(exception_interval) if save_on_exception else None,
+            keeper=Keeper(self, retention) if retention is not None and self.rank == 0 else None,
         )
 
     def adopt_at_exit(self) -> None:

@@ -44,6 +44,7 @@ class Recorder:
     """Takes jobs from the training thread and does them in order, until it is closed.
 
     A job that the catalog refuses is tried again until it is done; the trouble is logged once, not once a step.
+    `on_recorded` hears of each file that is in the catalog now.
     """
 
     def __init__(self, launch: RankLaunch) -> None:
@@ -56,6 +57,7 @@ class Recorder:
         self._hurry = threading.Event()
         self._thread: threading.Thread | None = None
         self._troubled = False
+        self.on_recorded: Callable[[Checkpoint], None] = lambda _: None
 
     def submit(self, file: Checkpoint, *, asynchronous: bool) -> None:
         """Record a file that was just saved; one that another thread or process still writes, once it is there."""
@@ -182,6 +184,7 @@ class Recorder:
 
     def _keep(self, whole: Checkpoint) -> None:
         self._launch.record([whole])
+        self.on_recorded(whole)
         self._live[whole.path] = whole
         self._notice_vanished(Path(whole.path).parent)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from contextlib import contextmanager
 from functools import wraps
 from typing import TYPE_CHECKING, Any
@@ -12,15 +13,18 @@ from mindspore.train import Callback
 
 from ckptstore.core.model import Content, Kind
 from ckptstore.mindspore.graceful_exit import disarm
+from ckptstore.mindspore.recorder import FLUSH_SECONDS
 from ckptstore.mindspore.training import Training
 from ckptstore.mindspore.ttp import TtpWatch
 from ckptstore.mindspore.watches import PeriodicWatch, watches_for
+from ckptstore.ops.lease import RENEWED_EVERY
 from ckptstore.storage.files import facts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from ckptstore.mindspore.dying_gasp import DyingGasp
+    from ckptstore.mindspore.keeper import Keeper
     from ckptstore.mindspore.launch import TrainingLaunch
     from ckptstore.mindspore.training import Metrics, Saved, Watch
 
@@ -54,12 +58,17 @@ class Registrar(Callback):
         metrics: Metrics | None,
         reset_exit_flag: bool,
         dying_gasp: DyingGasp | None,
+        keeper: Keeper | None,
     ) -> None:
         super().__init__()
         self.failed: set[str] = set()
         self._launch = launch
         self._training = Training(launch, metrics=metrics, reset_exit_flag=reset_exit_flag)
         self._dying_gasp = dying_gasp
+        self._keeper = keeper
+        self._lease_renewed_at = time.monotonic()
+        if keeper is not None:
+            self._training.recorder.on_recorded = keeper.heard_of
         self._watches: list[Watch] = list(watches_for(callbacks))
         self._find_watches = not callbacks
         self._outputs_before: Any = None
@@ -188,6 +197,13 @@ class Registrar(Callback):
             self._layout_is_due = False
             self._training.recorder.call(self._launch.keep_layout_files)
         self._poll()
+        self._renew_lease()
+
+    def _renew_lease(self) -> None:
+        """While steps are made, the state that the launch started from is not given up as that of a dead one."""
+        if self._launch.rank == 0 and time.monotonic() - self._lease_renewed_at > RENEWED_EVERY.total_seconds():
+            self._lease_renewed_at = time.monotonic()
+            self._training.recorder.call(self._launch.renew_lease)
 
     def _step_is_done(self, params: Any) -> None:
         """MindSpore's count has gone on by the steps of this call: taking its difference counts none of them twice."""
@@ -245,6 +261,8 @@ class Registrar(Callback):
             log.warning("how far training had come is not certain: nothing is saved or noted at this exception")
         if not training.recorder.flush():
             log.error("the catalog did not take every record in time; the next start looks for them on disk")
+        if self._keeper is not None:
+            self._keeper.finish(FLUSH_SECONDS)
         training.release()
 
     def _end(self, error: str | None) -> None:

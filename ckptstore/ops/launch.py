@@ -6,14 +6,16 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from ckptstore.catalog import reads, writes
+from ckptstore.catalog import reads, tallies, writes
 from ckptstore.core import position
 from ckptstore.core.model import FileState, Kind, Outcome, Rule
 from ckptstore.errors import UsageError
-from ckptstore.ops import exits, strategies
+from ckptstore.ops import exits, lease, strategies
 from ckptstore.ops import register as registering
+from ckptstore.ops.collect import Collected, execute
 from ckptstore.ops.reconcile import Reconciled, reconcile
 from ckptstore.ops.resolve import settle
+from ckptstore.ops.retention import plan_gc
 from ckptstore.storage import claims
 
 if TYPE_CHECKING:
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
     from ckptstore.catalog.engine import Database
     from ckptstore.core.model import Checkpoint, Launch, RestorePlan
+    from ckptstore.core.policy import Policy
 
 
 class RankLaunch:
@@ -211,6 +214,19 @@ class RankLaunch:
         with self.database.read() as connection:
             run_id = reads.run_id(connection, self.run)
         return Reconciled() if run_id is None else reconcile(self.database, run_id, only=(self.id, self.rank))
+
+    def newest_registered_by_all(self) -> int | None:
+        """The newest step that every rank of this launch has registered; None if there is none yet."""
+        with self.database.read() as connection:
+            return tallies.newest_of_all_ranks(connection, self.id, self.world_size)
+
+    def collect(self, policy: Policy) -> Collected:
+        """Run gc on this launch's run: what the policy removes goes to the trash. Raises as `Catalog.execute` does."""
+        return execute(self.database, plan_gc(self.database, self.run, policy))
+
+    def renew_lease(self) -> None:
+        """Tell that this launch is alive: the state that it started from is held for longer."""
+        lease.renew(self.database, self.id)
 
     def reread(self) -> None:
         """Read again what the catalog knows of this launch."""

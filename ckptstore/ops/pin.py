@@ -1,11 +1,13 @@
-"""Protect a step of a run from retention."""
+"""Protect a step of a run from retention: pin it, or give it a name."""
 
 from __future__ import annotations
 
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from ckptstore.catalog import reads, writes
+from ckptstore.catalog import marks, reads, writes
+from ckptstore.errors import RefusedError
+from ckptstore.ops.join import check_name
 from ckptstore.ops.overview import no_such_step
 from ckptstore.ops.resolve import find_run
 
@@ -27,3 +29,30 @@ def unpin(database: Database, run: str, step: int) -> bool:
     run_id = find_run(database, run)
     with database.write() as connection:
         return writes.set_pin(connection, run_id, step, None)
+
+
+def tag(database: Database, run: str, step: int, name: str) -> bool:
+    """Give a step that has a save a name, which protects it; whether it did not have it before.
+
+    Raises `RefusedError` where another step of the run has that name: moving it would take away the protection.
+    """
+    check_name("tag", name)
+    run_id = find_run(database, run)
+    with database.write() as connection:
+        if not reads.files_of(connection, run_id, step=step):
+            raise no_such_step(run, step)
+        there = marks.tag_step(connection, run_id, name)
+        if there not in (None, step):
+            raise RefusedError(
+                f"step {there} of run {run!r} is tagged {name!r}", f"first: ckptstore untag {run} {name}"
+            )
+        if there is None:
+            marks.add_tag(connection, run_id, name, step, datetime.now(timezone.utc))
+        return there is None
+
+
+def untag(database: Database, run: str, name: str) -> bool:
+    """Take a name away; whether there was one."""
+    run_id = find_run(database, run)
+    with database.write() as connection:
+        return marks.remove_tag(connection, run_id, name)
