@@ -16,6 +16,7 @@ test: $(READY) lint
 
 torture: $(READY)
 	$(BIN)/python -m tests.crash.campaign --kills 1000
+	CKPTSTORE_RANDOM_KILLS=200 $(BIN)/python -m pytest tests/ops/test_gc_crash.py
 
 lint: $(READY)
 	$(BIN)/ruff check --quiet .

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ckptstore.core.model import Checkpoint, Kind, Rejection, Resolution, RestorePlan
+    from ckptstore.core.policy import Policy
     from ckptstore.errors import CkptstoreError
     from ckptstore.ops.connect import Catalog, connect
     from ckptstore.ops.launch import RankLaunch
@@ -22,6 +23,7 @@ __all__ = [
     "Checkpoint",
     "CkptstoreError",
     "Kind",
+    "Policy",
     "RankLaunch",
     "Rejection",
     "Resolution",
@@ -34,6 +36,7 @@ _HOMES = {
     "Checkpoint": "ckptstore.core.model",
     "CkptstoreError": "ckptstore.errors",
     "Kind": "ckptstore.core.model",
+    "Policy": "ckptstore.core.policy",
     "RankLaunch": "ckptstore.ops.launch",
     "Rejection": "ckptstore.core.model",
     "Resolution": "ckptstore.core.model",

@@ -143,6 +143,23 @@ def files_of(connection: sa.Connection, run: int, *, step: int | None = None) ->
     return list(rows.files(connection.execute(query.order_by(*order, checkpoints.c.path))))
 
 
+def files_to_judge(connection: sa.Connection, run: int) -> list[Checkpoint]:
+    """Every file of the states of a run of which one is there: those of it that are gone too, but no other history."""
+    live = [FileState.COMPLETE.value, FileState.IN_PROGRESS.value, FileState.DAMAGED.value]
+    there = (
+        sa.select(saves.c.launch_id, saves.c.global_step)
+        .distinct()
+        .join(launches)
+        .join(checkpoints)
+        .where(launches.c.run_id == run, checkpoints.c.state.in_(live))
+        .subquery()
+    )
+    query = rows.file_query().join(
+        there, (there.c.launch_id == saves.c.launch_id) & (there.c.global_step == saves.c.global_step)
+    )
+    return list(rows.files(connection.execute(query.where(checkpoints.c.state != FileState.MOVED.value))))
+
+
 def live_files(connection: sa.Connection, launch_ids: Iterable[str]) -> list[Checkpoint]:
     """The files of these launches that are there or being written; what was deleted before does not cost."""
     live = checkpoints.c.state.in_([FileState.COMPLETE.value, FileState.IN_PROGRESS.value])

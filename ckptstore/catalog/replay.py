@@ -7,8 +7,20 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from ckptstore.catalog import reads
-from ckptstore.catalog.tables import checkpoints, endings, journals, launches, outcomes, pins, resolutions, runs
-from ckptstore.catalog.writes import add_run, insert, put_saves, row_of
+from ckptstore.catalog.tables import (
+    checkpoints,
+    endings,
+    journals,
+    launches,
+    leases,
+    outcomes,
+    pins,
+    policies,
+    resolutions,
+    runs,
+    tags,
+)
+from ckptstore.catalog.writes import add_run, insert, insert_if_new, put_saves, row_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -169,19 +181,18 @@ def put_resolution(
 
 def put_ending(connection: sa.Connection, row: dict[str, Any]) -> None:
     """How training ended on a rank; an older record of it changes nothing."""
-    _put_newest(connection, endings, row)
+    _put_newest(connection, endings, row, keys=("launch_id", "rank"))
 
 
 def put_outcome(connection: sa.Connection, row: dict[str, Any]) -> None:
     """What came of a launch's plan on a rank; an older record of it changes nothing."""
-    _put_newest(connection, outcomes, row)
+    _put_newest(connection, outcomes, row, keys=("launch_id", "rank"))
 
 
-def _put_newest(connection: sa.Connection, table: sa.Table, row: dict[str, Any]) -> None:
+def _put_newest(connection: sa.Connection, table: sa.Table, row: dict[str, Any], *, keys: Sequence[str]) -> None:
     statement = insert(connection, table).values(row)
-    changed = {name: statement.excluded[name] for name in row if name not in ("launch_id", "rank")}
+    changed = {name: statement.excluded[name] for name in row if name not in keys}
     is_newer = table.c.created_at < statement.excluded.created_at
-    keys = ["launch_id", "rank"]
     connection.execute(statement.on_conflict_do_update(index_elements=keys, set_=changed, where=is_newer))
 
 
@@ -205,6 +216,33 @@ def put_pin(connection: sa.Connection, run: str, step: int, *, pinned: bool, at:
     else:
         chosen = (pins.c.run_id == run_id) & (pins.c.global_step == step) & (pins.c.created_at <= at)
         connection.execute(pins.delete().where(chosen))
+
+
+def put_tag(connection: sa.Connection, run: str, name: str, step: int | None, *, at: datetime) -> None:
+    """A step got a name, or the name was taken away (None), at a moment; what was done later counts."""
+    run_id = add_run(connection, run, at)
+    if step is not None:
+        row = {"run_id": run_id, "name": name, "global_step": step, "created_at": at}
+        _put_newest(connection, tags, row, keys=("run_id", "name"))
+    else:
+        chosen = (tags.c.run_id == run_id) & (tags.c.name == name) & (tags.c.created_at <= at)
+        connection.execute(tags.delete().where(chosen))
+
+
+def put_policy(connection: sa.Connection, run: str, rules: Mapping[str, Any] | None, *, at: datetime) -> None:
+    """What gc keeps of a run was stored, or forgotten (None), at a moment; what was done later counts."""
+    run_id = add_run(connection, run, at)
+    if rules is not None:
+        row = {"run_id": run_id, "rules": dict(rules), "created_at": at}
+        _put_newest(connection, policies, row, keys=("run_id",))
+    else:
+        chosen = (policies.c.run_id == run_id) & (policies.c.created_at <= at)
+        connection.execute(policies.delete().where(chosen))
+
+
+def put_lease(connection: sa.Connection, launch_id: str, until: datetime) -> None:
+    """A launch holds the state that it starts from until then; one that was renewed since is left as it is."""
+    insert_if_new(connection, leases, {"launch_id": launch_id, "expires_at": until})
 
 
 def related_files(connection: sa.Connection, records: Sequence[Checkpoint]) -> list[Checkpoint]:

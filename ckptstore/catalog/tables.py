@@ -190,3 +190,66 @@ journals = sa.Table(
     sa.Column("taken_up", sa.BigInteger, nullable=False),
 )
 """The journals that tell of a run, and up to which byte the catalog has what they say."""
+tags = sa.Table(
+    "tags",
+    metadata,
+    sa.Column("run_id", sa.ForeignKey("runs.id"), primary_key=True),
+    sa.Column("name", sa.String(200), primary_key=True),
+    sa.Column("global_step", sa.BigInteger, nullable=False),
+    sa.Column("created_at", UtcDateTime, nullable=False),
+)
+
+policies = sa.Table(
+    "policies",
+    metadata,
+    sa.Column("run_id", sa.ForeignKey("runs.id"), primary_key=True),
+    sa.Column("rules", sa.JSON, nullable=False),
+    sa.Column("created_at", UtcDateTime, nullable=False),
+)
+"""What retention keeps of a run where nobody says it on the command line."""
+
+leases = sa.Table(
+    "leases",
+    metadata,
+    sa.Column("launch_id", sa.ForeignKey("launches.id"), primary_key=True),
+    sa.Column("expires_at", UtcDateTime, nullable=False),
+)
+"""How long a launch may still need the state that it starts from (`resolutions`)."""
+
+gc_locks = sa.Table(
+    "gc_locks",
+    metadata,
+    sa.Column("run_id", sa.ForeignKey("runs.id"), primary_key=True),
+    sa.Column("owner", sa.String(300), nullable=False),
+    sa.Column("expires_at", UtcDateTime, nullable=False),
+)
+"""Who moves or deletes files of a run now: one process at a time."""
+
+collections = sa.Table(
+    "collections",
+    metadata,
+    sa.Column("id", sa.String(32), primary_key=True),
+    sa.Column("run_id", sa.ForeignKey("runs.id"), nullable=False, index=True),
+    sa.Column("created_at", UtcDateTime, nullable=False),
+    sa.Column("purge_after", UtcDateTime, nullable=False),
+    sa.Column("ended", sa.Boolean, nullable=False),
+)
+"""One gc that moved files into the trash. It goes when the last of them is brought back or purged."""
+
+trash = sa.Table(
+    "trash",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("collection_id", sa.ForeignKey("collections.id"), nullable=False, index=True),
+    sa.Column("checkpoint_id", sa.ForeignKey("checkpoints.id")),
+    sa.Column("root", sa.Text, nullable=False),
+    sa.Column("place", sa.Text, nullable=False),
+    sa.Column("size", sa.BigInteger, nullable=False),
+    sa.Column("mtime_ns", sa.BigInteger, nullable=False),
+    sa.Column("before", sa.String(16)),
+    sa.Column("phase", sa.String(16), nullable=False),
+)
+"""A file that retention has given up: `place` is its path below `root`, `before` the state its record had.
+
+What is being done with it (`phase`) is recorded before it is done, and again when it is done.
+"""

@@ -38,7 +38,7 @@ def tallies(connection: sa.Connection, run: int) -> list[Tally]:
     complete = checkpoints.c.state == FileState.COMPLETE.value
     full = complete & (checkpoints.c.content == Content.FULL.value)
     share = complete & (checkpoints.c.content == Content.SHARE.value)
-    there = checkpoints.c.state.not_in([FileState.MISSING.value, FileState.MOVED.value])
+    there = checkpoints.c.state.not_in([FileState.MISSING.value, FileState.MOVED.value, FileState.TRASHED.value])
     query = (
         sa.select(
             saves.c.id,
@@ -77,6 +77,24 @@ def whole_ranks(connection: sa.Connection, launch_id: str, global_step: int) -> 
         )
     )
     return set(connection.execute(query).scalars())
+
+
+def newest_of_all_ranks(connection: sa.Connection, launch_id: str, world_size: int) -> int | None:
+    """The newest step of a launch of which every rank has registered a whole file or share; None if there is none."""
+    query = (
+        sa.select(saves.c.global_step)
+        .join(checkpoints, checkpoints.c.save_id == saves.c.id)
+        .where(
+            saves.c.launch_id == launch_id,
+            checkpoints.c.state == FileState.COMPLETE.value,
+            checkpoints.c.content != Content.WEIGHTS.value,
+        )
+        .group_by(saves.c.global_step)
+        .having(sa.func.count(sa.distinct(checkpoints.c.rank)) == world_size)
+        .order_by(saves.c.global_step.desc())
+        .limit(1)
+    )
+    return connection.execute(query).scalar()
 
 
 def _tally(row: Any) -> Tally:

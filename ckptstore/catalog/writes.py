@@ -28,11 +28,16 @@ def add_run(connection: sa.Connection, name: str, now: datetime) -> int:
     return found
 
 
+def lock_run(connection: sa.Connection, run_id: int) -> None:
+    """Let nobody else who locks this run go on before the transaction has ended. SQLite's are one at a time anyway."""
+    connection.execute(sa.select(runs.c.id).where(runs.c.id == run_id).with_for_update())
+
+
 def add_launch(
     connection: sa.Connection, *, run_id: int, launch_id: str, world_size: int, layout: Layout, now: datetime
 ) -> None:
     """Add a launch as the newest of its run, unless another rank has added it already."""
-    connection.execute(sa.select(runs.c.id).where(runs.c.id == run_id).with_for_update())  # launches are numbered
+    lock_run(connection, run_id)  # launches are numbered
     newest = sa.select(sa.func.max(launches.c.launch_order)).where(launches.c.run_id == run_id)
     order = (connection.execute(newest).scalar() or 0) + 1
     row = {
@@ -175,19 +180,19 @@ _OVERWRITTEN = (
     .where(
         checkpoints.c.path == sa.bindparam("own_path"),
         checkpoints.c.id != sa.bindparam("own_id"),
-        checkpoints.c.state != FileState.MOVED.value,
+        checkpoints.c.state.not_in([FileState.MOVED.value, FileState.TRASHED.value]),
     )
     .values(state=FileState.MISSING.value)
 )
 
 
 def mark(connection: sa.Connection, ids: Iterable[str], state: FileState, problem: Rule | None = None) -> None:
-    """Set what is known of these checkpoints."""
+    """Set what is known of these checkpoints; what retention has given up is its own to say."""
     every = list(ids)
     for start in range(0, len(every), _ID_BATCH):
-        chosen = checkpoints.c.id.in_(every[start : start + _ID_BATCH])
+        statement = checkpoints.update().where(checkpoints.c.id.in_(every[start : start + _ID_BATCH]))
         values = {"state": state.value, "problem": problem.value if problem else None}
-        connection.execute(checkpoints.update().where(chosen).values(values))
+        connection.execute(statement.where(checkpoints.c.state != FileState.TRASHED.value).values(values))
 
 
 def add_source(

@@ -19,7 +19,8 @@ as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON for s
 step_argument = click.argument("step", type=STEP)
 
 
-def _catalog(context: click.Context) -> Catalog:
+def catalog(context: click.Context) -> Catalog:
+    """The catalog that the command line names."""
     from ckptstore.ops.connect import connect
 
     return connect(context.obj)
@@ -32,7 +33,7 @@ def runs(context: click.Context, *, as_json: bool) -> None:
     """All runs, and where each can go on."""
     from ckptstore.cli import text, values
 
-    rows = _catalog(context).runs()
+    rows = catalog(context).runs()
     values.write([values.run(row) for row in rows]) if as_json else text.runs(rows)
 
 
@@ -49,12 +50,12 @@ def list_(context: click.Context, run: str | None, *, kind: str | None, files: b
     """
     from ckptstore.cli import text, values
 
-    catalog = _catalog(context)
+    opened = catalog(context)
     if files:
-        found = catalog.files(run, kind=kind)
+        found = opened.files(run, kind=kind)
         values.write([values.file(file) for file in found]) if as_json else text.files(found)
     else:
-        saves = catalog.saves(run, kind=kind)
+        saves = opened.saves(run, kind=kind)
         values.write([values.save(save) for save in saves]) if as_json else text.saves(saves)
 
 
@@ -67,7 +68,7 @@ def show(context: click.Context, run: str, step: int, *, as_json: bool) -> None:
     """One save: every rank, file, size and state."""
     from ckptstore.cli import text, values
 
-    found = _catalog(context).show(run, step)
+    found = catalog(context).show(run, step)
     values.write([values.file(file) for file in found]) if as_json else text.files(found)
 
 
@@ -120,9 +121,9 @@ def resolve(
         raise click.UsageError("--format stands alone: no --json, no --explain.")
     if branch and asked["step"] is None and not asked["lineage"] and not asked["every_lineage"]:
         raise click.UsageError("--branch needs the state to go back to: give --step, --lineage or --all.")
-    catalog = _catalog(context)
-    resolution = catalog.resolve(run, **asked)
-    decision = catalog.branch(resolution.plan) if branch and resolution.plan else None
+    opened = catalog(context)
+    resolution = opened.resolve(run, **asked)
+    decision = opened.branch(resolution.plan) if branch and resolution.plan else None
     if output:
         _export(resolution, output, directory)
     else:
@@ -160,7 +161,7 @@ def _export(resolution: Resolution, output: str, directory: str | None) -> None:
 @click.pass_context
 def pin(context: click.Context, run: str, step: int, *, as_json: bool) -> None:
     """Protect STEP of RUN from retention."""
-    _report_pin(run, step, pinned=True, changed=_catalog(context).pin(run, step), as_json=as_json)
+    _report_pin(run, step, pinned=True, changed=catalog(context).pin(run, step), as_json=as_json)
 
 
 @click.command()
@@ -170,7 +171,7 @@ def pin(context: click.Context, run: str, step: int, *, as_json: bool) -> None:
 @click.pass_context
 def unpin(context: click.Context, run: str, step: int, *, as_json: bool) -> None:
     """Take the protection of STEP of RUN back."""
-    _report_pin(run, step, pinned=False, changed=_catalog(context).unpin(run, step), as_json=as_json)
+    _report_pin(run, step, pinned=False, changed=catalog(context).unpin(run, step), as_json=as_json)
 
 
 def _report_pin(run: str, step: int, *, pinned: bool, changed: bool, as_json: bool) -> None:
@@ -211,11 +212,10 @@ def scan(context: click.Context, /, directory: str, *, as_json: bool, **asked: A
     Names and headers say what they are; what they do not prove is told and not taken. It may be done again, and while
     training writes.
     """
-    from ckptstore.cli import text, values
-    from ckptstore.cli.terminal import progress
+    from ckptstore.cli import terminal, text, values
 
-    with progress("looked at", "files") as more:
-        scanned = _catalog(context).scan(directory, progress=more, **asked)
+    with terminal.progress("looked at", "files") as more:
+        scanned = catalog(context).scan(directory, progress=more, **asked)
     values.write(values.scanned(scanned)) if as_json else text.scanned(scanned, dry_run=asked["dry_run"])
 
 

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 from rich.markup import escape
 
-from ckptstore.cli.terminal import count, line, print_table, size, table
+from ckptstore.cli.terminal import count, kinds, line, print_table, size, table
 from ckptstore.core.naming import unfinished_ttp_directory
 from ckptstore.core.picture import picture, ranges
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ckptstore.core.model import Assignment, Kind, Reason, Rejection, Resolution, RestorePlan
+    from ckptstore.core.model import Assignment, Reason, Rejection, Resolution, RestorePlan
 
 _RANKS_SHOWN = 16
 _REASONS_SHOWN = 4  # of one rule: of more, the ranks and an example
@@ -88,7 +88,7 @@ def _rejection(rejection: Rejection) -> None:
         replicas = sum(each.source.rank != each.rank for each in rejection.served)
         by = f", {replicas} of them a replica's" if replicas else ""
         served = f": {len(rejection.served)} of {rejection.world_size} ranks have a file{by}"
-    line(f"  step {rejection.global_step} ({_kinds(rejection.kinds)}, launch {rejection.launch}){served}")
+    line(f"  step {rejection.global_step} ({kinds(rejection.kinds)}, launch {rejection.launch}){served}")
     by_rule: dict[str, list[Reason]] = {}
     for reason in rejection.reasons:
         by_rule.setdefault(reason.rule.value, []).append(reason)
@@ -104,7 +104,3 @@ def _rejection(rejection: Rejection) -> None:
         line(f"    to repair: {remedy}")
     if len(rejection.remedies) > _REMEDIES_SHOWN:
         line(f"    … and {len(rejection.remedies) - _REMEDIES_SHOWN} more like it; --json has all")
-
-
-def _kinds(kinds: tuple[Kind, ...]) -> str:
-    return " + ".join(kind.value for kind in kinds)

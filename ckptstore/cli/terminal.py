@@ -13,6 +13,8 @@ from rich.table import Table
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from ckptstore.core.model import Kind
+
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 _THOUSAND = 1000
 _WIDE = 4096
@@ -31,6 +33,11 @@ def progress(verb: str, unit: str) -> Iterator[Callable[[int], None]]:
 def count(number: int, one: str, many: str) -> str:
     """A number and the word for what is counted."""
     return f"{number} {one if number == 1 else many}"
+
+
+def kinds(of: tuple[Kind, ...]) -> str:
+    """The kinds of the files of a state."""
+    return " + ".join(kind.value for kind in of)
 
 
 def _console() -> Console:

@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from ckptstore.ops.overview import RunRow, SaveRow
     from ckptstore.ops.scan import Scanned
 
-_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
-_THOUSAND = 1000
-_WIDE = 4096
 _RANKS_SHOWN = 16
 _FILES_SHOWN = 20
 _ROWS_SHOWN = 1000

@@ -12,12 +12,16 @@ import click
 from ckptstore.ops import inspect as ops
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from datetime import datetime
     from pathlib import Path
 
     from ckptstore.core.model import Checkpoint, Kind, Rejection, Resolution
+    from ckptstore.core.retention import Verdict
+    from ckptstore.ops.gc import Outcome
     from ckptstore.ops.overview import RunRow, SaveRow
     from ckptstore.ops.scan import Scanned
+    from ckptstore.ops.trash import Purged, Trouble, Undone
 
 
 def write(value: Any) -> None:
@@ -130,6 +134,63 @@ def resolution(found: Resolution) -> dict[str, Any]:
         ],
         "rejected": [_rejection(rejection) for rejection in found.rejections],
     }
+
+
+def collected(outcome: Outcome) -> dict[str, Any]:
+    """The plan of a gc, and what was done of it."""
+    plan, done = outcome.plan, outcome.done
+    if plan is None:
+        return {"run": outcome.run, "applied": False}
+    return {
+        "run": plan.run,
+        "applied": done is not None,
+        "keep": [_verdict(verdict) for verdict in plan.decision.keep],
+        "remove": [
+            {**_verdict(verdict), "files": verdict.state.files, "bytes": verdict.state.bytes}
+            for verdict in plan.decision.remove
+        ],
+        "debris": [{"path": each.path, "reason": each.reason, "bytes": each.bytes} for each in plan.debris],
+        "bytes_freed": plan.bytes_freed if done is None else done.bytes,
+        "unknown": [{"path": each.path, "reason": each.reason} for each in plan.unknown],
+        "policy": plan.policy.to_json(),
+        "refused": outcome.error.message if outcome.error else None,
+        "skipped": [{"state": each.path, "reason": each.reason} for each in (done.skipped if done else ())],
+        "purged_bytes": done.purged_bytes if done else 0,
+        "purge_after": _moment(done.purge_after) if done else None,
+        **_troubles(done.troubles if done else ()),
+    }
+
+
+def undone(done: Undone) -> dict[str, Any]:
+    """What undo brought back."""
+    return {"run": done.run, "files": done.files, "bytes": done.bytes, "gone": done.gone, **_troubles(done.troubles)}
+
+
+def purged(done: Purged) -> dict[str, Any]:
+    """What purge deleted, and what waits in the trash."""
+    return {
+        "run": done.run,
+        "files": done.files,
+        "bytes": done.bytes,
+        "waiting": done.waiting,
+        "waiting_bytes": done.waiting_bytes,
+        "next_at": _moment(done.next_at),
+        **_troubles(done.troubles),
+    }
+
+
+def _verdict(verdict: Verdict) -> dict[str, Any]:
+    state = verdict.state
+    return {
+        "launch": state.launch,
+        "kind": _kinds(state.kinds),
+        "global_step": state.global_step,
+        "reasons": [{"rule": because.rule.value, "detail": because.detail} for because in verdict.reasons],
+    }
+
+
+def _troubles(found: Sequence[Trouble]) -> dict[str, Any]:
+    return {"troubles": [{"path": each.path, "reason": each.reason} for each in found]}
 
 
 def inspected(path: Path, found: ops.Found) -> dict[str, Any]:

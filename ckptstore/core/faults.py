@@ -30,6 +30,8 @@ def _broken_rule(file: Checkpoint, seen: Observed) -> tuple[Rule, str] | None:
         broken = Rule.WEIGHTS_ONLY, "holds weights without the optimizer's state"
     elif file.state is FileState.DAMAGED:
         broken = file.problem or Rule.QUARANTINED, "was found to be damaged"
+    elif file.state is FileState.TRASHED:
+        broken = Rule.MISSING_FILE, "was removed by gc: ckptstore undo brings it back while it is in the trash"
     elif seen.unreadable:
         broken = Rule.UNREADABLE, f"cannot be looked at: {seen.unreadable}"
     elif file.size is None:

@@ -19,6 +19,7 @@ _LIFE = {
     FileState.MISSING: 2,
     FileState.MOVED: 3,
     FileState.DAMAGED: 4,
+    FileState.TRASHED: 5,
 }
 _LIVE = (FileState.IN_PROGRESS, FileState.COMPLETE)
 
@@ -27,7 +28,8 @@ def merged(known: Iterable[Checkpoint], records: Iterable[Checkpoint]) -> list[C
     """The records to write, so that what is known becomes what `known` and `records` say together, in whatever order.
 
     Of the versions of one record the one whose file was written last counts, and of those the one that is furthest in
-    the life of a file: what is gone comes back by a look at the disk only. It keeps the moment of the first.
+    the life of a file: what is gone comes back by a look at the disk only, what retention gave up when it says so. It
+    keeps the moment of the first.
     A path holds one file: of several the one recorded last is there, the others are missing. Every record has its
     moment (`created_at`), and `known` those of the same ids and paths.
     """

@@ -27,13 +27,17 @@ class Kind(str, Enum):
 
 
 class FileState(str, Enum):
-    """What the catalog last knew of a file; one that was `moved` is recorded under its new path too."""
+    """What the catalog last knew of a file; one that was `moved` is recorded under its new path too.
+
+    One that is `trashed` was given up by retention: it is on its way to the trash, in it, or being deleted.
+    """
 
     IN_PROGRESS = "in_progress"
     COMPLETE = "complete"
     MISSING = "missing"
     MOVED = "moved"
     DAMAGED = "damaged"
+    TRASHED = "trashed"
 
     __str__ = str.__str__
 
@@ -184,13 +188,14 @@ class Observed:
     """What the disk shows of one path: its size in bytes (None: not there) and, if it was read, its digest.
 
     `unreadable` says why the path could not be looked at; `rewritten` that it has another modification time than was
-    recorded.
+    recorded; `mtime_ns` is that time, in nanoseconds since 1970.
     """
 
     size: int | None
     digest: str | None = None
     unreadable: str = ""
     rewritten: bool = False
+    mtime_ns: int | None = None
 
 
 @dataclass(frozen=True)

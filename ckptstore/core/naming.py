@@ -113,6 +113,17 @@ def unfinished_ttp_directory(path: str) -> str:
     return ""
 
 
+def above_ttp(path: str) -> str:
+    """The directory that the TTP directory of a path is in; empty if the path is in none."""
+    if _TTP_MARK not in path:
+        return ""
+    parts = path.split("/")
+    for place, part in enumerate(parts[:-1]):
+        if parse_ttp_directory(part) is not None:
+            return "/".join(parts[:place]) or "/"
+    return ""
+
+
 def is_numbered(prefix: str, base: str) -> bool:
     """Whether `prefix` is `base` or `base_N`, N being the number MindSpore gives to a later file of that prefix.
 

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from ckptstore.catalog.engine import Database, open_database
 from ckptstore.core.model import epoch_and_step
+from ckptstore.core.retention import check_policy
 from ckptstore.errors import CatalogUnavailableError, CkptstoreError, RefusedError, UsageError
 from ckptstore.mindspore import communication
 from ckptstore.mindspore.data import steps_of
 from ckptstore.mindspore.dying_gasp import DyingGasp
+from ckptstore.mindspore.keeper import Keeper
 from ckptstore.mindspore.layout_files import LayoutFiles
 from ckptstore.mindspore.registrar import Registrar
 from ckptstore.mindspore.resume import Decryption, Start, load
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ckptstore.core.model import Checkpoint, Launch, RestorePlan, Rule
+    from ckptstore.core.policy import Policy
     from ckptstore.mindspore.data import Steps
     from ckptstore.mindspore.training import Metrics
     from ckptstore.ops.connect import Catalog
@@ -146,6 +149,7 @@ class TrainingLaunch(RankLaunch):
         metrics: Metrics | None = None,
         reset_exit_flag: bool = True,
         durable: bool = False,
+        retention: Policy | None = None,
     ) -> Registrar:
         """The callback that registers what these callbacks save (none given: all in the callback list).
 
@@ -157,7 +161,11 @@ class TrainingLaunch(RankLaunch):
         and returns what to keep with it, finite numbers by name. `reset_exit_flag` puts the JSON flag of
         OnRequestExit back to 0 where it is still set when training begins. `durable` has each file on the disk before
         it is registered, on the registrar's own thread: a power loss then takes no file that was registered.
+        `retention` says what to keep: after each state that every rank has registered, rank 0 moves the others to the
+        trash, on a thread of its own.
         """
+        if retention is not None:
+            check_policy(retention)
         for callback in callbacks:
             if not any(watches_for([callback])):
                 log.warning("ckptstore does not know what %s saves: it is not watched", type(callback).__name__)
@@ -168,6 +176,7 @@ class TrainingLaunch(RankLaunch):
             reset_exit_flag=reset_exit_flag,
             durable=durable,
             dying_gasp=DyingGasp(exception_interval) if save_on_exception else None,
+            keeper=Keeper(self, retention) if retention is not None and self.rank == 0 else None,
         )
 
     def adopt_at_exit(self) -> None:

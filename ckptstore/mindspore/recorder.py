@@ -46,7 +46,7 @@ class _Waiting:
 class Recorder:
     """Takes jobs from the training thread and does them in order, until it is closed.
 
-    `durable` has every file on the disk before it is registered.
+    `durable` has every file on the disk before it is registered. `on_recorded` hears of each file that is kept now.
 
     What is recorded is in a journal when its job is done. A catalog that cannot be used is left alone for longer and
     longer, and given all at once what the journals have when it is back; the trouble is logged once, not once a step.
@@ -69,6 +69,7 @@ class Recorder:
         self._next_try = 0.0
         self._failures = 0
         self._said = ""
+        self.on_recorded: Callable[[Checkpoint], None] = lambda _: None
 
     def submit(self, file: Checkpoint, *, asynchronous: bool) -> None:
         """Record a file that was just saved; one that another thread or process still writes, once it is there.
@@ -264,6 +265,7 @@ class Recorder:
 
     def _keep(self, whole: Checkpoint) -> None:
         self._launch.record([whole])
+        self.on_recorded(whole)
         self._live[whole.path] = whole
         self._notice_vanished(Path(whole.path).parent)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from contextlib import contextmanager
 from functools import wraps
 from typing import TYPE_CHECKING, Any
@@ -13,16 +14,19 @@ from mindspore.train import Callback
 from ckptstore.core.model import Content, Kind
 from ckptstore.errors import RefusedError
 from ckptstore.mindspore.graceful_exit import disarm
+from ckptstore.mindspore.recorder import FLUSH_SECONDS
 from ckptstore.mindspore.termination import Termination
 from ckptstore.mindspore.training import Training
 from ckptstore.mindspore.ttp import TtpWatch
 from ckptstore.mindspore.watches import PeriodicWatch, watches_for
+from ckptstore.ops.lease import RENEWED_EVERY
 from ckptstore.storage.files import facts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from ckptstore.mindspore.dying_gasp import DyingGasp
+    from ckptstore.mindspore.keeper import Keeper
     from ckptstore.mindspore.launch import TrainingLaunch
     from ckptstore.mindspore.training import Metrics, Saved, Watch
 
@@ -57,6 +61,7 @@ class Registrar(Callback):
         reset_exit_flag: bool,
         dying_gasp: DyingGasp | None,
         durable: bool,
+        keeper: Keeper | None,
     ) -> None:
         super().__init__()
         self.failed: set[str] = set()
@@ -64,6 +69,10 @@ class Registrar(Callback):
         self._training = Training(launch, metrics=metrics, reset_exit_flag=reset_exit_flag, durable=durable)
         self._termination = Termination(self._training.recorder.close)
         self._dying_gasp = dying_gasp
+        self._keeper = keeper
+        self._lease_renewed_at = time.monotonic()
+        if keeper is not None:
+            self._training.recorder.on_recorded = keeper.heard_of
         self._watches: list[Watch] = list(watches_for(callbacks))
         self._find_watches = not callbacks
         self._outputs_before: Any = None
@@ -195,6 +204,13 @@ class Registrar(Callback):
             self._layout_is_due = False
             self._training.recorder.call(self._launch.keep_layout_files)
         self._poll()
+        self._renew_lease()
+
+    def _renew_lease(self) -> None:
+        """While steps are made, the state that the launch started from is not given up as that of a dead one."""
+        if self._launch.rank == 0 and time.monotonic() - self._lease_renewed_at > RENEWED_EVERY.total_seconds():
+            self._lease_renewed_at = time.monotonic()
+            self._training.recorder.call(self._launch.renew_lease)
 
     def _step_is_done(self, params: Any) -> None:
         """MindSpore's count has gone on by the steps of this call: taking its difference counts none of them twice."""
@@ -250,8 +266,11 @@ class Registrar(Callback):
                 self._end(name)
         else:
             log.warning("how far training had come is not certain: nothing is saved or noted at this exception")
+        begin = time.monotonic()
         if not training.recorder.flush():
             training.recorder.say_what_is_left()
+        if self._keeper is not None:
+            self._keeper.finish(max(0.0, FLUSH_SECONDS - (time.monotonic() - begin)))
         training.release()
         self._termination.disarm()
 

@@ -109,7 +109,7 @@ def take_in(
     moved = {(file.launch, file.rank, file.size, file.mtime_ns): file for file in gone}
     for stray in found:
         records = known.get(stray.path, [])
-        if not all(file.state in (FileState.MISSING, FileState.MOVED) for file in records):
+        if not all(file.state in (FileState.MISSING, FileState.MOVED, FileState.TRASHED) for file in records):
             continue
         try:
             here = files.facts(stray.path)
@@ -119,6 +119,8 @@ def take_in(
         if here is None:
             continue
         back = [file for file in records if (file.size, file.mtime_ns) == (here.size, here.mtime_ns)]
+        if any(file.state is FileState.TRASHED for file in back):  # gc has still to move it
+            continue
         before = moved.get((stray.source.launch, stray.source.rank, here.size, here.mtime_ns))
         same = back[0] if back else before
         if same is not None:

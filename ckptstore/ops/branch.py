@@ -7,8 +7,9 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ckptstore.catalog import reads, writes
+from ckptstore.catalog import marks, reads, writes
 from ckptstore.errors import UsageError
+from ckptstore.ops.lease import LEASE
 from ckptstore.ops.ledger import for_decision
 from ckptstore.ops.records import Began
 from ckptstore.ops.resolve import plan_files
@@ -54,6 +55,7 @@ def branch(database: Database, plan: RestorePlan) -> str:
             branched=True,
             now=now,
         )
+        marks.hold(connection, launch_id, now + LEASE)  # until a launch goes on from it
         facts = reads.launch(connection, launch_id)
     if facts is not None:
         _journal(database, Began(facts, now, plan.launch, tuple((each.rank, each.source) for each in plan.ranks)))

@@ -10,17 +10,21 @@ from ckptstore.catalog.engine import open_database
 from ckptstore.ops import overview
 from ckptstore.ops import pin as pinning
 from ckptstore.ops.branch import branch
+from ckptstore.ops.collect import Collected, execute
 from ckptstore.ops.join import join
 from ckptstore.ops.launch import RankLaunch
 from ckptstore.ops.resolve import resolve
+from ckptstore.ops.retention import GcPlan, plan_gc
 from ckptstore.ops.scan import Scanned, scan
 from ckptstore.ops.sync import Synced, sync
+from ckptstore.ops.trash import Purged, Undone, purge, undo
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ckptstore.catalog.engine import Database
     from ckptstore.core.model import Checkpoint, Resolution, RestorePlan
+    from ckptstore.core.policy import Policy
 
 
 class Catalog:
@@ -130,6 +134,37 @@ class Catalog:
     def unpin(self, run: str, step: int) -> bool:
         """Take the protection back; whether there was one."""
         return pinning.unpin(self.database, run, step)
+
+    def tag(self, run: str, step: int, name: str) -> bool:
+        """Give a step of a run a name, which protects it; whether it did not have it before."""
+        return pinning.tag(self.database, run, step, name)
+
+    def untag(self, run: str, name: str) -> bool:
+        """Take a name away, and its protection; whether there was one."""
+        return pinning.untag(self.database, run, name)
+
+    def plan_gc(self, run: str, policy: Policy | None = None) -> GcPlan:
+        """Which states of a run stay and which go, with all reasons; no file is touched.
+
+        `policy` is the one stored for the run if none is given. Raises `RefusedError` where no rule says what to keep.
+        """
+        return plan_gc(self.database, run, policy)
+
+    def execute(self, plan: GcPlan, *, now: bool = False, allow_mass_delete: bool = False) -> Collected:
+        """Carry a plan out, after looking again at each state: what it removes goes to the trash.
+
+        `now` deletes at once. Raises `RefusedError` for a plan that leaves nothing or, without `allow_mass_delete`,
+        removes nearly all; and while another gc of the run is at work.
+        """
+        return execute(self.database, plan, at_once=now, allow_mass_delete=allow_mass_delete)
+
+    def undo(self, run: str) -> Undone:
+        """Bring back what the last gc of a run moved to the trash."""
+        return undo(self.database, run)
+
+    def purge(self, run: str, *, now: bool = False) -> Purged:
+        """Delete what has been in the trash of a run for longer than its grace of a day, or all of it `now`."""
+        return purge(self.database, run, at_once=now)
 
 
 def connect(url: str | None = None) -> Catalog:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ckptstore.core.model import Checkpoint, Content, FileState, Kind, Launch, Outcome, Rule
 from ckptstore.core.replicas import data_parallel, from_json
-from ckptstore.ops.records import Began, Ended, LayoutFile, Pinned, Verdict
+from ckptstore.ops.records import Began, Ended, LayoutFile, Pinned, Ruled, Tagged, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -84,9 +84,12 @@ MOST_CONTENT = 1 << 20
 """Bytes of compressed content in a line: the strategy of thousands of ranks fits, and many ranks may write one each."""
 
 
-def of_pin(pinned: Pinned) -> Entry:
-    """The entry of a pin, or of its end."""
-    return {"t": "pin", **pinned.__dict__, "at": pinned.at.isoformat()}
+def of_word(word: Pinned | Tagged | Ruled) -> Entry:
+    """The entry of a pin, a tag or a policy, or of its end."""
+    return {"t": _WORDS[type(word)], **word.__dict__, "at": word.at.isoformat()}
+
+
+_WORDS: dict[type, str] = {Pinned: "pin", Tagged: "tag", Ruled: "policy"}
 
 
 def of_file(file: Checkpoint, directory: str) -> Entry:
@@ -161,6 +164,13 @@ def _add(entry: Entry, directory: str, into: Said) -> None:
     elif kind == "pin":
         step, pinned = int(entry["global_step"]), bool(entry["pinned"])
         into.pinned.append(Pinned(str(entry["run"]), step, pinned, _moment(entry["at"])))
+    elif kind == "tag":
+        into.tagged.append(
+            Tagged(str(entry["run"]), str(entry["name"]), _whole(entry["global_step"]), _moment(entry["at"]))
+        )
+    elif kind == "policy":
+        rules = None if entry["rules"] is None else dict(entry["rules"])  # gc says what it does not know of them
+        into.ruled.append(Ruled(str(entry["run"]), rules, _moment(entry["at"])))
 
 
 def _as_began(entry: Entry, directory: str) -> Began:

@@ -7,16 +7,18 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ckptstore.catalog import reads
+from ckptstore.catalog import reads, tallies
 from ckptstore.catalog.reads import Source
 from ckptstore.core.model import FileState, Kind, Outcome, Rule
-from ckptstore.errors import UsageError
-from ckptstore.ops import exits, strategies
+from ckptstore.errors import CatalogUnavailableError, UsageError
+from ckptstore.ops import exits, lease, strategies
 from ckptstore.ops import register as registering
+from ckptstore.ops.collect import Collected, execute
 from ckptstore.ops.ledger import for_rank
 from ckptstore.ops.reconcile import Reconciled, reconcile
 from ckptstore.ops.records import Began, Ended, Verdict
 from ckptstore.ops.resolve import settle
+from ckptstore.ops.retention import plan_gc
 from ckptstore.storage import claims
 
 if TYPE_CHECKING:
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
     from ckptstore.catalog.engine import Database
     from ckptstore.core.model import Checkpoint, Launch, RestorePlan
+    from ckptstore.core.policy import Policy
 
 
 class RankLaunch:
@@ -228,6 +231,25 @@ class RankLaunch:
             if run_id is None
             else reconcile(self.database, run_id, only=(self.id, self.rank), ledger=self.ledger)
         )
+
+    def newest_registered_by_all(self) -> int | None:
+        """The newest step that every rank of this launch has registered; None if there is none yet."""
+        with self.database.read() as connection:
+            return tallies.newest_of_all_ranks(connection, self.id, self.world_size)
+
+    def collect(self, policy: Policy) -> Collected:
+        """Run gc on this launch's run: what the policy removes goes to the trash. Raises as `Catalog.execute` does."""
+        return execute(self.database, plan_gc(self.database, self.run, policy))
+
+    def renew_lease(self) -> None:
+        """Tell that this launch is alive: the state that it started from is held for longer.
+
+        While the catalog cannot be used that waits for the next time: nobody can give a state up meanwhile.
+        """
+        try:
+            lease.renew(self.database, self.id)
+        except CatalogUnavailableError as error:
+            self.ledger.complain(f"{error}. Training goes on.")
 
     def reread(self) -> None:
         """Read again what the catalog knows of this launch."""

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ckptstore.catalog.engine import Database
     from ckptstore.catalog.reads import Source
     from ckptstore.core.model import Checkpoint, Launch, Rule
-    from ckptstore.ops.records import Ended, LayoutFile, Pinned, Verdict
+    from ckptstore.ops.records import Ended, LayoutFile, Pinned, Ruled, Tagged, Verdict
     from ckptstore.storage.journal import Entry, Span
 
 log = logging.getLogger("ckptstore")
@@ -153,10 +153,10 @@ class Ledger:
             self._home(directory)
         self._keep({directory: [] for directory in self._writers}, [launch])
 
-    def pin(self, pinned: Pinned, launch: str, directory: str) -> None:
-        """Journal that a step was pinned, or unpinned; the catalog has it already."""
+    def pass_on(self, word: Pinned | Tagged | Ruled, launch: str, directory: str) -> None:
+        """Journal what somebody said of a launch's run, a pin, a tag or a policy; the catalog has it already."""
         self._home(directory)
-        self._keep({directory: [entries.of_pin(pinned)]}, [launch])
+        self._keep({directory: [entries.of_word(word)]}, [launch])
 
     def at_once(self, file: Checkpoint) -> bool:
         """Journal that a file is being recorded, waiting for nobody and nothing; whether that could be done."""

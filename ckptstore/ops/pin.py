@@ -1,4 +1,4 @@
-"""Protect a step of a run from retention."""
+"""Protect a step of a run from retention: pin it, or give it a name."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ckptstore.catalog import reads, writes
+from ckptstore.catalog import marks, reads, writes
+from ckptstore.errors import RefusedError
+from ckptstore.ops.join import check_name
 from ckptstore.ops.ledger import shared
 from ckptstore.ops.overview import no_such_step
-from ckptstore.ops.records import Pinned
+from ckptstore.ops.records import Pinned, Tagged
 from ckptstore.ops.resolve import find_run
 
 if TYPE_CHECKING:
@@ -40,14 +42,52 @@ def unpin(database: Database, run: str, step: int) -> bool:
     with database.write() as connection:
         files = reads.files_of(connection, run_id, step=step)
         changed = writes.set_pin(connection, run_id, step, None)
-    if changed and files:
+    if changed:
         _journal(database, Pinned(run, step, pinned=False, at=now), files)
     return changed
 
 
-def _journal(database: Database, pinned: Pinned, files: Sequence[Checkpoint]) -> None:
+def tag(database: Database, run: str, step: int, name: str) -> bool:
+    """Give a step that has a save a name, which protects it; whether it did not have it before.
+
+    Raises `RefusedError` where another step of the run has that name: moving it would take away the protection.
+    """
+    check_name("tag", name)
+    run_id = find_run(database, run)
+    now = datetime.now(timezone.utc)
+    with database.write() as connection:
+        files = reads.files_of(connection, run_id, step=step)
+        if not files:
+            raise no_such_step(run, step)
+        there = marks.tag_step(connection, run_id, name)
+        if there not in (None, step):
+            raise RefusedError(
+                f"step {there} of run {run!r} is tagged {name!r}", f"first: ckptstore untag {run} {name}"
+            )
+        if there is None:
+            marks.add_tag(connection, run_id, name, step, now)
+    if there is None:
+        _journal(database, Tagged(run, name, step, now), files)
+    return there is None
+
+
+def untag(database: Database, run: str, name: str) -> bool:
+    """Take a name away; whether there was one."""
+    run_id = find_run(database, run)
+    now = datetime.now(timezone.utc)
+    with database.write() as connection:
+        step = marks.tag_step(connection, run_id, name)
+        files = [] if step is None else reads.files_of(connection, run_id, step=step)
+        changed = marks.remove_tag(connection, run_id, name)
+    if changed:
+        _journal(database, Tagged(run, name, None, now), files)
+    return changed
+
+
+def _journal(database: Database, word: Pinned | Tagged, files: Sequence[Checkpoint]) -> None:
     """Beside the files of the step, in the first of their directories: a catalog made anew has it again."""
-    first = min(files, key=lambda file: file.path)
-    ledger = shared(database)
-    ledger.pin(pinned, first.launch, str(Path(first.path).parent))
-    ledger.close()
+    if files:
+        first = min(files, key=lambda file: file.path)
+        ledger = shared(database)
+        ledger.pass_on(word, first.launch, str(Path(first.path).parent))
+        ledger.close()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from datetime import datetime
 
     from ckptstore.catalog.reads import Source
@@ -75,6 +76,25 @@ class Pinned:
     at: datetime
 
 
+@dataclass(frozen=True)
+class Tagged:
+    """A step of a run got a name, or the name was taken away (`global_step` None)."""
+
+    run: str
+    name: str
+    global_step: int | None
+    at: datetime
+
+
+@dataclass(frozen=True)
+class Ruled:
+    """What gc keeps of a run was stored, as `core.policy` writes it down, or forgotten (None)."""
+
+    run: str
+    rules: Mapping[str, Any] | None
+    at: datetime
+
+
 @dataclass
 class Said:
     """What entries of one journal or of several say, in their order; `unusable` counts those that make no sense."""
@@ -86,4 +106,6 @@ class Said:
     layout_files: list[LayoutFile] = field(default_factory=list)
     files: list[Checkpoint] = field(default_factory=list)
     pinned: list[Pinned] = field(default_factory=list)
+    tagged: list[Tagged] = field(default_factory=list)
+    ruled: list[Ruled] = field(default_factory=list)
     unusable: int = 0

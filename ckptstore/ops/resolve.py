@@ -15,7 +15,7 @@ from ckptstore.core.model import Assignment, Kind, Rejection, Resolution, Restor
 from ckptstore.core.stated import parse
 from ckptstore.errors import CatalogUnavailableError, NothingRestorableError, UnknownRunError, UsageError
 from ckptstore.formats.layouts import read_layout
-from ckptstore.ops import exits
+from ckptstore.ops import exits, lease
 from ckptstore.ops.reconcile import reconcile
 from ckptstore.ops.register import HIGHEST_STEP
 from ckptstore.ops.sync import sync_run
@@ -171,6 +171,24 @@ def settle(
     run_id = find_run(database, launch.run)
     _bring_up_to_date(database, run_id)
     exits.set_aside(database, run_id)
+    while not _store(database, launch, run_id, step=step, lineage_of=lineage_of, take_quarantined=take_quarantined):
+        log.info("the state chosen for launch %s was removed meanwhile: choosing again", launch.id)
+    settled = _stored(database, launch)
+    if settled is None:
+        raise CatalogUnavailableError(f"the restore plan of launch {launch.id} was not kept by {database.name}")
+    return settled[0]
+
+
+def _store(
+    database: Database,
+    launch: Launch,
+    run_id: int,
+    *,
+    step: int | None,
+    lineage_of: str | None,
+    take_quarantined: bool,
+) -> bool:
+    """Choose where a launch starts and store that; False if retention gave the chosen state up in between."""
     resolution = _choose(
         database,
         launch.run,
@@ -189,20 +207,21 @@ def settle(
     if plan is None and is_branch:
         raise NothingRestorableError(*_not_there(launch.run, resolution, step, lineage_of))
     start_step = _start_step(launch, plan) if plan else None
+    chosen = plan_files(plan) if plan else []
+    now = datetime.now(timezone.utc)
     with database.write() as connection:
+        if not lease.settle(connection, run_id, launch.id, {file for _, file in chosen}, now):
+            return False
         writes.store_resolution(
             connection,
             launch_id=launch.id,
             parent=(plan.launch.id, plan.global_step) if plan else None,
             start_step=start_step,
-            files=plan_files(plan) if plan else [],
+            files=chosen,
             branched=is_branch,
-            now=datetime.now(timezone.utc),
+            now=now,
         )
-    settled = _stored(database, launch)
-    if settled is None:
-        raise CatalogUnavailableError(f"the restore plan of launch {launch.id} was not kept by {database.name}")
-    return settled[0]
+    return True
 
 
 def plan_files(plan: RestorePlan) -> list[tuple[int, str]]:

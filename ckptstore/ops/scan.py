@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from ckptstore.core.history import History, UncertainFile
     from ckptstore.storage.files import FileFacts
 
+_NOT_THERE = (FileState.MISSING, FileState.MOVED, FileState.TRASHED)
 _OPAQUE_ONLY = (
     "only checkpoints of PyTorch or TensorFlow are there: nothing tells their steps, so there is no run to go on"
 )
@@ -173,7 +174,7 @@ def _known(database: Database, run: str, root: Path) -> tuple[dict[str, Checkpoi
     for file in recorded:
         if file.run != run:
             others[file.path] = file.run
-        elif file.path not in known or known[file.path].state in (FileState.MISSING, FileState.MOVED):
+        elif file.path not in known or known[file.path].state in _NOT_THERE:
             known[file.path] = file
     return known, {path: name for path, name in others.items() if path not in known}
 

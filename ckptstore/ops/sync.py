@@ -10,20 +10,23 @@ from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads, replay, writes
 from ckptstore.core.merge import merged
+from ckptstore.core.model import FileState
 from ckptstore.errors import UnknownRunError, UsageError
-from ckptstore.ops import strategies
+from ckptstore.ops import lease, strategies
 from ckptstore.ops.adopt import Skipped
 from ckptstore.ops.entries import said
 from ckptstore.ops.records import Said
 from ckptstore.storage import journal
+from ckptstore.storage.files import names_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from collections.abc import Set as AbstractSet
 
     from sqlalchemy import Connection
 
     from ckptstore.catalog.engine import Database
-    from ckptstore.core.model import Launch
+    from ckptstore.core.model import Checkpoint, Launch
     from ckptstore.storage.journal import Contents
 
 log = logging.getLogger("ckptstore")
@@ -31,6 +34,7 @@ log = logging.getLogger("ckptstore")
 _THREADS = 16
 _PORTION = 16  # folders a task: handing over one alone costs more than to look into it
 _BYTES = 16 << 20  # of journals a transaction
+_WORDS = ("pinned", "tagged", "ruled")
 _SAVED_SEPARATELY = "its launch is in no journal here: its own journal may be lost"
 
 
@@ -74,7 +78,7 @@ def sync_run(database: Database, run_id: int) -> Synced:
     with database.read() as connection:
         known = replay.journals_of(connection, run_id)
     sizes, skipped = _sizes(sorted({path.rpartition("/")[0] for path in known}))
-    return _added(Synced(skipped=tuple(skipped)), _take_up(database, sizes, known))
+    return _added(Synced(skipped=tuple(skipped)), _take_up(database, sizes, known, look=True))
 
 
 def sync_below(database: Database, root: Path) -> Synced:
@@ -82,18 +86,22 @@ def sync_below(database: Database, root: Path) -> Synced:
     if not root.is_dir():
         raise UsageError(f"{root} is not a directory", "give a run, or the directory that the checkpoints are in")
     paths = list(journal.journals_below(str(root.absolute())))
-    taken_up = take_up(database, paths)
+    taken_up = _take_up(database, _sizes_of(paths), {}, look=True)
     with database.read() as connection:
         return replace(taken_up, runs=tuple(replay.runs_told(connection, paths)))
 
 
 def take_up(database: Database, paths: Iterable[str]) -> Synced:
-    """Take up these journals, from where each was read to the last time."""
-    return _take_up(database, {path: size for path in paths if (size := journal.size(path)) is not None}, {})
+    """Take up these journals, from where each was read to the last time; no file that they tell of is looked at."""
+    return _take_up(database, _sizes_of(paths), {}, look=False)
 
 
-def _take_up(database: Database, sizes: dict[str, int], known: dict[str, int]) -> Synced:
-    """Take up journals of these sizes, those of them that have grown since."""
+def _sizes_of(paths: Iterable[str]) -> dict[str, int]:
+    return {path: size for path in paths if (size := journal.size(path)) is not None}
+
+
+def _take_up(database: Database, sizes: dict[str, int], known: dict[str, int], *, look: bool) -> Synced:
+    """Take up journals of these sizes, those that have grown since; `look`: whether the files told of are there."""
     if sizes.keys() - known.keys():
         with database.read() as connection:
             known = replay.taken_up(connection, sorted(sizes))
@@ -107,9 +115,9 @@ def _take_up(database: Database, sizes: dict[str, int], known: dict[str, int]) -
         portion.append((path, begin if size > begin else 0))  # one that has shrunk is another one
         weight += size
         if weight > _BYTES:
-            total = _added(total, _read(database, portion))
+            total = _added(total, _read(database, portion, look=look))
             portion, weight = [], 0
-    return _added(total, _read(database, portion)) if portion else total
+    return _added(total, _read(database, portion, look=look)) if portion else total
 
 
 def _sizes(folders: Sequence[str]) -> tuple[dict[str, int], list[Skipped]]:
@@ -135,7 +143,7 @@ def _sizes_in(folder: str) -> dict[str, int] | Skipped:
         return Skipped(folder, error.strerror or str(error))
 
 
-def _read(database: Database, journals: Sequence[tuple[str, int]]) -> Synced:
+def _read(database: Database, journals: Sequence[tuple[str, int]], *, look: bool) -> Synced:
     read: dict[str, Contents] = {}
     skipped: list[Skipped] = []
     for path, begin in journals:
@@ -146,7 +154,7 @@ def _read(database: Database, journals: Sequence[tuple[str, int]]) -> Synced:
     with database.write() as connection:
         everything, heard = _all_said(connection, read)
         known_launches = _put_launches(connection, everything)
-        count = _put(connection, everything, known_launches)
+        count = _put(connection, everything, known_launches, look=look)
         names = sorted({run for runs in heard.values() for run in runs})
         ids = {name: run_id for name in names if (run_id := reads.run_id(connection, name)) is not None}
         told = {path: [ids[run] for run in runs if run in ids] for path, runs in heard.items()}
@@ -173,8 +181,9 @@ def _all_said(connection: Connection, read: dict[str, Contents]) -> tuple[Said, 
             read[path] = journal.read(path)
             own = _said_by(path, read[path])
         heard[path] = {began.launch.run for began in own.began} | {file.run for file in own.files}
-        heard[path] |= {pinned.run for pinned in own.pinned}
-        for name in ("began", "sources", "ended", "verdicts", "layout_files", "files", "pinned"):
+        for words in (own.pinned, own.tagged, own.ruled):
+            heard[path] |= {word.run for word in words}
+        for name in ("began", "sources", "ended", "verdicts", "layout_files", "files", *_WORDS):
             getattr(everything, name).extend(getattr(own, name))
         everything.unusable += own.unusable
     return everything, heard
@@ -207,6 +216,8 @@ def _put_launches(connection: Connection, everything: Said) -> set[str]:
                 files=[(rank, file.id) for rank, file in began.plan],
                 at=began.at,
             )
+            if began.plan:
+                replay.put_lease(connection, began.launch.id, began.at + lease.LEASE)
     others = _named(everything) - set(told)
     return set(told) | {launch for launch in others if reads.launch(connection, launch) is not None}
 
@@ -228,7 +239,7 @@ def _named(told: Said) -> set[str]:
     return named | {ended.launch for ended in told.ended}
 
 
-def _put(connection: Connection, everything: Said, launches: set[str]) -> int:
+def _put(connection: Connection, everything: Said, launches: set[str], *, look: bool) -> int:
     for source in everything.sources:
         if source.launch in launches:
             writes.add_source(
@@ -257,11 +268,48 @@ def _put(connection: Connection, everything: Said, launches: set[str]) -> int:
         if kept.launch in launches:
             strategies.put(connection, kept)
     records = [file for file in everything.files if file.launch in launches]
-    changed = merged(replay.related_files(connection, records), records)
+    known = replay.related_files(connection, records)
+    changed = merged(known, records)
+    if look:
+        changed = _as_on_disk(changed, {file.id for file in known})
     replay.put_checkpoints(connection, changed)
+    _put_words(connection, everything)
+    return len(changed)
+
+
+def _as_on_disk(files: Sequence[Checkpoint], known: AbstractSet[str]) -> list[Checkpoint]:
+    """The records that are new to the catalog as missing where their file is missing: no journal tells what gc removed."""
+    names: dict[str, AbstractSet[str] | None] = {}
+    seen = []
+    for file in files:
+        directory, _, name = file.path.rpartition("/")
+        if file.id not in known and file.state is FileState.COMPLETE:
+            if directory not in names:
+                names[directory] = _names_in(directory)
+            there = names[directory]
+            is_gone = there is not None and name not in there
+            seen.append(replace(file, state=FileState.MISSING) if is_gone else file)
+        else:
+            seen.append(file)
+    return seen
+
+
+def _names_in(directory: str) -> AbstractSet[str] | None:
+    """The names in a directory, none where it is gone; None where it cannot be read: nothing is known of its files."""
+    try:
+        return names_in(directory)
+    except OSError:
+        return None
+
+
+def _put_words(connection: Connection, everything: Said) -> None:
+    """What was said of runs by whoever operates them, in the order of time."""
     for pinned in sorted(everything.pinned, key=lambda pinned: pinned.at):
         replay.put_pin(connection, pinned.run, pinned.global_step, pinned=pinned.pinned, at=pinned.at)
-    return len(changed)
+    for tagged in sorted(everything.tagged, key=lambda tagged: tagged.at):
+        replay.put_tag(connection, tagged.run, tagged.name, tagged.global_step, at=tagged.at)
+    for ruled in sorted(everything.ruled, key=lambda ruled: ruled.at):
+        replay.put_policy(connection, ruled.run, ruled.rules, at=ruled.at)
 
 
 def _added(one: Synced, other: Synced) -> Synced:

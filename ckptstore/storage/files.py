@@ -77,7 +77,7 @@ def _observe(file: Checkpoint, *, read_bytes: bool) -> Observed:
             return Observed(None)
         rewritten = file.mtime_ns is not None and found.mtime_ns != file.mtime_ns
         to_read = file.digest is not None and found.size == file.size and (read_bytes or rewritten)
-        return Observed(found.size, digest(file.path) if to_read else None, rewritten=rewritten)
+        return Observed(found.size, digest(file.path) if to_read else None, "", rewritten, found.mtime_ns)
     except OSError as error:
         return Observed(None, unreadable=error.strerror or str(error))
 

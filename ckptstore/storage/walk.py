@@ -58,6 +58,11 @@ def walk(root: str, *, skip: Callable[[str], bool]) -> Iterator[Directory]:
                     pending.add(pool.submit(_look, child, (*directory.parts, name), skip))
 
 
+def look(path: str) -> tuple[Directory, list[str]]:
+    """One directory alone, and the names of those in it."""
+    return _look(path, (), lambda _: False)
+
+
 def _look(path: str, parts: tuple[str, ...], skip: Callable[[str], bool]) -> tuple[Directory, list[str]]:
     files: list[Seen] = []
     passed: list[Passed] = []

@@ -8,6 +8,7 @@ from ckptstore.core.naming import (
     CheckpointName,
     ExitName,
     TtpDirectory,
+    above_ttp,
     exit_name,
     format_of,
     is_numbered,
@@ -121,3 +122,18 @@ def test_the_rank_of_a_directory_is_a_number() -> None:
 def test_a_path_under_a_directory_that_was_never_renamed() -> None:
     assert unfinished_ttp_directory("/t/ttp_saved_checkpoints-step_7_tmp/rank_0/a.ckpt").endswith("step_7_tmp")
     assert unfinished_ttp_directory("/t/ttp_saved_checkpoints-step_7/rank_0/a_tmp.ckpt") == ""
+
+
+@pytest.mark.parametrize(
+    ("path", "above"),
+    [
+        ("/d/ttp_saved_checkpoints-step_5/rank_0/ttp_rank_0-1_5.ckpt", "/d"),
+        ("/d/tft_saved_checkpoints-step_5_tmp/rank_0/ttp_rank_0-1_5.ckpt", "/d"),
+        ("/ttp_saved_checkpoints-step_5/rank_0/x.ckpt", "/"),
+        ("/d/my_ttp_saved_checkpoints-step_5/x.ckpt", ""),
+        ("/d/rank_0/ttp_saved_checkpoints-step_5", ""),
+        ("/d/rank_0/net-1_5.ckpt", ""),
+    ],
+)
+def test_where_directories_of_ttp_are(path: str, above: str) -> None:
+    assert above_ttp(path) == above

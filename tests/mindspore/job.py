@@ -36,6 +36,7 @@ from mindspore.train.callback import OnRequestExit
 from mindspore.utils import ExitByRequest
 
 import ckptstore.mindspore
+from ckptstore.core.policy import from_json
 
 DEFAULTS = {
     "epochs": 3,
@@ -204,6 +205,10 @@ def shards(rank: int) -> dict[str, int]:
     return {"num_shards": get_group_size() if "MS_WORKER_NUM" in os.environ else 1, "shard_id": rank}
 
 
+def registrar_options(asked: dict) -> dict:  # type: ignore[type-arg]
+    return {name: from_json(value) if name == "retention" else value for name, value in asked.items()}
+
+
 def main(asked: dict) -> None:  # type: ignore[type-arg]
     out = Path(asked["out"])
     ms.set_context(mode=ms.GRAPH_MODE)
@@ -245,7 +250,7 @@ def main(asked: dict) -> None:  # type: ignore[type-arg]
         where = out / "exits" / f"{rank}"  # MindSpore adds the device's id, which is 0 for every rank on the CPU
         saving.append(OnRequestExit(file_name="net", directory=str(where), config_file=str(out / FLAG)))
     given = [] if asked["order"] == "registrar first, finds them" else saving
-    registrar = launch.registrar(*given, **asked["registrar"])
+    registrar = launch.registrar(*given, **registrar_options(asked["registrar"]))
     trouble = Fault(fault, out)
     trouble.registrar = registrar
     seen = [Seen(out / f"seen-{launch.facts.order}-{rank}.jsonl")] if asked["sharded"] else []

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from ckptstore.catalog.tables import journals
 from ckptstore.core.model import FileState, Kind, Rule
+from ckptstore.core.policy import Policy
 from ckptstore.errors import CatalogUnavailableError, UnknownRunError, UsageError
-from ckptstore.ops import exits
+from ckptstore.ops import exits, policy
 from ckptstore.ops.connect import Catalog, connect
 from ckptstore.ops.ledger import Ledger
 from ckptstore.storage import journal
@@ -63,10 +66,10 @@ def plan_of(launch: RankLaunch) -> RestorePlan:
 
 
 def a_long_story(job: Job) -> None:
-    """Launches, an exit that is renamed, a breakpoint that is adopted, files that vanish and are damaged, pins.
+    """Launches, an exit that is renamed, a breakpoint that is adopted, files that vanish and are damaged.
 
-    And: what a step takes of the data, launches that go back or on with other steps, files that cannot be loaded,
-    strategy files, and a branch that an operator decided.
+    And: pins, tags and a policy, what a step takes of the data, launches that go back or on with other steps, files
+    that cannot be loaded, strategy files, and a branch that an operator decided.
     """
     first = begin(job)
     for step in (5, 10, 15):
@@ -83,6 +86,14 @@ def a_long_story(job: Job) -> None:
     job.catalog.pin("run", 10)
     job.catalog.pin("run", 15)
     job.catalog.unpin("run", 15)
+    for name in ("best", "passing", "moving"):
+        job.catalog.tag("run", 10, name)
+    job.catalog.untag("run", "passing")
+    job.catalog.untag("run", "moving")
+    job.catalog.tag("run", 15, "moving")
+    policy.store(job.catalog.database, "run", Policy(keep_last=1))
+    policy.clear(job.catalog.database, "run")
+    policy.store(job.catalog.database, "run", Policy(keep_last=2, keep_within=timedelta(days=7)))
     second = begin(job)
     files = job.save(second, 20)
     second[0].register(files[0].path, global_step=20, optimizer_step=20, metrics={"loss": 0.25})
@@ -140,8 +151,6 @@ def test_sync_of_the_catalog_that_has_it_all_changes_nothing(catalog: Catalog, t
 def test_journals_are_read_whole_when_the_catalog_knows_nothing_of_them(catalog: Catalog, tmp_path: Path) -> None:
     a_long_story(Job(catalog, tmp_path, layout="data_parallel"))
     before = contents(catalog)
-    from ckptstore.catalog.tables import journals
-
     with catalog.database.write() as connection:
         connection.execute(journals.delete())
     assert catalog.sync(tmp_path).records == 0
@@ -401,3 +410,76 @@ def test_a_ledger_says_each_trouble_once(
     assert len(caplog.records) == 1
     assert isinstance(launch.ledger, Ledger)
     assert launch.ledger.behind
+
+
+def states(catalog: Catalog) -> dict[int, set[FileState]]:
+    """The states of the files of each step."""
+    found: dict[int, set[FileState]] = {}
+    for file in catalog.files("run"):
+        found.setdefault(file.global_step, set()).add(file.state)
+    return found
+
+
+def read_all_again(catalog: Catalog, directory: Path) -> None:
+    """Take up every journal from its first line on."""
+    with catalog.database.write() as connection:
+        connection.execute(journals.delete())
+    assert catalog.sync(directory).read > 0
+
+
+def test_what_gc_gave_up_comes_back_by_no_older_line(catalog: Catalog, tmp_path: Path) -> None:
+    job = Job(catalog, tmp_path)
+    ranks = begin(job)
+    for step in (5, 10, 15):
+        job.save(ranks, step)
+    gone, kept = {FileState.TRASHED}, {FileState.COMPLETE}
+    catalog.execute(catalog.plan_gc("run", Policy(keep_last=2, floor=1)))
+    read_all_again(catalog, tmp_path)
+    assert states(catalog) == {5: gone, 10: kept, 15: kept}
+    catalog.scan(tmp_path)
+    assert states(catalog) == {5: gone, 10: kept, 15: kept}
+    catalog.undo("run")
+    read_all_again(catalog, tmp_path)
+    assert states(catalog) == {5: kept, 10: kept, 15: kept}
+    catalog.execute(catalog.plan_gc("run", Policy(keep_last=2, floor=1)))
+    catalog.purge("run", now=True)
+    read_all_again(catalog, tmp_path)
+    assert states(catalog) == {5: {FileState.MISSING}, 10: kept, 15: kept}
+
+
+@pytest.mark.parametrize("by", ["scan", "sync"])
+def test_a_catalog_made_anew_has_no_file_that_is_in_the_trash(
+    catalog: Catalog, other: Catalog, tmp_path: Path, by: str
+) -> None:
+    job = Job(catalog, tmp_path / "ckpt")
+    ranks = begin(job)
+    for step in (5, 10, 15):
+        job.save(ranks, step)
+    again = begin(job)
+    job.save(again, 20)
+    catalog.execute(catalog.plan_gc("run", Policy(keep_last=2, floor=1)))
+    kept, gone = {FileState.COMPLETE}, {FileState.MISSING}
+    if by == "scan":
+        assert other.scan(tmp_path / "ckpt").adopted == ()
+    else:
+        other.sync(tmp_path / "ckpt")
+    assert states(other) == {5: gone, 10: gone, 15: kept, 20: kept}
+    assert states(catalog) == {5: {FileState.TRASHED}, 10: {FileState.TRASHED}, 15: kept, 20: kept}
+    catalog.sync("run")  # what the other catalog noted of them is no news
+    assert catalog.undo("run").files == 4
+    assert catalog.scan(tmp_path / "ckpt").missing == ()
+    assert states(catalog) == {5: kept, 10: kept, 15: kept, 20: kept}
+
+
+def test_gc_knows_what_the_journals_have_and_the_catalog_lacks(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = Job(catalog, tmp_path)
+    ranks = begin(job)
+    job.save(ranks, 5)
+    with monkeypatch.context() as outage:
+        cut_off(ranks[0], outage)
+        job.save(ranks, 10)
+    plan = catalog.plan_gc("run", Policy(keep_last=1, floor=1))
+    assert [verdict.state.global_step for verdict in plan.decision.keep] == [10]
+    assert [verdict.state.global_step for verdict in plan.decision.remove] == [5]

@@ -1,0 +1,122 @@
+"""What protects states from retention: pins, tags, leases of launches; and the policy that is stored for a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+
+from ckptstore.catalog.tables import checkpoints, launches, leases, pins, policies, resolutions, runs, saves, tags
+from ckptstore.core.model import FileState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from datetime import datetime
+
+_BATCH = 500
+
+
+@dataclass(frozen=True)
+class Marks:
+    """What people and launches say of the states of a run.
+
+    `tags` are by step; `held` and `parents` say which launches start from a state now, and which ever did, by
+    launch and step.
+    """
+
+    pinned: frozenset[int]
+    tags: Mapping[int, tuple[str, ...]]
+    held: Mapping[tuple[str, int], tuple[str, ...]]
+    parents: Mapping[tuple[str, int], tuple[str, ...]]
+
+
+def marks_of(connection: sa.Connection, run: int, now: datetime) -> Marks:
+    """The marks on the states of a run. A lease that ended before `now` holds nothing."""
+    pinned = connection.execute(sa.select(pins.c.global_step).where(pins.c.run_id == run)).scalars()
+    tagged: dict[int, list[str]] = {}
+    named = sa.select(tags.c.global_step, tags.c.name).where(tags.c.run_id == run).order_by(tags.c.name)
+    for step, name in connection.execute(named):
+        tagged.setdefault(step, []).append(name)
+    began = (
+        sa.select(resolutions.c.parent_launch_id, resolutions.c.parent_step, launches.c.id, leases.c.expires_at)
+        .select_from(resolutions.join(launches, launches.c.id == resolutions.c.launch_id).outerjoin(leases))
+        .where(launches.c.run_id == run, resolutions.c.parent_launch_id.is_not(None))
+        .order_by(launches.c.launch_order)
+    )
+    held: dict[tuple[str, int], list[str]] = {}
+    parents: dict[tuple[str, int], list[str]] = {}
+    for parent, step, launch, expires_at in connection.execute(began):
+        parents.setdefault((parent, step), []).append(launch)
+        if expires_at is not None and expires_at > now:
+            held.setdefault((parent, step), []).append(launch)
+    return Marks(
+        pinned=frozenset(pinned),
+        tags={step: tuple(names) for step, names in tagged.items()},
+        held={state: tuple(names) for state, names in held.items()},
+        parents={state: tuple(names) for state, names in parents.items()},
+    )
+
+
+def hold(connection: sa.Connection, launch_id: str, until: datetime) -> None:
+    """Let a launch hold the state that it starts from until then."""
+    chosen = leases.c.launch_id == launch_id
+    if connection.execute(leases.update().where(chosen).values(expires_at=until)).rowcount == 0:
+        connection.execute(leases.insert().values(launch_id=launch_id, expires_at=until))
+
+
+def trashed_among(connection: sa.Connection, ids: Iterable[str]) -> bool:
+    """Whether retention has given up one of these files."""
+    every = list(ids)
+    for start in range(0, len(every), _BATCH):
+        of_these = sa.select(checkpoints.c.id).where(checkpoints.c.id.in_(every[start : start + _BATCH]))
+        if connection.execute(of_these.where(checkpoints.c.state == FileState.TRASHED.value).limit(1)).first():
+            return True
+    return False
+
+
+def tag_step(connection: sa.Connection, run: int, name: str) -> int | None:
+    """The step that a tag of a run is on; None if there is no such tag."""
+    chosen = (tags.c.run_id == run) & (tags.c.name == name)
+    return connection.execute(sa.select(tags.c.global_step).where(chosen)).scalar()
+
+
+def add_tag(connection: sa.Connection, run: int, name: str, global_step: int, now: datetime) -> None:
+    """Put a new tag on a step of a run."""
+    connection.execute(tags.insert().values(run_id=run, name=name, global_step=global_step, created_at=now))
+
+
+def remove_tag(connection: sa.Connection, run: int, name: str) -> bool:
+    """Take a tag away; whether there was one."""
+    chosen = (tags.c.run_id == run) & (tags.c.name == name)
+    return connection.execute(tags.delete().where(chosen)).rowcount > 0
+
+
+def policy_of(connection: sa.Connection, run: int) -> dict[str, Any] | None:
+    """The rules that are stored for a run; None if there are none."""
+    found: dict[str, Any] | None = connection.execute(
+        sa.select(policies.c.rules).where(policies.c.run_id == run)
+    ).scalar()
+    return found
+
+
+def set_policy(connection: sa.Connection, run: int, rules: Mapping[str, Any] | None, now: datetime) -> bool:
+    """Store the rules of a run, or take them away (None); whether there were some before."""
+    had = connection.execute(policies.delete().where(policies.c.run_id == run)).rowcount > 0
+    if rules is not None:
+        connection.execute(policies.insert().values(run_id=run, rules=dict(rules), created_at=now))
+    return had
+
+
+def first_file(connection: sa.Connection, run: int) -> tuple[str, str] | None:
+    """The launch and the path of the first file of a run by path, whatever became of it; None where it has none."""
+    joined = checkpoints.join(saves).join(launches, launches.c.id == saves.c.launch_id)
+    query = sa.select(launches.c.id, checkpoints.c.path).select_from(joined).where(launches.c.run_id == run)
+    found = connection.execute(query.order_by(checkpoints.c.path).limit(1)).one_or_none()
+    return None if found is None else (found[0], found[1])
+
+
+def runs_with_policy(connection: sa.Connection) -> Sequence[str]:
+    """The names of the runs that have a policy."""
+    query = sa.select(runs.c.name).join(policies, policies.c.run_id == runs.c.id).order_by(runs.c.name)
+    return list(connection.execute(query).scalars())

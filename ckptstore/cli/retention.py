@@ -1,0 +1,225 @@
+"""The commands that keep and remove: gc, undo, purge, policy, tag."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ckptstore.cli.commands import KINDS, as_json, catalog, step_argument
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import timedelta
+
+    from ckptstore.core.policy import Policy
+
+COUNT = click.IntRange(0, 2**31 - 1)
+
+
+class Duration(click.ParamType[Any]):
+    """A length of time, as 7d or 12h."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> timedelta:
+        """Read it."""
+        from ckptstore.core.policy import parse_duration
+        from ckptstore.errors import UsageError
+
+        try:
+            return parse_duration(value)
+        except UsageError as error:
+            self.fail(str(error), param, ctx)
+
+
+class KindCount(click.ParamType[Any]):
+    """A kind and how many of it, as ttp=2."""
+
+    name = "kind=n"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, int]:
+        """Read it."""
+        kind, _, count = str(value).partition("=")
+        if kind not in KINDS or not count.isascii() or not count.isdigit():
+            self.fail(f"{value!r} is not of the form ttp=2, with one of {', '.join(KINDS)}", param, ctx)
+        return kind, int(count)
+
+
+_RULES = (
+    click.option("--keep-last", type=COUNT, metavar="N", help="The newest N states."),
+    click.option("--keep-every", type=COUNT, metavar="N", help="The first state from each multiple of N steps on."),
+    click.option("--keep-within", type=Duration(), metavar="7d", help="What was saved within that time."),
+    click.option("--keep-hourly", type=COUNT, metavar="N", help="The newest of each of the last N hours with a state."),
+    click.option("--keep-daily", type=COUNT, metavar="N", help="The same by days."),
+    click.option("--keep-weekly", type=COUNT, metavar="N", help="The same by weeks."),
+    click.option("--keep-best", type=COUNT, metavar="N", help="The N best by --metric."),
+    click.option("--metric", metavar="M", help="The metric that --keep-best goes by."),
+    click.option("--mode", type=click.Choice(["min", "max"]), help="Whether less or more of it is better."),
+    click.option("--keep-kind", type=KindCount(), multiple=True, metavar="K=N", help="The newest N of a kind."),
+    click.option("--keep-parents", is_flag=True, help="What a launch resumed from."),
+    click.option("--drop-branches", is_flag=True, help="Do not keep the newest state of an abandoned branch."),
+    click.option("--grace", type=Duration(), metavar="24h", help="How long what goes can be brought back. [24h]"),
+    click.option("--floor", type=COUNT, metavar="K", help="Keep K restorable states whatever the rules say. [2]"),
+)
+
+
+def _rules(command: Callable[..., Any]) -> Callable[..., Any]:
+    for option in reversed(_RULES):
+        command = option(command)
+    return command
+
+
+def _policy(rules: dict[str, Any]) -> Policy | None:
+    """The policy that was asked for; None if no rule was given, as where floor or grace stand alone."""
+    from ckptstore.core.model import Kind
+    from ckptstore.core.policy import Policy
+
+    given = {name: value for name, value in rules.items() if value is not None and value is not False and value != ()}
+    if "keep_kind" in given:
+        given["keep_kind"] = {Kind(kind): count for kind, count in given["keep_kind"]}
+    return Policy(**given) if given.keys() - {"floor", "grace"} else None
+
+
+@click.command()
+@click.argument("run", required=False)
+@_rules
+@click.option("--apply", "apply_it", is_flag=True, help="Carry the plan out; without it, it is only shown.")
+@click.option("--now", "at_once", is_flag=True, help="Delete at once: no trash, no undo. For a disk that is full.")
+@click.option("--allow-mass-delete", is_flag=True, help="Remove more than 90 % of the bytes, if the plan says so.")
+@click.option("--all", "all_runs", is_flag=True, help="Every run that has a stored policy.")
+@as_json
+@click.pass_context
+def gc(
+    context: click.Context, /, run: str | None, *, all_runs: bool, at_once: bool, as_json: bool, **asked: Any
+) -> int:
+    """Which states of RUN stay and which go, and why; with --apply they go.
+
+    What goes is moved to the trash beside the checkpoints, from where `undo` brings it back for a day. Where no rule
+    is given the stored policy says what to keep. Exit code 5: refused by a safety rule.
+    """
+    from ckptstore.cli import retention_text as text
+    from ckptstore.cli import terminal, values
+    from ckptstore.ops import gc as collecting
+
+    how = {name: asked.pop(name) for name in ("apply_it", "allow_mass_delete")}
+    policy = _policy(asked)
+    if all_runs and (run is not None or policy is not None):
+        raise click.UsageError("--all takes every run by its stored policy: no RUN and no rules with it.")
+    if at_once and not how["apply_it"]:
+        raise click.UsageError("--now says how to remove: give --apply too.")
+    database = catalog(context).database
+    names = collecting.names(database, run, all_runs=all_runs)
+    with terminal.progress("removing", "files") as more:
+        outcomes = [
+            collecting.collect(
+                database,
+                name,
+                policy,
+                floor=asked["floor"],
+                grace=asked["grace"],
+                at_once=at_once,
+                progress=more,
+                **how,
+            )
+            for name in names
+        ]
+    shown = [values.collected(outcome) for outcome in outcomes if outcome.plan is not None]
+    values.write(shown if all_runs else shown[0]) if as_json and (all_runs or shown) else None
+    return text.collected(outcomes, only_errors=as_json)
+
+
+@click.command()
+@click.argument("run")
+@as_json
+@click.pass_context
+def undo(context: click.Context, run: str, *, as_json: bool) -> int:
+    """Bring back what the last gc of RUN moved to the trash.
+
+    Once more brings back the gc before that, as long as its grace lasts.
+    """
+    from ckptstore.cli import retention_text as text
+    from ckptstore.cli import terminal, values
+    from ckptstore.ops import trash
+
+    with terminal.progress("brought back", "files") as more:
+        done = trash.undo(catalog(context).database, run, progress=more)
+    values.write(values.undone(done)) if as_json else text.undone(done)
+    return text.troubles(done.troubles, run)
+
+
+@click.command()
+@click.argument("run")
+@click.option("--now", "at_once", is_flag=True, help="All of it, whatever is left of its grace.")
+@as_json
+@click.pass_context
+def purge(context: click.Context, run: str, *, at_once: bool, as_json: bool) -> int:
+    """Delete what has been in the trash of RUN for longer than its grace of a day."""
+    from ckptstore.cli import retention_text as text
+    from ckptstore.cli import terminal, values
+    from ckptstore.ops import trash
+
+    with terminal.progress("deleted", "files") as more:
+        done = trash.purge(catalog(context).database, run, at_once=at_once, progress=more)
+    values.write(values.purged(done)) if as_json else text.purged(done)
+    return text.troubles(done.troubles, run)
+
+
+@click.command()
+@click.argument("run")
+@_rules
+@click.option("--clear", is_flag=True, help="Forget the policy.")
+@as_json
+@click.pass_context
+def policy(context: click.Context, /, run: str, *, clear: bool, as_json: bool, **rules: Any) -> None:
+    """Show the stored policy of RUN, or store one: what `gc` keeps where it is not told."""
+    from ckptstore.cli import retention_text as text
+    from ckptstore.cli import values
+    from ckptstore.ops import policy as storing
+
+    wanted = _policy(rules)
+    if (clear or rules["floor"] is not None or rules["grace"] is not None) and (clear is (wanted is not None)):
+        raise click.UsageError("--clear stands alone; a floor or a grace needs a rule beside it.")
+    database = catalog(context).database
+    if clear:
+        storing.clear(database, run)
+    elif wanted is not None:
+        storing.store(database, run, wanted)
+    stored = storing.show(database, run)
+    values.write({"run": run, "policy": stored.to_json() if stored else None}) if as_json else text.policy(run, stored)
+
+
+@click.command()
+@click.argument("run")
+@step_argument
+@click.argument("name")
+@as_json
+@click.pass_context
+def tag(context: click.Context, run: str, step: int, name: str, *, as_json: bool) -> None:
+    """Give STEP of RUN a name, which protects it from retention."""
+    from ckptstore.cli import values
+
+    changed = catalog(context).tag(run, step, name)
+    if as_json:
+        values.write({"run": run, "global_step": step, "tag": name, "changed": changed})
+    else:
+        click.echo(f"step {step} of {run} is{'' if changed else ' already'} tagged {name}")
+
+
+@click.command()
+@click.argument("run")
+@click.argument("name")
+@as_json
+@click.pass_context
+def untag(context: click.Context, run: str, name: str, *, as_json: bool) -> None:
+    """Take NAME, and its protection, away from the step of RUN that has it."""
+    from ckptstore.cli import values
+
+    changed = catalog(context).untag(run, name)
+    if as_json:
+        values.write({"run": run, "tag": name, "changed": changed})
+    else:
+        click.echo(f"no step of {run} is tagged {name}" + (" any more" if changed else ""))
+
+
+ALL = (gc, undo, purge, policy, tag, untag)

@@ -1,0 +1,142 @@
+"""What the commands of retention print for people."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+from rich.markup import escape
+
+from ckptstore.cli.terminal import count, kinds, line, moment, print_table, size, table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.table import Table
+
+    from ckptstore.core.policy import Policy
+    from ckptstore.core.retention import Verdict
+    from ckptstore.ops.collect import Collected
+    from ckptstore.ops.gc import Outcome
+    from ckptstore.ops.retention import GcPlan
+    from ckptstore.ops.trash import Purged, Trouble, Undone
+
+_SHOWN = 20
+
+
+def collected(outcomes: Sequence[Outcome], *, only_errors: bool) -> int:
+    """The plan of each run and what was done; errors on stderr. The exit code."""
+    code = 0
+    for outcome in outcomes:
+        if outcome.plan is not None and not only_errors:
+            _plan(outcome.plan)
+            if outcome.done is not None:
+                _done(outcome.done)
+            elif outcome.error is None:
+                _what_next(outcome.plan)
+        if outcome.error is not None:
+            where = f"run {outcome.run}: " if len(outcomes) > 1 else ""
+            click.echo(f"ckptstore: {where}{outcome.error}", err=True)
+            code = code or outcome.error.exit_code
+        if outcome.done is not None:
+            code = troubles(outcome.done.troubles, outcome.run) or code
+    if not outcomes and not only_errors:
+        line("no run has a stored policy")
+    return code
+
+
+def undone(done: Undone) -> None:
+    """What came back."""
+    line(f"run {done.run}: {count(done.files, 'file', 'files')} brought back, {size(done.bytes)}")
+    if done.gone:
+        line(f"{count(done.gone, 'file was', 'files were')} not in the trash any more")
+
+
+def purged(done: Purged) -> None:
+    """What was deleted, and what waits."""
+    line(f"run {done.run}: {count(done.files, 'file', 'files')} deleted for good, {size(done.bytes)}")
+    if done.waiting:
+        until = f" until {moment(done.next_at)}" if done.next_at else ""
+        line(f"{count(done.waiting, 'file waits', 'files wait')} in the trash{until}, {size(done.waiting_bytes)}")
+
+
+def policy(run: str, stored: Policy | None) -> None:
+    """The stored policy as the options that would be given."""
+    if stored is None:
+        line(f"no policy is stored for run {run}: gc needs rules")
+        return
+    words = []
+    for name, value in stored.to_json().items():
+        option = f"--{name.replace('_', '-')}"
+        if isinstance(value, dict):
+            words += [f"{option} {kind}={number}" for kind, number in value.items()]
+        else:
+            words.append(option if value is True else f"{option} {value}")
+    line(f"run {run}: {' '.join(words)}")
+
+
+def troubles(found: Sequence[Trouble], run: str) -> int:
+    """What could not be done, on stderr. The exit code."""
+    for trouble in found[:_SHOWN]:
+        click.echo(f"ckptstore: {trouble.path}: {trouble.reason}", err=True)
+    if found:
+        click.echo(
+            f"ckptstore: {count(len(found), 'file', 'files')} of run {run} could not be dealt with; nothing is lost: "
+            "put it right and run the command again",
+            err=True,
+        )
+    return 1 if found else 0
+
+
+def _plan(plan: GcPlan) -> None:
+    decision = plan.decision
+    shown = table("", "launch", ">step", "kind", ">size", "why")
+    for word, verdicts in (("keep", decision.keep), ("remove", decision.remove)):
+        for verdict in verdicts:
+            _row(shown, word, verdict)
+    print_table(shown, f"run {plan.run} has no states on disk")
+    for each in plan.debris[:_SHOWN]:
+        line(f"debris: {each.path} ({size(each.bytes)}): {each.reason}")
+    _more(plan.debris, "debris")
+    for other in plan.unknown[:_SHOWN]:
+        line(f"left alone: {other.path}: {other.reason}")
+    _more(plan.unknown, "left alone")
+
+
+def _row(shown: Table, word: str, verdict: Verdict) -> None:
+    state = verdict.state
+    shown.add_row(
+        word,
+        escape(state.launch),
+        str(state.global_step),
+        kinds(state.kinds),
+        size(state.bytes),
+        escape("; ".join(because.detail for because in verdict.reasons)),
+    )
+
+
+def _what_next(plan: GcPlan) -> None:
+    going, staying = len(plan.decision.remove), len(plan.decision.keep)
+    would = f"{count(going, 'state', 'states')} would go, {staying} stay; {size(plan.bytes_freed)} would be freed"
+    line(f"run {plan.run}: {would}" + ("; --apply does it" if going or plan.debris else ""))
+
+
+def _done(done: Collected) -> None:
+    for skipped in done.skipped[:_SHOWN]:
+        line(f"stays: {skipped.path}: {skipped.reason}")
+    _more(done.skipped, "that stay")
+    files = f"{count(done.files, 'file', 'files')} of {count(len(done.removed), 'state', 'states')}"
+    if not done.files:
+        line(f"run {done.run}: nothing was removed")
+    elif done.at_once or done.purge_after is None:
+        line(f"run {done.run}: {files} deleted, {size(done.bytes)} freed")
+    else:
+        until = moment(done.purge_after)
+        line(f"run {done.run}: {files} moved to the trash, {size(done.bytes)}; until {until} undo brings them back")
+    if done.purged_files:
+        line(f"{count(done.purged_files, 'file', 'files')} of earlier gcs deleted for good, {size(done.purged_bytes)}")
+
+
+def _more(items: Sequence[object], what: str) -> None:
+    if len(items) > _SHOWN:
+        line(f"… and {len(items) - _SHOWN} more {what}; --json has all")

@@ -1,0 +1,130 @@
+"""What to keep: a policy as a value, as text and as JSON."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, fields
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from ckptstore.core.model import Kind
+from ckptstore.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_SECONDS = {"w": 7 * 86400, "d": 86400, "h": 3600, "m": 60}
+_DURATION = re.compile(r"(?:\d+[wdhm])+", re.ASCII)
+_LONGEST_SECONDS = 100 * 366 * 86400
+_HIGHEST = 2**63 - 1
+_MODES = ("min", "max")
+_RULES = ("keep_last", "keep_every", "keep_hourly", "keep_daily", "keep_weekly", "keep_best")
+GRACE = timedelta(hours=24)
+"""How long what was removed can be brought back, unless a policy says another time."""
+
+FLOOR = 2
+"""How many of the newest restorable states every policy keeps, unless it says another number."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy:
+    """What retention keeps. A state is kept if any rule keeps it.
+
+    `keep_last`: the newest N states. `keep_every`: the first state at or after each multiple of N steps.
+    `keep_within`: what is younger. `keep_hourly`, `keep_daily`, `keep_weekly`: the newest state of each of the last
+    N hours, days, weeks (of UTC) that have one. `keep_best`: the N states whose `metric`, the mean over the ranks, is
+    the lowest or the highest (`mode` "min" or "max"). `keep_kind`: the newest N of a kind. `keep_parents`: every
+    state that a launch resumed from. `drop_branches`: the newest state of an abandoned branch is not kept.
+    `floor`: so many of the newest restorable states are kept whatever the rules say. `grace`: how long what goes stays
+    in the trash; it takes its room on the disk until then. Raises `UsageError` for numbers that cannot be meant.
+    """
+
+    keep_last: int = 0
+    keep_every: int = 0
+    keep_within: timedelta | None = None
+    keep_hourly: int = 0
+    keep_daily: int = 0
+    keep_weekly: int = 0
+    keep_best: int = 0
+    metric: str = ""
+    mode: str = ""
+    keep_kind: Mapping[Kind, int] = field(default_factory=dict)
+    keep_parents: bool = False
+    drop_branches: bool = False
+    floor: int = FLOOR
+    grace: timedelta = GRACE
+
+    def __post_init__(self) -> None:
+        """Raise `UsageError` for what cannot be meant."""
+        numbers = {name: getattr(self, name) for name in (*_RULES, "floor")}
+        numbers |= {f"keep_kind of {kind}": count for kind, count in self.keep_kind.items()}
+        for name, number in numbers.items():
+            if not isinstance(number, int) or not 0 <= number <= _HIGHEST:
+                raise UsageError(f"{_option(name)} is {number}", "give a whole number from 0 on")
+        for name, length in (("keep-within", self.keep_within), ("grace", self.grace)):
+            if length is not None and not timedelta() < length <= timedelta(seconds=_LONGEST_SECONDS):
+                raise UsageError(f"{name} is {length}", "give a time as 7d or 12h")
+        if self.keep_best and (not self.metric or self.mode not in _MODES):
+            raise UsageError("keep-best needs a metric and whether less or more of it is better", _BEST_HINT)
+        if not self.keep_best and (self.metric or self.mode):
+            raise UsageError("a metric is given and no number of states to keep by it", _BEST_HINT)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no rule keeps anything: only the floor would be left."""
+        return not (any(getattr(self, name) for name in _RULES) or self.keep_within or any(self.keep_kind.values()))
+
+    def to_json(self) -> dict[str, Any]:
+        """What is not as by default, as the catalog and `policy --json` show it."""
+        shown: dict[str, Any] = {}
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if isinstance(value, timedelta):
+                value = show_duration(value) if value != each.default else ""
+            if each.name == "keep_kind":
+                value = {Kind(kind).value: count for kind, count in sorted(value.items()) if count}
+            if value or each.name == "floor":
+                shown[each.name] = value
+        return shown
+
+
+_BEST_HINT = "as in --keep-best 3 --metric loss --mode min"
+
+
+def from_json(value: Mapping[str, Any]) -> Policy:
+    """The inverse of `Policy.to_json`. Raises `UsageError` for rules that this program does not know."""
+    known = {each.name for each in fields(Policy)}
+    unknown = sorted(set(value) - known)
+    if unknown:
+        raise UsageError(f"the policy has rules of a newer program: {', '.join(unknown)}", "update ckptstore")
+    given = dict(value)
+    for name in ("keep_within", "grace"):
+        if name in given:
+            given[name] = parse_duration(given[name])
+    if "keep_kind" in given:
+        given["keep_kind"] = {Kind(kind): count for kind, count in given["keep_kind"].items()}
+    return Policy(**given)
+
+
+def parse_duration(text: str) -> timedelta:
+    """A length of time as in "7d", "12h", "1w2d", "90m" (weeks, days, hours, minutes). Raises `UsageError`."""
+    if not _DURATION.fullmatch(text):
+        raise UsageError(f"{text!r} is no length of time", "give one as 7d, 12h or 1w2d")
+    seconds = sum(int(number) * _SECONDS[unit] for number, unit in re.findall(r"(\d+)([wdhm])", text, re.ASCII))
+    if not 0 < seconds <= _LONGEST_SECONDS:
+        raise UsageError(f"{text!r} is no length of time to keep states for", "give one as 7d, 12h or 1w2d")
+    return timedelta(seconds=seconds)
+
+
+def show_duration(length: timedelta) -> str:
+    """The inverse of `parse_duration`, in whole minutes."""
+    left = int(length.total_seconds())
+    shown = ""
+    for unit in ("d", "h", "m"):
+        count, left = divmod(left, _SECONDS[unit])
+        shown += f"{count}{unit}" if count else ""
+    return shown or "1m"
+
+
+def _option(name: str) -> str:
+    return name.replace("_", "-")

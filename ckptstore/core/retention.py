@@ -1,0 +1,275 @@
+"""Which states of a run stay and which go: states, a policy and the time in, keep and remove out, each with reasons.
+
+Only restorable states of the history that the run is on count for the rules and for the floor. What cannot be restored
+counts for nothing, and goes once a newer restorable state is there. Nothing newer than that one ever goes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import timezone
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from ckptstore.core.policy import show_duration
+from ckptstore.errors import RefusedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from datetime import datetime
+
+    from ckptstore.core.model import Kind
+    from ckptstore.core.policy import Policy
+
+    Kept = Iterator[tuple["StateFacts", str]]
+
+MASS_DELETE = 0.9
+"""A plan that removes a larger share of the bytes is refused unless it is asked for."""
+
+
+class Why(str, Enum):
+    """Why a state stays or goes."""
+
+    FLOOR = "floor"
+    LAST = "last"
+    EVERY = "every"
+    WITHIN = "within"
+    HOURLY = "hourly"
+    DAILY = "daily"
+    WEEKLY = "weekly"
+    BEST = "best"
+    KIND = "kind"
+    PINNED = "pinned"
+    TAGGED = "tagged"
+    RESTORING = "restoring"
+    PARENT = "parent"
+    BRANCH_TIP = "branch_tip"
+    WEIGHTS_ONLY = "weights_only"
+    DOUBT = "doubt"
+    IN_PROGRESS = "in_progress"
+    NEWER = "newer"
+    NO_RULE = "no_rule"
+    NOT_RESTORABLE = "not_restorable"
+    ABANDONED = "abandoned"
+
+    __str__ = str.__str__
+
+
+@dataclass(frozen=True)
+class Because:
+    """A reason to keep or to remove: the rule, and the particulars."""
+
+    rule: Why
+    detail: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class StateFacts:
+    """What retention knows of a state: all files of one launch and one global_step.
+
+    `problem` says why it cannot be restored (empty: it can), `doubt` what is not
+    known of it: it stays. `branch` is the newest
+    launch of the abandoned branch that it is on (empty: it is of the run's lineage). `held_by` are the launches that
+    restore it now, `parent_of` those that ever resumed from it. `is_written` tells that the newest launch still writes
+    a file of it. `metrics` are means over the ranks, `bytes` those of its files that are there.
+    """
+
+    launch: str
+    launch_order: int
+    global_step: int
+    kinds: tuple[Kind, ...]
+    created_at: datetime
+    bytes: int
+    files: int
+    problem: str = ""
+    doubt: str = ""
+    branch: str = ""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    pinned: bool = False
+    tags: tuple[str, ...] = ()
+    held_by: tuple[str, ...] = ()
+    parent_of: tuple[str, ...] = ()
+    is_written: bool = False
+    weights_only: bool = False
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """What tells it from the run's other states."""
+        return self.launch, self.global_step
+
+    @property
+    def age_order(self) -> tuple[int, int]:
+        """Later launches are newer, and within a launch later steps; steps alone lie where the run went back."""
+        return self.launch_order, self.global_step
+
+    @property
+    def restorable(self) -> bool:
+        """Whether it is provably a whole state, as the disk shows it."""
+        return not self.problem and not self.weights_only
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A state, and all the reasons why it stays, or goes."""
+
+    state: StateFacts
+    reasons: tuple[Because, ...]
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Every state of the run on one of two lists, both newest first."""
+
+    keep: tuple[Verdict, ...]
+    remove: tuple[Verdict, ...]
+
+    @property
+    def bytes_freed(self) -> int:
+        """What the removed states take, in bytes."""
+        return sum(verdict.state.bytes for verdict in self.remove)
+
+    @property
+    def bytes_kept(self) -> int:
+        """What the kept states take, in bytes."""
+        return sum(verdict.state.bytes for verdict in self.keep)
+
+
+def decide(states: Iterable[StateFacts], policy: Policy, now: datetime) -> Decision:
+    """Sort the states of a run into those that stay and those that go. The order of the states does not matter."""
+    newest_first = sorted(states, key=lambda state: state.age_order, reverse=True)
+    counted = [state for state in newest_first if state.restorable and not state.branch]
+    reasons: dict[tuple[str, int], list[Because]] = {state.key: [] for state in newest_first}
+    for rule, kept in _by_count(counted, policy):
+        for state, detail in kept:
+            reasons[state.key].append(Because(rule, detail))
+    tips = {state.branch: state.key for state in reversed(newest_first) if state.branch and state.restorable}
+    newest = counted[0] if counted else None
+    for state in newest_first:
+        is_tip = not policy.drop_branches and tips.get(state.branch) == state.key
+        reasons[state.key] += _by_itself(state, policy, now, newest, is_tip=is_tip)
+    keep = [Verdict(state, tuple(why)) for state in newest_first if (why := reasons[state.key])]
+    remove = [
+        Verdict(state, (_why_it_goes(state, newest),))
+        for state in newest_first
+        if not reasons[state.key] and newest is not None
+    ]
+    return Decision(tuple(keep), tuple(remove))
+
+
+def check(decision: Decision, *, allow_mass_delete: bool = False) -> None:
+    """Raise `RefusedError` for a decision that leaves nothing to restore, or removes nearly all without being asked."""
+    if not decision.remove:
+        return
+    if not any(verdict.state.restorable for verdict in decision.keep):
+        raise RefusedError("this policy leaves no state to restore", "keep at least one, as with --keep-last 1")
+    freed, kept = decision.bytes_freed, decision.bytes_kept
+    if freed > MASS_DELETE * (freed + kept) and not allow_mass_delete:
+        raise RefusedError(
+            f"this plan removes {len(decision.remove)} of {len(decision.remove) + len(decision.keep)} states, "
+            f"more than {MASS_DELETE:.0%} of the bytes",
+            "look at the plan, then give --allow-mass-delete if that is meant",
+        )
+
+
+def check_policy(policy: Policy) -> None:
+    """Raise `RefusedError` for a policy without a rule: it would keep the floor alone."""
+    if policy.is_empty:
+        raise RefusedError(
+            "no rule says what to keep", "give one, as --keep-last 5, or store a policy with: ckptstore policy RUN …"
+        )
+
+
+def _by_count(counted: Sequence[StateFacts], policy: Policy) -> Iterator[tuple[Why, Kept]]:
+    """The rules that count restorable states of the lineage, which come newest first."""
+    yield Why.FLOOR, _first(counted, policy.floor, "one of the newest {} restorable states")
+    yield Why.LAST, _first(counted, policy.keep_last, "one of the last {}")
+    if policy.keep_every:
+        yield Why.EVERY, _every(counted, policy.keep_every)
+    for why, number, name in (
+        (Why.HOURLY, policy.keep_hourly, "%Y-%m-%d %H:00"),
+        (Why.DAILY, policy.keep_daily, "%Y-%m-%d"),
+        (Why.WEEKLY, policy.keep_weekly, "%G-W%V"),
+    ):
+        yield why, _newest_of_each(counted, number, _period(name))
+    if policy.keep_best:
+        yield Why.BEST, _best(counted, policy)
+    for kind, number in sorted(policy.keep_kind.items()):
+        of_kind = [state for state in counted if kind in state.kinds]
+        yield Why.KIND, _first(of_kind, number, f"one of the newest {{}} {kind} states")
+
+
+def _first(states: Sequence[StateFacts], number: int, detail: str) -> Kept:
+    return ((state, detail.format(number)) for state in states[:number])
+
+
+def _every(counted: Sequence[StateFacts], steps: int) -> Kept:
+    """The first state at or after each multiple of so many steps: saves need not fall on the multiples."""
+    first = {state.global_step // steps: state for state in counted}  # the oldest comes last, and stays
+    return ((state, f"the first from step {at * steps} on") for at, state in first.items() if at)
+
+
+def _period(name: str) -> Callable[[StateFacts], str]:
+    return lambda state: state.created_at.astimezone(timezone.utc).strftime(name)
+
+
+def _newest_of_each(counted: Sequence[StateFacts], number: int, period: Callable[[StateFacts], str]) -> Kept:
+    newest: dict[str, StateFacts] = {}
+    for state in counted if number else ():
+        newest.setdefault(period(state), state)
+    in_order = sorted(newest.items(), reverse=True)
+    return ((state, f"the newest of {name}") for name, state in in_order[:number])
+
+
+def _best(counted: Sequence[StateFacts], policy: Policy) -> Kept:
+    """The best by a metric; of equals the newer. States without it do not count."""
+    sign = 1 if policy.mode == "min" else -1
+    measured = [state for state in counted if policy.metric in state.metrics]
+    ranked = sorted(measured, key=lambda state: sign * state.metrics[policy.metric])  # stable: newest first
+    word = "lowest" if policy.mode == "min" else "highest"
+    return (
+        (state, f"{policy.metric} {state.metrics[policy.metric]:.6g} is one of the {word} {policy.keep_best}")
+        for state in ranked[: policy.keep_best]
+    )
+
+
+def _by_itself(
+    state: StateFacts, policy: Policy, now: datetime, newest: StateFacts | None, *, is_tip: bool
+) -> Iterator[Because]:
+    """The rules that look at one state, restorable or not, of the lineage or not."""
+    if policy.keep_within is not None and state.restorable and now - state.created_at <= policy.keep_within:
+        yield Because(Why.WITHIN, f"saved within {show_duration(policy.keep_within)}")
+    for holds, rule, detail in (
+        (state.pinned, Why.PINNED, "pinned"),
+        (state.tags, Why.TAGGED, f"tagged {', '.join(state.tags)}"),
+        (state.held_by, Why.RESTORING, f"launch {', '.join(state.held_by)} starts from it"),
+        (policy.keep_parents and state.parent_of, Why.PARENT, f"launch {', '.join(state.parent_of)} resumed from it"),
+        (is_tip, Why.BRANCH_TIP, f"the newest of the abandoned branch of launch {state.branch}"),
+        (state.weights_only, Why.WEIGHTS_ONLY, "holds weights only: it is not retention's to judge"),
+        (state.doubt, Why.DOUBT, state.doubt),
+        (state.is_written, Why.IN_PROGRESS, "a file of it is being written"),
+        (
+            newest is None or state.age_order > newest.age_order,
+            Why.NEWER,
+            "no newer state can be restored: it may be completing",
+        ),
+    ):
+        if holds:
+            yield Because(rule, detail)
+
+
+def _why_it_goes(state: StateFacts, newest: StateFacts) -> Because:
+    if state.problem:
+        detail = f"cannot be restored ({state.problem}), and step {newest.global_step} of {newest.launch} can"
+        return Because(Why.NOT_RESTORABLE, detail)
+    if state.branch:
+        return Because(Why.ABANDONED, "the run went back to an older state and on from there; no rule keeps it")
+    return Because(Why.NO_RULE, "no rule keeps it")
+
+
+def mean_metrics(measured: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The mean of each metric over the files that have it: each rank measures its own."""
+    values: dict[str, list[float]] = {}
+    for each in measured:
+        for name, value in each.items():
+            values.setdefault(name, []).append(value)
+    return {name: sum(some) / len(some) for name, some in values.items()}

@@ -1,0 +1,227 @@
+"""Carry a retention plan out: what is unchanged and unprotected goes to the trash, or is deleted at once."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+from ckptstore.catalog import marks as marking
+from ckptstore.catalog import trash as rows
+from ckptstore.catalog.trash import Collection, Item, Phase
+from ckptstore.core import retention
+from ckptstore.errors import RefusedError
+from ckptstore.ops import lease
+from ckptstore.ops.adopt import Skipped
+from ckptstore.ops.gc_lock import GcLock
+from ckptstore.ops.trash import PORTION, Trouble, Worker
+from ckptstore.storage.files import FileFacts
+from ckptstore.storage.trash import Trash
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from datetime import timedelta
+
+    from ckptstore.catalog.engine import Database
+    from ckptstore.ops.debris import Target
+    from ckptstore.ops.retention import GcPlan, Key
+    from ckptstore.storage.trash import Disk
+
+
+@dataclass(frozen=True)
+class Collected:
+    """What carrying a plan out did.
+
+    `removed` are the states of it that went, by launch and step; `skipped` those that did not since they changed or
+    were protected after the plan was made. `bytes` were moved to the trash, or deleted where `at_once`; `purged_bytes`
+    of earlier gcs were deleted since their grace was over.
+    """
+
+    run: str
+    at_once: bool
+    removed: tuple[Key, ...]
+    skipped: tuple[Skipped, ...]
+    files: int
+    bytes: int
+    purged_files: int
+    purged_bytes: int
+    purge_after: datetime | None
+    troubles: tuple[Trouble, ...]
+
+
+def execute(
+    database: Database,
+    plan: GcPlan,
+    *,
+    at_once: bool = False,
+    allow_mass_delete: bool = False,
+    grace: timedelta | None = None,
+    progress: Callable[[int], None] = lambda _: None,
+    disk: Disk | None = None,
+) -> Collected:
+    """Carry a plan out; what an earlier gc began and did not end is ended first. Can be repeated.
+
+    Each state is looked at again just before it goes: one that changed, or that was pinned, tagged or taken by a
+    launch meanwhile, stays. `at_once` deletes instead of moving to the trash; `grace` is the policy's own if none is
+    given. Raises `RefusedError` for a plan that removes too much, one whose floor is not what it was any more, and
+    while another process works on the files.
+    """
+    retention.check_policy(plan.policy)
+    retention.check(plan.decision, allow_mass_delete=allow_mass_delete)
+    with GcLock(database, plan.run, plan.run_id) as lock:
+        worker = Worker(database, lock, disk=disk, progress=progress)
+        worker.finish_what_was_begun()
+        now = datetime.now(timezone.utc)
+        worker.purge_due(now)
+        gc = _Gc(
+            database,
+            plan,
+            lock,
+            disk,
+            phase=Phase.DELETING if at_once else Phase.MOVING,
+            grace=grace or plan.policy.grace,
+        )
+        gc.check_floor()
+        for some in gc.portions():
+            worker.carry_out(gc.give_up(some))
+        gc.remove_empty_directories()
+        gc.end()
+    done = worker.done
+    return Collected(
+        run=plan.run,
+        at_once=at_once,
+        removed=tuple(gc.removed),
+        skipped=tuple(gc.skipped),
+        files=done.count(Phase.MOVING, Phase.DELETING),
+        bytes=done.size(Phase.MOVING, Phase.DELETING),
+        purged_files=done.count(Phase.PURGING),
+        purged_bytes=done.size(Phase.PURGING),
+        purge_after=None if at_once or not gc.began else gc.collection.purge_after,
+        troubles=tuple(done.troubles),
+    )
+
+
+class _Gc:
+    """One gc: which states are given up, in portions, oldest first, and under what name in the trash."""
+
+    def __init__(
+        self, database: Database, plan: GcPlan, lock: GcLock, disk: Disk | None, *, phase: Phase, grace: timedelta
+    ) -> None:
+        self._database = database
+        self._plan = plan
+        self._lock = lock
+        self._disk = disk
+        self._phase = phase
+        self._grace = grace
+        self.collection = self._interrupted() or _new_collection(grace)
+        self.began = False
+        self.removed: list[Key] = []
+        self.skipped: list[Skipped] = []
+
+    def _interrupted(self) -> Collection | None:
+        """The gc that ended before its time: this one goes on with it, so that one undo brings back both."""
+        with self._database.read() as connection:
+            every = rows.collections_of(connection, self._plan.run_id)
+        return next((each for each in every if not each.ended), None)
+
+    def end(self) -> None:
+        """All is done: the grace begins."""
+        purge_after = datetime.now(timezone.utc) + self._grace
+        with self._database.write() as connection:
+            self._lock.renew(connection)
+            rows.end(connection, self.collection.id, purge_after)
+        self.collection = replace(self.collection, purge_after=purge_after)
+
+    def check_floor(self) -> None:
+        """Raise `RefusedError` unless the states that the floor keeps are still what the plan was made on."""
+        with Trash(self.collection.id) as trash:
+            changed = _changed(trash, self._plan.floor)
+        if changed:
+            raise RefusedError(f"a state that must stay is not as it was: {changed}", "make the plan again")
+
+    def portions(self) -> Iterator[list[tuple[Key | None, tuple[Target, ...]]]]:
+        """The states that go, oldest first, and then the debris, about so many files at a time."""
+        some: list[tuple[Key | None, tuple[Target, ...]]] = []
+        count = 0
+        for verdict in reversed(self._plan.decision.remove):
+            targets = self._plan.targets[verdict.state.key]
+            some.append((verdict.state.key, targets))
+            count += len(targets)
+            if count >= PORTION:
+                yield some
+                some, count = [], 0
+        some += [(None, (each.target,)) for each in self._plan.debris if each.target is not None]
+        if some:
+            yield some
+
+    def give_up(self, states: Sequence[tuple[Key | None, tuple[Target, ...]]]) -> list[Item]:
+        """Record that these go, but for those that changed or are protected by now."""
+        with Trash(self.collection.id) as trash:
+            unchanged = [(key, targets) for key, targets in states if not self._skip(key, _changed(trash, targets))]
+        with self._database.write() as connection:
+            self._lock.renew(connection)
+            now = datetime.now(timezone.utc) - lease.CLOCKS_DIFFER
+            marks = marking.marks_of(connection, self._plan.run_id, now)
+            going = [(key, targets) for key, targets in unchanged if not self._skip(key, self._protected(key, marks))]
+            items = [self._item(target) for _, targets in going for target in targets]
+            if not items:
+                return []
+            rows.add_collection(connection, self._plan.run_id, self.collection)
+            rows.add_items(connection, items)
+            given_up = rows.items_of(connection, self._plan.run_id, self._phase, collection=self.collection.id)
+        self.began = True
+        self.removed += [key for key, _ in going if key is not None]
+        return given_up
+
+    def remove_empty_directories(self) -> None:
+        """Remove the directories among the debris that nothing is in."""
+        with Trash(self.collection.id, self._disk) as trash:
+            for each in self._plan.debris:
+                if each.target is None:
+                    trash.remove_empty(each.root, [f"{each.place}/any"])
+
+    def _skip(self, key: Key | None, reason: str) -> bool:
+        if reason and key is not None:
+            self.skipped.append(Skipped(f"step {key[1]} of launch {key[0]}", reason))
+        return bool(reason)
+
+    def _protected(self, key: Key | None, marks: marking.Marks) -> str:
+        """Why a state may not go any more that was on its way out when the plan was made."""
+        if key is None:
+            return ""
+        if key[1] in marks.pinned or key[1] in marks.tags:
+            return "pinned or tagged since the plan was made"
+        made = {verdict.state.launch for verdict in self._plan.decision.keep if verdict.state.restorable}
+        if any(launch not in made for launch in marks.held.get(key, ())):
+            return "a launch has begun to start from it"
+        return ""
+
+    def _item(self, target: Target) -> Item:
+        return Item(
+            collection=self.collection.id,
+            root=target.root,
+            place=target.place,
+            size=target.size,
+            mtime_ns=target.mtime_ns,
+            phase=self._phase,
+            checkpoint=target.checkpoint,
+            before=target.before,
+        )
+
+
+def _new_collection(grace: timedelta) -> Collection:
+    now = datetime.now(timezone.utc)
+    return Collection(f"{now:%Y%m%dT%H%M%S}-{secrets.token_hex(3)}", now, now + grace)
+
+
+def _changed(trash: Trash, targets: Iterable[Target]) -> str:
+    """What of these files is not as it was when the plan was made; empty if nothing is."""
+    for target in targets:
+        try:
+            here = trash.look(target.root, target.place)
+        except OSError as error:
+            return f"{target.path}: {error.strerror or error}"
+        if here != FileFacts(target.size, target.mtime_ns):
+            return f"{target.path} has changed since the plan was made"
+    return ""

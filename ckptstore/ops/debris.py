@@ -1,0 +1,172 @@
+"""What saves leave behind that is no checkpoint: half-written files, graphs without files, directories without end.
+
+Only by-products whose names say that a rank of this run made them go, and only old ones. A file with the name of a
+checkpoint that the catalog does not know is told, and never touched.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from ckptstore.core.classify import What, classify
+from ckptstore.core.model import FileState, Kind
+from ckptstore.core.naming import is_ttp_file, parse_name, parse_ttp_directory
+from ckptstore.ops.adopt import Skipped, wrote
+from ckptstore.storage.walk import Directory, look, walk
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
+    from datetime import datetime
+
+    from ckptstore.catalog.reads import Source
+    from ckptstore.core.model import Launch
+    from ckptstore.storage.walk import Seen
+
+OLD = timedelta(hours=24)
+"""What is younger may be in use."""
+
+_TMP = ".tmp"
+_META = "-graph.meta"
+
+
+@dataclass(frozen=True)
+class Target:
+    """A file that is there: its place below a directory of the run, its size in bytes and time in nanoseconds.
+
+    `checkpoint` is the id of its record and `before` that one's state, None where the catalog has none.
+    """
+
+    root: str
+    place: str
+    size: int
+    mtime_ns: int
+    checkpoint: str | None = None
+    before: FileState | None = None
+
+    @property
+    def path(self) -> str:
+        """Where it is."""
+        return f"{self.root.rstrip('/')}/{self.place}"
+
+
+@dataclass(frozen=True)
+class Debris:
+    """Something that a save left behind, and why it is of no use. `target` is None for an empty directory."""
+
+    path: str
+    reason: str
+    root: str
+    place: str
+    target: Target | None = None
+
+    @property
+    def bytes(self) -> int:
+        """What it takes on disk."""
+        return self.target.size if self.target else 0
+
+
+@dataclass(frozen=True)
+class Found:
+    """What goes, and what the catalog does not know and nobody touches."""
+
+    debris: tuple[Debris, ...]
+    unknown: tuple[Skipped, ...]
+
+
+def find(
+    sources: Sequence[Source],
+    *,
+    launches: Mapping[str, Launch],
+    known: AbstractSet[str],
+    going: AbstractSet[str],
+    now: datetime,
+) -> Found:
+    """Look into the directories that a run saves to. `known` are the paths in the catalog, `going` those that go."""
+    by_directory: dict[str, list[Source]] = {}
+    for source in sources:
+        by_directory.setdefault(source.directory, []).append(source)
+    saving = [launches[source.launch].order for source in sources]
+    search = _Search(launches, max(saving, default=0), known, going, int((now - OLD).timestamp() * 1e9))
+    debris: list[Debris] = []
+    unknown: list[Skipped] = []
+    for directory, own in sorted(by_directory.items()):
+        listed, below = look(directory)
+        debris += search.files(listed, own)
+        unknown += search.strangers(listed)
+        if any(source.kind is Kind.TTP for source in own):
+            for name in sorted(below):
+                if parse_ttp_directory(name) is not None:
+                    debris += search.ttp(directory, name, own)
+    return Found(tuple(debris), tuple(unknown))
+
+
+@dataclass(frozen=True)
+class _Search:
+    launches: Mapping[str, Launch]
+    newest: int
+    known: AbstractSet[str]
+    going: AbstractSet[str]
+    before_ns: int
+
+    def files(self, listed: Directory, sources: Sequence[Source]) -> Iterator[Debris]:
+        """What is of no use among the files of a directory."""
+        names = [seen.name for seen in listed.files if f"{listed.path}/{seen.name}" not in self.going]
+        prefixes = {parsed.prefix for name in names if (parsed := parse_name(name)) is not None}
+        for seen in listed.files:
+            reason = ""
+            if seen.name.endswith(_TMP) and seen.mtime_ns < self.before_ns:
+                stem = seen.name.removesuffix(_TMP)
+                written = any(wrote(source, f"{stem}{end}") for source in sources for end in (".ckpt", ".safetensors"))
+                reason = "a save that was never finished left it" if written else ""
+            elif seen.name.endswith(_META) and seen.name.removesuffix(_META) not in prefixes:
+                reason = self._of_graph(seen, sources)
+            if reason and f"{listed.path}/{seen.name}" not in self.known:
+                yield _debris(listed.path, seen.name, seen, reason)
+
+    def strangers(self, listed: Directory) -> Iterator[Skipped]:
+        """What has the name of a checkpoint, and is not in the catalog."""
+        for seen in listed.files:
+            path = f"{listed.path}/{seen.name}"
+            if path not in self.known and classify([seen.name]).what is What.CHECKPOINT:
+                yield Skipped(path, "the catalog does not know it: it stays")
+
+    def ttp(self, home: str, name: str, sources: Iterable[Source]) -> Iterator[Debris]:
+        """What a directory of TTP has that cannot become part of a state any more; itself, where nothing is in it."""
+        parsed = parse_ttp_directory(name)
+        is_over = all(
+            self._is_history(source) or name in source.names_before for source in sources if source.kind is Kind.TTP
+        )
+        if parsed is None or not is_over:
+            return
+        folders: list[str] = []
+        empty = True
+        for directory in walk(f"{home}/{name}", skip=lambda _: False):
+            folders.append("/".join((name, *directory.parts)))
+            empty = empty and not directory.files and not directory.passed
+            for seen in directory.files:
+                stem = seen.name.removesuffix(_TMP)
+                half = seen.name != stem and (is_ttp_file(f"{stem}.ckpt") or is_ttp_file(f"{stem}.safetensors"))
+                if half and seen.mtime_ns < self.before_ns:
+                    place = "/".join((name, *directory.parts, seen.name))
+                    yield _debris(home, place, seen, "a save that was never finished left it")
+        for folder in sorted(folders if empty else ()):
+            if not any(other.startswith(f"{folder}/") for other in folders):
+                yield Debris(f"{home}/{folder}", "an empty directory of a launch that is history", home, folder)
+
+    def _of_graph(self, seen: Seen, sources: Sequence[Source]) -> str:
+        """The graph that MindSpore writes once beside the checkpoints of a prefix."""
+        own = [source for source in sources if source.prefix == seen.name.removesuffix(_META)]
+        if own and all(self._is_history(source) for source in own) and seen.mtime_ns < self.before_ns:
+            return "no checkpoint of its launch is left beside it"
+        return ""
+
+    def _is_history(self, source: Source) -> bool:
+        return self.launches[source.launch].order < self.newest
+
+
+def _debris(root: str, place: str, seen: Seen, reason: str) -> Debris:
+    target = Target(root, place, seen.size, seen.mtime_ns)
+    return Debris(target.path, reason, root, place, target)

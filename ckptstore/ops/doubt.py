@@ -1,0 +1,86 @@
+"""What is not known of a file that the catalog knows: then its state stays, since it may be more than it seems."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ckptstore.core.model import FileState
+from ckptstore.core.naming import above_ttp
+from ckptstore.errors import UnreadableError
+from ckptstore.formats.ckpt import is_encrypted
+from ckptstore.formats.inspect import read_checkpoint
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from datetime import datetime
+
+    from ckptstore.core.model import Checkpoint, Observed
+    from ckptstore.ops.debris import Target
+
+QUIET = timedelta(hours=1)
+"""What was written since may be being written still."""
+
+
+class Doubts:
+    """The doubts about the states of a run at a moment; each directory is looked at once."""
+
+    def __init__(self, now: datetime) -> None:
+        self._quiet_since_ns = int((now - QUIET).timestamp() * 1e9)
+        self._directories: dict[str, str] = {}
+
+    def of(self, files: Sequence[Checkpoint], seen: Mapping[str, Observed], there: Sequence[Target]) -> str:
+        """Why nobody knows whether the state of these files is what it seems; empty if it is."""
+        for file in files:
+            here = seen[file.path]
+            if here.unreadable:
+                return f"{file.path} cannot be looked at: {here.unreadable}"
+            if here.size is None:
+                doubt = self._of_directory(above_ttp(file.path) or file.path.rpartition("/")[0])
+            else:
+                doubt = self._of_bytes(file, here)
+            if doubt:
+                return doubt
+        return next((doubt for root in {each.root for each in there} if (doubt := self._of_directory(root))), "")
+
+    def _of_directory(self, directory: str) -> str:
+        if directory not in self._directories:
+            path = Path(directory)
+            doubt = ""
+            if path.is_symlink():
+                doubt = f"{directory} is a link: no link is followed"
+            elif not path.is_dir():
+                doubt = f"{directory} is not there: it may not be mounted"
+            self._directories[directory] = doubt
+        return self._directories[directory]
+
+    def _of_bytes(self, file: Checkpoint, here: Observed) -> str:
+        """A file that is not the recorded one may be a checkpoint that nobody registered, unless it is provably cut."""
+        if file.state is FileState.MISSING or not _is_changed(file, here):
+            return ""
+        if here.mtime_ns is not None and here.mtime_ns > self._quiet_since_ns:
+            return f"{file.path} was written a short time ago"
+        if not _is_cut(file):
+            return f"{file.path} is not the file that was recorded, and may be a whole one"
+        return ""
+
+
+def _is_changed(file: Checkpoint, here: Observed) -> bool:
+    if here.size != file.size:
+        return True
+    return here.rewritten and (file.digest is None or here.digest != file.digest)
+
+
+def _is_cut(file: Checkpoint) -> bool:
+    """Whether a file's bytes end before it does; an encrypted one, or one of another format, does not tell."""
+    if file.format not in ("ckpt", "safetensors"):
+        return False
+    try:
+        read_checkpoint(Path(file.path))
+    except UnreadableError:
+        with Path(file.path).open("rb") as opened:
+            return not is_encrypted(opened.read(4))
+    except OSError:
+        return False
+    return False

@@ -1,0 +1,74 @@
+"""gc of one run, or of all that have a policy: plan, and carry it out if asked; one that fails stops no other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ckptstore.catalog import reads
+from ckptstore.core import retention
+from ckptstore.errors import CkptstoreError, UnknownRunError, UsageError
+from ckptstore.ops import policy as policies
+from ckptstore.ops.collect import Collected, execute
+from ckptstore.ops.retention import GcPlan, plan_gc
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from datetime import timedelta
+
+    from ckptstore.catalog.engine import Database
+    from ckptstore.core.policy import Policy
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of the gc of a run: its plan, what was done, the error that ended it; each None if there is none."""
+
+    run: str
+    plan: GcPlan | None = None
+    done: Collected | None = None
+    error: CkptstoreError | None = None
+
+
+def names(database: Database, run: str | None, *, all_runs: bool) -> Sequence[str]:
+    """The runs to collect. Raises `UsageError` where none was named, and says what to do in a new catalog."""
+    with database.read() as connection:
+        every = reads.run_names(connection)
+    if not every:
+        where = run if run is not None and Path(run).is_dir() else "DIRECTORY"
+        raise UsageError(
+            f"{database.name} knows of no checkpoints yet", f"first: ckptstore scan {where}, which takes them in"
+        )
+    if run is not None and run not in every and Path(run).is_dir():
+        raise UnknownRunError(f"{run!r} is a directory, not a run", "ckptstore runs shows those there are; see scan")
+    if run is not None:
+        return [run]
+    if not all_runs:
+        raise UsageError("no run is named", "name one of those that ckptstore runs shows, or give --all")
+    return policies.runs_with_policy(database)
+
+
+def collect(
+    database: Database,
+    run: str,
+    policy: Policy | None,
+    *,
+    floor: int | None = None,
+    grace: timedelta | None = None,
+    apply_it: bool = False,
+    at_once: bool = False,
+    allow_mass_delete: bool = False,
+    progress: Callable[[int], None] = lambda _: None,
+) -> Outcome:
+    """Plan, and carry the plan out if `apply_it`. What is refused, or fails, is in the outcome."""
+    plan: GcPlan | None = None
+    try:
+        plan = plan_gc(database, run, policy, floor=floor, grace=grace)
+        if not apply_it:
+            retention.check(plan.decision, allow_mass_delete=allow_mass_delete)
+            return Outcome(run, plan)
+        done = execute(database, plan, at_once=at_once, allow_mass_delete=allow_mass_delete, progress=progress)
+    except CkptstoreError as error:
+        return Outcome(run, plan, error=error)
+    return Outcome(run, plan, done)

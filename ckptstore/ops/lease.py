@@ -1,0 +1,44 @@
+"""A launch holds the state that it starts from, until it has made a newer one or shows no more signs of life."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING
+
+from ckptstore.catalog import marks, writes
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from sqlalchemy import Connection
+
+    from ckptstore.catalog.engine import Database
+
+LEASE = timedelta(hours=24)
+"""How long a launch that was not heard of again holds its state."""
+
+RENEWED_EVERY = timedelta(hours=1)
+"""How often a launch that makes steps is heard of."""
+
+CLOCKS_DIFFER = timedelta(minutes=10)
+"""By how much the clocks of nodes may differ: a lease counts so much longer than it says."""
+
+
+def settle(connection: Connection, run_id: int, launch_id: str, file_ids: Collection[str], now: datetime) -> bool:
+    """Hold the state of these files for a launch from now on; False if retention has given up one of them since it was chosen.
+
+    In the transaction that stores the plan: retention gives up a state in one that locks the run too, so the one
+    sees what the other did.
+    """
+    writes.lock_run(connection, run_id)
+    if marks.trashed_among(connection, file_ids):
+        return False
+    if file_ids:
+        marks.hold(connection, launch_id, now + LEASE)
+    return True
+
+
+def renew(database: Database, launch_id: str) -> None:
+    """The launch is alive."""
+    with database.write() as connection:
+        marks.hold(connection, launch_id, datetime.now(timezone.utc) + LEASE)

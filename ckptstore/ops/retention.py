@@ -1,0 +1,261 @@
+"""What gc would do with a run: its states as the disk shows them, judged by the code that hands out restore plans."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ckptstore.catalog import marks as marking
+from ckptstore.catalog import reads
+from ckptstore.core import retention
+from ckptstore.core.branches import branches
+from ckptstore.core.model import Content, FileState, Kind, RestorePlan, State
+from ckptstore.core.naming import above_ttp
+from ckptstore.core.policy import Policy, from_json
+from ckptstore.core.resolver import judge
+from ckptstore.core.retention import Decision, StateFacts, Why
+from ckptstore.errors import RefusedError
+from ckptstore.ops import debris, lease
+from ckptstore.ops.debris import Debris, Target
+from ckptstore.ops.doubt import Doubts
+from ckptstore.ops.reconcile import reconcile
+from ckptstore.ops.resolve import find_run
+from ckptstore.ops.sync import sync_run
+from ckptstore.storage import files as disk
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from datetime import timedelta
+
+    from ckptstore.catalog.engine import Database
+    from ckptstore.catalog.marks import Marks
+    from ckptstore.catalog.reads import Source
+    from ckptstore.core.model import Checkpoint, Launch, Observed, Rejection
+    from ckptstore.ops.adopt import Skipped
+    from ckptstore.storage.files import FileFacts
+
+Key = tuple[str, int]
+_LIVE = (FileState.COMPLETE, FileState.IN_PROGRESS, FileState.DAMAGED)
+_KNOWN = (*_LIVE, FileState.TRASHED)
+_GRAPH = ".mindir"
+
+
+@dataclass(frozen=True)
+class GcPlan:
+    """What gc would do with a run, and why. Nothing has been done yet.
+
+    `targets` are the files of each state that goes, by launch and step. `floor` are those of the states that the
+    floor keeps, as they were seen. `debris` goes too; what is `unknown` to the catalog is only told.
+    """
+
+    run: str
+    run_id: int
+    policy: Policy
+    made_at: datetime
+    decision: Decision
+    targets: Mapping[Key, tuple[Target, ...]]
+    floor: tuple[Target, ...]
+    debris: tuple[Debris, ...]
+    unknown: tuple[Skipped, ...]
+
+    @property
+    def bytes_freed(self) -> int:
+        """What all that goes takes on disk, in bytes."""
+        return self.decision.bytes_freed + sum(each.bytes for each in self.debris)
+
+
+@dataclass(frozen=True)
+class _Facts:
+    """What the catalog says of a run, read at one moment."""
+
+    launches: Mapping[str, Launch]
+    first_saves: Mapping[str, int]
+    files: Sequence[Checkpoint]
+    failed: Mapping[str, str]
+    marks: Marks
+    sources: Sequence[Source]
+
+
+def plan_gc(
+    database: Database,
+    run: str,
+    policy: Policy | None = None,
+    *,
+    floor: int | None = None,
+    grace: timedelta | None = None,
+    now: datetime | None = None,
+) -> GcPlan:
+    """Look at every state of a run and say which stay and which go.
+
+    `policy` is the stored one if none is given, `floor` and `grace` the policy's own. The catalog is brought up to the
+    journals and the disk first; no file is touched. Raises `RefusedError` where no rule says what to keep,
+    `UnknownRunError`. Whether the plan removes too much is checked when it is carried out (`core.retention.check`).
+    """
+    run_id = find_run(database, run)
+    if policy is None:
+        policy = stored_policy(database, run_id)
+    stated = {name: value for name, value in (("floor", floor), ("grace", grace)) if value is not None}
+    policy = replace(policy, **stated)  # type: ignore[arg-type]
+    retention.check_policy(policy)
+    now = now or datetime.now(timezone.utc)
+    skipped = [*sync_run(database, run_id).skipped, *reconcile(database, run_id).skipped]
+    with database.read() as connection:
+        facts = _Facts(
+            launches={launch.id: launch for launch in reads.launches_of(connection, run_id)},
+            first_saves=reads.first_saves(connection, run_id),
+            files=reads.files_to_judge(connection, run_id),
+            failed=reads.failed_loads(connection, run_id),
+            marks=marking.marks_of(connection, run_id, now - lease.CLOCKS_DIFFER),
+            sources=reads.sources_of(connection, run_id),
+        )
+    seen = disk.observe((file for file in facts.files if file.state is not FileState.TRASHED), read_bytes=False)
+    states, targets = _judge(facts, seen, now)
+    decision = retention.decide(states, policy, now)
+    going = {verdict.state.key: targets[verdict.state.key] for verdict in decision.remove}
+    found = debris.find(
+        facts.sources,
+        launches=facts.launches,
+        known={file.path for file in facts.files},
+        going={target.path for some in going.values() for target in some},
+        now=now,
+    )
+    by_floor = [verdict.state.key for verdict in decision.keep if any(why.rule is Why.FLOOR for why in verdict.reasons)]
+    return GcPlan(
+        run=run,
+        run_id=run_id,
+        policy=policy,
+        made_at=now,
+        decision=decision,
+        targets=going,
+        floor=tuple(target for key in by_floor for target in targets[key]),
+        debris=found.debris,
+        unknown=_unknown(database, skipped, found.unknown),
+    )
+
+
+def _unknown(database: Database, skipped: Sequence[Skipped], strangers: Sequence[Skipped]) -> tuple[Skipped, ...]:
+    """What nobody knows, each once. What another run has is known; what was recorded as gone and is there is not."""
+    told = {each.path for each in skipped}
+    with database.read() as connection:
+        recorded = reads.files_at_paths(connection, [each.path for each in strangers])
+    known = {path for path, files in recorded.items() if any(file.state in _KNOWN for file in files)}
+    others = [each for each in strangers if each.path not in told and each.path not in known]
+    return tuple(sorted((*skipped, *others), key=lambda each: (each.path, each.reason)))
+
+
+def stored_policy(database: Database, run_id: int) -> Policy:
+    """The policy that is stored for a run. Raises `RefusedError` if there is none."""
+    with database.read() as connection:
+        rules = marking.policy_of(connection, run_id)
+    if rules is None:
+        raise RefusedError(
+            "no rule says what to keep, and no policy is stored for this run",
+            "give one, as --keep-last 5, or store it with: ckptstore policy RUN --keep-last 5",
+        )
+    return from_json(rules)
+
+
+def _judge(
+    facts: _Facts, seen: Mapping[str, Observed], now: datetime
+) -> tuple[list[StateFacts], dict[Key, tuple[Target, ...]]]:
+    """What retention needs to know of each state of which something is there, and the files that it has there."""
+    rows: dict[Key, list[Checkpoint]] = {}
+    for file in facts.files:
+        rows.setdefault((file.launch, file.global_step), []).append(file)
+    steps: dict[str, list[int]] = {}
+    for launch_id, step in rows:
+        steps.setdefault(launch_id, []).append(step)
+    branch_of = branches(list(facts.launches.values()), facts.first_saves, steps)
+    newest_launch = max((launch.order for launch in facts.launches.values()), default=0)
+    doubts = Doubts(now)
+    homes = {source.directory for source in facts.sources}
+    states: list[StateFacts] = []
+    targets: dict[Key, tuple[Target, ...]] = {}
+    for key, files in rows.items():
+        launch = facts.launches[key[0]]
+        training = [file for file in files if file.content not in (Content.WEIGHTS, Content.PART)]
+        there = _targets(training, seen, homes)
+        is_written = launch.order == newest_launch and any(file.state is FileState.IN_PROGRESS for file in files)
+        weights_only = not any(file.state in _LIVE for file in training)
+        if not there and not is_written and not weights_only:
+            continue
+        failed = [facts.failed[file.id] for file in training if file.id in facts.failed] if facts.failed else []
+        state = State(launch=launch, global_step=key[1], files=tuple(training), failed=facts.failed)
+        verdict = judge(state, seen)
+        remaining = [file for file in training if file.state is not FileState.TRASHED]
+        targets[key] = there
+        states.append(
+            StateFacts(
+                launch=launch.id,
+                launch_order=launch.order,
+                global_step=key[1],
+                kinds=tuple(kind for kind in Kind if any(file.kind is kind for file in files)),
+                created_at=max((file.created_at for file in files if file.created_at), default=now),
+                bytes=sum(target.size for target in there),
+                files=len(there),
+                problem="" if isinstance(verdict, RestorePlan) else _in_short(verdict),
+                doubt=doubts.of(remaining, seen, there) or "".join(failed[:1]),
+                branch=branch_of.get(key, ""),
+                metrics=retention.mean_metrics([file.metrics for file in training]),
+                pinned=key[1] in facts.marks.pinned,
+                tags=facts.marks.tags.get(key[1], ()),
+                held_by=facts.marks.held.get(key, ()),
+                parent_of=facts.marks.parents.get(key, ()),
+                is_written=is_written,
+                weights_only=weights_only,
+            )
+        )
+    return _without_leases_that_are_over(states), targets
+
+
+def _without_leases_that_are_over(states: list[StateFacts]) -> list[StateFacts]:
+    """A launch that has made a state which can be restored does not need the one it started from any more."""
+    made = {state.launch for state in states if state.restorable}
+    return [
+        replace(state, held_by=tuple(launch for launch in state.held_by if launch not in made))
+        if state.held_by
+        else state
+        for state in states
+    ]
+
+
+def _targets(files: Iterable[Checkpoint], seen: Mapping[str, Observed], homes: set[str]) -> tuple[Target, ...]:
+    """The files of a state that are there, and the graphs of graceful exits beside them."""
+    found: list[Target] = []
+    for file in files:
+        here = seen.get(file.path)
+        if file.state not in _LIVE or here is None or here.size is None or here.mtime_ns is None:
+            continue
+        root, place = home_of(file.path, homes)
+        found.append(Target(root, place, here.size, here.mtime_ns, file.id, file.state))
+        if file.kind is Kind.GRACEFUL_EXIT:
+            graph = str(Path(place).with_suffix(_GRAPH))
+            beside = _facts_or_none(f"{root}/{graph}")
+            if beside is not None:
+                found.append(Target(root, graph, beside.size, beside.mtime_ns))
+    return tuple(found)
+
+
+def home_of(path: str, homes: set[str]) -> tuple[str, str]:
+    """The directory of the run that a file is in, and its place below it.
+
+    That is its own directory; for a file in a directory of TTP, which goes with its files, the one above that where
+    the run saves there.
+    """
+    above = above_ttp(path)
+    root = above if above in homes else path.rpartition("/")[0] or "/"
+    return root, path[len(root.rstrip("/")) + 1 :]
+
+
+def _facts_or_none(path: str) -> FileFacts | None:
+    try:
+        return disk.facts(path)
+    except OSError:
+        return None
+
+
+def _in_short(verdict: Rejection) -> str:
+    first, others = verdict.reasons[0], len(verdict.reasons) - 1
+    return f"{first.rule}: {first.detail}" + (f", and {others} more" if others else "")

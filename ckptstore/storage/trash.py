@@ -1,0 +1,233 @@
+"""Moves files into the trash, back out of it, and deletes them: never through a link, never over another file.
+
+The trash is below the checkpoints' own directory, so on the same file system: `.ckptstore/trash/{gc}/{path below it}`.
+Everything happens relative to directories that were opened without following links: a directory that becomes a link
+meanwhile leads nowhere. A file that is not of the recorded size and time is another file, and is left alone.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections import OrderedDict
+from contextlib import suppress
+from enum import Enum
+from stat import S_ISREG
+from typing import TYPE_CHECKING
+
+from ckptstore.storage.claims import FOLDER
+from ckptstore.storage.files import NO_LINKS, FileFacts
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import TracebackType
+
+_TRASH = (FOLDER, "trash")
+_OPEN_FOLDERS = 64
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Outcome(str, Enum):
+    """What became of a file: done as asked; gone; not the recorded one any more; or another one is in its place."""
+
+    DONE = "done"
+    GONE = "gone"
+    CHANGED = "changed"
+    OCCUPIED = "occupied"
+
+    __str__ = str.__str__
+
+
+class Disk:
+    """The system calls that change a directory, one each. Tests put another one here, to stop between any two."""
+
+    make_folder = staticmethod(os.mkdir)
+    rename = staticmethod(os.rename)
+    link = staticmethod(os.link)
+    unlink = staticmethod(os.unlink)
+    remove_folder = staticmethod(os.rmdir)
+
+
+class Trash:
+    """The trash of one gc, in every root that it collects from. To be closed: it holds directories open.
+
+    A place is a path below its root, of names only. Every method raises `OSError` for what the file system refuses, a
+    directory that is a link among it, and then nothing has happened. Each can be repeated.
+    """
+
+    def __init__(self, collection: str, disk: Disk | None = None) -> None:
+        self._disk = disk or Disk()
+        self._inside = (*_TRASH, collection)
+        self._folders: OrderedDict[tuple[str, tuple[str, ...]], int] = OrderedDict()
+
+    def __enter__(self) -> Trash:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Close what is open."""
+        for folder in self._folders.values():
+            os.close(folder)
+        self._folders.clear()
+
+    def look(self, root: str, place: str) -> FileFacts | None:
+        """Size and time of the file at a place, None if there is none. Raises `OSError` for what is no regular file."""
+        folders, name = _split(place)
+        try:
+            return _facts(name, self._open(root, folders))
+        except FileNotFoundError:
+            return None
+
+    def put(self, root: str, place: str, expected: FileFacts) -> Outcome:
+        """Move a file into the trash."""
+        folders, name = _split(place)
+        there = self._look_inside(root, folders, name)
+        here = self.look(root, place)
+        if here is None:
+            return Outcome.GONE if there is None else Outcome.DONE
+        if here != expected or there is not None:  # in the trash already, and another one at its place
+            return Outcome.CHANGED if there is None else Outcome.DONE
+        inside = self._make(root, (*self._inside, *folders))
+        source = self._open(root, folders)
+        self._disk.rename(name, name, src_dir_fd=source, dst_dir_fd=inside)
+        if _facts(name, inside) != expected:  # another file was put there between our look and the move: back with it
+            self._return(name, inside, source)
+            return Outcome.CHANGED
+        return Outcome.DONE
+
+    def take_back(self, root: str, place: str, expected: FileFacts) -> Outcome:
+        """Move a file out of the trash to where it was."""
+        folders, name = _split(place)
+        there = self._look_inside(root, folders, name)
+        here = self.look(root, place)
+        if there is None:
+            return Outcome.DONE if here == expected else Outcome.GONE
+        inside = self._open(root, (*self._inside, *folders))
+        home = self._make(root, folders)
+        if here is not None and not _is_same(name, inside, home):
+            return Outcome.OCCUPIED
+        return Outcome.DONE if self._return(name, inside, home) else Outcome.OCCUPIED
+
+    def purge(self, root: str, place: str) -> Outcome:
+        """Delete a file that is in the trash."""
+        folders, name = _split(place)
+        try:
+            self._disk.unlink(name, dir_fd=self._open(root, (*self._inside, *folders)))
+        except FileNotFoundError:
+            return Outcome.GONE
+        return Outcome.DONE
+
+    def delete(self, root: str, place: str, expected: FileFacts) -> Outcome:
+        """Delete a file where it is."""
+        here = self.look(root, place)
+        if here is None:
+            return Outcome.GONE
+        if here != expected:
+            return Outcome.CHANGED
+        folders, name = _split(place)
+        self._disk.unlink(name, dir_fd=self._open(root, folders))
+        return Outcome.DONE
+
+    def remove_empty(self, root: str, places: Sequence[str]) -> None:
+        """Remove the directories between the root and these that nothing is left in; the root stays."""
+        for folders in sorted({_split(place)[0] for place in places}, reverse=True):
+            self._remove_upwards(root, folders, keep=0)
+
+    def sweep(self, root: str, places: Sequence[str]) -> None:
+        """Remove the directories of the trash in which these were; others' trash and what else is there stays."""
+        for folders in sorted({_split(place)[0] for place in places}, reverse=True):
+            self._remove_upwards(root, (*self._inside, *folders), keep=1)
+
+    def _return(self, name: str, inside: int, home: int) -> bool:
+        """Move a file back without replacing another one; False if one is there."""
+        try:
+            self._disk.link(name, name, src_dir_fd=inside, dst_dir_fd=home, follow_symlinks=False)
+        except FileExistsError:
+            if not _is_same(name, inside, home):
+                return False
+        except OSError as error:
+            if error.errno not in NO_LINKS:
+                raise
+            if _facts(name, home) is not None:
+                return False
+            self._disk.rename(name, name, src_dir_fd=inside, dst_dir_fd=home)
+            return True
+        self._disk.unlink(name, dir_fd=inside)
+        return True
+
+    def _remove_upwards(self, root: str, folders: tuple[str, ...], *, keep: int) -> None:
+        while len(folders) > keep:
+            try:
+                above = self._open(root, folders[:-1])
+                self._disk.remove_folder(folders[-1], dir_fd=above)
+            except FileNotFoundError:
+                pass
+            except OSError as error:
+                if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY):
+                    return
+                raise
+            self._forget(root, folders)
+            folders = folders[:-1]
+
+    def _look_inside(self, root: str, folders: tuple[str, ...], name: str) -> FileFacts | None:
+        try:
+            return _facts(name, self._open(root, (*self._inside, *folders)))
+        except FileNotFoundError:
+            return None
+
+    def _open(self, root: str, folders: tuple[str, ...]) -> int:
+        """The directory below a root, by its names one after the other: none of them may be a link, nor the root."""
+        found = self._folders.get((root, folders))
+        if found is not None:
+            self._folders.move_to_end((root, folders))
+            return found
+        if folders:
+            opened = os.open(folders[-1], _DIRECTORY, dir_fd=self._open(root, folders[:-1]))
+        else:
+            opened = os.open(root, _DIRECTORY)
+        self._folders[root, folders] = opened
+        while len(self._folders) > _OPEN_FOLDERS:
+            _, oldest = self._folders.popitem(last=False)
+            os.close(oldest)
+        return opened
+
+    def _make(self, root: str, folders: tuple[str, ...]) -> int:
+        """The directory below a root, made if it is not there."""
+        try:
+            return self._open(root, folders)
+        except FileNotFoundError:
+            if not folders:
+                raise
+        above = self._make(root, folders[:-1])
+        with suppress(FileExistsError):
+            self._disk.make_folder(folders[-1], dir_fd=above)
+        return self._open(root, folders)
+
+    def _forget(self, root: str, folders: tuple[str, ...]) -> None:
+        opened = self._folders.pop((root, folders), None)
+        if opened is not None:
+            os.close(opened)
+
+
+def _facts(name: str, folder: int) -> FileFacts | None:
+    try:
+        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+    if not S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "not a regular file")
+    return FileFacts(status.st_size, status.st_mtime_ns)
+
+
+def _is_same(name: str, folder: int, other: int) -> bool:
+    """Whether two directories have one file under this name: a link that was made before a crash."""
+    found = (os.stat(name, dir_fd=each, follow_symlinks=False) for each in (folder, other))
+    first, second = ((status.st_dev, status.st_ino) for status in found)
+    return first == second
+
+
+def _split(place: str) -> tuple[tuple[str, ...], str]:
+    """The directories and the name of a place. Raises `OSError` for one that would lead out of its root."""
+    *folders, name = place.split("/")
+    if any(part in ("", ".", "..") for part in (*folders, name)):
+        raise OSError(errno.EINVAL, "not a path below its directory")
+    return tuple(folders), name

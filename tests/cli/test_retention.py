@@ -1,0 +1,219 @@
+"""gc, undo, purge, policy and tag on the command line."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pytest
+
+from ckptstore.catalog import marks, reads
+from ckptstore.ops.connect import Catalog
+from tests.ops.jobs import Job
+
+from .test_cli import Result, ckptstore
+
+
+@pytest.fixture
+def job(catalog: Catalog, tmp_path: Path) -> Job:
+    """Six states of two ranks, steps 10 to 60."""
+    made = Job(catalog, tmp_path / "data")
+    ranks = made.start()
+    for step in range(10, 70, 10):
+        made.save(ranks, step)
+    return made
+
+
+@pytest.fixture
+def url(job: Job, database_url: str) -> str:
+    return database_url
+
+
+def files(job: Job) -> int:
+    return sum(".ckptstore" not in path.parts for path in job.directory.rglob("*.ckpt"))
+
+
+def steps(rows: list[dict[str, int]]) -> list[int]:
+    return [row["global_step"] for row in rows]
+
+
+def test_the_plan_is_shown_and_nothing_happens(url: str, job: Job) -> None:
+    shown = ckptstore("--db", url, "gc", "run", "--keep-last", "3")
+    assert shown.code == 0
+    rows = [line.split()[:4] for line in shown.out.splitlines()[1:-1]]
+    assert [row[:3] for row in rows] == [
+        *(["keep", "L1", str(step)] for step in (60, 50, 40)),
+        *(["remove", "L1", str(step)] for step in (30, 20, 10)),
+    ]
+    assert "one of the newest 2 restorable states; one of the last 3" in shown.out
+    assert "3 states would go, 3 stay" in shown.out.splitlines()[-1]
+    assert files(job) == 12
+
+
+def test_json(url: str) -> None:
+    value = ckptstore("--db", url, "gc", "run", "--keep-last", "3", "--json").json
+    assert (value["run"], value["applied"], steps(value["keep"]), steps(value["remove"])) == (
+        "run",
+        False,
+        [60, 50, 40],
+        [30, 20, 10],
+    )
+    assert value["keep"][0] == {
+        "launch": "L1",
+        "kind": "periodic",
+        "global_step": 60,
+        "reasons": [
+            {"rule": "floor", "detail": "one of the newest 2 restorable states"},
+            {"rule": "last", "detail": "one of the last 3"},
+        ],
+    }
+    gone = value["remove"][0]
+    assert (gone["files"], gone["reasons"]) == (2, [{"rule": "no_rule", "detail": "no rule keeps it"}])
+    assert value["bytes_freed"] == sum(row["bytes"] for row in value["remove"])
+    assert value["debris"] == []
+
+
+def test_apply_undo_purge(url: str, job: Job) -> None:
+    done = ckptstore("--db", url, "gc", "run", "--keep-last", "3", "--apply")
+    assert done.code == 0
+    assert "6 files of 3 states moved to the trash" in done.out
+    assert files(job) == 6
+    back = ckptstore("--db", url, "undo", "run", "--json").json
+    assert (back["files"], back["gone"], back["troubles"]) == (6, 0, [])
+    assert files(job) == 12
+    assert ckptstore("--db", url, "gc", "run", "--keep-last", "3", "--apply", "--json").json["applied"] is True
+    waits = ckptstore("--db", url, "purge", "run").out
+    assert "0 files deleted for good" in waits
+    assert "6 files wait in the trash until" in waits
+    assert ckptstore("--db", url, "purge", "run", "--now", "--json").json["files"] == 6
+    refused = ckptstore("--db", url, "undo", "run")
+    assert (refused.code, refused.out) == (2, "")
+    assert "nothing of run 'run' is in the trash" in refused.err
+
+
+def test_now(url: str, job: Job) -> None:
+    done = ckptstore("--db", url, "gc", "run", "--keep-last", "3", "--apply", "--now")
+    assert "6 files of 3 states deleted" in done.out
+    assert list(job.directory.rglob("trash")) == []
+
+
+def one_line(result: Result) -> str:
+    assert len(result.err.splitlines()) == 1
+    return result.err
+
+
+@pytest.mark.parametrize(
+    ("rules", "message"),
+    [
+        ([], "no rule says what to keep, and no policy is stored"),
+        (["--floor", "3"], "no rule says what to keep"),
+        (["--keep-last", "0"], "no rule says what to keep"),
+        (["--keep-every", "1000", "--floor", "0"], "leaves no state to restore"),
+    ],
+)
+def test_what_is_refused(url: str, job: Job, rules: list[str], message: str) -> None:
+    for apply in ([], ["--apply"]):
+        result = ckptstore("--db", url, "gc", "run", *rules, *apply)
+        assert result.code == 5
+        assert message in one_line(result)
+    assert files(job) == 12
+
+
+def test_nearly_everything_is_not_removed_by_accident(url: str, job: Job, catalog: Catalog) -> None:
+    ranks = job.start()
+    for step in range(70, 280, 10):
+        job.save(ranks, step)
+    asked = ["--db", url, "gc", "run", "--keep-last", "1"]
+    for apply in ([], ["--apply"]):
+        refused = ckptstore(*asked, *apply)
+        assert refused.code == 5
+        assert "removes 25 of 27 states, more than 90% of the bytes" in one_line(refused)
+        assert "remove" in refused.out, "the plan is shown all the same"
+    assert ckptstore(*asked, "--apply", "--allow-mass-delete").code == 0
+    assert files(job) == 4
+
+
+def test_policies(url: str, job: Job) -> None:
+    assert "no policy is stored" in ckptstore("--db", url, "policy", "run").out
+    stored = ckptstore("--db", url, "policy", "run", "--keep-last", "3", "--keep-within", "1m", "--keep-kind", "ttp=2")
+    assert stored.out == "run run: --keep-last 3 --keep-within 1m --keep-kind ttp=2 --floor 2\n"
+    assert ckptstore("--db", url, "policy", "run", "--json").json == {
+        "run": "run",
+        "policy": {"keep_last": 3, "keep_within": "1m", "keep_kind": {"ttp": 2}, "floor": 2},
+    }
+    again = ckptstore("--db", url, "policy", "run", *stored.out.split()[2:])
+    assert again.out == stored.out, "what it prints can be given back to it"
+    assert ckptstore("--db", url, "policy", "run", "--keep-last", "4", "--grace", "2h").code == 0
+    assert ckptstore("--db", url, "policy", "run", "--json").json["policy"]["grace"] == "2h"
+    shown = ckptstore("--db", url, "gc", "run", "--floor", "5", "--json").json
+    assert steps(shown["remove"]) == [10], "the floor goes with the stored rules"
+    (done,) = ckptstore("--db", url, "gc", "--all", "--apply", "--json").json
+    assert (done["run"], done["applied"], steps(done["remove"])) == ("run", True, [20, 10])
+    assert files(job) == 8
+    assert "no policy" in ckptstore("--db", url, "policy", "run", "--clear").out
+    assert ckptstore("--db", url, "gc", "--all", "--json").json == []
+    assert ckptstore("--db", url, "gc", "--all").out == "no run has a stored policy\n"
+
+
+def test_one_run_that_fails_does_not_stop_the_others(url: str, job: Job, catalog: Catalog) -> None:
+    catalog.join("aaa")
+    for run in ("aaa", "run"):
+        assert ckptstore("--db", url, "policy", run, "--keep-every", "20", "--floor", "0").code == 0
+    with catalog.database.write() as connection:
+        run_id = reads.run_id(connection, "aaa")
+        assert run_id is not None
+        marks.set_policy(connection, run_id, {"keep_lucky": 7}, datetime.now(timezone.utc))
+    done = ckptstore("--db", url, "gc", "--all", "--apply")
+    assert done.code == 2
+    assert "run aaa: the policy has rules of a newer program" in one_line(done)
+    assert files(job) == 6
+
+
+def test_tags_and_pins_protect(url: str) -> None:
+    assert ckptstore("--db", url, "tag", "run", "10", "paper").out == "step 10 of run is tagged paper\n"
+    assert ckptstore("--db", url, "tag", "run", "10", "paper").out == "step 10 of run is already tagged paper\n"
+    moved = ckptstore("--db", url, "tag", "run", "20", "paper")
+    assert moved.code == 5
+    assert "first: ckptstore untag run paper" in one_line(moved)
+    ckptstore("--db", url, "pin", "run", "20")
+    value = ckptstore("--db", url, "gc", "run", "--keep-last", "2", "--json").json
+    assert steps(value["remove"]) == [40, 30]
+    assert ckptstore("--db", url, "untag", "run", "paper", "--json").json["changed"] is True
+    value = ckptstore("--db", url, "gc", "run", "--keep-last", "2", "--json").json
+    assert steps(value["remove"]) == [40, 30, 10]
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        (["gc"], "no run is named"),
+        (["gc", "run", "--all"], "no RUN and no rules"),
+        (["gc", "--all", "--keep-last", "2"], "no RUN and no rules"),
+        (["gc", "run", "--keep-last", "2", "--now"], "give --apply too"),
+        (["gc", "run", "--keep-within", "soon"], "'soon' is no length of time"),
+        (["gc", "run", "--keep-kind", "ttp"], "is not of the form ttp=2"),
+        (["gc", "run", "--keep-kind", "weekly=2"], "is not of the form ttp=2"),
+        (["gc", "run", "--keep-best", "2"], "keep-best needs a metric"),
+        (["gc", "run", "--keep-last", "-1"], "--keep-last"),
+        (["policy", "run", "--floor", "2"], "a floor or a grace needs a rule"),
+        (["policy", "run", "--clear", "--keep-last", "2"], "--clear stands alone"),
+    ],
+)
+def test_what_cannot_be_meant(url: str, asked: list[str], message: str) -> None:
+    result = ckptstore("--db", url, *asked)
+    assert result.code == 2
+    assert message in one_line(result)
+
+
+def test_a_catalog_that_knows_nothing_yet(tmp_path: Path) -> None:
+    """In a directory full of checkpoints: what to do first, in one line."""
+    for asked in (["gc", "--keep-last", "2"], ["gc", "--all"], ["gc", str(tmp_path), "--keep-last", "2"]):
+        result = ckptstore("--db", str(tmp_path / "new.db"), *asked)
+        assert result.code == 2
+        assert "knows of no checkpoints yet; first: ckptstore scan" in one_line(result)
+
+
+def test_a_directory_is_not_a_run(url: str, tmp_path: Path) -> None:
+    result = ckptstore("--db", url, "gc", str(tmp_path), "--keep-last", "2")
+    assert result.code == 1
+    assert "is a directory, not a run" in one_line(result)

@@ -1,0 +1,252 @@
+"""Policies over histories as a table, with the whole answer kept in tests/golden; and what holds for any of them.
+
+    python -m tests.core.test_retention
+
+writes the golden files anew; look at the difference.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ckptstore.core.model import Kind
+from ckptstore.core.policy import Policy, from_json, parse_duration, show_duration
+from ckptstore.core.retention import (
+    Decision,
+    StateFacts,
+    Verdict,
+    Why,
+    check,
+    check_policy,
+    decide,
+    mean_metrics,
+)
+from ckptstore.errors import RefusedError, UsageError
+
+from .histories import HISTORIES, NOW, POLICIES, facts
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "retention"
+
+
+def shown(verdict: Verdict) -> dict[str, Any]:
+    return {
+        "state": f"{verdict.state.launch}:{verdict.state.global_step}",
+        "reasons": [f"{because.rule}: {because.detail}" for because in verdict.reasons],
+    }
+
+
+def answers(history: str) -> dict[str, Any]:
+    found = {}
+    for name, policy in POLICIES.items():
+        decision = decide(HISTORIES[history](), policy, NOW)
+        try:
+            check(decision)
+            refused = ""
+        except RefusedError as error:
+            refused = error.message
+        found[name] = {
+            "policy": policy.to_json(),
+            "refused": refused,
+            "keep": [shown(verdict) for verdict in decision.keep],
+            "remove": [shown(verdict) for verdict in decision.remove],
+            "bytes_freed": decision.bytes_freed,
+        }
+    return found
+
+
+@pytest.mark.parametrize("history", HISTORIES)
+def test_the_golden_table(history: str) -> None:
+    assert answers(history) == json.loads((GOLDEN / f"{history}.json").read_text())
+
+
+kinds = st.sets(st.sampled_from(Kind), min_size=1, max_size=2).map(lambda some: tuple(sorted(some)))
+names = st.lists(st.sampled_from(["a", "b"]), unique=True, max_size=2).map(tuple)
+
+
+@st.composite
+def states(draw: st.DrawFn) -> list[StateFacts]:
+    keys = draw(st.lists(st.tuples(st.integers(1, 4), st.integers(0, 60)), unique=True, max_size=25))
+    rarely = st.sampled_from([False, False, False, True])
+    return [
+        replace(
+            facts(step, launch=launch, hours=draw(st.floats(0, 300))),
+            kinds=draw(kinds),
+            bytes=draw(st.integers(0, 10**6)),
+            problem="broken" if draw(rarely) else "",
+            doubt="away" if draw(rarely) else "",
+            branch=f"L{launch}" if draw(rarely) else "",
+            metrics={"loss": draw(st.sampled_from([0.1, 0.5, 2.0]))} if draw(st.booleans()) else {},
+            pinned=draw(rarely),
+            tags=draw(names) if draw(rarely) else (),
+            held_by=draw(names) if draw(rarely) else (),
+            parent_of=draw(names),
+            is_written=draw(rarely),
+            weights_only=draw(rarely),
+        )
+        for launch, step in keys
+    ]
+
+
+@st.composite
+def policies(draw: st.DrawFn) -> Policy:
+    few = st.sampled_from([0, 0, 0, 1, 2, 5])
+    best = draw(few)
+    return Policy(
+        keep_last=draw(few),
+        keep_every=draw(st.sampled_from([0, 0, 1, 7, 20])),
+        keep_within=draw(st.none() | st.timedeltas(timedelta(minutes=1), timedelta(days=14))),
+        keep_hourly=draw(few),
+        keep_daily=draw(few),
+        keep_weekly=draw(few),
+        keep_best=best,
+        metric="loss" if best else "",
+        mode=draw(st.sampled_from(["min", "max"])) if best else "",
+        keep_kind=draw(st.dictionaries(st.sampled_from(Kind), few, max_size=2)),
+        keep_parents=draw(st.booleans()),
+        drop_branches=draw(st.booleans()),
+        floor=draw(st.integers(0, 4)),
+        grace=draw(st.sampled_from([timedelta(hours=1), timedelta(hours=24)])),
+    )
+
+
+def kept(decision: Decision) -> list[StateFacts]:
+    return [verdict.state for verdict in decision.keep]
+
+
+@given(states(), policies(), st.randoms(use_true_random=False))
+@settings(max_examples=400, deadline=None)
+def test_what_holds_for_any_history_and_policy(history: list[StateFacts], policy: Policy, chance: Any) -> None:
+    decision = decide(history, policy, NOW)
+    removed = [verdict.state for verdict in decision.remove]
+
+    both = [state.key for state in (*kept(decision), *removed)]
+    assert sorted(both) == sorted(state.key for state in history), "every state is on one list, and on one only"
+    assert all(verdict.reasons for verdict in (*decision.keep, *decision.remove))
+    assert decision.bytes_freed + decision.bytes_kept == sum(state.bytes for state in history)
+
+    counted = sorted(
+        (state for state in history if state.restorable and not state.branch),
+        key=lambda state: (state.launch_order, state.global_step),
+    )
+    floor = counted[-policy.floor :] if policy.floor else []
+    assert all(state in kept(decision) for state in floor)
+    for state in removed:
+        assert not any((state.pinned, state.tags, state.held_by, state.doubt, state.weights_only))
+        assert counted, "nothing goes while nothing can be restored"
+        assert state.age_order <= counted[-1].age_order, "nothing goes that is newer than all that can be restored"
+    for count, why in ((policy.keep_last, Why.LAST), (policy.keep_daily, Why.DAILY), (policy.keep_best, Why.BEST)):
+        assert sum(because.rule is why for verdict in decision.keep for because in verdict.reasons) <= count
+
+    again = decide(kept(decision), policy, NOW)
+    assert [verdict.state.key for verdict in again.remove] == [], "running twice removes nothing more"
+    shuffled = list(history)
+    chance.shuffle(shuffled)
+    assert decide(shuffled, policy, NOW) == decision
+    assert from_json(policy.to_json()).to_json() == policy.to_json()
+
+
+@given(states(), policies(), st.data())
+@settings(max_examples=200, deadline=None)
+def test_a_broken_state_never_costs_one_that_is_whole(history: list[StateFacts], policy: Policy, data: Any) -> None:
+    """Rules that count pass over it: the older whole ones move up (the case that breaks Orbax)."""
+    counted = [state for state in history if state.restorable and not state.branch]
+    if len(counted) < 2 or policy.keep_every or policy.keep_best:
+        return
+    broken = data.draw(st.sampled_from(counted))
+    after = [replace(state, problem="cut") if state is broken else state for state in history]
+    before_keys = {state.key for state in kept(decide(history, policy, NOW)) if state.restorable}
+    after_keys = {state.key for state in kept(decide(after, policy, NOW))}
+    assert before_keys - {broken.key} <= after_keys
+
+
+def test_the_corrupt_newest_does_not_count() -> None:
+    """Keep-last 2 with the newest save cut: both of the older, good ones stay."""
+    history = [facts(10), facts(20), facts(30), replace(facts(40), problem="rank 0: size_mismatch")]
+    decision = decide(history, Policy(keep_last=2, floor=1), NOW)
+    assert [state.global_step for state in kept(decision)] == [40, 30, 20]
+    decision = decide([*history, facts(50)], Policy(keep_last=2, floor=1), NOW)
+    assert [state.global_step for state in kept(decision)] == [50, 30]
+
+
+def test_what_is_refused() -> None:
+    with pytest.raises(RefusedError, match="no rule says what to keep"):
+        check_policy(Policy())
+    check_policy(Policy(keep_kind={Kind.TTP: 1}))
+    with pytest.raises(RefusedError, match="no rule says"):
+        check_policy(Policy(keep_kind={Kind.TTP: 0}, floor=10, keep_parents=True))
+    history = [facts(step) for step in range(1, 101)]
+    with pytest.raises(RefusedError, match="leaves no state to restore"):
+        check(decide(history[:50], Policy(keep_within=timedelta(hours=1), floor=0), NOW), allow_mass_delete=True)
+    nine_of_ten = decide(history, Policy(keep_last=10), NOW)
+    check(nine_of_ten)
+    more = decide(history, Policy(keep_last=9), NOW)
+    with pytest.raises(RefusedError, match="removes 91 of 100 states, more than 90% of the bytes"):
+        check(more)
+    check(more, allow_mass_delete=True)
+    check(decide([], Policy(keep_last=9), NOW))
+
+
+@pytest.mark.parametrize(
+    ("rules", "message"),
+    [
+        ({"keep_last": -1}, "keep-last is -1"),
+        ({"floor": -1}, "floor is -1"),
+        ({"keep_every": 2**63}, "keep-every is"),
+        ({"keep_kind": {Kind.TTP: -1}}, "keep-kind of ttp is -1"),
+        ({"keep_within": timedelta()}, "keep-within is"),
+        ({"grace": timedelta(-1)}, "grace is"),
+        ({"keep_best": 2}, "keep-best needs a metric.*--mode min"),
+        ({"keep_best": 2, "metric": "loss", "mode": "least"}, "keep-best needs a metric"),
+        ({"metric": "loss"}, "no number of states"),
+    ],
+)
+def test_policies_that_cannot_be_meant(rules: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        Policy(**rules)
+
+
+def test_a_policy_of_a_newer_program_is_not_half_understood() -> None:
+    with pytest.raises(UsageError, match="rules of a newer program: keep_lucky"):
+        from_json({"keep_lucky": 7})
+
+
+@pytest.mark.parametrize(
+    ("text", "length"),
+    [
+        ("7d", timedelta(days=7)),
+        ("1w2d", timedelta(days=9)),
+        ("12h", timedelta(hours=12)),
+        ("90m", timedelta(hours=1.5)),
+    ],
+)
+def test_durations(text: str, length: timedelta) -> None:
+    assert parse_duration(text) == length
+    assert parse_duration(show_duration(length)) == length
+
+
+@pytest.mark.parametrize("text", ["", "7", "d", "7 d", "-7d", "7y", "0d", "7d!", "99999999w", "٣d"])
+def test_what_is_no_duration(text: str) -> None:
+    with pytest.raises(UsageError, match="no length of time"):
+        parse_duration(text)
+
+
+def test_metrics_are_means_over_the_ranks() -> None:
+    assert mean_metrics([{"loss": 1.0}, {"loss": 3.0, "accuracy": 0.5}, {}]) == {"loss": 2.0, "accuracy": 0.5}
+
+
+def write() -> None:
+    GOLDEN.mkdir(parents=True, exist_ok=True)
+    for history in HISTORIES:
+        (GOLDEN / f"{history}.json").write_text(json.dumps(answers(history), indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    write()

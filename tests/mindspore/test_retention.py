@@ -1,0 +1,63 @@
+"""Retention by the registrar, in real training: old states go while it trains, and nothing of training changes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from .running import Run
+
+KEEP_2 = {"retention": {"keep_last": 2}}
+NEVER = {"keep_checkpoint_max": 10_000}
+
+
+def on_disk(run: Run, rank: int = 0) -> list[str]:
+    return sorted(path.name for path in (run.out / "ckpt" / f"rank_{rank}").glob("*.ckpt"))
+
+
+def test_old_states_go_while_it_trains(tmp_path: Path) -> None:
+    plain = Run(tmp_path / "plain")
+    assert plain.launch(config=NEVER).code == 0
+    run = Run(tmp_path / "run")
+    done = run.launch(config=NEVER, registrar=KEEP_2, fault="keep-up")
+    assert done.code == 0, done.output
+    assert run.final() == plain.final()
+    assert on_disk(run) == ["net-3_10.ckpt", "net-3_5.ckpt"]
+    assert run.steps() == [30, 25]
+    while sorted(run.steps()) != [5, 10, 15, 20, 25, 30]:
+        assert run.catalog.undo("run").files, "every gc is undone in turn"
+    assert len(on_disk(run)) == 6
+
+
+def test_it_goes_on_from_what_retention_left(tmp_path: Path) -> None:
+    plain = Run(tmp_path / "plain")
+    assert plain.launch(config=NEVER).code == 0
+    run = Run(tmp_path / "run")
+    assert run.launch(config=NEVER, registrar=KEEP_2, fault="kill 23").code != 0
+    done = run.launch(config=NEVER, registrar=KEEP_2)
+    assert done.code == 0, done.output
+    assert done.start["global_step"] == 20
+    assert run.final() == plain.final()
+    assert run.steps() == [30, 25]
+
+
+def test_a_policy_without_a_rule_stops_the_start(tmp_path: Path) -> None:
+    done = Run(tmp_path / "run").launch(registrar={"retention": {"floor": 3}})
+    assert done.code != 0
+    assert "no rule says what to keep" in done.output
+
+
+@pytest.mark.msrun
+def test_only_what_every_rank_has_registered_counts(tmp_path: Path) -> None:
+    run = Run(tmp_path / "run")
+    done = run.launch(ranks=2, config=NEVER, registrar=KEEP_2, fault="keep-up")
+    assert done.code == 0, done.output
+    left = set(run.steps())
+    assert {30, 25} <= left
+    assert len(left) < 6, "some were removed while it trained"
+    for rank in (0, 1):
+        assert len(on_disk(run, rank)) == len(left)
+    again = run.launch(ranks=2, config=NEVER, registrar=KEEP_2, epochs=4)
+    assert again.code == 0, again.output
+    assert again.start["global_step"] == 30

@@ -1,0 +1,174 @@
+"""A run with all that gc meets: saves of two launches, a graceful exit, a directory of TTP, debris; and its looks."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import sqlite3
+import time
+import traceback
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ckptstore.catalog.engine import Database
+from ckptstore.core.model import Kind
+from ckptstore.core.policy import Policy
+from ckptstore.ops.connect import Catalog, connect
+from ckptstore.storage.trash import Disk
+from tests import ckpt_bytes
+
+from .jobs import Job
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import sqlalchemy as sa
+
+POLICY = Policy(keep_last=2)
+LONG_AGO = 1_700_000_000
+NEVER = 10**9
+_COLLECTION = re.compile(r"\d{8}T\d{6}-[0-9a-f]{6}")
+
+
+def build(catalog: Catalog, directory: Path) -> Job:
+    """Steps 10 to 50 of the first launch, and 60 to 80 of the second, which has the newest two whole states."""
+    job = Job(catalog, directory)
+    first = job.start()
+    for launch in first:
+        job.announce(launch)
+        launch.add_source(str(directory / "ttp"), kind=Kind.TTP, prefix="", breakpoint_prefix="", names_before=())
+        launch.add_source(
+            str(directory / f"exit_{launch.rank}"),
+            kind=Kind.GRACEFUL_EXIT,
+            prefix="net",
+            breakpoint_prefix="",
+            names_before=(),
+        )
+    for step in (10, 20, 30, 40):
+        job.save(first, step)
+    for launch in first:
+        path = ckpt_bytes.write(directory / f"exit_{launch.rank}" / "net_train-step_45.ckpt", 45, 45)
+        path.with_suffix(".mindir").write_bytes(b"graph")
+        launch.register(path, kind="graceful_exit", global_step=45)
+        ttp = directory / "ttp" / "ttp_saved_checkpoints-step_50" / f"rank_{launch.rank}"
+        path = ckpt_bytes.write(ttp / f"ttp_rank_{launch.rank}-5_10.ckpt", 50, 50)
+        launch.register(path, kind="ttp", global_step=50)
+    second = job.start()
+    for launch in second:
+        job.announce(launch)
+    for step in (60, 70, 80):
+        job.save(second, step)
+    for name in ("net-9_9.tmp", "net-graph.meta"):
+        old = job.folder(0) / name
+        old.write_bytes(b"left behind")
+        os.utime(old, (LONG_AGO, LONG_AGO))
+    for path in job.directory.rglob("*.ckpt"):
+        path.chmod(0o400)  # as MindSpore leaves them
+    return job
+
+
+class World:
+    """One that can be put back as it was, at the same paths: SQLite, and files."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home / "world"
+        self._kept = home / "kept"
+        self.data = self.home / "data"
+        self.url = str(self.home / "catalog.db")
+        self.home.mkdir()
+
+    def keep(self) -> None:
+        """From now on `restore` brings back what is there now."""
+        with closing(sqlite3.connect(self.url)) as connection:
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        shutil.rmtree(self._kept, ignore_errors=True)
+        shutil.copytree(self.home, self._kept)
+
+    def restore(self) -> None:
+        shutil.rmtree(self.home)
+        shutil.copytree(self._kept, self.home)
+
+    @property
+    def catalog(self) -> Catalog:
+        return connect(self.url)
+
+    def seen(self) -> dict[str, Any]:
+        """All that is on disk and in the catalog; gcs are not told apart."""
+        with closing(sqlite3.connect(self.url)) as connection:
+            rows = connection.execute("SELECT path, state FROM checkpoints ORDER BY path, id").fetchall()
+            trash = connection.execute("SELECT root, place, phase FROM trash ORDER BY root, place").fetchall()
+            gcs = connection.execute("SELECT ended FROM collections").fetchall()
+            locks = connection.execute("SELECT owner FROM gc_locks").fetchall()
+        return {"files": tree(self.data), "rows": rows, "trash": trash, "gcs": gcs, "locks": locks}
+
+
+def tree(directory: Path) -> dict[str, str]:
+    """What is below a directory: files with their bytes, directories; the names of gcs taken out."""
+    found = {}
+    for path in sorted(directory.rglob("*")):
+        name = _COLLECTION.sub("GC", str(path.relative_to(directory)))
+        found[name] = "directory" if path.is_dir() else f"{path.stat().st_mtime_ns}:{path.read_bytes().hex()}"
+    return found
+
+
+class Points:
+    """Counts the points at which a process may die, and is killed at one of them."""
+
+    def __init__(self, last: int) -> None:
+        self.count = 0
+        self.last = last
+
+    def pass_one(self) -> None:
+        self.count += 1
+        if self.count > self.last:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def mortal_disk(points: Points) -> Disk:
+    disk = Disk()
+
+    def mortal(real: Callable[..., None]) -> Callable[..., None]:
+        def call(*args: Any, **options: Any) -> None:
+            points.pass_one()
+            real(*args, **options)
+
+        return call
+
+    for name in ("make_folder", "rename", "link", "unlink", "remove_folder"):
+        setattr(disk, name, mortal(getattr(disk, name)))
+    return disk
+
+
+def mortal_catalog(points: Points) -> None:
+    write = Database.write
+
+    @contextmanager
+    def mortal(self: Database) -> Iterator[sa.Connection]:
+        with write(self) as connection:
+            yield connection
+            points.pass_one()
+        points.pass_one()
+
+    Database.write = mortal  # type: ignore[method-assign, assignment]
+
+
+def die(action: Callable[[Disk], object], last: int, after: float | None = None) -> int:
+    """Do it in a process of its own, which is killed after so many points or some seconds; how it ended."""
+    child = os.fork()
+    if child == 0:
+        try:
+            points = Points(last)
+            mortal_catalog(points)
+            action(mortal_disk(points))
+            os._exit(0)
+        except BaseException:  # noqa: BLE001 — whatever it is, this process must not go on as pytest
+            traceback.print_exc()
+            os._exit(1)
+    if after is not None:
+        time.sleep(after)  # the only place where time passes: any moment will do
+        os.kill(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    return os.waitstatus_to_exitcode(status)

@@ -1,0 +1,156 @@
+"""Retention with real files, on both databases: what goes, what stays, and that it comes back."""
+
+from __future__ import annotations
+
+import os
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ckptstore.core.policy import Policy
+from ckptstore.core.retention import Why
+from ckptstore.ops.collect import Collected, execute
+from ckptstore.ops.retention import GcPlan, plan_gc
+from ckptstore.ops.trash import purge, undo
+from tests import parts_bytes
+
+from .jobs import Job
+
+if TYPE_CHECKING:
+    from ckptstore.ops.connect import Catalog
+
+LAST_2 = Policy(keep_last=2)
+
+
+def gc(catalog: Catalog, policy: Policy = LAST_2, **asked: object) -> Collected:
+    return execute(catalog.database, plan_gc(catalog.database, "run", policy), allow_mass_delete=True, **asked)  # type: ignore[arg-type]
+
+
+def removed(plan: GcPlan) -> list[tuple[str, int]]:
+    return [verdict.state.key for verdict in plan.decision.remove]
+
+
+def tree(directory: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(directory)): path.read_bytes()
+        for path in sorted(directory.rglob("*"))
+        if path.is_file() and "writer-" not in path.name
+    }
+
+
+def names(directory: Path) -> set[str]:
+    return {name for name in tree(directory) if "/.ckptstore/" not in name and not name.startswith(".ckptstore")}
+
+
+def saved(catalog: Catalog, tmp_path: Path, *steps: int) -> Job:
+    job = Job(catalog, tmp_path / "data")
+    ranks = job.start()
+    for launch in ranks:
+        job.announce(launch)
+    for step in steps:
+        job.save(ranks, step)
+    return job
+
+
+def test_what_no_rule_keeps_goes_to_the_trash_and_comes_back(catalog: Catalog, tmp_path: Path) -> None:
+    job = saved(catalog, tmp_path, 10, 20, 30, 40)
+    before = tree(job.directory)
+    plan = plan_gc(catalog.database, "run", LAST_2)
+    assert removed(plan) == [("L1", 20), ("L1", 10)]
+    assert tree(job.directory) == before, "a plan changes nothing"
+    done = execute(catalog.database, plan)
+    assert (done.files, done.removed, done.troubles) == (4, (("L1", 10), ("L1", 20)), ())
+    assert done.bytes == plan.bytes_freed
+    assert names(job.directory) == {f"rank_{rank}/net-{end}.ckpt" for rank in (0, 1) for end in ("3_10", "4_10")}
+    assert {save.tally.global_step for save in catalog.saves("run")} == {30, 40}
+    assert catalog.resolve("run", step=10).plan is None
+    back = undo(catalog.database, "run")
+    assert (back.files, back.troubles) == (4, ())
+    assert tree(job.directory) == before
+    assert catalog.resolve("run", step=10).plan is not None
+    assert {save.tally.global_step for save in catalog.saves("run")} == {10, 20, 30, 40}
+
+
+def test_running_twice_removes_nothing_more(catalog: Catalog, tmp_path: Path) -> None:
+    saved(catalog, tmp_path, 10, 20, 30, 40)
+    assert gc(catalog).files == 4
+    assert removed(plan_gc(catalog.database, "run", LAST_2)) == []
+    assert gc(catalog).files == 0
+
+
+def test_the_newest_is_cut_and_the_good_older_ones_survive(catalog: Catalog, tmp_path: Path) -> None:
+    """The case that breaks Orbax: the corrupt one counted, and the good one went."""
+    job = saved(catalog, tmp_path, 10, 20, 30)
+    ranks = catalog.files("run")
+    newest = next(Path(file.path) for file in ranks if file.global_step == 30)
+    newest.write_bytes(newest.read_bytes()[:-5])
+    plan = plan_gc(catalog.database, "run", LAST_2)
+    assert removed(plan) == []
+    assert [verdict.reasons[0].rule for verdict in plan.decision.keep] == [Why.DOUBT, Why.FLOOR, Why.FLOOR]
+    gc(catalog)
+    assert catalog.resolve("run").plan.global_step == 20  # type: ignore[union-attr]
+    assert names(job.directory) >= {"rank_0/net-2_10.ckpt", "rank_1/net-1_10.ckpt"}
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_at_once_leaves_no_trash(catalog: Catalog, tmp_path: Path, *, at_once: bool) -> None:
+    job = saved(catalog, tmp_path, 10, 20, 30, 40)
+    done = gc(catalog, at_once=at_once)
+    assert done.files == 4
+    if not at_once:
+        assert any("/.ckptstore/trash/" in name for name in tree(job.directory))
+        gone = purge(catalog.database, "run")
+        assert (gone.files, gone.waiting) == (0, 4)
+        gone = purge(catalog.database, "run", at_once=True)
+        assert (gone.files, gone.waiting) == (4, 0)
+    assert set(tree(job.directory)) == names(job.directory)
+    assert len(names(job.directory)) == 4
+    assert {file.state.value for file in catalog.files("run") if file.global_step < 30} == {"missing"}
+
+
+def test_from_python_as_the_manual_shows(catalog: Catalog, tmp_path: Path) -> None:
+    import ckptstore
+
+    job = saved(catalog, tmp_path, 10, 20, 30, 40)
+    plan = catalog.plan_gc("run", ckptstore.Policy(keep_last=2))
+    assert [verdict.state.global_step for verdict in plan.decision.remove] == [20, 10]
+    assert catalog.execute(plan).files == 4
+    assert catalog.undo("run").files == 4
+    assert catalog.execute(catalog.plan_gc("run", LAST_2), now=True).files == 4
+    assert len(names(job.directory)) == 4
+
+
+def test_a_policy_says_how_long_the_grace_is(catalog: Catalog, tmp_path: Path) -> None:
+    saved(catalog, tmp_path, 10, 20, 30, 40)
+    done = gc(catalog, Policy(keep_last=2, grace=timedelta(hours=2)))
+    assert done.purge_after is not None
+    for hours, left in ((1, 4), (3, 0)):
+        later = datetime.now(timezone.utc) + timedelta(hours=hours)
+        assert purge(catalog.database, "run", now=later).waiting == left
+
+
+def test_saves_of_mindformers_are_no_business_of_gc(catalog: Catalog, tmp_path: Path) -> None:
+    """They are never restored here, which must not make them what goes once a newer state can be restored."""
+    root = tmp_path / "data"
+    parts = [path for step in (2, 4) for path in parts_bytes.save(root, step).iterdir()]
+    for path in parts:
+        os.utime(path, (1_000_000_000, 1_000_000_000))
+    job = saved(catalog, tmp_path, 10, 20, 30)
+    assert len(catalog.scan(root, run="run", world_size=2).adopted) == len(parts) - 4
+    policy = Policy(keep_last=1, floor=1)
+    assert removed(plan_gc(catalog.database, "run", policy)) == [("L1", 20), ("L1", 10)]
+    gc(catalog, policy)
+    assert all(path.exists() for path in parts)
+    assert job.directory == root
+
+
+def test_a_state_that_could_not_be_loaded_is_not_counted_and_not_removed(catalog: Catalog, tmp_path: Path) -> None:
+    """The disk may give its bytes tomorrow; the floor stands on the states before it."""
+    job = saved(catalog, tmp_path, 10, 20, 30)
+    newest = [file for file in catalog.files("run") if file.global_step == 30]
+    job.start()[0].load_failed(newest[0], "Input/output error")
+    plan = plan_gc(catalog.database, "run", Policy(keep_last=1, floor=2))
+    assert removed(plan) == []
+    assert [verdict.state.key for verdict in plan.decision.keep] == [("L1", 30), ("L1", 20), ("L1", 10)]

@@ -1,0 +1,163 @@
+"""gc, undo and purge killed between any two of their system calls, and at random: run again, they end where they would.
+
+Each is a real process that ends by SIGKILL. What it changes on disk goes through `storage.trash.Disk`, what it changes
+in the catalog through `Database.write`: it is killed before and after each of those.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import tempfile
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ckptstore.errors import UsageError
+from ckptstore.ops.collect import execute
+from ckptstore.ops.retention import plan_gc
+from ckptstore.ops.trash import purge, undo
+from ckptstore.storage.trash import Disk
+
+from .gc_world import NEVER, POLICY, World, build, die
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+RANDOM_KILLS = int(os.environ.get("CKPTSTORE_RANDOM_KILLS", "15"))
+
+
+def gc(world: World, disk: Disk, *, at_once: bool = False) -> None:
+    database = world.catalog.database
+    execute(database, plan_gc(database, "run", POLICY), at_once=at_once, disk=disk)
+
+
+def gc_at_once(world: World, disk: Disk) -> None:
+    gc(world, disk, at_once=True)
+
+
+def bring_back(world: World, disk: Disk) -> None:
+    try:
+        undo(world.catalog.database, "run", disk=disk)
+    except UsageError:  # killed when all was done
+        assert world.seen()["trash"] == []
+
+
+def purge_all(world: World, disk: Disk) -> None:
+    purge(world.catalog.database, "run", at_once=True, disk=disk)
+
+
+def purge_by_gc(world: World, disk: Disk) -> None:
+    """The trash of an earlier gc is past its grace: the next gc purges it, and moves more."""
+    database = world.catalog.database
+    execute(database, plan_gc(database, "run", POLICY), disk=disk)
+
+
+ACTIONS = {
+    "gc": gc,
+    "gc --now": gc_at_once,
+    "undo": bring_back,
+    "purge --now": purge_all,
+    "gc after the grace": purge_by_gc,
+}
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Path]:
+    """A directory in memory where there is one: a killed process loses nothing there that it would keep on a disk."""
+    memory = Path("/dev/shm")  # noqa: S108 — only where it is
+    if not memory.is_dir():
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(dir=memory) as made:
+        yield Path(made)
+
+
+@pytest.fixture
+def world(home: Path, request: pytest.FixtureRequest) -> World:
+    """As it is before the action of the test."""
+    made = World(home)
+    job = build(made.catalog, made.data)
+    action = request.node.callspec.params["action"]
+    if action in ("undo", "purge --now"):
+        gc(made, Disk())
+    if action == "gc after the grace":
+        database = made.catalog.database
+        execute(database, plan_gc(database, "run", POLICY), grace=timedelta(seconds=-1))
+        job.save(job.start(), 90)
+    made.keep()
+    return made
+
+
+def run_and_die(action: str, world: World, last: int, after: float | None = None) -> int:
+    return die(lambda disk: ACTIONS[action](world, disk), last, after)
+
+
+def check_nothing_is_lost(world: World) -> None:
+    """In the middle: the newest two states are there, and a plan can be loaded."""
+    newest = {save.tally.global_step for save in world.catalog.saves("run") if save.launch.order > 1}
+    assert len(newest) >= 2
+    for step in sorted(newest)[-2:]:
+        for file in world.catalog.show("run", step):
+            assert Path(file.path).stat().st_size == file.size
+            assert file.state.value == "complete"
+    plan = world.catalog.resolve("run").plan
+    assert plan is not None
+    assert all(Path(assignment.source.path).exists() for assignment in plan.ranks)
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_killed_at_every_point(action: str, world: World) -> None:
+    before = world.seen()
+    ACTIONS[action](world, Disk())
+    undisturbed = world.seen()
+    assert undisturbed["files"] != before["files"]
+    last = 0
+    while True:
+        world.restore()
+        ended = run_and_die(action, world, last)
+        if ended == 0:
+            break
+        assert ended == -signal.SIGKILL, f"at point {last}"
+        check_nothing_is_lost(world)
+        ACTIONS[action](world, Disk())
+        assert world.seen() == undisturbed, f"killed at point {last}"
+        last += 1
+    assert last > 20, "the points are counted"
+
+
+@pytest.mark.parametrize("action", ["gc", "undo", "purge --now"])
+def test_killed_at_random(action: str, world: World) -> None:
+    ACTIONS[action](world, Disk())
+    undisturbed = world.seen()
+    world.restore()
+    began = time.perf_counter()
+    assert run_and_die(action, world, NEVER) == 0
+    took = time.perf_counter() - began
+    chance = random.Random(7)  # noqa: S311 — moments, not secrets
+    killed = 0
+    for _ in range(RANDOM_KILLS):
+        world.restore()
+        killed += run_and_die(action, world, NEVER, after=chance.uniform(0, took)) != 0
+        check_nothing_is_lost(world)
+        ACTIONS[action](world, Disk())
+        assert world.seen() == undisturbed
+    assert killed
+
+
+@pytest.mark.parametrize("action", ["gc"])
+def test_killed_again_and_again(action: str, world: World) -> None:
+    """The process that goes on where another died dies too."""
+    gc(world, Disk())
+    undisturbed = world.seen()
+    world.restore()
+    for last in (9, 6, 11, 4, 15, 2):
+        assert run_and_die(action, world, last) == -signal.SIGKILL
+        check_nothing_is_lost(world)
+    gc(world, Disk())
+    assert world.seen() == undisturbed

@@ -1,0 +1,215 @@
+"""What saves leave behind, what belongs to a checkpoint, and what is not what it was recorded as."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ckptstore.core.model import Content, Kind
+from ckptstore.core.policy import Policy
+from ckptstore.core.retention import Why
+from ckptstore.ops.register import describe, measured
+from ckptstore.ops.retention import plan_gc
+from ckptstore.ops.trash import undo
+
+from .gc_world import LONG_AGO, build
+from .jobs import Job
+from .test_gc import LAST_2, gc, names, removed, saved, tree
+
+if TYPE_CHECKING:
+    from ckptstore.ops.connect import Catalog
+
+
+def left(path: Path, *, old: bool = True) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"left behind")
+    if old:
+        os.utime(path, (LONG_AGO, LONG_AGO))
+    return path
+
+
+def debris(catalog: Catalog) -> dict[str, str]:
+    return {each.path: each.reason for each in plan_gc(catalog.database, "run", LAST_2).debris}
+
+
+def test_half_written_files_of_the_run_go_when_they_are_old(catalog: Catalog, tmp_path: Path) -> None:
+    job = saved(catalog, tmp_path, 10, 20)
+    old = left(job.folder(0) / "net-3_1.tmp")
+    left(job.folder(0) / "net-3_2.tmp", old=False)
+    left(job.folder(0) / "other-3_1.tmp")
+    left(job.folder(0) / "notes.tmp")
+    assert debris(catalog) == {str(old): "a save that was never finished left it"}
+    plan = plan_gc(catalog.database, "run", LAST_2)
+    assert plan.bytes_freed == old.stat().st_size
+    assert gc(catalog).files == 1
+    assert {path.name for path in job.folder(0).glob("*.tmp")} == {"net-3_2.tmp", "other-3_1.tmp", "notes.tmp"}
+    assert undo(catalog.database, "run").files == 1
+    assert old.exists()
+
+
+def test_a_graph_goes_with_the_last_checkpoint_of_its_launch(catalog: Catalog, tmp_path: Path) -> None:
+    job = Job(catalog, tmp_path / "data")
+    first = job.start()
+    graphs = [left(job.folder(0) / f"net{number}-graph.meta") for number in ("", "_1")]
+    for launch in first:
+        job.announce(launch)
+    job.save(first, 10)
+    second = job.start()
+    for launch in second:
+        job.announce(launch)
+    job.save(second, 20)
+    assert debris(catalog) == {}, "a checkpoint is beside each"
+    job.save(second, 30)
+    assert debris(catalog) == {str(graphs[0]): "no checkpoint of its launch is left beside it"}
+    assert gc(catalog).files == 3
+    assert not graphs[0].exists()
+    assert graphs[1].exists()
+
+
+def test_what_the_catalog_does_not_know_is_told_and_stays(catalog: Catalog, tmp_path: Path) -> None:
+    job = saved(catalog, tmp_path, 10, 20, 30)
+    strangers = [left(job.folder(0) / name) for name in ("other-1_1.ckpt", "net-9_9.ckpt", "thing.safetensors")]
+    plan = plan_gc(catalog.database, "run", LAST_2)
+    assert {each.path for each in plan.unknown} == {str(strangers[0]), str(strangers[1])}
+    gc(catalog)
+    assert all(path.exists() for path in strangers)
+
+
+def test_companions_and_directories_go_with_their_files(catalog: Catalog, tmp_path: Path) -> None:
+    """A graceful exit's `.mindir`, 0400 files, a directory of TTP; and all of it comes back."""
+    job = build(catalog, tmp_path / "data")
+    before = tree(job.directory)
+    done = gc(catalog)
+    assert done.troubles == ()
+    assert not (job.directory / "ttp" / "ttp_saved_checkpoints-step_50").exists()
+    assert (job.directory / "ttp").exists()
+    assert not any(path.suffix == ".mindir" and ".ckptstore" not in path.parts for path in job.directory.rglob("*"))
+    assert names(job.directory) == {f"rank_{rank}/net_1-{end}.ckpt" for rank in (0, 1) for end in ("7_10", "8_10")}
+    undo(catalog.database, "run")
+    assert tree(job.directory) == before
+    modes = {path.stat().st_mode & 0o777 for path in job.directory.rglob("*.ckpt")}
+    assert modes == {0o400}
+
+
+def test_a_ttp_directory_that_cannot_complete(catalog: Catalog, tmp_path: Path) -> None:
+    job = Job(catalog, tmp_path / "data")
+    first = job.start()
+    for launch in first:
+        job.announce(launch)
+        launch.add_source(str(job.directory / "ttp"), kind=Kind.TTP, prefix="", breakpoint_prefix="", names_before=())
+    job.save(first, 10)
+    home = job.directory / "ttp"
+    half = home / "ttp_saved_checkpoints-step_15_tmp"
+    path = job.write(first[0], 15)
+    (half / "rank_0").mkdir(parents=True)
+    path = path.rename(half / "rank_0" / "ttp_rank_0-2_5.ckpt")
+    first[0].register(path, kind="ttp", global_step=15)
+    left(half / "rank_1" / "ttp_rank_1-2_5.tmp")
+    (home / "ttp_saved_checkpoints-step_16_tmp" / "rank_0").mkdir(parents=True)
+    left(home / "ttp_saved_checkpoints-step_17" / "notes.txt")
+    assert removed(plan_gc(catalog.database, "run", LAST_2)) == [], "its launch may still complete it"
+    second = job.start()
+    for launch in second:
+        job.announce(launch)
+    job.save(second, 20)
+    plan = plan_gc(catalog.database, "run", LAST_2)
+    assert removed(plan) == [("L1", 15)]
+    assert plan.decision.remove[0].reasons[0].rule is Why.NOT_RESTORABLE
+    assert {each.path: each.reason for each in plan.debris} == {
+        str(half / "rank_1" / "ttp_rank_1-2_5.tmp"): "a save that was never finished left it",
+        str(home / "ttp_saved_checkpoints-step_16_tmp" / "rank_0"): "an empty directory of a launch that is history",
+    }
+    gc(catalog)
+    assert [path.name for path in home.iterdir() if path.name != ".ckptstore"] == ["ttp_saved_checkpoints-step_17"]
+
+
+def cut(catalog: Catalog, step: int, how: int = -7) -> Path:
+    path = Path(catalog.show("run", step)[0].path)
+    path.write_bytes(path.read_bytes()[:how])
+    return path
+
+
+def test_what_is_cut_goes_once_it_is_certain(catalog: Catalog, tmp_path: Path) -> None:
+    """Not while it may be being written; nor while it may be another, whole checkpoint."""
+    job = saved(catalog, tmp_path, 10, 20, 30, 40)
+    path = cut(catalog, 20)
+    policy = Policy(keep_last=5)
+    (kept,) = (verdict for verdict in plan_gc(catalog.database, "run", policy).decision.keep if verdict.state.problem)
+    assert kept.reasons[0].detail == f"{path} was written a short time ago"
+    os.utime(path, (LONG_AGO, LONG_AGO))
+    assert removed(plan_gc(catalog.database, "run", policy)) == [("L1", 20)]
+    path.write_bytes((job.folder(0) / "net-4_10.ckpt").read_bytes())
+    os.utime(path, (LONG_AGO, LONG_AGO))
+    (kept,) = (verdict for verdict in plan_gc(catalog.database, "run", policy).decision.keep if verdict.state.problem)
+    assert kept.reasons[0].detail == f"{path} is not the file that was recorded, and may be a whole one"
+
+
+def test_a_disk_that_is_not_mounted_costs_nothing(catalog: Catalog, tmp_path: Path) -> None:
+    job = Job(catalog, tmp_path / "data", world_size=2)
+    ranks = job.start()
+    for step in (10, 20):
+        job.save(ranks, step)
+    job.folder(1).rename(tmp_path / "unmounted")
+    elsewhere = Job(catalog, tmp_path / "elsewhere", world_size=2)
+    elsewhere.launches = 1
+    newer = elsewhere.start(resume=False)
+    for step in (30, 40, 50):
+        elsewhere.save(newer, step)
+    plan = plan_gc(catalog.database, "run", LAST_2)
+    assert removed(plan) == [("L2", 30)]
+    doubts = {because.detail for verdict in plan.decision.keep for because in verdict.reasons if verdict.state.problem}
+    assert doubts == {f"{job.folder(1)} is not there: it may not be mounted"}
+    (tmp_path / "unmounted").rename(job.folder(1))
+    assert removed(plan_gc(catalog.database, "run", LAST_2)) == [("L2", 30), ("L1", 20), ("L1", 10)]
+
+
+def test_weights_only_are_not_retentions(catalog: Catalog, tmp_path: Path) -> None:
+    job = saved(catalog, tmp_path, 10, 20, 30)
+    launch = catalog.join("run", rank=0, world_size=2, launch_id="L8")
+    path = job.write(launch, 5, name="weights-1_5.ckpt")
+    for step, where in ((5, path), (10, job.write(launch, 10, name="weights-1_10.ckpt"))):
+        file = describe(launch.facts, rank=0, path=where, kind="periodic", global_step=step, content=Content.WEIGHTS)
+        whole = measured(file)
+        assert whole is not None
+        launch.record([whole])
+    gc(catalog)
+    assert path.exists()
+    assert (job.folder(0) / "weights-1_10.ckpt").exists()
+
+
+@pytest.mark.parametrize("quarantine", ["the loss of its last step was nan", ""])
+def test_a_bad_state_does_not_count(catalog: Catalog, tmp_path: Path, quarantine: str) -> None:
+    job = saved(catalog, tmp_path, 10, 20)
+    ranks = job.start()
+    for each in ranks:
+        job.announce(each)
+        path = job.write(each, 30)
+        file = measured(
+            describe(each.facts, rank=each.rank, path=path, kind="periodic", global_step=30, quarantine=quarantine)
+        )
+        assert file is not None
+        each.record([file])
+    job.save(ranks, 40)
+    assert removed(plan_gc(catalog.database, "run", LAST_2)) == (
+        [("L2", 30), ("L1", 10)] if quarantine else [("L1", 20), ("L1", 10)]
+    )
+
+
+def test_a_thousand_saves_cost_as_many_statements_as_ten(catalog: Catalog, tmp_path: Path) -> None:
+    import sqlalchemy as sa
+
+    counts = []
+    job = saved(catalog, tmp_path, 10, 20, 30)
+    statements: list[str] = []
+    sa.event.listen(catalog.database._engine, "before_cursor_execute", lambda *call: statements.append(call[2]))
+    ranks = job.start()
+    for steps in ((40,), range(50, 250, 10)):
+        for step in steps:
+            job.save(ranks, step)
+        statements.clear()
+        plan_gc(catalog.database, "run", LAST_2)
+        counts.append(len(statements))
+    assert counts[0] == counts[1]

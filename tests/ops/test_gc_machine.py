@@ -1,0 +1,224 @@
+"""Anything in any order: saves, damage, pins, launches, gcs, crashes, undo, purge.
+
+A state of the floor never loses a file, a plan that was handed out never breaks, and nothing else is ever touched.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from ckptstore.core.policy import Policy
+from ckptstore.errors import NothingRestorableError, RefusedError, UsageError
+from ckptstore.ops.collect import execute
+from ckptstore.ops.connect import connect
+from ckptstore.ops.retention import plan_gc
+from ckptstore.ops.trash import purge, undo
+from ckptstore.storage.trash import Disk
+
+from .gc_world import die
+from .jobs import Job
+
+if TYPE_CHECKING:
+    from ckptstore.core.model import Checkpoint
+    from ckptstore.ops.launch import RankLaunch
+
+RANKS = 2
+Key = tuple[str, int]
+
+policies = st.builds(
+    Policy,
+    keep_last=st.integers(0, 2),
+    keep_every=st.sampled_from([7, 20]),
+    keep_parents=st.booleans(),
+    drop_branches=st.booleans(),
+    floor=st.integers(1, 3),
+)
+
+
+@dataclass
+class Saved:
+    """A state as the test knows it: its files, and the bytes that each had when it was registered."""
+
+    files: dict[str, bytes] = field(default_factory=dict)
+    harmed: bool = False
+
+    def is_whole(self) -> bool:
+        """Whether every rank's file is there, as it was."""
+        there = all(Path(path).exists() and Path(path).read_bytes() == was for path, was in self.files.items())
+        return len(self.files) == RANKS and not self.harmed and there
+
+
+class Retention(RuleBasedStateMachine):
+    """One run with two ranks, none of which is the other's replica."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        memory = Path("/dev/shm")  # noqa: S108 — only where it is
+        self.home = Path(tempfile.mkdtemp(dir=memory if memory.is_dir() else None))
+        self.states: dict[Key, Saved] = {}
+        self.parents: dict[str, Key | None] = {}
+        self.launches: list[str] = []
+        self.held: dict[str, Key] = {}
+        self.pinned: set[int] = set()
+        self.step = 0
+
+    @initialize()
+    def begin(self) -> None:
+        self.catalog = connect(str(self.home / "catalog.db"))
+        self.job = Job(self.catalog, self.home / "data")
+        outside = self.home / "outside"
+        outside.mkdir()
+        (outside / "net-1_1.ckpt").write_bytes(b"somebody else's")
+        self.ranks: list[RankLaunch] = []
+        self.launch()
+        inside = self.job.folder(0)
+        inside.mkdir(parents=True, exist_ok=True)
+        (inside / "notes.txt").write_bytes(b"mine")
+        (inside / "other-1_1.ckpt").write_bytes(b"mine too")
+        (inside / "link").symlink_to(outside)
+        self.strangers = {path: path.read_bytes() for path in (*outside.iterdir(), *inside.iterdir()) if path.is_file()}
+
+    def teardown(self) -> None:
+        shutil.rmtree(self.home)
+
+    @rule()
+    def launch(self) -> None:
+        name = f"L{self.job.launches + 1}"
+        try:
+            self.ranks = self.job.start()
+        except NothingRestorableError:
+            self.job.launches -= 1
+            self.job.start(resume=False)
+            return
+        facts = self.ranks[0].facts
+        self.launches.append(name)
+        self.parents[name] = None if facts.parent is None else (facts.parent, facts.parent_step or 0)
+        parent = self.parents[name]
+        if parent is not None:
+            assert self.states[parent].is_whole()
+            self.held[name] = parent
+        for rank in self.ranks:
+            self.job.announce(rank)
+        self.step = facts.parent_step or 0
+
+    @rule(more=st.integers(1, 9), ranks=st.sampled_from([(0, 1), (0, 1), (0, 1), (0,), (1,)]))
+    @precondition(lambda self: self.ranks and self.ranks[0].facts.decided)
+    def save(self, more: int, ranks: tuple[int, ...]) -> None:
+        self.step += more
+        saved: list[Checkpoint] = self.job.save([self.ranks[rank] for rank in ranks], self.step)
+        launch = self.ranks[0].id
+        self.states[launch, self.step] = Saved({file.path: Path(file.path).read_bytes() for file in saved})
+        if len(ranks) == RANKS:
+            self.held.pop(launch, None)
+
+    @rule(which=st.integers(0, 10**6), how=st.sampled_from(["cut", "gone", "other"]))
+    @precondition(lambda self: self.states)
+    def damage(self, which: int, how: str) -> None:
+        key = sorted(self.states)[which % len(self.states)]
+        state = self.states[key]
+        path = Path(sorted(state.files)[which % len(state.files)])
+        if not path.exists():
+            return
+        state.harmed = True
+        content = path.read_bytes()
+        path.unlink()
+        if how != "gone":
+            path.write_bytes(content[:-7] if how == "cut" else content[:-16] + bytes(16))
+        self.held = {launch: held for launch, held in self.held.items() if held != key}
+
+    @rule(which=st.integers(0, 10**6))
+    @precondition(lambda self: self.states)
+    def pin(self, which: int) -> None:
+        key = sorted(self.states)[which % len(self.states)]
+        if not any(Path(path).exists() for path in self.states[key].files):
+            return
+        self.catalog.pin("run", key[1])
+        self.pinned.add(key[1])
+
+    @rule(policy=policies, at_once=st.booleans(), killed_at=st.none() | st.integers(0, 30))
+    def gc(self, policy: Policy, at_once: bool, killed_at: int | None) -> None:  # noqa: FBT001
+        keep = [*self.floor(policy.floor), *(key for key in self.states if key[1] in self.pinned)]
+        before = {path for key in keep for path in self.states[key].files if Path(path).exists()}
+
+        def collect(disk: Disk) -> None:
+            plan = plan_gc(self.catalog.database, "run", policy)
+            execute(self.catalog.database, plan, at_once=at_once, allow_mass_delete=True, disk=disk)
+
+        self.do(collect, killed_at)
+        for path in before:
+            assert Path(path).exists(), f"{path} is of the floor, or pinned"
+
+    @rule(killed_at=st.none() | st.integers(0, 20))
+    def bring_back(self, killed_at: int | None) -> None:
+        self.do(lambda disk: undo(self.catalog.database, "run", disk=disk), killed_at)
+
+    @rule(killed_at=st.none() | st.integers(0, 20))
+    def purge(self, killed_at: int | None) -> None:
+        self.do(lambda disk: purge(self.catalog.database, "run", at_once=True, disk=disk), killed_at)
+
+    @rule(policy=policies)
+    def undo_undoes(self, policy: Policy) -> None:
+        """What a gc moves away comes back, and nothing else does."""
+        purge(self.catalog.database, "run", at_once=True)
+        before = self.everything()
+        plan = plan_gc(self.catalog.database, "run", policy)
+        done = execute(self.catalog.database, plan, allow_mass_delete=True)
+        if done.files:
+            undo(self.catalog.database, "run")
+        assert self.everything() == before
+
+    def do(self, action: Any, killed_at: int | None) -> None:
+        def quietly(disk: Disk) -> None:
+            try:
+                action(disk)
+            except (RefusedError, UsageError):  # nothing in the trash, or nothing to restore would be left
+                return
+
+        if killed_at is None:
+            quietly(Disk())
+        else:
+            assert die(quietly, killed_at) in (0, -9)
+
+    def everything(self) -> dict[str, bytes]:
+        return {
+            str(path): path.read_bytes()
+            for path in self.job.directory.rglob("*")
+            if path.is_file() and ".ckptstore" not in path.parts
+        }
+
+    def floor(self, count: int) -> list[Key]:
+        """The newest whole states of the history of the newest launch that has saved, by the test's own log."""
+        found: list[Key] = []
+        with_saves = [launch for launch in self.launches if any(key[0] == launch for key in self.states)]
+        launch = with_saves[-1] if with_saves else None
+        last: int | None = None
+        while launch is not None:
+            own = sorted((step for name, step in self.states if name == launch), reverse=True)
+            found += [(launch, step) for step in own if last is None or step <= last]
+            parent = self.parents[launch]
+            launch, last = parent if parent is not None else (None, None)
+        return [key for key in found if self.states[key].is_whole()][:count]
+
+    @invariant()
+    def a_plan_that_was_handed_out_holds(self) -> None:
+        for launch, key in self.held.items():
+            assert self.states[key].is_whole(), f"launch {launch} starts from it"
+
+    @invariant()
+    def nothing_else_is_touched(self) -> None:
+        for path, content in getattr(self, "strangers", {}).items():
+            assert path.read_bytes() == content
+        if hasattr(self, "strangers"):
+            assert (self.job.folder(0) / "link").is_symlink()
+
+
+Retention.TestCase.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)
+TestRetention = Retention.TestCase
