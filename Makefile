@@ -12,7 +12,7 @@ demo: $(READY)
 test: $(READY) lint
 	$(BIN)/coverage run -m pytest tests/core
 	$(BIN)/coverage report
-	$(BIN)/python -m pytest tests --ignore=tests/core
+	$(BIN)/python -m pytest tests --ignore=tests/core --numprocesses 2 --dist loadfile
 
 torture: $(READY)
 	CKPTSTORE_RANDOM_KILLS=200 $(BIN)/python -m pytest tests/ops/test_gc_crash.py
