@@ -19,7 +19,7 @@ from tests.spreads import spread
 
 
 class Compiler(Callback):
-    """Writes what MindSpore writes when it compiles for several devices, which the CPU cannot."""
+    """Writes, once, what MindSpore writes when it compiles for several devices, which the CPU cannot."""
 
     def __init__(self, *writes: object) -> None:
         super().__init__()
@@ -28,6 +28,7 @@ class Compiler(Callback):
     def on_train_step_begin(self, run_context: object) -> None:
         for write in self.writes:
             write()  # type: ignore[operator]
+        self.writes = ()
 
 
 @pytest.fixture

@@ -251,6 +251,7 @@ def test_two_gcs_at_once_remove_each_file_once(catalog: Catalog, tmp_path: Path)
         (f"{socket.gethostname()}|{2**22 + 1}|1|x", timedelta(minutes=1), True),
         (f"{socket.gethostname()}|{os.getpid()}|another|x", timedelta(minutes=1), True),
     ],
+    ids=["elsewhere", "elsewhere, its time over", "gone", "its number is another's now"],
 )
 def test_the_lock_of_a_process_that_died(
     catalog: Catalog, tmp_path: Path, owner: str, lasting: timedelta, *, taken: bool
