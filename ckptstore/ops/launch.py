@@ -246,6 +246,8 @@ class RankLaunch:
 
         While the catalog cannot be used that waits for the next time: nobody can give a state up meanwhile.
         """
+        if self.is_behind:
+            return
         try:
             lease.renew(self.database, self.id)
         except CatalogUnavailableError as error:

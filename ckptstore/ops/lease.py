@@ -25,7 +25,7 @@ CLOCKS_DIFFER = timedelta(minutes=10)
 
 
 def settle(connection: Connection, run_id: int, launch_id: str, file_ids: Collection[str], now: datetime) -> bool:
-    """Hold the state of these files for a launch from now on; False if retention has given up one of them since it was chosen.
+    """Hold the state of these files for a launch from now on; False if retention gave up one since it was chosen.
 
     In the transaction that stores the plan: retention gives up a state in one that locks the run too, so the one
     sees what the other did.

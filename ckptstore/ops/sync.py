@@ -278,7 +278,7 @@ def _put(connection: Connection, everything: Said, launches: set[str], *, look: 
 
 
 def _as_on_disk(files: Sequence[Checkpoint], known: AbstractSet[str]) -> list[Checkpoint]:
-    """The records that are new to the catalog as missing where their file is missing: no journal tells what gc removed."""
+    """The records, those new to the catalog as missing where their file is gone: no journal tells what gc removed."""
     names: dict[str, AbstractSet[str] | None] = {}
     seen = []
     for file in files:

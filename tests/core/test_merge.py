@@ -62,6 +62,17 @@ def test_a_path_holds_one_file() -> None:
     assert states(merged([], [first, other])) == {5: FileState.COMPLETE, 10: FileState.COMPLETE}
 
 
+def test_what_retention_gave_up_stays_so_until_its_path_is_written_again() -> None:
+    whole = record(5, 1)
+    for state in (FileState.TRASHED, FileState.MISSING):
+        given_up = replace(whole, state=state)
+        assert merged([given_up], [whole]) == []
+    given_up = replace(whole, state=FileState.TRASHED)
+    assert merged([given_up], [replace(whole, state=FileState.MISSING)]) == []
+    again = record(5, 9)
+    assert [file.state for file in merged([given_up], [again])] == [FileState.COMPLETE]
+
+
 def test_a_record_without_its_moment_cannot_be_placed() -> None:
     with pytest.raises(ValueError, match="has no moment"):
         merged([], [replace(record(5, 1), created_at=None)] * 2)

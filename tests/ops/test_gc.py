@@ -36,7 +36,7 @@ def tree(directory: Path) -> dict[str, bytes]:
     return {
         str(path.relative_to(directory)): path.read_bytes()
         for path in sorted(directory.rglob("*"))
-        if path.is_file() and "writer-" not in path.name
+        if path.is_file() and "writer-" not in path.name and path.suffix != ".jsonl"
     }
 
 

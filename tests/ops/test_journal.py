@@ -471,6 +471,18 @@ def test_a_catalog_made_anew_has_no_file_that_is_in_the_trash(
     assert states(catalog) == {5: kept, 10: kept, 15: kept, 20: kept}
 
 
+def test_a_lease_is_not_waited_for(catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread that renews it has records to journal."""
+    job = Job(catalog, tmp_path, world_size=1)
+    job.save(begin(job), 5)
+    (launch,) = begin(job)
+    cut_off(launch, monkeypatch)
+    launch.renew_lease()
+    job.save([launch], 10)
+    assert launch.is_behind
+    launch.renew_lease()
+
+
 def test_gc_knows_what_the_journals_have_and_the_catalog_lacks(
     catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
