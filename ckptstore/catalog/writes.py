@@ -180,7 +180,8 @@ _OVERWRITTEN = (
     .where(
         checkpoints.c.path == sa.bindparam("own_path"),
         checkpoints.c.id != sa.bindparam("own_id"),
-        checkpoints.c.state.not_in([FileState.MOVED.value, FileState.TRASHED.value]),
+        checkpoints.c.state != FileState.MOVED.value,
+        checkpoints.c.state != FileState.TRASHED.value,  # `not_in` is for one row at a time
     )
     .values(state=FileState.MISSING.value)
 )

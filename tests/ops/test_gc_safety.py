@@ -362,8 +362,6 @@ def test_directories_that_may_not_be_written_to(sqlite_url: str, tmp_path: Path)
     catalog = connect(sqlite_url)
     job = saved(catalog, tmp_path, 10, 20, 30, 40)
     job.folder(1).chmod(0o555)
-    trash_of_1 = job.folder(1) / ".ckptstore"
-    assert not trash_of_1.exists()
     plan = plan_gc(catalog.database, "run", LAST_2)
     child = os.fork()
     if child == 0:
@@ -390,11 +388,11 @@ def test_directories_that_may_not_be_written_to(sqlite_url: str, tmp_path: Path)
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A real file system that has room for no more than twelve files and directories."""
+    """A real file system that has room for no more than sixteen files and directories."""
     home = tmp_path / "small"
     home.mkdir()
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m,nr_inodes=13", "none", str(home)], capture_output=True, check=False
+        ["mount", "-t", "tmpfs", "-o", "size=1m,nr_inodes=17", "none", str(home)], capture_output=True, check=False
     )
     if mounted.returncode:
         pytest.skip("mounting is not allowed here")
@@ -408,6 +406,8 @@ def test_a_real_disk_that_is_full(catalog: Catalog, tmp_path: Path, small_disk: 
     ranks = job.start()
     for step in (10, 20, 30, 40):
         job.save(ranks, step)
+    for launch in ranks:
+        launch.ledger.close()
     before = tree(job.directory)
     done = gc(catalog)
     assert {trouble.reason for trouble in done.troubles} == {"No space left on device"}

@@ -483,6 +483,22 @@ def test_a_lease_is_not_waited_for(catalog: Catalog, tmp_path: Path, monkeypatch
     launch.renew_lease()
 
 
+def test_many_records_at_once_leave_what_is_in_the_trash_as_it_is(catalog: Catalog, tmp_path: Path) -> None:
+    job = Job(catalog, tmp_path, world_size=1)
+    (launch,) = begin(job)
+    job.save([launch], 5)
+    job.save([launch], 10)
+    files = catalog.files("run")
+    catalog.execute(catalog.plan_gc("run", Policy(keep_last=1, floor=1)))
+    launch.record([replace(file, global_step=file.global_step + 100) for file in files])
+    assert {file.global_step: file.state for file in catalog.files("run")} == {
+        5: FileState.TRASHED,
+        10: FileState.MISSING,
+        105: FileState.COMPLETE,
+        110: FileState.COMPLETE,
+    }
+
+
 def test_gc_knows_what_the_journals_have_and_the_catalog_lacks(
     catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
