@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from contextlib import contextmanager
@@ -142,8 +143,13 @@ def _parse(text: str) -> sa.URL:
     raise UsageError(f"a catalog cannot be on {backend!r}", hint)
 
 
+def _from_json(text: str) -> Any:
+    """As `json.loads`; most rows have no metrics, and a wide job has many rows."""
+    return {} if text == "{}" else json.loads(text)
+
+
 def _sqlite_engine(url: sa.URL) -> sa.Engine:
-    engine = sa.create_engine(url, connect_args={"timeout": _WAIT_SECONDS})
+    engine = sa.create_engine(url, connect_args={"timeout": _WAIT_SECONDS}, json_deserializer=_from_json)
     path = str(url.database)
 
     @sa.event.listens_for(engine, "connect")

@@ -93,8 +93,9 @@ def strays(source: Source, listed: Mapping[str, Iterable[str]], known: Iterable[
     """What a source wrote among the listed names, but for the paths that are known."""
     paths = set(known)
     for directory, names in sorted(listed.items()):
+        home = str(Path(directory)).rstrip("/")
         for name in sorted(names):
-            path = str(Path(directory) / name)
+            path = f"{home}/{name}"
             if path not in paths and wrote(source, name):
                 yield Stray(source, path)
 

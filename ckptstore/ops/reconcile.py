@@ -57,7 +57,7 @@ def reconcile(database: Database, run_id: int, *, only: tuple[str, int] | None =
                 ttp_roots.add(source.directory)
             unknown += strays(source, found, (file.path for file in own))
         here = [file for file in own if _was_looked_at(file, listed, ttp_roots)]
-        there = {file.id for file in here if Path(file.path).name in listed.get(str(Path(file.path).parent), ())}
+        there = {file.id for file in here if _is_listed(file, listed)}
         vanished += [file for file in here if file.id not in there and file.state is FileState.COMPLETE]
         outcomes += [
             _finished(database, run_id, file)
@@ -92,6 +92,8 @@ def _gather(
             if source.launch in recent:
                 sources.setdefault((source.launch, source.rank), []).append(source)
         live: dict[tuple[str, int], list[Checkpoint]] = {}
+        if not recent:
+            return {}, {}, History(launches=launches, endings={}, lags={})
         for file in reads.live_files(connection, recent):
             live.setdefault((file.launch, file.rank), []).append(file)
         history = History(
@@ -116,9 +118,14 @@ def _recent(launches: Mapping[str, Launch], sources: Sequence[Source]) -> set[st
 
 def _was_looked_at(file: Checkpoint, listed: Mapping[str, object], ttp_roots: AbstractSet[str]) -> bool:
     """Whether its directory was listed; one of TTP may be gone with all that is in it, or be renamed."""
-    if str(Path(file.path).parent) in listed:
+    if file.path.rpartition("/")[0] in listed:
         return True
     return file.kind is Kind.TTP and not ttp_roots.isdisjoint(map(str, Path(file.path).parents))
+
+
+def _is_listed(file: Checkpoint, listed: Mapping[str, AbstractSet[str]]) -> bool:
+    directory, _, name = file.path.rpartition("/")  # not by `Path`: that is most of what a wide job would cost
+    return name in listed.get(directory, ())
 
 
 def _is_it(file: Checkpoint, other: Checkpoint) -> bool:
