@@ -1,0 +1,44 @@
+"""Retention of a run whose history turns while gc is at work: branches on purpose, loads that failed."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ckptstore.errors import RefusedError
+from ckptstore.ops.collect import execute
+from ckptstore.ops.retention import plan_gc
+
+from .test_gc import LAST_2, gc, saved
+
+if TYPE_CHECKING:
+    from ckptstore.ops.connect import Catalog
+
+
+def newest(catalog: Catalog) -> int | None:
+    plan = catalog.resolve("run").plan
+    return plan.global_step if plan else None
+
+
+def test_a_state_that_an_operator_branched_off_from_since_the_plan_stays(catalog: Catalog, tmp_path: Path) -> None:
+    saved(catalog, tmp_path, 10, 20, 30, 40)
+    plan = plan_gc(catalog.database, "run", LAST_2)
+    chosen = catalog.resolve("run", step=10).plan
+    assert chosen is not None
+    catalog.branch(chosen)
+    with suppress(RefusedError):
+        execute(catalog.database, plan)
+    assert newest(catalog) == 10
+
+
+def test_a_branch_off_from_a_state_that_gc_was_faster_to_take_is_refused(catalog: Catalog, tmp_path: Path) -> None:
+    saved(catalog, tmp_path, 10, 20, 30, 40)
+    chosen = catalog.resolve("run", step=10).plan
+    assert chosen is not None
+    gc(catalog)
+    with pytest.raises(RefusedError, match="gc has removed step 10 of run 'run' since it was chosen; ckptstore undo"):
+        catalog.branch(chosen)
+    assert newest(catalog) == 40
