@@ -42,3 +42,25 @@ def test_a_branch_off_from_a_state_that_gc_was_faster_to_take_is_refused(catalog
     with pytest.raises(RefusedError, match="gc has removed step 10 of run 'run' since it was chosen; ckptstore undo"):
         catalog.branch(chosen)
     assert newest(catalog) == 40
+
+
+def test_a_floor_that_launches_could_not_load_since_the_plan(catalog: Catalog, tmp_path: Path) -> None:
+    job = saved(catalog, tmp_path, 10, 20, 30, 40)
+    plan = plan_gc(catalog.database, "run", LAST_2)
+    for step in (40, 30):
+        ranks = job.start()
+        assert ranks[0].facts.parent_step == step
+        ranks[0].load_failed(catalog.show("run", step)[0], "Input/output error")
+    with pytest.raises(RefusedError, match="must stay, and does not count any more: .*; make the plan again"):
+        execute(catalog.database, plan)
+    assert newest(catalog) == 20
+
+
+def test_a_run_that_went_back_since_the_plan_has_another_floor(catalog: Catalog, tmp_path: Path) -> None:
+    job = saved(catalog, tmp_path, 10, 20, 30, 40)
+    plan = plan_gc(catalog.database, "run", LAST_2)
+    job.start(resume=False)[0].resolve(step=20)
+    with pytest.raises(RefusedError, match="the run went back to an older state; make the plan again"):
+        execute(catalog.database, plan)
+    Path(catalog.show("run", 20)[0].path).unlink()
+    assert newest(catalog) == 10
