@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ckptstore.errors import RefusedError
-from ckptstore.ops.trash import undo
+from ckptstore.ops.trash import purge, undo
 
-from .test_gc import gc, saved
+from .test_gc import gc, names, saved, tree
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,3 +27,18 @@ def test_a_step_in_the_trash_is_not_said_to_be_protected(catalog: Catalog, tmp_p
         catalog.tag("run", 10, "paper")
     undo(catalog.database, "run")
     assert catalog.pin("run", 10)
+
+
+@pytest.mark.parametrize("action", ["undo", "purge"])
+def test_trash_on_a_disk_that_is_not_mounted_is_not_forgotten(catalog: Catalog, tmp_path: Path, action: str) -> None:
+    job = saved(catalog, tmp_path, 10, 20, 30, 40)
+    before = tree(job.directory)
+    gc(catalog)
+    job.folder(1).rename(tmp_path / "away")
+    done = undo(catalog.database, "run") if action == "undo" else purge(catalog.database, "run", at_once=True)
+    assert {trouble.reason for trouble in done.troubles} == {"its directory is not there: it may not be mounted"}
+    (tmp_path / "away").rename(job.folder(1))
+    done = undo(catalog.database, "run") if action == "undo" else purge(catalog.database, "run", at_once=True)
+    assert done.troubles == ()
+    assert set(tree(job.directory)) == names(job.directory)
+    assert (tree(job.directory) == before) == (action == "undo")
