@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ckptstore.core.model import Kind
+from ckptstore.core.policy import Policy
 from ckptstore.errors import RefusedError
 from ckptstore.ops.collect import execute
 from ckptstore.ops.retention import plan_gc
@@ -64,3 +66,15 @@ def test_a_run_that_went_back_since_the_plan_has_another_floor(catalog: Catalog,
         execute(catalog.database, plan)
     Path(catalog.show("run", 20)[0].path).unlink()
     assert newest(catalog) == 10
+
+
+def test_an_abandoned_branch_is_nothing_that_is_left_to_restore(catalog: Catalog, tmp_path: Path) -> None:
+    job = saved(catalog, tmp_path, 10, 20, 30)
+    back = job.start(resume=False)
+    for launch in back:
+        launch.resolve(step=10)
+    job.save(back, 15)
+    plan = plan_gc(catalog.database, "run", Policy(keep_kind={Kind.TTP: 1}, floor=0))
+    with pytest.raises(RefusedError, match="this policy leaves no state to restore"):
+        execute(catalog.database, plan)
+    assert newest(catalog) == 15
