@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ckptstore.core.policy import Policy
 from ckptstore.errors import RefusedError
 from ckptstore.ops.trash import purge, undo
 
@@ -42,3 +43,16 @@ def test_trash_on_a_disk_that_is_not_mounted_is_not_forgotten(catalog: Catalog, 
     assert done.troubles == ()
     assert set(tree(job.directory)) == names(job.directory)
     assert (tree(job.directory) == before) == (action == "undo")
+
+
+@pytest.mark.xfail(
+    strict=True, reason="the newest gc of which something is in the trash is chosen, whatever undo can do"
+)
+def test_undo_reaches_the_gc_before_one_whose_file_is_in_the_way(catalog: Catalog, tmp_path: Path) -> None:
+    job = saved(catalog, tmp_path, 10, 20, 30, 40, 50)
+    gc(catalog, Policy(keep_last=4))
+    gc(catalog, Policy(keep_last=3))
+    (job.folder(0) / "net-2_10.ckpt").write_bytes(b"another")
+    for _ in range(3):
+        undo(catalog.database, "run")
+    assert (job.folder(0) / "net-1_10.ckpt").exists()
