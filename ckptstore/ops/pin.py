@@ -6,12 +6,15 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import marks, reads, writes
+from ckptstore.core.model import FileState
 from ckptstore.errors import RefusedError
 from ckptstore.ops.join import check_name
 from ckptstore.ops.overview import no_such_step
 from ckptstore.ops.resolve import find_run
 
 if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
     from ckptstore.catalog.engine import Database
 
 
@@ -19,8 +22,7 @@ def pin(database: Database, run: str, step: int) -> bool:
     """Pin a step that has a save; whether it was not pinned before."""
     run_id = find_run(database, run)
     with database.write() as connection:
-        if not reads.files_of(connection, run_id, step=step):
-            raise no_such_step(run, step)
+        _check_is_there(connection, run, run_id, step)
         return writes.set_pin(connection, run_id, step, datetime.now(timezone.utc))
 
 
@@ -39,8 +41,7 @@ def tag(database: Database, run: str, step: int, name: str) -> bool:
     check_name("tag", name)
     run_id = find_run(database, run)
     with database.write() as connection:
-        if not reads.files_of(connection, run_id, step=step):
-            raise no_such_step(run, step)
+        _check_is_there(connection, run, run_id, step)
         there = marks.tag_step(connection, run_id, name)
         if there not in (None, step):
             raise RefusedError(
@@ -56,3 +57,16 @@ def untag(database: Database, run: str, name: str) -> bool:
     run_id = find_run(database, run)
     with database.write() as connection:
         return marks.remove_tag(connection, run_id, name)
+
+
+def _check_is_there(connection: Connection, run: str, run_id: int, step: int) -> None:
+    """Raise unless a step has a save that retention has not given up; under the run's lock, as retention asks."""
+    writes.lock_run(connection, run_id)
+    states = {file.state for file in reads.files_of(connection, run_id, step=step)}
+    if not states:
+        raise no_such_step(run, step)
+    if FileState.TRASHED in states and FileState.COMPLETE not in states:
+        raise RefusedError(
+            f"gc has removed step {step} of run {run!r}: what is in the trash cannot be protected",
+            f"first, while it is there: ckptstore undo {run}",
+        )
