@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import socket
@@ -195,8 +196,13 @@ def _parse(text: str) -> sa.URL:
     raise UsageError(f"a catalog cannot be on {backend!r}", hint)
 
 
+def _from_json(text: str) -> Any:
+    """As `json.loads`; most rows have no metrics, and a wide job has many rows."""
+    return {} if text == "{}" else json.loads(text)
+
+
 def _sqlite_engine(url: sa.URL, wait: float) -> sa.Engine:
-    engine = sa.create_engine(url, connect_args={"timeout": wait})
+    engine = sa.create_engine(url, connect_args={"timeout": wait}, json_deserializer=_from_json)
     path = str(url.database)
 
     @sa.event.listens_for(engine, "connect")

@@ -62,13 +62,13 @@ def run_names(connection: sa.Connection) -> list[str]:
 
 def launches_of(connection: sa.Connection, run: int) -> list[Launch]:
     """The launches of a run, oldest first."""
-    query = _launch_query().where(launches.c.run_id == run).order_by(launches.c.launch_order)
+    query = _LAUNCHES.where(launches.c.run_id == run).order_by(launches.c.launch_order)
     return [_launch(row) for row in connection.execute(query)]
 
 
 def launch(connection: sa.Connection, launch_id: str) -> Launch | None:
     """One launch, of whatever run."""
-    row = connection.execute(_launch_query().where(launches.c.id == launch_id)).one_or_none()
+    row = connection.execute(_LAUNCHES.where(launches.c.id == launch_id)).one_or_none()
     return None if row is None else _launch(row)
 
 
@@ -326,6 +326,9 @@ def _launch_query() -> sa.Select[Any]:
         resolutions.c.branched,
         resolutions.c.start_step,
     ).select_from(joined)
+
+
+_LAUNCHES = _launch_query()  # made once: making it costs more than asking
 
 
 def _launch(row: Any) -> Launch:

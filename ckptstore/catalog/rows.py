@@ -42,9 +42,12 @@ _COLUMNS = (
 )
 
 
+_QUERY = sa.select(*_COLUMNS).select_from(_FILES)
+
+
 def file_query() -> sa.Select[Any]:
     """Every file; ask for some, and read the rows with `files`."""
-    return sa.select(*_COLUMNS).select_from(_FILES)
+    return _QUERY
 
 
 def files(rows: Iterable[Any]) -> Iterator[Checkpoint]:

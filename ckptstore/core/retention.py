@@ -160,7 +160,7 @@ def check(decision: Decision, *, allow_mass_delete: bool = False) -> None:
     """Raise `RefusedError` for a decision that leaves nothing to restore, or removes nearly all without being asked."""
     if not decision.remove:
         return
-    if not any(verdict.state.restorable for verdict in decision.keep):
+    if not any(verdict.state.restorable and not verdict.state.branch for verdict in decision.keep):
         raise RefusedError("this policy leaves no state to restore", "keep at least one, as with --keep-last 1")
     freed, kept = decision.bytes_freed, decision.bytes_kept
     if freed > MASS_DELETE * (freed + kept) and not allow_mass_delete:

@@ -7,9 +7,9 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ckptstore.catalog import marks, reads, writes
-from ckptstore.errors import UsageError
-from ckptstore.ops.lease import LEASE
+from ckptstore.catalog import reads, writes
+from ckptstore.errors import RefusedError, UsageError
+from ckptstore.ops import lease
 from ckptstore.ops.ledger import for_decision
 from ckptstore.ops.records import Began
 from ckptstore.ops.resolve import plan_files
@@ -23,8 +23,10 @@ def branch(database: Database, plan: RestorePlan) -> str:
     """Make the plan's state the one that its run goes on from; the id of the launch that stands for that decision.
 
     It saves nothing: the next launch that asks goes on from the plan's state, and what came after that is given up.
+    Until then the state is held as one that a launch starts from. Raises `RefusedError` where gc has removed it.
     """
     now = datetime.now(timezone.utc)
+    files = plan_files(plan)
     launch_id = f"branch-{plan.global_step}-{secrets.token_hex(3)}"
     with database.write() as connection:
         run_id = reads.run_id(connection, plan.launch.run)
@@ -38,6 +40,11 @@ def branch(database: Database, plan: RestorePlan) -> str:
             layout=plan.launch.layout,
             now=now,
         )
+        if not lease.settle(connection, run_id, launch_id, {file for _, file in files}, now):
+            raise RefusedError(
+                f"gc has removed step {plan.global_step} of run {plan.launch.run!r} since it was chosen",
+                "ckptstore undo brings it back while it is in the trash",
+            )
         if plan.launch.steps_per_epoch is not None:
             writes.set_steps_per_epoch(
                 connection,
@@ -51,11 +58,10 @@ def branch(database: Database, plan: RestorePlan) -> str:
             launch_id=launch_id,
             parent=(plan.launch.id, plan.global_step),
             start_step=plan.global_step,
-            files=plan_files(plan),
+            files=files,
             branched=True,
             now=now,
         )
-        marks.hold(connection, launch_id, now + LEASE)  # until a launch goes on from it
         facts = reads.launch(connection, launch_id)
     if facts is not None:
         _journal(database, Began(facts, now, plan.launch, tuple((each.rank, each.source) for each in plan.ranks)))

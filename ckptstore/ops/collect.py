@@ -8,9 +8,11 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import marks as marking
+from ckptstore.catalog import reads
 from ckptstore.catalog import trash as rows
 from ckptstore.catalog.trash import Collection, Item, Phase
 from ckptstore.core import retention
+from ckptstore.core.branches import branches
 from ckptstore.errors import RefusedError
 from ckptstore.ops import lease
 from ckptstore.ops.adopt import Skipped
@@ -22,6 +24,8 @@ from ckptstore.storage.trash import Trash
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from datetime import timedelta
+
+    from sqlalchemy import Connection
 
     from ckptstore.catalog.engine import Database
     from ckptstore.ops.debris import Target
@@ -140,6 +144,29 @@ class _Gc:
         if changed:
             raise RefusedError(f"a state that must stay is not as it was: {changed}", "make the plan again")
 
+    def _check_floor_counts(self, connection: Connection) -> None:
+        """Raise `RefusedError` unless the catalog still counts the states of the floor as the plan did.
+
+        Since then one may have failed to load, or the run may have gone back to an older state: then others are the
+        floor, and the plan may remove them.
+        """
+        before = {target.checkpoint: target.before for target in self._plan.floor if target.checkpoint is not None}
+        files = reads.files_by_id(connection, list(before))
+        failed = reads.failed_loads(connection, self._plan.run_id)
+        steps: dict[str, set[int]] = {}
+        for file in files.values():
+            steps.setdefault(file.launch, set()).add(file.global_step)
+        launches = reads.launches_of(connection, self._plan.run_id)
+        branch_of = branches(launches, reads.first_saves(connection, self._plan.run_id), steps)
+        for file_id, file in files.items():
+            turned = file.state is not before[file_id] or file_id in failed
+            if turned or branch_of.get((file.launch, file.global_step)):
+                raise RefusedError(
+                    f"step {file.global_step} of launch {file.launch} must stay, and does not count any more: it was "
+                    "damaged, could not be loaded, or the run went back to an older state",
+                    "make the plan again",
+                )
+
     def portions(self) -> Iterator[list[tuple[Key | None, tuple[Target, ...]]]]:
         """The states that go, oldest first, and then the debris, about so many files at a time."""
         some: list[tuple[Key | None, tuple[Target, ...]]] = []
@@ -161,6 +188,7 @@ class _Gc:
             unchanged = [(key, targets) for key, targets in states if not self._skip(key, _changed(trash, targets))]
         with self._database.write() as connection:
             self._lock.renew(connection)
+            self._check_floor_counts(connection)
             now = datetime.now(timezone.utc) - lease.CLOCKS_DIFFER
             marks = marking.marks_of(connection, self._plan.run_id, now)
             going = [(key, targets) for key, targets in unchanged if not self._skip(key, self._protected(key, marks))]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import marks, reads, writes
+from ckptstore.core.model import FileState
 from ckptstore.errors import RefusedError
 from ckptstore.ops.join import check_name
 from ckptstore.ops.ledger import shared
@@ -17,6 +18,8 @@ from ckptstore.ops.resolve import find_run
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from sqlalchemy import Connection
+
     from ckptstore.catalog.engine import Database
     from ckptstore.core.model import Checkpoint
 
@@ -26,9 +29,7 @@ def pin(database: Database, run: str, step: int) -> bool:
     run_id = find_run(database, run)
     now = datetime.now(timezone.utc)
     with database.write() as connection:
-        files = reads.files_of(connection, run_id, step=step)
-        if not files:
-            raise no_such_step(run, step)
+        files = _files_there(connection, run, run_id, step)
         changed = writes.set_pin(connection, run_id, step, now)
     if changed:
         _journal(database, Pinned(run, step, pinned=True, at=now), files)
@@ -56,9 +57,7 @@ def tag(database: Database, run: str, step: int, name: str) -> bool:
     run_id = find_run(database, run)
     now = datetime.now(timezone.utc)
     with database.write() as connection:
-        files = reads.files_of(connection, run_id, step=step)
-        if not files:
-            raise no_such_step(run, step)
+        files = _files_there(connection, run, run_id, step)
         there = marks.tag_step(connection, run_id, name)
         if there not in (None, step):
             raise RefusedError(
@@ -91,3 +90,18 @@ def _journal(database: Database, word: Pinned | Tagged, files: Sequence[Checkpoi
         ledger = shared(database)
         ledger.pass_on(word, first.launch, str(Path(first.path).parent))
         ledger.close()
+
+
+def _files_there(connection: Connection, run: str, run_id: int, step: int) -> Sequence[Checkpoint]:
+    """The files of a step that retention has not given up; under the run's lock, as retention asks."""
+    writes.lock_run(connection, run_id)
+    files = reads.files_of(connection, run_id, step=step)
+    states = {file.state for file in files}
+    if not states:
+        raise no_such_step(run, step)
+    if FileState.TRASHED in states and FileState.COMPLETE not in states:
+        raise RefusedError(
+            f"gc has removed step {step} of run {run!r}: what is in the trash cannot be protected",
+            f"first, while it is there: ckptstore undo {run}",
+        )
+    return files

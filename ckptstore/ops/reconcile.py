@@ -105,6 +105,8 @@ def _gather(
             if source.launch in recent:
                 sources.setdefault((source.launch, source.rank), []).append(source)
         live: dict[tuple[str, int], list[Checkpoint]] = {}
+        if not recent:
+            return {}, {}, History(launches=launches, endings={}, lags={})
         for file in reads.live_files(connection, recent):
             live.setdefault((file.launch, file.rank), []).append(file)
         history = History(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
@@ -21,6 +20,7 @@ from ckptstore.formats.strategy import Strategy
 from ckptstore.ops.adopt import Skipped
 from ckptstore.ops.adoption import moment
 from ckptstore.storage.claims import FOLDER
+from ckptstore.storage.waiting import for_each
 from ckptstore.storage.walk import Seen, walk
 
 if TYPE_CHECKING:
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from ckptstore.formats.header import Header
-_READERS = 16
-_PORTION = 64  # files a task: handing over one alone costs as much as reading it
 _MAY_SKIP = ("scale_sense", "accu_grads")  # a loss scale, gathered gradients: a step may bring no update
 
 
@@ -125,10 +123,7 @@ def read_headers(tree: Tree, paths: Sequence[str]) -> list[Found]:
             known = seen[id(header.entries)] = header, names, every_step
         return _Read(_found(tree, path, header, every_step=known[2]), known[1], complete=header.complete is True)
 
-    portions = [paths[start : start + _PORTION] for start in range(0, len(paths), _PORTION)]
-    with ThreadPoolExecutor(_READERS) as pool:
-        read_some = pool.map(lambda some: [read(path) for path in some], portions)
-        results = [result for portion in read_some for result in portion]
+    results = for_each(read, paths)
     tree.skipped += [result for result in results if isinstance(result, Skipped)]
     whole = [result for result in results if isinstance(result, _Read)]
     cut = _cut(whole)

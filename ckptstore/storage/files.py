@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from stat import S_ISREG
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 from blake3 import blake3
 
 from ckptstore.core.model import Observed
+from ckptstore.storage.waiting import for_each
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -20,10 +20,8 @@ if TYPE_CHECKING:
     from ckptstore.core.model import Checkpoint
 
 _CHUNK = 1 << 20
-_STAT_THREADS = 16
 NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 """What a file system answers that has no hard links."""
-_PORTION = 16  # files a task: handing over one alone costs more than its stat
 
 
 @dataclass(frozen=True)
@@ -63,11 +61,8 @@ def observe(files: Iterable[Checkpoint], *, read_bytes: bool) -> Mapping[str, Ob
     `read_bytes` does not ask for all, because a file of another step has the same size (domain §6).
     """
     unique = {file.path: file for file in files}
-    every = list(unique.items())
-    portions = [every[start : start + _PORTION] for start in range(0, len(every), _PORTION)]
-    with ThreadPoolExecutor(_STAT_THREADS) as pool:
-        seen = pool.map(lambda some: {path: _observe(file, read_bytes=read_bytes) for path, file in some}, portions)
-        return dict(item for portion in seen for item in portion.items())
+    seen = for_each(lambda file: _observe(file, read_bytes=read_bytes), list(unique.values()), waits=read_bytes)
+    return dict(zip(unique, seen, strict=True))
 
 
 def _observe(file: Checkpoint, *, read_bytes: bool) -> Observed:

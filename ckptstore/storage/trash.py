@@ -183,7 +183,10 @@ class Trash:
         if folders:
             opened = os.open(folders[-1], _DIRECTORY, dir_fd=self._open(root, folders[:-1]))
         else:
-            opened = os.open(root, _DIRECTORY)
+            try:
+                opened = os.open(root, _DIRECTORY)
+            except FileNotFoundError:  # not as a file that is gone: the disk it is on may not be mounted
+                raise OSError(errno.ENODEV, "its directory is not there: it may not be mounted") from None
         self._folders[root, folders] = opened
         while len(self._folders) > _OPEN_FOLDERS:
             _, oldest = self._folders.popitem(last=False)

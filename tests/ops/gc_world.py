@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import re
 import shutil
 import signal
 import sqlite3
 import time
-import traceback
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 POLICY = Policy(keep_last=2)
 LONG_AGO = 1_700_000_000
 NEVER = 10**9
+CLEAN = multiprocessing.get_context("forkserver")
+CLEAN.set_forkserver_preload([__name__])
 _COLLECTION = re.compile(r"\d{8}T\d{6}-[0-9a-f]{6}")
 
 
@@ -156,19 +158,22 @@ def mortal_catalog(points: Points) -> None:
 
 
 def die(action: Callable[[Disk], object], last: int, after: float | None = None) -> int:
-    """Do it in a process of its own, which is killed after so many points or some seconds; how it ended."""
-    child = os.fork()
-    if child == 0:
-        try:
-            points = Points(last)
-            mortal_catalog(points)
-            action(mortal_disk(points))
-            os._exit(0)
-        except BaseException:  # noqa: BLE001 — whatever it is, this process must not go on as pytest
-            traceback.print_exc()
-            os._exit(1)
+    """Do it in a process of its own, which is killed after so many points or some seconds; how it ended.
+
+    That process is forked from a clean one, not from this one, which may have loaded MindSpore with its threads: a
+    child of those crashes by itself now and then. So the action must be one that can be pickled.
+    """
+    child = CLEAN.Process(target=_live, args=(action, last))
+    child.start()
     if after is not None:
         time.sleep(after)  # the only place where time passes: any moment will do
-        os.kill(child, signal.SIGKILL)
-    _, status = os.waitpid(child, 0)
-    return os.waitstatus_to_exitcode(status)
+        child.kill()
+    child.join()
+    assert child.exitcode is not None
+    return child.exitcode
+
+
+def _live(action: Callable[[Disk], object], last: int) -> None:
+    points = Points(last)
+    mortal_catalog(points)
+    action(mortal_disk(points))

@@ -12,6 +12,7 @@ import signal
 import tempfile
 import time
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -95,7 +96,7 @@ def world(home: Path, request: pytest.FixtureRequest) -> World:
 
 
 def run_and_die(action: str, world: World, last: int, after: float | None = None) -> int:
-    return die(lambda disk: ACTIONS[action](world, disk), last, after)
+    return die(partial(ACTIONS[action], world), last, after)
 
 
 def check_nothing_is_lost(world: World) -> None:

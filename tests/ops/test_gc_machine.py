@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -27,11 +29,13 @@ from .gc_world import die
 from .jobs import Job
 
 if TYPE_CHECKING:
+    from ckptstore.catalog.engine import Database
     from ckptstore.core.model import Checkpoint
     from ckptstore.ops.launch import RankLaunch
 
 RANKS = 2
 Key = tuple[str, int]
+Action = Callable[..., object]  # of a database and a run, with `disk`
 
 policies = st.builds(
     Policy,
@@ -56,6 +60,17 @@ class Saved:
         return len(self.files) == RANKS and not self.harmed and there
 
 
+def act(url: str, action: Action, disk: Disk) -> None:
+    try:
+        action(connect(url).database, "run", disk=disk)
+    except (RefusedError, UsageError):  # nothing in the trash, or nothing to restore would be left
+        return
+
+
+def collect(database: Database, run: str, *, policy: Policy, at_once: bool, disk: Disk) -> None:
+    execute(database, plan_gc(database, run, policy), at_once=at_once, allow_mass_delete=True, disk=disk)
+
+
 class Retention(RuleBasedStateMachine):
     """One run with two ranks, none of which is the other's replica."""
 
@@ -63,6 +78,7 @@ class Retention(RuleBasedStateMachine):
         super().__init__()
         memory = Path("/dev/shm")  # noqa: S108 — only where it is
         self.home = Path(tempfile.mkdtemp(dir=memory if memory.is_dir() else None))
+        self.url = str(self.home / "catalog.db")
         self.states: dict[Key, Saved] = {}
         self.parents: dict[str, Key | None] = {}
         self.launches: list[str] = []
@@ -72,7 +88,7 @@ class Retention(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        self.catalog = connect(str(self.home / "catalog.db"))
+        self.catalog = connect(self.url)
         self.job = Job(self.catalog, self.home / "data")
         outside = self.home / "outside"
         outside.mkdir()
@@ -148,21 +164,17 @@ class Retention(RuleBasedStateMachine):
         keep = [*self.floor(policy.floor), *(key for key in self.states if key[1] in self.pinned)]
         before = {path for key in keep for path in self.states[key].files if Path(path).exists()}
 
-        def collect(disk: Disk) -> None:
-            plan = plan_gc(self.catalog.database, "run", policy)
-            execute(self.catalog.database, plan, at_once=at_once, allow_mass_delete=True, disk=disk)
-
-        self.do(collect, killed_at)
+        self.do(partial(collect, policy=policy, at_once=at_once), killed_at)
         for path in before:
             assert Path(path).exists(), f"{path} is of the floor, or pinned"
 
     @rule(killed_at=st.none() | st.integers(0, 20))
     def bring_back(self, killed_at: int | None) -> None:
-        self.do(lambda disk: undo(self.catalog.database, "run", disk=disk), killed_at)
+        self.do(undo, killed_at)
 
     @rule(killed_at=st.none() | st.integers(0, 20))
     def purge(self, killed_at: int | None) -> None:
-        self.do(lambda disk: purge(self.catalog.database, "run", at_once=True, disk=disk), killed_at)
+        self.do(partial(purge, at_once=True), killed_at)
 
     @rule(policy=policies)
     def undo_undoes(self, policy: Policy) -> None:
@@ -175,13 +187,8 @@ class Retention(RuleBasedStateMachine):
             undo(self.catalog.database, "run")
         assert self.everything() == before
 
-    def do(self, action: Any, killed_at: int | None) -> None:
-        def quietly(disk: Disk) -> None:
-            try:
-                action(disk)
-            except (RefusedError, UsageError):  # nothing in the trash, or nothing to restore would be left
-                return
-
+    def do(self, action: Action, killed_at: int | None) -> None:
+        quietly = partial(act, self.url, action)
         if killed_at is None:
             quietly(Disk())
         else:

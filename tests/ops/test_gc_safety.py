@@ -21,10 +21,11 @@ from ckptstore.ops import lease, resolve
 from ckptstore.ops.collect import execute
 from ckptstore.ops.connect import connect
 from ckptstore.ops.gc_lock import GcLock
-from ckptstore.ops.retention import plan_gc
+from ckptstore.ops.retention import GcPlan, plan_gc
 from ckptstore.ops.trash import purge, undo
 from ckptstore.storage.trash import Disk
 
+from .gc_world import CLEAN
 from .jobs import Job
 from .test_gc import LAST_2, gc, names, removed, saved, tree
 
@@ -357,28 +358,28 @@ def test_a_disk_that_refuses_in_the_middle(catalog: Catalog, tmp_path: Path, err
         assert undo(catalog.database, "run").files == 4
 
 
+def as_another_user(url: str, plan: GcPlan, home: Path) -> None:
+    if os.getuid() == 0:
+        for path in (home, *home.rglob("*")):
+            os.chown(path, 65534, 65534)
+        for path in home.parents:
+            if path.stat().st_mode & 0o001 == 0:
+                path.chmod(path.stat().st_mode | 0o011)
+        os.setuid(65534)
+    done = execute(connect(url).database, plan)
+    assert {trouble.reason for trouble in done.troubles} == {"Permission denied"}
+
+
 def test_directories_that_may_not_be_written_to(sqlite_url: str, tmp_path: Path) -> None:
     """For real, as another user where the tests run as root."""
     catalog = connect(sqlite_url)
     job = saved(catalog, tmp_path, 10, 20, 30, 40)
     job.folder(1).chmod(0o555)
     plan = plan_gc(catalog.database, "run", LAST_2)
-    child = os.fork()
-    if child == 0:
-        refused = 1
-        try:
-            if os.getuid() == 0:
-                for path in (tmp_path, *tmp_path.rglob("*")):
-                    os.chown(path, 65534, 65534)
-                for path in tmp_path.parents:
-                    if path.stat().st_mode & 0o001 == 0:
-                        path.chmod(path.stat().st_mode | 0o011)
-                os.setuid(65534)
-            done = execute(catalog.database, plan)
-            refused = 0 if {trouble.reason for trouble in done.troubles} == {"Permission denied"} else 2
-        finally:
-            os._exit(refused)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    child = CLEAN.Process(target=as_another_user, args=(sqlite_url, plan, tmp_path))
+    child.start()
+    child.join()
+    assert child.exitcode == 0
     assert (job.folder(1) / "net-1_10.ckpt").exists()
     assert not (job.folder(0) / "net-1_10.ckpt").exists()
     job.folder(1).chmod(0o755)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
@@ -40,7 +41,7 @@ class Wide:
         """A rank's file in the newest save, or in one that is `age` saves older."""
         return self.directory(rank) / f"net-9_{self.kept - age}.ckpt"
 
-    @property
+    @cached_property
     def newest_paths(self) -> list[str]:
         return [str(self.path(rank)) for rank in range(self.ranks)]
 

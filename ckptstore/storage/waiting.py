@@ -1,0 +1,37 @@
+"""Work on many files: by itself while it is quick, on many threads where it waits for a disk or a network."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from time import perf_counter
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+_THREADS = 16
+_TRIAL = 64  # items done here before their time is judged
+_PORTION = 16  # items a task: handing over one alone costs more than most of them
+_QUICK_SECONDS = 200e-6  # an item: what is in memory takes less, and threads would only wait for each other
+
+
+def for_each(work: Callable[[Item], Result], items: Sequence[Item], *, waits: bool = False) -> list[Result]:
+    """What `work` returns for each item, in their order; it may run on several threads at once.
+
+    `waits` says that it is known to take long. What it raises is raised here.
+    """
+    results: list[Result] = []
+    while not waits and len(results) < len(items):
+        portion = items[len(results) : len(results) + _TRIAL]
+        begin = perf_counter()
+        results += [work(item) for item in portion]
+        waits = perf_counter() - begin > _QUICK_SECONDS * len(portion)
+    rest = [items[start : start + _PORTION] for start in range(len(results), len(items), _PORTION)]
+    if rest:
+        with ThreadPoolExecutor(_THREADS) as pool:
+            for done in pool.map(lambda portion: [work(item) for item in portion], rest):
+                results += done
+    return results

@@ -1,0 +1,80 @@
+"""Retention of a run whose history turns while gc is at work: branches on purpose, loads that failed."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ckptstore.core.model import Kind
+from ckptstore.core.policy import Policy
+from ckptstore.errors import RefusedError
+from ckptstore.ops.collect import execute
+from ckptstore.ops.retention import plan_gc
+
+from .test_gc import LAST_2, gc, saved
+
+if TYPE_CHECKING:
+    from ckptstore.ops.connect import Catalog
+
+
+def newest(catalog: Catalog) -> int | None:
+    plan = catalog.resolve("run").plan
+    return plan.global_step if plan else None
+
+
+def test_a_state_that_an_operator_branched_off_from_since_the_plan_stays(catalog: Catalog, tmp_path: Path) -> None:
+    saved(catalog, tmp_path, 10, 20, 30, 40)
+    plan = plan_gc(catalog.database, "run", LAST_2)
+    chosen = catalog.resolve("run", step=10).plan
+    assert chosen is not None
+    catalog.branch(chosen)
+    with suppress(RefusedError):
+        execute(catalog.database, plan)
+    assert newest(catalog) == 10
+
+
+def test_a_branch_off_from_a_state_that_gc_was_faster_to_take_is_refused(catalog: Catalog, tmp_path: Path) -> None:
+    saved(catalog, tmp_path, 10, 20, 30, 40)
+    chosen = catalog.resolve("run", step=10).plan
+    assert chosen is not None
+    gc(catalog)
+    with pytest.raises(RefusedError, match="gc has removed step 10 of run 'run' since it was chosen; ckptstore undo"):
+        catalog.branch(chosen)
+    assert newest(catalog) == 40
+
+
+def test_a_floor_that_launches_could_not_load_since_the_plan(catalog: Catalog, tmp_path: Path) -> None:
+    job = saved(catalog, tmp_path, 10, 20, 30, 40)
+    plan = plan_gc(catalog.database, "run", LAST_2)
+    for step in (40, 30):
+        ranks = job.start()
+        assert ranks[0].facts.parent_step == step
+        ranks[0].load_failed(catalog.show("run", step)[0], "Input/output error")
+    with pytest.raises(RefusedError, match="must stay, and does not count any more: .*; make the plan again"):
+        execute(catalog.database, plan)
+    assert newest(catalog) == 20
+
+
+def test_a_run_that_went_back_since_the_plan_has_another_floor(catalog: Catalog, tmp_path: Path) -> None:
+    job = saved(catalog, tmp_path, 10, 20, 30, 40)
+    plan = plan_gc(catalog.database, "run", LAST_2)
+    job.start(resume=False)[0].resolve(step=20)
+    with pytest.raises(RefusedError, match="the run went back to an older state; make the plan again"):
+        execute(catalog.database, plan)
+    Path(catalog.show("run", 20)[0].path).unlink()
+    assert newest(catalog) == 10
+
+
+def test_an_abandoned_branch_is_nothing_that_is_left_to_restore(catalog: Catalog, tmp_path: Path) -> None:
+    job = saved(catalog, tmp_path, 10, 20, 30)
+    back = job.start(resume=False)
+    for launch in back:
+        launch.resolve(step=10)
+    job.save(back, 15)
+    plan = plan_gc(catalog.database, "run", Policy(keep_kind={Kind.TTP: 1}, floor=0))
+    with pytest.raises(RefusedError, match="this policy leaves no state to restore"):
+        execute(catalog.database, plan)
+    assert newest(catalog) == 15
