@@ -12,7 +12,7 @@ from ckptstore.errors import RefusedError, UsageError
 from ckptstore.ops import lease
 from ckptstore.ops.ledger import for_decision
 from ckptstore.ops.records import Began
-from ckptstore.ops.resolve import plan_files
+from ckptstore.ops.settle import plan_files
 
 if TYPE_CHECKING:
     from ckptstore.catalog.engine import Database

@@ -17,8 +17,8 @@ from ckptstore.ops.collect import Collected, execute
 from ckptstore.ops.ledger import for_rank
 from ckptstore.ops.reconcile import Reconciled, reconcile
 from ckptstore.ops.records import Began, Ended, Verdict
-from ckptstore.ops.resolve import settle
 from ckptstore.ops.retention import plan_gc
+from ckptstore.ops.settle import settle
 from ckptstore.storage import claims
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from ckptstore.ops import entries
 from ckptstore.ops.join import join
 from ckptstore.ops.launch import RankLaunch
 from ckptstore.ops.records import Began, Said
-from ckptstore.ops.resolve import settle
+from ckptstore.ops.settle import settle
 from ckptstore.ops.sync import take_up
 from ckptstore.storage import journal
 from ckptstore.storage.places import places, remember

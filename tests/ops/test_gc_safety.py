@@ -17,7 +17,7 @@ from ckptstore.catalog import marks, trash, writes
 from ckptstore.core.policy import Policy
 from ckptstore.core.retention import Why
 from ckptstore.errors import RefusedError, UsageError
-from ckptstore.ops import lease, resolve
+from ckptstore.ops import lease, settle
 from ckptstore.ops.collect import execute
 from ckptstore.ops.connect import connect
 from ckptstore.ops.gc_lock import GcLock
@@ -102,7 +102,7 @@ def test_a_launch_whose_state_gc_was_faster_to_take_chooses_again(
     job = saved(catalog, tmp_path, 20, 27)
     policy = Policy(keep_every=20, floor=0)
 
-    choose = resolve._choose
+    choose = settle.choose
 
     def then_gc(database: Any, run: str, run_id: int, **asked: Any) -> Any:
         found = choose(database, run, run_id, **asked)
@@ -110,7 +110,7 @@ def test_a_launch_whose_state_gc_was_faster_to_take_chooses_again(
             assert gc(catalog, policy).removed == (("L1", 27),)
         return found
 
-    monkeypatch.setattr(resolve, "_choose", then_gc)
+    monkeypatch.setattr(settle, "choose", then_gc)
     assert job.start()[0].facts.parent_step == 20
 
 

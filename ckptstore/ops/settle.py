@@ -1,0 +1,160 @@
+"""Settle where a launch starts, once for all its ranks."""
+
+from __future__ import annotations
+
+import logging
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+from ckptstore.catalog import reads, writes
+from ckptstore.core import position
+from ckptstore.core.model import Assignment, Rejection, Resolution, RestorePlan, Rule
+from ckptstore.errors import CatalogUnavailableError, NothingRestorableError, UsageError
+from ckptstore.ops import exits, lease
+from ckptstore.ops.resolve import bring_up_to_date, choose, find_run
+
+if TYPE_CHECKING:
+    from ckptstore.catalog.engine import Database
+    from ckptstore.core.model import Launch
+
+log = logging.getLogger("ckptstore")
+
+
+def settle(
+    database: Database,
+    launch: Launch,
+    *,
+    step: int | None = None,
+    lineage_of: str | None = None,
+    take_quarantined: bool = False,
+) -> RestorePlan | None:
+    """Where this launch starts, the same for every rank that asks, now or later; None for a fresh start.
+
+    The first answer stored is the launch's answer. `step` and `lineage_of` are as in `resolve`: the launch branches off
+    there. Raises `NothingRestorableError` where that state cannot be restored, and where states once were whole and
+    none is now: a fresh start would hide the loss; `UsageError` where the state has no place in the launch's data.
+    """
+    if step == 0:
+        raise UsageError("step is 0", "to start afresh give the run another name")
+    stored = _stored(database, launch)
+    if stored is not None:
+        return stored[0]
+    run_id = find_run(database, launch.run)
+    bring_up_to_date(database, run_id)
+    exits.set_aside(database, run_id)
+    while not _store(database, launch, run_id, step=step, lineage_of=lineage_of, take_quarantined=take_quarantined):
+        log.info("the state chosen for launch %s was removed meanwhile: choosing again", launch.id)
+    settled = _stored(database, launch)
+    if settled is None:
+        raise CatalogUnavailableError(f"the restore plan of launch {launch.id} was not kept by {database.name}")
+    return settled[0]
+
+
+def _store(
+    database: Database,
+    launch: Launch,
+    run_id: int,
+    *,
+    step: int | None,
+    lineage_of: str | None,
+    take_quarantined: bool,
+) -> bool:
+    """Choose where a launch starts and store that; False if retention gave the chosen state up in between."""
+    resolution = choose(
+        database,
+        launch.run,
+        run_id,
+        step=step,
+        lineage_of=lineage_of,
+        world_size=launch.world_size,
+        read_bytes=False,
+        take_quarantined=take_quarantined,
+        takes_whole=launch.layout.any_world_size or launch.world_size == 1,
+    )
+    is_branch = step is not None or lineage_of is not None
+    if resolution.lost:
+        raise NothingRestorableError(_lost(launch.run, resolution), _lost_hint(launch.run, resolution))
+    plan = resolution.plan
+    if plan is None and is_branch:
+        raise NothingRestorableError(*_not_there(launch.run, resolution, step, lineage_of))
+    start_step = _start_step(launch, plan) if plan else None
+    chosen = plan_files(plan) if plan else []
+    now = datetime.now(timezone.utc)
+    with database.write() as connection:
+        if not lease.settle(connection, run_id, launch.id, {file for _, file in chosen}, now):
+            return False
+        writes.store_resolution(
+            connection,
+            launch_id=launch.id,
+            parent=(plan.launch.id, plan.global_step) if plan else None,
+            start_step=start_step,
+            files=chosen,
+            branched=is_branch,
+            now=now,
+        )
+    return True
+
+
+def plan_files(plan: RestorePlan) -> list[tuple[int, str]]:
+    """The ranks of a plan and the ids of their files, as the catalog keeps it."""
+    return [(assignment.rank, assignment.source.id) for assignment in plan.ranks]
+
+
+def _start_step(launch: Launch, plan: RestorePlan) -> int:
+    found = position.first_step(plan.global_step, plan.launch, launch)
+    if isinstance(found, position.NoPlace):
+        would_do = f"; of the steps before it, {found.earlier} would do: resume(step={found.earlier})"
+        raise UsageError(
+            f"step {plan.global_step} of launch {plan.launch.id} has no place in the data: {found.reason}",
+            f"use the number of ranks and the batch size that were saved{would_do if found.earlier else ''}",
+        )
+    return found
+
+
+def _stored(database: Database, launch: Launch) -> tuple[RestorePlan | None] | None:
+    """The stored answer in a tuple of one (None in it: a fresh start); None if there is none yet."""
+    with database.read() as connection:
+        found = reads.resolution(connection, launch.id)
+        if found is None:
+            return None
+        parent, chosen = found
+        if parent is None:
+            return (None,)
+        origin = reads.launch(connection, parent[0])
+        sources = reads.files_by_id(connection, list({file for _, file in chosen}))
+    if origin is None or not chosen or any(file not in sources for _, file in chosen):
+        raise CatalogUnavailableError(f"{database.name} has lost parts of the plan of launch {launch.id}")
+    ranks = tuple(Assignment(rank, sources[file]) for rank, file in chosen)
+    return (RestorePlan(launch=origin, global_step=parent[1], ranks=ranks),)
+
+
+def _not_there(run: str, resolution: Resolution, step: int | None, lineage_of: str | None) -> tuple[str, str]:
+    """That a state that was asked for cannot be restored, and where to read on."""
+    asked = [f"step {step}"] if step is not None else []
+    asked += [f"a state of the lineage of {lineage_of}"] if lineage_of is not None else []
+    reasons = [reason.detail for rejection in resolution.rejections for reason in rejection.reasons]
+    why = reasons[0] if reasons else "there is no such save"
+    flags = "".join([f" --step {step}" if step is not None else "", f" --lineage {lineage_of}" if lineage_of else ""])
+    return (
+        f"{' of '.join(asked)} of run {run!r} cannot be restored: {why}",
+        f"see: ckptstore resolve {run}{flags} --explain",
+    )
+
+
+def _lost(run: str, resolution: Resolution) -> str:
+    newest = _newest_lost(resolution)
+    why = newest.reasons[0].detail
+    return f"nothing of run {run!r} can be restored: every rank had saved step {newest.global_step}, but {why}"
+
+
+def _newest_lost(resolution: Resolution) -> Rejection:
+    return next(rejection for rejection in resolution.rejections if rejection.was_whole)
+
+
+def _lost_hint(run: str, resolution: Resolution) -> str:
+    rules = {reason.rule for rejection in resolution.rejections if rejection.was_whole for reason in rejection.reasons}
+    remedy = "resume with take_quarantined=True" if rules == {Rule.QUARANTINED} else "bring the files back"
+    newest = _newest_lost(resolution)
+    if newest.reasons[0].rule is Rule.WORLD_SIZE:
+        remedy = newest.remedies[0]
+    return f"see: ckptstore resolve {run} --explain; {remedy}, or start a run of another name"
