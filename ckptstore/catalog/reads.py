@@ -13,7 +13,7 @@ from ckptstore.core import replicas
 from ckptstore.core.model import Checkpoint, Content, FileState, Kind, Launch, Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from datetime import datetime
 
 
@@ -158,20 +158,6 @@ def files_to_judge(connection: sa.Connection, run: int) -> list[Checkpoint]:
         there, (there.c.launch_id == saves.c.launch_id) & (there.c.global_step == saves.c.global_step)
     )
     return list(rows.files(connection.execute(query.where(checkpoints.c.state != FileState.MOVED.value))))
-
-
-def live_files(connection: sa.Connection, launch_ids: Iterable[str]) -> list[Checkpoint]:
-    """The files of these launches that are there or being written; what was deleted before does not cost."""
-    live = checkpoints.c.state.in_([FileState.COMPLETE.value, FileState.IN_PROGRESS.value])
-    query = rows.file_query().where(saves.c.launch_id.in_(list(launch_ids)), live)
-    return list(rows.files(connection.execute(query)))
-
-
-def live_exits(connection: sa.Connection, run: int) -> list[Checkpoint]:
-    """The files of graceful exits of a run that are there or being written."""
-    live = checkpoints.c.state.in_([FileState.COMPLETE.value, FileState.IN_PROGRESS.value])
-    chosen = (launches.c.run_id == run) & (saves.c.kind == Kind.GRACEFUL_EXIT.value)
-    return list(rows.files(connection.execute(rows.file_query().where(chosen, live))))
 
 
 def files_at_paths(connection: sa.Connection, paths: Sequence[str]) -> dict[str, list[Checkpoint]]:

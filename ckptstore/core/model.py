@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -183,8 +183,7 @@ class State:
         return tuple(kind for kind in Kind if kind in present)
 
 
-@dataclass(frozen=True)
-class Observed:
+class Observed(NamedTuple):
     """What the disk shows of one path: its size in bytes (None: not there) and, if it was read, its digest.
 
     `unreadable` says why the path could not be looked at; `rewritten` that it has another modification time than was

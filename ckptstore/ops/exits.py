@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ckptstore.catalog import reads
+from ckptstore.catalog import live, reads
 from ckptstore.core.model import FileState, Kind
 from ckptstore.core.naming import exit_name, parse_exit_name
 from ckptstore.errors import UnreadableError
@@ -91,7 +91,7 @@ def keep_unknown(path: str) -> str | None:
 def set_aside(database: Database, run_id: int) -> None:
     """Keep what earlier launches of a run left under the fixed name: they died before they had renamed it."""
     with database.read() as connection:
-        left = reads.live_exits(connection, run_id)
+        left = live.exits(connection, run_id)
         homes = {
             (source.launch, source.rank, source.directory)
             for source in reads.sources_of(connection, run_id)

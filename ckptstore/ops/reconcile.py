@@ -6,11 +6,11 @@ are gone, a file whose registration was under way. And files vanish: MindSpore's
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ckptstore.catalog import reads
+from ckptstore.catalog import live, reads
 from ckptstore.core.model import Checkpoint, FileState, Kind
 from ckptstore.ops import register
 from ckptstore.ops.adopt import History, Skipped, Stray, listing, strays, take_in
@@ -21,9 +21,12 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from ckptstore.catalog.engine import Database
+    from ckptstore.catalog.live import Place
     from ckptstore.catalog.reads import Source
     from ckptstore.core.model import Launch
     from ckptstore.ops.ledger import Ledger
+
+_OfRank = tuple[str, int]  # a launch and a rank of it
 
 
 @dataclass(frozen=True)
@@ -43,33 +46,11 @@ def reconcile(
     `only` names one launch and rank to do it for (None: every rank of the launches since the last reconciliation),
     `ledger` who records it (None: this process, for others).
     """
-    sources, live, history = _gather(database, run_id, only)
-    outcomes: list[Checkpoint | Skipped] = []
-    vanished: list[Checkpoint] = []
-    unknown: list[Stray] = []
-    for of_rank, own_sources in sources.items():
-        listed: dict[str, frozenset[str]] = {}
-        ttp_roots: set[str] = set()
-        own = live.get(of_rank, ())
-        for source in own_sources:
-            try:
-                found = listing(source)
-            except OSError as error:
-                outcomes.append(Skipped(source.directory, error.strerror or str(error)))
-                continue
-            listed |= found
-            if source.kind is Kind.TTP:
-                ttp_roots.add(source.directory)
-            unknown += strays(source, found, (file.path for file in own))
-        here = [file for file in own if _was_looked_at(file, listed, ttp_roots)]
-        there = {file.id for file in here if _is_listed(file, listed)}
-        vanished += [file for file in here if file.id not in there and file.state is FileState.COMPLETE]
-        outcomes += [
-            _finished(database, run_id, file)
-            for file in here
-            if file.id in there and file.state is FileState.IN_PROGRESS
-        ]
-    outcomes += take_in(database, run_id, unknown, vanished, history)
+    sources, places, history = _gather(database, run_id, only)
+    seen = _look(sources, places)
+    vanished, growing = _looked_up(database, seen.gone), _looked_up(database, seen.growing)
+    outcomes: list[Checkpoint | Skipped] = [*seen.skipped, *(_finished(database, run_id, file) for file in growing)]
+    outcomes += take_in(database, run_id, seen.unknown, vanished, history)
     adopted = tuple(outcome for outcome in outcomes if isinstance(outcome, Checkpoint))
     if vanished or adopted:
         writer = ledger or shared(database)
@@ -83,6 +64,48 @@ def reconcile(
     return Reconciled(adopted, tuple(vanished), tuple(outcome for outcome in outcomes if isinstance(outcome, Skipped)))
 
 
+@dataclass
+class _Seen:
+    """What listing the directories showed; `gone` and `growing` are ids, of files in progress the latter."""
+
+    gone: list[str] = field(default_factory=list)
+    growing: list[str] = field(default_factory=list)
+    unknown: list[Stray] = field(default_factory=list)
+    skipped: list[Skipped] = field(default_factory=list)
+
+
+def _look(sources: Mapping[_OfRank, Sequence[Source]], places: Mapping[_OfRank, Sequence[Place]]) -> _Seen:
+    seen = _Seen()
+    for of_rank, own_sources in sources.items():
+        listed: dict[str, frozenset[str]] = {}
+        ttp_roots: set[str] = set()
+        own = places.get(of_rank, ())
+        for source in own_sources:
+            try:
+                found = listing(source)
+            except OSError as error:
+                seen.skipped.append(Skipped(source.directory, error.strerror or str(error)))
+                continue
+            listed |= found
+            if source.kind is Kind.TTP:
+                ttp_roots.add(source.directory)
+            seen.unknown += strays(source, found, (place.path for place in own))
+        for place in own:
+            if _is_listed(place, listed):
+                if not place.is_complete:
+                    seen.growing.append(place.id)
+            elif place.is_complete and _was_looked_at(place, listed, ttp_roots):
+                seen.gone.append(place.id)
+    return seen
+
+
+def _looked_up(database: Database, ids: Sequence[str]) -> list[Checkpoint]:
+    if not ids:
+        return []
+    with database.read() as connection:
+        return list(reads.files_by_id(connection, ids).values())
+
+
 def _mark(ledger: Ledger, files: Sequence[Checkpoint], state: FileState) -> None:
     if files:
         ledger.mark(files, state)
@@ -90,8 +113,8 @@ def _mark(ledger: Ledger, files: Sequence[Checkpoint], state: FileState) -> None
 
 def _gather(
     database: Database, run_id: int, only: tuple[str, int] | None
-) -> tuple[dict[tuple[str, int], list[Source]], dict[tuple[str, int], list[Checkpoint]], History]:
-    """Where ranks saved, what is live of theirs, by launch and rank; and the history of the launches."""
+) -> tuple[dict[_OfRank, list[Source]], dict[_OfRank, list[Place]], History]:
+    """Where ranks saved, where their files are, by launch and rank; and the history of the launches."""
     with database.read() as connection:
         launches = {launch.id: launch for launch in reads.launches_of(connection, run_id)}
         every = [
@@ -100,21 +123,21 @@ def _gather(
             if only is None or (source.launch, source.rank) == only
         ]
         recent = _recent(launches, every)
-        sources: dict[tuple[str, int], list[Source]] = {}
+        sources: dict[_OfRank, list[Source]] = {}
         for source in every:
             if source.launch in recent:
                 sources.setdefault((source.launch, source.rank), []).append(source)
-        live: dict[tuple[str, int], list[Checkpoint]] = {}
+        places: dict[_OfRank, list[Place]] = {}
         if not recent:
             return {}, {}, History(launches=launches, endings={}, lags={})
-        for file in reads.live_files(connection, recent):
-            live.setdefault((file.launch, file.rank), []).append(file)
+        for place in live.places(connection, recent):
+            places.setdefault((place.launch, place.rank), []).append(place)
         history = History(
             launches=launches,
             endings=reads.endings_of(connection, run_id),
             lags={launch_id: reads.lag(connection, launches[launch_id]) for launch_id in recent},
         )
-    return sources, live, history
+    return sources, places, history
 
 
 def _recent(launches: Mapping[str, Launch], sources: Sequence[Source]) -> set[str]:
@@ -129,15 +152,15 @@ def _recent(launches: Mapping[str, Launch], sources: Sequence[Source]) -> set[st
     return recent
 
 
-def _was_looked_at(file: Checkpoint, listed: Mapping[str, object], ttp_roots: AbstractSet[str]) -> bool:
+def _was_looked_at(place: Place, listed: Mapping[str, object], ttp_roots: AbstractSet[str]) -> bool:
     """Whether its directory was listed; one of TTP may be gone with all that is in it, or be renamed."""
-    if file.path.rpartition("/")[0] in listed:
+    if place.path.rpartition("/")[0] in listed:
         return True
-    return file.kind is Kind.TTP and not ttp_roots.isdisjoint(map(str, Path(file.path).parents))
+    return place.is_ttp and not ttp_roots.isdisjoint(map(str, Path(place.path).parents))
 
 
-def _is_listed(file: Checkpoint, listed: Mapping[str, AbstractSet[str]]) -> bool:
-    directory, _, name = file.path.rpartition("/")  # not by `Path`: that is most of what a wide job would cost
+def _is_listed(place: Place, listed: Mapping[str, AbstractSet[str]]) -> bool:
+    directory, _, name = place.path.rpartition("/")  # not by `Path`: that is most of what a wide job would cost
     return name in listed.get(directory, ())
 
 

@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ckptstore.catalog import reads
+from ckptstore.catalog import live, reads
 from ckptstore.core.model import Checkpoint, Content, FileState, Kind, epoch_and_step
 from ckptstore.core.naming import format_of
 from ckptstore.errors import UnreadableError, UsageError
@@ -149,7 +149,7 @@ def parameters_of(database: Database, run_id: int, rank: int, *, but: str) -> fr
 def moved(ledger: Ledger, launch_id: str, before: str, after: str) -> None:
     """Record that a directory was renamed: the files of the launch that were in it have new paths. Can be repeated."""
     with ledger.database.read() as connection:
-        known = [file for file in reads.live_files(connection, [launch_id]) if Path(before) in Path(file.path).parents]
+        known = [file for file in live.files(connection, launch_id) if Path(before) in Path(file.path).parents]
     renamed = [(file, str(after / Path(file.path).relative_to(before))) for file in known]
     there = [(file, path) for file, path in renamed if (found := files.facts(path)) and found.size == file.size]
     if there:

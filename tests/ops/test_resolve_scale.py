@@ -126,7 +126,7 @@ def second_url(database_url: str, tmp_path: Path, request: pytest.FixtureRequest
             True,
             id="directories",
             marks=pytest.mark.xfail(
-                strict=True, raises=AssertionError, reason="live_files asks the index once for each save of a launch"
+                strict=True, raises=AssertionError, reason="live.places asks the index once for each save of a launch"
             ),
         ),
     ],

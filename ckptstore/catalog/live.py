@@ -1,0 +1,51 @@
+"""Files that are there, or being written, as far as the catalog knows; what was deleted before costs nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import sqlalchemy as sa
+
+from ckptstore.catalog import rows
+from ckptstore.catalog.tables import checkpoints, launches, saves
+from ckptstore.core.model import FileState, Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ckptstore.core.model import Checkpoint
+
+_LIVE = checkpoints.c.state.in_([FileState.COMPLETE.value, FileState.IN_PROGRESS.value])
+
+
+class Place(NamedTuple):
+    """Where a file is, and no more: a wide job has tens of thousands, of which few need a second look."""
+
+    id: str
+    launch: str
+    rank: int
+    path: str
+    is_ttp: bool
+    is_complete: bool
+
+
+def places(connection: sa.Connection, launch_ids: Iterable[str]) -> list[Place]:
+    """Where the files of these launches are."""
+    query = (
+        sa.select(checkpoints.c.id, saves.c.launch_id, checkpoints.c.rank, checkpoints.c.path)
+        .add_columns(saves.c.kind == Kind.TTP.value, checkpoints.c.state == FileState.COMPLETE.value)
+        .join(saves)
+        .where(saves.c.launch_id.in_(list(launch_ids)), _LIVE)
+    )
+    return [Place._make(row) for row in connection.execute(query)]
+
+
+def files(connection: sa.Connection, launch_id: str) -> list[Checkpoint]:
+    """The files of a launch."""
+    return list(rows.files(connection.execute(rows.file_query().where(saves.c.launch_id == launch_id, _LIVE))))
+
+
+def exits(connection: sa.Connection, run: int) -> list[Checkpoint]:
+    """The files of graceful exits of a run."""
+    chosen = (launches.c.run_id == run) & (saves.c.kind == Kind.GRACEFUL_EXIT.value)
+    return list(rows.files(connection.execute(rows.file_query().where(chosen, _LIVE))))
