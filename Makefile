@@ -12,7 +12,7 @@ demo: $(READY)
 test: $(READY) lint
 	$(BIN)/coverage run -m pytest tests/core
 	$(BIN)/coverage report
-	$(BIN)/python -m pytest tests --ignore=tests/core --numprocesses 2 --dist loadfile
+	$(BIN)/python -m pytest tests --ignore=tests/core --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 torture: $(READY)
 	$(BIN)/python -m tests.crash.campaign --kills 1000
