@@ -136,7 +136,8 @@ def gc(
 def undo(context: click.Context, run: str, *, as_json: bool) -> int:
     """Bring back what the last gc of RUN moved to the trash.
 
-    Once more brings back the gc before that, as long as its grace lasts.
+    Once more brings back the gc before that, as long as its grace lasts; so does the first, where nothing of the last
+    can come back since other files are in its place.
     """
     from ckptstore.cli import retention_text as text
     from ckptstore.cli import terminal, values

@@ -47,6 +47,8 @@ def collected(outcomes: Sequence[Outcome], *, only_errors: bool) -> int:
 
 def undone(done: Undone) -> None:
     """What came back."""
+    for newer in done.passed_over:
+        line(f"run {done.run}: nothing of the gc of {moment(newer)} could be brought back; the one before it:")
     line(f"run {done.run}: {count(done.files, 'file', 'files')} brought back, {size(done.bytes)}")
     if done.gone:
         line(f"{count(done.gone, 'file was', 'files were')} not in the trash any more")

@@ -24,10 +24,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from ckptstore.catalog.engine import Database
+    from ckptstore.catalog.trash import Collection
 
 PORTION = 1000
 """How many files are done between two records of it in the catalog."""
 
+_CAN_COME_BACK = (Phase.MOVING, Phase.TRASHED, Phase.RESTORING)
 _UNDER_WAY = (Phase.MOVING, Phase.RESTORING, Phase.PURGING, Phase.DELETING)
 
 
@@ -185,7 +187,10 @@ def _is_where_it_was(item: Item, outcome: Outcome) -> bool:
 
 @dataclass(frozen=True)
 class Undone:
-    """What undo brought back, and what it could not."""
+    """What undo brought back, and what it could not.
+
+    `passed_over` are the times of the newer gcs of which nothing could be brought back: `troubles` say why.
+    """
 
     run: str
     collection: str
@@ -193,6 +198,7 @@ class Undone:
     bytes: int
     gone: int
     troubles: tuple[Trouble, ...]
+    passed_over: tuple[datetime, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -213,31 +219,52 @@ def undo(
 ) -> Undone:
     """Bring back what the last gc of a run moved to the trash, one that was interrupted too. Can be repeated.
 
-    Once more brings back the gc before. Raises `UsageError` where nothing is in the trash, `RefusedError` while
-    another process works on the run's files.
+    The last of which something comes back: one of which nothing can now, since other files are in the way or its disk
+    is away, keeps nobody from the gc before. Once more brings back the gc before. Raises `UsageError` where nothing is
+    in the trash, `RefusedError` while another process works on the run's files.
     """
     run_id = find_run(database, run)
+    passed_over: list[datetime] = []
     with GcLock(database, run, run_id) as lock:
-        with database.write() as connection:
-            there = (Phase.MOVING, Phase.TRASHED, Phase.RESTORING)
-            for collection in rows.collections_of(connection, run_id):
-                items = rows.items_of(connection, run_id, *there, collection=collection.id)
-                if items:
-                    break
-            else:
-                raise UsageError(f"nothing of run {run!r} is in the trash", "gc --now and purge leave nothing in it")
-            rows.end(connection, collection.id)
         worker = Worker(database, lock, disk=disk, progress=progress)
-        worker.carry_out(worker.begin(items, Phase.RESTORING))
+        tried: set[int] = set()
+        every = _in_trash(database, run, run_id)
+        for chosen in every:
+            _bring_back(database, worker, run_id, chosen, tried)
+            if worker.done.files[Phase.RESTORING, Outcome.DONE]:
+                break
+            passed_over.append(chosen.created_at)
     done = worker.done
+    back = done.files[Phase.RESTORING, Outcome.DONE]
     return Undone(
         run=run,
-        collection=collection.id,
-        files=done.files[Phase.RESTORING, Outcome.DONE],
+        collection=chosen.id if back else every[0].id,
+        files=back,
         bytes=done.bytes[Phase.RESTORING, Outcome.DONE],
         gone=done.files[Phase.RESTORING, Outcome.GONE],
         troubles=tuple(done.troubles),
+        passed_over=tuple(passed_over) if back else (),
     )
+
+
+def _in_trash(database: Database, run: str, run_id: int) -> list[Collection]:
+    """The gcs of a run of which something can be in the trash, newest first."""
+    with database.read() as connection:
+        there = {item.collection for item in rows.items_of(connection, run_id, *_CAN_COME_BACK)}
+        found = [each for each in rows.collections_of(connection, run_id) if each.id in there]
+    if not found:
+        raise UsageError(f"nothing of run {run!r} is in the trash", "gc --now and purge leave nothing in it")
+    return found
+
+
+def _bring_back(database: Database, worker: Worker, run_id: int, collection: Collection, tried: set[int]) -> None:
+    """Bring back what is in the trash of one gc, and what an undo that was interrupted had begun with."""
+    with database.write() as connection:
+        items = rows.items_of(connection, run_id, *_CAN_COME_BACK, collection=collection.id)
+        rows.end(connection, collection.id)
+    begun = [item for item in worker.begin(items, Phase.RESTORING) if item.id not in tried]
+    tried.update(item.id for item in begun)
+    worker.carry_out(begun)
 
 
 def purge(

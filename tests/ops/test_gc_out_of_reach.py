@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ckptstore.core.policy import Policy
-from ckptstore.errors import RefusedError
+from ckptstore.errors import RefusedError, UsageError
 from ckptstore.ops.trash import purge, undo
+from ckptstore.storage.trash import Disk
 
+from .jobs import Job
 from .test_gc import gc, names, saved, tree
 
 if TYPE_CHECKING:
@@ -45,14 +47,98 @@ def test_trash_on_a_disk_that_is_not_mounted_is_not_forgotten(catalog: Catalog, 
     assert (tree(job.directory) == before) == (action == "undo")
 
 
-@pytest.mark.xfail(
-    strict=True, reason="the newest gc of which something is in the trash is chosen, whatever undo can do"
-)
-def test_undo_reaches_the_gc_before_one_whose_file_is_in_the_way(catalog: Catalog, tmp_path: Path) -> None:
+def two_gcs(catalog: Catalog, tmp_path: Path) -> Job:
+    """Step 10 went with the first gc, step 20 with the second."""
     job = saved(catalog, tmp_path, 10, 20, 30, 40, 50)
     gc(catalog, Policy(keep_last=4))
     gc(catalog, Policy(keep_last=3))
+    return job
+
+
+def there(job: Job) -> set[str]:
+    return {name for name in names(job.directory) if name.endswith(("-1_10.ckpt", "-2_10.ckpt"))}
+
+
+def test_undo_reaches_the_gc_before_one_whose_file_is_in_the_way(catalog: Catalog, tmp_path: Path) -> None:
+    job = two_gcs(catalog, tmp_path)
     (job.folder(0) / "net-2_10.ckpt").write_bytes(b"another")
-    for _ in range(3):
+    first = undo(catalog.database, "run")
+    assert (first.files, first.passed_over) == (1, ()), "the other rank's came back"
+    second = undo(catalog.database, "run")
+    assert (second.files, len(second.passed_over)) == (2, 1)
+    reason = "another file is at its place now: it stays in the trash"
+    assert [(each.path, each.reason) for each in second.troubles] == [(str(job.folder(0) / "net-2_10.ckpt"), reason)]
+    assert there(job) == {f"rank_{rank}/net-{end}.ckpt" for rank in (0, 1) for end in ("1_10", "2_10")}
+    assert (job.folder(0) / "net-2_10.ckpt").read_bytes() == b"another"
+    for _ in range(2):
+        third = undo(catalog.database, "run")
+        assert (third.files, third.passed_over, len(third.troubles)) == (0, (), 1), "it is told each time, and waits"
+    (job.folder(0) / "net-2_10.ckpt").unlink()
+    assert undo(catalog.database, "run").files == 1
+    assert catalog.resolve("run", step=20).plan is not None
+
+
+def test_undo_once_is_the_last_gc_where_that_can_come_back(catalog: Catalog, tmp_path: Path) -> None:
+    job = two_gcs(catalog, tmp_path)
+    assert undo(catalog.database, "run").files == 2
+    assert there(job) == {"rank_0/net-2_10.ckpt", "rank_1/net-2_10.ckpt"}
+
+
+def test_undo_passes_over_a_gc_whose_disk_is_away_and_comes_back_to_it(catalog: Catalog, tmp_path: Path) -> None:
+    """The run saved to another disk meanwhile; the older one is mounted again later."""
+    job = Job(catalog, tmp_path / "old")
+    first = job.start()
+    for step in (10, 20):
+        job.save(first, step)
+    job.directory = tmp_path / "new"
+    for step in (30, 40, 50):
+        job.save(first, step)
+    for step in (10, 20):
+        catalog.pin("run", step)
+    gc(catalog)
+    for step in (10, 20):
+        catalog.unpin("run", step)
+    gc(catalog)
+    for rank in (0, 1):
+        (tmp_path / "old" / f"rank_{rank}").rename(tmp_path / f"away_{rank}")
+    done = undo(catalog.database, "run")
+    assert (done.files, len(done.passed_over), len(done.troubles)) == (2, 1, 4)
+    assert (job.folder(0) / "net-3_10.ckpt").exists()
+    again = undo(catalog.database, "run")
+    assert (again.files, len(again.troubles)) == (0, 4)
+    for rank in (0, 1):
+        (tmp_path / f"away_{rank}").rename(tmp_path / "old" / f"rank_{rank}")
+    assert undo(catalog.database, "run").files == 4
+    assert catalog.resolve("run", step=10).plan is not None
+
+
+def test_undo_passes_over_a_gc_whose_trash_somebody_emptied(catalog: Catalog, tmp_path: Path) -> None:
+    job = two_gcs(catalog, tmp_path)
+    for path in job.directory.rglob(".ckptstore/trash/*/net-2_10.ckpt"):
+        path.unlink()
+    done = undo(catalog.database, "run")
+    assert (done.files, done.gone, len(done.passed_over), done.troubles) == (2, 2, 1, ())
+    with pytest.raises(UsageError, match="nothing of run 'run' is in the trash"):
         undo(catalog.database, "run")
-    assert (job.folder(0) / "net-1_10.ckpt").exists()
+
+
+def test_an_undo_that_was_interrupted_on_an_older_gc_is_ended(catalog: Catalog, tmp_path: Path) -> None:
+    """The newer one is passed over; the process dies in the older one, and what was in the way goes meanwhile."""
+    job = two_gcs(catalog, tmp_path)
+    others = [job.folder(rank) / "net-2_10.ckpt" for rank in (0, 1)]
+    for other in others:
+        other.write_bytes(b"another")
+
+    class Dies(Disk):
+        """At the end of the first file that comes back."""
+
+        def unlink(self, *args: object, **options: object) -> None:  # type: ignore[override]
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        undo(catalog.database, "run", disk=Dies())
+    for other in others:
+        other.unlink()
+    assert undo(catalog.database, "run").files == 4
+    assert catalog.resolve("run", step=10).plan is not None
+    assert catalog.resolve("run", step=20).plan is not None
