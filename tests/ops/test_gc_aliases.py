@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from ckptstore.ops.connect import Catalog
 
 
-@pytest.mark.xfail(strict=True, reason="a scan through a link takes the same files in again, as other states")
 def test_a_tree_that_is_scanned_through_a_link_too_keeps_its_floor(catalog: Catalog, tmp_path: Path) -> None:
     job = saved(catalog, tmp_path, 10, 20, 30, 40)
     link = tmp_path / "link"
