@@ -14,7 +14,7 @@ from ckptstore.catalog.trash import Collection, Item, Phase
 from ckptstore.core import retention
 from ckptstore.core.branches import branches
 from ckptstore.errors import RefusedError
-from ckptstore.ops import lease
+from ckptstore.ops import aliases, lease
 from ckptstore.ops.adopt import Skipped
 from ckptstore.ops.gc_lock import GcLock
 from ckptstore.ops.trash import PORTION, Trouble, Worker
@@ -87,6 +87,7 @@ def execute(
             grace=grace or plan.policy.grace,
         )
         gc.check_floor()
+        gc.look_for_other_paths()
         for some in gc.portions():
             worker.carry_out(gc.give_up(some))
         gc.remove_empty_directories()
@@ -122,6 +123,7 @@ class _Gc:
         self.began = False
         self.removed: list[Key] = []
         self.skipped: list[Skipped] = []
+        self._held: dict[Key, str] = {}
 
     def _interrupted(self) -> Collection | None:
         """The gc that ended before its time: this one goes on with it, so that one undo brings back both."""
@@ -143,6 +145,10 @@ class _Gc:
             changed = _changed(trash, self._plan.floor)
         if changed:
             raise RefusedError(f"a state that must stay is not as it was: {changed}", "make the plan again")
+
+    def look_for_other_paths(self) -> None:
+        """Find which of the states that go have a file that a state which stays has too, under another path."""
+        self._held = aliases.held_elsewhere(self._database, self._plan.targets)
 
     def _check_floor_counts(self, connection: Connection) -> None:
         """Raise `RefusedError` unless the catalog still counts the states of the floor as the plan did.
@@ -218,6 +224,8 @@ class _Gc:
         """Why a state may not go any more that was on its way out when the plan was made."""
         if key is None:
             return ""
+        if key in self._held:
+            return self._held[key]
         if key[1] in marks.pinned or key[1] in marks.tags:
             return "pinned or tagged since the plan was made"
         made = {verdict.state.launch for verdict in self._plan.decision.keep if verdict.state.restorable}

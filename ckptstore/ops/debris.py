@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from ckptstore.core.classify import What, classify
 from ckptstore.core.model import FileState, Kind
 from ckptstore.core.naming import is_ttp_file, parse_name, parse_ttp_directory
+from ckptstore.ops import aliases
 from ckptstore.ops.adopt import Skipped, wrote
 from ckptstore.storage.walk import Directory, look, walk
 
@@ -36,7 +37,8 @@ _META = "-graph.meta"
 class Target:
     """A file that is there: its place below a directory of the run, its size in bytes and time in nanoseconds.
 
-    `checkpoint` is the id of its record and `before` that one's state, None where the catalog has none.
+    `checkpoint` is the id of its record, `before` that one's state and `recorded_ns` its time: it may have been touched
+    since. None where the catalog has none.
     """
 
     root: str
@@ -45,6 +47,7 @@ class Target:
     mtime_ns: int
     checkpoint: str | None = None
     before: FileState | None = None
+    recorded_ns: int | None = None
 
     @property
     def path(self) -> str:
@@ -84,10 +87,16 @@ def find(
     going: AbstractSet[str],
     now: datetime,
 ) -> Found:
-    """Look into the directories that a run saves to. `known` are the paths in the catalog, `going` those that go."""
+    """Look into the directories that a run saves to. `known` are the paths in the catalog, `going` those that go.
+
+    A directory that launches know under several paths is looked into once, for all of them: what is of no use to the
+    launches of one path may be of one that saves under another.
+    """
+    first = aliases.one_path_each({source.directory for source in sources})
     by_directory: dict[str, list[Source]] = {}
     for source in sources:
-        by_directory.setdefault(source.directory, []).append(source)
+        by_directory.setdefault(first[source.directory], []).append(source)
+    known, going = known | aliases.under(first, known), going | aliases.under(first, going)
     saving = [launches[source.launch].order for source in sources]
     search = _Search(launches, max(saving, default=0), known, going, int((now - OLD).timestamp() * 1e9))
     debris: list[Debris] = []

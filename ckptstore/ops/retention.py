@@ -17,7 +17,7 @@ from ckptstore.core.policy import Policy, from_json
 from ckptstore.core.resolver import judge
 from ckptstore.core.retention import Decision, StateFacts, Why
 from ckptstore.errors import RefusedError
-from ckptstore.ops import debris, lease
+from ckptstore.ops import aliases, debris, lease
 from ckptstore.ops.debris import Debris, Target
 from ckptstore.ops.doubt import Doubts
 from ckptstore.ops.reconcile import reconcile
@@ -112,8 +112,14 @@ def plan_gc(
         )
     seen = disk.observe((file for file in facts.files if file.state is not FileState.TRASHED), read_bytes=False)
     states, targets = _judge(facts, seen, now)
+    states = aliases.count_once(states, (file for file in facts.files if file.state in _LIVE), seen)
     decision = retention.decide(states, policy, now)
     going = {verdict.state.key: targets[verdict.state.key] for verdict in decision.remove}
+    held = aliases.held_elsewhere(database, going)
+    if held:
+        states = [replace(state, doubt=state.doubt or held.get(state.key, "")) for state in states]
+        decision = retention.decide(states, policy, now)
+        going = {verdict.state.key: targets[verdict.state.key] for verdict in decision.remove}
     found = debris.find(
         facts.sources,
         launches=facts.launches,
@@ -229,7 +235,7 @@ def _targets(files: Iterable[Checkpoint], seen: Mapping[str, Observed], homes: s
         if file.state not in _LIVE or here is None or here.size is None or here.mtime_ns is None:
             continue
         root, place = home_of(file.path, homes)
-        found.append(Target(root, place, here.size, here.mtime_ns, file.id, file.state))
+        found.append(Target(root, place, here.size, here.mtime_ns, file.id, file.state, file.mtime_ns))
         if file.kind is Kind.GRACEFUL_EXIT:
             graph = str(Path(place).with_suffix(_GRAPH))
             beside = _facts_or_none(f"{root}/{graph}")

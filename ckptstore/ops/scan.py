@@ -22,6 +22,7 @@ from ckptstore.ops.adoption import SCANNED, FoundLaunch, in_order_of_time, launc
 from ckptstore.ops.join import check_name
 from ckptstore.ops.parts import is_part, look_into
 from ckptstore.ops.reconcile import reconcile
+from ckptstore.ops.second_paths import known_elsewhere
 from ckptstore.ops.sync import Synced, sync_below
 from ckptstore.ops.tree import Opaque, Tree, look_at, read_headers
 from ckptstore.storage import files
@@ -88,7 +89,7 @@ def scan(
 
     `world_size` is the number of ranks (None: by what is there, with a warning). `dry_run` writes nothing. `progress`
     hears how many more files were looked at. Raises `UsageError` for what cannot be meant, `RefusedError` where the
-    directory's name is that of a run which lives elsewhere.
+    directory's name is that of a run which lives elsewhere, or the catalog knows its files under another path.
     """
     root = directory.absolute()
     if not root.is_dir():
@@ -102,7 +103,10 @@ def scan(
     left_to_it = () if run_id is None or dry_run else reconcile(database, run_id).skipped
     tree = look_at(root, progress)
     known, others = _known(database, name, root)
+    elsewhere = known_elsewhere(database, str(root), tree.checkpoints, known.keys() | others.keys())
     tree.skipped += [Skipped(path, f"it is of run {others[path]!r}") for path in others if path in tree.checkpoints]
+    tree.skipped += [Skipped(path, reason) for path, reason in elsewhere.items()]
+    others |= elsewhere
     recorded = {file.id for file in known.values()}
     is_watched = _watched(database, run_id)
     rewritten = {path for path, file in known.items() if path in tree.checkpoints and _is_rewritten(file, tree)}

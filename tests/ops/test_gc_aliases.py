@@ -2,36 +2,281 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from ckptstore.core.model import Kind
+from ckptstore.core.policy import Policy
+from ckptstore.core.retention import Why
+from ckptstore.errors import RefusedError
+from ckptstore.ops import second_paths
 from ckptstore.ops.collect import execute
+from ckptstore.ops.register import describe
 from ckptstore.ops.retention import plan_gc
+from ckptstore.ops.trash import purge, undo
+from ckptstore.storage import identity
 
-from .test_gc import LAST_2, gc, names, saved
+from .jobs import Job
+from .test_gc import LAST_2, gc, names, removed, saved, tree
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
+    from ckptstore.core.retention import Verdict
     from ckptstore.ops.connect import Catalog
+    from ckptstore.ops.launch import RankLaunch
+
+
+def linked(job: Job, tmp_path: Path) -> Path:
+    link = tmp_path / "link"
+    link.symlink_to(job.directory)
+    return link
+
+
+def unseen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the scan did not see it: a catalog may have been filled by other hands."""
+    monkeypatch.setattr(second_paths, "check", lambda *_: {})
+
+
+def all_of(*ends: str) -> set[str]:
+    return {f"rank_{rank}/net-{end}.ckpt" for rank in (0, 1) for end in ends}
+
+
+def doubts(catalog: Catalog, run: str = "run", policy: Policy = LAST_2) -> dict[tuple[str, int], str]:
+    def doubt(verdict: Verdict) -> str:
+        return "".join(because.detail for because in verdict.reasons if because.rule is Why.DOUBT)
+
+    keep = plan_gc(catalog.database, run, policy).decision.keep
+    return {verdict.state.key: doubt(verdict) for verdict in keep if doubt(verdict)}
 
 
 def test_a_tree_that_is_scanned_through_a_link_too_keeps_its_floor(catalog: Catalog, tmp_path: Path) -> None:
     job = saved(catalog, tmp_path, 10, 20, 30, 40)
-    link = tmp_path / "link"
-    link.symlink_to(job.directory)
-    catalog.scan(link, run="run", world_size=2)
+    link = linked(job, tmp_path)
+    with pytest.raises(RefusedError, match=f"of run 'run': .*; scan {job.directory}, it is the same"):
+        catalog.scan(link, run="run", world_size=2)
     gc(catalog, LAST_2)
-    assert names(job.directory) >= {f"rank_{rank}/net-{end}.ckpt" for rank in (0, 1) for end in ("3_10", "4_10")}
+    assert names(job.directory) == all_of("3_10", "4_10")
 
 
-@pytest.mark.xfail(strict=True, reason="a scan through a link takes another run's files into a run of its own")
 def test_a_tree_that_is_scanned_through_a_link_keeps_another_runs_pins(catalog: Catalog, tmp_path: Path) -> None:
     job = saved(catalog, tmp_path, 10, 20, 30, 40)
     catalog.pin("run", 10)
-    link = tmp_path / "link"
-    link.symlink_to(job.directory)
-    catalog.scan(link, run="other", world_size=2)
-    execute(catalog.database, plan_gc(catalog.database, "other", LAST_2))
+    with pytest.raises(RefusedError):
+        catalog.scan(linked(job, tmp_path), run="other", world_size=2)
+    assert [row.run for row in catalog.runs()] == ["run"]
     assert (job.folder(0) / "net-1_10.ckpt").exists()
+
+
+def test_states_that_share_their_files_stay_and_count_once(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = saved(catalog, tmp_path, 10, 20, 30, 40)
+    unseen(monkeypatch)
+    catalog.scan(linked(job, tmp_path), run="run", world_size=2)
+    before = tree(job.directory)
+    for at_once in (False, True):
+        assert gc(catalog, LAST_2, at_once=at_once).files == 0
+    assert tree(job.directory) == before
+    told = doubts(catalog)
+    (scanned,) = {launch for launch, _ in told} - {"L1"}
+    assert told.keys() == {(launch, step) for launch in ("L1", scanned) for step in (10, 20, 30, 40)}
+    here, there = (f"{tmp_path}/{where}/rank_0/net-1_10.ckpt" for where in ("data", "link"))
+    assert told["L1", 10] == f"{here} is also {there}, of step 10 of launch {scanned}: both stay, and count as one"
+    assert told[scanned, 10] == f"{there} is also {here}, of step 10 of launch L1: both stay"
+
+
+def register_again(ranks: list[RankLaunch], link: Path, step: int) -> None:
+    """By hand, through the link."""
+    for launch in ranks:
+        path = link / f"rank_{launch.rank}" / f"net-{step // 10}_10.ckpt"
+        launch.register(path, global_step=step, optimizer_step=step)
+
+
+def test_the_floor_is_of_states_with_files_of_their_own(catalog: Catalog, tmp_path: Path) -> None:
+    """Step 40 twice is one state: the floor is 40 and 30, not 40 and 40."""
+    job = saved(catalog, tmp_path, 10, 20, 30, 40)
+    link = linked(job, tmp_path)
+    second = job.start()
+    register_again(second, link, 40)
+    gc(catalog, Policy(keep_last=1, floor=2))
+    assert names(job.directory) == all_of("3_10", "4_10")
+    assert catalog.resolve("run", step=30).plan is not None
+
+
+def test_a_part_of_a_state_that_stays_holds_the_whole_state(catalog: Catalog, tmp_path: Path) -> None:
+    """One rank alone registered through the link: what goes and what stays are decided by states."""
+    job = saved(catalog, tmp_path, 10, 20, 30, 40)
+    link = linked(job, tmp_path)
+    register_again(job.start()[1:], link, 10)
+    assert gc(catalog, LAST_2).removed == (("L1", 20),)
+    assert names(job.directory) == all_of("1_10", "3_10", "4_10")
+    assert "of step 10 of launch L2" in doubts(catalog)["L1", 10]
+    link.unlink()
+    assert gc(catalog, LAST_2).removed == (("L1", 10),), "it has one path again"
+
+
+def test_two_paths_within_one_state_go_and_come_back_together(catalog: Catalog, tmp_path: Path) -> None:
+    """The same launch and step under both paths is one state: nothing is shared with another."""
+    job = Job(catalog, tmp_path / "data")
+    ranks = job.start()
+    for step in (10, 20, 30, 40):
+        job.save(ranks, step)
+    link = linked(job, tmp_path)
+    register_again(ranks, link, 10)
+    before = tree(job.directory)
+    assert gc(catalog, LAST_2).troubles == ()
+    assert names(job.directory) == all_of("3_10", "4_10")
+    assert undo(catalog.database, "run").troubles == ()
+    assert tree(job.directory) == before
+    gc(catalog, LAST_2)
+    assert purge(catalog.database, "run", at_once=True).troubles == ()
+    assert set(tree(job.directory)) == all_of("3_10", "4_10")
+
+
+def other_run(catalog: Catalog, link: Path) -> None:
+    """A run of another name that has the file of step 10 too, under another path."""
+    register_again([catalog.join("other", rank=rank, world_size=2, launch_id="other") for rank in (0, 1)], link, 10)
+
+
+def test_what_another_run_has_too_stays(catalog: Catalog, tmp_path: Path) -> None:
+    job = saved(catalog, tmp_path, 10, 20, 30, 40)
+    link = linked(job, tmp_path)
+    other_run(catalog, link)
+    catalog.pin("other", 10)
+    plan = plan_gc(catalog.database, "run", LAST_2)
+    assert removed(plan) == [("L1", 20)]
+    path = "rank_0/net-1_10.ckpt"
+    told = f"{job.directory}/{path} is also {link}/{path}, of step 10 of launch other of run other: it stays"
+    assert doubts(catalog) == {("L1", 10): told}
+    assert execute(catalog.database, plan).removed == (("L1", 20),)
+    assert names(job.directory) == all_of("1_10", "3_10", "4_10")
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_what_another_run_has_since_the_plan_stays(catalog: Catalog, tmp_path: Path, *, at_once: bool) -> None:
+    job = saved(catalog, tmp_path, 10, 20, 30, 40)
+    plan = plan_gc(catalog.database, "run", LAST_2)
+    other_run(catalog, linked(job, tmp_path))
+    done = execute(catalog.database, plan, at_once=at_once)
+    assert done.removed == (("L1", 20),)
+    (skipped,) = done.skipped
+    assert skipped.path == "step 10 of launch L1"
+    assert "of run other: it stays" in skipped.reason
+    assert names(job.directory) == all_of("1_10", "3_10", "4_10")
+
+
+def test_files_that_were_touched_since_are_seen_all_the_same(catalog: Catalog, tmp_path: Path) -> None:
+    """As by a copy to another disk that does not keep times: what was recorded is not what is there."""
+    job = saved(catalog, tmp_path, 10, 20, 30, 40)
+    link = linked(job, tmp_path)
+    other_run(catalog, link)
+    register_again(job.start(), link, 20)
+    for path in job.directory.rglob("*.ckpt"):
+        os.utime(path, (1_700_000_000, 1_700_000_000))
+    assert gc(catalog, LAST_2).removed == (("L1", 30),), "the last 2 are step 20 of the newer launch, and step 40"
+    assert doubts(catalog).keys() == {("L1", 10), ("L1", 20), ("L2", 20)}
+
+
+def test_a_file_that_another_run_just_records_stays(catalog: Catalog, tmp_path: Path) -> None:
+    """Its record has neither size nor time yet."""
+    job = saved(catalog, tmp_path, 10, 20, 30, 40)
+    link = linked(job, tmp_path)
+    launch = catalog.join("other", launch_id="other")
+    path = link / "rank_0" / "net-1_10.ckpt"
+    launch.record([describe(launch.facts, rank=0, path=path, kind="periodic", global_step=10)])
+    assert gc(catalog, LAST_2).removed == (("L1", 20),)
+
+
+def test_many_files_of_one_time_are_looked_at_once_each(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that keeps no times, or a copy that lost them."""
+    job = saved(catalog, tmp_path, *range(10, 110, 10))
+    for path in job.directory.rglob("*.ckpt"):
+        os.utime(path, (1_700_000_000, 1_700_000_000))
+    catalog.scan(job.directory, run="run")
+    shutil.copytree(job.directory, tmp_path / "copy")
+    catalog.scan(tmp_path / "copy", run="copy", world_size=2)
+    looked: list[str] = []
+    real = identity.of_file
+    monkeypatch.setattr(identity, "of_file", lambda path: looked.append(path) or real(path))
+    plan = plan_gc(catalog.database, "run", LAST_2)
+    assert len(plan.targets) == 8
+    assert max(Counter(looked).values()) <= 2
+
+
+def test_a_record_that_is_a_link_holds_what_it_points_to(catalog: Catalog, tmp_path: Path) -> None:
+    """`best.ckpt` may be one: its file is that of another state."""
+    job = saved(catalog, tmp_path, 10, 20, 30, 40)
+    best = tmp_path / "best.ckpt"
+    best.symlink_to(job.folder(0) / "net-1_10.ckpt")
+    launch = catalog.join("other", launch_id="other")
+    launch.register(best, global_step=10)
+    assert gc(catalog, LAST_2).removed == (("L1", 20),)
+    assert best.exists()
+
+
+def test_a_copy_and_a_hard_link_hold_nothing(catalog: Catalog, tmp_path: Path) -> None:
+    """A backup by `cp -al` still has its bytes when the other name goes."""
+    job = saved(catalog, tmp_path, 10, 20, 30, 40)
+    backup = tmp_path / "backup"
+    for rank in (0, 1):
+        (backup / f"rank_{rank}").mkdir(parents=True)
+        os.link(job.folder(rank) / "net-1_10.ckpt", backup / f"rank_{rank}" / "net-1_10.ckpt")
+        status = (job.folder(rank) / "net-2_10.ckpt").stat()
+        copy = backup / f"rank_{rank}" / "net-2_10.ckpt"
+        copy.write_bytes((job.folder(rank) / "net-2_10.ckpt").read_bytes())
+        os.utime(copy, ns=(status.st_mtime_ns, status.st_mtime_ns))
+    catalog.scan(backup, run="backup", world_size=2)
+    assert {save.tally.global_step for save in catalog.saves("backup")} == {10, 20}
+    assert gc(catalog, LAST_2).files == 4
+    assert names(backup) == all_of("1_10", "2_10")
+    assert catalog.resolve("backup").plan is not None
+
+
+def moved_disk(catalog: Catalog, tmp_path: Path) -> Job:
+    """The disk of the first launch was moved and a link left: the next one saves under the path that it has now."""
+    job = saved(catalog, tmp_path, 10, 20)
+    now = tmp_path / "now"
+    job.directory.rename(now)
+    job.directory.symlink_to(now)
+    job.directory = now
+    second = job.start()
+    for launch in second:
+        job.announce(launch)
+    for step in (30, 40):
+        job.save(second, step)
+    return job
+
+
+def test_a_run_whose_disk_was_moved_is_collected_as_before(catalog: Catalog, tmp_path: Path) -> None:
+    """MindSpore asks for the real path of a callback's directory: its two launches have two."""
+    job = moved_disk(catalog, tmp_path)
+    plan = plan_gc(catalog.database, "run", LAST_2)
+    assert removed(plan) == [("L1", 20), ("L1", 10)]
+    assert plan.unknown == (), "the files of the one launch are no strangers to the other"
+    assert execute(catalog.database, plan).troubles == ()
+    assert names(job.directory) == {f"rank_{rank}/net_1-{end}.ckpt" for rank in (0, 1) for end in ("3_10", "4_10")}
+    assert undo(catalog.database, "run").files == 4
+
+
+def test_a_directory_of_ttp_that_a_launch_just_made_is_no_debris_under_another_path(
+    catalog: Catalog, tmp_path: Path
+) -> None:
+    job = saved(catalog, tmp_path, 10, 20)
+    link = linked(job, tmp_path)
+
+    def saves_ttp(launch: RankLaunch, where: Path) -> None:
+        launch.add_source(str(where), kind=Kind.TTP, prefix="", breakpoint_prefix="", names_before=())
+
+    saves_ttp(catalog.join("run", rank=0, world_size=2, launch_id="L1b"), link)
+    saves_ttp(job.start()[0], job.directory)
+    (job.directory / "ttp_saved_checkpoints-step_30_tmp" / "rank_0").mkdir(parents=True)
+    assert plan_gc(catalog.database, "run", LAST_2).debris == ()
+    saves_ttp(job.start()[0], tmp_path / "elsewhere")
+    (found,) = plan_gc(catalog.database, "run", LAST_2).debris
+    assert found.path == str(job.directory / "ttp_saved_checkpoints-step_30_tmp" / "rank_0"), "once, by no link"

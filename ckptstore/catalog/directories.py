@@ -1,0 +1,74 @@
+"""What the catalog has of directories and files whatever their run: to see what is known under another path."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import sqlalchemy as sa
+
+from ckptstore.catalog.tables import checkpoints, launches, runs, saves, sources
+from ckptstore.core.model import FileState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+_BATCH = 500  # SQLite takes at least 999 values a statement
+_LIVE = [FileState.COMPLETE.value, FileState.IN_PROGRESS.value, FileState.DAMAGED.value]
+_PATH = checkpoints.c.path
+_DIRECTORY = sa.func.rtrim(_PATH, sa.func.replace(_PATH, "/", ""))  # up to the last slash, on either database
+_FILES = checkpoints.join(saves).join(launches, launches.c.id == saves.c.launch_id).join(runs)
+
+
+class Recorded(NamedTuple):
+    """A file that is there, as far as the catalog knows; `mtime_ns` is None while it is being written."""
+
+    id: str
+    run: str
+    launch: str
+    global_step: int
+    path: str
+    size: int | None
+    mtime_ns: int | None
+
+
+def every_directory(connection: sa.Connection) -> set[str]:
+    """The directories that a rank of any run saves to, and those of all files that are there or in the trash."""
+    there = checkpoints.c.state.in_([*_LIVE, FileState.TRASHED.value])
+    of_files = connection.execute(sa.select(_DIRECTORY).where(there).distinct()).scalars()
+    of_ranks = connection.execute(sa.select(sources.c.directory).distinct()).scalars()
+    return {path.rstrip("/") or "/" for path in (*of_files, *of_ranks)}
+
+
+def runs_in(connection: sa.Connection, directory: str) -> list[str]:
+    """The runs that save to a directory or have files in it, by name."""
+    saving = sa.select(launches.c.run_id).join(sources).where(sources.c.directory == directory)
+    filed = sa.select(launches.c.run_id).select_from(_FILES)
+    filed = filed.where(_DIRECTORY.in_([f"{directory.rstrip('/')}/"]))
+    query = sa.select(runs.c.name).where(runs.c.id.in_(saving) | runs.c.id.in_(filed))
+    return list(connection.execute(query.order_by(runs.c.name)).scalars())
+
+
+def runs_that_save_in(connection: sa.Connection, some: Sequence[str]) -> set[int]:
+    """The runs of which a rank saves to one of these directories, by id."""
+    query = sa.select(launches.c.run_id).join(sources).distinct()
+    portions = (some[start : start + _BATCH] for start in range(0, len(some), _BATCH))
+    return {
+        run
+        for portion in portions
+        for run in connection.execute(query.where(sources.c.directory.in_(portion))).scalars()
+    }
+
+
+def written_within(connection: sa.Connection, begin_ns: int, end_ns: int) -> Iterator[Recorded]:
+    """The files of any run that are there and were written in that time, in nanoseconds since 1970, or are just now."""
+    when = checkpoints.c.mtime_ns.between(begin_ns, end_ns) | checkpoints.c.mtime_ns.is_(None)
+    query = sa.select(
+        checkpoints.c.id,
+        runs.c.name,
+        saves.c.launch_id,
+        saves.c.global_step,
+        _PATH,
+        checkpoints.c.size,
+        checkpoints.c.mtime_ns,
+    ).select_from(_FILES)
+    return (Recorded(*row) for row in connection.execute(query.where(checkpoints.c.state.in_(_LIVE), when)))

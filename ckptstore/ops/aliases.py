@@ -1,0 +1,137 @@
+"""One file that the catalog knows under two paths, as through a link above its directory: retention takes it once.
+
+Whoever gives up the one path loses the other. So both stay, and of a run's own states only one of the two counts.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ckptstore.catalog import directories
+from ckptstore.storage import identity
+from ckptstore.storage.waiting import for_each
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
+
+    from ckptstore.catalog.directories import Recorded
+    from ckptstore.catalog.engine import Database
+    from ckptstore.core.model import Checkpoint, Observed
+    from ckptstore.core.retention import StateFacts
+    from ckptstore.ops.debris import Target
+
+    Key = tuple[str, int]
+
+
+def count_once(
+    states: Sequence[StateFacts], files: Iterable[Checkpoint], seen: Mapping[str, Observed]
+) -> list[StateFacts]:
+    """The states; those that share a file are in doubt, and of them only the newest that is whole counts."""
+    by_key = {state.key: state for state in states}
+    shared = [
+        sorted(found, key=lambda file: _rank(by_key[_key(file)]), reverse=True)
+        for found in _shared([file for file in files if _key(file) in by_key], seen)
+    ]
+    for first, *others in shared:
+        for other in others:
+            told = f"{other.path} is also {first.path}, of {_named(first)}: both stay, and count as one"
+            state = by_key[_key(other)]
+            by_key[state.key] = replace(state, doubt=state.doubt or told, problem=state.problem or told)
+    for first, other, *_ in shared:
+        state = by_key[_key(first)]
+        told = f"{first.path} is also {other.path}, of {_named(other)}: both stay"
+        by_key[state.key] = replace(state, doubt=state.doubt or told)
+    return list(by_key.values())
+
+
+def _shared(files: Iterable[Checkpoint], seen: Mapping[str, Observed]) -> list[list[Checkpoint]]:
+    """Records of several states that are one file. Only files of one size and time are looked at."""
+    alike: dict[tuple[int, int], list[Checkpoint]] = defaultdict(list)
+    for file in files:
+        here = seen.get(file.path)
+        if here is not None and here.size is not None and here.mtime_ns is not None:
+            alike[here.size, here.mtime_ns].append(file)
+    found: list[list[Checkpoint]] = []
+    for some in alike.values():
+        if len(some) > 1 and len({_key(file) for file in some}) > 1:
+            same: dict[identity.Identity | None, dict[Key, Checkpoint]] = defaultdict(dict)
+            for file in some:
+                same[identity.of_file(file.path)].setdefault(_key(file), file)
+            found += [list(each.values()) for what, each in same.items() if what is not None and len(each) > 1]
+    return found
+
+
+def held_elsewhere(database: Database, going: Mapping[Key, Sequence[Target]]) -> dict[Key, str]:
+    """Why some of these states may not go: a file of theirs is one of another state, of this run or another, too.
+
+    One statement; only files that were recorded with the size of one that goes, and the time that it has or was
+    recorded with, are looked at.
+    """
+    files = [(key, target) for key, targets in going.items() for target in targets if target.checkpoint is not None]
+    if not files:
+        return {}
+    own = {target.checkpoint for _, target in files}
+    marks = {mark for _, target in files for mark in _marks(target)}
+    moments = [mark[0] for mark in marks if isinstance(mark, tuple)]
+    with database.read() as connection:
+        every = directories.written_within(connection, min(moments), max(moments))
+        alike = [record for record in every if record.id not in own and _mark(record) in marks]
+    wanted = {_mark(record) for record in alike}
+    there: dict[identity.Identity | None, list[tuple[Key, Target]]] = defaultdict(list)
+    for key, target in files:
+        if not wanted.isdisjoint(_marks(target)):
+            there[identity.of_file(target.path)].append((key, target))
+    there.pop(None, None)
+    held: dict[Key, str] = {}
+    for record in alike:
+        for key, target in there.get(identity.of_file(record.path), ()):
+            at = f"of step {record.global_step} of launch {record.launch} of run {record.run}"
+            held.setdefault(key, f"{target.path} is also {record.path}, {at}: it stays")
+    return held
+
+
+def _marks(target: Target) -> set[tuple[int, int] | str]:
+    """What a record of the same file may say of it: a time and the size; or its name, while it is being written."""
+    times = {target.mtime_ns, target.recorded_ns or target.mtime_ns}
+    return {*((moment, target.size) for moment in times), target.path.rpartition("/")[2]}
+
+
+def _mark(record: Recorded) -> tuple[int, int] | str:
+    if record.mtime_ns is None or record.size is None:
+        return record.path.rpartition("/")[2]
+    return record.mtime_ns, record.size
+
+
+def one_path_each(paths: AbstractSet[str]) -> dict[str, str]:
+    """For each of these directories one path of it, the same for all that are one; one that is no link if there is."""
+    ordered = sorted(paths)
+    same: dict[object, list[str]] = defaultdict(list)
+    for path, what in zip(ordered, for_each(identity.of_directory, ordered), strict=True):
+        same[what or path].append(path)
+    chosen = (
+        some if len(some) == 1 else sorted(some, key=lambda path: Path(path).is_symlink()) for some in same.values()
+    )
+    return {path: some[0] for some in chosen for path in some}
+
+
+def under(first: Mapping[str, str], paths: Iterable[str]) -> set[str]:
+    """The other paths of files in these directories, as `one_path_each` has them."""
+    renamed = {directory: path for directory, path in first.items() if directory != path}
+    parts = (path.rpartition("/") for path in paths) if renamed else ()
+    return {f"{renamed[home].rstrip('/')}/{name}" for home, _, name in parts if home in renamed}
+
+
+def _key(file: Checkpoint) -> Key:
+    return file.launch, file.global_step
+
+
+def _rank(state: StateFacts) -> tuple[bool, bool, tuple[int, int]]:
+    return state.restorable, not state.branch, state.age_order
+
+
+def _named(file: Checkpoint) -> str:
+    return f"step {file.global_step} of launch {file.launch}"
