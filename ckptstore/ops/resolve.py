@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from ckptstore.catalog.engine import Database
     from ckptstore.core.model import Launch, Observed
+    from ckptstore.ops.reconcile import Reconciled
 
 log = logging.getLogger("ckptstore")
 
@@ -60,7 +61,7 @@ def resolve(
     if world_size is not None and world_size < 1:
         raise UsageError(f"world size is {world_size}", "a launch has at least one rank")
     run_id = find_run(database, run)
-    _bring_up_to_date(database, run_id)
+    bring_up_to_date(database, run_id)
     return _choose(
         database,
         run,
@@ -75,10 +76,20 @@ def resolve(
     )
 
 
-def _bring_up_to_date(database: Database, run_id: int) -> None:
+def bring_up_to_date(database: Database, run_id: int) -> Reconciled:
+    """Take up what journals and directories of a run have and the catalog lacks; what was not taken is logged."""
     taken_up = sync_run(database, run_id)
-    for skipped in (*taken_up.skipped, *reconcile(database, run_id).skipped):
+    reconciled = reconcile(database, run_id)
+    for skipped in (*taken_up.skipped, *reconciled.skipped):
         log.warning("%s was not taken into the catalog: %s", skipped.path, skipped.reason)
+    return reconciled
+
+
+def newest(database: Database, run: str, run_id: int) -> RestorePlan | None:
+    """Where the run would go on by what the catalog has now; as `resolve`, but nothing is taken up before."""
+    return _choose(
+        database, run, run_id, step=None, lineage_of=None, world_size=None, read_bytes=False, take_quarantined=False
+    ).plan
 
 
 def _choose(
@@ -169,7 +180,7 @@ def settle(
     if stored is not None:
         return stored[0]
     run_id = find_run(database, launch.run)
-    _bring_up_to_date(database, run_id)
+    bring_up_to_date(database, run_id)
     exits.set_aside(database, run_id)
     while not _store(database, launch, run_id, step=step, lineage_of=lineage_of, take_quarantined=take_quarantined):
         log.info("the state chosen for launch %s was removed meanwhile: choosing again", launch.id)
