@@ -45,6 +45,7 @@ _LOOK_AGAIN = 0.5  # seconds, while others have all that is left
 _REFRESH = 0.2  # seconds between two looks at what the threads have done
 _AHEAD = 2  # portions claimed at a time: the disk is not to wait while the catalog is written
 _THREADS = max(8, os.cpu_count() or 1)
+_LEFT: set[str] = set()  # who of this process could not give its claims back: it is alive, and does not work on them
 _LOOKED_AT = (FileState.COMPLETE, FileState.DAMAGED, FileState.MISSING)
 
 
@@ -94,6 +95,7 @@ class Verifier:
         self._pool.shutdown(cancel_futures=True)
         self._ledger.close()
         if self._claimed:
+            _LEFT.add(self._owner)
             with suppress(CatalogUnavailableError), self._database.write() as connection:
                 verifications.release(connection, self._owner)
 
@@ -115,7 +117,7 @@ class Verifier:
         with self._database.write() as connection:
             now = verifications.clock(connection)
             portion = verifications.claim(
-                connection, list(self._runs), self._owner, now=now, until=now + LEASE, is_dead=is_dead
+                connection, list(self._runs), self._owner, now=now, until=now + LEASE, is_dead=_is_gone
             )
             known = reads.files_by_id(connection, portion.files) if portion else {}
         if portion is None:
@@ -215,6 +217,10 @@ class Verifier:
         with self._lock:
             here = sum(each.done for each in self._claimed)
         self._progress(min(self._done + here, self._all), self._all)
+
+
+def _is_gone(owner: str) -> bool:
+    return owner in _LEFT or is_dead(owner)
 
 
 def _is_news(seen: Whole | Damaged) -> bool:
