@@ -95,7 +95,7 @@ def _show(done: Verified, *, digest: bool, sample: float | None) -> None:
     _list("skipped", [(each.path, each.reason) for each in done.skipped])
     _list("unknown", [(each.path, each.reason) for each in done.unknown])
     _list("whole again", [(path, "marked so") for path in done.whole_again])
-    line(f"{len(done.damaged) or 'no'} damaged")
+    line(f"{count(len(done.damaged), 'file is', 'files are')} damaged" if done.damaged else "no damage was found")
 
 
 def _list(word: str, found: Sequence[tuple[str, str]]) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -31,6 +31,8 @@ from ckptstore.ops.sync import sync_run
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import TracebackType
+
+    from sqlalchemy import Connection
 
     from ckptstore.catalog.engine import Database
     from ckptstore.catalog.verifications import Portion
@@ -83,7 +85,6 @@ class Verifier:
         self._renewed = time.monotonic()
         self._stopped = threading.Event()
         self._lock = threading.Lock()
-        self._ended: set[str] = set()
         self._done, self._all = 0, 0
 
     def __enter__(self) -> Verifier:
@@ -101,32 +102,41 @@ class Verifier:
 
     def work(self) -> None:
         """Until nothing is left, here or in the hands of others. Raises `CatalogUnavailableError`."""
-        while True:
-            left = self._look_at_progress()
-            while left and len(self._claimed) < _AHEAD and self._claim():
+        with self._database.read() as connection:
+            left = self._left(connection)
+        while left:
+            while len(self._claimed) < min(left, _AHEAD) and self._claim():
                 pass
             if self._claimed:
-                self._finish_one()
-            elif left:
-                time.sleep(_LOOK_AGAIN)
+                left = self._finish_one()
             else:
-                return
+                time.sleep(_LOOK_AGAIN)
+                with self._database.read() as connection:
+                    left = self._left(connection)
+        with self._database.write() as connection:
+            verifications.end(connection, list(self._runs), verifications.clock(connection))
 
     def _claim(self) -> bool:
         """Claim a portion and begin to look at its files; False if there is none that nobody has."""
         with self._database.write() as connection:
-            now = verifications.clock(connection)
-            portion = verifications.claim(
-                connection, list(self._runs), self._owner, now=now, until=now + LEASE, is_dead=_is_gone
-            )
-            known = reads.files_by_id(connection, portion.files) if portion else {}
-        if portion is None:
-            return False
+            portion = self._claim_in(connection)
+        if portion is not None:
+            self._begin(portion)
+        return portion is not None
+
+    def _claim_in(self, connection: Connection) -> Portion | None:
+        now = verifications.clock(connection)
+        return verifications.claim(
+            connection, list(self._runs), self._owner, now=now, until=now + LEASE, is_dead=_is_gone
+        )
+
+    def _begin(self, portion: Portion) -> None:
         claimed = _Claimed(portion)
+        self._claimed.append(claimed)
+        with self._database.read() as connection:
+            known = reads.files_by_id(connection, portion.files)
         files = [known[each] for each in portion.files if each in known]
         claimed.looks = [self._pool.submit(self._look, claimed, file) for file in files if file.state in _LOOKED_AT]
-        self._claimed.append(claimed)
-        return True
 
     def _look(self, claimed: _Claimed, file: Checkpoint) -> Examined | None:
         if self._digest:
@@ -141,33 +151,41 @@ class Verifier:
         with self._lock:
             claimed.done += more
 
-    def _finish_one(self) -> None:
-        """Wait until one of the portions is done, and record it; claims are renewed meanwhile."""
+    def _finish_one(self) -> int:
+        """Wait until one of the portions is done, and record it; claims are renewed meanwhile. How many are left."""
         while True:
             for claimed in self._claimed:
                 if all(look.done() for look in claimed.looks):
-                    self._finish(claimed)
-                    return
-            wait([look for each in self._claimed for look in each.looks if not look.done()], _REFRESH, FIRST_COMPLETED)
+                    return self._finish(claimed)
+            wait(self._claimed[0].looks, _REFRESH)
             self._show()
             if time.monotonic() - self._renewed > _RENEWED_EVERY:
                 with self._database.write() as connection:
                     verifications.renew(connection, self._owner, verifications.clock(connection) + LEASE)
                 self._renewed = time.monotonic()
 
-    def _finish(self, claimed: _Claimed) -> None:
-        """Record a portion: first what became of its files, in the journals too, then that it is done."""
+    def _finish(self, claimed: _Claimed) -> int:
+        """Record a portion: first what became of its files, in the journals too, then that it is done. Claim another.
+
+        How many are left, whoever has them.
+        """
         portion = claimed.portion
         looked_at = [each for look in claimed.looks if (each := look.result()) is not None]
         seen = self._marked(self._runs[portion.verification], looked_at)
         learnt = [(each.file, each.after) for each in seen if isinstance(each, Whole) and not _is_news(each)]
         told = to_verify.found(seen)
         with self._database.write() as connection:
-            now = verifications.clock(connection)
-            if verifications.finish(connection, portion, self._owner, told, now):
+            is_ours = verifications.finish(connection, portion, self._owner, told, verifications.clock(connection))
+            if is_ours:
                 verifications.amend(connection, [each for each in learnt if each[0] != each[1]])
-                self.own += told["checked"]
+            left = self._left(connection)
+            another = self._claim_in(connection) if left >= len(self._claimed) else None
         self._claimed.remove(claimed)
+        self.own += told["checked"] if is_ours else 0
+        if another is not None:
+            self._begin(another)
+        self._show()
+        return left
 
     def _marked(self, run_id: int, seen: Sequence[Examined]) -> list[Examined]:
         """What stands of what was seen once the records are marked: nothing where a record has changed meanwhile."""
@@ -199,19 +217,11 @@ class Verifier:
             for each in seen
         ]
 
-    def _look_at_progress(self) -> int:
-        """How many portions are left, whoever has them; a verification of which none is left has ended."""
-        with self._database.read() as connection:
-            found = verifications.progress(connection, list(self._runs))
-        over = [each for each in self._runs if each not in self._ended and not found[each].open_portions]
-        if over:
-            with self._database.write() as connection:
-                verifications.end(connection, over, verifications.clock(connection))
-            self._ended.update(over)
-        self._done = sum(each.done for each in found.values())
-        self._all = sum(each.total for each in found.values())
-        self._show()
-        return sum(each.open_portions for each in found.values())
+    def _left(self, connection: Connection) -> int:
+        """How many portions are left, whoever has them."""
+        found = verifications.progress(connection, list(self._runs)).values()
+        self._done, self._all = sum(each.done for each in found), sum(each.total for each in found)
+        return sum(each.open_portions for each in found)
 
     def _show(self) -> None:
         with self._lock:
