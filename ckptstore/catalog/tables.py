@@ -253,3 +253,33 @@ trash = sa.Table(
 
 What is being done with it (`phase`) is recorded before it is done, and again when it is done.
 """
+
+verifications = sa.Table(
+    "verifications",
+    metadata,
+    sa.Column("id", sa.String(32), primary_key=True),
+    sa.Column("run_id", sa.ForeignKey("runs.id"), nullable=False, index=True),
+    sa.Column("digest", sa.Boolean, nullable=False),
+    sa.Column("sample", sa.Float),
+    sa.Column("unknown", sa.JSON, nullable=False),
+    sa.Column("created_at", UtcDateTime, nullable=False),
+    sa.Column("ended_at", UtcDateTime),
+)
+"""One verification of a run's files, by however many processes; `unknown` are paths that the catalog does not know."""
+
+verification_portions = sa.Table(
+    "verification_portions",
+    metadata,
+    sa.Column("verification_id", sa.ForeignKey("verifications.id"), primary_key=True),
+    sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("files", sa.JSON, nullable=False),
+    sa.Column("amount", sa.BigInteger, nullable=False),
+    sa.Column("owner", sa.String(300)),
+    sa.Column("claimed_until", UtcDateTime),
+    sa.Column("done_at", UtcDateTime),
+    sa.Column("found", sa.JSON),
+)
+"""Some files of a verification: who looks at them now, until when at most; or what was found, once that is done.
+
+`amount` is their bytes where those are read, else how many they are.
+"""

@@ -7,7 +7,16 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.progress import Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
 from rich.table import Table
 
 if TYPE_CHECKING:
@@ -28,6 +37,17 @@ def progress(verb: str, unit: str) -> Iterator[Callable[[int], None]]:
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as shown:
         task = shown.add_task(verb, total=None)
         yield lambda more: shown.advance(task, more)
+
+
+@contextmanager
+def progress_of(verb: str, *, in_bytes: bool) -> Iterator[Callable[[int, int], None]]:
+    """A bar with rate and rest on stderr, on a terminal only; it is told how much is done, and of how much."""
+    console = Console(stderr=True)
+    amounts = (DownloadColumn(), TransferSpeedColumn()) if in_bytes else (MofNCompleteColumn(), TextColumn("files"))
+    columns = (TextColumn(verb), BarColumn(), *amounts, TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as shown:
+        task = shown.add_task(verb, total=None)
+        yield lambda done, every: shown.update(task, completed=done, total=every)
 
 
 def count(number: int, one: str, many: str) -> str:

@@ -29,7 +29,10 @@ def _broken_rule(file: Checkpoint, seen: Observed) -> tuple[Rule, str] | None:
     if file.content is Content.WEIGHTS:
         broken = Rule.WEIGHTS_ONLY, "holds weights without the optimizer's state"
     elif file.state is FileState.DAMAGED:
-        broken = file.problem or Rule.QUARANTINED, "was found to be damaged"
+        broken = (
+            file.problem or Rule.QUARANTINED,
+            "was found to be damaged: once it is brought back, ckptstore verify takes note of it",
+        )
     elif file.state is FileState.TRASHED:
         broken = Rule.MISSING_FILE, "was removed by gc: ckptstore undo brings it back while it is in the trash"
     elif seen.unreadable:

@@ -14,7 +14,14 @@ if TYPE_CHECKING:
     from ckptstore.core.model import Checkpoint, State
 
 _PATHS_SHOWN = 4
-_LOST = (Rule.MISSING_FILE, Rule.SIZE_MISMATCH, Rule.DIGEST_MISMATCH, Rule.UNREADABLE, Rule.QUARANTINED)
+_LOST = (
+    Rule.MISSING_FILE,
+    Rule.SIZE_MISMATCH,
+    Rule.DIGEST_MISMATCH,
+    Rule.STEP_MISMATCH,
+    Rule.UNREADABLE,
+    Rule.QUARANTINED,
+)
 
 
 def of_state(reason: Reason, state: State) -> str:

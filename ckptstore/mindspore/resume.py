@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -11,7 +10,7 @@ import mindspore
 from ckptstore.core.model import Rule
 from ckptstore.errors import CkptstoreError, DamageError, UsageError
 from ckptstore.ops.inspect import is_broken
-from ckptstore.storage.files import digest
+from ckptstore.storage.files import BAD_BYTES, digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -29,8 +28,6 @@ _FLAGS = ("graceful_exit", "graceful_init")  # requests to stop, not state (doma
 
 OnFailure: TypeAlias = "Callable[[Checkpoint | None, Rule | None, str], None]"
 """Hears of a load that failed: the file (None: it is not to blame), the rule it broke (None: it is there), and why."""
-
-_BAD_BYTES = (errno.EIO, errno.EBADMSG, errno.EUCLEAN)  # the disk has the file and cannot give its bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +126,7 @@ def _is_as_recorded(file: Checkpoint, on_failure: OnFailure) -> bool:
     try:
         return file.digest is None or digest(file.path) == file.digest
     except OSError as error:
-        is_of_file = error.errno in _BAD_BYTES
+        is_of_file = error.errno in BAD_BYTES
         on_failure(file if is_of_file else None, None, f"{file.path}: {error.strerror}")
         raise CkptstoreError(
             f"{file.path} of the restore plan cannot be read ({error.strerror})",

@@ -18,6 +18,7 @@ from ckptstore.ops.retention import GcPlan, plan_gc
 from ckptstore.ops.scan import Scanned, scan
 from ckptstore.ops.sync import Synced, sync
 from ckptstore.ops.trash import Purged, Undone, purge, undo
+from ckptstore.ops.verify import Verified, verify
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -110,6 +111,15 @@ class Catalog:
         Those of a run, of every run (None), or below a directory, given as a `Path` or with a slash in it.
         """
         return sync(self.database, run_or_directory)
+
+    def verify(self, run: str | None = None, digest: bool = False, sample: float | None = None) -> Verified:  # noqa: FBT001, FBT002
+        """Compare the files of a run, or of every run, with the catalog; what is damaged or gone is marked there.
+
+        Sizes and headers; every byte with `digest`. `sample` is the part of the files that is looked at, chosen by
+        chance, above 0 and up to 1 (None: all). Processes that ask for the same at once share the work, and a call
+        goes on with one that was interrupted less than a day before.
+        """
+        return verify(self.database, run, digest=digest, sample=sample)
 
     def runs(self) -> list[overview.RunRow]:
         """Every run, by name."""

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import secrets
-import socket
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import trash, writes
 from ckptstore.errors import CatalogUnavailableError, RefusedError
+from ckptstore.ops.owner import is_dead, shown, this_process
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -23,19 +19,6 @@ if TYPE_CHECKING:
 
 LOCK = timedelta(minutes=15)
 """How long a holder that is not heard of keeps the lock; it renews it with every portion of files."""
-
-
-@dataclass(frozen=True)
-class _Owner:
-    """A process: its host, its id there, when it began, and which of its locks this is."""
-
-    host: str
-    pid: int
-    began: str
-    nonce: str
-
-    def __str__(self) -> str:
-        return f"{self.host}|{self.pid}|{self.began}|{self.nonce}"
 
 
 class GcLock:
@@ -49,7 +32,7 @@ class GcLock:
         self._database = database
         self._run = run
         self.run_id = run_id
-        self._owner = str(_Owner(socket.gethostname(), os.getpid(), _began(os.getpid()), secrets.token_hex(4)))
+        self._owner = this_process()
 
     def __enter__(self) -> GcLock:
         with self._database.write() as connection:
@@ -66,38 +49,11 @@ class GcLock:
         writes.lock_run(connection, self.run_id)
         now = datetime.now(timezone.utc)
         other = trash.take_lock(connection, self.run_id, self._owner, now, now + LOCK)
-        if other is not None and _is_dead(other):
+        if other is not None and is_dead(other):
             trash.release_lock(connection, self.run_id, other)
             other = trash.take_lock(connection, self.run_id, self._owner, now, now + LOCK)
         if other is not None:
-            host, pid, *_ = other.split("|")
             raise RefusedError(
-                f"another gc, undo or purge of run {self._run!r} is at work (process {pid} on {host})",
+                f"another gc, undo or purge of run {self._run!r} is at work ({shown(other)})",
                 "wait for it; if it has died, its lock ends within 15 minutes",
             )
-
-
-def _is_dead(owner: str) -> bool:
-    """Whether a process of this host is gone; of another host's nothing is known."""
-    host, pid, began, _ = owner.split("|")
-    return host == socket.gethostname() and _began(int(pid)) != began
-
-
-def _began(pid: int) -> str:
-    """When a process of this host began, so that a later one with its number is not taken for it; empty if it is gone.
-
-    Where there is no /proc, only whether it is there.
-    """
-    try:
-        state, *others = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-        return "" if state in ("Z", "X") else others[18]
-    except (OSError, IndexError):
-        if Path("/proc/self/stat").exists():
-            return ""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return ""
-    except OSError:
-        return "there"
-    return "there"

@@ -13,7 +13,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ckptstore.catalog import reads, replay, schema, writes
+from ckptstore.catalog import reads, replay, schema, verifications, writes
 from ckptstore.core.model import FileState
 from ckptstore.errors import CatalogUnavailableError
 from ckptstore.ops import entries, strategies
@@ -79,6 +79,23 @@ class Ledger:
         ids = [file.id for file in files]
         launches = sorted({file.launch for file in marked})
         self._keep(self._by_home(marked), launches, lambda connection: writes.mark(connection, ids, state, problem))
+
+    def amend(self, changes: Sequence[tuple[Checkpoint, Checkpoint]]) -> list[bool]:
+        """Keep what a look at the disk showed of files, each as it was recorded and as it is; whether each was taken.
+
+        One whose record changed meanwhile is not. Raises as `record` does, and where the catalog cannot be used.
+        """
+        files = [after for _, after in changes]
+        stood: list[bool] = []
+
+        def write(connection: Connection) -> None:
+            stood.extend(verifications.amend(connection, changes))
+
+        self._keep(self._by_home(files), sorted({file.launch for file in files}), write)
+        if self.behind:  # the journals have it: if the catalog is back, so has it
+            self.catch_up()
+            return [True] * len(changes)
+        return stood
 
     def announce(self, source: Source) -> None:
         """Keep where a rank saves: from now on the journal of that directory has what is in and below it."""

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from ckptstore.catalog.engine import Database
     from ckptstore.core.model import Launch, Observed
+    from ckptstore.ops.reconcile import Reconciled
 
 log = logging.getLogger("ckptstore")
 
@@ -73,11 +74,20 @@ def resolve(
     )
 
 
-def bring_up_to_date(database: Database, run_id: int) -> None:
-    """Take in what journals and directories tell and the catalog lacks."""
+def bring_up_to_date(database: Database, run_id: int) -> Reconciled:
+    """Take in what journals and directories tell and the catalog lacks; what was not taken is logged."""
     taken_up = sync_run(database, run_id)
-    for skipped in (*taken_up.skipped, *reconcile(database, run_id).skipped):
+    reconciled = reconcile(database, run_id)
+    for skipped in (*taken_up.skipped, *reconciled.skipped):
         log.warning("%s was not taken into the catalog: %s", skipped.path, skipped.reason)
+    return reconciled
+
+
+def newest(database: Database, run: str, run_id: int) -> RestorePlan | None:
+    """Where the run would go on by what the catalog has now; as `resolve`, but nothing is taken up before."""
+    return choose(
+        database, run, run_id, step=None, lineage_of=None, world_size=None, read_bytes=False, take_quarantined=False
+    ).plan
 
 
 def choose(

@@ -222,13 +222,24 @@ def _world_size(history: History | None, in_parts: Iterable[FoundLaunch]) -> int
 
 
 def _is_rewritten(file: Checkpoint, tree: Tree) -> bool:
-    """Whether a file of which only size and time were recorded was written again with the same size.
+    """Whether a file that nobody registered was written again with the same size, by time and, if known, digest.
 
     Then nothing is known of it any more, and it is looked at as if it were new.
     """
     here = tree.checkpoints[file.path][1]
     same_size = here.size == file.size and here.mtime_ns != file.mtime_ns
-    return file.state is FileState.COMPLETE and file.digest is None and same_size
+    if file.digest is None:
+        return same_size and file.state in (FileState.COMPLETE, FileState.DAMAGED)
+    is_whole = file.state is FileState.COMPLETE
+    return same_size and is_whole and file.launch.startswith(SCANNED) and _has_other_bytes(file)
+
+
+def _has_other_bytes(file: Checkpoint) -> bool:
+    """Whether the bytes are not those whose digest a verification took; a file that cannot be read does not tell."""
+    try:
+        return files.digest(file.path) != file.digest
+    except OSError:
+        return False
 
 
 def _changed(

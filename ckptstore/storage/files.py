@@ -14,13 +14,16 @@ from ckptstore.core.model import Observed
 from ckptstore.storage.waiting import for_each
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from ckptstore.core.model import Checkpoint
 
 _CHUNK = 1 << 20
 NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 """What a file system answers that has no hard links."""
+
+BAD_BYTES = (errno.EIO, errno.EBADMSG, errno.EUCLEAN)
+"""What it answers where the disk has the file and cannot give its bytes."""
 
 
 class FileFacts(NamedTuple):
@@ -41,14 +44,15 @@ def facts(path: str) -> FileFacts | None:
     return FileFacts(status.st_size, status.st_mtime_ns)
 
 
-def digest(path: str) -> str:
-    """BLAKE3 of a file's bytes, in hexadecimal, read in pieces of 1 MiB."""
+def digest(path: str, heard: Callable[[int], None] = lambda _: None) -> str:
+    """BLAKE3 of a file's bytes, in hexadecimal, read in pieces of 1 MiB; `heard` is told the bytes of each."""
     hasher = blake3()
     buffer = bytearray(_CHUNK)
     view = memoryview(buffer)
     with Path(path).open("rb", buffering=0) as file:
         while count := file.readinto(buffer):
             hasher.update(view[:count])
+            heard(count)
     return hasher.hexdigest()
 
 

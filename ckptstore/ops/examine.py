@@ -1,0 +1,169 @@
+"""Looks at one file that the catalog has a record of: whether it is there, and as it was recorded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ckptstore.core.model import FileState, Rule
+from ckptstore.core.naming import above_ttp
+from ckptstore.errors import UnreadableError
+from ckptstore.formats.ckpt import crc_is_right, is_encrypted
+from ckptstore.formats.inspect import read_checkpoint
+from ckptstore.storage import files
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ckptstore.core.model import Checkpoint
+    from ckptstore.storage.files import FileFacts
+
+_NO_MOUNT = "its directory is not there: it may not be mounted"
+_NOT_IT = "the catalog takes it to be gone, and what is there now is not the file that was recorded"
+_UNPROVEN = "it was written again since it was recorded, and no digest is known: scan its directory again"
+
+
+@dataclass(frozen=True)
+class Whole:
+    """It is as it was recorded, as far as was looked. `after` is its record with what is known now; `size` in bytes."""
+
+    file: Checkpoint
+    after: Checkpoint
+    size: int
+
+
+@dataclass(frozen=True)
+class Damaged:
+    """It is not what was recorded. `after` is its record with that; `size` is that of what is there, in bytes.
+
+    `rewritten_ns` is when it was written, in nanoseconds since 1970, where that is not as recorded.
+    """
+
+    file: Checkpoint
+    after: Checkpoint
+    rule: Rule
+    detail: str
+    size: int = 0
+    rewritten_ns: int | None = None
+
+
+@dataclass(frozen=True)
+class Unseen:
+    """Nobody knows: it cannot be looked at from here."""
+
+    file: Checkpoint
+    reason: str
+
+
+@dataclass(frozen=True)
+class Passed:
+    """It is another file by now, or is being written: nothing can be said of the recorded one."""
+
+    file: Checkpoint
+    reason: str
+
+
+Examined = Whole | Damaged | Unseen | Passed
+
+
+def examine(file: Checkpoint, *, read_bytes: bool, heard: Callable[[int], None] = lambda _: None) -> Examined | None:
+    """Compare a file with its record: size, header, and with `read_bytes` every byte, by the digest.
+
+    None where the record takes the file to be gone, and it is.
+
+    The bytes are read too where there is a reason to: it was written again, its header is broken, or its record says
+    that it is damaged or gone. `heard` is told how many bytes were read. An error of the disk is damage; a file that
+    cannot be looked at for another reason may be whole.
+    """
+    try:
+        found = files.facts(file.path)
+        return _gone(file) if found is None else _compare(file, found, read_bytes=read_bytes, heard=heard)
+    except FileNotFoundError:
+        return _gone(file)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        if error.errno in files.BAD_BYTES:
+            return _damaged(file, Rule.UNREADABLE, f"cannot be read: {reason}")
+        return Unseen(file, reason)
+
+
+def _gone(file: Checkpoint) -> Examined | None:
+    if file.state is FileState.MISSING:
+        return None
+    if not Path(above_ttp(file.path) or Path(file.path).parent).is_dir():
+        return Unseen(file, _NO_MOUNT)
+    return Damaged(file, replace(file, state=FileState.MISSING, problem=None), Rule.MISSING_FILE, "is gone")
+
+
+def _damaged(file: Checkpoint, rule: Rule, detail: str, found: FileFacts | None = None) -> Examined:
+    if file.state is FileState.MISSING:
+        return Passed(file, _NOT_IT)
+    after = replace(file, state=FileState.DAMAGED, problem=rule)
+    if found is None:
+        return Damaged(file, after, rule, detail)
+    is_rewritten = file.mtime_ns not in (None, found.mtime_ns)
+    return Damaged(file, after, rule, detail, found.size, found.mtime_ns if is_rewritten else None)
+
+
+def _compare(file: Checkpoint, found: FileFacts, *, read_bytes: bool, heard: Callable[[int], None]) -> Examined:
+    if found.size != file.size:
+        return _damaged(file, Rule.SIZE_MISMATCH, f"has {found.size} bytes, {file.size} were recorded", found)
+    rewritten = file.mtime_ns not in (None, found.mtime_ns)
+    header = _header_fault(file)
+    is_doubted = rewritten or header is not None or file.state is not FileState.COMPLETE
+    digest = files.digest(file.path, heard) if read_bytes or is_doubted else None
+    fault = _fault(file, header, digest)
+    if files.facts(file.path) != found:
+        return Passed(file, "it changed while it was looked at")
+    if fault is not None:
+        return _damaged(file, *fault, found)
+    if file.digest is None and rewritten:
+        return Unseen(file, _UNPROVEN)
+    after = replace(
+        file,
+        state=FileState.COMPLETE,
+        problem=None,
+        digest=file.digest or digest,
+        mtime_ns=file.mtime_ns if digest is None else found.mtime_ns,
+    )
+    return Whole(file, after, found.size)
+
+
+def _fault(file: Checkpoint, header: tuple[Rule, str] | None, digest: str | None) -> tuple[Rule, str] | None:
+    """What is wrong with a file of the recorded size: by its digest, if it was taken, else by its header."""
+    if file.digest is not None and digest is not None:
+        if digest != file.digest:
+            return header or (Rule.DIGEST_MISMATCH, "has other bytes than those recorded")
+        is_as_registered = header is not None and header[0] is Rule.UNREADABLE  # whatever this reader makes of it
+        return None if is_as_registered else header
+    if header is None and digest is not None and file.format == "ckpt" and _crc_is_wrong(file.path):
+        return Rule.DIGEST_MISMATCH, "has other bytes than MindSpore wrote: the CRC32 at its end is not theirs"
+    return header
+
+
+def _header_fault(file: Checkpoint) -> tuple[Rule, str] | None:
+    """What the header shows to be wrong; one that is encrypted, or of another format, shows nothing."""
+    if file.format not in ("ckpt", "safetensors"):
+        return None
+    path = Path(file.path)
+    try:
+        header = read_checkpoint(path)
+    except UnreadableError as error:
+        return None if _is_encrypted(path) else (Rule.UNREADABLE, error.message.removeprefix(f"{path} "))
+    found, recorded = header.optimizer_step, file.optimizer_step
+    if "global_step" in header.info or None in (found, recorded) or found == recorded:  # a user may append one
+        return None
+    return Rule.STEP_MISMATCH, f"holds the state after {found} updates, {recorded} were recorded"
+
+
+def _is_encrypted(path: Path) -> bool:
+    with path.open("rb") as file:
+        return is_encrypted(file.read(4))
+
+
+def _crc_is_wrong(path: str) -> bool:
+    try:
+        return crc_is_right(Path(path)) is False
+    except UnreadableError:
+        return False

@@ -1,0 +1,126 @@
+"""`ckptstore verify`: what it prints, its JSON, its exit codes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from ckptstore.ops.connect import Catalog
+from tests import ckpt_bytes
+from tests.ops.jobs import Job
+
+from .test_cli import COMMAND, assert_one_line, ckptstore
+
+
+@pytest.fixture
+def job(catalog: Catalog, tmp_path: Path) -> Job:
+    made = Job(catalog, tmp_path / "ckpt")
+    ranks = made.start()
+    for step in (5, 10, 15):
+        made.save(ranks, step)
+    return made
+
+
+def test_nothing_damaged(job: Job, database_url: str) -> None:
+    shown = ckptstore("--db", database_url, "verify", "run")
+    assert (shown.code, shown.err) == (0, "")
+    assert shown.out == "6 files of 1 run verified, 636 B: sizes and headers\nno damage was found\n"
+    shown = ckptstore("--db", database_url, "verify", "--digest", "--sample", "50%")
+    what = "sizes, headers and digests, a sample of 0.5 of the older files"
+    assert shown.out == f"4 files of 1 run verified, 424 B: {what}\nno damage was found\n"
+    found = ckptstore("--db", database_url, "verify", "--json")
+    assert found.json == {
+        "checked": 6,
+        "bytes": 636,
+        "damaged": [],
+        "troubles": [],
+        "skipped": [],
+        "unknown": [],
+        "whole_again": [],
+        "new_digests": 0,
+    }
+
+
+def test_damage_is_listed_and_exit_code_6(job: Job, database_url: str) -> None:
+    flipped, gone = job.folder(0) / "net-1_10.ckpt", job.folder(1) / "net-1_5.ckpt"
+    content = bytearray(flipped.read_bytes())
+    content[40] ^= 1
+    flipped.write_bytes(content)
+    os.utime(flipped, ns=(job.catalog.files("run")[2].mtime_ns or 0,) * 2)
+    gone.unlink()
+    strange = ckpt_bytes.write(job.folder(0) / "other-1_1.ckpt", 1)
+    os.utime(strange, (1_700_000_000, 1_700_000_000))
+    found = ckptstore("--db", database_url, "verify", "run", "--digest", "--json")
+    assert (found.code, found.err) == (6, "")
+    assert found.json["damaged"] == [
+        {"path": str(flipped), "rule": "digest_mismatch", "detail": "has other bytes than those recorded"},
+        {"path": str(gone), "rule": "missing_file", "detail": "is gone"},
+    ]
+    assert [each["path"] for each in found.json["unknown"]] == [str(strange)]
+    shown = ckptstore("--db", database_url, "verify", "run")
+    assert shown.code == 6
+    assert shown.out.splitlines() == [
+        "5 files of 1 run verified, 530 B: sizes and headers",
+        f"damaged: {flipped}: digest_mismatch: has other bytes than those recorded",
+        f"unknown: {strange}: the catalog does not know it; ckptstore scan takes in what can be proven of it",
+        "1 file is damaged",
+    ]
+    assert "damaged (digest_mismatch)" in ckptstore("--db", database_url, "show", "run", "10").out
+    assert ckptstore("--db", database_url, "resolve", "run", "--json").json["global_step"] == 15
+
+
+def test_what_cannot_be_looked_at_is_exit_code_1(job: Job, database_url: str) -> None:
+    job.folder(1).rename(job.directory / "away")
+    shown = ckptstore("--db", database_url, "verify", "run")
+    assert shown.code == 1
+    assert (
+        f"not looked at: {job.folder(1)}/net-1_5.ckpt: its directory is not there: it may not be mounted\n" in shown.out
+    )
+
+
+def test_an_empty_catalog_has_nothing_to_verify(sqlite_url: str) -> None:
+    shown = ckptstore("--db", sqlite_url, "verify")
+    assert (shown.code, shown.out) == (0, "0 files of 0 runs verified, 0 B: sizes and headers\nno damage was found\n")
+    assert ckptstore("--db", sqlite_url, "verify", "--json").json["checked"] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["nope"], 1, "ckptstore runs shows those there are"),
+        (["run", "--sample", "0"], 2, "'0' is not a part of the files, as 10% or 0.1"),
+        (["run", "--sample", "110%"], 2, "'110%' is not a part"),
+        (["run", "--sample", "10"], 2, "'10' is not a part"),
+        (["run", "--sample", "nan"], 2, "'nan' is not a part"),
+        (["run", "--sample", "some"], 2, "See: ckptstore verify --help"),
+    ],
+)
+def test_mistakes_are_one_line(sqlite_url: str, arguments: list[str], code: int, message: str) -> None:
+    assert_one_line(ckptstore("--db", sqlite_url, "verify", *arguments), code, message)
+
+
+def test_a_catalog_that_cannot_be_reached_is_one_line() -> None:
+    url = "postgresql://someone:s3cret@127.0.0.1:1/db"
+    found = ckptstore("--db", url, "verify", "--digest")
+    assert_one_line(found, 4, "cannot reach the catalog")
+    assert "s3cret" not in found.err
+
+
+def test_a_bar_is_shown_on_a_terminal_and_nowhere_else(job: Job, database_url: str) -> None:
+    ours, theirs = os.openpty()
+    command = [str(COMMAND), "--db", database_url, "verify", "run", "--digest", "--json"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=theirs, check=False)
+    os.close(theirs)
+    shown = b""
+    try:
+        while piece := os.read(ours, 4096):
+            shown += piece
+    except OSError:
+        pass  # how a pseudo-terminal says that nobody writes to it any more
+    os.close(ours)
+    assert done.returncode == 0
+    assert b"verified" in shown
+    assert b"636/636 bytes" in shown
