@@ -209,7 +209,8 @@ def _store(
     start_step = _start_step(launch, plan) if plan else None
     chosen = plan_files(plan) if plan else []
     now = datetime.now(timezone.utc)
-    with database.write() as connection:
+
+    def work(connection: Connection) -> bool:
         if not lease.settle(connection, run_id, launch.id, {file for _, file in chosen}, now):
             return False
         writes.store_resolution(
@@ -221,7 +222,9 @@ def _store(
             branched=is_branch,
             now=now,
         )
-    return True
+        return True
+
+    return database.in_write(work)
 
 
 def plan_files(plan: RestorePlan) -> list[tuple[int, str]]:
