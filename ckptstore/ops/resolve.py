@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -61,18 +62,19 @@ def resolve(
         raise UsageError(f"world size is {world_size}", "a launch has at least one rank")
     run_id = find_run(database, run)
     _bring_up_to_date(database, run_id)
-    return _choose(
-        database,
-        run,
-        run_id,
-        step=step,
-        lineage_of=lineage_of,
-        every_lineage=every_lineage,
-        world_size=world_size,
-        read_bytes=read_bytes,
-        take_quarantined=take_quarantined,
-        replicas=replicas,
-    )
+    with nullcontext() if read_bytes else database.connected():  # to read all bytes may take hours
+        return _choose(
+            database,
+            run,
+            run_id,
+            step=step,
+            lineage_of=lineage_of,
+            every_lineage=every_lineage,
+            world_size=world_size,
+            read_bytes=read_bytes,
+            take_quarantined=take_quarantined,
+            replicas=replicas,
+        )
 
 
 def _bring_up_to_date(database: Database, run_id: int) -> None:
@@ -171,9 +173,10 @@ def settle(
     run_id = find_run(database, launch.run)
     _bring_up_to_date(database, run_id)
     exits.set_aside(database, run_id)
-    while not _store(database, launch, run_id, step=step, lineage_of=lineage_of, take_quarantined=take_quarantined):
-        log.info("the state chosen for launch %s was removed meanwhile: choosing again", launch.id)
-    settled = _stored(database, launch)
+    with database.connected():
+        while not _store(database, launch, run_id, step=step, lineage_of=lineage_of, take_quarantined=take_quarantined):
+            log.info("the state chosen for launch %s was removed meanwhile: choosing again", launch.id)
+        settled = _stored(database, launch)
     if settled is None:
         raise CatalogUnavailableError(f"the restore plan of launch {launch.id} was not kept by {database.name}")
     return settled[0]
