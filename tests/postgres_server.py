@@ -41,7 +41,7 @@ class Server:
         self.socket = str(directory / "socket")
         Path(self.socket).mkdir()
         Path(self.socket).chmod(0o777)
-        self.port = _free_port()
+        self.port = free_port()
         rules = "local all all trust\nhost all all 127.0.0.1/32 scram-sha-256\n"
         (self.directory / "pg_hba.conf").write_text(rules)
         every = {"listen_addresses": "127.0.0.1", "port": self.port, "unix_socket_directories": self.socket, **settings}
@@ -108,7 +108,7 @@ class Server:
         )
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
