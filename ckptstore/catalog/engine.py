@@ -31,7 +31,6 @@ _WAIT_SECONDS = 10
 _ANSWER_SECONDS = 120.0
 _LONGEST_PAUSE_SECONDS = 1.0
 _TRUSTED_SECONDS = 1.0
-_SECRET_KEYS = ("password", "sslpassword", "passfile")
 _FILE = "file"
 _URL_HINT = "use sqlite:////path/catalog.db or postgresql://user@host/name"
 _LIKE_A_URL = re.compile(r"^\w+:|:[^/]*@|\b(host|dbname|user|password)\s*=")
@@ -58,7 +57,7 @@ class Database:
     @property
     def name(self) -> str:
         """Where the catalog is, for messages: never with a password."""
-        return _shown(self.url)
+        return self.url.render_as_string(hide_password=True)
 
     @property
     def file(self) -> Path | None:
@@ -199,7 +198,7 @@ class Database:
     def _unavailable(self, error: sa.exc.DBAPIError) -> CatalogUnavailableError:
         said = str(error.orig).strip().splitlines()
         kind = CatalogBusyError if not self.is_sqlite and postgres.passes(error) else CatalogUnavailableError
-        return self.unusable(_without_secrets(said[0] if said else type(error).__name__, self.url), kind)
+        return self.unusable(_without_password(said[0] if said else type(error).__name__, self.url), kind)
 
 
 class _Own(threading.local):
@@ -278,10 +277,18 @@ def _parse(text: str) -> sa.URL:
             raise UsageError("the URL of an SQLite catalog takes no options", hint)
         return url.set(drivername="sqlite")
     if backend in ("postgresql", "postgres"):
-        if isinstance(password := url.query.get("password"), str):  # where nothing that prints a URL shows it
-            url = url.difference_update_query(["password"]).set(password=password)
-        return url.set(drivername="postgresql+psycopg")
+        return _without_secrets_in_the_query(url).set(drivername="postgresql+psycopg")
     raise UsageError(f"a catalog cannot be on {backend!r}", hint)
+
+
+def _without_secrets_in_the_query(url: sa.URL) -> sa.URL:
+    """The URL with its password where everything that prints a URL leaves it out."""
+    if "sslpassword" in url.query:
+        raise UsageError(
+            "the catalog's URL holds the password of a key", "put it into a PGSERVICEFILE, and ?service=NAME in the URL"
+        )
+    password = url.query.get("password")
+    return url.difference_update_query(["password"]).set(password=password) if isinstance(password, str) else url
 
 
 def _from_json(text: str) -> Any:
@@ -333,16 +340,5 @@ def _postgres_engine(url: sa.URL, wait: float) -> sa.Engine:
         ) from None
 
 
-def _shown(url: sa.URL) -> str:
-    hidden = {key: "***" for key in url.query if key in _SECRET_KEYS}
-    return url.update_query_dict(hidden).render_as_string(hide_password=True)
-
-
-def _without_secrets(text: str, url: sa.URL) -> str:
-    secrets = [
-        str(url.password or ""),
-        *(str(value) for key, value in url.query.items() if key in _SECRET_KEYS),
-    ]
-    for secret in filter(None, secrets):
-        text = text.replace(secret, "***")
-    return text
+def _without_password(text: str, url: sa.URL) -> str:
+    return text.replace(str(url.password), "***") if url.password else text
