@@ -93,6 +93,11 @@ class Server:
             cursor = connection.execute(statement)  # type: ignore[arg-type]
             return cursor.fetchall() if cursor.description else []
 
+    def psql(self, *arguments: str) -> None:
+        """Run the program, as the superuser."""
+        where = ["--host", self.socket, "--port", str(self.port), "--username", "postgres", "--no-psqlrc", "--quiet"]
+        subprocess.run([str(self._bin / "psql"), *where, *arguments], check=True)
+
     def kill_connections(self) -> int:
         """End every connection but the one that asks for it; how many there were."""
         others = "backend_type = 'client backend' AND pid <> pg_backend_pid()"
