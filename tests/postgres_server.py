@@ -88,9 +88,8 @@ class Server:
 
     def run(self, statement: str, database: str = "postgres") -> list[tuple[Any, ...]]:
         """Run SQL as the superuser; the rows that it returns."""
-        options = {"host": self.socket, "port": self.port, "user": "postgres", "dbname": database}
-        with psycopg.connect(autocommit=True, **options) as connection:
-            cursor = connection.execute(statement)  # type: ignore[arg-type]
+        with psycopg.connect(self.url(database), autocommit=True) as connection:
+            cursor = connection.execute(statement.encode())
             return cursor.fetchall() if cursor.description else []
 
     def psql(self, *arguments: str) -> None:

@@ -66,18 +66,31 @@ class Outcome:
     journal_bytes_a_record: float = 0.0
 
 
+@dataclass(frozen=True)
+class Part:
+    """What one process does: it stands for `count` ranks from `first` on."""
+
+    url: str
+    directory: str
+    first: int
+    count: int
+    world_size: int
+    at_a_time: int
+    waves: int
+
+
 class Ranks:
     """Those that one process stands for."""
 
-    def __init__(self, url: str, directory: str, first: int, count: int, world_size: int, at_a_time: int) -> None:
-        address = open_database(url).url
-        facts = begin(Database(address), "run", rank=0, world_size=world_size, launch_id="L1", layout=None).facts
+    def __init__(self, part: Part) -> None:
+        address = open_database(part.url).url
+        facts = begin(Database(address), "run", rank=0, world_size=part.world_size, launch_id="L1", layout=None).facts
         every = [
             RankLaunch(Database(address, answer_within=ANSWER_SECONDS), facts, rank)
-            for rank in range(first, first + count)
+            for rank in range(part.first, part.first + part.count)
         ]
-        self._folder = Path(directory)
-        self._shares = [every[place::at_a_time] for place in range(at_a_time)]
+        self._folder = Path(part.directory)
+        self._shares = [every[place :: part.at_a_time] for place in range(part.at_a_time)]
 
     def write(self, step: int) -> None:
         for share in self._shares:
@@ -150,15 +163,18 @@ def load(home: Path, *, ranks: int, processes: int, at_a_time: int, waves: int, 
     shares = [ranks // processes + (place < ranks % processes) for place in range(processes)]
     firsts = [sum(shares[:place]) for place in range(processes)]
     url = server.url("ckptstore", user="trainer")  # no superuser: those have room of their own
+    parts = [
+        Part(url, str(directory), first, count, ranks, at_a_time, waves)
+        for first, count in zip(firsts, shares, strict=True)
+    ]
     workers = [
         subprocess.Popen(
-            [sys.executable, "-m", "tests.crash.load", "--worker", url, str(directory)]
-            + [str(number) for number in (first, count, ranks, at_a_time, waves)],
+            [sys.executable, "-m", "tests.crash.load", "--worker", json.dumps(asdict(part))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
-        for first, count in zip(firsts, shares, strict=True)
+        for part in parts
     ]
     try:
         for number in range(1, waves + 1):
@@ -209,10 +225,10 @@ def _bytes(server: Server, directory: Path) -> tuple[int, int]:
     return int(server.run(sizes, "ckptstore")[0][0]), sum(path.stat().st_size for path in directory.rglob("*.jsonl"))
 
 
-def worker(url: str, directory: str, first: int, count: int, world_size: int, at_a_time: int, waves: int) -> None:
-    """Stand for `count` ranks from `first` on: READY, a line, DONE, a line, for each wave."""
-    ranks = Ranks(url, directory, first, count, world_size, at_a_time)
-    for step in range(1, waves + 1):
+def work(part: Part) -> None:
+    """For each wave: say READY, read a line, say DONE when all is recorded, read a line."""
+    ranks = Ranks(part)
+    for step in range(1, part.waves + 1):
         ranks.write(step)
         print("READY", flush=True)
         sys.stdin.readline()
@@ -228,11 +244,10 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=24)
     parser.add_argument("--at-a-time", type=int, default=8, help="ranks of a process that are at work at a time")
     parser.add_argument("--waves", type=int, default=3)
-    parser.add_argument("--worker", nargs=7, help=argparse.SUPPRESS)
+    parser.add_argument("--worker", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.worker:
-        url, directory, *numbers = asked.worker
-        worker(url, directory, *map(int, numbers))
+        work(Part(**json.loads(asked.worker)))
         return 0
     with tempfile.TemporaryDirectory() as home:
         Path(home).chmod(0o755)
