@@ -35,6 +35,10 @@ class CatalogUnavailableError(CkptstoreError):
     exit_code = 4
 
 
+class CatalogBusyError(CatalogUnavailableError):
+    """The catalog cannot do it at this moment; the same may work a moment later."""
+
+
 class SchemaError(CatalogUnavailableError):
     """The catalog's schema is not the one of this program."""
 

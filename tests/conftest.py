@@ -10,6 +10,7 @@ from urllib.parse import quote
 import pytest
 
 from ckptstore.ops.connect import Catalog, connect
+from tests.postgres_server import Server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -74,3 +75,11 @@ def catalog(database_url: str) -> Catalog:
 def sqlite_url(tmp_path: Path) -> str:
     """An empty SQLite catalog, for tests that the database makes no difference to."""
     return f"sqlite:///{tmp_path / 'catalog.db'}"
+
+
+@pytest.fixture
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A PostgreSQL server of the test's own, to be stopped, paused and restarted."""
+    own = Server(tmp_path_factory.mktemp("own"))
+    yield own
+    own.close()

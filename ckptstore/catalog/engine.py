@@ -5,28 +5,33 @@ from __future__ import annotations
 import json
 import os
 import re
-import socket
 import threading
+import time
+import weakref
 from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import sqlalchemy as sa
 from platformdirs import user_data_path
-from sqlalchemy.pool import NullPool
 
+from ckptstore.catalog import postgres
+from ckptstore.catalog.backoff import Backoff
 from ckptstore.catalog.tables import metadata
-from ckptstore.errors import CatalogUnavailableError, UsageError
+from ckptstore.errors import CatalogBusyError, CatalogUnavailableError, UsageError
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+T = TypeVar("T")
 
 _WAIT_SECONDS = 10
 _ANSWER_SECONDS = 120.0
-_SECRET_KEYS = ("password", "sslpassword", "passfile")
+_LONGEST_PAUSE_SECONDS = 1.0
+_TRUSTED_SECONDS = 1.0
 _FILE = "file"
-_WRITES = "ckptstore_writes"
 _URL_HINT = "use sqlite:////path/catalog.db or postgresql://user@host/name"
 _LIKE_A_URL = re.compile(r"^\w+:|:[^/]*@|\b(host|dbname|user|password)\s*=")
 
@@ -35,21 +40,24 @@ class Database:
     """One catalog database. Transactions are opened here, by the use cases, and nowhere else.
 
     `answer_within` is how long to wait for a connection, for a lock and for the answer to a statement, in seconds:
-    for the first two 10 at most.
+    for the first two 10 at most. PostgreSQL is connected to for a transaction, or for those of a `connected` block, and
+    by one thread at a time: a process that waits for its next save holds no connection, and never two.
     """
 
     def __init__(self, url: sa.URL, *, answer_within: float = _ANSWER_SECONDS) -> None:
         self.url = url
         self.is_sqlite = url.get_backend_name() == "sqlite"
         self.answer_within = answer_within
-        wait = min(answer_within, _WAIT_SECONDS)
-        self._engine = _sqlite_engine(url, wait) if self.is_sqlite else _postgres_engine(url, wait)
-        os.register_at_fork(after_in_child=lambda: self._engine.dispose(close=False))
+        self._wait = min(answer_within, _WAIT_SECONDS)
+        self._engine = _sqlite_engine(url, self._wait) if self.is_sqlite else _postgres_engine(url, self._wait)
+        self._turn = threading.Lock()
+        self._own = _Own()
+        _databases.add(self)
 
     @property
     def name(self) -> str:
         """Where the catalog is, for messages: never with a password."""
-        return _shown(self.url)
+        return self.url.render_as_string(hide_password=True)
 
     @property
     def file(self) -> Path | None:
@@ -59,6 +67,25 @@ class Database:
     def disconnect(self) -> None:
         """Close the connections that nobody uses; the next transaction opens one."""
         self._engine.dispose()
+
+    def forget(self) -> None:
+        """Leave the connections to the process that this one was forked from."""
+        self._engine.dispose(close=False)
+        self._turn = threading.Lock()
+        self._own = _Own()
+
+    @contextmanager
+    def connected(self) -> Iterator[None]:
+        """Let the transactions inside, of this thread, share one connection, which is closed at the end."""
+        if self.is_sqlite or self._own.shares:
+            yield
+            return
+        self._own.shares = True
+        try:
+            yield
+        finally:
+            self._own.shares = False
+            self._close()
 
     @contextmanager
     def read(self) -> Iterator[sa.Connection]:
@@ -72,13 +99,25 @@ class Database:
         with self._transaction(writes=True) as connection:
             yield connection
 
+    def in_write(self, work: Callable[[sa.Connection], T]) -> T:
+        """What `work` returns, in a transaction; in another one where that failed with what passes, as a deadlock.
+
+        So `work` may be done twice, even though it was committed: it must be such that this changes nothing.
+        """
+        return self._tried(partial(self._in_one_write, work), CatalogBusyError)
+
+    def _in_one_write(self, work: Callable[[sa.Connection], T]) -> T:
+        with self.write() as connection:
+            return work(connection)
+
     @contextmanager
     def _transaction(self, *, writes: bool) -> Iterator[sa.Connection]:
-        guard: _Guard | None = None
+        guard: postgres.Guard | None = None
         try:
-            with self._engine.connect().execution_options(**{_WRITES: writes}) as connection:
+            with self._connection() as opened:
+                connection = opened.execution_options(**{postgres.WRITES: writes})
                 if not self.is_sqlite:
-                    guard = _Guard(connection, self.answer_within)
+                    guard = postgres.Guard(connection, self.answer_within)
                 with guard or nullcontext(), connection.begin():
                     yield connection
         except sa.exc.DBAPIError as error:  # a broken constraint too: the catalog was replaced by another
@@ -86,57 +125,103 @@ class Database:
                 raise self.unusable(f"it did not answer in {self.answer_within:g} s") from error
             raise self._unavailable(error) from error
 
-    def unusable(self, reason: str) -> CatalogUnavailableError:
+    @contextmanager
+    def _connection(self) -> Iterator[sa.Connection]:
+        own = self._own
+        if self.is_sqlite:
+            with self._engine.connect() as connection:
+                yield connection
+            return
+        if own.is_busy:
+            raise RuntimeError("a transaction inside another one of the same thread")
+        if time.monotonic() - own.used_at > _TRUSTED_SECONDS:
+            self._close()  # the server, or something between, may have ended it meanwhile
+        done = False
+        own.is_busy = True
+        try:
+            yield own.connection or self._open()
+            done = True
+        finally:
+            own.is_busy = False
+            own.used_at = time.monotonic()
+            if not (done and own.shares):
+                self._close()
+
+    def _open(self) -> sa.Connection:
+        """Connect; again, for a while, where the server says that it cannot serve more at this moment."""
+        if not self._turn.acquire(timeout=self._wait):
+            raise self.unusable("other threads of this process use it", CatalogBusyError)
+        try:
+            self._own.connection = self._tried(self._engine.connect, sa.exc.DBAPIError)
+        finally:
+            if self._own.connection is None:
+                self._turn.release()
+        return self._own.connection
+
+    def _close(self) -> None:
+        connection, self._own.connection = self._own.connection, None
+        if connection is not None:
+            try:
+                connection.close()
+            finally:
+                self._turn.release()
+
+    def _tried(self, action: Callable[[], T], error: type[Exception]) -> T:
+        """What an action returns; tried again while it fails with an error that passes, within a deadline."""
+        deadline = time.monotonic() + self._wait
+        backoff = Backoff(_LONGEST_PAUSE_SECONDS)
+        while True:
+            try:
+                return action()
+            except error as problem:
+                passes = not isinstance(problem, sa.exc.DBAPIError) or postgres.passes(problem)
+                if not passes or time.monotonic() > deadline:
+                    raise
+            time.sleep(backoff.pause())
+
+    def unusable(
+        self, reason: str, kind: type[CatalogUnavailableError] = CatalogUnavailableError
+    ) -> CatalogUnavailableError:
         """The error for a catalog that cannot be used, with what to do about it."""
         if self.file is None:
             hint = "check that the server runs and that --db or CKPTSTORE_URL names it"
-            return CatalogUnavailableError(f"cannot reach the catalog {self.name} ({reason})", hint)
+            return kind(f"cannot reach the catalog {self.name} ({reason})", hint)
         if "not a database" in reason:
-            return CatalogUnavailableError(f"{self.name} is not a catalog", "give the file of one, or a new name")
+            return kind(f"{self.name} is not a catalog", "give the file of one, or a new name")
         folder = self.file.absolute().parent
         if folder.is_dir():
             hint = f"check that {folder} can be written to, or give another --db"
         else:
             hint = f"there is no directory {folder}: create it, or give another --db"
-        return CatalogUnavailableError(f"cannot use the catalog {self.name} ({reason})", hint)
+        return kind(f"cannot use the catalog {self.name} ({reason})", hint)
 
     def _unavailable(self, error: sa.exc.DBAPIError) -> CatalogUnavailableError:
         said = str(error.orig).strip().splitlines()
-        return self.unusable(_without_secrets(said[0] if said else type(error).__name__, self.url))
+        kind = CatalogBusyError if not self.is_sqlite and postgres.passes(error) else CatalogUnavailableError
+        return self.unusable(_without_password(said[0] if said else type(error).__name__, self.url), kind)
 
 
-class _Guard:
-    """Closes a connection whose server does not answer a statement in time.
+class _Own(threading.local):
+    """What one thread has of a database: its connection, when it last used it, and whether transactions share it.
 
-    The server's own limits are of no use where it is stopped, and the network keeps such a connection open for ever.
+    `is_busy`: a transaction is under way.
     """
 
-    def __init__(self, connection: sa.Connection, seconds: float) -> None:
-        self.is_over = False
-        self._seconds = seconds
-        self._file = connection.connection.driver_connection.fileno()  # type: ignore[union-attr]
-        self._timer: threading.Timer | None = None
-        sa.event.listen(connection, "before_cursor_execute", self._again)
+    connection: sa.Connection | None = None
+    used_at: float = 0.0
+    shares: bool = False
+    is_busy: bool = False
 
-    def __enter__(self) -> None:
-        self._again()
 
-    def __exit__(self, *_: object) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer.join()  # it must not close a file of that number that is another one by then
+_databases: weakref.WeakSet[Database] = weakref.WeakSet()
 
-    def _again(self, *_: object) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = threading.Timer(self._seconds, self._close)
-        self._timer.daemon = True
-        self._timer.start()
 
-    def _close(self) -> None:
-        self.is_over = True
-        with socket.socket(fileno=os.dup(self._file)) as shared, suppress(OSError):
-            shared.shutdown(socket.SHUT_RDWR)
+def _leave_to_parent() -> None:
+    for database in _databases:
+        database.forget()
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 def open_database(url: str | None) -> Database:
@@ -192,8 +277,18 @@ def _parse(text: str) -> sa.URL:
             raise UsageError("the URL of an SQLite catalog takes no options", hint)
         return url.set(drivername="sqlite")
     if backend in ("postgresql", "postgres"):
-        return url.set(drivername="postgresql+psycopg")
+        return _without_secrets_in_the_query(url).set(drivername="postgresql+psycopg")
     raise UsageError(f"a catalog cannot be on {backend!r}", hint)
+
+
+def _without_secrets_in_the_query(url: sa.URL) -> sa.URL:
+    """The URL with its password where everything that prints a URL leaves it out."""
+    if "sslpassword" in url.query:
+        raise UsageError(
+            "the catalog's URL holds the password of a key", "put it into a PGSERVICEFILE, and ?service=NAME in the URL"
+        )
+    password = url.query.get("password")
+    return url.difference_update_query(["password"]).set(password=password) if isinstance(password, str) else url
 
 
 def _from_json(text: str) -> Any:
@@ -221,7 +316,7 @@ def _sqlite_engine(url: sa.URL, wait: float) -> sa.Engine:
     @sa.event.listens_for(engine, "begin")
     def _begin(connection: sa.Connection) -> None:
         # A transaction that reads first and writes later cannot be made to wait: it must take the lock at once.
-        writes = connection.get_execution_options().get(_WRITES, False)
+        writes = connection.get_execution_options().get(postgres.WRITES, False)
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
     return engine
@@ -238,36 +333,12 @@ def _identity(path: str) -> tuple[int, int] | None:
 
 def _postgres_engine(url: sa.URL, wait: float) -> sa.Engine:
     try:
-        engine = sa.create_engine(
-            url,
-            poolclass=NullPool,  # a thousand ranks must not hold a thousand idle connections
-            connect_args={"connect_timeout": max(2, round(wait)), "prepare_threshold": None},
-        )
+        return postgres.make_engine(url, wait)
     except ModuleNotFoundError:
         raise CatalogUnavailableError(
             "no PostgreSQL driver is installed", "run: pip install 'ckptstore[postgres]'"
         ) from None
 
-    @sa.event.listens_for(engine, "begin")
-    def _begin(connection: sa.Connection) -> None:
-        # For this transaction only: a pooler between us and the server hands the connection on after it.
-        milliseconds = round(wait * 1000)
-        limits = f"SET LOCAL lock_timeout = {milliseconds}; SET LOCAL statement_timeout = {6 * milliseconds}"
-        connection.exec_driver_sql(limits)
 
-    return engine
-
-
-def _shown(url: sa.URL) -> str:
-    hidden = {key: "***" for key in url.query if key in _SECRET_KEYS}
-    return url.update_query_dict(hidden).render_as_string(hide_password=True)
-
-
-def _without_secrets(text: str, url: sa.URL) -> str:
-    secrets = [
-        str(url.password or ""),
-        *(str(value) for key, value in url.query.items() if key in _SECRET_KEYS),
-    ]
-    for secret in filter(None, secrets):
-        text = text.replace(secret, "***")
-    return text
+def _without_password(text: str, url: sa.URL) -> str:
+    return text.replace(str(url.password), "***") if url.password else text

@@ -6,7 +6,6 @@ import atexit
 import logging
 import os
 import queue
-import random
 import threading
 import time
 from dataclasses import dataclass, field
@@ -14,7 +13,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ckptstore.catalog.backoff import Backoff
 from ckptstore.errors import CkptstoreError
+from ckptstore.ops.launch import LONGEST_PAUSE_SECONDS
 from ckptstore.ops.register import measured
 from ckptstore.storage.files import make_durable, names_in
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("ckptstore")
 
 _LOOK_AGAIN_SECONDS = 0.02
-_LONGEST_PAUSE_SECONDS = 30.0
+_MANY_JOBS = 4
 _FILE_PATIENCE_SECONDS = 600.0
 FLUSH_SECONDS = 10.0
 MOST_JOBS = 1000
@@ -48,8 +49,9 @@ class Recorder:
 
     `durable` has every file on the disk before it is registered. `on_recorded` hears of each file that is kept now.
 
-    What is recorded is in a journal when its job is done. A catalog that cannot be used is left alone for longer and
-    longer, and given all at once what the journals have when it is back; the trouble is logged once, not once a step.
+    What is recorded is in a journal when its job is done. Where several jobs wait, the catalog gets all of it in one
+    transaction after them. One that cannot be used is left alone for longer and longer, and given all at once what the
+    journals have when it is back; the trouble is logged once, not once a step.
     """
 
     def __init__(self, launch: RankLaunch, *, durable: bool = False) -> None:
@@ -65,7 +67,7 @@ class Recorder:
         self._process = os.getpid()
         self._seconds_left = FLUSH_SECONDS
         self._was_full = False
-        self._pause = _LOOK_AGAIN_SECONDS
+        self._backoff = Backoff(LONGEST_PAUSE_SECONDS)
         self._next_try = 0.0
         self._failures = 0
         self._said = ""
@@ -170,6 +172,8 @@ class Recorder:
             except queue.Empty:
                 job = None
             if job is not None:
+                if self._jobs.qsize() >= _MANY_JOBS:
+                    self._launch.ledger.postponed = True
                 self._until_done(job)
                 self._finish_one()
             for waiting in tuple(self._waiting):
@@ -191,31 +195,31 @@ class Recorder:
 
     def _catch_up(self) -> None:
         """Give the catalog what the journals have; or leave it alone for a while, each rank for another while."""
+        could_not_be_used = self._launch.ledger.behind
         try:
             self._launch.catch_up()
         except CkptstoreError:
             self._failures += 1
-            self._pause = min(2 * self._pause, _LONGEST_PAUSE_SECONDS)
-            self._next_try = time.monotonic() + self._pause * random.uniform(0.5, 1)  # noqa: S311 — not a secret
+            self._next_try = time.monotonic() + self._backoff.pause()
         except Exception:
-            self._next_try = time.monotonic() + _LONGEST_PAUSE_SECONDS
+            self._next_try = time.monotonic() + LONGEST_PAUSE_SECONDS
             log.exception("the journals could not be taken into the catalog; training goes on")
         else:
-            if not self._launch.is_behind:
+            if could_not_be_used:
                 log.warning("the catalog %s can be used again, and has what was recorded", self._launch.database.name)
-                self._pause = _LOOK_AGAIN_SECONDS
+            self._backoff.reset()
+            self._next_try = 0.0
         with self._idle:
             self._idle.notify_all()
 
     def _until_done(self, job: Callable[[], object]) -> None:
         """Do a job; one that neither journal nor catalog takes is tried until one does."""
-        pause = _LOOK_AGAIN_SECONDS
+        backoff = Backoff(LONGEST_PAUSE_SECONDS)
         while True:
             try:
                 job()
             except CkptstoreError as error:
-                if pause == _LOOK_AGAIN_SECONDS:
-                    self._launch.ledger.complain(f"{error}. Training goes on; it is tried again.")
+                self._launch.ledger.complain(f"{error}. Training goes on; it is tried again.")
             except OSError as error:
                 log.error("a checkpoint could not be registered (%s); training goes on", error)  # noqa: TRY400
                 return
@@ -224,9 +228,8 @@ class Recorder:
                 return
             else:
                 return
-            if self._hurry.wait(pause):
+            if self._hurry.wait(backoff.pause()):
                 return
-            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
     def _record(self, file: Checkpoint, *, asynchronous: bool) -> None:
         for waiting in [waiting for waiting in self._waiting if waiting.file.path == file.path]:

@@ -12,6 +12,8 @@ from ckptstore.core.replicas import from_name
 from ckptstore.errors import RefusedError, UsageError
 
 if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
     from ckptstore.catalog.engine import Database
     from ckptstore.core.model import Launch
 
@@ -43,7 +45,8 @@ def join(
         )
     check_name("launch", launch_id)
     now = datetime.now(timezone.utc)
-    with database.write() as connection:
+
+    def work(connection: Connection) -> Launch:
         run_id = writes.add_run(connection, run, now)
         if reads.launch(connection, launch_id) is None:
             writes.add_launch(
@@ -63,7 +66,9 @@ def join(
                 f"rank {rank} has already saved in launch {launch_id}",
                 "give every start a launch id of its own",
             )
-    return launch
+        return launch
+
+    return database.in_write(work)
 
 
 def check_name(what: str, name: str) -> None:

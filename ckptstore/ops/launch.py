@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads, tallies
+from ckptstore.catalog.backoff import Backoff
 from ckptstore.catalog.reads import Source
 from ckptstore.core.model import FileState, Kind, Outcome, Rule
 from ckptstore.errors import CatalogUnavailableError, UsageError
@@ -28,6 +31,9 @@ if TYPE_CHECKING:
     from ckptstore.core.model import Checkpoint, Launch, RestorePlan
     from ckptstore.core.policy import Policy
 
+LONGEST_PAUSE_SECONDS = 20.0
+"""Between two looks at a catalog that could not be used: 30 seconds after it is back it has everything."""
+
 
 class RankLaunch:
     """What one rank does in a launch. Made by `Catalog.join`.
@@ -42,6 +48,8 @@ class RankLaunch:
         self._began = Began(facts)
         self.ledger = for_rank(database, rank, facts.id, lambda: self._began)
         self._has_saved = False
+        self._backoff = Backoff(LONGEST_PAUSE_SECONDS)
+        self._next_look = 0.0
 
     @property
     def id(self) -> str:
@@ -95,7 +103,17 @@ class RankLaunch:
         if file is None:
             raise UsageError(f"{described.path} is not there, or is being written", "register a file once it is whole")
         self.record([file])
+        self._look_at_the_catalog()
         return file
+
+    def _look_at_the_catalog(self) -> None:
+        """Give the catalog what the journals have, where it could not be used and it is time to look again."""
+        if not self.ledger.behind:
+            self._backoff.reset()
+        elif time.monotonic() >= self._next_look:
+            with suppress(CatalogUnavailableError):
+                self.catch_up()
+            self._next_look = time.monotonic() + self._backoff.pause()
 
     def record(self, files: Sequence[Checkpoint]) -> None:
         """Keep records of files: in the journals beside them, then in the catalog.
@@ -206,7 +224,7 @@ class RankLaunch:
     @property
     def is_behind(self) -> bool:
         """Whether the catalog lacks what the journals of this rank have."""
-        return self.ledger.behind
+        return self.ledger.is_late
 
     def catch_up(self) -> None:
         """Take what is in the journals of this rank, and not in the catalog, into it.
@@ -246,7 +264,7 @@ class RankLaunch:
 
         While the catalog cannot be used that waits for the next time: nobody can give a state up meanwhile.
         """
-        if self.is_behind:
+        if self.ledger.behind:
             return
         try:
             lease.renew(self.database, self.id)

@@ -40,5 +40,5 @@ def settle(connection: Connection, run_id: int, launch_id: str, file_ids: Collec
 
 def renew(database: Database, launch_id: str) -> None:
     """The launch is alive."""
-    with database.write() as connection:
-        marks.hold(connection, launch_id, datetime.now(timezone.utc) + LEASE)
+    until = datetime.now(timezone.utc) + LEASE
+    database.in_write(lambda connection: marks.hold(connection, launch_id, until))

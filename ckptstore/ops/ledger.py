@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import threading
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -41,18 +42,22 @@ class Ledger:
     """The journals that one process writes, and the catalog.
 
     `stem` names its journals: `rank_{R}` for a rank, `shared` for who speaks for others. `behind` tells that the
-    catalog lacks what the journals have: until `catch_up` has done its work, records go into the journals only.
+    catalog could not be used and lacks what the journals have, `postponed` that it gets many records at once instead
+    of one by one: until `catch_up` has done its work, records go into the journals only.
     """
 
     def __init__(self, database: Database, stem: str, writer: str, began: Callable[[str], Began | None]) -> None:
         self.database = database
         self.behind = False
+        self.postponed = False
         self._stem = stem
         self._writer = writer
         self._began = began
         self._writers: dict[str, JournalWriter] = {}
         self._told: dict[str, dict[str, Began]] = {}
         self._complained: set[str] = set()
+        self._leaving = threading.Lock()
+        self._left = 0
 
     def record(self, files: Sequence[Checkpoint], verdict: Verdict | None = None) -> None:
         """Keep records of files, and with them what came of the plan of the launch that wrote them.
@@ -190,12 +195,27 @@ class Ledger:
 
     def catch_up(self) -> None:
         """Take what the journals have and the catalog lacks into it. Raises `CatalogUnavailableError`."""
-        paths = [writer.path for writer in self._writers.values() if writer.path]
-        if paths:
-            schema.ensure(self.database)
-            take_up(self.database, paths)
-            self.behind = False
-            self._complained.discard(_CATALOG)
+        while True:
+            seen = self._left
+            paths = [writer.path for writer in self._writers.values() if writer.path]
+            try:
+                with self.database.connected():
+                    if self.behind:
+                        schema.ensure(self.database)
+                    take_up(self.database, paths)
+            except CatalogUnavailableError as error:
+                self._fall_behind(error)
+                raise
+            with self._leaving:
+                if self._left == seen:  # else another thread has left something after the journals were read
+                    self.behind = self.postponed = False
+                    self._complained.discard(_CATALOG)
+                    return
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the catalog lacks what the journals have."""
+        return self.behind or self.postponed
 
     def complain(self, message: str) -> None:
         """Say what is wrong with the catalog, once, until it can be used again."""
@@ -216,19 +236,28 @@ class Ledger:
         written = [self._journal(directory, launches, some) for directory, some in told.items()]
         spans = [span for span in written if span is not None]
         is_journalled = bool(spans) and len(spans) == len(written)
-        if (self.behind and is_journalled) or (write is None and not spans):
+        if (is_journalled and self._is_for_later()) or (write is None and not spans):
             return
+
+        def work(connection: Connection) -> list[str]:
+            if write is not None:
+                write(connection)
+            return [span.path for span in spans if not self._went_on(connection, span, launches)]
+
         try:
-            with self.database.write() as connection:
-                if write is not None:
-                    write(connection)
-                gaps = [span.path for span in spans if not self._went_on(connection, span, launches)]
+            gaps = self.database.in_write(work)
             if gaps:
                 take_up(self.database, gaps)
         except CatalogUnavailableError as error:
             if write is not None and not is_journalled:
                 raise
             self._fall_behind(error)
+
+    def _is_for_later(self) -> bool:
+        """Whether what is journalled now is left to `catch_up`."""
+        with self._leaving:
+            self._left += self.is_late
+            return self.is_late
 
     def _fall_behind(self, error: CatalogUnavailableError) -> None:
         self.behind = True

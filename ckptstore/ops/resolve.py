@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -60,18 +61,19 @@ def resolve(
         raise UsageError(f"world size is {world_size}", "a launch has at least one rank")
     run_id = find_run(database, run)
     bring_up_to_date(database, run_id)
-    return choose(
-        database,
-        run,
-        run_id,
-        step=step,
-        lineage_of=lineage_of,
-        every_lineage=every_lineage,
-        world_size=world_size,
-        read_bytes=read_bytes,
-        take_quarantined=take_quarantined,
-        replicas=replicas,
-    )
+    with nullcontext() if read_bytes else database.connected():  # to read all bytes may take hours
+        return choose(
+            database,
+            run,
+            run_id,
+            step=step,
+            lineage_of=lineage_of,
+            every_lineage=every_lineage,
+            world_size=world_size,
+            read_bytes=read_bytes,
+            take_quarantined=take_quarantined,
+            replicas=replicas,
+        )
 
 
 def bring_up_to_date(database: Database, run_id: int) -> Reconciled:

@@ -14,6 +14,8 @@ from ckptstore.ops import exits, lease
 from ckptstore.ops.resolve import bring_up_to_date, choose, find_run
 
 if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
     from ckptstore.catalog.engine import Database
     from ckptstore.core.model import Launch
 
@@ -42,9 +44,10 @@ def settle(
     run_id = find_run(database, launch.run)
     bring_up_to_date(database, run_id)
     exits.set_aside(database, run_id)
-    while not _store(database, launch, run_id, step=step, lineage_of=lineage_of, take_quarantined=take_quarantined):
-        log.info("the state chosen for launch %s was removed meanwhile: choosing again", launch.id)
-    settled = _stored(database, launch)
+    with database.connected():
+        while not _store(database, launch, run_id, step=step, lineage_of=lineage_of, take_quarantined=take_quarantined):
+            log.info("the state chosen for launch %s was removed meanwhile: choosing again", launch.id)
+        settled = _stored(database, launch)
     if settled is None:
         raise CatalogUnavailableError(f"the restore plan of launch {launch.id} was not kept by {database.name}")
     return settled[0]
@@ -80,7 +83,8 @@ def _store(
     start_step = _start_step(launch, plan) if plan else None
     chosen = plan_files(plan) if plan else []
     now = datetime.now(timezone.utc)
-    with database.write() as connection:
+
+    def work(connection: Connection) -> bool:
         if not lease.settle(connection, run_id, launch.id, {file for _, file in chosen}, now):
             return False
         writes.store_resolution(
@@ -92,7 +96,9 @@ def _store(
             branched=is_branch,
             now=now,
         )
-    return True
+        return True
+
+    return database.in_write(work)
 
 
 def plan_files(plan: RestorePlan) -> list[tuple[int, str]]:

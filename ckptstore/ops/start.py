@@ -115,9 +115,10 @@ def begin(
     """
     paths = _journals(database, run, directories)
     try:
-        schema.ensure(database)
-        take_up(database, paths)
-        facts = join(database, run, rank=rank, world_size=world_size, launch_id=launch_id, layout=layout)
+        with database.connected():
+            schema.ensure(database)
+            take_up(database, paths)
+            facts = join(database, run, rank=rank, world_size=world_size, launch_id=launch_id, layout=layout)
     except CatalogUnavailableError as error:
         log.warning("%s. Training goes on without: journals beside the checkpoints have what is recorded.", error)
         away = in_memory()
@@ -132,8 +133,9 @@ def follow(database: Database, facts: Launch, rank: int, layout: str | None, *, 
     if away:
         return _without_catalog(database, facts, rank)
     try:
-        schema.check(database)
-        own = join(database, facts.run, rank=rank, world_size=facts.world_size, launch_id=facts.id, layout=layout)
+        with database.connected():
+            schema.check(database)
+            own = join(database, facts.run, rank=rank, world_size=facts.world_size, launch_id=facts.id, layout=layout)
     except CatalogUnavailableError:
         return _without_catalog(database, facts, rank)
     return RankLaunch(database, own, rank)

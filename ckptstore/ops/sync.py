@@ -151,7 +151,8 @@ def _read(database: Database, journals: Sequence[tuple[str, int]], *, look: bool
             read[path] = journal.read(path, begin)
         except OSError as error:  # noqa: PERF203 — one that cannot be read keeps nobody from the others
             skipped.append(Skipped(path, error.strerror or str(error)))
-    with database.write() as connection:
+
+    def work(connection: Connection) -> tuple[Said, set[str], int, list[str]]:
         everything, heard = _all_said(connection, read)
         known_launches = _put_launches(connection, everything)
         count = _put(connection, everything, known_launches, look=look)
@@ -159,6 +160,9 @@ def _read(database: Database, journals: Sequence[tuple[str, int]], *, look: bool
         ids = {name: run_id for name in names if (run_id := reads.run_id(connection, name)) is not None}
         told = {path: [ids[run] for run in runs if run in ids] for path, runs in heard.items()}
         replay.set_taken_up(connection, {path: contents.end for path, contents in read.items()}, told)
+        return everything, known_launches, count, names
+
+    everything, known_launches, count, names = database.in_write(work)
     newer = [path for path, contents in read.items() if contents.newer]
     skipped += [Skipped(path, "it has entries of a newer ckptstore, which were left out") for path in newer]
     lost = {file.launch for file in everything.files} - known_launches

@@ -30,7 +30,17 @@ def test_the_environment_names_the_catalog(tmp_path: Path, monkeypatch: pytest.M
     assert open_database(f"sqlite:///{tmp_path}/b.db").file == tmp_path / "b.db"
 
 
-@pytest.mark.parametrize("url", ["mysql://u:secret@h/d", "sqlite://", "sqlite:///:memory:", "://", "nonsense://x"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "mysql://u:secret@h/d",
+        "sqlite://",
+        "sqlite:///:memory:",
+        "://",
+        "nonsense://x",
+        "postgresql://u@h/d?sslpassword=secret",
+    ],
+)
 def test_urls_that_cannot_be_meant(url: str) -> None:
     with pytest.raises(UsageError) as caught:
         open_database(url)
@@ -42,7 +52,7 @@ def test_urls_that_cannot_be_meant(url: str) -> None:
     [
         "postgresql://user:s3cret@127.0.0.1:1/db",
         "postgresql://user@127.0.0.1:1/db?password=s3cret",
-        "postgresql+psycopg://user:s3cret@127.0.0.1:1/db?sslpassword=s3cret",
+        "postgresql+psycopg://user:s3cret@127.0.0.1:1/db?sslmode=require",
     ],
 )
 def test_an_unreachable_server_is_named_without_its_password(url: str) -> None:

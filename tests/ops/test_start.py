@@ -115,6 +115,7 @@ def test_a_strategy_file_of_an_outage_reaches_the_catalog(
     for launch in ranks:
         job.announce(launch)
         launch.ledger.behind = True
+        monkeypatch.setattr(launch, "catch_up", lambda: None)
     path = write_spreads(tmp_path / "ckpt" / "strategy.ckpt", 0, [spread(grid=(2,))])
     assert ranks[0].keep_layout_file(str(path))
     job.save(ranks, 5)

@@ -1,0 +1,29 @@
+"""How long to leave something alone that failed."""
+
+from __future__ import annotations
+
+import random
+
+_FIRST_SECONDS = 0.02
+
+
+class Backoff:
+    """Pauses that get twice as long each time, up to `longest` seconds.
+
+    Each is cut by chance to something between half of it and all: a thousand ranks that failed together must not come
+    back together.
+    """
+
+    def __init__(self, longest: float) -> None:
+        self._longest = longest
+        self._next = _FIRST_SECONDS
+
+    def pause(self) -> float:
+        """The next pause, in seconds."""
+        pause = self._next
+        self._next = min(2 * pause, self._longest)
+        return pause * random.uniform(0.5, 1)  # noqa: S311 — not a secret
+
+    def reset(self) -> None:
+        """It worked: the next pause is a short one."""
+        self._next = _FIRST_SECONDS

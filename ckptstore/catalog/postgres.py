@@ -1,0 +1,128 @@
+"""What is PostgreSQL's own: how it is connected to, when it is given up, and which of its errors pass.
+
+Nothing of a session outlives a transaction, so that PgBouncer may give each transaction another connection to the
+server (pgbouncer.org/features.html, "transaction pooling"): limits are SET LOCAL, locks are the transaction's, and
+nothing is prepared.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from contextlib import suppress
+
+import sqlalchemy as sa
+from sqlalchemy.pool import NullPool
+
+WRITES = "ckptstore_writes"
+"""The execution option that tells whether a transaction writes."""
+
+_PASSING_STATES = frozenset(
+    {
+        "40001",  # serialization_failure
+        "40P01",  # deadlock_detected
+        "53300",  # too_many_connections
+        "57P01",  # admin_shutdown: the server stops, or pg_terminate_backend
+        "57P02",  # crash_shutdown
+        "57P03",  # cannot_connect_now: it is starting
+        "57P05",  # idle_session_timeout
+        "25P03",  # idle_in_transaction_session_timeout
+    }
+)
+"""SQLSTATEs of what the same transaction may do without a moment later (postgresql.org, appendix A)."""
+
+_PASSING_REFUSALS = (
+    "too many clients already",
+    "remaining connection slots are reserved",
+    "too many connections for ",
+    "database system is starting up",
+    "database system is shutting down",
+    "database system is in recovery mode",
+    "database system is not yet accepting connections",
+    "server closed the connection unexpectedly",
+    "terminating connection due to administrator command",
+    "no more connections allowed",  # PgBouncer: max_client_conn
+    "query_wait_timeout",  # PgBouncer: no connection to the server was free
+    "server login has been failing",  # PgBouncer: the server is away
+    "pgbouncer cannot connect to server",
+)
+"""What is said where no connection comes about: the driver has no SQLSTATE for that."""
+
+
+def make_engine(url: sa.URL, wait: float) -> sa.Engine:
+    """An engine that keeps no connection. Raises `ModuleNotFoundError` where the driver is not installed.
+
+    `wait` is how long to wait for a connection and for a lock, in seconds.
+    """
+    engine = sa.create_engine(
+        url,
+        poolclass=NullPool,  # ten thousand ranks must not hold ten thousand idle connections
+        use_native_hstore=False,  # else each process asks for a type that nobody has here
+        connect_args={
+            "connect_timeout": max(2, round(wait)),
+            "prepare_threshold": None,
+            "fallback_application_name": "ckptstore",
+        },
+    )
+    milliseconds = round(wait * 1000)
+    limits = f"SET LOCAL lock_timeout = {milliseconds}; SET LOCAL statement_timeout = {6 * milliseconds}"
+
+    @sa.event.listens_for(engine, "begin")
+    def _begin(connection: sa.Connection) -> None:
+        # For this transaction only: a pooler between us and the server hands the connection on after it.
+        writes = connection.get_execution_options().get(WRITES, False)
+        reads_only = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY; "
+        connection.exec_driver_sql(limits if writes else reads_only + limits)
+
+    return engine
+
+
+def passes(error: sa.exc.DBAPIError) -> bool:
+    """Whether the same may work a moment later: another was served first, or the server ended the connection.
+
+    A server where nobody listens is not meant: that may last.
+    """
+    state = getattr(error.orig, "sqlstate", None)
+    if state is not None:
+        return state in _PASSING_STATES or state.startswith("08")  # connection_exception
+    said = str(error.orig)
+    return error.connection_invalidated or any(refusal in said for refusal in _PASSING_REFUSALS)
+
+
+class Guard:
+    """Closes a connection whose server does not answer a statement within some seconds.
+
+    The server's own limits are of no use where it is stopped, and the network keeps such a connection open for ever.
+    """
+
+    def __init__(self, connection: sa.Connection, seconds: float) -> None:
+        self.is_over = False
+        self._connection = connection
+        self._seconds = seconds
+        self._file = connection.connection.driver_connection.fileno()  # type: ignore[union-attr]
+        self._deadline = 0.0
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="ckptstore-guard", daemon=True)
+
+    def __enter__(self) -> None:
+        self._again()
+        sa.event.listen(self._connection, "before_cursor_execute", self._again)
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        sa.event.remove(self._connection, "before_cursor_execute", self._again)
+        self._ended.set()
+        self._thread.join()  # it must not close a file of that number that is another one by then
+
+    def _again(self, *_: object) -> None:
+        self._deadline = time.monotonic() + self._seconds
+
+    def _watch(self) -> None:
+        while (left := self._deadline - time.monotonic()) > 0:
+            if self._ended.wait(left):
+                return
+        self.is_over = True
+        with socket.socket(fileno=os.dup(self._file)) as shared, suppress(OSError):
+            shared.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,282 @@
+"""PostgreSQL as it is in a cluster: few connections, a server that is busy, goes away and comes back."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+import sqlalchemy as sa
+
+from ckptstore.catalog import engine as module
+from ckptstore.catalog import writes
+from ckptstore.catalog.engine import Database, open_database
+from ckptstore.errors import CatalogBusyError, CatalogUnavailableError
+from ckptstore.ops.connect import Catalog, connect
+from ckptstore.ops.start import begin, follow
+from tests import ckpt_bytes
+from tests.conftest import new_postgres_database
+from tests.postgres_server import Server
+
+from ..ops.jobs import Job
+
+
+@pytest.fixture
+def url(postgres: str) -> str:
+    return new_postgres_database(postgres)
+
+
+@pytest.fixture
+def opened() -> Iterator[list[object]]:
+    """The connections that this process opens from now on."""
+    seen: list[object] = []
+
+    def note(connection: object, _: object) -> None:
+        seen.append(connection)
+
+    sa.event.listen(sa.pool.Pool, "connect", note)
+    yield seen
+    sa.event.remove(sa.pool.Pool, "connect", note)
+
+
+def connections(url: str) -> int:
+    """How many of ours the server has."""
+    ours = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'ckptstore' AND datname = current_database()"
+    with psycopg.connect(url) as connection:
+        row = connection.execute(ours).fetchone()
+        assert row is not None
+        return int(row[0])
+
+
+def test_a_record_costs_one_connection_and_an_idle_process_holds_none(
+    url: str, tmp_path: Path, opened: list[object]
+) -> None:
+    job = Job(connect(url), tmp_path / "ckpt", world_size=1)
+    launch = job.catalog.join("run", launch_id="L1")
+    job.announce(launch)
+    opened.clear()
+    job.save([launch], 5)
+    assert len(opened) == 1
+    assert connections(url) == 0
+
+
+def test_catching_up_costs_one_connection_whatever_there_is(url: str, tmp_path: Path, opened: list[object]) -> None:
+    job = Job(connect(url), tmp_path / "ckpt", world_size=1)
+    launch = job.catalog.join("run", launch_id="L1")
+    job.announce(launch)
+    launch.ledger.postponed = True
+    for step in range(5, 55, 5):
+        job.save([launch], step)
+    assert job.catalog.saves("run") == []
+    opened.clear()
+    launch.catch_up()
+    assert len(opened) == 1
+    assert connections(url) == 0
+    assert len(job.catalog.saves("run")) == 10
+
+
+def test_a_rank_that_joins_costs_one_connection(url: str, opened: list[object]) -> None:
+    database = connect(url).database
+    first = begin(database, "run", rank=0, world_size=2, launch_id="L1", layout=None)
+    opened.clear()
+    follow(database, first.facts, 1, None, away=False)
+    assert len(opened) == 1
+
+
+def test_threads_of_a_process_share_one_connection(url: str, opened: list[object]) -> None:
+    database = connect(url).database
+    most: list[int] = []
+
+    def work() -> None:
+        for _ in range(5):
+            with database.read():
+                most.append(connections(url))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == [1] * 20
+
+
+def test_a_connection_is_not_kept_over_a_failure(url: str) -> None:
+    database = connect(url).database
+    with database.connected():
+        with pytest.raises(ZeroDivisionError), database.read():
+            raise ZeroDivisionError
+        assert connections(url) == 0
+        with database.read() as connection:
+            assert connection.execute(sa.text("SELECT 1")).scalar_one() == 1
+        assert connections(url) == 1
+    assert connections(url) == 0
+
+
+def test_one_that_was_not_used_for_a_while_is_not_trusted(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is between us and the server may have cut it: it is noticed only when it is used."""
+    monkeypatch.setattr(module, "_TRUSTED_SECONDS", 0.0)
+    database = connect(url).database
+    servers = []
+    with database.connected():
+        for _ in range(2):
+            with database.read() as connection:
+                servers.append(connection.execute(sa.text("SELECT pg_backend_pid()")).scalar_one())
+            with psycopg.connect(url, autocommit=True) as other:
+                other.execute("SELECT pg_terminate_backend(%s)", (servers[-1],))
+    assert len(set(servers)) == 2
+
+
+def test_a_read_sees_one_state_and_cannot_write(database_url: str) -> None:
+    catalog = connect(database_url)
+    count = sa.text("SELECT count(*) FROM runs")
+    with catalog.database.read() as connection:
+        assert connection.execute(count).scalar_one() == 0
+        connect(database_url).join("run", launch_id="L1")
+        assert connection.execute(count).scalar_one() == 0
+    if not catalog.database.is_sqlite:
+        with pytest.raises(CatalogUnavailableError, match="read-only"), catalog.database.read() as connection:
+            connection.execute(sa.text("DELETE FROM runs"))
+
+
+def test_a_transaction_that_another_one_spoils_is_done_again(url: str) -> None:
+    """Where an administrator made the strictest isolation the default."""
+    catalog = connect(url)
+    name = sa.make_url(url).database
+    with psycopg.connect(url, autocommit=True) as admin:
+        admin.execute(f"ALTER DATABASE {name} SET default_transaction_isolation = 'serializable'".encode())
+    runs = sa.text("SELECT count(*) FROM runs")
+    tries: list[int] = []
+
+    def work(connection: sa.Connection) -> None:
+        tries.append(connection.execute(runs).scalar_one())
+        if len(tries) == 1:
+            with open_database(url).write() as other:
+                other.execute(runs)
+                other.execute(sa.text("INSERT INTO runs (name, created_at) VALUES ('other', now())"))
+        connection.execute(sa.text("INSERT INTO runs (name, created_at) VALUES ('own', now())"))
+
+    catalog.database.in_write(work)
+    assert tries == [0, 1]
+    assert {row.run for row in catalog.runs()} == {"other", "own"}
+
+
+def test_a_deadlock_is_untied(url: str) -> None:
+    catalog = connect(url)
+    for name in ("a", "b"):
+        catalog.join(name, launch_id=name)
+    both_hold_one = threading.Barrier(2)
+    tries: list[str] = []
+
+    def lock(first: int, second: int) -> None:
+        def work(connection: sa.Connection) -> None:
+            tries.append("")
+            writes.lock_run(connection, first)
+            if len(tries) <= 2:
+                both_hold_one.wait()
+            writes.lock_run(connection, second)
+
+        open_database(url).in_write(work)
+
+    threads = [threading.Thread(target=lock, args=pair) for pair in ((1, 2), (2, 1))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(tries) == 3
+
+
+def test_what_the_server_ended_is_done_again(url: str) -> None:
+    catalog = connect(url)
+    tries: list[int] = []
+
+    def work(connection: sa.Connection) -> None:
+        tries.append(connection.execute(sa.text("SELECT pg_backend_pid()")).scalar_one())
+        if len(tries) == 1:
+            with psycopg.connect(url, autocommit=True) as admin:
+                admin.execute("SELECT pg_terminate_backend(%s)", (tries[0],))
+        connection.execute(sa.text("INSERT INTO runs (name, created_at) VALUES ('own', now())"))
+
+    catalog.database.in_write(work)
+    assert len(set(tries)) == 2
+    assert [row.run for row in catalog.runs()] == ["own"]
+
+
+def test_it_is_not_tried_for_ever(url: str) -> None:
+    database = Database(open_database(url).url, answer_within=0.2)
+
+    def spoil(connection: sa.Connection) -> None:
+        connection.execute(sa.text("SELECT pg_terminate_backend(pg_backend_pid())"))
+
+    with pytest.raises(CatalogBusyError):
+        database.in_write(spoil)
+    assert connections(url) == 0
+
+
+def test_a_server_that_has_no_connection_left_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Server(tmp_path / "own", max_connections=4, superuser_reserved_connections=1)
+    try:
+        url = server.new_database()
+        connect(url)
+        server.run("CREATE ROLE somebody LOGIN")
+        held = [psycopg.connect(server.url("ckptstore", user="somebody")) for _ in range(3)]
+        server.run("GRANT pg_read_all_data TO somebody")
+        pauses: list[float] = []
+
+        def let_one_go(seconds: float) -> None:
+            pauses.append(seconds)
+            if len(pauses) == 3:
+                held.pop().close()
+                wait_for(lambda: len(server.run("SELECT 1 FROM pg_stat_activity WHERE usename = 'somebody'")) == 2)
+
+        monkeypatch.setattr(module.time, "sleep", let_one_go)
+        assert connect(server.url("ckptstore", user="somebody")).runs() == []
+        assert len(pauses) >= 3
+        for each in held:
+            each.close()
+    finally:
+        server.close()
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    ever = threading.Event()
+    for _ in range(3000):
+        if condition():
+            return
+        ever.wait(0.01)
+    raise AssertionError("it did not come to that")
+
+
+@pytest.mark.parametrize("mode", ["fast", "immediate"])
+def test_records_reach_a_server_that_was_away_by_themselves(server: Server, tmp_path: Path, mode: str) -> None:
+    """Without the registrar and its thread: `register` looks again, now and then."""
+    job = Job(connect(server.new_database()), tmp_path / "ckpt", world_size=1)
+    launch = job.catalog.join("run", launch_id="L1")
+    job.announce(launch)
+    job.save([launch], 5)
+    server.stop(mode)
+    for step in (10, 15):
+        job.save([launch], step)
+    assert launch.is_behind
+    server.start()
+    step = 20
+    while launch.is_behind:
+        job.save([launch], step)
+        step += 5
+        assert step < 10_000
+    assert [save.tally.global_step for save in job.catalog.saves("run")] == list(range(step - 5, 0, -5))
+
+
+def test_a_server_that_is_paused_is_given_up_and_found_again(server: Server, tmp_path: Path) -> None:
+    url = server.new_database()
+    connect(url)
+    catalog = Catalog(Database(open_database(url).url, answer_within=0.5))
+    launch = catalog.join("run", launch_id="L1")
+    server.pause()
+    path = ckpt_bytes.write(tmp_path / "net-1_5.ckpt", 5)
+    launch.register(path, global_step=5)
+    assert launch.is_behind
+    server.go_on()
+    launch.catch_up()
+    assert [file.path for file in connect(url).files("run")] == [str(path)]

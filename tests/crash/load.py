@@ -1,0 +1,266 @@
+"""Ten thousand ranks save at once, in a few dozen processes; what that costs PostgreSQL.
+
+    python -m tests.crash.load --ranks 10000
+
+Each rank registers as one does: into a journal of its own, then over a connection of its own for one transaction. Each
+process has a few of its ranks at work at a time; who finds no room at the server tries again, as the registrar does. In
+a wave every rank saves once. Clients and server share this machine: the times are not those of a cluster.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import psycopg
+
+from ckptstore.catalog.backoff import Backoff
+from ckptstore.catalog.engine import Database, open_database
+from ckptstore.errors import CatalogUnavailableError
+from ckptstore.ops.connect import connect
+from ckptstore.ops.launch import LONGEST_PAUSE_SECONDS, RankLaunch
+from ckptstore.ops.start import begin
+from tests import ckpt_bytes
+from tests.crash.rank import ANSWER_SECONDS
+from tests.postgres_server import Server
+
+
+@dataclass
+class Wave:
+    """One save of all ranks: how many records the catalog has of it, and in how many seconds it had them.
+
+    `opened` and `refused` count the connections that the server gave, and had no room for; `most` is how many were open
+    at once, by looking fifty times a second.
+    """
+
+    recorded: int
+    seconds: float
+    opened: int
+    refused: int
+    most: int
+
+
+@dataclass
+class Outcome:
+    """What a load did. `room` is how many connections the server allows, `idle` how many were open between waves.
+
+    The bytes of a record are those of the last wave: of tables and indexes, and of journals.
+    """
+
+    ranks: int
+    processes: int
+    at_a_time: int
+    room: int
+    waves: list[Wave] = field(default_factory=list)
+    idle: int = 0
+    catalog_bytes_a_record: float = 0.0
+    journal_bytes_a_record: float = 0.0
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one process does: it stands for `count` ranks from `first` on."""
+
+    url: str
+    directory: str
+    first: int
+    count: int
+    world_size: int
+    at_a_time: int
+    waves: int
+
+
+class Ranks:
+    """Those that one process stands for."""
+
+    def __init__(self, part: Part) -> None:
+        address = open_database(part.url).url
+        facts = begin(Database(address), "run", rank=0, world_size=part.world_size, launch_id="L1", layout=None).facts
+        every = [
+            RankLaunch(Database(address, answer_within=ANSWER_SECONDS), facts, rank)
+            for rank in range(part.first, part.first + part.count)
+        ]
+        self._folder = Path(part.directory)
+        self._shares = [every[place :: part.at_a_time] for place in range(part.at_a_time)]
+
+    def write(self, step: int) -> None:
+        for share in self._shares:
+            for launch in share:
+                ckpt_bytes.write(self._path(launch, step), step, step)
+
+    def register(self, step: int) -> None:
+        """All of them, some at a time; back when the catalog has the last."""
+
+        def work(share: list[RankLaunch]) -> None:
+            for launch in share:
+                launch.register(self._path(launch, step), global_step=step, optimizer_step=step)
+            backoff = Backoff(LONGEST_PAUSE_SECONDS)
+            while behind := [launch for launch in share if launch.is_behind]:
+                time.sleep(backoff.pause())
+                for launch in behind:
+                    with suppress(CatalogUnavailableError):
+                        launch.catch_up()
+
+        with ThreadPoolExecutor(len(self._shares)) as pool:
+            list(pool.map(work, self._shares))
+
+    def _path(self, launch: RankLaunch, step: int) -> Path:
+        return self._folder / f"rank_{launch.rank}" / f"llama_7b-{step // 100 + 1}_{step % 100}.ckpt"
+
+
+class Watch:
+    """Counts the connections of a server while a block lasts."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._look)
+        self.most = self.opened = self.refused = 0
+
+    def __enter__(self) -> Watch:
+        self._before = self._counts()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+        opened, refused = self._counts()
+        self.opened, self.refused = opened - self._before[0], refused - self._before[1]
+
+    def _counts(self) -> tuple[int, int]:
+        opened = self._server.run("SELECT sessions FROM pg_stat_database WHERE datname = 'ckptstore'")[0][0]
+        return opened, (self._server.directory / "log").read_text().count("too many clients")
+
+    def _look(self) -> None:
+        with closing(psycopg.connect(self._server.url(), autocommit=True)) as connection:
+            while not self._ended.wait(0.02):
+                self.most = max(self.most, _open(connection))
+
+
+def _open(connection: psycopg.Connection[tuple[int]]) -> int:
+    found = connection.execute("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'ckptstore'").fetchone()
+    return found[0] if found else 0
+
+
+def load(home: Path, *, ranks: int, processes: int, at_a_time: int, waves: int, room: int = 100) -> Outcome:
+    outcome = Outcome(ranks, processes, at_a_time, room)
+    server = Server(home / "server", max_connections=room, superuser_reserved_connections=3)
+    directory = home / "ckpt"
+    server.run("CREATE ROLE trainer LOGIN")
+    connect(server.new_database())
+    server.run("GRANT ALL ON ALL TABLES IN SCHEMA public TO trainer", "ckptstore")
+    server.run("GRANT ALL ON ALL SEQUENCES IN SCHEMA public TO trainer", "ckptstore")
+    shares = [ranks // processes + (place < ranks % processes) for place in range(processes)]
+    firsts = [sum(shares[:place]) for place in range(processes)]
+    url = server.url("ckptstore", user="trainer")  # no superuser: those have room of their own
+    parts = [
+        Part(url, str(directory), first, count, ranks, at_a_time, waves)
+        for first, count in zip(firsts, shares, strict=True)
+    ]
+    workers = [
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.crash.load", "--worker", json.dumps(asdict(part))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for part in parts
+    ]
+    try:
+        for number in range(1, waves + 1):
+            _wait(workers, "READY")
+            before = _bytes(server, directory)
+            with Watch(server) as watch:
+                began = time.monotonic()
+                _tell(workers)
+                _wait(workers, "DONE")
+                seconds = time.monotonic() - began
+            found = f"SELECT count(*) FROM checkpoints JOIN saves ON saves.id = save_id WHERE global_step = {number}"
+            recorded = server.run(f"{found} AND state = 'complete'", "ckptstore")[0][0]
+            outcome.waves.append(Wave(recorded, seconds, watch.opened, watch.refused, watch.most))
+            ours = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'ckptstore'"
+            outcome.idle = max(outcome.idle, server.run(ours)[0][0])
+            after = _bytes(server, directory)
+            outcome.catalog_bytes_a_record, outcome.journal_bytes_a_record = (
+                (now - then) / ranks for now, then in zip(after, before, strict=True)
+            )
+            _tell(workers)
+        for worker in workers:
+            worker.wait()
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.communicate()
+        server.close()
+    return outcome
+
+
+def _wait(workers: list[subprocess.Popen[str]], word: str) -> None:
+    for worker in workers:
+        assert worker.stdout is not None
+        assert worker.stdout.readline() == f"{word}\n"
+
+
+def _tell(workers: list[subprocess.Popen[str]]) -> None:
+    for worker in workers:
+        assert worker.stdin is not None
+        worker.stdin.write("\n")
+        worker.stdin.flush()
+
+
+def _bytes(server: Server, directory: Path) -> tuple[int, int]:
+    """What the catalog's tables and indexes take, and what the journals do."""
+    server.run("VACUUM", "ckptstore")
+    sizes = "SELECT sum(pg_total_relation_size(oid)) FROM pg_class WHERE relkind = 'r' AND relnamespace = 2200"
+    return int(server.run(sizes, "ckptstore")[0][0]), sum(path.stat().st_size for path in directory.rglob("*.jsonl"))
+
+
+def work(part: Part) -> None:
+    """For each wave: say READY, read a line, say DONE when all is recorded, read a line."""
+    ranks = Ranks(part)
+    for step in range(1, part.waves + 1):
+        ranks.write(step)
+        print("READY", flush=True)
+        sys.stdin.readline()
+        ranks.register(step)
+        print("DONE", flush=True)
+        sys.stdin.readline()
+
+
+def main() -> int:
+    """Put a load on a server and print what came of it as JSON."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--ranks", type=int, default=10_000)
+    parser.add_argument("--processes", type=int, default=24)
+    parser.add_argument("--at-a-time", type=int, default=8, help="ranks of a process that are at work at a time")
+    parser.add_argument("--waves", type=int, default=3)
+    parser.add_argument("--worker", help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.worker:
+        work(Part(**json.loads(asked.worker)))
+        return 0
+    with tempfile.TemporaryDirectory() as home:
+        Path(home).chmod(0o755)
+        outcome = load(
+            Path(home),
+            ranks=asked.ranks,
+            processes=asked.processes,
+            at_a_time=asked.at_a_time,
+            waves=asked.waves,
+        )
+    print(json.dumps(asdict(outcome), indent=2))
+    return 0 if all(wave.recorded == asked.ranks for wave in outcome.waves) and not outcome.idle else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
