@@ -66,7 +66,7 @@ class GcLock:
         writes.lock_run(connection, self.run_id)
         now = datetime.now(timezone.utc)
         other = trash.take_lock(connection, self.run_id, self._owner, now, now + LOCK)
-        if other is not None and _is_dead(other):
+        if other is not None and is_dead(other):
             trash.release_lock(connection, self.run_id, other)
             other = trash.take_lock(connection, self.run_id, self._owner, now, now + LOCK)
         if other is not None:
@@ -77,7 +77,7 @@ class GcLock:
             )
 
 
-def _is_dead(owner: str) -> bool:
+def is_dead(owner: str) -> bool:
     """Whether a process of this host is gone; of another host's nothing is known."""
     host, pid, began, _ = owner.split("|")
     return host == socket.gethostname() and _began(int(pid)) != began
