@@ -16,11 +16,13 @@ import psycopg
 import pytest
 
 from ckptstore.catalog import mounts
+from ckptstore.catalog.engine import open_to_look
 from ckptstore.ops import check_database
 from ckptstore.ops import doctor as ops
 from ckptstore.ops.checkup import Status
 from ckptstore.ops.connect import Catalog, connect
 from ckptstore.ops.doctor import examine
+from ckptstore.storage import places
 from ckptstore.storage.surroundings import Room
 from tests.conftest import new_postgres_database
 from tests.ops.checkups import checks, content, said, tree, unchanged
@@ -171,6 +173,13 @@ def test_the_rest_of_the_page_without_the_catalog(
     assert "no journal here tells of run 'other'" in checks(str(tmp_path / "none.db"), "other")["runs"].detail
 
 
+def test_without_the_catalog_this_machine_may_remember(run: Job, tmp_path: Path) -> None:
+    url = "postgresql://me@/none?host=/no/such/socket"
+    assert checks(url)["runs"].status is Status.NOTE
+    places.remember(open_to_look(url, answer_within=1).name, "run", str(run.folder(0)))
+    assert checks(url)["restorable"].detail.startswith("step 20")
+
+
 def test_a_server_that_never_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ops, "_ANSWER_SECONDS", 2.0)
     with socket.socket() as listener:
@@ -298,7 +307,7 @@ def test_a_server_that_takes_no_writes(postgres: str) -> None:
     catalog = connect(url)
     name = catalog.database.url.database
     with psycopg.connect(host=postgres, user="postgres", dbname="postgres", autocommit=True) as connection:
-        connection.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on")  # type: ignore[arg-type]
+        connection.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
     found = checks(url, None)["database"]
     assert found.status is Status.PROBLEM
     assert "read-only" in found.detail
