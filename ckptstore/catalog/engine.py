@@ -230,12 +230,48 @@ def open_database(url: str | None) -> Database:
     `url` is an SQLAlchemy URL (`sqlite:////data/catalog.db`, `postgresql://user@host/name`) or the path of an
     SQLite file. Raises `UsageError` for a URL that cannot be meant. Nothing is connected to yet.
     """
+    own = _users_own()
+    meant = _meant(url, own)
+    if meant.database == str(own):
+        with suppress(OSError):  # what cannot be made is said when it is used: a training goes on without a catalog
+            own.parent.mkdir(parents=True, exist_ok=True)
+    return Database(meant)
+
+
+def open_to_look(url: str | None, *, answer_within: float) -> Database:
+    """The catalog that `open_database` would open, for who changes nothing, and makes nothing either.
+
+    An SQLite file that is not there stays so. One that others use is opened for reading only; else SQLite keeps its own
+    two files beside it while it is read, and takes them away again.
+    """
+    database = Database(_meant(url, _users_own()), answer_within=answer_within)
+    if database.file is not None:
+        path = database.file.absolute()
+
+        @sa.event.listens_for(database._engine, "do_connect")
+        def _connect(*_: object) -> sqlite3.Connection:
+            return _connect_to_look(path, min(answer_within, _WAIT_SECONDS))
+
+    return database
+
+
+def _connect_to_look(path: Path, wait: float) -> sqlite3.Connection:
+    import sqlite3  # noqa: PLC0415
+
+    # What is left of a log is taken into the file by whoever closes it last, unless he only reads.
+    mode = "ro" if Path(f"{path}-wal").exists() or not os.access(path, os.W_OK) else "rw"
+    connection = sqlite3.connect(f"{path.as_uri()}?mode={mode}", uri=True, timeout=wait, check_same_thread=False)
+    connection.execute("PRAGMA query_only=ON")
+    return connection
+
+
+def _meant(url: str | None, own: Path) -> sa.URL:
     text = url or os.environ.get("CKPTSTORE_URL") or ""
     if not text:
-        return Database(sa.URL.create("sqlite", database=str(_users_own())))
+        return sa.URL.create("sqlite", database=str(own))
     if "://" not in text:
-        return Database(sa.URL.create("sqlite", database=str(_as_path(text))))
-    return Database(_parse(text))
+        return sa.URL.create("sqlite", database=str(_as_path(text)))
+    return _parse(text)
 
 
 def in_memory() -> Database:
@@ -247,10 +283,7 @@ def in_memory() -> Database:
 
 
 def _users_own() -> Path:
-    path = user_data_path("ckptstore", appauthor=False) / "catalog.db"
-    with suppress(OSError):  # what cannot be made is said when it is used: a training goes on without a catalog
-        path.parent.mkdir(parents=True, exist_ok=True)
-    return path
+    return user_data_path("ckptstore", appauthor=False) / "catalog.db"
 
 
 def _as_path(text: str) -> Path:

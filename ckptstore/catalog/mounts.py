@@ -30,8 +30,18 @@ _ESCAPE = re.compile(r"\\([0-7]{3})")
 
 def network_file_system(path: str) -> str | None:
     """The name of the network file system that a path is on; None if it is on a local one, or nobody can tell."""
-    kind = file_system(path, _table())
-    return kind if kind is not None and (kind in _NETWORK or _NETWORK_FUSE.match(kind)) else None
+    kind = kind_of(path)
+    return kind if kind is not None and is_network(kind) else None
+
+
+def kind_of(path: str) -> str | None:
+    """The kind of file system that a path is on, as `ext4`; None if nobody can tell."""
+    return file_system(path, _table())
+
+
+def is_network(kind: str) -> bool:
+    """Whether a file system of this kind is shared by machines."""
+    return kind in _NETWORK or _NETWORK_FUSE.match(kind) is not None
 
 
 def file_system(path: str, table: str) -> str | None:

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 from rich.markup import escape
 
-from ckptstore.cli.terminal import count, kinds, line, print_table, size, table
+from ckptstore.cli.terminal import kinds, line, print_table, table
 from ckptstore.core.naming import unfinished_ttp_directory
 from ckptstore.core.picture import picture, ranges
+from ckptstore.core.words import count, size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

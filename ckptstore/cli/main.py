@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from ckptstore.cli import commands, database, journals, retention, verification
+from ckptstore.cli import commands, database, doctor, journals, retention, verification
 from ckptstore.errors import CkptstoreError
 
 
@@ -24,7 +24,7 @@ def cli(context: click.Context, db: str | None) -> None:
     context.obj = db
 
 
-for command in (*commands.ALL, *retention.ALL, journals.sync, verification.verify, database.db):
+for command in (*commands.ALL, *retention.ALL, journals.sync, verification.verify, doctor.doctor, database.db):
     cli.add_command(command)
 
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import click
 from rich.markup import escape
 
-from ckptstore.cli.terminal import count, kinds, line, moment, print_table, size, table
+from ckptstore.cli.terminal import kinds, line, moment, print_table, table
+from ckptstore.core.words import count, size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""How anything is printed for people: tables, lines, sizes, moments, and a count that grows."""
+"""How anything is printed for people: tables, lines, moments, and a count that grows."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 from rich.table import Table
+from rich.text import Text
+
+from ckptstore.core.words import span
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from ckptstore.core.model import Kind
 
-_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
-_THOUSAND = 1000
 _WIDE = 4096
 
 
@@ -48,11 +49,6 @@ def progress_of(verb: str, *, in_bytes: bool) -> Iterator[Callable[[int, int], N
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as shown:
         task = shown.add_task(verb, total=None)
         yield lambda done, every: shown.update(task, completed=done, total=every)
-
-
-def count(number: int, one: str, many: str) -> str:
-    """A number and the word for what is counted."""
-    return f"{number} {one if number == 1 else many}"
 
 
 def kinds(of: tuple[Kind, ...]) -> str:
@@ -88,14 +84,9 @@ def line(text: str) -> None:
     _console().print(text, markup=False, soft_wrap=True)
 
 
-def size(number: int) -> str:
-    """Bytes, in the unit that reads best."""
-    value = float(number)
-    for unit in _UNITS[:-1]:
-        if value < _THOUSAND:
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-        value /= _THOUSAND
-    return f"{value:.1f} {_UNITS[-1]}"
+def marked(mark: str, text: str, style: str) -> None:
+    """Print a line that begins with a mark, in a colour where there are colours; it can be read without."""
+    _console().print(Text(f"{mark:<8} ", style=style) + Text(text, style="default"), soft_wrap=True)
 
 
 def moment(when: datetime | None) -> str:
@@ -105,8 +96,4 @@ def moment(when: datetime | None) -> str:
 
 def age(when: datetime) -> str:
     """How long ago a moment was."""
-    seconds = max(0, int((datetime.now(timezone.utc) - when).total_seconds()))
-    for length, unit in ((86400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= 2 * length:
-            return f"{seconds // length} {unit} ago"
-    return f"{seconds} s ago"
+    return f"{span(datetime.now(timezone.utc) - when)} ago"

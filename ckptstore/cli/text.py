@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from rich.markup import escape
 
-from ckptstore.cli.terminal import age, count, line, moment, print_table, size, table
+from ckptstore.cli.terminal import age, line, moment, print_table, table
+from ckptstore.core.words import count, size
 from ckptstore.ops import inspect as ops
 
 if TYPE_CHECKING:

@@ -16,6 +16,7 @@ from mindspore.train.callback import OnRequestExit
 from ckptstore.core.model import Content, Kind
 from ckptstore.mindspore.training import Saved
 from ckptstore.ops.exits import keep_unknown, kept_path
+from ckptstore.storage.exit_flags import Flag
 from ckptstore.storage.files import FileFacts, facts, names_in
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ class ExitWatch:
         callback = self.callback
         self._was_seen = False
         self._warn_if_deaf(training)
+        flag_path = callback.remote_config_file
         if callback.remote_config_file is not None and training.reset_exit_flag:
             self._flag = _StaleFlag.noticed(callback, rewrite=training.launch.rank == 0)
         if not callback.save_ckpt:
@@ -64,6 +66,8 @@ class ExitWatch:
             breakpoint_prefix=file_name,
             names_before=names_in,
         )
+        if flag_path is not None:
+            training.note_exit_flag(directory, Flag(str(Path(flag_path).absolute()), callback.key))
 
     def _put_aside(self, training: Training) -> None:
         """A file of an exit that this run's catalog does not know: it is not loaded, and not overwritten either."""

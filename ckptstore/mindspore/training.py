@@ -19,7 +19,7 @@ from ckptstore.mindspore.recorder import Recorder
 from ckptstore.mindspore.resume import COUNTER, state_names
 from ckptstore.ops.register import describe
 from ckptstore.ops.start import remember_place
-from ckptstore.storage import claims
+from ckptstore.storage import claims, exit_flags
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ckptstore.core.model import Checkpoint
     from ckptstore.mindspore.data import Steps
     from ckptstore.mindspore.launch import TrainingLaunch
+    from ckptstore.storage.exit_flags import Flag
     from ckptstore.storage.files import FileFacts
 
     Metrics = Callable[[Any], Mapping[str, float]]
@@ -155,6 +156,13 @@ class Training:
                 directory,
                 prefix,
             )
+
+    def note_exit_flag(self, directory: str, flag: Flag) -> None:
+        """Note beside the files of graceful exits where this rank looks for a request: nobody else can know it."""
+        try:
+            exit_flags.note(directory, self.launch.rank, flag)
+        except OSError as error:
+            self.complain(f"`ckptstore doctor` will not know of {flag.path}: {error.strerror or error}")
 
     def release(self) -> None:
         """Training has ended: others may write where this rank did."""

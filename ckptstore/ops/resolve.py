@@ -122,12 +122,12 @@ def choose(
             return reads.hosts_of(connection, launch.id)
 
     if every_lineage:
-        candidates = _of_every_lineage(database, run_id, launches, step, failed)
+        found = _of_every_lineage(database, run_id, launches, step, failed)
     else:
-        candidates = _candidates(database, segments, step, failed)
+        found = candidates(database, segments, step, failed)
     resolution = resolver.resolve(
         run,
-        candidates,
+        found,
         look,
         world_size=world_size,
         takes_whole=takes_whole,
@@ -185,7 +185,7 @@ def _with_layout(launches: list[Launch], replicas: str | None) -> list[Launch]:
     return [replace(each, layout=layout) if each.world_size == world_size else each for each in launches]
 
 
-def _candidates(
+def candidates(
     database: Database, segments: Sequence[Segment], step: int | None, failed: Mapping[str, str]
 ) -> Iterator[State]:
     """The states of a lineage, newest first, each asked for only when the one before was rejected."""

@@ -14,6 +14,7 @@ import re
 import secrets
 import threading
 import weakref
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from ckptstore.storage.claims import FOLDER
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     Entry = dict[str, Any]
 
@@ -88,6 +89,22 @@ def read(path: str, begin: int = 0) -> Contents:
     entries = [entry for line in lines if (entry := decode(line)) is not None]
     known = tuple(entry for entry in entries if entry["v"] <= VERSION)
     return Contents(known, begin + end, len(lines) - len(entries), len(entries) - len(known))
+
+
+def read_tails(tails: Mapping[str, int], most_bytes: int) -> tuple[dict[str, Contents], bool]:
+    """What journals hold from these bytes on, until so many bytes were read; and whether that was all of it.
+
+    One that cannot be read is left out.
+    """
+    found: dict[str, Contents] = {}
+    left = most_bytes
+    for path, begin in tails.items():
+        if left <= 0:
+            return found, False
+        with suppress(OSError):
+            found[path] = read(path, begin)
+            left -= found[path].end - begin
+    return found, True
 
 
 def size(path: str) -> int | None:

@@ -17,7 +17,9 @@ from mindspore.train.callback import OnRequestExit
 
 import ckptstore.mindspore
 from ckptstore.core.model import FileState
+from ckptstore.ops.checkup import Status
 from ckptstore.ops.connect import Catalog
+from ckptstore.ops.doctor import examine
 
 from .job import FLAG
 from .running import Run
@@ -55,10 +57,13 @@ def test_a_graceful_exit_and_a_restart(tmp_path: Path, undisturbed_with_exits: b
         "net_train-step_18.ckpt",
         "net_train-step_18.mindir",
     }
+    flag = tmp_path / FLAG
+    (stuck,) = [check for check in examine(run.url, "run").checks if check.name == "exit_flag"]
+    assert stuck.detail.startswith(f"{flag} asks for an exit" if how == "exit-flag" else "1 flag, none up")
+    assert stuck.status is (Status.WARNING if how == "exit-flag" else Status.OK)
     again = run.launch(exits=True, order=order)
     assert (again.code, again.start["global_step"]) == (0, 18), again.output
     assert run.final() == undisturbed_with_exits
-    flag = tmp_path / FLAG
     if how == "exit-flag":
         assert json.loads(flag.read_text()) == {"GracefulExit": 0, "reason": "maintenance"}
         assert f"{flag} still asks for an exit (GracefulExit: 1): put back to 0" in again.output

@@ -1,0 +1,60 @@
+"""How a database is: what it says of itself. Nothing is changed by asking."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import sqlalchemy as sa
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+_ERRORS_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class SqliteHealth:
+    """The journal mode ("wal": readers and a writer do not wait for each other), and what is damaged."""
+
+    mode: str
+    damage: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class PostgresHealth:
+    """A server: its version, whether it takes writes, its connections now and at most, and its clock.
+
+    `for_users` is how many of them there are for who is no superuser.
+    """
+
+    version: str
+    in_recovery: bool
+    reads_only: bool
+    connections: int
+    for_users: int
+    clock: datetime
+
+
+def of_sqlite(connection: sa.Connection) -> SqliteHealth:
+    """Read the whole file, and check that it is a database (sqlite.org/pragma.html#pragma_quick_check)."""
+    mode = connection.exec_driver_sql("PRAGMA journal_mode").scalar_one()
+    said = list(connection.exec_driver_sql(f"PRAGMA quick_check({_ERRORS_SHOWN})").scalars())
+    return SqliteHealth(str(mode), () if said == ["ok"] else tuple(" ".join(str(line).split()) for line in said))
+
+
+def of_postgres(connection: sa.Connection) -> PostgresHealth:
+    """Ask the server: what every role may see (postgresql.org/docs/current/monitoring-stats.html)."""
+    row = connection.exec_driver_sql(
+        "SELECT current_setting('server_version'), pg_is_in_recovery(),"
+        " current_setting('default_transaction_read_only') = 'on',"
+        " (SELECT sum(numbackends) FROM pg_stat_database),"
+        " current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int,"
+        " clock_timestamp()"
+    ).one()
+    return PostgresHealth(str(row[0]), bool(row[1]), bool(row[2]), int(row[3]), int(row[4]), row[5])
+
+
+def tell(connection: sa.Connection) -> None:
+    """The shortest statement: how long it takes is how far the database is."""
+    connection.execute(sa.select(1)).scalar_one()

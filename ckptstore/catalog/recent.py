@@ -1,0 +1,191 @@
+"""What a run did last: a few statements, however long its history is and however many ranks it has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import sqlalchemy as sa
+
+from ckptstore.catalog.tables import (
+    checkpoints,
+    collections,
+    endings,
+    gc_locks,
+    launches,
+    leases,
+    saves,
+    sources,
+    trash,
+)
+from ckptstore.core.model import FileState, Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from datetime import datetime
+
+_BATCH = 500
+
+
+@dataclass(frozen=True)
+class Home:
+    """Where a rank of a launch saves files of a kind, and the host that it runs on (None: not known)."""
+
+    rank: int
+    directory: str
+    kind: Kind
+    host: str | None
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A rank's file of a save, its size in bytes, when it was recorded, and when written, in nanoseconds since 1970."""
+
+    step: int
+    rank: int
+    path: str
+    size: int | None
+    state: FileState
+    at: datetime
+    mtime_ns: int | None
+
+
+@dataclass(frozen=True)
+class End:
+    """How training ended on a rank: after which step, by which exception (None: by itself), and when."""
+
+    rank: int
+    global_step: int
+    error: str | None
+    at: datetime
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """What a gc moved to the trash and is there still: files, their bytes, and from when on it may be purged."""
+
+    files: int
+    bytes: int
+    purge_after: datetime
+    ended: bool
+
+
+@dataclass(frozen=True)
+class Lock:
+    """Who works on the files of a run, and until when without a further sign of life."""
+
+    owner: str
+    expires_at: datetime
+
+
+def homes_of(connection: sa.Connection, launch_id: str) -> list[Home]:
+    """Where the ranks of a launch save."""
+    query = sa.select(sources.c.rank, sources.c.directory, sources.c.kind, sources.c.host).distinct()
+    rows = connection.execute(query.where(sources.c.launch_id == launch_id).order_by(sources.c.rank))
+    return [Home(row.rank, row.directory, Kind(row.kind), row.host) for row in rows]
+
+
+def newest_saving(connection: sa.Connection, run: int) -> str | None:
+    """The newest launch of a run that has a periodic save; None if none has."""
+    has_one = sa.exists().where(saves.c.launch_id == launches.c.id, saves.c.kind == Kind.PERIODIC.value)
+    query = sa.select(launches.c.id).where(launches.c.run_id == run, has_one)
+    return connection.execute(query.order_by(launches.c.launch_order.desc()).limit(1)).scalar()
+
+
+def newest_saves(connection: sa.Connection, launch_id: str, count: int) -> list[Saved]:
+    """The files of the newest periodic saves of a launch, those that are gone by now too, newest first."""
+    newest = _newest(launch_id, count).subquery()
+    query = (
+        sa.select(
+            saves.c.global_step,
+            checkpoints.c.rank,
+            checkpoints.c.path,
+            checkpoints.c.size,
+            checkpoints.c.state,
+            checkpoints.c.created_at,
+            checkpoints.c.mtime_ns,
+        )
+        .join(saves)
+        .where(saves.c.id.in_(sa.select(newest.c.id)), checkpoints.c.state != FileState.MOVED.value)
+        .order_by(saves.c.global_step.desc(), checkpoints.c.rank)
+    )
+    return [
+        Saved(
+            step=row.global_step,
+            rank=row.rank,
+            path=row.path,
+            size=row.size,
+            state=FileState(row.state),
+            at=row.created_at,
+            mtime_ns=row.mtime_ns,
+        )
+        for row in connection.execute(query)
+    ]
+
+
+def last_steps(connection: sa.Connection, launch_id: str, ranks: Sequence[int], count: int) -> dict[int, int]:
+    """The newest step that each of these ranks has a periodic save of, among the newest saves of their launch."""
+    newest = _newest(launch_id, count).subquery()
+    found: dict[int, int] = {}
+    for start in range(0, len(ranks), _BATCH):
+        query = (
+            sa.select(checkpoints.c.rank, sa.func.max(newest.c.global_step))
+            .join(newest, newest.c.id == checkpoints.c.save_id)
+            .where(checkpoints.c.rank.in_(ranks[start : start + _BATCH]))
+            .group_by(checkpoints.c.rank)
+        )
+        found.update((row[0], row[1]) for row in connection.execute(query))
+    return found
+
+
+def newest_steps(connection: sa.Connection, launch_id: str, count: int) -> list[int]:
+    """The steps of the newest periodic saves of a launch, newest first."""
+    return list(connection.execute(_newest(launch_id, count)).scalars(1))
+
+
+def ends_of(connection: sa.Connection, launch_id: str) -> list[End]:
+    """How training ended on the ranks of a launch that said so."""
+    query = sa.select(endings).where(endings.c.launch_id == launch_id).order_by(endings.c.rank)
+    return [End(row.rank, row.global_step, row.error, row.created_at) for row in connection.execute(query)]
+
+
+def lease_of(connection: sa.Connection, launch_id: str) -> datetime | None:
+    """Until when a launch holds the state that it starts from; None where it never said."""
+    return connection.execute(sa.select(leases.c.expires_at).where(leases.c.launch_id == launch_id)).scalar()
+
+
+def lock_of(connection: sa.Connection, run: int) -> Lock | None:
+    """Who works on the files of a run, or did when it died."""
+    row = connection.execute(sa.select(gc_locks).where(gc_locks.c.run_id == run)).one_or_none()
+    return None if row is None else Lock(row.owner, row.expires_at)
+
+
+def waiting(connection: sa.Connection, run: int) -> list[Waiting]:
+    """What is in the trash of a run, by gc, oldest first."""
+    query = (
+        sa.select(sa.func.count(trash.c.id), sa.func.sum(trash.c.size), collections.c.purge_after, collections.c.ended)
+        .join(collections)
+        .where(collections.c.run_id == run)
+        .group_by(collections.c.id)
+        .order_by(collections.c.purge_after)
+    )
+    return [Waiting(int(row[0]), int(row[1]), row[2], row[3]) for row in connection.execute(query)]
+
+
+def twice(connection: sa.Connection, launch_ids: Iterable[str]) -> tuple[str, str] | None:
+    """Two directories in which a rank of one of these launches seems to save the same; None where there are none."""
+    place = sources.c.directory
+    query = (
+        sa.select(sa.func.min(place), sa.func.max(place))
+        .where(sources.c.launch_id.in_(list(launch_ids)))
+        .group_by(sources.c.launch_id, sources.c.rank, sources.c.kind, sources.c.prefix)
+        .having(sa.func.count(sa.distinct(place)) > 1)
+        .limit(1)
+    )
+    row = connection.execute(query).one_or_none()
+    return None if row is None else (row[0], row[1])
+
+
+def _newest(launch_id: str, count: int) -> sa.Select[tuple[str, int]]:
+    chosen = (saves.c.launch_id == launch_id) & (saves.c.kind == Kind.PERIODIC.value)
+    return sa.select(saves.c.id, saves.c.global_step).where(chosen).order_by(saves.c.global_step.desc()).limit(count)

@@ -1,0 +1,52 @@
+"""Counts, sizes, times and ranks as text for people."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ckptstore.core.picture import ranges
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+    from datetime import timedelta
+
+_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
+_THOUSAND = 1000
+_SPANS = ((86400, "d"), (3600, "h"), (60, "min"))
+_SHOWN = 3
+
+
+def count(number: int, one: str, many: str) -> str:
+    """A number and the word for what is counted."""
+    return f"{number} {one if number == 1 else many}"
+
+
+def size(number: int) -> str:
+    """Bytes, in the unit that reads best."""
+    value = float(number)
+    for unit in _UNITS[:-1]:
+        if value < _THOUSAND:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= _THOUSAND
+    return f"{value:.1f} {_UNITS[-1]}"
+
+
+def span(length: timedelta) -> str:
+    """A length of time, rounded down, in the unit that reads best."""
+    seconds = max(0, int(length.total_seconds()))
+    for unit_seconds, unit in _SPANS:
+        if seconds >= 2 * unit_seconds:
+            return f"{seconds // unit_seconds} {unit}"
+    return f"{seconds} s"
+
+
+def some(names: Sequence[str]) -> str:
+    """The first of several names, and how many more there are."""
+    shown = ", ".join(names[:_SHOWN])
+    return shown if len(names) <= _SHOWN else f"{shown} and {len(names) - _SHOWN} more"
+
+
+def of_ranks(ranks: Collection[int]) -> str:
+    """Which ranks, with the word for them: `rank 3`, `ranks 0-7, 12`; of many gaps only the first are named."""
+    named = some(ranges(ranks).split(", "))
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {named}"

@@ -1,0 +1,151 @@
+"""Checks of the catalog's database and of its schema."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from ckptstore.catalog import health, mounts, schema
+from ckptstore.core.words import size, some, span
+from ckptstore.errors import CatalogUnavailableError, DamageError, SchemaError
+from ckptstore.ops.checkup import Check, Status
+from ckptstore.ops.lease import CLOCKS_DIFFER
+from ckptstore.storage.surroundings import may_write, nearest, room_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from ckptstore.catalog.engine import Database
+
+_NAME = "database"
+_UNUSABLE = CatalogUnavailableError.exit_code
+_DAMAGE = DamageError.exit_code
+_LITTLE_ROOM = 100_000_000
+_NO_ROOM = 1_000_000
+_MANY_CONNECTIONS = 0.8
+_ANEW = "or if there was one, make it anew from the journals: ckptstore scan DIR"
+
+
+def look(database: Database) -> list[Check]:
+    """Whether the database can be used, and its schema; any problem with exit code 4 says that it cannot."""
+    if database.file is not None and not database.file.exists():
+        return [_no_file(database, database.file)]
+    try:
+        checks = list(_sqlite(database, database.file) if database.file is not None else _postgres(database))
+        return [*checks, _schema(database)]
+    except CatalogUnavailableError as error:
+        return [unusable(error)]
+
+
+def unusable(error: CatalogUnavailableError) -> Check:
+    """The check of a catalog that cannot be used."""
+    return Check(_NAME, Status.PROBLEM, error.message, error.hint, exit_code=_UNUSABLE)
+
+
+def _no_file(database: Database, file: Path) -> Check:
+    there = f"there is no catalog {database.name}"
+    folder = file.absolute().parent
+    if not may_write(nearest(folder)):
+        hint = f"{nearest(folder)} cannot be written to: give another --db"
+    elif folder.is_dir():
+        hint = f"the first training makes it; {_ANEW}"
+    else:
+        hint = f"make the directory {folder}, or give another --db"
+    return Check(_NAME, Status.PROBLEM, there, hint, exit_code=_UNUSABLE)
+
+
+def _schema(database: Database) -> Check:
+    try:
+        schema.check(database)
+    except SchemaError as error:
+        return Check("schema", Status.PROBLEM, error.message, error.hint, exit_code=_UNUSABLE)
+    return Check("schema", Status.OK, f"{schema.REVISION}, which this program works with")
+
+
+def _sqlite(database: Database, file: Path) -> Iterator[Check]:
+    begin = perf_counter()
+    with database.read() as connection:
+        opened = perf_counter()
+        health.tell(connection)
+        answered = perf_counter()
+        found = health.of_sqlite(connection)
+    bytes_used = file.stat().st_size
+    detail = f"{database.name}: {size(bytes_used)}, {_took(begin, opened, answered)}"
+    if found.damage:
+        hint = "SQLite's own .recover may save more; move it away, and make it anew: ckptstore scan DIR"
+        yield Check(_NAME, Status.PROBLEM, f"{detail}; damaged: {some(found.damage)}", hint, exit_code=_DAMAGE)
+    else:
+        yield _written_to(file, f"{detail}, whole")
+    yield _mode(database, file, found.mode)
+
+
+def _written_to(file: Path, detail: str) -> Check:
+    folder = file.absolute().parent
+    for path in (file, folder):
+        if not may_write(path):
+            hint = "nothing is registered in it, only in the journals: give the trainers the right to write"
+            return Check(_NAME, Status.PROBLEM, f"{detail}; {path} cannot be written to", hint)
+    room = room_of(str(folder)).bytes
+    detail = f"{detail}; {size(room)} free on its disk"
+    if room < _LITTLE_ROOM:
+        status = Status.PROBLEM if room < _NO_ROOM else Status.WARNING
+        return Check(_NAME, status, detail, "free some, or what is saved is registered in the journals only")
+    return Check(_NAME, Status.OK, detail)
+
+
+def _mode(database: Database, file: Path, mode: str) -> Check:
+    kind = mounts.network_file_system(str(file))
+    if kind is not None and mode == "wal":
+        hint = "run any other command once, when nobody uses it: it turns the log off; or take PostgreSQL"
+        return Check("catalog_disk", Status.PROBLEM, f"{kind}, where its write-ahead log does not work", hint)
+    if kind is not None:
+        hint = "for one machine at a time; for several take PostgreSQL"
+        detail = f"{database.name} is on a network file system ({kind}): without a write-ahead log, and slower"
+        return Check("catalog_disk", Status.WARNING, detail, hint)
+    where = mounts.kind_of(str(file)) or "a disk of unknown kind"
+    if mode != "wal":
+        hint = "readers wait for writers: nothing else is wrong with it"
+        return Check("catalog_disk", Status.NOTE, f"{where}, but without a write-ahead log ({mode})", hint)
+    return Check("catalog_disk", Status.OK, f"{where}, with a write-ahead log")
+
+
+def _postgres(database: Database) -> Iterator[Check]:
+    begin = perf_counter()
+    with database.read() as connection:
+        opened = perf_counter()
+        health.tell(connection)
+        answered = perf_counter()
+        found = health.of_postgres(connection)
+        now = datetime.now(timezone.utc)
+    detail = f"{database.name}: PostgreSQL {found.version}, {_took(begin, opened, answered)}"
+    if found.in_recovery or found.reads_only:
+        why = "a standby, which takes no writes" if found.in_recovery else "read-only"
+        hint = "name the primary" if found.in_recovery else "see default_transaction_read_only of the role and database"
+        yield Check(_NAME, Status.PROBLEM, f"{detail}; it is {why}", hint)
+    else:
+        yield Check(_NAME, Status.OK, detail)
+    yield _connections(found.connections, found.for_users)
+    yield _server_clock(found.clock - now)
+
+
+def _connections(used: int, most: int) -> Check:
+    detail = f"{used} of {most} that the server has for users"
+    if used > _MANY_CONNECTIONS * most:
+        hint = "raise max_connections, or put PgBouncer before it in transaction mode; idle ranks hold none"
+        return Check("connections", Status.WARNING, detail, hint)
+    return Check("connections", Status.OK, detail)
+
+
+def _server_clock(ahead: timedelta) -> Check:
+    """Nothing is decided by the server's clock; but it is a second one to hold this machine's against."""
+    side = "ahead of" if ahead > timedelta(0) else "behind"
+    detail = f"the server's is {span(abs(ahead))} {side} this machine's"
+    if abs(ahead) > CLOCKS_DIFFER:
+        return Check("server_clock", Status.WARNING, detail, "set both by NTP: one of them is wrong")
+    return Check("server_clock", Status.OK, detail)
+
+
+def _took(begin: float, opened: float, answered: float) -> str:
+    return f"connected in {(opened - begin) * 1000:.1f} ms, answered in {(answered - opened) * 1000:.1f} ms"

@@ -1,0 +1,49 @@
+"""What `doctor` says: checks, each with what was found and what to do about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from ckptstore.errors import CatalogUnavailableError, CkptstoreError, DamageError
+
+_GRAVEST_FIRST = (CatalogUnavailableError.exit_code, DamageError.exit_code, CkptstoreError.exit_code)
+
+
+class Status(str, Enum):
+    """How it is: nothing to do; good to know; to be looked at soon; or wrong now."""
+
+    OK = "ok"
+    NOTE = "note"
+    WARNING = "warning"
+    PROBLEM = "problem"
+
+    __str__ = str.__str__
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was checked, of a run or of what all runs share (`run` None).
+
+    `hint` says what to do, `exit_code` what the command ends with where it is a problem.
+    """
+
+    name: str
+    status: Status
+    detail: str
+    hint: str = ""
+    run: str | None = None
+    exit_code: int = CkptstoreError.exit_code
+
+
+@dataclass(frozen=True)
+class Checkup:
+    """Everything that was checked, in the order of the page."""
+
+    checks: tuple[Check, ...]
+
+    @property
+    def exit_code(self) -> int:
+        """0 where there is no problem; else that of the gravest: the catalog cannot be used, damage, anything else."""
+        codes = {check.exit_code for check in self.checks if check.status is Status.PROBLEM}
+        return next((code for code in _GRAVEST_FIRST if code in codes), 0)

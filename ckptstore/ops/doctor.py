@@ -1,0 +1,96 @@
+"""Look at everything that could go wrong with a catalog and its runs, and say what to do. Nothing is ever changed."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+from ckptstore.catalog import reads
+from ckptstore.catalog.engine import in_memory, open_to_look
+from ckptstore.errors import CatalogUnavailableError
+from ckptstore.ops import (
+    check_clocks,
+    check_database,
+    check_disks,
+    check_journals,
+    check_launch,
+    check_leftovers,
+    check_program,
+    check_states,
+)
+from ckptstore.ops.checkup import Check, Checkup, Status
+from ckptstore.ops.resolve import find_run
+from ckptstore.ops.run_facts import gather
+from ckptstore.ops.sync import take_up
+from ckptstore.storage import journal
+from ckptstore.storage.places import DIRECTORIES, places
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ckptstore.catalog.engine import Database
+
+_ANSWER_SECONDS = 10.0
+"""To wait for the database at each step; a page must not take minutes."""
+
+
+def examine(url: str | None, run: str | None = None, *, now: datetime | None = None) -> Checkup:
+    """Check the catalog at `url` and a run, or every run. `now` is the time of this machine (None: as it is).
+
+    Where the catalog cannot be used, journals in the directories that are known without it tell of the runs. Raises
+    `UnknownRunError` for a run that a catalog does not have, and `UsageError` for a URL that cannot be meant.
+    """
+    now = now or datetime.now(timezone.utc)
+    checks = [check_program.look()]
+    try:
+        database = open_to_look(url, answer_within=_ANSWER_SECONDS)
+    except CatalogUnavailableError as error:  # no driver
+        return Checkup((*checks, check_database.unusable(error)))
+    try:
+        checks += check_database.look(database)
+        if Checkup(tuple(checks)).exit_code == CatalogUnavailableError.exit_code:
+            return Checkup((*checks, *_without(database.name, run, now)))
+        checks += _runs(database, run, now)
+    except CatalogUnavailableError as error:  # it went away meanwhile
+        checks.append(check_database.unusable(error))
+    finally:
+        database.disconnect()
+    return Checkup(tuple(checks))
+
+
+def _runs(database: Database, run: str | None, now: datetime, *, is_away: bool = False) -> list[Check]:
+    if run is None:
+        with database.read() as connection:
+            names = reads.run_names(connection)
+    else:
+        names = [run]
+    if not names:
+        return [Check("runs", Status.OK, "none yet")]
+    return [check for name in names for check in _run(database, name, now, is_away=is_away)]
+
+
+def _run(database: Database, run: str, now: datetime, *, is_away: bool) -> Iterator[Check]:
+    facts = gather(database, run, find_run(database, run), now)
+    yield check_states.look(database, facts)
+    yield from check_launch.look(database, facts)
+    yield from check_disks.look(facts)
+    yield check_journals.look(facts, is_away=is_away)
+    if facts.saves:
+        yield check_clocks.look(facts)
+    yield from check_leftovers.look(facts)
+
+
+def _without(catalog: str, run: str | None, now: datetime) -> list[Check]:
+    """The checks of runs where the catalog cannot be used: as a start without it, by journals that can be found."""
+    known = places(catalog, run or "")
+    paths = [path for place in known for path in journal.journals_below(place)]
+    hint = f"name their directories: {DIRECTORIES}=/data/run"
+    if not paths:
+        return [Check("runs", Status.NOTE, "nothing is known of runs without the catalog", hint)]
+    away = in_memory()
+    take_up(away, paths)
+    with away.read() as connection:
+        names = reads.run_names(connection)
+    if run is not None and run not in names:
+        return [Check("runs", Status.NOTE, f"no journal here tells of run {run!r}", hint)]
+    return _runs(away, run, now, is_away=True)

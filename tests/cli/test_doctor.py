@@ -1,0 +1,129 @@
+"""`ckptstore doctor`: its page, its JSON, its exit codes."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from ckptstore.core.model import Kind
+from ckptstore.ops.connect import connect
+from tests.cli.test_cli import HEAVY, ckptstore, loaded
+from tests.ops.checkups import unchanged
+from tests.ops.jobs import Job
+
+LAUNCH = "20261121T034217-0d35d4"
+
+
+@pytest.fixture
+def run(sqlite_url: str, tmp_path: Path) -> Job:
+    """A data-parallel run of two ranks of which the second has stopped saving."""
+    job = Job(connect(sqlite_url), tmp_path / "data", layout="data_parallel")
+    ranks = job.start()
+    for launch in ranks:
+        job.announce(launch)
+    job.save(ranks, 10)
+    job.save(ranks[:1], 20)
+    job.save(ranks[:1], 30)
+    for launch in ranks:
+        launch.ledger.close()
+    job.catalog.database.disconnect()
+    return job
+
+
+def test_a_page(run: Job, sqlite_url: str, tmp_path: Path) -> None:
+    with unchanged(tmp_path, sqlite_url):
+        page = ckptstore("--db", sqlite_url, "doctor", "run")
+    lines = page.out.splitlines()
+    assert (page.code, page.err) == (0, "")
+    assert [line.split()[1] for line in lines[:4]] == ["program", "database", "catalog_disk", "schema"]
+    assert lines[4:6] == ["", "run run"]
+    (at,) = [at for at, line in enumerate(lines) if line.split()[1:2] == ["ranks"]]
+    assert lines[at].startswith("warning  ranks         rank 1 (on ")
+    assert lines[at].endswith(") saved step 10 last; the newest save is step 30")
+    assert lines[at + 1].startswith(" " * 23 + "-> see the logs of these ranks")
+    assert lines[-1] == "0 problems, 1 warning"
+    assert all(line.isascii() for line in lines)
+
+
+def test_its_json(run: Job, sqlite_url: str) -> None:
+    told = ckptstore("--db", sqlite_url, "doctor", "--json").json
+    assert list(told) == ["checks"]
+    assert {tuple(check) for check in told["checks"]} == {("name", "run", "status", "detail", "hint")}
+    assert {check["status"] for check in told["checks"]} <= {"ok", "note", "warning", "problem"}
+    assert {check["run"] for check in told["checks"]} == {None, "run"}
+    (ranks,) = [check for check in told["checks"] if check["name"] == "ranks"]
+    assert ranks["status"] == "warning"
+
+
+def test_of_several_runs_only_what_there_is_to_do(run: Job, sqlite_url: str, tmp_path: Path) -> None:
+    well = connect(sqlite_url).join("well")
+    (tmp_path / "net-1_5.ckpt").write_bytes(b"1")
+    well.register(tmp_path / "net-1_5.ckpt", global_step=5)
+    lines = ckptstore("--db", sqlite_url, "doctor").out.splitlines()
+    at = lines.index("run well")
+    assert [line.split()[:2] for line in lines[at + 1 : -2]] == [["OK", "restorable"]]
+    assert [line.split()[:2] for line in lines[lines.index("run run") + 1 : at - 1]][:2] == [
+        ["OK", "restorable"],
+        ["warning", "ranks"],
+    ]
+
+
+def test_exit_codes(run: Job, sqlite_url: str, tmp_path: Path) -> None:
+    shutil.rmtree(run.directory)
+    assert ckptstore("--db", sqlite_url, "doctor").code == 1
+    away = ckptstore("--db", str(tmp_path / "none.db"), "doctor")
+    assert (away.code, away.err) == (4, "")
+    assert "problem  database" in away.out
+    unknown = ckptstore("--db", sqlite_url, "doctor", "other")
+    assert unknown.code == 1
+    assert unknown.err.startswith("ckptstore: no run 'other'")
+    assert ckptstore("--db", "mysql://me@host/x", "doctor").code == 2
+
+
+def test_it_does_not_import_mindspore(run: Job, sqlite_url: str) -> None:
+    assert loaded(["--db", sqlite_url, "doctor"], *HEAVY) == set()
+
+
+def as_in_the_docs(page: str) -> list[str]:
+    """Without what differs from one machine and moment to another."""
+    page = re.sub(r"(ckptstore|Python|MindSpore) \d[\d.]+", r"\1 VERSION", page)
+    page = re.sub(r"\b\d[\d.]* [kMGT]?B\b", "SIZE", page)
+    page = re.sub(r"\b\d[\d.]* (ms|s|min|h)\b", "WHILE", page)
+    page = re.sub(r"room for (more than )?\d+ (more )?saves", "room for saves", page)
+    page = re.sub(r"\(on [\w.-]+\)", "(on HOST)", page)
+    return re.sub(r"\b(ext4|overlay|xfs|btrfs)\b", "DISK", page).splitlines()
+
+
+def test_the_page_in_the_docs(tmp_path: Path) -> None:
+    operating = (Path(__file__).parents[2] / "docs" / "operating.md").read_text()
+    (shown,) = re.findall(r"```console\n\$ ckptstore doctor digits\n(.*?)```", operating, re.DOTALL)
+    data = tmp_path / "data" / "digits"
+    data.mkdir(parents=True)
+    catalog = connect(str(data.parent / "catalog.db"))
+    ranks = [
+        catalog.join("digits", rank=rank, world_size=4, launch_id=LAUNCH, layout="data_parallel") for rank in range(4)
+    ]
+    for launch in ranks:
+        launch.resolve()
+        home = str(data / f"rank_{launch.rank}")
+        launch.add_source(home, kind=Kind.PERIODIC, prefix="lenet", breakpoint_prefix="lenet", names_before=())
+    for step in (30, 35, 40):
+        for launch in ranks if step == 30 else ranks[:3]:
+            path = data / f"rank_{launch.rank}" / f"lenet-2_{step - 28}.ckpt"
+            path.touch()
+            os.truncate(path, 494_182)
+            launch.register(path, global_step=step)
+    for launch in ranks[:3]:
+        launch.set_ending(40, 40, "RuntimeError")
+    ranks[2].ledger.behind = True  # the catalog was away by then
+    ranks[2].set_ending(40, 40, "RuntimeError")
+    (data / "graceful_exit.json").write_text('{"GracefulExit": 1}')
+    for launch in ranks:
+        launch.ledger.close()
+    catalog.database.disconnect()
+    page = ckptstore("--db", str(data.parent / "catalog.db"), "doctor", "digits")
+    assert as_in_the_docs(page.out.replace(str(tmp_path), "")) == as_in_the_docs(shown)

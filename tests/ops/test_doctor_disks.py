@@ -1,0 +1,152 @@
+"""What doctor finds of the disks that checkpoints are on: real small ones, and mount tables as of clusters."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ckptstore.catalog import mounts
+from ckptstore.core.policy import Policy
+from ckptstore.ops import check_disks
+from ckptstore.ops.checkup import Status
+from ckptstore.ops.connect import Catalog, connect
+from ckptstore.ops.doctor import examine
+from ckptstore.ops.launch import RankLaunch
+from ckptstore.storage import claims
+from ckptstore.storage.surroundings import Room
+from tests.ops.checkups import checks, said, unchanged
+from tests.ops.jobs import Job
+
+
+@pytest.fixture
+def small(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """A real file system with the options that the test names."""
+    home = tmp_path / "small"
+    home.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", request.param, "none", str(home)], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip("mounting is not allowed here")
+    yield home
+    subprocess.run(["umount", "--lazy", str(home)], check=True)
+
+
+def save(ranks: list[RankLaunch], directory: Path, step: int, size: int) -> None:
+    """Every rank saves so many bytes."""
+    for launch in ranks:
+        path = directory / f"rank_{launch.rank}" / f"net-{step}_1.ckpt"
+        path.parent.mkdir(exist_ok=True, parents=True)
+        path.write_bytes(b"x" * size)
+        launch.register(path, global_step=step)
+        launch.ledger.close()
+
+
+@pytest.mark.parametrize("small", ["size=1m"], indirect=True)
+def test_room_for_more_saves(catalog: Catalog, database_url: str, small: Path) -> None:
+    ranks = Job(catalog, small / "data").start()
+    save(ranks, small / "data", 10, 40_000)
+    found = checks(database_url)["disk"]
+    assert found.status is Status.OK
+    assert "more saves of 80.0 kB" in found.detail
+    save(ranks, small / "data", 20, 100_000)
+    save(ranks, small / "data", 30, 80_000)  # the largest of the last ones counts
+    found = checks(database_url)["disk"]
+    assert found.status is Status.WARNING
+    assert "room for 2 more saves of 200.0 kB" in found.detail
+    save(ranks, small / "data", 40, 150_000)
+    with unchanged(small):
+        found = checks(database_url)["disk"]
+    assert found.status is Status.PROBLEM
+    assert "room for 0 more saves of 300.0 kB" in found.detail
+    assert found.hint == "ckptstore gc run --keep-last 5 shows what may go"
+    assert examine(database_url).exit_code == 1
+    catalog.execute(catalog.plan_gc("run", Policy(keep_last=2)))
+    assert "ckptstore purge run --now frees up to 280.0 kB" in checks(database_url)["disk"].hint
+
+
+@pytest.mark.parametrize("small", ["size=1m,nr_inodes=17"], indirect=True)
+def test_room_for_files(catalog: Catalog, database_url: str, small: Path) -> None:
+    ranks = Job(catalog, small / "data").start()
+    for step in (10, 20, 30):
+        save(ranks, small / "data", step, 1)
+    found = checks(database_url)["disk"]
+    assert found.status is Status.WARNING
+    assert found.detail.endswith(": it takes 3 more files, a save has 2")
+
+
+@pytest.mark.parametrize("small", ["size=1m"], indirect=True)
+def test_each_disk_is_looked_at_by_itself(tmp_path: Path, sqlite_url: str, small: Path) -> None:
+    job = Job(connect(sqlite_url), tmp_path / "data")
+    ranks = job.start()
+    save(ranks[:1], small, 10, 400_000)
+    save(ranks[1:], tmp_path / "data", 10, 400_000)
+    found = [said(check) for check in examine(sqlite_url).checks if check.name == "disk"]
+    assert len(found) == 2
+    ((status, detail),) = [each for each in found if str(small) in each[1]]
+    assert status == "warning"
+    assert "room for 1 more save of 400.0 kB" in detail
+    assert [status for status, detail in found if str(tmp_path / "data") in detail] == ["ok"]
+
+
+def test_a_file_system_that_counts_no_files(tmp_path: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Job(connect(sqlite_url), tmp_path / "data")
+    job.save(job.start(), 10)
+    monkeypatch.setattr(check_disks, "room_of", lambda _: Room(10**15, None))
+    assert "room for more than 1000 saves" in checks(sqlite_url)["disk"].detail
+
+
+def test_no_save_yet(tmp_path: Path, sqlite_url: str) -> None:
+    job = Job(connect(sqlite_url), tmp_path / "data")
+    job.announce(job.start()[0])
+    assert "no save yet to tell how much one takes" in checks(sqlite_url)["disk"].detail
+
+
+@pytest.mark.parametrize(
+    ("kind", "hosts", "status", "words"),
+    [
+        ("ext4", 1, Status.OK, "ext4"),
+        ("ext4", 2, Status.WARNING, "a disk of one machine, and the ranks run on 2"),
+        ("lustre", 2, Status.NOTE, "a network file system"),
+        ("nfs4", 1, Status.NOTE, "a network file system"),
+        ("tmpfs", 1, Status.WARNING, "in memory"),
+    ],
+)
+def test_file_systems(  # noqa: PLR0917
+    tmp_path: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch, kind: str, hosts: int, status: Status, words: str
+) -> None:
+    job = Job(connect(sqlite_url), tmp_path / "data")
+    ranks = job.start()
+    for launch in ranks:
+        monkeypatch.setattr(claims, "host_name", lambda at=launch.rank % hosts: f"node-{at}")
+        job.announce(launch)
+    job.save(ranks, 10)
+    monkeypatch.setattr(
+        mounts, "_table", lambda: f"9 1 0:9 / / rw - ext4 x rw\n10 9 0:10 / {job.directory} rw - {kind} x rw"
+    )
+    found = checks(sqlite_url)["file_system"]
+    assert found.status is status
+    assert words in found.detail
+
+
+def test_a_mount_table_that_nobody_can_read(tmp_path: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Job(connect(sqlite_url), tmp_path / "data")
+    job.save(job.start(), 10)
+    monkeypatch.setattr(mounts, "_table", lambda: "")
+    assert checks(sqlite_url)["file_system"].status is Status.NOTE
+
+
+def test_a_disk_whose_room_is_not_told(tmp_path: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Job(connect(sqlite_url), tmp_path / "data")
+    job.save(job.start(), 10)
+
+    def refuse(_: str) -> Room:
+        raise OSError(5, os.strerror(5))
+
+    monkeypatch.setattr(check_disks, "room_of", refuse)
+    found = checks(sqlite_url)["disk"]
+    assert said(found) == ("warning", f"{job.directory}: its room is not known (Input/output error)")
