@@ -11,7 +11,7 @@ to the end), "SystemExit N" and "KeyboardInterrupt N" (raised after step N), "wa
 it prints WAITS and reads a line: with "flush" it waits for the catalog and prints whether that has all), "exit-flag N" and "exit-signal N" (a
 graceful exit is asked for after step N: it is taken after step N+1).
 Under msrun it is data parallel, and a fault is that of "rank" only (None: of every rank).
-"outage" is [socket directory, database, N]: from step N on rank 0's PostgreSQL database lets nobody in.
+"outage" is [process, N]: after step N rank 0 kills that process, a PostgreSQL server, and its children.
 "sharded" deals the data out to the ranks, and every rank writes what each step took of it to a file beside "out".
 "width" is that of the network: a file has about 200 bytes times it. "straight" has files written to their own names, as
 MindIO does, so that they can be cut.
@@ -30,6 +30,7 @@ from pathlib import Path
 
 import mindspore as ms
 import numpy as np
+import psutil
 import psycopg
 from mindspore import Parameter, Tensor, nn, ops
 from mindspore import dataset as ds
@@ -117,14 +118,16 @@ class Fault(Callback):
 
 
 class Outage(Callback):
-    def __init__(self, socket: str, database: str, step: int) -> None:
+    def __init__(self, server: int, step: int) -> None:
         super().__init__()
-        self.socket, self.database, self.left = socket, database, step
+        self.server, self.left = server, step
 
     def on_train_step_end(self, run_context) -> None:  # type: ignore[no-untyped-def]
         self.left -= 1
         if self.left == 0:
-            close_database(self.socket, self.database)
+            server = psutil.Process(self.server)
+            for process in [server, *server.children(recursive=True)]:
+                process.kill()
 
 
 def outage(asked: dict, rank: int) -> list[Callback]:  # type: ignore[type-arg]
