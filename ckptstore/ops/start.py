@@ -223,9 +223,7 @@ def _known(database: Database, run: str) -> frozenset[str]:
         return frozenset(launch.id for launch in reads.launches_of(connection, run_id or 0))
 
 
-def _journals(
-    database: Database, run: str, directories: Iterable[str | Path]
-) -> tuple[list[str], tuple[Skipped, ...]]:
+def _journals(database: Database, run: str, directories: Iterable[str | Path]) -> tuple[list[str], tuple[Skipped, ...]]:
     """The journals in the known places of a run, and the folders of journals there that cannot be read."""
     return found_below(places(database.name, run, directories))
 

@@ -90,9 +90,7 @@ def sync_below(database: Database, root: Path) -> Synced:
     if not root.is_dir():
         raise UsageError(f"{root} is not a directory", "give a run, or the directory that the checkpoints are in")
     paths, hidden = found_below([str(root.absolute())])
-    taken_up = _added(
-        Synced(skipped=hidden, unreadable=hidden), _take_up(database, _sizes_of(paths), {}, look=True)
-    )
+    taken_up = _added(Synced(skipped=hidden, unreadable=hidden), _take_up(database, _sizes_of(paths), {}, look=True))
     with database.read() as connection:
         return replace(taken_up, runs=tuple(replay.runs_told(connection, paths)))
 

@@ -121,7 +121,8 @@ def campaign(
         launch = f"L{outcome.kills // RANKS:05}"
         moments = [(chance.random() < 0.8, chance.uniform(0, longest)) for _ in range(RANKS)]
         with ThreadPoolExecutor(RANKS) as pool:
-            died = list(pool.map(lambda rank: _live(url, directory, launch, rank, *moments[rank]), range(RANKS)))  # noqa: B023
+            commands = [[sys.executable, "-c", WORKER, url, str(directory), launch, str(rank)] for rank in range(RANKS)]
+            died = list(pool.map(_live, commands, moments))
         for rank, each in enumerate(died):
             complaints = [line for line in each.complaints.splitlines() if _EXPECTED not in line]
             if each.code != -signal.SIGKILL or complaints:
@@ -141,14 +142,10 @@ def campaign(
     return outcome
 
 
-def _live(url: str, directory: Path, launch: str, rank: int, has_begun: bool, seconds: float) -> Died:  # noqa: FBT001
-    """A process that is killed so long after it was started, or, where it `has_begun`, after it knew its plan."""
-    worker = subprocess.Popen(
-        [sys.executable, "-c", WORKER, url, str(directory), launch, str(rank)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+def _live(command: list[str], moment: tuple[bool, float]) -> Died:
+    """A process that is killed so many seconds after it was started or, where it has begun then, knew its plan."""
+    has_begun, seconds = moment
+    worker = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert worker.stdout is not None
     before: list[str] = []
     while has_begun and not (before and before[-1].startswith("PLAN ")):

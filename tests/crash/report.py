@@ -36,7 +36,7 @@ KILLS = 1000
 GC_KILLS = 200  # of each of gc, undo and purge, at random
 
 
-class Failed(Exception):
+class PartError(Exception):
     """What a part found wrong."""
 
 
@@ -47,7 +47,7 @@ def registering(database: str) -> Callable[[float], list[Row]]:
         row, outcome = campaign.run(database, kills=KILLS, within=within)
         print(json.dumps(outcome.__dict__, indent=2))
         if not outcome.is_right:
-            raise Failed("catalog, journals and disk do not agree")
+            raise PartError("catalog, journals and disk do not agree")
         return [row]
 
     return part
@@ -64,10 +64,10 @@ def collecting(within: float) -> list[Row]:
         try:
             done = subprocess.run(command, cwd=ROOT, env=environment, check=False, timeout=within)
         except subprocess.TimeoutExpired:
-            raise Failed(f"it did not end in {within:g} s") from None
+            raise PartError(f"it did not end in {within:g} s") from None
         seconds = round(time.monotonic() - began)
         if done.returncode:
-            raise Failed("see above")
+            raise PartError("see above")
         found = ET.parse(report).iter("property")  # noqa: S314 — pytest wrote it a moment ago
         kills = sum(int(each.get("value", "0")) for each in found if each.get("name") == "kills")
     return [Row("SIGKILL of gc, undo and purge", times=kills, lost=0, wrong_plans=0, seconds=seconds)]
@@ -78,7 +78,7 @@ PARTS: dict[str, Callable[[float], list[Row]]] = {
     "registering, PostgreSQL": registering("postgresql"),
     "collecting": collecting,
 }
-"""Each takes as many seconds as it may last, and returns rows, or raises `Failed`."""
+"""Each takes as many seconds as it may last, and returns rows, or raises `PartError`."""
 
 
 def results() -> dict[str, list[Row]]:
@@ -122,7 +122,7 @@ def main() -> int:
         print(f"{name}:", flush=True)
         try:
             rows = PARTS[name](asked.within)
-        except Failed as error:
+        except PartError as error:
             failed.append(f"{name} failed: {error}")
             continue
         keep(name, rows)

@@ -97,11 +97,14 @@ class Fault(Callback):
             os.kill(os.getpid(), signal.SIGTERM)
 
         if self.action == "waits" and self.done % self.step == 0:
-            print("WAITS", self.done, flush=True)
-            if sys.stdin.readline() == "flush\n":
-                print("HAS ALL", self.registrar._training.recorder.flush(60), flush=True)
-            else:
-                self.journalled()
+            self.wait()
+
+    def wait(self) -> None:
+        print("WAITS", self.done, flush=True)
+        if sys.stdin.readline() == "flush\n":
+            print("HAS ALL", self.registrar._training.recorder.flush(60), flush=True)
+        else:
+            self.journalled()
 
     def kill(self) -> None:
         recorder = self.registrar._training.recorder
@@ -224,6 +227,12 @@ def shards(rank: int) -> dict[str, int]:
     return {"num_shards": get_group_size() if "MS_WORKER_NUM" in os.environ else 1, "shard_id": rank}
 
 
+def save_straight(asked: dict) -> None:  # type: ignore[type-arg]
+    if asked["straight"]:
+        serialization._ensure_ckpt_fs_initialized()
+        serialization._ckpt_fs.backend = "mindio"
+
+
 def registrar_options(asked: dict) -> dict:  # type: ignore[type-arg]
     return {name: from_json(value) if name == "retention" else value for name, value in asked.items()}
 
@@ -233,9 +242,7 @@ def main(asked: dict) -> None:  # type: ignore[type-arg]
     ms.set_context(mode=ms.GRAPH_MODE)
     ms.set_device("CPU")
     ms.set_seed(1)
-    if asked["straight"]:
-        serialization._ensure_ckpt_fs_initialized()
-        serialization._ckpt_fs.backend = "mindio"
+    save_straight(asked)
     rank = 0
     if "MS_WORKER_NUM" in os.environ:
         ms.set_auto_parallel_context(parallel_mode=ms.ParallelMode.DATA_PARALLEL, gradients_mean=True)

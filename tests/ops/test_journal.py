@@ -142,7 +142,7 @@ def test_a_catalog_made_anew_has_all_that_the_old_one_had(catalog: Catalog, othe
 def test_two_who_record_one_file_in_another_order_than_they_journal(
     catalog: Catalog, other: Catalog, tmp_path: Path
 ) -> None:
-    """As two ranks that start, and adopt the same file: the one that was first in its journal is last in the catalog."""
+    """As two ranks that start, and adopt one file: who was first in the journal is last in the catalog."""
     job = Job(catalog, tmp_path / "ckpt", world_size=1)
     (launch,) = begin(job)
     (file,) = job.save([launch], 5)

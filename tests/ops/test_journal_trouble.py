@@ -247,7 +247,7 @@ def test_the_first_start_with_a_new_catalog_knows_what_was_purged(
 def test_a_rank_that_has_the_catalog_tells_it_what_rank_0_decided_without(
     catalog: Catalog, other: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rank 0 lost the catalog while it decided, and dies before it is back: where the launch began is known all the same."""
+    """Rank 0 lost the catalog while it decided, and then its disk: where the launch began is known all the same."""
     job = Job(catalog, tmp_path / "ckpt", layout="data_parallel")
     first = begin_job(job)
     for step in (5, 10, 15):
