@@ -7,9 +7,9 @@ Faults, N counting the steps of this process: "kill N" (SIGKILL after step N, wh
 catalog), "kill-at-once N" (without waiting for that), "kill-journalled N" (when it is in the journal), "keep-up" (none:
 each step waits for the catalog), "raise N" (in a callback after step N), "raise-before N" (before step N is computed),
 "bad-dataset" (the pipeline fails at its first batch), "lock-catalog N" (nobody can write the catalog from step N
-to the end), "SystemExit N" and "KeyboardInterrupt N" (raised after step N), "waits N" (after every Nth step
-it prints WAITS and reads a line: with "flush" it waits for the catalog and prints whether that has all), "exit-flag N" and "exit-signal N" (a
-graceful exit is asked for after step N: it is taken after step N+1).
+to the end), "SystemExit N" and "KeyboardInterrupt N" (raised after step N), "exit-flag N" and "exit-signal N" (a
+graceful exit is asked for after step N: it is taken after step N+1), "waits N" (after every Nth step it prints WAITS
+and reads a line: with "flush" it waits for the catalog and prints whether that has all).
 Under msrun it is data parallel, and a fault is that of "rank" only (None: of every rank).
 "outage" is [process, N]: after step N rank 0 kills that process, a PostgreSQL server, and its children.
 "sharded" deals the data out to the ranks, and every rank writes what each step took of it to a file beside "out".
@@ -242,7 +242,6 @@ def main(asked: dict) -> None:  # type: ignore[type-arg]
     ms.set_context(mode=ms.GRAPH_MODE)
     ms.set_device("CPU")
     ms.set_seed(1)
-    save_straight(asked)
     rank = 0
     if "MS_WORKER_NUM" in os.environ:
         ms.set_auto_parallel_context(parallel_mode=ms.ParallelMode.DATA_PARALLEL, gradients_mean=True)
@@ -295,4 +294,6 @@ def main(asked: dict) -> None:  # type: ignore[type-arg]
 
 
 if __name__ == "__main__":
-    main({**DEFAULTS, **json.loads(sys.argv[1])})
+    told = {**DEFAULTS, **json.loads(sys.argv[1])}
+    save_straight(told)
+    main(told)
