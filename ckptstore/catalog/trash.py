@@ -71,6 +71,16 @@ def collections_of(connection: sa.Connection, run: int) -> list[Collection]:
     return [Collection(row.id, row.created_at, row.purge_after, row.ended) for row in rows]
 
 
+def known_collections(connection: sa.Connection, ids: Sequence[str]) -> set[str]:
+    """Those of these gcs, of whatever run, that the catalog knows of."""
+    query = sa.select(collections.c.id)
+    return {
+        found
+        for some in _portions(ids)
+        for found in connection.execute(query.where(collections.c.id.in_(some))).scalars()
+    }
+
+
 def add_collection(connection: sa.Connection, run: int, collection: Collection) -> None:
     """Begin a gc, if it is not there."""
     if connection.execute(sa.select(collections.c.id).where(collections.c.id == collection.id)).first() is None:

@@ -172,6 +172,8 @@ def _file(dialect: str) -> Any:
     statement = _insert(dialect, checkpoints)
     kept = ("id", "save_id", "rank", "path", "created_at")
     changed = {column.name: statement.excluded[column.name] for column in checkpoints.c if column.name not in kept}
+    own, other = checkpoints.c.created_at, statement.excluded.created_at
+    changed["created_at"] = sa.case((own > other, other), else_=own)  # two may adopt a file, and write in any order
     return statement.on_conflict_do_update(index_elements=["id"], set_=changed)
 
 

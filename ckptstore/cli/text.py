@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ckptstore.core.model import Checkpoint
+    from ckptstore.ops.found_trash import FoundTrash
     from ckptstore.ops.overview import RunRow, SaveRow
     from ckptstore.ops.scan import Scanned
 
@@ -109,8 +110,21 @@ def scanned(done: Scanned, *, dry_run: bool) -> None:
         facts = f"{rank}, {size(opaque.size)}, {moment(opaque.modified)}"
         line(f"of an unknown step: {opaque.path} ({facts}): PyTorch or TensorFlow")
     _line_of_more(done.opaque, "of an unknown step")
+    for trash in done.trash:
+        _trash(trash, dry_run=dry_run)
     for warning in done.warnings:
         line(f"warning: {warning}")
+
+
+def _trash(found: FoundTrash, *, dry_run: bool) -> None:
+    """What an earlier catalog left in the trash, and how to get it back."""
+    what = f"in the trash of an earlier catalog: {count(found.files, 'file', 'files')}, {size(found.bytes)}"
+    if found.reason:
+        line(f"{what}, left alone: {found.reason}")
+    elif dry_run:
+        line(f"{what}: would be taken up")
+    else:
+        line(f"{what}: back with ckptstore undo {found.run}; after a day the next gc deletes it")
 
 
 def _line_of_more(items: Sequence[object], what: str) -> None:

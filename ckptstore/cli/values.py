@@ -105,6 +105,7 @@ def scanned(done: Scanned) -> dict[str, Any]:
             {"path": each.path, "rank": each.rank, "size": each.size, "modified": _moment(each.modified)}
             for each in done.opaque
         ],
+        "trash": [dict(each.__dict__) for each in done.trash],
         "warnings": list(done.warnings),
     }
 

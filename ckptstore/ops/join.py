@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ckptstore.catalog import reads, writes
 from ckptstore.core.replicas import from_name
 from ckptstore.errors import RefusedError, UsageError
+from ckptstore.ops.sync import sync_run
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -44,6 +45,7 @@ def join(
             "give launch_id, or the same CKPTSTORE_LAUNCH_ID to all, another at every start",
         )
     check_name("launch", launch_id)
+    _take_up_what_was_before(database, run, launch_id)
     now = datetime.now(timezone.utc)
 
     def work(connection: Connection) -> Launch:
@@ -69,6 +71,15 @@ def join(
         return launch
 
     return database.in_write(work)
+
+
+def _take_up_what_was_before(database: Database, run: str, launch_id: str) -> None:
+    """Before a new launch gets its number: journals may have launches that the catalog, as one of a backup, lacks."""
+    with database.read() as connection:
+        run_id = reads.run_id(connection, run)
+        is_new = reads.launch(connection, launch_id) is None
+    if run_id is not None and is_new:
+        sync_run(database, run_id)
 
 
 def check_name(what: str, name: str) -> None:

@@ -19,7 +19,7 @@ from ckptstore.core.model import FileState
 from ckptstore.errors import CatalogUnavailableError
 from ckptstore.ops import entries, strategies
 from ckptstore.ops.records import Began
-from ckptstore.ops.sync import take_up
+from ckptstore.ops.sync import put_began, take_up
 from ckptstore.storage.journal import SHARED, JournalWriter, directory_of
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ class Ledger:
         self._began = began
         self._writers: dict[str, JournalWriter] = {}
         self._told: dict[str, dict[str, Began]] = {}
+        self._news: list[Began] = []
         self._complained: set[str] = set()
         self._leaving = threading.Lock()
         self._left = 0
@@ -235,11 +236,13 @@ class Ledger:
         """Journal what is told, by directory, then write it to the catalog; None: that has it, or learns it later."""
         written = [self._journal(directory, launches, some) for directory, some in told.items()]
         spans = [span for span in written if span is not None]
+        news, self._news = self._news, []
         is_journalled = bool(spans) and len(spans) == len(written)
         if (is_journalled and self._is_for_later()) or (write is None and not spans):
             return
 
         def work(connection: Connection) -> list[str]:
+            put_began(connection, news)  # another rank may have decided that without the catalog
             if write is not None:
                 write(connection)
             return [span.path for span in spans if not self._went_on(connection, span, launches)]
@@ -287,6 +290,7 @@ class Ledger:
             self._complain(directory, error)
             return None
         known |= new
+        self._news += [began for began in new.values() if began.at is not None]
         return span
 
     def _first(self) -> list[str]:

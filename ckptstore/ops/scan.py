@@ -19,6 +19,7 @@ from ckptstore.core.replicas import stand_alone
 from ckptstore.errors import RefusedError, UsageError
 from ckptstore.ops.adopt import Skipped, wrote
 from ckptstore.ops.adoption import SCANNED, FoundLaunch, in_order_of_time, launch_id, moment, record
+from ckptstore.ops.found_trash import FoundTrash, take_up_trash
 from ckptstore.ops.join import check_name
 from ckptstore.ops.parts import is_part, look_into
 from ckptstore.ops.reconcile import reconcile
@@ -57,9 +58,9 @@ class Uncertain:
 class Scanned:
     """What a scan found, and did.
 
-    `taken_up` is what journals said. `world_size` is that of what was adopted (None: nothing was new). `counts` says
-    how many files are what, by `What`; `known` how many checkpoints were in the catalog already. What is `uncertain`,
-    `skipped` or `opaque` was not taken in.
+    `taken_up` is what journals said, `trash` what was in the trash and the catalog did not know of. `world_size` is
+    that of what was adopted (None: nothing was new). `counts` says how many files are what, by `What`; `known` how many
+    checkpoints were in the catalog already. What is `uncertain`, `skipped` or `opaque` was not taken in.
     """
 
     run: str
@@ -74,6 +75,7 @@ class Scanned:
     opaque: tuple[Opaque, ...] = ()
     warnings: tuple[str, ...] = ()
     taken_up: Synced = field(default_factory=Synced)
+    trash: tuple[FoundTrash, ...] = ()
 
 
 def scan(
@@ -132,6 +134,7 @@ def scan(
     gone = [*missing, *(known[path] for path in rewritten)]
     if not dry_run:
         _write(database, name, launches, [*adopted, *back], damaged=damaged, gone=gone, known=recorded)
+    trash = take_up_trash(database, root, dry_run=dry_run)
     return Scanned(
         run=name,
         world_size=_world_size(history, in_parts.launches),
@@ -151,6 +154,7 @@ def scan(
             *([_OPAQUE_ONLY] if tree.opaque and not tree.checkpoints else []),
         ),
         taken_up=taken_up,
+        trash=trash,
     )
 
 

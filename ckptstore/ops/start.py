@@ -17,7 +17,7 @@ from ckptstore.ops.join import join
 from ckptstore.ops.launch import RankLaunch
 from ckptstore.ops.records import Began, Said
 from ckptstore.ops.settle import settle
-from ckptstore.ops.sync import take_up
+from ckptstore.ops.sync import found_below, take_up
 from ckptstore.storage import journal
 from ckptstore.storage.places import places, remember
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from ckptstore.catalog.engine import Database
     from ckptstore.core.model import Checkpoint, Launch
+    from ckptstore.ops.adopt import Skipped
     from ckptstore.storage.journal import Entry
 
 log = logging.getLogger("ckptstore")
@@ -113,11 +114,11 @@ def begin(
     What journals in the run's known places say is in the catalog before. Where that cannot be used they are all that
     counts, and the launch is in them until the catalog is back.
     """
-    paths = _journals(database, run, directories)
+    paths, _ = _journals(database, run, directories)
     try:
         with database.connected():
             schema.ensure(database)
-            take_up(database, paths)
+            take_up(database, paths, look=True)
             facts = join(database, run, rank=rank, world_size=world_size, launch_id=launch_id, layout=layout)
     except CatalogUnavailableError as error:
         log.warning("%s. Training goes on without: journals beside the checkpoints have what is recorded.", error)
@@ -158,7 +159,12 @@ def decide(
             log.warning("%s. Journals and directories decide where training starts.", error)
             launch.ledger.behind = True
     away = in_memory()
-    take_up(away, _journals(launch.database, launch.run, directories))
+    paths, hidden = _journals(launch.database, launch.run, directories)
+    for unseen in (*hidden, *take_up(away, paths).unreadable):
+        raise CkptstoreError(
+            f"{unseen.path} cannot be read ({unseen.reason}), nor the catalog: where training starts would be a guess",
+            "make it readable, or start when the catalog is back",
+        )
     with away.write() as connection:
         replay.put_launches(connection, [launch.facts])
     plan = settle(away, launch.facts, step=step, lineage_of=lineage, take_quarantined=take_quarantined)
@@ -219,8 +225,9 @@ def _known(database: Database, run: str) -> frozenset[str]:
         return frozenset(launch.id for launch in reads.launches_of(connection, run_id or 0))
 
 
-def _journals(database: Database, run: str, directories: Iterable[str | Path]) -> list[str]:
-    return [path for place in places(database.name, run, directories) for path in journal.journals_below(place)]
+def _journals(database: Database, run: str, directories: Iterable[str | Path]) -> tuple[list[str], tuple[Skipped, ...]]:
+    """The journals in the known places of a run, and the folders of journals there that cannot be read."""
+    return found_below(places(database.name, run, directories))
 
 
 def _listed(directory: str) -> Sequence[str]:

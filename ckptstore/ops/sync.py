@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from ckptstore.catalog.engine import Database
     from ckptstore.core.model import Checkpoint, Launch
+    from ckptstore.ops.records import Began
     from ckptstore.storage.journal import Contents
 
 log = logging.getLogger("ckptstore")
@@ -42,7 +43,8 @@ _SAVED_SEPARATELY = "its launch is in no journal here: its own journal may be lo
 class Synced:
     """What was taken up: journals looked at and read, records that were new or changed, and what could not be used.
 
-    `spoiled` counts lines that are torn, or of other programs; `runs` are those that the journals tell of.
+    `spoiled` counts lines that are torn, or of other programs; `runs` are those that the journals tell of. Of what was
+    `skipped`, `unreadable` are the journals that could not be looked into at all.
     """
 
     journals: int = 0
@@ -51,6 +53,7 @@ class Synced:
     spoiled: int = 0
     runs: tuple[str, ...] = ()
     skipped: tuple[Skipped, ...] = ()
+    unreadable: tuple[Skipped, ...] = ()
 
 
 def sync(database: Database, run_or_directory: str | Path | None = None) -> Synced:
@@ -78,22 +81,33 @@ def sync_run(database: Database, run_id: int) -> Synced:
     with database.read() as connection:
         known = replay.journals_of(connection, run_id)
     sizes, skipped = _sizes(sorted({path.rpartition("/")[0] for path in known}))
-    return _added(Synced(skipped=tuple(skipped)), _take_up(database, sizes, known, look=True))
+    hidden = tuple(skipped)
+    return _added(Synced(skipped=hidden, unreadable=hidden), _take_up(database, sizes, known, look=True))
 
 
 def sync_below(database: Database, root: Path) -> Synced:
     """Take up what the journals below a directory say. Raises `UsageError` where that is no directory."""
     if not root.is_dir():
         raise UsageError(f"{root} is not a directory", "give a run, or the directory that the checkpoints are in")
-    paths = list(journal.journals_below(str(root.absolute())))
-    taken_up = _take_up(database, _sizes_of(paths), {}, look=True)
+    paths, hidden = found_below([str(root.absolute())])
+    taken_up = _added(Synced(skipped=hidden, unreadable=hidden), _take_up(database, _sizes_of(paths), {}, look=True))
     with database.read() as connection:
         return replace(taken_up, runs=tuple(replay.runs_told(connection, paths)))
 
 
-def take_up(database: Database, paths: Iterable[str]) -> Synced:
-    """Take up these journals, from where each was read to the last time; no file that they tell of is looked at."""
-    return _take_up(database, _sizes_of(paths), {}, look=False)
+def found_below(roots: Iterable[str]) -> tuple[list[str], tuple[Skipped, ...]]:
+    """The journals below some directories, and the folders of journals there that cannot be read."""
+    hidden: list[Skipped] = []
+
+    def hide(folder: str, error: OSError) -> None:
+        hidden.append(Skipped(folder, error.strerror or str(error)))
+
+    return [path for root in roots for path in journal.journals_below(root, hide)], tuple(hidden)
+
+
+def take_up(database: Database, paths: Iterable[str], *, look: bool = False) -> Synced:
+    """Take up these journals, from where each was read to the last time; `look`: whether files told of are there."""
+    return _take_up(database, _sizes_of(paths), {}, look=look)
 
 
 def _sizes_of(paths: Iterable[str]) -> dict[str, int]:
@@ -154,21 +168,24 @@ def _read(database: Database, journals: Sequence[tuple[str, int]], *, look: bool
 
     def work(connection: Connection) -> tuple[Said, set[str], int, list[str]]:
         everything, heard = _all_said(connection, read)
-        known_launches = _put_launches(connection, everything)
+        told = put_began(connection, everything.began)
+        others = _named(everything) - told
+        known_launches = told | {launch for launch in others if reads.launch(connection, launch) is not None}
         count = _put(connection, everything, known_launches, look=look)
         names = sorted({run for runs in heard.values() for run in runs})
         ids = {name: run_id for name in names if (run_id := reads.run_id(connection, name)) is not None}
-        told = {path: [ids[run] for run in runs if run in ids] for path, runs in heard.items()}
-        replay.set_taken_up(connection, {path: contents.end for path, contents in read.items()}, told)
+        by_path = {path: [ids[run] for run in runs if run in ids] for path, runs in heard.items()}
+        replay.set_taken_up(connection, {path: contents.end for path, contents in read.items()}, by_path)
         return everything, known_launches, count, names
 
     everything, known_launches, count, names = database.in_write(work)
+    unreadable = tuple(skipped)
     newer = [path for path, contents in read.items() if contents.newer]
     skipped += [Skipped(path, "it has entries of a newer ckptstore, which were left out") for path in newer]
     lost = {file.launch for file in everything.files} - known_launches
     skipped += [Skipped(file.path, _SAVED_SEPARATELY) for file in everything.files if file.launch in lost]
     spoiled = sum(contents.spoiled for contents in read.values()) + everything.unusable
-    return Synced(0, len(read), count, spoiled, tuple(names), tuple(skipped))
+    return Synced(0, len(read), count, spoiled, tuple(names), tuple(skipped), unreadable)
 
 
 def _all_said(connection: Connection, read: dict[str, Contents]) -> tuple[Said, dict[str, set[str]]]:
@@ -199,15 +216,15 @@ def _said_by(path: str, contents: Contents) -> Said:
     return own
 
 
-def _put_launches(connection: Connection, everything: Said) -> set[str]:
-    """Put the launches in, and where they started; the ids of those named by anything that are in the catalog now."""
+def put_began(connection: Connection, every: Sequence[Began]) -> set[str]:
+    """Put the launches in, and where they started; their ids, and those of the launches that they started from."""
     told: dict[str, Launch] = {}
-    origins = [replace(began.origin, decided=False) for began in everything.began if began.origin]
-    for launch in [*origins, *(began.launch for began in everything.began)]:
+    origins = [replace(began.origin, decided=False) for began in every if began.origin]
+    for launch in [*origins, *(began.launch for began in every)]:
         before = told.get(launch.id)
         told[launch.id] = launch if before is None else _joined(before, launch)
     replay.put_launches(connection, told.values())
-    for began in everything.began:
+    for began in every:
         if began.at is not None:
             step = began.launch.parent_step
             parent = (began.origin.id, step) if began.origin and step is not None else None
@@ -222,8 +239,7 @@ def _put_launches(connection: Connection, everything: Said) -> set[str]:
             )
             if began.plan:
                 replay.put_lease(connection, began.launch.id, began.at + lease.LEASE)
-    others = _named(everything) - set(told)
-    return set(told) | {launch for launch in others if reads.launch(connection, launch) is not None}
+    return set(told)
 
 
 def _joined(before: Launch, after: Launch) -> Launch:
@@ -324,4 +340,5 @@ def _added(one: Synced, other: Synced) -> Synced:
         one.spoiled + other.spoiled,
         tuple(sorted({*one.runs, *other.runs})),
         (*one.skipped, *other.skipped),
+        (*one.unreadable, *other.unreadable),
     )

@@ -23,12 +23,15 @@ from typing import TYPE_CHECKING, Any
 from ckptstore.storage.claims import FOLDER
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     Entry = dict[str, Any]
 
 VERSION = 1
 """Of the format; a line with a higher one was written by a newer program, and is left to it."""
+
+MOST_LINE = 16 << 20
+"""Bytes of a line, at most: what is longer is none. The plan of 100,000 ranks is half of it."""
 
 _SUM = re.compile(rb'^(.*),"sum":"([0-9a-f]{16})"\}$', re.DOTALL)
 _NAME = re.compile(r"^(rank_\d+|shared)(-[0-9a-z]+)*\.jsonl$")
@@ -80,15 +83,32 @@ def _checksum(body: bytes) -> bytes:
 
 
 def read(path: str, begin: int = 0) -> Contents:
-    """What is in a journal from a byte on, to the last end of a line. Raises `OSError`."""
+    """What is in a journal from a byte on, to the last end of a line, or to the first line of a newer program.
+
+    What follows such a line is told too; its writer's program reads it again from there. A file that is no journal, as
+    one of zeros that a power loss left, takes no more memory than the longest line. Raises `OSError`.
+    """
+    entries: list[Entry] = []
+    spoiled = newer = 0
+    end = place = begin
+    is_endless = False
     with Path(path).open("rb") as file:
         file.seek(begin)
-        text = file.read()
-    end = text.rfind(b"\n") + 1
-    lines = [line for line in text[:end].split(b"\n") if line]
-    entries = [entry for line in lines if (entry := decode(line)) is not None]
-    known = tuple(entry for entry in entries if entry["v"] <= VERSION)
-    return Contents(known, begin + end, len(lines) - len(entries), len(entries) - len(known))
+        while piece := file.readline(MOST_LINE):
+            was_endless, is_endless = is_endless, not piece.endswith(b"\n") and (is_endless or len(piece) == MOST_LINE)
+            if not piece.endswith(b"\n") and not is_endless:
+                break  # a line under way
+            place += len(piece)
+            entry = None if was_endless or is_endless else decode(piece.rstrip(b"\n"))
+            if entry is not None and entry["v"] > VERSION:
+                newer += 1
+            elif entry is not None:
+                entries.append(entry)
+            elif piece != b"\n" and not was_endless:
+                spoiled += 1
+            if not newer:
+                end = place
+    return Contents(tuple(entries), end, spoiled, newer)
 
 
 def read_tails(tails: Mapping[str, int], most_bytes: int) -> tuple[dict[str, Contents], bool]:
@@ -138,12 +158,20 @@ def journals_in(directory: str) -> list[str]:
     return sorted(sizes_in(str(Path(directory) / FOLDER)))
 
 
-def journals_below(root: str) -> Iterator[str]:
-    """The journals of every directory below the root, and of itself; no link is followed."""
+def journals_below(root: str, on_error: Callable[[str, OSError], None] | None = None) -> Iterator[str]:
+    """The journals of every directory below the root, and of itself; no link is followed.
+
+    `on_error` hears of each folder of journals that cannot be read. Raises `OSError` for it where nobody listens.
+    """
     for directory, below, _ in os.walk(root):
         if FOLDER in below:
             below.remove(FOLDER)
-            yield from journals_in(directory)
+            try:
+                yield from journals_in(directory)
+            except OSError as error:
+                if on_error is None:
+                    raise
+                on_error(str(Path(directory) / FOLDER), error)
 
 
 class JournalWriter:

@@ -11,15 +11,18 @@ import errno
 import os
 from collections import OrderedDict
 from contextlib import suppress
+from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 from stat import S_ISREG
 from typing import TYPE_CHECKING
 
 from ckptstore.storage.claims import FOLDER
 from ckptstore.storage.files import NO_LINKS, FileFacts
+from ckptstore.storage.walk import walk
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from types import TracebackType
 
 _TRASH = (FOLDER, "trash")
@@ -209,6 +212,30 @@ class Trash:
         opened = self._folders.pop((root, folders), None)
         if opened is not None:
             os.close(opened)
+
+
+@dataclass(frozen=True)
+class Trashed:
+    """A file in a trash: the directory and the gc that it is of, its path below the directory, its size and time."""
+
+    root: str
+    collection: str
+    place: str
+    facts: FileFacts
+
+
+def trash_below(root: str) -> Iterator[Trashed]:
+    """What is in the trash of every directory below the root, and of itself. No link is followed."""
+    for directory, below, _ in os.walk(root):
+        if FOLDER not in below:
+            continue
+        below.remove(FOLDER)
+        home = Path(directory, *_TRASH)
+        if home.is_dir() and not (home.is_symlink() or home.parent.is_symlink()):
+            for found in walk(str(home), skip=lambda _: False):
+                for file in found.files if found.parts else ():
+                    place = "/".join((*found.parts[1:], file.name))
+                    yield Trashed(directory, found.parts[0], place, FileFacts(file.size, file.mtime_ns))
 
 
 def _facts(name: str, folder: int) -> FileFacts | None:

@@ -242,7 +242,7 @@ def test_the_jobs_that_are_generated_reach_what_matters() -> None:
         "stand-in after damage": 0.01,
         "not lineage": 0.1,
         "two launches in the lineage": 0.1,
-        "wide": 0.05,  # hypothesis draws by the constants of all modules: it moves with them
+        "wide": 0.1,
         "several files a rank": 0.05,
         "shares": 0.01,
         "mixed kinds": 0.01,

@@ -1,9 +1,10 @@
 """Processes that register are killed at moments nobody chose; afterwards catalog, journals and disk must agree.
 
-    python -m tests.crash.campaign --url URL --kills 1000
+    python -m tests.crash.campaign --database sqlite --kills 1000
 
-Each process joins a launch, resolves, saves and registers in a loop, and prints the path of each file that `register`
-returned for. It gets SIGKILL after a random time, in the middle of whatever it does.
+Launch after launch, the two ranks of a run join, ask where to start, save and register in a loop, and print where they
+start and the path of each file that `register` returned for. Each gets SIGKILL after a random time, in the middle of
+whatever it does. Every other file is written straight to its name, so that some are cut.
 """
 
 from __future__ import annotations
@@ -17,122 +18,246 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ckptstore.core.model import FileState
-from ckptstore.ops.connect import connect
+from ckptstore.core.model import Checkpoint, FileState
+from ckptstore.ops.connect import Catalog, connect
 from ckptstore.ops.entries import said
 from ckptstore.ops.records import Said
 from ckptstore.storage import journal
+from tests import ckpt_bytes
+
+from .servers import new_database
+from .table import Row
+
+RANKS = 2
+_EXPECTED = "was not taken into the catalog: "
+"""What is said of a file that is cut."""
 
 WORKER = """
 import os, sys
 from pathlib import Path
 import ckptstore
 from ckptstore.core.model import Kind
-from ckptstore.formats.inspect import read_checkpoint
 from tests import ckpt_bytes
-url, directory, launch_id = sys.argv[1:]
-launch = ckptstore.connect(url).join("run", launch_id=launch_id)
+url, directory, launch_id, rank = sys.argv[1:]
+launch = ckptstore.connect(url).join("run", rank=int(rank), world_size=2, launch_id=launch_id)
 launch.set_steps_per_epoch(10)
 plan = launch.resolve()
-for assignment in plan.ranks if plan else ():
-    assert read_checkpoint(Path(assignment.source.path)).optimizer_step == plan.global_step
 step = plan.global_step if plan else 0
-folder = Path(directory) / "rank_0"
+for each in plan.ranks if plan else ():
+    content = Path(each.source.path).read_bytes()
+    if content != ckpt_bytes.checkpoint(step, step):
+        print("CUT", each.source.path, flush=True)
+print("PLAN", step, plan.launch.id if plan else None, flush=True)
+folder = Path(directory) / f"rank_{rank}"
 folder.mkdir(parents=True, exist_ok=True)
 launch.add_source(str(folder), kind=Kind.PERIODIC, prefix=f"net_{launch_id}", breakpoint_prefix="net", names_before=())
-print("BEGAN", flush=True)
 while True:
     step += 1
-    name = f"net_{launch_id}-{(step - 1) // 10 + 1}_{(step - 1) % 10 + 1}.ckpt"
-    draft = folder / f"{name[:-5]}.tmp"
-    ckpt_bytes.write(draft, step, step)
-    path = folder / name
-    os.rename(draft, path)
+    path = folder / f"net_{launch_id}-{(step - 1) // 10 + 1}_{(step - 1) % 10 + 1}.ckpt"
+    if step % 2:
+        content = ckpt_bytes.checkpoint(step, step)
+        with path.open("wb", buffering=0) as file:
+            for start in range(0, len(content), 40):
+                file.write(content[start : start + 40])
+                os.fsync(file.fileno())
+    else:
+        os.rename(ckpt_bytes.write(path.with_suffix(".tmp"), step, step), path)
     launch.register(path, global_step=step, optimizer_step=step)
-    print(path, flush=True)
+    print("HAS", path, flush=True)
 """
 
 
 @dataclass
 class Outcome:
-    """What a campaign did, and what it found wrong."""
+    """What a campaign did, and what it found wrong: files that are lost, plans that are wrong, and anything else."""
 
     kills: int = 0
     registered: int = 0
+    cut: int = 0
+    seconds: float = 0.0
+    lost: list[str] = field(default_factory=list)
+    wrong_plans: list[str] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
 
+    @property
+    def is_right(self) -> bool:
+        """Whether nothing was found."""
+        return not (self.lost or self.wrong_plans or self.wrong)
 
-def campaign(url: str, directory: Path, *, kills: int, seed: int, longest: float = 0.6) -> Outcome:
-    """Kill so many processes, one after another, each at a moment of its own within `longest` seconds."""
+
+@dataclass(frozen=True)
+class Died:
+    """What a killed process had printed, complained of, and how it ended."""
+
+    printed: tuple[str, ...]
+    complaints: str
+    code: int
+
+    def said(self, word: str) -> list[str]:
+        """The rest of the lines that begin with a word."""
+        return [line.removeprefix(f"{word} ") for line in self.printed if line.startswith(f"{word} ")]
+
+
+def campaign(
+    url: str, directory: Path, *, kills: int, seed: int, longest: float = 0.6, within: float = 3600.0
+) -> Outcome:
+    """Kill so many processes, two at a time, each at a moment of its own within `longest` seconds.
+
+    It ends sooner where it would take longer than `within` seconds: `kills` of the outcome says how many there were.
+    """
     chance = random.Random(seed)  # noqa: S311 — moments, not secrets
     outcome = Outcome()
+    began = time.monotonic()
     returned: set[str] = set()
-    for number in range(kills):
-        worker = subprocess.Popen(
-            [sys.executable, "-c", WORKER, url, str(directory), f"L{number:05}"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        assert worker.stdout is not None
-        if chance.random() < 0.8:  # else it is killed while it starts
-            worker.stdout.readline()
-        timer = threading.Timer(chance.uniform(0, longest), worker.send_signal, [signal.SIGKILL])
-        timer.start()
-        printed, complaints = worker.communicate()
-        timer.cancel()
-        if worker.returncode != -signal.SIGKILL or "Traceback" in complaints:
-            outcome.wrong.append(f"process {number} ended with {worker.returncode}: {complaints[-500:]}")
-        returned |= {line for line in printed.splitlines() if line.endswith(".ckpt")}
-        outcome.kills += 1
+    newest = "0 None"
+    connect(url)
+    while outcome.kills < kills and time.monotonic() - began < within:
+        launch = f"L{outcome.kills // RANKS:05}"
+        moments = [(chance.random() < 0.8, chance.uniform(0, longest)) for _ in range(RANKS)]
+        with ThreadPoolExecutor(RANKS) as pool:
+            commands = [[sys.executable, "-c", WORKER, url, str(directory), launch, str(rank)] for rank in range(RANKS)]
+            died = list(pool.map(_live, commands, moments))
+        for rank, each in enumerate(died):
+            complaints = [line for line in each.complaints.splitlines() if _EXPECTED not in line]
+            if each.code != -signal.SIGKILL or complaints:
+                outcome.wrong.append(f"rank {rank} of {launch} ended with {each.code}: {complaints[-5:]}")
+            outcome.wrong_plans += [f"{launch} was given {path}, which is cut" for path in each.said("CUT")]
+            returned |= {path for path in each.said("HAS") if path.endswith(".ckpt")}
+        plans = {plan for each in died for plan in each.said("PLAN")}
+        if len(plans) > 1:
+            outcome.wrong_plans.append(f"the ranks of {launch} were given {plans}")
+        outcome.wrong_plans += [f"{launch} starts at {plan}, not {newest}" for plan in plans - {newest}]
+        newest = _newest(directory, launch, next(iter(plans), newest))
+        outcome.kills += RANKS
     outcome.registered = len(returned)
-    outcome.wrong += differences(url, directory, returned)
+    outcome.cut = sum(not _is_whole(path) for path in directory.rglob("*.ckpt"))
+    look(url, directory, returned, newest, outcome)
+    outcome.seconds = round(time.monotonic() - began, 1)
     return outcome
 
 
-def differences(url: str, directory: Path, returned: set[str]) -> list[str]:
-    """After `sync`: what the catalog, the journals, the disk and those who registered do not agree on."""
+def _live(command: list[str], moment: tuple[bool, float]) -> Died:
+    """A process that is killed so many seconds after it was started or, where it has begun then, knew its plan."""
+    has_begun, seconds = moment
+    worker = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert worker.stdout is not None
+    before: list[str] = []
+    while has_begun and not (before and before[-1].startswith("PLAN ")):
+        line = worker.stdout.readline()
+        if not line:
+            break
+        before.append(line.rstrip("\n"))
+    timer = threading.Timer(seconds, worker.send_signal, [signal.SIGKILL])
+    timer.start()
+    printed, complaints = worker.communicate()
+    timer.cancel()
+    return Died((*before, *printed.splitlines()), complaints, worker.returncode)
+
+
+def _newest(directory: Path, launch: str, started: str) -> str:
+    """Where the next launch has to start, by nothing but the files: the newest step that both ranks have whole."""
+    steps = [
+        {_step(path) for path in (directory / f"rank_{rank}").glob(f"net_{launch}-*.ckpt") if _is_whole(path)}
+        for rank in range(RANKS)
+    ]
+    common = set.intersection(*steps)
+    return f"{max(common)} {launch}" if common else started
+
+
+def _step(path: Path) -> int:
+    epoch, place = map(int, path.stem.rpartition("-")[2].split("_"))
+    return (epoch - 1) * 10 + place
+
+
+def _is_whole(path: Path) -> bool:
+    return path.read_bytes() == ckpt_bytes.checkpoint(_step(path), _step(path))
+
+
+def look(url: str, directory: Path, returned: set[str], newest: str | None, into: Outcome) -> None:
+    """After `sync`: what the catalog, the journals, the disk and those who registered do not agree on.
+
+    `newest` is the step and launch that the plan has to be of (None: whichever).
+    """
     catalog = connect(url)
     catalog.sync(directory)
-    resolution = catalog.resolve("run")
-    recorded = {file.path: file for file in catalog.files("run") if file.state is FileState.COMPLETE}
-    wrong = [f"register returned for {path}, the catalog lacks it" for path in sorted(returned - recorded.keys())]
+    plan = _plan(catalog)
+    if newest is not None and plan[0] != newest:
+        into.wrong_plans.append(f"the plan is {plan[0]}, not {newest}")
+    into.wrong_plans += [f"{path} is in the plan, and is cut" for path in plan[1:] if not _is_whole(Path(path))]
+    recorded = _complete(catalog)
+    into.lost += [f"register returned for {path}, the catalog lacks it" for path in sorted(returned - recorded.keys())]
     heard = Said()
     for path in journal.journals_below(str(directory)):
         said(journal.read(path).entries, journal.directory_of(path), heard)
     journalled = {file.path for file in heard.files if file.state is FileState.COMPLETE}
-    wrong += [f"{path} is in a journal, not in the catalog" for path in sorted(journalled - recorded.keys())]
-    wrong += [f"{path} is in the catalog, in no journal" for path in sorted(recorded.keys() - journalled)]
-    there = {str(path): path.stat().st_size for path in directory.rglob("*.ckpt")}
-    wrong += [f"{path} is on disk, not in the catalog" for path in sorted(there.keys() - recorded.keys())]
-    wrong += [f"{path} is not as recorded" for path, file in recorded.items() if there.get(path) != file.size]
-    if resolution.plan is None:
-        wrong.append("there is no plan")
-    elif resolution.plan.global_step != max(file.global_step for file in recorded.values()):
-        wrong.append(f"the plan is step {resolution.plan.global_step}, a newer one is whole")
-    rebuilt = connect(str(directory.parent / f"rebuilt-{os.getpid()}.db"))
-    rebuilt.scan(directory)
-    if {file.id for file in rebuilt.files("run")} != {file.id for file in catalog.files("run")}:
-        wrong.append("a catalog made anew from the journals has other files")
-    return wrong
+    into.lost += [f"{path} is in a journal, not in the catalog" for path in sorted(journalled - recorded.keys())]
+    into.lost += [f"{path} is in the catalog, in no journal" for path in sorted(recorded.keys() - journalled)]
+    there = {str(path): _is_whole(path) for path in directory.rglob("*.ckpt")}
+    unknown = (path for path, is_whole in there.items() if is_whole and path not in recorded)
+    into.lost += [f"{path} is whole, and not in the catalog" for path in unknown]
+    into.wrong += [f"{path} is not as recorded" for path in recorded if not there.get(path)]
+    with tempfile.TemporaryDirectory() as home:
+        rebuilt = connect(str(Path(home) / "catalog.db"))
+        rebuilt.scan(directory)
+        anew = _complete(rebuilt)
+        into.lost += [f"a catalog made anew lacks {path}" for path in sorted(recorded.keys() - anew.keys())]
+        into.wrong += [
+            f"a catalog made anew has {path} as {anew[path]}, not {recorded.get(path)}"
+            for path in sorted(anew)
+            if anew[path] != recorded.get(path)
+        ]
+        if _plan(rebuilt) != plan:
+            into.wrong_plans.append(f"a catalog made anew has the plan {_plan(rebuilt)}, not {plan}")
+
+
+def _complete(catalog: Catalog) -> dict[str, Checkpoint]:
+    return {file.path: file for file in catalog.files("run") if file.state is FileState.COMPLETE}
+
+
+def _plan(catalog: Catalog) -> list[str]:
+    """The step and launch of the plan, and its files; those of none."""
+    plan = catalog.resolve("run").plan
+    if plan is None:
+        return ["0 None"]
+    return [f"{plan.global_step} {plan.launch.id}", *(each.source.path for each in plan.ranks)]
+
+
+def run(database: str, *, kills: int, within: float, seed: int = 1) -> tuple[Row, Outcome]:
+    """A campaign on a database of its own, "sqlite" or "postgresql", and its row of the table of results."""
+    with tempfile.TemporaryDirectory() as home, ExitStack() as stack:
+        url = str(Path(home) / "catalog.db") if database == "sqlite" else stack.enter_context(new_database())
+        outcome = campaign(url, Path(home) / "ckpt", kills=kills, seed=seed, within=within)
+    name = {"sqlite": "SQLite", "postgresql": "PostgreSQL"}[database]
+    row = Row(
+        what=f"SIGKILL of a rank that saves and registers, {name}",
+        times=outcome.kills,
+        lost=len(outcome.lost),
+        wrong_plans=len(outcome.wrong_plans),
+        seconds=round(outcome.seconds),
+    )
+    return row, outcome
 
 
 def main() -> int:
-    """Run a campaign and print its result as JSON."""
+    """Run a campaign; print what it found as JSON, and its row."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--url", help="of an empty catalog (default: a new SQLite file)")
+    parser.add_argument("--database", choices=["sqlite", "postgresql"], default="sqlite")
     parser.add_argument("--kills", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--within", type=float, default=3600.0, metavar="SECONDS")
     asked = parser.parse_args()
-    with tempfile.TemporaryDirectory() as home:
-        url = asked.url or str(Path(home) / "catalog.db")
-        outcome = campaign(url, Path(home) / "ckpt", kills=asked.kills, seed=asked.seed)
+    row, outcome = run(asked.database, kills=asked.kills, within=asked.within, seed=asked.seed)
     print(json.dumps(outcome.__dict__, indent=2))
-    return 1 if outcome.wrong else 0
+    print(row)
+    return 0 if outcome.is_right else 1
 
 
 if __name__ == "__main__":
+    os.environ.setdefault("XDG_STATE_HOME", tempfile.mkdtemp())
     sys.exit(main())

@@ -2,39 +2,70 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from .campaign import campaign, differences
+from ckptstore.ops.connect import connect
+from tests import ckpt_bytes
 
-KILLS = 25  # on each of the two
+from . import report
+from .campaign import Outcome, campaign, look
+
+KILLS = 24  # on each of the two
 
 
 def test_killed_processes_leave_nothing_wrong(database_url: str, tmp_path: Path) -> None:
     outcome = campaign(database_url, tmp_path / "ckpt", kills=KILLS, seed=7)
-    assert outcome.wrong == []
+    assert (outcome.lost, outcome.wrong_plans, outcome.wrong) == ([], [], [])
     assert outcome.kills == KILLS
     assert outcome.registered > KILLS  # they were not all killed before they had done anything
 
 
 def test_the_campaign_sees_what_is_wrong(sqlite_url: str, tmp_path: Path) -> None:
     """A check that cannot fail proves nothing."""
-    campaign(sqlite_url, tmp_path / "ckpt", kills=2, seed=3, longest=1.5)
-    lost = next((tmp_path / "ckpt").rglob("*.ckpt"))
-    assert differences(sqlite_url, tmp_path / "ckpt", {"/never/registered.ckpt"})[0].endswith("the catalog lacks it")
-    lost.write_bytes(lost.read_bytes()[:-1])
-    assert any("is not as recorded" in each for each in differences(sqlite_url, tmp_path / "ckpt", set()))
+    catalog = connect(sqlite_url)
+    for rank in (0, 1):
+        launch = catalog.join("run", rank=rank, world_size=2, launch_id="L1")
+        for step in (1, 2):
+            path = ckpt_bytes.write(tmp_path / "ckpt" / f"rank_{rank}" / f"net_L1-1_{step}.ckpt", step, step)
+            launch.register(path, global_step=step)
+
+    def seen(newest: str, *returned: str) -> Outcome:
+        outcome = Outcome()
+        look(sqlite_url, tmp_path / "ckpt", set(returned), newest, outcome)
+        return outcome
+
+    assert seen("2 L1", str(path)).is_right
+    assert seen("2 L1", "/never/registered.ckpt").lost == [
+        "register returned for /never/registered.ckpt, the catalog lacks it"
+    ]
+    assert seen("1 L1").wrong_plans == ["the plan is 2 L1, not 1 L1"]
+    unknown = ckpt_bytes.write(path.with_name("net_L1-1_3.ckpt"), 3, 3)
+    assert seen("2 L1").lost == [f"{unknown} is whole, and not in the catalog"]
+    unknown.unlink()
+    whole = path.read_bytes()
+    path.chmod(0o600)
+    path.write_bytes(bytes(reversed(whole)))
+    assert f"{path} is not as recorded" in seen("1 L1").wrong
+    path.write_bytes(whole)
+    (journal,) = (tmp_path / "ckpt" / "rank_1" / ".ckptstore").iterdir()
+    lines = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(b"".join(lines[:-1]))
+    assert f"{path} is in the catalog, in no journal" in seen("2 L1").lost
+
+
+def test_the_readme_has_the_figures_that_were_found() -> None:
+    readme = report.README.read_text()
+    assert f"{report.BEGIN}{report.shown()}{report.END}" in readme
+    assert report.shown().count("| 0 | 0 |") == len([row for rows in report.results().values() for row in rows])
 
 
 @pytest.mark.parametrize("ranks", [64])
 def test_many_processes_register_at_once(sqlite_url: str, tmp_path: Path, ranks: int) -> None:
     """None of 64 loses anything, and none hears that the database is locked."""
-    import subprocess
-    import sys
-
-    from ckptstore.ops.connect import connect
-
     connect(sqlite_url)
     jobs = [
         subprocess.Popen(

@@ -8,10 +8,13 @@ catalog), "kill-at-once N" (without waiting for that), "kill-journalled N" (when
 each step waits for the catalog), "raise N" (in a callback after step N), "raise-before N" (before step N is computed),
 "bad-dataset" (the pipeline fails at its first batch), "lock-catalog N" (nobody can write the catalog from step N
 to the end), "SystemExit N" and "KeyboardInterrupt N" (raised after step N), "exit-flag N" and "exit-signal N" (a
-graceful exit is asked for after step N: it is taken after step N+1).
+graceful exit is asked for after step N: it is taken after step N+1), "waits N" (after every Nth step it prints WAITS
+and reads a line: with "flush" it waits for the catalog and prints whether that has all).
 Under msrun it is data parallel, and a fault is that of "rank" only (None: of every rank).
-"outage" is [socket directory, database, N]: from step N on rank 0's PostgreSQL database lets nobody in.
+"outage" is [process, N]: after step N rank 0 kills that process, a PostgreSQL server, and its children.
 "sharded" deals the data out to the ranks, and every rank writes what each step took of it to a file beside "out".
+"width" is that of the network: a file has about 200 bytes times it. "straight" has files written to their own names, as
+MindIO does, so that they can be cut.
 "cell" is the train network: MindSpore's own, one that "inherits" from it, or one of its "own", as seed 000 has them.
 """
 
@@ -27,11 +30,12 @@ from pathlib import Path
 
 import mindspore as ms
 import numpy as np
+import psutil
 import psycopg
 from mindspore import Parameter, Tensor, nn, ops
 from mindspore import dataset as ds
 from mindspore.communication import get_group_size, get_rank, init
-from mindspore.train import Callback, CheckpointConfig, Model, ModelCheckpoint
+from mindspore.train import Callback, CheckpointConfig, Model, ModelCheckpoint, serialization
 from mindspore.train.callback import OnRequestExit
 from mindspore.utils import ExitByRequest
 
@@ -52,6 +56,8 @@ DEFAULTS = {
     "outage": None,
     "sharded": False,
     "batch": 8,
+    "width": 16,
+    "straight": False,
 }
 FLAG = "graceful_exit.json"
 
@@ -90,25 +96,41 @@ class Fault(Callback):
         if self.done == self.step and self.action == "exit-signal":
             os.kill(os.getpid(), signal.SIGTERM)
 
+        if self.action == "waits" and self.done % self.step == 0:
+            self.wait()
+
+    def wait(self) -> None:
+        print("WAITS", self.done, flush=True)
+        if sys.stdin.readline() == "flush\n":
+            print("HAS ALL", self.registrar._training.recorder.flush(60), flush=True)
+        else:
+            self.journalled()
+
     def kill(self) -> None:
         recorder = self.registrar._training.recorder
         if self.action == "kill":
             assert recorder.flush(60)
         if self.action == "kill-journalled":
-            with recorder._idle:
-                assert recorder._idle.wait_for(lambda: recorder._open_jobs == 0, 60)
+            self.journalled()
         os.kill(os.getpid(), signal.SIGKILL)
+
+    def journalled(self) -> None:
+        recorder = self.registrar._training.recorder
+        with recorder._idle:
+            assert recorder._idle.wait_for(lambda: recorder._open_jobs == 0, 60)
 
 
 class Outage(Callback):
-    def __init__(self, socket: str, database: str, step: int) -> None:
+    def __init__(self, server: int, step: int) -> None:
         super().__init__()
-        self.socket, self.database, self.left = socket, database, step
+        self.server, self.left = server, step
 
     def on_train_step_end(self, run_context) -> None:  # type: ignore[no-untyped-def]
         self.left -= 1
         if self.left == 0:
-            close_database(self.socket, self.database)
+            server = psutil.Process(self.server)
+            for process in [server, *server.children(recursive=True)]:
+                process.kill()
 
 
 def outage(asked: dict, rank: int) -> list[Callback]:  # type: ignore[type-arg]
@@ -205,6 +227,12 @@ def shards(rank: int) -> dict[str, int]:
     return {"num_shards": get_group_size() if "MS_WORKER_NUM" in os.environ else 1, "shard_id": rank}
 
 
+def save_straight(asked: dict) -> None:  # type: ignore[type-arg]
+    if asked["straight"]:
+        serialization._ensure_ckpt_fs_initialized()
+        serialization._ckpt_fs.backend = "mindio"
+
+
 def registrar_options(asked: dict) -> dict:  # type: ignore[type-arg]
     return {name: from_json(value) if name == "retention" else value for name, value in asked.items()}
 
@@ -221,7 +249,7 @@ def main(asked: dict) -> None:  # type: ignore[type-arg]
         rank = get_rank()
         exit_across_ranks()
     fault = asked["fault"] if asked["rank"] in (None, rank) else "none"
-    network = nn.SequentialCell(nn.Dense(12, 16), nn.ReLU(), nn.Dense(16, 4))
+    network = nn.SequentialCell(nn.Dense(12, asked["width"]), nn.ReLU(), nn.Dense(asked["width"], 4))
     optimizer = nn.Adam(network.trainable_params(), learning_rate=0.01)
     loss = nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean")
     if asked["cell"]:
@@ -266,4 +294,6 @@ def main(asked: dict) -> None:  # type: ignore[type-arg]
 
 
 if __name__ == "__main__":
-    main({**DEFAULTS, **json.loads(sys.argv[1])})
+    told = {**DEFAULTS, **json.loads(sys.argv[1])}
+    save_straight(told)
+    main(told)

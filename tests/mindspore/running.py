@@ -7,11 +7,15 @@ import os
 import socket
 import subprocess
 import sys
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ckptstore.ops.connect import Catalog, connect
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 JOB = Path(__file__).with_name("job.py")
 MSRUN = Path(sys.executable).with_name("msrun")
@@ -59,6 +63,23 @@ class Run:
         output = done.stdout if ranks == 1 else (log / "worker_0.log").read_text(errors="replace")
         starts = [line.removeprefix("START ") for line in output.splitlines() if line.startswith("START ")]
         return Outcome(done.returncode, json.loads(starts[0]) if starts else {}, output)
+
+    @contextmanager
+    def waiting(self, **asked: Any) -> Iterator[subprocess.Popen[str]]:
+        """The job under way, as one process whose output is read line by line, and which is told to go on."""
+        environment = os.environ | {"CKPTSTORE_URL": self.url, "GLOG_v": "3"}
+        with subprocess.Popen(
+            [sys.executable, str(JOB), json.dumps({"out": str(self.out), **asked})],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        ) as running:
+            try:
+                yield running
+            finally:
+                running.kill()
 
     @property
     def catalog(self) -> Catalog:

@@ -10,12 +10,16 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
 
+from ckptstore.errors import CatalogUnavailableError
 from ckptstore.ops.connect import connect
 from tests.conftest import new_postgres_database
+from tests.contents import contents
+from tests.postgres_server import Server
 
 from .job import close_database
 from .running import Run, free_port
@@ -198,22 +202,60 @@ def test_sigterm_lets_nothing_get_lost(tmp_path: Path) -> None:
 
 
 @pytest.mark.msrun
-def test_two_ranks_whose_database_goes_away_in_the_middle(
-    postgres: str, database: tuple[str, str], tmp_path: Path
-) -> None:
-    url, name = database
-    calm, rough = Run(tmp_path / "calm"), Run(tmp_path / "rough", url)
-    assert calm.launch(ranks=2).code == 0
-    outage = [postgres, name, 7]
-    assert rough.launch(ranks=2, fault="kill-journalled 17", rank=1, outage=outage).code != 0
-    again = rough.launch(ranks=2)
-    assert again.code == 0, again.output
-    assert again.start["global_step"] == 15
-    for rank in range(2):
-        assert rough.final(rank) == calm.final(rank)
-    open_again(postgres, name)
-    synced = rough.catalog.sync(tmp_path / "rough")
-    assert synced.skipped == ()
-    assert rough.steps() == [30, 25, 20, 15, 10, 5]
-    ranks = {(file.global_step, file.rank) for file in rough.catalog.files("run") if file.state == "complete"}
-    assert ranks >= {(step, rank) for step in (5, 10, 15, 20, 25, 30) for rank in (0, 1)}
+def test_two_ranks_whose_database_is_killed_in_the_middle(tmp_path: Path) -> None:
+    """It trains on, is killed, goes on while the server is still dead; when that is back it tells the whole story."""
+    server = Server(tmp_path / "pg")
+    try:
+        calm = Run(tmp_path / "calm")
+        rough = Run(tmp_path / "rough", server.new_database())
+        connect(rough.url)
+        assert calm.launch(ranks=2).code == 0
+        outage = [server._pid(), 7]
+        killed = rough.launch(ranks=2, fault="kill-journalled 17", rank=1, outage=outage)
+        assert killed.code != 0
+        assert killed.start["fresh"]
+        with pytest.raises(CatalogUnavailableError):
+            connect(rough.url)
+        again = rough.launch(ranks=2)
+        assert again.code == 0, again.output
+        assert again.start["global_step"] == 15
+        for rank in range(2):
+            assert rough.final(rank) == calm.final(rank)
+        server.start()
+        assert len(rough.catalog.files("run")) <= 2, "it was dead from step 7 on"
+        plan = rough.catalog.resolve("run").plan
+        assert plan is not None
+        assert plan.global_step == 30
+        told = contents(rough.catalog)
+    finally:
+        server.close()
+    of_calm, undisturbed = calm.catalog.files("run"), contents(calm.catalog)
+    first, second = (row["id"] for row in sorted(told["launches"], key=lambda row: int(row["launch_order"])))
+    assert facts(told, first) | facts(told, second) == {
+        (each.global_step, each.rank): (each.size, each.digest, each.epoch, each.step_in_epoch, each.optimizer_step)
+        for each in of_calm
+    }
+    assert {step for step, _ in facts(told, first)} == {5, 10, 15}
+    for name in ("world_size", "layout", "steps_per_epoch", "batch_size", "shards"):
+        assert {str(row[name]) for row in told["launches"]} == {str(row[name]) for row in undisturbed["launches"]}, name
+    starts = {row["launch_id"]: (row["parent_launch_id"], row["parent_step"]) for row in told["resolutions"]}
+    assert starts == {first: (None, None), second: (first, 15)}
+    (plan_kept,) = (row["plan"] for row in told["resolutions"] if row["launch_id"] == second)
+    at_15 = {row["rank"]: row["id"] for row in told["checkpoints"] if row["path"].endswith("net-2_5.ckpt")}
+    assert plan_kept == [[rank, at_15[rank]] for rank in (0, 1)]
+    outcomes = {(row["launch_id"], row["rank"], row["outcome"]) for row in told["outcomes"]}
+    assert outcomes == {(second, 0, "saved"), (second, 1, "saved")}
+    endings = {(row["launch_id"], row["rank"], row["global_step"], row["error"]) for row in told["endings"]}
+    assert {each for each in endings if each[0] == second} == {(second, 0, 30, None), (second, 1, 30, None)}
+    assert len(told["sources"]) == 2 * len(undisturbed["sources"])
+
+
+def facts(told: dict[str, list[dict[str, Any]]], launch: str) -> dict[tuple[int, int], tuple[object, ...]]:
+    """Of each step and rank of a launch: what is recorded of its file, which is whole."""
+    steps = {row["id"]: row["global_step"] for row in told["saves"] if row["launch_id"] == launch}
+    names = ("size", "digest", "epoch", "step_in_epoch", "optimizer_step")
+    return {
+        (steps[row["save_id"]], row["rank"]): tuple(row[name] for name in names)
+        for row in told["checkpoints"]
+        if row["save_id"] in steps and row["state"] == "complete"
+    }

@@ -139,6 +139,19 @@ def test_a_catalog_made_anew_has_all_that_the_old_one_had(catalog: Catalog, othe
     assert contents(other) == contents(catalog)
 
 
+def test_two_who_record_one_file_in_another_order_than_they_journal(
+    catalog: Catalog, other: Catalog, tmp_path: Path
+) -> None:
+    """As two ranks that start, and adopt one file: who was first in the journal is last in the catalog."""
+    job = Job(catalog, tmp_path / "ckpt", world_size=1)
+    (launch,) = begin(job)
+    (file,) = job.save([launch], 5)
+    assert file.created_at is not None
+    launch.record([replace(file, created_at=file.created_at - timedelta(seconds=1))])
+    other.scan(tmp_path / "ckpt")
+    assert contents(other) == contents(catalog)
+
+
 def test_sync_of_the_catalog_that_has_it_all_changes_nothing(catalog: Catalog, tmp_path: Path) -> None:
     a_long_story(Job(catalog, tmp_path, layout="data_parallel"))
     before = contents(catalog)

@@ -92,7 +92,30 @@ def test_a_newer_programs_lines_are_left_to_it(tmp_path: Path) -> None:
     path.write_bytes(journal.encode({"v": 2, "step": 1}) + journal.encode({"step": 2}))
     found = journal.read(str(path))
     assert [entry["step"] for entry in found.entries] == [2]
-    assert found.newer == 1
+    assert (found.newer, found.spoiled) == (1, 0)
+    assert found.end == 0, "the newer program reads it again from there"
+
+
+def test_what_is_no_journal_takes_no_memory(tmp_path: Path) -> None:
+    """A power loss may leave zeros; and a journal goes on behind them. In 256 MB there is no room for the whole."""
+    path = tmp_path / "rank_0.jsonl"
+    path.write_bytes(journal.encode({"step": 1}))
+    with path.open("ab") as file:
+        file.truncate(1 << 30)
+    program = (
+        "import resource, sys; from ckptstore.storage import journal\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (256 << 20, 256 << 20))\n"
+        "found = journal.read(sys.argv[1]); print(len(found.entries), found.end)"
+    )
+    command = [sys.executable, "-c", program, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["1", str(1 << 30)], done.stderr
+    writer = JournalWriter(str(tmp_path), "rank_0", "L1")
+    writer.append([{"step": 2}])  # makes the folder
+    (tmp_path / FOLDER / "rank_0.jsonl").unlink()
+    path.rename(tmp_path / FOLDER / "rank_0.jsonl")
+    span = writer.append([{"step": 3}])
+    assert steps(span.path, 1 << 30) == steps(span.path, span.begin) == [3]
 
 
 def test_a_second_writer_has_a_file_of_its_own(tmp_path: Path) -> None:

@@ -1,0 +1,142 @@
+"""Disks that are full, for real: of the catalog, of the journal, of the checkpoints."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ckptstore.ops.connect import connect
+from tests.small_disks import fill, give_room, small_disk
+
+from .running import Run
+from .test_faults import undisturbed
+
+__all__ = ["undisturbed"]
+
+STEPS = [30, 25, 20, 15, 10, 5]
+
+
+def warnings(output: str) -> list[str]:
+    """What ckptstore said, but for where training starts."""
+    said = [re.sub(r"^.*?ckptstore: ", "", line) for line in output.splitlines() if "ckptstore: " in line]
+    return [line for line in said if not line.startswith("run run: ")]
+
+
+def test_the_catalogs_disk(tmp_path: Path, undisturbed: bytes) -> None:
+    """It is full from step 10 to step 20: training goes on, and the catalog has all once there is room again."""
+    with small_disk(tmp_path / "small", "size=1m") as disk:
+        run = Run(tmp_path / "run", str(disk / "catalog.db"))
+        said = ""
+        with run.waiting(fault="waits 5") as running:
+            assert running.stdin is not None
+            assert running.stdout is not None
+            for line in running.stdout:
+                said += line
+                if line.startswith("WAITS"):
+                    if line == "WAITS 10\n":
+                        filler = fill(disk)
+                    if line == "WAITS 20\n":
+                        assert len(run.catalog.files("run")) <= 3
+                        filler.unlink()
+                    running.stdin.write("flush\n" if line == "WAITS 20\n" else "\n")
+                    running.stdin.flush()
+            assert running.wait() == 0, said
+        assert "HAS ALL True" in said
+        assert run.final() == undisturbed
+        assert run.steps() == STEPS
+        full, back = warnings(said)
+        assert "database or disk is full" in full
+        assert "can be used again, and has what was recorded" in back
+
+
+def test_the_catalogs_disk_is_full_from_start_to_end(tmp_path: Path, undisturbed: bytes) -> None:
+    with small_disk(tmp_path / "small", "size=1m") as disk:
+        run = Run(tmp_path / "run", str(disk / "catalog.db"))
+        connect(run.url)
+        filler = fill(disk)
+        outcome = run.launch()
+        assert outcome.code == 0, outcome.output
+        assert "Traceback" not in outcome.output
+        said = warnings(outcome.output)
+        assert len(said) == len(set(said)) == 2, said  # that it goes on without, and that the catalog lacks the records
+        assert run.final() == undisturbed
+        filler.unlink()
+        assert run.catalog.sync(run.out).skipped == ()
+        assert run.steps() == STEPS
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[Path]:
+    """The journal of rank 0 on a disk of its own: it has room for three pages, some twenty records."""
+    with small_disk(tmp_path / "run" / "ckpt" / "rank_0" / ".ckptstore", "size=12k") as disk:
+        yield disk
+
+
+def test_the_journals_disk(tmp_path: Path, journal: Path, undisturbed: bytes) -> None:
+    """A line is torn there, and records go to the catalog alone; later ones are whole again."""
+    run = Run(tmp_path / "run", str(tmp_path / "catalog.db"))
+    outcome = run.launch(config={"save_checkpoint_steps": 1})
+    assert outcome.code == 0, outcome.output
+    assert "Traceback" not in outcome.output
+    (said,) = warnings(outcome.output)
+    assert "cannot be written (No space left on device): records go to the catalog alone" in said
+    assert run.final() == undisturbed
+    assert run.steps() == list(range(30, 0, -1))
+    give_room(journal, "1m")
+    again = run.launch(epochs=4)
+    assert (again.code, again.start["global_step"]) == (0, 30), again.output
+    assert warnings(again.output) == []
+    taken_up = connect(str(tmp_path / "other.db")).sync(run.out)
+    assert taken_up.spoiled == 1
+    steps = [file.global_step for file in connect(str(tmp_path / "other.db")).files("run")]
+    assert set(steps) > {40, 35, 1}
+    assert run.catalog.sync(run.out).records == 0
+
+
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """The undisturbed run of a network whose checkpoints take several pages, so that they can be cut."""
+    run = Run(tmp_path_factory.mktemp("calm"))
+    assert run.launch(width=256).code == 0
+    return run
+
+
+@pytest.mark.parametrize(
+    ("straight", "config", "code"),
+    [
+        (False, {}, 1),  # MindSpore writes to `.tmp` and renames it; that it cannot ends its training
+        (True, {}, 1),
+        (True, {"async_save": "thread"}, 0),  # a thread of MindSpore's dies each time, and training goes on
+    ],
+    ids=["to .tmp", "to its own name", "by a thread"],
+)
+def test_the_checkpoints_disk(tmp_path: Path, calm: Run, *, straight: bool, config: dict[str, str], code: int) -> None:
+    """What was cut is never in a plan, and the job goes on from what is whole when there is room."""
+    size = max(path.stat().st_size for path in calm.out.rglob("*.ckpt")) // 1024
+    asked = {"width": 256, "straight": straight, "config": config}
+    with small_disk(tmp_path / "run" / "ckpt", f"size={20 + size * 7 // 2}k") as disk:  # three checkpoints and a half
+        run = Run(tmp_path / "run", str(tmp_path / "catalog.db"))
+        failed = run.launch(**asked)
+        assert "No space left on device" in failed.output
+        assert failed.code == code, failed.output
+        assert not [line for line in warnings(failed.output) if "Traceback" in line]
+        cut = [path for path in disk.rglob("net-*.*") if 0 < path.stat().st_size < size * 1024 // 2]
+        assert {path.suffix for path in cut} - {".meta"} == {".ckpt" if straight else ".tmp"}
+        plan = run.catalog.resolve("run").plan
+        assert plan is not None
+        assert plan.global_step == 15
+        give_room(disk, "4m")
+        again = run.launch(**{**asked, "config": {}})
+        assert (again.code, again.start["global_step"]) == (0, 15), again.output
+        assert run.final() == calm.final()
+        whole = {file.path: file.global_step for file in run.catalog.files("run") if file.state == "complete"}
+        assert sorted(whole.values()) == sorted(STEPS)
+        other = connect(str(tmp_path / "other.db"))
+        other.scan(disk)  # the full disk was the journal's too: not all of it is there
+        assert {file.path for file in other.files("run") if file.state == "complete"} <= whole.keys()
+        plan = other.resolve("run").plan
+        assert plan is not None
+        assert plan.global_step == 30

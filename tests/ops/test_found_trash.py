@@ -1,0 +1,107 @@
+"""What a lost catalog left in the trash can be brought back, and deleted, by the one that is made anew."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from ckptstore.core.model import FileState
+from ckptstore.core.policy import Policy
+from ckptstore.ops.connect import Catalog
+from ckptstore.ops.found_trash import FoundTrash
+from ckptstore.ops.gc_lock import GcLock
+from ckptstore.ops.retention import plan_gc
+
+from .gc_world import POLICY, build, tree
+from .jobs import Job
+from .test_journal import begin, other, states
+
+__all__ = ["other"]
+
+GONE, KEPT, TRASHED = {FileState.MISSING}, {FileState.COMPLETE}, {FileState.TRASHED}
+
+
+@pytest.fixture
+def job(catalog: Catalog, tmp_path: Path) -> Job:
+    """Steps 5 to 20, of which a gc has taken the first two."""
+    job = Job(catalog, tmp_path / "ckpt")
+    ranks = begin(job)
+    for step in (5, 10, 15, 20):
+        job.save(ranks, step)
+    catalog.execute(catalog.plan_gc("run", Policy(keep_last=2)))
+    return job
+
+
+def test_what_is_in_the_trash_comes_back_by_a_new_catalog(job: Job, other: Catalog) -> None:
+    (found,) = other.scan(job.directory, dry_run=True, run="run").trash
+    assert (found.files, found.run, found.reason) == (4, None, "of no file that the catalog has a record of")
+    (found,) = other.scan(job.directory).trash
+    size = sum(path.stat().st_size for path in job.directory.rglob("trash/*/*.ckpt"))
+    assert (found.run, found.files, found.bytes, found.reason) == ("run", 4, size, "")
+    assert states(other) == {5: TRASHED, 10: TRASHED, 15: KEPT, 20: KEPT}
+    assert other.scan(job.directory).trash == (), "it is this catalog's now"
+    assert job.catalog.scan(job.directory).trash == (), "it is that one's as ever"
+    assert other.purge("run").files == 0, "it has a day"
+    assert other.undo("run").files == 4
+    assert states(other) == {5: KEPT, 10: KEPT, 15: KEPT, 20: KEPT}
+    assert len(list(job.directory.glob("rank_*/*.ckpt"))) == 8
+    assert job.catalog.undo("run").files == 4, "what the other one did is found"
+    assert states(job.catalog) == {5: KEPT, 10: KEPT, 15: KEPT, 20: KEPT}
+
+
+def test_what_is_in_the_trash_is_purged_by_a_new_catalog(job: Job, other: Catalog) -> None:
+    other.scan(job.directory)
+    assert other.purge("run", now=True).files == 4
+    assert states(other) == {5: GONE, 10: GONE, 15: KEPT, 20: KEPT}
+    assert [path for path in job.directory.rglob("trash/*")] == []
+
+
+def test_companions_and_directories_come_back_too(catalog: Catalog, other: Catalog, tmp_path: Path) -> None:
+    build(catalog, tmp_path / "data")
+    before = tree_of_saves(tmp_path / "data")
+    plan = plan_gc(catalog.database, "run", POLICY)
+    assert catalog.execute(plan).troubles == ()
+    assert tree_of_saves(tmp_path / "data") != before
+    (found,) = other.scan(tmp_path / "data").trash
+    assert found.reason == ""
+    undone = other.undo("run")
+    assert (undone.files, undone.troubles, undone.gone) == (found.files, (), 0)
+    assert tree_of_saves(tmp_path / "data") == before
+
+
+def tree_of_saves(directory: Path) -> dict[str, str]:
+    return {name: what for name, what in tree(directory).items() if ".ckptstore" not in name}
+
+
+def test_trash_that_is_not_what_was_recorded_is_left_alone(job: Job, other: Catalog, tmp_path: Path) -> None:
+    """Another file in the place, one that nobody knows, one behind a link, and one that is of another run too."""
+    for path in job.directory.rglob("trash/*/*.ckpt"):
+        path.chmod(0o600)
+        path.write_bytes(path.read_bytes() + b"x")
+    home = job.folder(0) / ".ckptstore" / "trash"
+    (home / "20261121T000000-abcdef").mkdir()
+    (home / "20261121T000000-abcdef" / "notes.txt").write_text("of somebody else")
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    shutil.copy(next(job.folder(1).glob("*.ckpt")), outside)
+    (home / "20261121T000000-fedcba").symlink_to(outside)
+    reason = "of no file that the catalog has a record of"
+    assert {(found.files, found.reason) for found in other.scan(job.directory).trash} == {(1, reason), (4, reason)}
+    assert states(other) == {5: GONE, 10: GONE, 15: KEPT, 20: KEPT}
+    assert len(list(outside.iterdir())) == 1
+
+
+def test_trash_in_anothers_hands_is_told(job: Job, other: Catalog) -> None:
+    other.sync(job.directory)
+    with other.database.read() as connection:
+        from ckptstore.catalog import reads
+
+        run_id = reads.run_id(connection, "run")
+    assert run_id is not None
+    with GcLock(other.database, "run", run_id):
+        (found,) = other.scan(job.directory).trash
+    assert isinstance(found, FoundTrash)
+    assert "another gc" in found.reason
+    assert other.scan(job.directory).trash[0].reason == ""

@@ -1,0 +1,286 @@
+"""Journals that were copied, doubled, put elsewhere, are unreadable or newer; catalogs that are older than journals."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from ckptstore.catalog.engine import open_database
+from ckptstore.core.model import FileState
+from ckptstore.core.policy import Policy
+from ckptstore.errors import CkptstoreError
+from ckptstore.ops.connect import Catalog, connect
+from ckptstore.ops.start import begin, decide, follow
+from ckptstore.storage import journal
+from ckptstore.storage.claims import FOLDER
+from tests.contents import contents
+from tests.ops.gc_world import CLEAN
+
+from .jobs import Job
+from .test_journal import begin as begin_job
+from .test_journal import cut_off, other, plan_of, states
+
+__all__ = ["other"]
+
+
+def two_launches(job: Job) -> None:
+    """Steps 5 to 15, and 20 and 25 of a second launch."""
+    first = begin_job(job)
+    for step in (5, 10, 15):
+        job.save(first, step)
+    second = begin_job(job)
+    for step in (20, 25):
+        job.save(second, step)
+
+
+def sources(catalog: Catalog) -> tuple[int, set[Path]]:
+    """The step of the plan, and the directories that its files are in."""
+    plan = catalog.resolve("run").plan
+    assert plan is not None
+    return plan.global_step, {Path(each.source.path).parent for each in plan.ranks}
+
+
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_a_whole_tree_that_was_copied(catalog: Catalog, other: Catalog, tmp_path: Path, *, is_gone: bool) -> None:
+    """Scanned into the catalog of the original and into an empty one, with the original there, or gone."""
+    job = Job(catalog, tmp_path / "ckpt")
+    two_launches(job)
+    catalog.pin("run", 10)
+    before = contents(catalog, but=("journals",))
+    original, copy = {job.folder(0), job.folder(1)}, {tmp_path / "copy" / f"rank_{rank}" for rank in (0, 1)}
+    shutil.copytree(tmp_path / "ckpt", tmp_path / "copy", symlinks=True)
+    if is_gone:
+        shutil.rmtree(tmp_path / "ckpt")
+    other.scan(tmp_path / "copy")
+    assert sources(other) == (25, copy)
+    assert [row["global_step"] for row in contents(other)["pins"]] == [10]
+    catalog.scan(tmp_path / "copy", run="run")
+    assert sources(catalog) == (25, copy if is_gone else original)
+    after = contents(catalog, but=("journals",))
+    assert [after[name] for name in ("launches", "pins")] == [before[name] for name in ("launches", "pins")]
+    third = begin_job(job)
+    assert plan_of(third[0]).global_step == 25
+    job.save(third, 30)
+    assert sources(catalog) == (30, original)
+    done = catalog.execute(catalog.plan_gc("run", Policy(keep_last=2)))
+    assert done.troubles == ()
+    assert sources(catalog) == (30, original)
+    assert {path.name for path in (tmp_path / "copy").rglob("rank_0/*.ckpt")} >= {"net-1_10.ckpt", "net_1-3_5.ckpt"}
+    catalog.sync(tmp_path / "copy")
+    assert catalog.resolve("run").plan is not None
+
+
+def test_journals_that_are_there_twice(catalog: Catalog, other: Catalog, tmp_path: Path) -> None:
+    """Beside the original, under a name of no journal, under another rank's name, and in another rank's directory."""
+    job = Job(catalog, tmp_path / "ckpt")
+    two_launches(job)
+    before = contents(catalog, but=("journals",))
+    own = job.folder(0) / FOLDER / "rank_0.jsonl"
+    shutil.copy(own, own.with_name("rank_0 (copy).jsonl"))
+    shutil.copy(own, own.with_name("rank_7.jsonl"))
+    other.scan(tmp_path / "ckpt")
+    assert contents(other, but=("journals",)) == before
+    assert catalog.sync(tmp_path / "ckpt").records == 0
+    assert contents(catalog, but=("journals",)) == before
+    shutil.copy(own, job.folder(1) / FOLDER / "rank_0.jsonl")  # it speaks of rank 0's files there: they are rank 1's
+    for each in (catalog, other):
+        each.sync(tmp_path / "ckpt")
+        plan = each.resolve("run").plan
+        assert plan is not None
+        assert plan.global_step == 25
+        assert [Path(one.source.path).parent for one in plan.ranks] == [job.folder(0), job.folder(1)]
+
+
+def test_what_a_newer_program_wrote_is_taken_up_by_it(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An older one has met the journal in between, and a record of its own is behind the newer one's."""
+    job = Job(catalog, tmp_path / "ckpt", world_size=1)
+    (launch,) = begin_job(job)
+    job.save([launch], 5)
+    with monkeypatch.context() as newer:
+        cut_off(launch, newer)
+        newer.setattr(journal, "VERSION", 2)
+        job.save([launch], 10)
+    launch.ledger.behind = False
+    job.save([launch], 15)
+    assert states(catalog).keys() == {5, 15}
+    for _ in range(2):
+        (skipped,) = catalog.sync("run").skipped
+        assert "newer ckptstore" in skipped.reason
+    monkeypatch.setattr(journal, "VERSION", 2)
+    assert catalog.sync("run").records == 1
+    assert states(catalog).keys() == {5, 10, 15}
+    assert catalog.sync("run").read == 0
+
+
+@pytest.mark.parametrize("what", ["directory", "link", "pipe"])
+def test_something_else_where_a_journal_should_be(
+    catalog: Catalog, tmp_path: Path, what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing is read from it or written through it; the catalog has the records, and it is said once."""
+    job = Job(catalog, tmp_path / "ckpt")
+    outside = tmp_path / "outside.jsonl"
+    outside.write_bytes(b"")
+    place = job.folder(0) / FOLDER / "rank_0.jsonl"
+    place.parent.mkdir(parents=True)
+    if what == "directory":
+        place.mkdir()
+    elif what == "link":
+        place.symlink_to(outside)
+    else:
+        os.mkfifo(place)
+    two_launches(job)
+    assert outside.read_bytes() == b""
+    assert sources(catalog)[0] == 25
+    assert caplog.text.count("cannot be written (") <= 2  # once a launch
+    assert catalog.sync(tmp_path / "ckpt").skipped == ()
+    assert states(catalog).keys() == {5, 10, 15, 20, 25}
+
+
+def as_another_user(url: str, directory: str, hidden: str) -> None:
+    if os.getuid() == 0:
+        os.setuid(65534)
+    catalog = connect(url)
+    synced = catalog.sync(Path(directory))
+    assert [(each.path, each.reason) for each in synced.skipped] == [(hidden, "Permission denied")]
+    assert catalog.resolve("run").plan.global_step == 25  # type: ignore[union-attr]
+    begin(catalog.database, "run", rank=0, world_size=2, launch_id="N1", layout=None, directories=[directory])
+    away = open_database("/nowhere/catalog.db")
+    try:
+        launch = begin(away, "run", rank=0, world_size=2, launch_id="N2", layout=None, directories=[directory])
+        decide(launch, [directory])
+    except CkptstoreError as error:
+        assert f"{hidden} cannot be read (Permission denied)" in str(error)
+        assert "Traceback" not in str(error)
+        return
+    raise AssertionError("it decided without knowing what is in that journal")
+
+
+@pytest.mark.parametrize("what", ["journal", "folder"])
+def test_journals_that_may_not_be_read(sqlite_url: str, tmp_path: Path, what: str) -> None:
+    """By another user: they are named; with a catalog nothing depends on them, without one the start says it."""
+    catalog = connect(sqlite_url)
+    job = Job(catalog, tmp_path / "ckpt")
+    two_launches(job)
+    with catalog.database.write() as connection:
+        connection.exec_driver_sql("DELETE FROM journals WHERE path LIKE '%rank_0%'")
+    hidden = job.folder(0) / FOLDER
+    hidden = hidden / "rank_0.jsonl" if what == "journal" else hidden
+    for path in (tmp_path, *tmp_path.rglob("*")):
+        os.chown(path, 65534, 65534)
+    for path in tmp_path.parents:
+        if path.stat().st_mode & 0o001 == 0:
+            path.chmod(path.stat().st_mode | 0o011)
+    hidden.chmod(0)
+    catalog.database.disconnect()
+    child = CLEAN.Process(target=as_another_user, args=(sqlite_url, str(tmp_path / "ckpt"), str(hidden)))
+    child.start()
+    child.join()
+    hidden.chmod(0o700)
+    assert child.exitcode == 0
+
+
+def test_a_catalog_restored_from_an_old_backup(sqlite_url: str, tmp_path: Path) -> None:
+    """It lacks two launches. The next one is newer than both of them, whoever joins it and how."""
+    catalog = connect(sqlite_url)
+    job = Job(catalog, tmp_path / "ckpt", world_size=1)
+    job.save(begin_job(job), 5)
+    backup = tmp_path / "backup.db"
+    file = str(catalog.database.file)
+    with closing(sqlite3.connect(file)) as live, closing(sqlite3.connect(backup)) as kept:
+        live.backup(kept)
+    for step in (10, 15):
+        job.save(begin_job(job), step)
+    catalog.database.disconnect()
+    for name in (f"{file}-wal", f"{file}-shm"):
+        Path(name).unlink(missing_ok=True)
+    shutil.copy(backup, file)
+    catalog = job.catalog = connect(sqlite_url)
+    (launch,) = begin_job(job)
+    assert launch.facts.parent_step == 15
+    job.save([launch], 20)
+    (again,) = begin_job(job)
+    assert (again.facts.order, again.facts.parent_step) == (5, 20)
+
+
+def test_a_catalog_restored_from_before_gc_gives_nothing_back(sqlite_url: str, tmp_path: Path) -> None:
+    """It says that step 5 is whole; its files are in the trash of a gc that it knows nothing of."""
+    catalog = connect(sqlite_url)
+    job = Job(catalog, tmp_path / "ckpt")
+    ranks = begin_job(job)
+    for step in (5, 10, 15):
+        job.save(ranks, step)
+    backup = tmp_path / "backup.db"
+    file = str(catalog.database.file)
+    with closing(sqlite3.connect(file)) as live, closing(sqlite3.connect(backup)) as kept:
+        live.backup(kept)
+    catalog.execute(catalog.plan_gc("run", Policy(keep_last=2)))
+    catalog.database.disconnect()
+    for name in (f"{file}-wal", f"{file}-shm"):
+        Path(name).unlink(missing_ok=True)
+    shutil.copy(backup, file)
+    catalog = connect(sqlite_url)
+    assert catalog.resolve("run", step=5).plan is None
+    assert catalog.resolve("run").plan.global_step == 15  # type: ignore[union-attr]
+    plan = catalog.plan_gc("run", Policy(keep_last=1, floor=1))
+    assert [verdict.state.global_step for verdict in plan.decision.keep] == [15]
+
+
+def test_the_first_start_with_a_new_catalog_knows_what_was_purged(
+    catalog: Catalog, other: Catalog, tmp_path: Path
+) -> None:
+    job = Job(catalog, tmp_path / "ckpt", world_size=1)
+    two_launches(job)
+    catalog.execute(catalog.plan_gc("run", Policy(keep_last=2)))
+    catalog.purge("run", now=True)
+    begin(other.database, "run", rank=0, world_size=1, launch_id="N", layout=None, directories=[tmp_path / "ckpt"])
+    gone, kept = {FileState.MISSING}, {FileState.COMPLETE}
+    assert states(other) == {5: gone, 10: gone, 15: gone, 20: kept, 25: kept}
+
+
+def test_a_rank_that_has_the_catalog_tells_it_what_rank_0_decided_without(
+    catalog: Catalog, other: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rank 0 lost the catalog while it decided, and then its disk: where the launch began is known all the same."""
+    job = Job(catalog, tmp_path / "ckpt", layout="data_parallel")
+    first = begin_job(job)
+    for step in (5, 10, 15):
+        job.save(first, step)
+    joined = begin(
+        connect(str(catalog.database.url.render_as_string(hide_password=False))).database,
+        "run",
+        rank=0,
+        world_size=2,
+        launch_id="L2",
+        layout="data_parallel",
+        directories=[tmp_path / "ckpt"],
+    )
+    joined.set_steps_per_epoch(10)
+    cut_off(joined, monkeypatch)
+    decision = decide(joined, [tmp_path / "ckpt"], step=5)
+    assert joined.is_behind
+    assert decision.plan is not None
+    follower = follow(catalog.database, joined.facts, 1, "data_parallel", away=False)
+    follower.facts = decision.launch
+    follower.started(
+        decision.plan, decision.at, start_step=decision.launch.start_step, branched=decision.launch.branched
+    )
+    job.announce(follower)
+    job.save([follower], 8)
+    joined.ledger.close()
+    shutil.rmtree(job.folder(0) / FOLDER)  # rank 0's node is gone with what it wrote
+    plan = catalog.resolve("run").plan
+    assert plan is not None
+    assert (plan.launch.id, plan.global_step) == ("L2", 8)
+    launch = next(row for row in contents(catalog)["resolutions"] if row["launch_id"] == "L2")
+    assert (launch["parent_launch_id"], launch["parent_step"], launch["branched"]) == ("L1", 5, True)
+    Path(plan.ranks[0].source.path).unlink()
+    plan = catalog.resolve("run").plan
+    assert plan is not None
+    assert plan.global_step == 5, "the launch went back on purpose: 10 and 15 were given up"

@@ -1,0 +1,44 @@
+"""Real file systems that are soon full."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@contextmanager
+def small_disk(home: Path, options: str) -> Iterator[Path]:
+    """A file system in memory, mounted at `home` with these options ("size=1m") as long as the block lasts."""
+    home.mkdir(parents=True, exist_ok=True)
+    command = ["mount", "-t", "tmpfs", "-o", options, "none", str(home)]
+    if subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("mounting is not allowed here")
+    try:
+        yield home
+    finally:
+        # Lazily: a catalog that was on it may still be open.
+        subprocess.run(["umount", "--lazy", str(home)], check=True)
+
+
+def give_room(home: Path, size: str) -> None:
+    """From now on the file system at `home` is of that size."""
+    subprocess.run(["mount", "-o", f"remount,size={size}", str(home)], check=True)
+
+
+def fill(home: Path) -> Path:
+    """Leave no room at all: a file that takes it."""
+    path = home / "filler"
+    with path.open("wb", buffering=0) as file:
+        try:
+            while True:
+                os.write(file.fileno(), bytes(4096))
+        except OSError:
+            return path
