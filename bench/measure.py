@@ -25,12 +25,20 @@ class Spread:
         """The spread of values, at least one."""
         return cls(statistics.median(values), min(values), max(values))
 
+    @classmethod
+    def paired(cls, values: Sequence[float], others: Sequence[float]) -> Spread:
+        """How many times as large values are as others of the same turns; of the medians if there are not as many."""
+        if len(values) == len(others):
+            return cls.of([one / other for one, other in zip(values, others, strict=True)])
+        return cls.of([statistics.median(values) / statistics.median(others)])
+
 
 @dataclass(frozen=True)
 class Row:
     """One piece of work: the seconds that each contender took for it, turn by turn.
 
-    `notes` says of a contender why it was run once only, or not at all, or what is to be known of its figure.
+    Where `unit` is "B" they are bytes. `notes` says of a contender why it was run once only, or not at all, or what is
+    to be known of its figure.
     """
 
     task: str
@@ -38,6 +46,7 @@ class Row:
     size: int
     seconds: Mapping[str, Sequence[float]]
     notes: Mapping[str, str] = field(default_factory=dict)
+    unit: str = "s"
 
     def spread(self, who: str) -> Spread:
         """The seconds of a contender."""
@@ -45,13 +54,10 @@ class Row:
 
     def ratio(self, who: str, other: str) -> Spread:
         """How many times as long as `other` a contender took, turn by turn; of the medians where it ran once only."""
-        one, two = self.seconds[who], self.seconds[other]
-        if len(one) == len(two):
-            return Spread.of([first / second for first, second in zip(one, two, strict=True)])
-        return Spread.of([statistics.median(one) / statistics.median(two)])
+        return Spread.paired(self.seconds[who], self.seconds[other])
 
     def __str__(self) -> str:
-        said = [f"{who} {seconds(self.spread(who).median)}" for who in self.seconds]
+        said = [f"{who} {amount(self.spread(who).median, self.unit)}" for who in self.seconds]
         return f"{self.what}, {self.size:,}: {', '.join(said)}"
 
 
@@ -111,12 +117,16 @@ def say(text: str) -> None:
     print(text, flush=True)
 
 
-def seconds(value: float) -> str:
-    """A time for people."""
-    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
-        if value >= size:
-            return f"{value / size:.3g} {unit}"
-    return f"{value / 1e-9:.3g} ns"
+_PARTS = {
+    "s": (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)),
+    "B": (("GB", 1e9), ("MB", 1e6)),
+}
+
+
+def amount(value: float, unit: str) -> str:
+    """A time or a size for people."""
+    name, size = next((part for part in _PARTS[unit] if value >= part[1]), _PARTS[unit][-1])
+    return f"{value / size:.3g} {name}"
 
 
 def timed(action: Callable[[], object]) -> float:

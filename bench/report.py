@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from bench.measure import CKPTSTORE, Row, Spread, exponent, seconds
+from bench.measure import CKPTSTORE, Row, Spread, amount, exponent
 from bench.results import Results
 from bench.worker import ROOT
 
@@ -44,7 +44,7 @@ def cell(row: Row, who: str) -> str:
     if who not in row.seconds:
         return note or "–"
     if who == CKPTSTORE:
-        return seconds(row.spread(who).median)
+        return amount(row.spread(who).median, row.unit)
     return times(row.ratio(who, CKPTSTORE)) + (f", {note}" if note else "")
 
 
