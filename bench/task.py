@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -25,6 +26,7 @@ def run_alone(task: Task) -> None:
     parser.add_argument("--out", type=Path, help="write what was found as JSON")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as work:
+        os.environ["CKPTSTORE_URL"] = str(Path(work) / "catalog.db")  # never the user's own
         found = task(Path(work), quick=asked.quick)
     if asked.out:
         results.write(found, asked.out)

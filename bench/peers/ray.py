@@ -36,9 +36,11 @@ class Ray(Keeper):
         """Opened, as the controller does at a start: it reads its list, and looks for every directory."""
         return CheckpointManager(CheckpointConfig(num_to_keep=keep), self.storage)
 
-    def report(self, manager: CheckpointManager, step: int) -> None:
-        """Write one save and report it; `manager` deletes what it is not to keep."""
-        directory = Path(self.storage.build_checkpoint_path_from_name(f"checkpoint_{step:06d}"))
+    def report(self, manager: CheckpointManager, step: int, name: int | None = None) -> None:
+        """Write one save and report it, by default under its step; `manager` deletes what it is not to keep."""
+        directory = Path(
+            self.storage.build_checkpoint_path_from_name(f"checkpoint_{step if name is None else name:06d}")
+        )
         directory.mkdir(parents=True)
         files.write(directory / "state.ckpt", step, synced=self.synced)
         checkpoint = Checkpoint(path=str(directory), filesystem=self.storage.storage_filesystem)
