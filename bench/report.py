@@ -16,9 +16,43 @@ NAMES = {
     "seeds": "hand-written script",
     "sqlite3": "bare sqlite3",
 }
+FLOORS = ("sqlite3", "stats", "stats and listings", "walk, stat, read", "unlink", "without")
+"""What nothing can be quicker than, or what does not do the work: the others are peers."""
+TITLES = {
+    "record": "One durable record",
+    "resolve": "Resolving, by ranks and by saves of history",
+    "inspect": "Looking into a file",
+    "scan": "Taking in a tree that no catalog knows",
+    "collect": "Retention",
+    "training": "A step of training, with and without the registrar",
+    "resume": "From the start of all ranks to the first step",
+    "commands": "Process time of commands",
+}
+WHY = {
+    "sync nothing": "syncs nothing: after a power failure what it recorded may be gone",
+    "looks at names": "reads its list and looks whether the directories are there: it takes a cut file, see below",
+    "is no catalog": "is no catalog: it looks at one directory, and checks nothing of what it finds, see below",
+    "reads a header": "reads one header in compiled code, and does not look whether the file is whole",
+    "only loads": "loads what it finds: no plan of all ranks, no digest, no place in the dataset",
+}
+"""Why a peer is quicker, where one is."""
+REASONS = {
+    ("save", "orbax"): WHY["sync nothing"],
+    ("save", "ray"): WHY["sync nothing"],
+    ("prune", "ray"): WHY["sync nothing"],
+    ("list", "ray"): WHY["looks at names"],
+    ("newest", "ray"): WHY["looks at names"],
+    ("save", "seeds"): WHY["is no catalog"],
+    ("list", "seeds"): WHY["is no catalog"],
+    ("newest", "seeds"): WHY["is no catalog"],
+    ("prune", "seeds"): WHY["is no catalog"],
+    ("inspect", "safetensors.safe_open"): WHY["reads a header"],
+    ("resume", "seeds"): WHY["only loads"],
+}
 BEGIN, END = "<!-- written by make bench -->\n", "<!-- until here -->"
 NOT_MEASURED = "Not measured yet: `make bench` writes this.\n"
 README = ROOT / "README.md"
+SHOWN = 1000
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -68,6 +102,7 @@ def registry(found: Results) -> str:
         + table(["work", *(NAMES[who] for who in whos)], body)
         + "\nHow the time grows: the b of time ~ saves^b (0: not at all, 1: in step, 2: with the square).\n\n"
         + table(["work", *(NAMES[who] for who in whos)], growths)
+        + "".join(f"\n{line}\n" for line in quicker(rows))
         + "\n![seconds over saves](growth.png)\n"
     )
 
@@ -78,6 +113,62 @@ def growth(rows: Sequence[Row], who: str) -> str:
     if len(known) < 2:
         return "–"
     return f"{exponent([row.size for row in known], [row.spread(who).median for row in known]):.2f}"
+
+
+def quicker(rows: Iterable[Row]) -> list[str]:
+    """The peers that are quicker than ckptstore in a row, and why; none may be without a reason."""
+    said: dict[tuple[str, str], str] = {}
+    for row in rows:
+        kind = row.what.partition(",")[0] if row.task == "registry" else row.task
+        for who in row.seconds:
+            if who not in (CKPTSTORE, *FLOORS) and row.ratio(who, CKPTSTORE).median < 1:
+                reason = REASONS.get((kind, who), "nobody knows why")
+                said.setdefault((who, reason), kind)
+                if kind not in said[who, reason].split(", "):
+                    said[who, reason] += f", {kind}"
+    return [f"{NAMES.get(who, who)} is quicker in {kinds}: it {reason}." for (who, reason), kinds in said.items()]
+
+
+def floors(found: Results, task: str) -> str:
+    """A task that is measured against one other thing a row."""
+    rows = found.of(task)
+    if not rows:
+        return ""
+    body = []
+    for row in rows:
+        own = f"{amount(row.spread(CKPTSTORE).median, row.unit)}"
+        others = [who for who in row.seconds if who != CKPTSTORE]
+        if not others:
+            body.append([f"{row.what}: {row.size:,}", own, "", ""])
+        for who in others:
+            other = f"{NAMES.get(who, who)} {amount(row.spread(who).median, row.unit)}"
+            note = row.notes.get(CKPTSTORE, "")
+            ratio = times(row.ratio(CKPTSTORE, who)) + (f", {note}" if note else "")
+            body.append([f"{row.what}: {row.size:,}", own, other, ratio])
+    said = "".join(f"\n{line}\n" for line in quicker(rows))
+    head = ["work", "ckptstore", "the other", "ckptstore takes"]
+    return f"## {TITLES[task]}\n\n{table(head, body)}{said}"
+
+
+def correctness(found: Results, *, details: bool) -> str:
+    """Cases by contenders; with what each did, below."""
+    if not found.verdicts:
+        return ""
+    whos = [who for who in (*NAMES, "dlrover") if any(each.who == who for each in found.verdicts)]
+    cases = dict.fromkeys(each.case for each in found.verdicts)
+    known = {(each.case, each.who): each for each in found.verdicts}
+    body = []
+    for case in cases:
+        cells = [known[case, who].verdict if (case, who) in known else "–" for who in whos]
+        body.append([case, *(f"**{each}**" if each == "wrong" else each for each in cells)])
+    text = table(["after", *(NAMES.get(who, "DLRover") for who in whos)], body)
+    if details:
+        lines = [
+            f"- {each.case}, {NAMES.get(each.who, 'DLRover')}: {each.verdict}. {each.detail}\n"
+            for each in found.verdicts
+        ]
+        text += "\n–: not tried; `bench/cases` has the programs.\n\n" + "".join(lines)
+    return text
 
 
 def budgets(found: Results) -> str:
@@ -102,15 +193,33 @@ def whole(found: Results) -> str:
         f"# What a catalog costs\n\nWritten by {kind}. Measured on {conditions(found)}",
         f"## Budgets\n\n{budgets(found)}",
         registry(found),
+        *(floors(found, task) for task in TITLES),
+        f"## What a restart gets\n\n{correctness(found, details=True)}",
     ]
     return "\n".join(part for part in parts if part)
 
 
 def readme(found: Results | None) -> str:
-    """The README's part: one line a piece of work, the budgets, and where it was measured."""
+    """The README's part: what it costs to keep saves, what a restart gets, the budgets, and where it was measured."""
     if found is None:
         return NOT_MEASURED
-    return budgets(found) + f"\nMeasured on {conditions(found)}"
+    sizes = {row.size for row in found.of("registry")}
+    size = SHOWN if SHOWN in sizes else max(sizes)
+    rows = [row for row in found.of("registry") if row.size == size and row.what.endswith("as written")]
+    whos = [who for who in NAMES if any(who in row.seconds for row in rows)]
+    kinds = {"save": "one more save", "list": "list all", "newest": "find the newest", "prune": "delete all but ten"}
+    body = [[kinds[row.what.partition(",")[0]], *(cell(row, who) for who in whos)] for row in rows]
+    return (
+        f"Keeping the saves of a run, with {size:,} there: the time of ckptstore, and how many times as long others\n"
+        "take (median, lowest and highest of the turns).\n\n"
+        + table(["", *(NAMES[who] for who in whos)], body)
+        + "".join(f"\n{line}" for line in quicker(rows))
+        + "\n\nWhat a restart gets:\n\n"
+        + correctness(found, details=False)
+        + "\nWhat must not cost more:\n\n"
+        + budgets(found)
+        + f"\nMeasured on {conditions(found)}"
+    )
 
 
 def put_into_readme(found: Results) -> None:

@@ -4,7 +4,8 @@
 
 By the number of ranks, and for 1,024 ranks by the saves of history: at most 3 times the stats, and with a long history
 at most 1.3 times what it takes with a short one. Then the same for ranks that have said where they save, so that their
-directories are listed too; MindSpore has deleted all but ten files in each. `--profile` shows where the time goes.
+directories are listed too; MindSpore has deleted all but ten files in each. And for a run as its ranks leave it, with
+their journals. `--profile` shows where the time goes.
 """
 
 from __future__ import annotations
@@ -26,8 +27,10 @@ import psycopg
 
 from bench.measure import CKPTSTORE, Budget, Found, Row, Spread, say, timed, turns
 from bench.task import run_alone
+from ckptstore.core.model import Kind
 from ckptstore.ops.connect import Catalog, connect
-from tests.ops.wide import RUN, Wide
+from ckptstore.ops.register import describe, measured
+from tests.ops.wide import RUN, STEPS_PER_EPOCH, Wide
 
 TASK = "resolve"
 RANKS = 1024
@@ -42,17 +45,19 @@ TIMES_THE_SHORT = 1.3
 
 @dataclass(frozen=True)
 class Case:
-    """A run of so many ranks; `sources`: they said where they save."""
+    """A run of so many ranks; `sources`: they said where they save; `journals`: and keep journals there."""
 
     where: str
     ranks: int
     histories: Sequence[int]
     sources: bool = False
+    journals: bool = False
 
     @property
     def what(self) -> str:
         """The case, but for its ranks and its history."""
-        return f"resolve on {self.where}{', directories too' if self.sources else ''}"
+        more = ", directories and journals too" if self.journals else ", directories too" if self.sources else ""
+        return f"resolve on {self.where}{more}"
 
 
 def stats(wide: Wide) -> None:
@@ -103,6 +108,27 @@ def check(case: Case, taken: dict[str, list[float]], found: Found) -> None:
         found.check(Budget(f"{case.what}, {LONG:,} saves of history / {SHORT}", longer, TIMES_THE_SHORT))
 
 
+def registered(catalog: Catalog, wide: Wide, history: int) -> None:
+    """The same saves as every rank records its own."""
+    for rank in range(wide.ranks):
+        launch = catalog.join(RUN, rank=rank, world_size=wide.ranks, launch_id="L1")
+        if rank == 0:
+            launch.set_steps_per_epoch(STEPS_PER_EPOCH)
+            launch.resolve()
+        folder = str(wide.directory(rank))
+        launch.add_source(folder, kind=Kind.PERIODIC, prefix="net", breakpoint_prefix="net", names_before=[])
+        files = [
+            measured(
+                describe(
+                    launch.facts, rank=rank, path=wide.path(rank, age), kind=Kind.PERIODIC, global_step=history - age
+                )
+            )
+            for age in range(wide.kept)
+        ]
+        launch.record([file for file in files if file is not None])
+        launch.ledger.close()
+
+
 @contextmanager
 def postgres(work: Path) -> Iterator[str]:
     """The socket directory of a PostgreSQL server."""
@@ -130,6 +156,7 @@ def cases(*, quick: bool) -> Iterator[Case]:
             yield Case(where, ranks, (SHORT,))
         yield Case(where, RANKS, (SHORT,) if quick else HISTORIES)
         yield Case(where, RANKS, (SHORT,) if quick else (SHORT, LONG), sources=True)
+        yield Case(where, RANKS, (SHORT,), sources=True, journals=True)
 
 
 def prepared(case: Case, work: Path) -> tuple[Wide, dict[int, Catalog]]:
@@ -139,9 +166,12 @@ def prepared(case: Case, work: Path) -> tuple[Wide, dict[int, Catalog]]:
     wide.write()
     catalogs = {}
     for history in case.histories:
-        name = f"{case.where.lower()}_{case.ranks}_{history}_{'directories' if case.sources else 'plain'}"
+        name = f"{case.where.lower()}_{case.ranks}_{history}_{case.sources + case.journals}"
         catalogs[history] = connect(url(case.where, work, name))
-        wide.fill(catalogs[history], history, sources=case.sources, gone=case.sources)
+        if case.journals:
+            registered(catalogs[history], wide, history)
+        else:
+            wide.fill(catalogs[history], history, sources=case.sources, gone=case.sources)
     return wide, catalogs
 
 
