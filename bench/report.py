@@ -87,7 +87,7 @@ def registry(found: Results) -> str:
     rows = found.of("registry")
     if not rows:
         return ""
-    whos = [who for who in NAMES if any(who in row.seconds for row in rows)]
+    whos = [who for who in NAMES if any(who in row.seconds or who in row.notes for row in rows)]
     body = [[f"{row.what}, {row.size:,} there", *(cell(row, who) for who in whos)] for row in rows]
     kinds = dict.fromkeys(row.what for row in rows)
     growths = []
@@ -122,7 +122,7 @@ def quicker(rows: Iterable[Row]) -> list[str]:
         kind = row.what.partition(",")[0] if row.task == "registry" else row.task
         for who in row.seconds:
             if who not in (CKPTSTORE, *FLOORS) and row.ratio(who, CKPTSTORE).median < 1:
-                reason = REASONS.get((kind, who), "nobody knows why")
+                reason = REASONS.get((kind, who), "does so for a reason that nobody has written down yet")
                 said.setdefault((who, reason), kind)
                 if kind not in said[who, reason].split(", "):
                     said[who, reason] += f", {kind}"
@@ -206,7 +206,7 @@ def readme(found: Results | None) -> str:
     sizes = {row.size for row in found.of("registry")}
     size = SHOWN if SHOWN in sizes else max(sizes)
     rows = [row for row in found.of("registry") if row.size == size and row.what.endswith("as written")]
-    whos = [who for who in NAMES if any(who in row.seconds for row in rows)]
+    whos = [who for who in NAMES if any(who in row.seconds or who in row.notes for row in rows)]
     kinds = {"save": "one more save", "list": "list all", "newest": "find the newest", "prune": "delete all but ten"}
     body = [[kinds[row.what.partition(",")[0]], *(cell(row, who) for who in whos)] for row in rows]
     return (

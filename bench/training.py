@@ -27,9 +27,9 @@ from bench.task import run_alone
 from ckptstore.ops.connect import connect
 
 TASK = "training"
-STEPS, QUICK_STEPS = 300, 60
+STEPS, QUICK_STEPS = 300, 40
 EVERY = 10
-REPEATS = 7
+REPEATS, QUICK_REPEATS = 7, 5
 MOST = 1.01
 MICROSECONDS_P50, MICROSECONDS_P99 = 50, 1000
 FLOOR = "without"
@@ -118,8 +118,7 @@ def run(work: Path, *, quick: bool) -> Found:
             CKPTSTORE: lambda: training.block(registered=True),
             FLOOR: lambda: training.block(registered=False),
         },
-        repeats=REPEATS,
-        warm_up=2,
+        repeats=QUICK_REPEATS if quick else REPEATS,
     )
     step = found.add(Row(TASK, "a step of training, steps a block", steps, taken))
     found.check(Budget("a step of training with the registrar / without", step.ratio(CKPTSTORE, FLOOR).median, MOST))
