@@ -3,7 +3,9 @@ PYTHON ?= $(or $(shell command -v python3.11),$(shell command -v python3))
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test torture lint clean
+PEERS := .venv-bench/.ready
+
+.PHONY: demo test torture bench bench-quick lint clean
 .DELETE_ON_ERROR:
 
 demo: $(READY)
@@ -18,6 +20,12 @@ torture: $(READY)
 	$(BIN)/python -m tests.crash.campaign --kills 1000
 	CKPTSTORE_RANDOM_KILLS=200 $(BIN)/python -m pytest tests/ops/test_gc_crash.py
 
+bench: $(READY) $(PEERS)
+	@$(BIN)/python -m bench
+
+bench-quick: $(READY) $(PEERS)
+	@$(BIN)/python -m bench --quick
+
 lint: $(READY)
 	$(BIN)/ruff check --quiet .
 	$(BIN)/ruff format --quiet --check .
@@ -31,5 +39,12 @@ $(READY): pyproject.toml constraints.txt
 		--editable '.[mindspore,postgres,examples,dev]'
 	@touch $@
 
+# What ckptstore is measured against needs another numpy than MindSpore does.
+$(PEERS): bench/peers.txt
+	@echo "setting up .venv-bench (1.6 GB: the first time takes minutes)"
+	@test -x .venv-bench/bin/python || $(PYTHON) -m venv .venv-bench
+	@.venv-bench/bin/python -m pip install --quiet --disable-pip-version-check --requirement bench/peers.txt
+	@touch $@
+
 clean:
-	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage
+	rm -rf .venv .venv-bench build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage

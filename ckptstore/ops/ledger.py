@@ -95,7 +95,7 @@ class Ledger:
         stood: list[bool] = []
 
         def write(connection: Connection) -> None:
-            stood.extend(verifications.amend(connection, changes))
+            stood[:] = verifications.amend(connection, changes)  # it may be tried again
 
         self._keep(self._by_home(files), sorted({file.launch for file in files}), write)
         if self.behind:  # the journals have it: if the catalog is back, so has it

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from pathlib import Path
 
@@ -158,3 +159,36 @@ def test_damaged_checkpoints_give_an_answer_or_a_clear_error(
             inspect(path)
         except UnreadableError as error:
             assert "damaged.bin" in str(error)
+
+
+@pytest.mark.parametrize("ending", ["ckpt", "safetensors"])
+def test_no_tensor_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str) -> None:
+    """Counted in bytes: a thousand for each parameter at most, however large it is."""
+    count, floats = 20, 1 << 18
+    path = tmp_path / f"large.{ending}"
+    values = [{"name": f"layer.{n}.weight", "data": Tensor(np.ones(floats, np.float32))} for n in range(count)]
+    ms.save_checkpoint(values, str(path), format=ending)
+    asked: list[int] = []
+    real = os.pread
+
+    def pread(descriptor: int, size: int, offset: int) -> bytes:
+        found = real(descriptor, size, offset)
+        asked.append(len(found))
+        return found
+
+    monkeypatch.setattr(os, "pread", pread)
+    before = _read_so_far()
+    header = inspect(path)
+    read = _read_so_far() - before
+    assert isinstance(header, CkptHeader | SafetensorsHeader)
+    assert len(header.parameters) == count
+    assert path.stat().st_size > count * floats * 4
+    assert asked or ending == "safetensors"
+    assert sum(asked) <= count * 1000
+    assert read <= count * 1000 + 10_000
+
+
+def _read_so_far() -> int:
+    """Bytes that this process asked files for, as the kernel counts them."""
+    counters = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
+    return int(counters["rchar"])

@@ -1,0 +1,87 @@
+"""All measurements, one after the other, each in a process of its own.
+
+    python -m bench            results.json, RESULTS.md, growth.png and the README's table, here; about 15 minutes
+    python -m bench --quick    the same below build/bench, with small sizes; about 2 minutes; nothing here is touched
+
+The exit code is 1 where a budget is broken or a task failed; nothing is written here if one failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from bench import machine, report, results
+from bench.measure import say
+from bench.worker import PEERS, ROOT, environment
+
+TASKS = (
+    "correctness",
+    "commands",
+    "record",
+    "training",
+    "resume",
+    "resolve",
+    "inspect_file",
+    "collect",
+    "scan_tree",
+    "registry",
+)
+"""`verify` against the digest alone and against `cat` is not there yet: its place is after `inspect_file`."""
+QUICK_OUT = ROOT / "build" / "bench"
+
+
+def run(out: Path, *, quick: bool) -> tuple[results.Results, list[str]]:
+    """Run every task; what they found together, and the names of those that failed."""
+    collected = results.Collected()
+    for task in TASKS:
+        say(f"== {task}")
+        began = time.monotonic()
+        path = out / f"{task}.json"
+        path.unlink(missing_ok=True)
+        command = [sys.executable, "-m", f"bench.{task}", "--out", str(path), *(["--quick"] if quick else [])]
+        subprocess.run(command, check=False, cwd=ROOT, env=environment())
+        say(f"== {task} took {time.monotonic() - began:.0f} s\n")
+        if path.exists():
+            collected.take(results.read_found(path))
+        else:
+            collected.failed.append(task)
+    found = results.Results(
+        quick=quick,
+        machine=machine.describe(out),
+        versions=machine.versions(),
+        rows=collected.rows,
+        budgets=collected.budgets,
+        verdicts=collected.verdicts,
+    )
+    return found, collected.failed
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="small sizes, written to build/bench")
+    quick = parser.parse_args().quick
+    with tempfile.TemporaryDirectory() as work:
+        found, failed = run(Path(work), quick=quick)
+    home = QUICK_OUT if quick else results.HERE
+    home.mkdir(parents=True, exist_ok=True)
+    if not failed:
+        results.write(found, home / results.RESULTS.name)
+        (home / "RESULTS.md").write_text(report.whole(found))
+        subprocess.run([PEERS, "-m", "bench.plot", str(home / results.RESULTS.name)], check=True, cwd=ROOT)
+        if not quick:
+            report.put_into_readme(found)
+        say(f"written: RESULTS.md beside {home.relative_to(ROOT) / results.RESULTS.name}")
+    for budget in found.budgets:
+        say(str(budget))
+    if failed:
+        say(f"FAILED: {', '.join(failed)}")
+    return 1 if failed or not all(budget.kept for budget in found.budgets) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

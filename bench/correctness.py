@@ -1,0 +1,46 @@
+"""What a restart gets after a fault, from each contender: right, wrong, or refused.
+
+    python -m bench.correctness
+
+Each case is a small program of its own: see `bench/cases`. What a contender has no program for it was not tried in.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from bench.cases.case import CASES, RIGHT
+from bench.measure import CKPTSTORE, Budget, Found, Verdict, say
+from bench.task import run_alone
+from bench.worker import OWN, PEERS, environment
+
+CONTENDERS = {CKPTSTORE: OWN, "orbax": PEERS, "mlflow": PEERS, "ray": PEERS, "dlrover": PEERS, "seeds": OWN}
+
+
+def run(work: Path, *, quick: bool) -> Found:  # noqa: ARG001 — there is no quicker way
+    """Every program."""
+    found = Found()
+
+    def tried(who: str) -> list[str]:
+        command = [str(CONTENDERS[who]), "-m", f"bench.cases.{who}"]
+        done = subprocess.run(command, cwd=work, env=environment(), capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr[-3000:]
+        return done.stdout.splitlines()
+
+    with ThreadPoolExecutor(2) as pool:  # nothing is timed here
+        lines = dict(zip(CONTENDERS, pool.map(tried, CONTENDERS), strict=True))
+    for who, said in lines.items():
+        for line in said:
+            verdict = Verdict(who=who, **json.loads(line))
+            found.verdicts.append(verdict)
+            say(f"{verdict.case}: {who}: {verdict.verdict}: {verdict.detail}")
+    own = sum(each.who == CKPTSTORE and each.verdict == RIGHT for each in found.verdicts)
+    found.check(Budget("cases in which ckptstore is right", own, len(CASES), unit="", at_least=True))
+    return found
+
+
+if __name__ == "__main__":
+    run_alone(run)
