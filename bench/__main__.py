@@ -27,11 +27,11 @@ TASKS = (
     "resume",
     "resolve",
     "inspect_file",
+    "verify",
     "collect",
     "scan_tree",
     "registry",
 )
-"""`verify` against the digest alone and against `cat` is not there yet: its place is after `inspect_file`."""
 QUICK_OUT = ROOT / "build" / "bench"
 
 

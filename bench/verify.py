@@ -1,39 +1,42 @@
-"""`verify --digest` against the digest library alone over the same bytes, at least 0.8 times as fast; and `cat`.
+"""`verify --digest` against the digest library alone over the same bytes, and against `cat`.
 
-    python bench/verify.py [--files 64] [--megabytes 32] [--cold]
+    python -m bench.verify [--quick]
 
-The library alone is BLAKE3's own way to read a file, one after another. Files are in memory, where nothing hides what
-verification itself costs; with `--cold` the system is asked to forget them before each turn. `verify` without digests,
-which reads headers, is shown too.
+The library alone is BLAKE3's own way to read a file, one after another: at least 0.8 times as fast. The files are in
+memory, where nothing hides what verification itself costs. `verify` without digests, which reads headers, is shown too.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import struct
 import subprocess
-import sys
-import tempfile
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from blake3 import blake3
-from ratios import ratio
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+from bench.measure import CKPTSTORE, Budget, Found, Row, timed, turns
+from bench.task import run_alone
 from ckptstore.ops.connect import Catalog, connect
 from ckptstore.ops.register import describe, measured
 from ckptstore.ops.verify import verify
 from tests.ckpt_bytes import value
 
+TASK = "verify"
 RANKS = 8
+FILES = 64
+QUICK_FILES = 16
+MEGABYTES = 32
 SPEED = 0.8
+LIBRARY, CAT = "BLAKE3 alone", "cat"
 
 
 def saved(home: Path, files: int, size: int) -> tuple[Catalog, list[Path]]:
     """A run of 8 ranks with so many files, of one large parameter and the optimizer's counter."""
     catalog = connect(str(home / "catalog.db"))
-    paths = []
+    paths: list[Path] = []
     ranks = [catalog.join("run", rank=rank, world_size=RANKS, launch_id="L") for rank in range(RANKS)]
     for number in range(files):
         launch, step = ranks[number % RANKS], number // RANKS + 1
@@ -49,50 +52,42 @@ def saved(home: Path, files: int, size: int) -> tuple[Catalog, list[Path]]:
     return catalog, paths
 
 
-def forget(paths: list[Path]) -> None:
-    """Have the system forget the files' bytes."""
+def verified(catalog: Catalog, files: int, *, digest: bool) -> None:
+    """What the command does before it prints."""
+    done = verify(catalog.database, "run", digest=digest)
+    assert (done.checked, done.damaged) == (files, ())
+
+
+def digested(paths: list[Path]) -> None:
+    """The digests, compared with nothing."""
     for path in paths:
-        descriptor = os.open(path, os.O_RDONLY)
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-        os.close(descriptor)
+        blake3().update_mmap(path).hexdigest()
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--files", type=int, default=64)
-    parser.add_argument("--megabytes", type=float, default=32)
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--cold", action="store_true")
-    asked = parser.parse_args()
-    with tempfile.TemporaryDirectory() as work:
-        catalog, paths = saved(Path(work), asked.files, int(asked.megabytes * 1e6))
-        print(f"{asked.files} files of {asked.megabytes:g} MB, {'from disk' if asked.cold else 'in memory'}")
+def read(paths: list[Path]) -> None:
+    """The bytes, through a pipe to nowhere."""
+    subprocess.run(["sh", "-c", 'cat "$@" | cat >/dev/null', "sh", *paths], check=True)
 
-        def ours() -> None:
-            done = verify(catalog.database, "run", digest=True)
-            assert (done.checked, done.damaged) == (asked.files, ())
 
-        def library() -> None:
-            for path in paths:
-                blake3().update_mmap(path).hexdigest()
-
-        def cat() -> None:
-            subprocess.run(["sh", "-c", 'cat "$@" | cat >/dev/null', "sh", *paths], check=True)
-
-        def prepare() -> None:
-            if asked.cold:
-                forget(paths)
-
-        found = ratio("verify --digest / BLAKE3 alone", ours, library, repeats=asked.repeats, prepare=prepare)
-        print(found)
-        print(ratio("verify --digest / cat", ours, cat, repeats=asked.repeats, prepare=prepare))
-        print(ratio("verify / BLAKE3 alone", lambda: verify(catalog.database, "run"), library, repeats=asked.repeats))
-        rate = asked.files * asked.megabytes / found.subject_seconds
-        print(f"{rate:,.0f} MB/s; {1 / found.median:.2f} times as fast as BLAKE3 alone")
-    kept = found.median * SPEED <= 1
-    print("within the budget" if kept else "OVER THE BUDGET")
-    return 0 if kept else 1
+def run(work: Path, *, quick: bool) -> Found:
+    """With and without digests, in turn with the floors."""
+    found = Found()
+    files = QUICK_FILES if quick else FILES
+    catalog, paths = saved(work, files, MEGABYTES * 1_000_000)
+    with_digests = partial(verified, catalog, files, digest=True)
+    ways: dict[str, Callable[[], None]] = {
+        CKPTSTORE: with_digests,
+        LIBRARY: partial(digested, paths),
+        CAT: partial(read, paths),
+    }
+    taken, _ = turns({who: partial(timed, way) for who, way in ways.items()})
+    row = found.add(Row(TASK, f"verify --digest, files of {MEGABYTES} MB", files, taken))
+    ways[CKPTSTORE] = partial(verified, catalog, files, digest=False)
+    taken, _ = turns({who: partial(timed, way) for who, way in ways.items() if who != CAT})
+    found.add(Row(TASK, f"verify, files of {MEGABYTES} MB", files, taken))
+    found.check(Budget("verify --digest / BLAKE3 alone", row.ratio(CKPTSTORE, LIBRARY).median, 1 / SPEED))
+    return found
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_alone(run)

@@ -78,7 +78,8 @@ def _reasons(found: Sequence[Skipped]) -> list[dict[str, str]]:
 
 
 def _show(done: Verified, *, digest: bool, sample: float | None) -> None:
-    from ckptstore.cli.terminal import count, line, moment, size
+    from ckptstore.cli.terminal import line, moment
+    from ckptstore.core.words import count, size
 
     what = "sizes, headers and digests" if digest else "sizes and headers"
     part = "" if sample is None else f", a sample of {sample:.4g} of the older files"

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from ckptstore.catalog.engine import Database
-    from ckptstore.core.model import Launch, Observed
+    from ckptstore.core.model import Launch, Observed, RestorePlan
     from ckptstore.ops.reconcile import Reconciled
 
 log = logging.getLogger("ckptstore")

@@ -55,7 +55,7 @@ def test_what_is_in_the_trash_is_purged_by_a_new_catalog(job: Job, other: Catalo
     other.scan(job.directory)
     assert other.purge("run", now=True).files == 4
     assert states(other) == {5: GONE, 10: GONE, 15: KEPT, 20: KEPT}
-    assert [path for path in job.directory.rglob("trash/*")] == []
+    assert list(job.directory.rglob("trash/*")) == []
 
 
 def test_companions_and_directories_come_back_too(catalog: Catalog, other: Catalog, tmp_path: Path) -> None:
