@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import os
-import re
 import threading
 import time
 import weakref
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import sqlalchemy as sa
-from platformdirs import user_data_path
 
-from ckptstore.catalog import postgres
+from ckptstore.catalog import postgres, sqlite, urls
 from ckptstore.catalog.backoff import Backoff
 from ckptstore.catalog.tables import metadata
-from ckptstore.errors import CatalogBusyError, CatalogUnavailableError, UsageError
+from ckptstore.errors import CatalogBusyError, CatalogUnavailableError
 
 if TYPE_CHECKING:
     import sqlite3
@@ -31,9 +28,6 @@ _WAIT_SECONDS = 10
 _ANSWER_SECONDS = 120.0
 _LONGEST_PAUSE_SECONDS = 1.0
 _TRUSTED_SECONDS = 1.0
-_FILE = "file"
-_URL_HINT = "use sqlite:////path/catalog.db or postgresql://user@host/name"
-_LIKE_A_URL = re.compile(r"^\w+:|:[^/]*@|\b(host|dbname|user|password)\s*=")
 
 
 class Database:
@@ -49,7 +43,7 @@ class Database:
         self.is_sqlite = url.get_backend_name() == "sqlite"
         self.answer_within = answer_within
         self._wait = min(answer_within, _WAIT_SECONDS)
-        self._engine = _sqlite_engine(url, self._wait) if self.is_sqlite else _postgres_engine(url, self._wait)
+        self._engine = sqlite.make_engine(url, self._wait) if self.is_sqlite else _postgres_engine(url, self._wait)
         self._turn = threading.Lock()
         self._own = _Own()
         _databases.add(self)
@@ -106,6 +100,9 @@ class Database:
         """
         return self._tried(partial(self._in_one_write, work), CatalogBusyError)
 
+    def _opening(self, *, writes: bool) -> str:
+        return sqlite.opening(writes=writes) if self.is_sqlite else postgres.opening(self._wait, writes=writes)
+
     def _in_one_write(self, work: Callable[[sa.Connection], T]) -> T:
         with self.write() as connection:
             return work(connection)
@@ -114,11 +111,11 @@ class Database:
     def _transaction(self, *, writes: bool) -> Iterator[sa.Connection]:
         guard: postgres.Guard | None = None
         try:
-            with self._connection() as opened:
-                connection = opened.execution_options(**{postgres.WRITES: writes})
+            with self._connection() as connection:
                 if not self.is_sqlite:
                     guard = postgres.Guard(connection, self.answer_within)
                 with guard or nullcontext(), connection.begin():
+                    connection.exec_driver_sql(self._opening(writes=writes))
                     yield connection
         except sa.exc.DBAPIError as error:  # a broken constraint too: the catalog was replaced by another
             if guard is not None and guard.is_over:
@@ -230,8 +227,8 @@ def open_database(url: str | None) -> Database:
     `url` is an SQLAlchemy URL (`sqlite:////data/catalog.db`, `postgresql://user@host/name`) or the path of an
     SQLite file. Raises `UsageError` for a URL that cannot be meant. Nothing is connected to yet.
     """
-    own = _users_own()
-    meant = _meant(url, own)
+    own = urls.users_own()
+    meant = urls.meant(url)
     if meant.database == str(own):
         with suppress(OSError):  # what cannot be made is said when it is used: a training goes on without a catalog
             own.parent.mkdir(parents=True, exist_ok=True)
@@ -241,37 +238,17 @@ def open_database(url: str | None) -> Database:
 def open_to_look(url: str | None, *, answer_within: float) -> Database:
     """The catalog that `open_database` would open, for who changes nothing, and makes nothing either.
 
-    An SQLite file that is not there stays so. One that others use is opened for reading only; else SQLite keeps its own
-    two files beside it while it is read, and takes them away again.
+    An SQLite file that is not there stays so.
     """
-    database = Database(_meant(url, _users_own()), answer_within=answer_within)
+    database = Database(urls.meant(url), answer_within=answer_within)
     if database.file is not None:
         path = database.file.absolute()
 
         @sa.event.listens_for(database._engine, "do_connect")
         def _connect(*_: object) -> sqlite3.Connection:
-            return _connect_to_look(path, min(answer_within, _WAIT_SECONDS))
+            return sqlite.connect_to_look(path, min(answer_within, _WAIT_SECONDS))
 
     return database
-
-
-def _connect_to_look(path: Path, wait: float) -> sqlite3.Connection:
-    import sqlite3  # noqa: PLC0415
-
-    # What is left of a log is taken into the file by whoever closes it last, unless he only reads.
-    mode = "ro" if Path(f"{path}-wal").exists() or not os.access(path, os.W_OK) else "rw"
-    connection = sqlite3.connect(f"{path.as_uri()}?mode={mode}", uri=True, timeout=wait, check_same_thread=False)
-    connection.execute("PRAGMA query_only=ON")
-    return connection
-
-
-def _meant(url: str | None, own: Path) -> sa.URL:
-    text = url or os.environ.get("CKPTSTORE_URL") or ""
-    if not text:
-        return sa.URL.create("sqlite", database=str(own))
-    if "://" not in text:
-        return sa.URL.create("sqlite", database=str(_as_path(text)))
-    return _parse(text)
 
 
 def in_memory() -> Database:
@@ -280,88 +257,6 @@ def in_memory() -> Database:
     with database.write() as connection:
         metadata.create_all(connection)
     return database
-
-
-def _users_own() -> Path:
-    return user_data_path("ckptstore", appauthor=False) / "catalog.db"
-
-
-def _as_path(text: str) -> Path:
-    """The path of an SQLite file; what looks like a mistyped URL may hold a password, and is not repeated."""
-    if _LIKE_A_URL.search(text):
-        raise UsageError("the catalog is neither a URL nor the path of a file", _URL_HINT)
-    try:
-        return Path(text).expanduser().absolute()
-    except RuntimeError:
-        raise UsageError(f"{text} names a home that there is not", "give the whole path") from None
-
-
-def _parse(text: str) -> sa.URL:
-    hint = _URL_HINT
-    try:
-        url = sa.make_url(text)
-    except (sa.exc.ArgumentError, ValueError):
-        raise UsageError("the catalog's URL cannot be read", hint) from None
-    backend = url.get_backend_name()
-    if backend == "sqlite":
-        if not url.database or url.database == ":memory:":
-            raise UsageError("an SQLite catalog needs a file: other processes must see it", hint)
-        if url.query:
-            raise UsageError("the URL of an SQLite catalog takes no options", hint)
-        return url.set(drivername="sqlite")
-    if backend in ("postgresql", "postgres"):
-        return _without_secrets_in_the_query(url).set(drivername="postgresql+psycopg")
-    raise UsageError(f"a catalog cannot be on {backend!r}", hint)
-
-
-def _without_secrets_in_the_query(url: sa.URL) -> sa.URL:
-    """The URL with its password where everything that prints a URL leaves it out."""
-    if "sslpassword" in url.query:
-        raise UsageError(
-            "the catalog's URL holds the password of a key", "put it into a PGSERVICEFILE, and ?service=NAME in the URL"
-        )
-    password = url.query.get("password")
-    return url.difference_update_query(["password"]).set(password=password) if isinstance(password, str) else url
-
-
-def _from_json(text: str) -> Any:
-    """As `json.loads`; most rows have no metrics, and a wide job has many rows."""
-    return {} if text == "{}" else json.loads(text)
-
-
-def _sqlite_engine(url: sa.URL, wait: float) -> sa.Engine:
-    engine = sa.create_engine(url, connect_args={"timeout": wait}, json_deserializer=_from_json)
-    path = str(url.database)
-
-    @sa.event.listens_for(engine, "connect")
-    def _prepare(connection: sqlite3.Connection, record: Any) -> None:
-        record.info[_FILE] = _identity(path)
-        connection.isolation_level = None  # transactions are ours to begin, see _begin
-        connection.execute("PRAGMA synchronous=FULL")
-        connection.execute("PRAGMA foreign_keys=ON")
-
-    @sa.event.listens_for(engine, "checkout")
-    def _look_at_the_file(_connection: sqlite3.Connection, record: Any, _proxy: Any) -> None:
-        # An open connection goes on writing to a file that was deleted or replaced, and nobody hears of it.
-        if record.info[_FILE] != _identity(path):
-            raise sa.exc.DisconnectionError(f"{path} is another file now")
-
-    @sa.event.listens_for(engine, "begin")
-    def _begin(connection: sa.Connection) -> None:
-        # A transaction that reads first and writes later cannot be made to wait: it must take the lock at once.
-        writes = connection.get_execution_options().get(postgres.WRITES, False)
-        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
-
-    return engine
-
-
-def _identity(path: str) -> tuple[int, int] | None:
-    """Which file is at a path; None if there is none."""
-    try:
-        status = os.stat(path)  # noqa: PTH116 — at every transaction
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
 
 
 def _postgres_engine(url: sa.URL, wait: float) -> sa.Engine:

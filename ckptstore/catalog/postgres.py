@@ -16,9 +16,6 @@ from contextlib import suppress
 import sqlalchemy as sa
 from sqlalchemy.pool import NullPool
 
-WRITES = "ckptstore_writes"
-"""The execution option that tells whether a transaction writes."""
-
 _PASSING_STATES = frozenset(
     {
         "40001",  # serialization_failure
@@ -54,9 +51,9 @@ _PASSING_REFUSALS = (
 def make_engine(url: sa.URL, wait: float) -> sa.Engine:
     """An engine that keeps no connection. Raises `ModuleNotFoundError` where the driver is not installed.
 
-    `wait` is how long to wait for a connection and for a lock, in seconds.
+    `wait` is how long to wait for a connection, in seconds.
     """
-    engine = sa.create_engine(
+    return sa.create_engine(
         url,
         poolclass=NullPool,  # ten thousand ranks must not hold ten thousand idle connections
         use_native_hstore=False,  # else each process asks for a type that nobody has here
@@ -66,17 +63,16 @@ def make_engine(url: sa.URL, wait: float) -> sa.Engine:
             "fallback_application_name": "ckptstore",
         },
     )
+
+
+def opening(wait: float, *, writes: bool) -> str:
+    """How a transaction begins, with limits of its own: a pooler hands its connection on after it.
+
+    `wait` is how long to wait for a lock, in seconds.
+    """
     milliseconds = round(wait * 1000)
     limits = f"SET LOCAL lock_timeout = {milliseconds}; SET LOCAL statement_timeout = {6 * milliseconds}"
-
-    @sa.event.listens_for(engine, "begin")
-    def _begin(connection: sa.Connection) -> None:
-        # For this transaction only: a pooler between us and the server hands the connection on after it.
-        writes = connection.get_execution_options().get(WRITES, False)
-        reads_only = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY; "
-        connection.exec_driver_sql(limits if writes else reads_only + limits)
-
-    return engine
+    return limits if writes else f"SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY; {limits}"
 
 
 def passes(error: sa.exc.DBAPIError) -> bool:

@@ -1,0 +1,66 @@
+"""What is SQLite's own: how a file is opened, and how a transaction begins."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+
+_FILE = "file"
+
+
+def make_engine(url: sa.URL, wait: float) -> sa.Engine:
+    """An engine for a file; `wait` is how long to wait for a lock, in seconds."""
+    engine = sa.create_engine(url, connect_args={"timeout": wait}, json_deserializer=_from_json)
+    path = str(url.database)
+
+    @sa.event.listens_for(engine, "connect")
+    def _prepare(connection: sqlite3.Connection, record: Any) -> None:
+        record.info[_FILE] = _identity(path)
+        connection.isolation_level = None  # transactions are ours to begin, see `opening`
+        connection.execute("PRAGMA synchronous=FULL")
+        connection.execute("PRAGMA foreign_keys=ON")
+
+    @sa.event.listens_for(engine, "checkout")
+    def _look_at_the_file(_connection: sqlite3.Connection, record: Any, _proxy: Any) -> None:
+        # An open connection goes on writing to a file that was deleted or replaced, and nobody hears of it.
+        if record.info[_FILE] != _identity(path):
+            raise sa.exc.DisconnectionError(f"{path} is another file now")
+
+    return engine
+
+
+def opening(*, writes: bool) -> str:
+    """How a transaction begins: one that reads first and writes later cannot be made to wait, and locks at once."""
+    return "BEGIN IMMEDIATE" if writes else "BEGIN"
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    """Which file is at a path; None if there is none."""
+    try:
+        status = os.stat(path)  # noqa: PTH116 — at every transaction
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def connect_to_look(path: Path, wait: float) -> sqlite3.Connection:
+    """Connect to a file that is there, for who changes nothing, and makes nothing either.
+
+    One that others use is opened for reading only; else SQLite keeps its own two files beside it while it is read, and
+    takes them away again. `wait` is how long to wait for a lock, in seconds.
+    """
+    # What is left of a log is taken into the file by whoever closes it last, unless he only reads.
+    mode = "ro" if Path(f"{path}-wal").exists() or not os.access(path, os.W_OK) else "rw"
+    connection = sqlite3.connect(f"{path.as_uri()}?mode={mode}", uri=True, timeout=wait, check_same_thread=False)
+    connection.execute("PRAGMA query_only=ON")
+    return connection
+
+
+def _from_json(text: str) -> Any:
+    """As `json.loads`; most rows have no metrics, and a wide job has many rows."""
+    return {} if text == "{}" else json.loads(text)

@@ -1,0 +1,70 @@
+"""Which database is meant by what a user gives: a URL, the path of a file, or nothing."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import sqlalchemy as sa
+from platformdirs import user_data_path
+
+from ckptstore.errors import UsageError
+
+_HINT = "use sqlite:////path/catalog.db or postgresql://user@host/name"
+_LIKE_A_URL = re.compile(r"^\w+:|:[^/]*@|\b(host|dbname|user|password)\s*=")
+
+
+def meant(url: str | None) -> sa.URL:
+    """The database of a URL or path, else of CKPTSTORE_URL, else the user's own file.
+
+    Raises `UsageError` for what cannot be meant.
+    """
+    text = url or os.environ.get("CKPTSTORE_URL") or ""
+    if not text:
+        return sa.URL.create("sqlite", database=str(users_own()))
+    if "://" not in text:
+        return sa.URL.create("sqlite", database=str(_as_path(text)))
+    return _parse(text)
+
+
+def users_own() -> Path:
+    """The SQLite file of who names no catalog."""
+    return user_data_path("ckptstore", appauthor=False) / "catalog.db"
+
+
+def _as_path(text: str) -> Path:
+    """The path of an SQLite file; what looks like a mistyped URL may hold a password, and is not repeated."""
+    if _LIKE_A_URL.search(text):
+        raise UsageError("the catalog is neither a URL nor the path of a file", _HINT)
+    try:
+        return Path(text).expanduser().absolute()
+    except RuntimeError:
+        raise UsageError(f"{text} names a home that there is not", "give the whole path") from None
+
+
+def _parse(text: str) -> sa.URL:
+    try:
+        url = sa.make_url(text)
+    except (sa.exc.ArgumentError, ValueError):
+        raise UsageError("the catalog's URL cannot be read", _HINT) from None
+    backend = url.get_backend_name()
+    if backend == "sqlite":
+        if not url.database or url.database == ":memory:":
+            raise UsageError("an SQLite catalog needs a file: other processes must see it", _HINT)
+        if url.query:
+            raise UsageError("the URL of an SQLite catalog takes no options", _HINT)
+        return url.set(drivername="sqlite")
+    if backend in ("postgresql", "postgres"):
+        return _without_secrets_in_the_query(url).set(drivername="postgresql+psycopg")
+    raise UsageError(f"a catalog cannot be on {backend!r}", _HINT)
+
+
+def _without_secrets_in_the_query(url: sa.URL) -> sa.URL:
+    """The URL with its password where everything that prints a URL leaves it out."""
+    if "sslpassword" in url.query:
+        raise UsageError(
+            "the catalog's URL holds the password of a key", "put it into a PGSERVICEFILE, and ?service=NAME in the URL"
+        )
+    password = url.query.get("password")
+    return url.difference_update_query(["password"]).set(password=password) if isinstance(password, str) else url
