@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from ckptstore.catalog import reads, writes
 from ckptstore.errors import RefusedError, UsageError
 from ckptstore.ops import lease
-from ckptstore.ops.ledger import for_decision
 from ckptstore.ops.records import Began
 from ckptstore.ops.settle import plan_files
+from ckptstore.ops.writers import for_decision
 
 if TYPE_CHECKING:
     from ckptstore.catalog.engine import Database

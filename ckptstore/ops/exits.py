@@ -17,7 +17,7 @@ from ckptstore.core.naming import exit_name, parse_exit_name
 from ckptstore.errors import UnreadableError
 from ckptstore.formats.inspect import read_checkpoint
 from ckptstore.ops import register
-from ckptstore.ops.ledger import shared
+from ckptstore.ops.writers import shared
 from ckptstore.storage import files
 
 if TYPE_CHECKING:

@@ -17,11 +17,11 @@ from ckptstore.errors import CatalogUnavailableError, UsageError
 from ckptstore.ops import exits, lease, strategies
 from ckptstore.ops import register as registering
 from ckptstore.ops.collect import Collected, execute
-from ckptstore.ops.ledger import for_rank
 from ckptstore.ops.reconcile import Reconciled, reconcile
 from ckptstore.ops.records import Began, Ended, Verdict
 from ckptstore.ops.retention import plan_gc
 from ckptstore.ops.settle import settle
+from ckptstore.ops.writers import for_rank
 from ckptstore.storage import claims
 
 if TYPE_CHECKING:

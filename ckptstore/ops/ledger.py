@@ -6,21 +6,18 @@ A record that is in a journal is kept, whatever becomes of the catalog: `sync`, 
 from __future__ import annotations
 
 import logging
-import os
-import socket
 import threading
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ckptstore.catalog import reads, replay, schema, verifications, writes
+from ckptstore.catalog import replay, schema, verifications, writes
 from ckptstore.core.model import FileState
 from ckptstore.errors import CatalogUnavailableError
 from ckptstore.ops import entries, strategies
-from ckptstore.ops.records import Began
 from ckptstore.ops.sync import put_began, take_up
-from ckptstore.storage.journal import SHARED, JournalWriter, directory_of
+from ckptstore.storage.journal import JournalWriter, directory_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -29,8 +26,8 @@ if TYPE_CHECKING:
 
     from ckptstore.catalog.engine import Database
     from ckptstore.catalog.reads import Source
-    from ckptstore.core.model import Checkpoint, Launch, Rule
-    from ckptstore.ops.records import Ended, LayoutFile, Pinned, Ruled, Tagged, Verdict
+    from ckptstore.core.model import Checkpoint, Rule
+    from ckptstore.ops.records import Began, Ended, LayoutFile, Pinned, Ruled, Tagged, Verdict
     from ckptstore.storage.journal import Entry, Span
 
 log = logging.getLogger("ckptstore")
@@ -336,33 +333,3 @@ def _put_verdict(connection: Connection, verdict: Verdict) -> None:
         detail=verdict.detail,
         now=verdict.at,
     )
-
-
-def for_rank(database: Database, rank: int, launch: str, began: Callable[[], Began]) -> Ledger:
-    """What one rank of a launch writes; `began` tells what is known of the launch by now."""
-    return Ledger(database, f"rank_{rank}", launch, lambda named: began() if named == launch else None)
-
-
-def for_decision(database: Database, began: Began) -> Ledger:
-    """What an operator decides of a launch that has no ranks. Close it when that is done."""
-    return Ledger(database, SHARED, _this_process(), lambda named: began if named == began.launch.id else None)
-
-
-def shared(database: Database) -> Ledger:
-    """What a process writes that speaks for whatever ranks: adopted files, pins. Close it when that is done."""
-
-    def began(launch: str) -> Began | None:
-        with database.read() as connection:
-            found = reads.launch(connection, launch)
-        return None if found is None else Began(_undecided(found))
-
-    return Ledger(database, SHARED, _this_process(), began)
-
-
-def _this_process() -> str:
-    return f"{socket.gethostname()}:{os.getpid()}"
-
-
-def _undecided(launch: Launch) -> Launch:
-    """Where it started is for its own ranks to say."""
-    return replace(launch, decided=False, parent=None, parent_step=None, start_step=None, branched=False)

@@ -10,10 +10,10 @@ from ckptstore.catalog import marks, reads, writes
 from ckptstore.core.model import FileState
 from ckptstore.errors import RefusedError
 from ckptstore.ops.join import check_name
-from ckptstore.ops.ledger import shared
 from ckptstore.ops.overview import no_such_step
 from ckptstore.ops.records import Pinned, Tagged
 from ckptstore.ops.resolve import find_run
+from ckptstore.ops.writers import shared
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from ckptstore.catalog import marks
 from ckptstore.core.policy import Policy, from_json
 from ckptstore.core.retention import check_policy
-from ckptstore.ops.ledger import shared
 from ckptstore.ops.records import Ruled
 from ckptstore.ops.resolve import find_run
+from ckptstore.ops.writers import shared
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

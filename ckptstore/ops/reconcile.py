@@ -14,7 +14,7 @@ from ckptstore.catalog import live, reads
 from ckptstore.core.model import Checkpoint, FileState, Kind
 from ckptstore.ops import register
 from ckptstore.ops.adopt import History, Skipped, Stray, listing, strays, take_in
-from ckptstore.ops.ledger import shared
+from ckptstore.ops.writers import shared
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

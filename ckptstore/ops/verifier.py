@@ -24,9 +24,9 @@ from ckptstore.ops import to_verify
 from ckptstore.ops.adopt import wrote
 from ckptstore.ops.doubt import QUIET
 from ckptstore.ops.examine import Damaged, Examined, Passed, Whole, examine
-from ckptstore.ops.ledger import shared
 from ckptstore.ops.owner import is_dead, this_process
 from ckptstore.ops.sync import sync_run
+from ckptstore.ops.writers import shared
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
