@@ -17,8 +17,7 @@ test: $(READY) lint
 	$(BIN)/python -m pytest tests --ignore=tests/core --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 torture: $(READY)
-	$(BIN)/python -m tests.crash.campaign --kills 1000
-	CKPTSTORE_RANDOM_KILLS=200 $(BIN)/python -m pytest tests/ops/test_gc_crash.py
+	$(BIN)/python -m tests.crash.report
 
 bench: $(READY) $(PEERS)
 	@$(BIN)/python -m bench

@@ -22,7 +22,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import campaign
+from . import campaign, load, outage
 from .table import Row, table
 
 if TYPE_CHECKING:
@@ -34,6 +34,8 @@ README = ROOT / "README.md"
 BEGIN, END = "<!-- make torture: begin -->\n", "<!-- make torture: end -->\n"
 KILLS = 1000
 GC_KILLS = 200  # of each of gc, undo and purge, at random
+PROCESSES, SAVES = 32, 12  # saves of each process in each outage: a minute of them
+RANKS = 10_000
 
 
 class PartError(Exception):
@@ -73,10 +75,42 @@ def collecting(within: float) -> list[Row]:
     return [Row("SIGKILL of gc, undo and purge", times=kills, lost=0, wrong_plans=0, seconds=seconds)]
 
 
+def outages(within: float) -> list[Row]:
+    """PostgreSQL goes away in every way while many register."""
+    with tempfile.TemporaryDirectory() as home:
+        Path(home).chmod(0o755)
+        outcome = outage.campaign(Path(home), processes=PROCESSES, saves=SAVES, pause=1.0)
+    print(json.dumps(asdict(outcome), indent=2))
+    wrong = outcome.judge()
+    if outcome.seconds > within:
+        wrong.append(f"it took {outcome.seconds:.0f} s")
+    if wrong:
+        raise PartError("; ".join(wrong))
+    what = f"save of {PROCESSES} processes while PostgreSQL is stopped, paused, crashed, cut off"
+    return [Row(what, times=outcome.saves, lost=outcome.lost, wrong_plans=None, seconds=round(outcome.seconds))]
+
+
+def waves(within: float) -> list[Row]:
+    """As many ranks as the largest job has save at once."""
+    with tempfile.TemporaryDirectory() as home:
+        Path(home).chmod(0o755)
+        outcome = load.load(Path(home), ranks=RANKS, processes=24, at_a_time=8, waves=3)
+    print(json.dumps(asdict(outcome), indent=2))
+    recorded = [wave.recorded for wave in outcome.waves]
+    seconds = sum(wave.seconds for wave in outcome.waves)
+    if set(recorded) != {RANKS} or outcome.idle or seconds > within:
+        raise PartError(f"recorded {recorded}, {outcome.idle} idle connections, {seconds:.0f} s")
+    what = f"save of {RANKS:,} ranks at once, in waves, 100 connections of PostgreSQL"
+    lost = RANKS * len(recorded) - sum(recorded)
+    return [Row(what, times=sum(recorded), lost=lost, wrong_plans=None, seconds=round(seconds))]
+
+
 PARTS: dict[str, Callable[[float], list[Row]]] = {
     "registering, SQLite": registering("sqlite"),
     "registering, PostgreSQL": registering("postgresql"),
     "collecting": collecting,
+    "outages": outages,
+    "waves": waves,
 }
 """Each takes as many seconds as it may last, and returns rows, or raises `PartError`."""
 

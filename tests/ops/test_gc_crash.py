@@ -27,7 +27,7 @@ from ckptstore.storage.trash import Disk
 from .gc_world import NEVER, POLICY, World, build, die
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 
 RANDOM_KILLS = int(os.environ.get("CKPTSTORE_RANDOM_KILLS", "15"))
@@ -113,7 +113,7 @@ def check_nothing_is_lost(world: World) -> None:
 
 
 @pytest.mark.parametrize("action", ACTIONS)
-def test_killed_at_every_point(action: str, world: World) -> None:
+def test_killed_at_every_point(action: str, world: World, record_property: Callable[[str, object], None]) -> None:
     before = world.seen()
     ACTIONS[action](world, Disk())
     undisturbed = world.seen()
@@ -130,10 +130,11 @@ def test_killed_at_every_point(action: str, world: World) -> None:
         assert world.seen() == undisturbed, f"killed at point {last}"
         last += 1
     assert last > 20, "the points are counted"
+    record_property("kills", last)
 
 
 @pytest.mark.parametrize("action", ["gc", "undo", "purge --now"])
-def test_killed_at_random(action: str, world: World) -> None:
+def test_killed_at_random(action: str, world: World, record_property: Callable[[str, object], None]) -> None:
     ACTIONS[action](world, Disk())
     undisturbed = world.seen()
     world.restore()
@@ -149,6 +150,7 @@ def test_killed_at_random(action: str, world: World) -> None:
         ACTIONS[action](world, Disk())
         assert world.seen() == undisturbed
     assert killed
+    record_property("kills", killed)
 
 
 @pytest.mark.parametrize("action", ["gc"])
