@@ -52,6 +52,9 @@ GRANT USAGE ON SEQUENCE runs_id_seq TO ckptstore_trainer, ckptstore_operator;
 -- What people say of runs. Trainers need it too: a job that starts takes up what journals tell, pins among it.
 GRANT INSERT, UPDATE, DELETE ON pins, tags, policies TO ckptstore_trainer, ckptstore_operator;
 
+-- verify.
+GRANT INSERT, UPDATE, DELETE ON verifications, verification_portions TO ckptstore_operator;
+
 -- gc, undo, purge.
 GRANT INSERT, UPDATE, DELETE ON gc_locks, collections, trash TO ckptstore_operator;
 GRANT USAGE ON SEQUENCE trash_id_seq TO ckptstore_operator;

@@ -16,6 +16,7 @@ from ckptstore.core.policy import Policy
 from ckptstore.errors import CatalogUnavailableError, SchemaError
 from ckptstore.ops.connect import connect
 from ckptstore.ops.policy import store
+from ckptstore.ops.verify import verify
 from tests.postgres_server import Server
 
 from ..formats.layouts import write_spreads
@@ -105,6 +106,7 @@ def test_an_operator_can_do_all_that_people_do(roles: Server, tmp_path: Path) ->
     assert catalog.purge("other", now=True).files == 6
     assert catalog.scan(tmp_path / "ckpt", run="other") is not None
     assert catalog.sync("other").skipped == ()
+    assert verify(catalog.database, "other", digest=True).damaged == ()
     plan = catalog.resolve("other", step=20).plan
     assert plan is not None
     assert catalog.branch(plan)
