@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from functools import cache
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 
 from ckptstore.catalog.tables import checkpoints, endings, launches, outcomes, pins, resolutions, runs, saves, sources
 from ckptstore.core.model import FileState
@@ -313,7 +313,8 @@ def insert(connection: sa.Connection, table: sa.Table) -> Any:
 
 
 def _insert(dialect: str, table: sa.Table) -> Any:
-    return sqlite.insert(table) if dialect == "sqlite" else postgresql.insert(table)
+    # Only the one in use: to import the other takes as long as a command's whole query.
+    return import_module(f"sqlalchemy.dialects.{dialect}").insert(table)
 
 
 def insert_if_new(connection: sa.Connection, table: sa.Table, row: dict[str, Any]) -> bool:
