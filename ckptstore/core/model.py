@@ -65,7 +65,6 @@ class Rule(str, Enum):
     SIZE_MISMATCH = "size_mismatch"
     REPLICA_SIZE_MISMATCH = "replica_size_mismatch"
     DIGEST_MISMATCH = "digest_mismatch"
-    STEP_MISMATCH = "step_mismatch"
     WORLD_SIZE = "world_size"
     UNTRAINED = "untrained"
     IN_PROGRESS = "in_progress"

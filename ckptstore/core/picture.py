@@ -25,7 +25,6 @@ _SIGNS = {
     Rule.SIZE_MISMATCH: "x",
     Rule.REPLICA_SIZE_MISMATCH: "x",
     Rule.DIGEST_MISMATCH: "x",
-    Rule.STEP_MISMATCH: "x",
     Rule.UNREADABLE: "x",
 }
 _MEANINGS = {

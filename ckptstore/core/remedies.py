@@ -18,7 +18,6 @@ _LOST = (
     Rule.MISSING_FILE,
     Rule.SIZE_MISMATCH,
     Rule.DIGEST_MISMATCH,
-    Rule.STEP_MISMATCH,
     Rule.UNREADABLE,
     Rule.QUARANTINED,
 )

@@ -154,7 +154,7 @@ def _header_fault(file: Checkpoint) -> tuple[Rule, str] | None:
     found, recorded = header.optimizer_step, file.optimizer_step
     if "global_step" in header.info or None in (found, recorded) or found == recorded:  # a user may append one
         return None
-    return Rule.STEP_MISMATCH, f"holds the state after {found} updates, {recorded} were recorded"
+    return Rule.DIGEST_MISMATCH, f"holds the state after {found} updates, {recorded} were recorded"
 
 
 def _is_encrypted(path: Path) -> bool:

