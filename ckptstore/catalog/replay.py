@@ -24,6 +24,7 @@ from ckptstore.catalog.writes import add_run, insert, insert_if_new, put_saves, 
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
     from datetime import datetime
 
     from ckptstore.core.model import Checkpoint, Launch
@@ -48,6 +49,12 @@ def taken_up(connection: sa.Connection, paths: Sequence[str]) -> dict[str, int]:
         )
         found.update((row[0], row[1]) for row in connection.execute(query))
     return found
+
+
+def journals_named(connection: sa.Connection, names: AbstractSet[str]) -> set[str]:
+    """The journals of any run that have one of these file names. It reads all journals' paths."""
+    every = connection.execute(sa.select(journals.c.path).distinct()).scalars()
+    return {path for path in every if path.rpartition("/")[2] in names}
 
 
 def runs_told(connection: sa.Connection, paths: Sequence[str]) -> list[str]:

@@ -16,7 +16,8 @@ from ckptstore.catalog import replay, schema, verifications, writes
 from ckptstore.core.model import FileState
 from ckptstore.errors import CatalogUnavailableError
 from ckptstore.ops import entries, strategies
-from ckptstore.ops.sync import put_began, take_up
+from ckptstore.ops.put_said import put_began
+from ckptstore.ops.sync import take_up
 from ckptstore.storage.journal import JournalWriter, directory_of
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from ckptstore.ops.join import join
 from ckptstore.ops.launch import RankLaunch
 from ckptstore.ops.records import Began, Said
 from ckptstore.ops.settle import settle
-from ckptstore.ops.sync import found_below, take_up
+from ckptstore.ops.sync import found_below, take_up_found
 from ckptstore.storage import journal
 from ckptstore.storage.places import places, remember
 
@@ -118,12 +118,12 @@ def begin(
     try:
         with database.connected():
             schema.ensure(database)
-            take_up(database, paths, look=True)
+            take_up_found(database, paths)
             facts = join(database, run, rank=rank, world_size=world_size, launch_id=launch_id, layout=layout)
     except CatalogUnavailableError as error:
         log.warning("%s. Training goes on without: journals beside the checkpoints have what is recorded.", error)
         away = in_memory()
-        take_up(away, paths)
+        take_up_found(away, paths, look=False)
         facts = join(away, run, rank=rank, world_size=world_size, launch_id=launch_id, layout=layout)
         return _without_catalog(database, facts, rank)
     return RankLaunch(database, facts, rank)
@@ -160,7 +160,7 @@ def decide(
             launch.ledger.behind = True
     away = in_memory()
     paths, hidden = _journals(launch.database, launch.run, directories)
-    for unseen in (*hidden, *take_up(away, paths).unreadable):
+    for unseen in (*hidden, *take_up_found(away, paths, look=False).unreadable):
         raise CkptstoreError(
             f"{unseen.path} cannot be read ({unseen.reason}), nor the catalog: where training starts would be a guess",
             "make it readable, or start when the catalog is back",

@@ -8,16 +8,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ckptstore.catalog import reads, replay, writes
-from ckptstore.core.merge import merged
-from ckptstore.core.model import FileState
+from ckptstore.catalog import reads, replay
 from ckptstore.errors import UnknownRunError, UsageError
-from ckptstore.ops import lease, strategies
 from ckptstore.ops.adopt import Skipped
 from ckptstore.ops.entries import said
+from ckptstore.ops.put_said import named_launches, put_said
 from ckptstore.ops.records import Said
-from ckptstore.storage import journal
-from ckptstore.storage.files import names_in
+from ckptstore.storage import identity, journal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -26,8 +23,6 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from ckptstore.catalog.engine import Database
-    from ckptstore.core.model import Checkpoint, Launch
-    from ckptstore.ops.records import Began
     from ckptstore.storage.journal import Contents
 
 log = logging.getLogger("ckptstore")
@@ -82,6 +77,8 @@ def sync_run(database: Database, run_id: int) -> Synced:
         known = replay.journals_of(connection, run_id)
     sizes, skipped = _sizes(sorted({path.rpartition("/")[0] for path in known}))
     hidden = tuple(skipped)
+    seconds = _second_paths(database, sizes.keys() - known.keys())
+    sizes = {path: size for path, size in sizes.items() if path not in seconds}
     return _added(Synced(skipped=hidden, unreadable=hidden), _take_up(database, sizes, known, look=True))
 
 
@@ -90,7 +87,7 @@ def sync_below(database: Database, root: Path) -> Synced:
     if not root.is_dir():
         raise UsageError(f"{root} is not a directory", "give a run, or the directory that the checkpoints are in")
     paths, hidden = found_below([str(root.absolute())])
-    taken_up = _added(Synced(skipped=hidden, unreadable=hidden), _take_up(database, _sizes_of(paths), {}, look=True))
+    taken_up = _added(Synced(skipped=hidden, unreadable=hidden), take_up_found(database, paths))
     with database.read() as connection:
         return replace(taken_up, runs=tuple(replay.runs_told(connection, paths)))
 
@@ -105,9 +102,28 @@ def found_below(roots: Iterable[str]) -> tuple[list[str], tuple[Skipped, ...]]:
     return [path for root in roots for path in journal.journals_below(root, hide)], tuple(hidden)
 
 
-def take_up(database: Database, paths: Iterable[str], *, look: bool = False) -> Synced:
-    """Take up these journals, from where each was read to the last time; `look`: whether files told of are there."""
-    return _take_up(database, _sizes_of(paths), {}, look=look)
+def take_up(database: Database, paths: Iterable[str]) -> Synced:
+    """Take up these journals, from where each was read to the last time; no file that they tell of is looked at."""
+    return _take_up(database, _sizes_of(paths), {}, look=False)
+
+
+def take_up_found(database: Database, paths: Iterable[str], *, look: bool = True) -> Synced:
+    """Take up journals that were found on disk; `look`: whether the files told of are there.
+
+    One that the catalog knows under another path, as through a link, is left to that: its files would count as two.
+    """
+    found = set(paths)
+    return _take_up(database, _sizes_of(sorted(found - _second_paths(database, found))), {}, look=look)
+
+
+def _second_paths(database: Database, paths: AbstractSet[str]) -> set[str]:
+    """Which of these journals have another path too, by which the catalog knows them or is about to."""
+    if not paths:
+        return set()
+    with database.read() as connection:
+        new = paths - replay.taken_up(connection, sorted(paths)).keys()
+        known = replay.journals_named(connection, {path.rpartition("/")[2] for path in new}) if new else set()
+    return identity.second_paths(new, sorted(known))
 
 
 def _sizes_of(paths: Iterable[str]) -> dict[str, int]:
@@ -168,10 +184,7 @@ def _read(database: Database, journals: Sequence[tuple[str, int]], *, look: bool
 
     def work(connection: Connection) -> tuple[Said, set[str], int, list[str]]:
         everything, heard = _all_said(connection, read)
-        told = put_began(connection, everything.began)
-        others = _named(everything) - told
-        known_launches = told | {launch for launch in others if reads.launch(connection, launch) is not None}
-        count = _put(connection, everything, known_launches, look=look)
+        known_launches, count = put_said(connection, everything, look=look)
         names = sorted({run for runs in heard.values() for run in runs})
         ids = {name: run_id for name in names if (run_id := reads.run_id(connection, name)) is not None}
         by_path = {path: [ids[run] for run in runs if run in ids] for path, runs in heard.items()}
@@ -198,7 +211,7 @@ def _all_said(connection: Connection, read: dict[str, Contents]) -> tuple[Said, 
     for path, contents in list(read.items()):
         own = _said_by(path, contents)
         begun = {began.launch.id for began in own.began}
-        if any(reads.launch(connection, launch) is None for launch in _named(own) - begun):
+        if any(reads.launch(connection, launch) is None for launch in named_launches(own) - begun):
             read[path] = journal.read(path)
             own = _said_by(path, read[path])
         heard[path] = {began.launch.run for began in own.began} | {file.run for file in own.files}
@@ -214,122 +227,6 @@ def _said_by(path: str, contents: Contents) -> Said:
     own = Said()
     said(contents.entries, journal.directory_of(path), own)
     return own
-
-
-def put_began(connection: Connection, every: Sequence[Began]) -> set[str]:
-    """Put the launches in, and where they started; their ids, and those of the launches that they started from."""
-    told: dict[str, Launch] = {}
-    origins = [replace(began.origin, decided=False) for began in every if began.origin]
-    for launch in [*origins, *(began.launch for began in every)]:
-        before = told.get(launch.id)
-        told[launch.id] = launch if before is None else _joined(before, launch)
-    replay.put_launches(connection, told.values())
-    for began in every:
-        if began.at is not None:
-            step = began.launch.parent_step
-            parent = (began.origin.id, step) if began.origin and step is not None else None
-            replay.put_resolution(
-                connection,
-                began.launch.id,
-                parent,
-                start_step=began.launch.start_step,
-                branched=began.launch.branched,
-                files=[(rank, file.id) for rank, file in began.plan],
-                at=began.at,
-            )
-            if began.plan:
-                replay.put_lease(connection, began.launch.id, began.at + lease.LEASE)
-    return set(told)
-
-
-def _joined(before: Launch, after: Launch) -> Launch:
-    """What two entries say of a launch together: one may be of before its data was known."""
-    return replace(
-        after,
-        steps_per_epoch=after.steps_per_epoch or before.steps_per_epoch,
-        batch_size=after.batch_size or before.batch_size,
-        shards=after.shards or before.shards,
-    )
-
-
-def _named(told: Said) -> set[str]:
-    """The launches that records are of."""
-    named = {file.launch for file in told.files} | {source.launch for source in told.sources}
-    named |= {kept.launch for kept in told.layout_files} | {verdict.launch for verdict in told.verdicts}
-    return named | {ended.launch for ended in told.ended}
-
-
-def _put(connection: Connection, everything: Said, launches: set[str], *, look: bool) -> int:
-    for source in everything.sources:
-        if source.launch in launches:
-            writes.add_source(
-                connection,
-                launch_id=source.launch,
-                rank=source.rank,
-                directory=source.directory,
-                kind=source.kind,
-                prefix=source.prefix,
-                breakpoint_prefix=source.breakpoint_prefix,
-                names_before=sorted(source.names_before),
-                host=source.host,
-            )
-    for ended in everything.ended:
-        if ended.launch in launches:
-            row = {**ended.__dict__, "launch_id": ended.launch, "created_at": ended.at}
-            row["quarantine"] = ended.quarantine or None
-            del row["launch"], row["at"]
-            replay.put_ending(connection, row)
-    for verdict in everything.verdicts:
-        if verdict.launch in launches:
-            named = {"launch_id": verdict.launch, "rank": verdict.rank, "outcome": verdict.outcome.value}
-            about = {"checkpoint_id": verdict.file.id if verdict.file else None, "detail": verdict.detail}
-            replay.put_outcome(connection, {**named, **about, "created_at": verdict.at})
-    for kept in everything.layout_files:
-        if kept.launch in launches:
-            strategies.put(connection, kept)
-    records = [file for file in everything.files if file.launch in launches]
-    known = replay.related_files(connection, records)
-    changed = merged(known, records)
-    if look:
-        changed = _as_on_disk(changed, {file.id for file in known})
-    replay.put_checkpoints(connection, changed)
-    _put_words(connection, everything)
-    return len(changed)
-
-
-def _as_on_disk(files: Sequence[Checkpoint], known: AbstractSet[str]) -> list[Checkpoint]:
-    """The records, those new to the catalog as missing where their file is gone: no journal tells what gc removed."""
-    names: dict[str, AbstractSet[str] | None] = {}
-    seen = []
-    for file in files:
-        directory, _, name = file.path.rpartition("/")
-        if file.id not in known and file.state is FileState.COMPLETE:
-            if directory not in names:
-                names[directory] = _names_in(directory)
-            there = names[directory]
-            is_gone = there is not None and name not in there
-            seen.append(replace(file, state=FileState.MISSING) if is_gone else file)
-        else:
-            seen.append(file)
-    return seen
-
-
-def _names_in(directory: str) -> AbstractSet[str] | None:
-    """The names in a directory, none where it is gone; None where it cannot be read: nothing is known of its files."""
-    try:
-        return names_in(directory)
-    except OSError:
-        return None
-
-
-def _put_words(connection: Connection, everything: Said) -> None:
-    """What was said of runs by whoever operates them, in the order of time."""
-    for pinned in sorted(everything.pinned, key=lambda pinned: pinned.at):
-        replay.put_pin(connection, pinned.run, pinned.global_step, pinned=pinned.pinned, at=pinned.at)
-    for tagged in sorted(everything.tagged, key=lambda tagged: tagged.at):
-        replay.put_tag(connection, tagged.run, tagged.name, tagged.global_step, at=tagged.at)
-    for ruled in sorted(everything.ruled, key=lambda ruled: ruled.at):
-        replay.put_policy(connection, ruled.run, ruled.rules, at=ruled.at)
 
 
 def _added(one: Synced, other: Synced) -> Synced:

@@ -7,7 +7,13 @@ that two network mounts serve under two devices is not.
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from stat import S_ISDIR, S_ISREG
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from collections.abc import Set as AbstractSet
 
 Identity = tuple[int, int, str]
 
@@ -37,3 +43,18 @@ def of_file(path: str) -> Identity | None:
     folder, name = os.path.split(os.path.realpath(path))
     above = of_directory(folder)
     return above and (above[0], above[1], name)
+
+
+def second_paths(paths: AbstractSet[str], known: Iterable[str]) -> set[str]:
+    """Which of these files are a known one of the same name, or an earlier one of them, under another path."""
+    named: dict[str, dict[str, None]] = defaultdict(dict)
+    for path in (*known, *sorted(paths)):
+        named[path.rpartition("/")[2]][path] = None
+    found = set()
+    for some in named.values():
+        first: dict[Identity, str] = {}
+        for path in some if len(some) > 1 else ():
+            what = of_file(path)
+            if what is not None and first.setdefault(what, path) != path:
+                found.add(path)
+    return found.intersection(paths)
