@@ -236,11 +236,11 @@ def test_a_gap_is_noticed_by_a_process_that_did_not_make_it(
     job = Job(catalog, tmp_path, world_size=1)
     (launch,) = begin(job)
     job.save([launch], 5)
+    (again,) = job.start(resume=False)
     with monkeypatch.context() as outage:
         cut_off(launch, outage)
         job.save([launch], 10)
     launch.ledger.close()
-    (again,) = job.start(resume=False)
     assert len(catalog.files("run")) == 1
     job.save([again], 15)
     assert {file.global_step for file in catalog.files("run")} == {5, 10, 15}
@@ -313,7 +313,7 @@ def test_launches_of_an_outage_come_in_their_order(catalog: Catalog, other: Cata
     assert offline.facts.order == 2
     away.save([offline], 10)
     (online,) = job.start(resume=False)
-    assert online.facts.order == 3
+    assert online.facts.order == 4  # a launch that joins takes up what was before
     catalog.sync(tmp_path)
     with catalog.database.read() as connection:
         from ckptstore.catalog import reads
@@ -471,7 +471,7 @@ def test_a_catalog_made_anew_has_no_file_that_is_in_the_trash(
     again = begin(job)
     job.save(again, 20)
     catalog.execute(catalog.plan_gc("run", Policy(keep_last=2, floor=1)))
-    kept, gone = {FileState.COMPLETE}, {FileState.MISSING}
+    kept, gone = {FileState.COMPLETE}, {FileState.TRASHED if by == "scan" else FileState.MISSING}
     if by == "scan":
         assert other.scan(tmp_path / "ckpt").adopted == ()
     else:
