@@ -281,7 +281,7 @@ def join(
     facts = launch_from_json(told["launch"])
     joined = first[0] if first else follow(database, facts, rank, layout, away=told["away"])
     launch = TrainingLaunch(database, joined.facts, rank)
-    launch.ledger.behind = joined.ledger.behind
+    launch.ledger.inherit(joined.ledger)
     launch.directories = tuple(map(str, directories))
     return launch
 

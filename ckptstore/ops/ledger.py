@@ -216,6 +216,11 @@ class Ledger:
         """Whether the catalog lacks what the journals have."""
         return self.behind or self.postponed
 
+    def inherit(self, other: Ledger) -> None:
+        """What another one, which wrote nothing yet, has found out about the catalog, and has said."""
+        self.behind = other.behind
+        self._complained |= other._complained
+
     def complain(self, message: str) -> None:
         """Say what is wrong with the catalog, once, until it can be used again."""
         self._say(_CATALOG, message)

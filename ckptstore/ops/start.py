@@ -121,11 +121,14 @@ def begin(
             take_up_found(database, paths)
             facts = join(database, run, rank=rank, world_size=world_size, launch_id=launch_id, layout=layout)
     except CatalogUnavailableError as error:
-        log.warning("%s. Training goes on without: journals beside the checkpoints have what is recorded.", error)
         away = in_memory()
         take_up_found(away, paths, look=False)
         facts = join(away, run, rank=rank, world_size=world_size, launch_id=launch_id, layout=layout)
-        return _without_catalog(database, facts, rank)
+        launch = _without_catalog(database, facts, rank)
+        launch.ledger.complain(
+            f"{error}. Training goes on without: journals beside the checkpoints have what is recorded."
+        )
+        return launch
     return RankLaunch(database, facts, rank)
 
 
@@ -156,7 +159,7 @@ def decide(
             plan = launch.resolve(step=step, lineage=lineage, take_quarantined=take_quarantined)
             return _decision(launch, launch.database, plan)
         except CatalogUnavailableError as error:
-            log.warning("%s. Journals and directories decide where training starts.", error)
+            launch.ledger.complain(f"{error}. Journals and directories decide where training starts.")
             launch.ledger.behind = True
     away = in_memory()
     paths, hidden = _journals(launch.database, launch.run, directories)
