@@ -124,7 +124,7 @@ def _trash(found: FoundTrash, *, dry_run: bool) -> None:
     elif dry_run:
         line(f"{what}: would be taken up")
     else:
-        line(f"{what}: back with ckptstore undo {found.run}; after a day the next gc deletes it")
+        line(f"{what}: back with ckptstore undo {found.run}; after 30 days the next gc deletes it")
 
 
 def _line_of_more(items: Sequence[object], what: str) -> None:

@@ -6,14 +6,13 @@ Without this nobody could bring it back by `undo`, and nothing would ever delete
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads
 from ckptstore.catalog import trash as rows
 from ckptstore.catalog.trash import Collection, Item, Phase
 from ckptstore.core.model import FileState
-from ckptstore.core.policy import GRACE
 from ckptstore.errors import RefusedError
 from ckptstore.ops.gc_lock import GcLock
 from ckptstore.storage.trash import trash_below
@@ -27,6 +26,9 @@ if TYPE_CHECKING:
     from ckptstore.catalog.engine import Database
     from ckptstore.core.model import Checkpoint
     from ckptstore.storage.trash import Trashed
+
+KEPT_FOR = timedelta(days=30)
+"""Whoever left it may have promised more than a day, and may still be at work: nothing tells."""
 
 _BEFORE = (FileState.COMPLETE, FileState.DAMAGED)
 
@@ -46,7 +48,7 @@ class FoundTrash:
 
 
 def take_up_trash(database: Database, root: Path, *, dry_run: bool = False) -> tuple[FoundTrash, ...]:
-    """Make unknown trash below a directory this catalog's: for a day from now `undo` brings it back.
+    """Make unknown trash below a directory this catalog's: for `KEPT_FOR` from now `undo` brings it back.
 
     Only what belongs to records of this catalog is taken up, files of the recorded size and time with what a gc puts
     beside them. What is in another's hands at this moment, or of no run here, is told and left alone.
@@ -107,7 +109,7 @@ def _add(database: Database, gc: str, run: str, files: Sequence[Trashed], own: M
 def _put(connection: Connection, run_id: int, gc: str, files: Sequence[Trashed], own: Mapping[str, Checkpoint]) -> None:
     now = datetime.now(timezone.utc)
     rows.add_collection(connection, run_id, Collection(gc, _began(gc, now), now))
-    rows.end(connection, gc, now + GRACE)
+    rows.end(connection, gc, now + KEPT_FOR)
     rows.add_items(connection, [_item(gc, file, own.get(_path(file))) for file in files])
 
 

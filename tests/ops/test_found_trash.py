@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from ckptstore.ops.connect import Catalog
 from ckptstore.ops.found_trash import FoundTrash
 from ckptstore.ops.gc_lock import GcLock
 from ckptstore.ops.retention import plan_gc
+from ckptstore.ops.trash import purge
 
 from .gc_world import POLICY, build, tree
 from .jobs import Job
@@ -43,7 +45,8 @@ def test_what_is_in_the_trash_comes_back_by_a_new_catalog(job: Job, other: Catal
     assert states(other) == {5: TRASHED, 10: TRASHED, 15: KEPT, 20: KEPT}
     assert other.scan(job.directory).trash == (), "it is this catalog's now"
     assert job.catalog.scan(job.directory).trash == (), "it is that one's as ever"
-    assert other.purge("run").files == 0, "it has a day"
+    purged = purge(other.database, "run", now=datetime.now(timezone.utc) + timedelta(days=29))
+    assert (purged.files, purged.waiting) == (0, 4), "who left it may have promised more than a day"
     assert other.undo("run").files == 4
     assert states(other) == {5: KEPT, 10: KEPT, 15: KEPT, 20: KEPT}
     assert len(list(job.directory.glob("rank_*/*.ckpt"))) == 8
