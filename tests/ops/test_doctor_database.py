@@ -16,6 +16,7 @@ import psycopg
 import pytest
 
 from ckptstore.catalog import mounts
+from ckptstore.catalog import schema
 from ckptstore.catalog.engine import open_to_look
 from ckptstore.ops import check_database
 from ckptstore.ops import doctor as ops
@@ -85,7 +86,7 @@ def test_what_is_said_of_sqlite(tmp_path: Path, sqlite_url: str) -> None:
     assert "ms, answered in " in found["database"].detail
     assert ", whole; " in found["database"].detail
     assert found["catalog_disk"].detail.endswith("with a write-ahead log")
-    assert said(found["schema"]) == ("ok", "0006, which this program works with")
+    assert said(found["schema"]) == ("ok", f"{schema.REVISION}, which this program works with")
 
 
 def test_what_is_said_of_postgresql(postgres: str) -> None:
