@@ -15,8 +15,7 @@ from time import monotonic
 import psycopg
 import pytest
 
-from ckptstore.catalog import mounts
-from ckptstore.catalog import schema
+from ckptstore.catalog import mounts, schema
 from ckptstore.catalog.engine import open_to_look
 from ckptstore.ops import check_database
 from ckptstore.ops import doctor as ops
