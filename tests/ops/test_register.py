@@ -132,5 +132,6 @@ def test_one_record_costs_the_same_statements_whatever_the_history(catalog: Cata
         statements.clear()
         job.save(ranks, step)
         counts.append(len(statements))
+    assert counts.pop(0) <= 7  # the first journals where the launch started, and tells the catalog that too
     assert len(set(counts)) == 1
     assert counts[0] <= 5  # one of them notes how far the journal is in the catalog

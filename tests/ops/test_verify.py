@@ -408,10 +408,11 @@ def test_a_catalog_that_fails_in_the_middle_keeps_what_was_done(
     saved(connect(url), tmp_path / "ckpt", *range(1, 11))
     finish = verifier.Verifier._finish
 
-    def lose_the_catalog(self: verifier.Verifier, claimed: verifier._Claimed) -> None:
-        finish(self, claimed)
+    def lose_the_catalog(self: verifier.Verifier, claimed: verifier._Claimed) -> int:
+        left = finish(self, claimed)
         if self.own >= 6:
             home.rename(tmp_path / "away")
+        return left
 
     with monkeypatch.context() as patch:
         patch.setattr(verifier.Verifier, "_finish", lose_the_catalog)
@@ -442,12 +443,13 @@ def interrupted(catalog: Catalog, monkeypatch: pytest.MonkeyPatch, *, after: int
     count = 0
     finish = verifier.Verifier._finish
 
-    def stop(self: verifier.Verifier, claimed: verifier._Claimed) -> None:
+    def stop(self: verifier.Verifier, claimed: verifier._Claimed) -> int:
         nonlocal count
-        finish(self, claimed)
+        left = finish(self, claimed)
         count += len(claimed.looks)
         if count >= after:
             raise KeyboardInterrupt
+        return left
 
     with monkeypatch.context() as patch:
         patch.setattr(verifier.Verifier, "_finish", stop)
