@@ -5,7 +5,7 @@ READY := .venv/.ready
 
 PEERS := .venv-bench/.ready
 
-.PHONY: demo test torture bench bench-quick lint clean
+.PHONY: demo test test-long torture bench bench-quick lint clean
 .DELETE_ON_ERROR:
 
 demo: $(READY)
@@ -15,6 +15,9 @@ test: $(READY) lint
 	$(BIN)/coverage run -m pytest tests/core
 	$(BIN)/coverage report
 	$(BIN)/python -m pytest tests --ignore=tests/core --numprocesses 2 --dist loadfile --no-loadscope-reorder
+
+test-long: $(READY)
+	$(BIN)/python -m pytest tests -m long
 
 torture: $(READY)
 	$(BIN)/python -m tests.crash.report

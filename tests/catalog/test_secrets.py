@@ -155,10 +155,13 @@ def test_no_trouble_shows_the_password(own_server: Server, tmp_path: Path, troub
         ["-c", command_line, "--db", url, "runs", "--json"],
         ["-c", command_line, "--db", url, "db", "check"],
     ]
-    said = ""
-    for program in programs:
-        done = subprocess.run([sys.executable, *program], env=environment, capture_output=True, text=True, check=False)
-        said += done.stdout + done.stderr
+    running = [
+        subprocess.Popen(
+            [sys.executable, *program], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        for program in programs
+    ]
+    said = "".join(each.communicate()[0] for each in running)  # each waits for who does not answer
     for listener in _kept:
         listener.close()
     _kept.clear()

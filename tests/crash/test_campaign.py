@@ -14,7 +14,7 @@ from tests import ckpt_bytes
 from . import report
 from .campaign import Outcome, campaign, look
 
-KILLS = 24  # on each of the two
+KILLS = 12  # on each of the two
 
 
 def test_killed_processes_leave_nothing_wrong(database_url: str, tmp_path: Path) -> None:

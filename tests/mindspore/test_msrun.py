@@ -41,6 +41,7 @@ def test_the_demo_ends_with_identical_weights() -> None:
     assert "going on after step 40 (epoch 2, step 12 of 28)" in done.stdout
 
 
+@pytest.mark.long
 def test_the_breakpoint_of_one_rank_serves_both(demo: ModuleType, tmp_path: Path) -> None:
     """Rank 1 raises after step 41 and leaves a breakpoint; rank 0 is killed and leaves its save of step 40."""
     calm, rough = tmp_path / "calm", tmp_path / "rough"
@@ -58,6 +59,7 @@ def test_the_breakpoint_of_one_rank_serves_both(demo: ModuleType, tmp_path: Path
         assert filecmp.cmp(calm / f"final_{rank}.ckpt", rough / f"final_{rank}.ckpt", shallow=False)
 
 
+@pytest.mark.long
 def test_shares_then_a_graceful_exit_of_both_ranks(tmp_path: Path) -> None:
     """Rank 1 is killed while the state is saved in shares (remove_redundancy); the next launch exits on request."""
     shares = {"remove_redundancy": True, "exception_save": False}

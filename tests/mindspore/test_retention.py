@@ -49,6 +49,7 @@ def test_a_policy_without_a_rule_stops_the_start(tmp_path: Path) -> None:
 
 
 @pytest.mark.msrun
+@pytest.mark.long
 def test_only_what_every_rank_has_registered_counts(tmp_path: Path) -> None:
     run = Run(tmp_path / "run")
     done = run.launch(ranks=2, config=NEVER, registrar=KEEP_2, fault="keep-up")

@@ -71,6 +71,7 @@ def test_one_rank_then_two(tmp_path: Path) -> None:
     assert run.final(0) == run.final(1)
 
 
+@pytest.mark.long
 def test_a_breakpoint_after_a_change_of_ranks_has_its_step(tmp_path: Path) -> None:
     """The counter in it, which proves its step, never knew of the change: 8 updates were 16 batches of one rank."""
     asked: dict[str, Any] = {"sharded": True, "config": {"save_checkpoint_steps": 4}}

@@ -227,5 +227,5 @@ class Retention(RuleBasedStateMachine):
             assert (self.job.folder(0) / "link").is_symlink()
 
 
-Retention.TestCase.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)
+Retention.TestCase.settings = settings(max_examples=15, stateful_step_count=25, deadline=None)
 TestRetention = Retention.TestCase
