@@ -167,11 +167,13 @@ def load(home: Path, *, ranks: int, processes: int, at_a_time: int, waves: int, 
         Part(url, str(directory), first, count, ranks, at_a_time, waves)
         for first, count in zip(firsts, shares, strict=True)
     ]
+    log = (home / "ranks.log").open("wb")
     workers = [
         subprocess.Popen(
             [sys.executable, "-m", "tests.crash.load", "--worker", json.dumps(asdict(part))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=log,  # each rank says once that the server had no room
             text=True,
         )
         for part in parts
@@ -201,6 +203,7 @@ def load(home: Path, *, ranks: int, processes: int, at_a_time: int, waves: int, 
         for worker in workers:
             worker.kill()
             worker.communicate()
+        log.close()
         server.close()
     return outcome
 
@@ -241,9 +244,9 @@ def main() -> int:
     """Put a load on a server and print what came of it as JSON."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--ranks", type=int, default=10_000)
-    parser.add_argument("--processes", type=int, default=24)
-    parser.add_argument("--at-a-time", type=int, default=8, help="ranks of a process that are at work at a time")
-    parser.add_argument("--waves", type=int, default=3)
+    parser.add_argument("--processes", type=int, default=8)
+    parser.add_argument("--at-a-time", type=int, default=16, help="ranks of a process that are at work at a time")
+    parser.add_argument("--waves", type=int, default=2)
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.worker:

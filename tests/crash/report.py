@@ -33,7 +33,7 @@ RESULTS = Path(__file__).with_name("results.json")
 README = ROOT / "README.md"
 BEGIN, END = "<!-- make torture: begin -->\n", "<!-- make torture: end -->\n"
 KILLS = 1000
-GC_KILLS = 200  # of each of gc, undo and purge, at random
+GC_KILLS = 100  # of each of gc, undo and purge, at random
 PROCESSES, SAVES = 32, 12  # saves of each process in each outage: a minute of them
 RANKS = 10_000
 
@@ -94,7 +94,7 @@ def waves(within: float) -> list[Row]:
     """As many ranks as the largest job has save at once."""
     with tempfile.TemporaryDirectory() as home:
         Path(home).chmod(0o755)
-        outcome = load.load(Path(home), ranks=RANKS, processes=24, at_a_time=8, waves=3)
+        outcome = load.load(Path(home), ranks=RANKS, processes=8, at_a_time=16, waves=2)
     print(json.dumps(asdict(outcome), indent=2))
     recorded = [wave.recorded for wave in outcome.waves]
     seconds = sum(wave.seconds for wave in outcome.waves)
