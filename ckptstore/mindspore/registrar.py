@@ -16,7 +16,7 @@ from ckptstore.errors import RefusedError
 from ckptstore.mindspore.graceful_exit import disarm
 from ckptstore.mindspore.recorder import FLUSH_SECONDS
 from ckptstore.mindspore.termination import Termination
-from ckptstore.mindspore.training import Training
+from ckptstore.mindspore.training import Training, repaired_step
 from ckptstore.mindspore.ttp import TtpWatch
 from ckptstore.mindspore.watches import PeriodicWatch, watches_for
 from ckptstore.ops.lease import RENEWED_EVERY
@@ -163,7 +163,7 @@ class Registrar(Callback):
         done = self._launch.global_step
         epochs_before = params.cur_epoch_num - 1
         if self._is_repair:
-            self._launch.global_step = self._repaired_step(params, epochs_before * steps)
+            self._launch.global_step = repaired_step(params, epochs_before * steps)
             self._continue_count(params)
         elif start is not None and not start.fresh and epochs_before != done // steps:
             log.warning(
@@ -333,19 +333,6 @@ class Registrar(Callback):
 
     def _periodic(self) -> list[PeriodicWatch]:
         return [watch for watch in self._watches if isinstance(watch, PeriodicWatch)]
-
-    def _repaired_step(self, params: Any, steps_of_epochs: int) -> int:
-        """The step that MindSpore goes on after, having repaired a fault in the same process.
-
-        It calls `_train` again: with `initial_step` counted in the epoch, or from the beginning where data sinks; a
-        training result error leaves it in the callback parameters (`_handle_tft`, `_calc_cb_initial_step` in
-        `train/model.py`).
-        """
-        from_the_beginning = int(params.get("initial_step") or 0)
-        if from_the_beginning:
-            return from_the_beginning
-        given = int(params.cur_step_num)
-        return given if params.get("dataset_sink_mode") else steps_of_epochs + given
 
     def _continue_count(self, params: Any) -> None:
         """MindSpore counts from 0 at every launch; set to the true step, names and logs stay true (domain §4)."""

@@ -281,3 +281,17 @@ class Training:
         if message not in self._complained:
             self._complained.add(message)
             log.warning("%s", message)
+
+
+def repaired_step(params: Any, steps_of_epochs: int) -> int:
+    """The step that MindSpore goes on after, having repaired a fault in the same process.
+
+    It calls `_train` again: with `initial_step` counted in the epoch, or from the beginning where data sinks; a
+    training result error leaves it in the callback parameters (`_handle_tft`, `_calc_cb_initial_step` in
+    `train/model.py`).
+    """
+    from_the_beginning = int(params.get("initial_step") or 0)
+    if from_the_beginning:
+        return from_the_beginning
+    given = int(params.cur_step_num)
+    return given if params.get("dataset_sink_mode") else steps_of_epochs + given
