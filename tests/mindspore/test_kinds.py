@@ -88,6 +88,7 @@ def example(tmp_path: Path) -> Iterator[Any]:
             job.communicate()
 
 
+@pytest.mark.long
 def test_the_example_exits_when_asked_and_goes_on_as_if_it_had_not(example: Any, tmp_path: Path) -> None:
     calm = example("calm")
     calm.communicate()

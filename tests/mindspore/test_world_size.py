@@ -52,6 +52,7 @@ def test_two_ranks_then_one(tmp_path: Path) -> None:
     assert (counted[8], counted[17], counted[30]) == (8, 9, 22)
 
 
+@pytest.mark.long
 def test_one_rank_then_two(tmp_path: Path) -> None:
     """Step 7 of an epoch leaves no whole steps of two ranks: that is refused; step 6 is step 3 of theirs."""
     run = Run(tmp_path)
