@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rich.markup import escape
-
-from ckptstore.cli.terminal import kinds, line, print_table, table
+from ckptstore.cli.terminal import Rows, kinds, line
 from ckptstore.core.naming import unfinished_ttp_directory
 from ckptstore.core.picture import picture, ranges
 from ckptstore.core.words import count, size
@@ -51,7 +49,7 @@ def _plan(run: str, plan: RestorePlan, *, in_full: bool) -> None:
     steps = plan.launch.steps_per_epoch
     place = f" (epoch {plan.epoch}, step {plan.step_in_epoch} of {steps})" if steps else ""
     line(f"run {run} goes on after step {plan.global_step}{place}, saved by launch {plan.launch.id}")
-    rows = table(">rank", "loads the file of", "kind", ">size", "file")
+    rows = Rows(">rank", "loads the file of", "kind", ">size", "file")
     for assignment in plan.ranks[:_RANKS_SHOWN]:
         source = assignment.source
         own = source.rank == assignment.rank
@@ -60,9 +58,9 @@ def _plan(run: str, plan: RestorePlan, *, in_full: bool) -> None:
             "itself" if own else f"rank {source.rank}, its replica",
             source.kind.value,
             size(source.size or 0),
-            escape(source.path),
+            source.path,
         )
-    print_table(rows, "")
+    rows.print("")
     helped = [each for each in plan.ranks if each.source.rank != each.rank]
     if len(plan.ranks) > _RANKS_SHOWN:
         others = plan.ranks[_RANKS_SHOWN:]

@@ -5,15 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import click
-from rich.markup import escape
 
-from ckptstore.cli.terminal import kinds, line, moment, print_table, table
+from ckptstore.cli.terminal import Rows, kinds, line, moment
 from ckptstore.core.words import count, size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from rich.table import Table
 
     from ckptstore.core.policy import Policy
     from ckptstore.core.retention import Verdict
@@ -93,11 +90,11 @@ def troubles(found: Sequence[Trouble], run: str) -> int:
 
 def _plan(plan: GcPlan) -> None:
     decision = plan.decision
-    shown = table("", "launch", ">step", "kind", ">size", "why")
+    shown = Rows("", "launch", ">step", "kind", ">size", "why")
     for word, verdicts in (("keep", decision.keep), ("remove", decision.remove)):
         for verdict in verdicts:
             _row(shown, word, verdict)
-    print_table(shown, f"run {plan.run} has no states on disk")
+    shown.print(f"run {plan.run} has no states on disk")
     for each in plan.debris[:_SHOWN]:
         line(f"debris: {each.path} ({size(each.bytes)}): {each.reason}")
     _more(plan.debris, "debris")
@@ -106,15 +103,15 @@ def _plan(plan: GcPlan) -> None:
     _more(plan.unknown, "left alone")
 
 
-def _row(shown: Table, word: str, verdict: Verdict) -> None:
+def _row(shown: Rows, word: str, verdict: Verdict) -> None:
     state = verdict.state
     shown.add_row(
         word,
-        escape(state.launch),
+        state.launch,
         str(state.global_step),
         kinds(state.kinds),
         size(state.bytes),
-        escape("; ".join(because.detail for because in verdict.reasons)),
+        "; ".join(because.detail for because in verdict.reasons),
     )
 
 

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -62,21 +63,45 @@ def _console() -> Console:
     return console if console.is_terminal else Console(highlight=False, width=_WIDE)
 
 
-def table(*columns: str) -> Table:
-    """A table; a column whose name begins with ">" is flush right."""
-    made = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        right = column.startswith(">")
-        made.add_column(column.lstrip(">"), justify="right" if right else "left", overflow="fold")
-    return made
+class Rows:
+    """A table that is being filled; a column whose name begins with ">" is flush right."""
 
+    def __init__(self, *columns: str) -> None:
+        self._right = [column.startswith(">") for column in columns]
+        self._rows = [tuple(column.lstrip(">") for column in columns)]
 
-def print_table(rows: Table, if_empty: str) -> None:
-    """Print a table, or a line where it has no rows."""
-    if rows.row_count:
-        _console().print(rows)
-    else:
-        line(if_empty)
+    def add_row(self, *cells: str) -> None:
+        """Add a row, of plain text."""
+        self._rows.append(cells)
+
+    def print(self, if_empty: str) -> None:
+        """Print the table, or a line where it has no rows."""
+        if len(self._rows) == 1:
+            line(if_empty)
+        elif (console := _console()).is_terminal:
+            console.print(self._folded())
+        else:
+            line("\n".join(self._lines()))
+
+    def _folded(self) -> Table:
+        """What is too wide for a terminal goes on in the next line of its cell."""
+        header, *rows = self._rows
+        made = Table(box=None, pad_edge=False, header_style="bold")
+        for name, right in zip(header, self._right, strict=True):
+            made.add_column(name, justify="right" if right else "left", overflow="fold")
+        for cells in rows:
+            made.add_row(*map(Text, cells))
+        return made
+
+    def _lines(self) -> Iterator[str]:
+        """The same in whole lines; rich takes a millisecond for two of them."""
+        widths = [max(map(cell_len, column)) for column in zip(*self._rows, strict=True)]
+        for cells in self._rows:
+            pads = [" " * (width - cell_len(cell)) for cell, width in zip(cells, widths, strict=True)]
+            padded = [
+                pad + cell if right else cell + pad for cell, pad, right in zip(cells, pads, self._right, strict=True)
+            ]
+            yield "  ".join(padded).rstrip()
 
 
 def line(text: str) -> None:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from rich.markup import escape
-
-from ckptstore.cli.terminal import age, line, moment, print_table, table
+from ckptstore.cli.terminal import Rows, age, line, moment
 from ckptstore.core.words import count, size
 from ckptstore.ops import inspect as ops
 
@@ -28,11 +26,11 @@ _NUMBERS_SHOWN = 64
 
 def runs(rows: Sequence[RunRow]) -> None:
     """A line a run."""
-    shown = table("run", ">launches", ">last step", "kind", ">size", ">restorable step", "saved")
+    shown = Rows("run", ">launches", ">last step", "kind", ">size", ">restorable step", "saved")
     for row in rows:
         last, restorable = row.last, row.newest_restorable
         shown.add_row(
-            escape(row.run),
+            row.run,
             str(row.launches),
             str(last.tally.global_step) if last else "-",
             last.tally.kind.value if last else "-",
@@ -40,16 +38,16 @@ def runs(rows: Sequence[RunRow]) -> None:
             str(restorable.tally.global_step) if restorable else "none",
             age(restorable.tally.created_at) if restorable else "-",
         )
-    print_table(shown, "no runs yet")
+    shown.print("no runs yet")
 
 
 def saves(rows: Sequence[SaveRow]) -> None:
     """A line a save."""
-    shown = table("run", ">step", ">epoch", "kind", ">ranks", ">size", "restorable", "saved", "launch")
+    shown = Rows("run", ">step", ">epoch", "kind", ">ranks", ">size", "restorable", "saved", "launch")
     for row in rows:
         tally = row.tally
         shown.add_row(
-            escape(row.run),
+            row.run,
             str(tally.global_step) + (" pinned" if row.pinned else ""),
             "-" if tally.epoch is None else f"{tally.epoch}_{tally.step_in_epoch}",
             tally.kind.value,
@@ -57,26 +55,26 @@ def saves(rows: Sequence[SaveRow]) -> None:
             size(tally.bytes),
             ("yes" if row.restorable else "no") + (", given up" if row.abandoned else ""),
             moment(tally.created_at),
-            escape(row.launch.id),
+            row.launch.id,
         )
-    print_table(shown, "no saves yet")
+    shown.print("no saves yet")
 
 
 def files(found: Sequence[Checkpoint]) -> None:
     """A line a file."""
-    shown = table("run", ">step", "kind", ">rank", ">size", "state", "saved", "file")
+    shown = Rows("run", ">step", "kind", ">rank", ">size", "state", "saved", "file")
     for file in found:
         shown.add_row(
-            escape(file.run),
+            file.run,
             str(file.global_step),
             file.kind.value,
             str(file.rank),
             "-" if file.size is None else size(file.size),
             file.state.value + (f" ({file.problem})" if file.problem else ""),
             moment(file.created_at),
-            escape(file.path),
+            file.path,
         )
-    print_table(shown, "no files yet")
+    shown.print("no files yet")
     for file in found:
         if file.quarantine:
             line(f"quarantined: step {file.global_step} of rank {file.rank}: {file.quarantine}")
@@ -153,20 +151,20 @@ def _header(path: Path, found: ops.Header) -> None:
     for name, value in values[:_ROWS_SHOWN]:
         line(_plain(f"{name}: {value}"))
     _more(values, "values")
-    shown = table("parameter", "type", "shape")
+    shown = Rows("parameter", "type", "shape")
     parameters = found.parameters
     for entry in parameters[:_ROWS_SHOWN]:
-        shown.add_row(escape(_plain(entry.name)), escape(_plain(entry.dtype)), str(entry.shape))
-    print_table(shown, "no parameters")
+        shown.add_row(_plain(entry.name), _plain(entry.dtype), str(entry.shape))
+    shown.print("no parameters")
     _more(parameters, "parameters")
 
 
 def _strategy(path: Path, found: ops.Strategy) -> None:
     line(f"{_plain(str(path))}: strategy, stages {_numbers(found.stages) or 'not told'}")
-    shown = table("parameter", ">stage", "device matrix", "tensor map", "split shape", ">shard step", ">shard size")
+    shown = Rows("parameter", ">stage", "device matrix", "tensor map", "split shape", ">shard step", ">shard size")
     for layout in found.parameters[:_ROWS_SHOWN]:
         shown.add_row(
-            escape(_plain(layout.name)),
+            _plain(layout.name),
             "-" if layout.stage is None else str(layout.stage),
             _numbers(layout.dev_matrix),
             _numbers(layout.tensor_map),
@@ -174,17 +172,17 @@ def _strategy(path: Path, found: ops.Strategy) -> None:
             str(layout.opt_weight_shard_step),
             str(layout.opt_weight_shard_size),
         )
-    print_table(shown, "no parameters")
+    shown.print("no parameters")
     _more(found.parameters, "parameters")
 
 
 def _group_info(path: Path, found: ops.GroupInfo) -> None:
     line(f"{_plain(str(path))}: group info")
     line(f"ranks with the same checkpoint: {_numbers(found.restore_ranks) or 'none'}")
-    shown = table("group", "ranks")
+    shown = Rows("group", "ranks")
     for group in found.groups[:_ROWS_SHOWN]:
-        shown.add_row(escape(_plain(group.name)), _numbers(group.ranks))
-    print_table(shown, "no groups")
+        shown.add_row(_plain(group.name), _numbers(group.ranks))
+    shown.print("no groups")
     _more(found.groups, "groups")
 
 

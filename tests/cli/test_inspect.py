@@ -50,9 +50,9 @@ def test_a_ckpt(tmp_path: Path) -> None:
         "step_num: 17",
         "loss_scale: inf",
         "note: añ",
-        "parameter    type     shape ",
+        "parameter    type     shape",
         "weight       Float32  (2, 2)",
-        "global_step  Int32    (1,)  ",
+        "global_step  Int32    (1,)",
     ]
 
 
@@ -119,7 +119,7 @@ def test_a_group_info_file(tmp_path: Path) -> None:
         f"{path}: group info",
         "ranks with the same checkpoint: 0, 4, 8",
         "group  ranks",
-        "a      0, 4 ",
+        "a      0, 4",
     ]
 
 
