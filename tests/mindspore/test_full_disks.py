@@ -17,6 +17,7 @@ from .test_faults import undisturbed
 __all__ = ["undisturbed"]
 
 STEPS = [30, 25, 20, 15, 10, 5]
+STEPS_PER_EPOCH = 10
 
 
 def warnings(output: str) -> list[str]:
@@ -104,6 +105,14 @@ def calm(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return run
 
 
+def newest_whole(disk: Path, calm: Run) -> int:
+    """The newest step of which a file is as long as that of the undisturbed run."""
+    sizes = {path.name: path.stat().st_size for path in calm.out.rglob("net-*.ckpt")}
+    names = [path.stem for path in disk.rglob("net-*.ckpt") if path.stat().st_size == sizes.get(path.name)]
+    places = [map(int, name.rpartition("-")[2].split("_")) for name in names]
+    return max((epoch - 1) * STEPS_PER_EPOCH + step for epoch, step in places)
+
+
 @pytest.mark.parametrize(
     ("straight", "config", "code"),
     [
@@ -127,10 +136,12 @@ def test_the_checkpoints_disk(tmp_path: Path, calm: Run, *, straight: bool, conf
         assert {path.suffix for path in cut} - {".meta"} == {".ckpt" if straight else ".tmp"}
         plan = run.catalog.resolve("run").plan
         assert plan is not None
-        assert plan.global_step == 15
+        newest = newest_whole(disk, calm)
+        assert newest == 15 or (config and newest == 10)  # MindSpore's threads may write two at a time: both are cut
+        assert plan.global_step == newest
         give_room(disk, "4m")
         again = run.launch(**{**asked, "config": {}})
-        assert (again.code, again.start["global_step"]) == (0, 15), again.output
+        assert (again.code, again.start["global_step"]) == (0, newest), again.output
         assert run.final() == calm.final()
         whole = {file.path: file.global_step for file in run.catalog.files("run") if file.state == "complete"}
         assert sorted(whole.values()) == sorted(STEPS)
