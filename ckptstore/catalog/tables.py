@@ -190,6 +190,7 @@ journals = sa.Table(
     sa.Column("taken_up", sa.BigInteger, nullable=False),
 )
 """The journals that tell of a run, and up to which byte the catalog has what they say."""
+
 tags = sa.Table(
     "tags",
     metadata,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ckptstore.core.words import count, size, span
 from ckptstore.ops.checkup import Status
-from ckptstore.ops.owner import is_dead
+from ckptstore.ops.owner import is_dead, shown
 from ckptstore.ops.run_facts import roots
 from ckptstore.storage import exit_flags
 
@@ -72,9 +72,8 @@ def _trash(facts: RunFacts) -> Check:
 def _lock(facts: RunFacts) -> Check:
     lock = facts.lock
     assert lock is not None  # noqa: S101 — asked for only where there is one
-    host, pid, *_ = lock.owner.split("|")
     if is_dead(lock.owner) or lock.expires_at < facts.now:
-        detail = f"process {pid} on {host} died, or lost touch, at work on the run's files"
+        detail = f"{shown(lock.owner)} died, or lost touch, at work on the run's files"
         return facts.check("gc_lock", Status.NOTE, detail, "the next gc, undo or purge takes over")
-    detail = f"process {pid} on {host} is at work on the run's files"
+    detail = f"{shown(lock.owner)} is at work on the run's files"
     return facts.check("gc_lock", Status.NOTE, detail, "gc, undo and purge are refused meanwhile")

@@ -21,7 +21,7 @@ from ckptstore.ops import (
 from ckptstore.ops.checkup import Check, Checkup, Status
 from ckptstore.ops.resolve import find_run
 from ckptstore.ops.run_facts import gather
-from ckptstore.ops.sync import take_up
+from ckptstore.ops.sync import take_up_found
 from ckptstore.storage import journal
 from ckptstore.storage.places import DIRECTORIES, places
 
@@ -88,7 +88,7 @@ def _without(catalog: str, run: str | None, now: datetime) -> list[Check]:
     if not paths:
         return [Check("runs", Status.NOTE, "nothing is known of runs without the catalog", hint)]
     away = in_memory()
-    take_up(away, paths)
+    take_up_found(away, paths, look=False)
     with away.read() as connection:
         names = reads.run_names(connection)
     if run is not None and run not in names:

@@ -61,6 +61,7 @@ def test_the_readme_has_the_figures_that_were_found() -> None:
     readme = report.README.read_text()
     assert f"{report.BEGIN}{report.shown()}{report.END}" in readme
     found = [row for rows in report.results().values() for row in rows]
+    assert found
     assert {(row.lost, row.wrong_plans) for row in found} <= {(0, 0), (0, None)}
 
 
