@@ -20,7 +20,7 @@ from ckptstore.catalog.tables import (
     runs,
     tags,
 )
-from ckptstore.catalog.writes import add_run, insert, insert_if_new, put_saves, row_of
+from ckptstore.catalog.writes import add_run, insert, insert_if_new, put_saves, row_of, store_resolution
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -163,27 +163,23 @@ def put_resolution(
     at: datetime,
 ) -> None:
     """Where a launch started, (rank, checkpoint id) for each rank; none where a journal tells the state only."""
-    row = {
-        "launch_id": launch_id,
-        "parent_launch_id": parent[0] if parent else None,
-        "parent_step": parent[1] if parent else None,
-        "branched": branched,
-        "start_step": start_step,
-        "plan": [list(pair) for pair in files],
-        "created_at": at,
-    }
-    statement = insert(connection, resolutions).values(row)
-    if not files:
-        connection.execute(statement.on_conflict_do_nothing())
-        return
+    chosen = resolutions.c.launch_id == launch_id
     there = connection.execute(
-        sa.select(resolutions.c.plan, resolutions.c.parent_launch_id).where(resolutions.c.launch_id == launch_id)
+        sa.select(resolutions.c.plan, resolutions.c.parent_launch_id).where(chosen)
     ).one_or_none()
     if there is None:
-        connection.execute(statement.on_conflict_do_nothing())
-    elif not there.plan and there.parent_launch_id == row["parent_launch_id"]:
-        chosen = resolutions.c.launch_id == launch_id
-        connection.execute(resolutions.update().where(chosen).values(plan=row["plan"], created_at=at))
+        store_resolution(
+            connection,
+            launch_id=launch_id,
+            parent=parent,
+            start_step=start_step,
+            files=files,
+            branched=branched,
+            now=at,
+        )
+    elif files and not there.plan and there.parent_launch_id == (parent[0] if parent else None):
+        plan = [list(pair) for pair in files]
+        connection.execute(resolutions.update().where(chosen).values(plan=plan, created_at=at))
 
 
 def put_ending(connection: sa.Connection, row: dict[str, Any]) -> None:
