@@ -192,11 +192,11 @@ def inspect(file: Path, *, as_json: bool) -> None:
 
     Reads the header only, without MindSpore and without a catalog. Exit code 6: the file is cut, or of another format.
     """
-    from ckptstore.cli import text, values
+    from ckptstore.cli import inspection, values
     from ckptstore.ops.inspect import inspect as look_into
 
     found = look_into(file)
-    values.write(values.inspected(file, found)) if as_json else text.inspected(file, found)
+    values.write(inspection.value(file, found)) if as_json else inspection.show(file, found)
 
 
 @click.command()

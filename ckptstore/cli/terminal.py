@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
+import click
 from rich.cells import cell_len
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
-from rich.table import Table
-from rich.text import Text
 
 from ckptstore.core.words import span
 
@@ -28,12 +17,13 @@ if TYPE_CHECKING:
 
     from ckptstore.core.model import Kind
 
-_WIDE = 4096
-
 
 @contextmanager
 def progress(verb: str, unit: str) -> Iterator[Callable[[int], None]]:
     """A count that grows on stderr, on a terminal only."""
+    from rich.console import Console
+    from rich.progress import Progress, TextColumn, TimeElapsedColumn
+
     console = Console(stderr=True)
     columns = (TextColumn(verb), TextColumn("{task.completed}"), TextColumn(unit), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as shown:
@@ -44,6 +34,17 @@ def progress(verb: str, unit: str) -> Iterator[Callable[[int], None]]:
 @contextmanager
 def progress_of(verb: str, *, in_bytes: bool) -> Iterator[Callable[[int, int], None]]:
     """A bar with rate and rest on stderr, on a terminal only; it is told how much is done, and of how much."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
     console = Console(stderr=True)
     amounts = (DownloadColumn(), TransferSpeedColumn()) if in_bytes else (MofNCompleteColumn(), TextColumn("files"))
     columns = (TextColumn(verb), BarColumn(), *amounts, TimeRemainingColumn())
@@ -57,12 +58,6 @@ def kinds(of: tuple[Kind, ...]) -> str:
     return " + ".join(kind.value for kind in of)
 
 
-def _console() -> Console:
-    """On a terminal, its width; elsewhere lines are never broken or cut."""
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=_WIDE)
-
-
 class Rows:
     """A table that is being filled; a column whose name begins with ">" is flush right."""
 
@@ -71,27 +66,31 @@ class Rows:
         self._rows = [tuple(column.lstrip(">") for column in columns)]
 
     def add_row(self, *cells: str) -> None:
-        """Add a row, of plain text."""
-        self._rows.append(cells)
+        """Add a row."""
+        self._rows.append(tuple(map(plain, cells)))
 
     def print(self, if_empty: str) -> None:
         """Print the table, or a line where it has no rows."""
         if len(self._rows) == 1:
             line(if_empty)
-        elif (console := _console()).is_terminal:
-            console.print(self._folded())
+        elif sys.stdout.isatty():
+            self._print_folded()
         else:
             line("\n".join(self._lines()))
 
-    def _folded(self) -> Table:
-        """What is too wide for a terminal goes on in the next line of its cell."""
+    def _print_folded(self) -> None:
+        """On a terminal: what is too wide for it goes on in the next line of its cell."""
+        from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
+
         header, *rows = self._rows
         made = Table(box=None, pad_edge=False, header_style="bold")
         for name, right in zip(header, self._right, strict=True):
             made.add_column(name, justify="right" if right else "left", overflow="fold")
         for cells in rows:
             made.add_row(*map(Text, cells))
-        return made
+        Console(highlight=False).print(made)
 
     def _lines(self) -> Iterator[str]:
         """The same in whole lines; rich takes a millisecond for two of them."""
@@ -105,13 +104,27 @@ class Rows:
 
 
 def line(text: str) -> None:
-    """Print a line, as it is."""
-    _console().print(text, markup=False, soft_wrap=True)
+    """Print a line, or several: never broken or cut, and with nothing in it that a terminal would obey."""
+    click.echo("\n".join(map(plain, text.split("\n"))))
 
 
 def marked(mark: str, text: str, style: str) -> None:
     """Print a line that begins with a mark, in a colour where there are colours; it can be read without."""
-    _console().print(Text(f"{mark:<8} ", style=style) + Text(text, style="default"), soft_wrap=True)
+    if not sys.stdout.isatty():
+        line(f"{mark:<8} {text}")
+        return
+    from rich.console import Console
+    from rich.text import Text
+
+    shown = Text(f"{mark:<8} ", style=style) + Text(plain(text), style="default")
+    Console(highlight=False).print(shown, soft_wrap=True)
+
+
+def plain(text: str) -> str:
+    """Without characters that would move a terminal's cursor, or that are none: names are other people's."""
+    if text.isprintable():
+        return text
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
 
 
 def moment(when: datetime | None) -> str:

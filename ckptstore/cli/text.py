@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING
 
 from ckptstore.cli.terminal import Rows, age, line, moment
 from ckptstore.core.words import count, size
-from ckptstore.ops import inspect as ops
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from ckptstore.core.model import Checkpoint
     from ckptstore.ops.found_trash import FoundTrash
@@ -20,8 +18,6 @@ if TYPE_CHECKING:
 
 _RANKS_SHOWN = 16
 _FILES_SHOWN = 20
-_ROWS_SHOWN = 1000
-_NUMBERS_SHOWN = 64
 
 
 def runs(rows: Sequence[RunRow]) -> None:
@@ -128,74 +124,3 @@ def _trash(found: FoundTrash, *, dry_run: bool) -> None:
 def _line_of_more(items: Sequence[object], what: str) -> None:
     if len(items) > _FILES_SHOWN:
         line(f"… and {len(items) - _FILES_SHOWN} more {what}; --json has all")
-
-
-def inspected(path: Path, found: ops.Found) -> None:
-    """A line a parameter, or a line a group of ranks, and what else the file says."""
-    match found:
-        case ops.Strategy():
-            _strategy(path, found)
-        case ops.GroupInfo():
-            _group_info(path, found)
-        case _:
-            _header(path, found)
-
-
-def _header(path: Path, found: ops.Header) -> None:
-    whole = "whole" if found.complete else "every entry is whole, but nothing in it marks its end"
-    line(f"{_plain(str(path))}: {found.format}, {whole}")
-    if found.optimizer_step is not None:
-        line(f"optimizer step: {found.optimizer_step}")
-    metadata = found.metadata if isinstance(found, ops.SafetensorsHeader) else {}
-    values = (*metadata.items(), *found.info.items())
-    for name, value in values[:_ROWS_SHOWN]:
-        line(_plain(f"{name}: {value}"))
-    _more(values, "values")
-    shown = Rows("parameter", "type", "shape")
-    parameters = found.parameters
-    for entry in parameters[:_ROWS_SHOWN]:
-        shown.add_row(_plain(entry.name), _plain(entry.dtype), str(entry.shape))
-    shown.print("no parameters")
-    _more(parameters, "parameters")
-
-
-def _strategy(path: Path, found: ops.Strategy) -> None:
-    line(f"{_plain(str(path))}: strategy, stages {_numbers(found.stages) or 'not told'}")
-    shown = Rows("parameter", ">stage", "device matrix", "tensor map", "split shape", ">shard step", ">shard size")
-    for layout in found.parameters[:_ROWS_SHOWN]:
-        shown.add_row(
-            _plain(layout.name),
-            "-" if layout.stage is None else str(layout.stage),
-            _numbers(layout.dev_matrix),
-            _numbers(layout.tensor_map),
-            _numbers(layout.param_split_shape),
-            str(layout.opt_weight_shard_step),
-            str(layout.opt_weight_shard_size),
-        )
-    shown.print("no parameters")
-    _more(found.parameters, "parameters")
-
-
-def _group_info(path: Path, found: ops.GroupInfo) -> None:
-    line(f"{_plain(str(path))}: group info")
-    line(f"ranks with the same checkpoint: {_numbers(found.restore_ranks) or 'none'}")
-    shown = Rows("group", "ranks")
-    for group in found.groups[:_ROWS_SHOWN]:
-        shown.add_row(_plain(group.name), _numbers(group.ranks))
-    shown.print("no groups")
-    _more(found.groups, "groups")
-
-
-def _more(rows: Sequence[object], what: str) -> None:
-    if len(rows) > _ROWS_SHOWN:
-        line(f"… and {len(rows) - _ROWS_SHOWN} more {what}; --json has all")
-
-
-def _numbers(numbers: Sequence[object]) -> str:
-    shown = ", ".join(str(number) for number in numbers[:_NUMBERS_SHOWN])
-    return shown if len(numbers) <= _NUMBERS_SHOWN else f"{shown}, … ({len(numbers)} in all)"
-
-
-def _plain(text: str) -> str:
-    """Without the characters that would move a terminal's cursor: the text is a file's."""
-    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ckptstore.ops import inspect as ops
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
-    from pathlib import Path
 
     from ckptstore.core.model import Checkpoint, Kind, Rejection, Resolution
     from ckptstore.core.retention import Verdict
@@ -192,38 +187,6 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
 
 def _troubles(found: Sequence[Trouble]) -> dict[str, Any]:
     return {"troubles": [{"path": each.path, "reason": each.reason} for each in found]}
-
-
-def inspected(path: Path, found: ops.Found) -> dict[str, Any]:
-    """What is in a file: the shape depends on `format`."""
-    match found:
-        case ops.Strategy():
-            content = {
-                "format": "strategy",
-                "parameters": [asdict(parameter) for parameter in found.parameters],
-                "stages": found.stages,
-            }
-        case ops.GroupInfo():
-            content = {"format": "group_info", **asdict(found)}
-        case _:
-            content = _header(found)
-    return {"path": str(path), **content}
-
-
-def _header(found: ops.Header) -> dict[str, Any]:
-    parameters = [{"name": entry.name, "dtype": entry.dtype, "shape": entry.shape} for entry in found.parameters]
-    return {
-        "format": found.format,
-        "parameters": parameters,
-        "info": {name: _finite(value) for name, value in found.info.items()},
-        "optimizer_step": found.optimizer_step,
-        "complete": found.complete,
-    } | ({"metadata": found.metadata} if isinstance(found, ops.SafetensorsHeader) else {})
-
-
-def _finite(value: ops.Scalar) -> ops.Scalar:
-    """JSON has no word for infinity, which a loss scale may be."""
-    return value if not isinstance(value, float) or math.isfinite(value) else str(value)
 
 
 def _rejection(rejection: Rejection) -> dict[str, Any]:

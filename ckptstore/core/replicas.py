@@ -34,6 +34,11 @@ class Layout:
         alone = [(rank,) for rank in range(world_size) if rank not in grouped]
         return [*self.groups, *alone]
 
+    def covers(self, ranks_with_a_file: Iterable[int], world_size: int) -> bool:
+        """Whether files of those ranks make up a state of the whole job, by the layout alone."""
+        have = set(ranks_with_a_file)
+        return all(any(rank in have for rank in group) for group in self.partition(world_size))
+
     def to_json(self) -> dict[str, Any]:
         """The layout as the catalog and `resolve --json` show it."""
         return {"source": self.source, "groups": [list(group) for group in self.groups]}

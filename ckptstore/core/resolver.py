@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from ckptstore.core.model import Launch
-    from ckptstore.core.replicas import Layout
 
     Look = Callable[[State], Mapping[str, Observed]]
 
@@ -218,12 +217,6 @@ def reject_foreign(state: State) -> Rejection:
     return _reject(state, [Reason(Rule.FOREIGN_FORMAT, None, detail), *_quarantined(state)])
 
 
-def covers_every_rank(layout: Layout, ranks_with_a_file: Iterable[int], world_size: int) -> bool:
-    """Whether files of those ranks make up a state of the whole job, by the layout alone."""
-    have = set(ranks_with_a_file)
-    return all(any(rank in have for rank in group) for group in layout.partition(world_size))
-
-
 def _by_group(
     files: Iterable[Checkpoint], groups: Iterable[tuple[int, ...]]
 ) -> dict[tuple[int, ...], list[Checkpoint]]:
@@ -298,7 +291,7 @@ def _reject(state: State, reasons: Sequence[Reason], parts: Sequence[_Cover] = (
         len({file.rank for file in finished if file.content is content}) == world_size
         for content in (Content.SHARE, Content.PART)
     )
-    covered = in_pieces or covers_every_rank(state.launch.layout, whole, world_size)
+    covered = in_pieces or state.launch.layout.covers(whole, world_size)
     was_whole = state.global_step > 0 and covered
     of_all = [line for reason in reasons[:1] if (line := remedies.of_state(reason, state))]
     fullest = max(parts, key=lambda part: len(part.served), default=_Cover())

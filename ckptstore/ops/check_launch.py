@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from ckptstore.catalog import recent
 from ckptstore.core.lagging import is_overdue, laggards, usual_pause
 from ckptstore.core.model import Kind
-from ckptstore.core.resolver import covers_every_rank
 from ckptstore.core.words import of_ranks, some, span
 from ckptstore.ops.checkup import Status
 from ckptstore.ops.lease import CLOCKS_DIFFER
@@ -109,7 +108,7 @@ def _ranks(database: Database, facts: RunFacts) -> Check:
             steps = recent.newest_steps(connection, launch.id, _FAR_BACK)
     behind = laggards(ranks, last, steps)
     if not behind:
-        if not covers_every_rank(launch.layout, ranks, launch.world_size):
+        if not launch.layout.covers(ranks, launch.world_size):
             detail = f"only {of_ranks(ranks)} of {launch.world_size} save, and no replica of all others is among them"
             hint = "give every rank its ModelCheckpoint and registrar: what they save can never be restored"
             return facts.check("ranks", Status.WARNING, detail, hint)

@@ -19,8 +19,8 @@ from ckptstore.ops import (
     check_states,
 )
 from ckptstore.ops.checkup import Check, Checkup, Status
-from ckptstore.ops.resolve import find_run
 from ckptstore.ops.run_facts import gather
+from ckptstore.ops.runs import find_run
 from ckptstore.ops.sync import take_up_found
 from ckptstore.storage import journal
 from ckptstore.storage.places import DIRECTORIES, places

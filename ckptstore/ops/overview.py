@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads, tallies
 from ckptstore.core.lineage import lineage
-from ckptstore.core.resolver import covers_every_rank
 from ckptstore.errors import UsageError
-from ckptstore.ops.resolve import find_run
+from ckptstore.ops.runs import find_run
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -138,4 +137,4 @@ def _restorable(connection: sa.Connection, launch: Launch, tally: Tally) -> bool
     if launch.world_size in (tally.full_ranks, tally.share_ranks):
         return True
     have = tallies.whole_ranks(connection, tally.launch, tally.global_step)
-    return covers_every_rank(launch.layout, have, launch.world_size)
+    return launch.layout.covers(have, launch.world_size)

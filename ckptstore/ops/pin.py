@@ -12,7 +12,7 @@ from ckptstore.errors import RefusedError
 from ckptstore.ops.join import check_name
 from ckptstore.ops.overview import no_such_step
 from ckptstore.ops.records import Pinned, Tagged
-from ckptstore.ops.resolve import find_run
+from ckptstore.ops.runs import find_run
 from ckptstore.ops.writers import shared
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from ckptstore.catalog import marks
 from ckptstore.core.policy import Policy, from_json
 from ckptstore.core.retention import check_policy
 from ckptstore.ops.records import Ruled
-from ckptstore.ops.resolve import find_run
+from ckptstore.ops.runs import find_run
 from ckptstore.ops.writers import shared
 
 if TYPE_CHECKING:

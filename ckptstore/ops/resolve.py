@@ -13,10 +13,11 @@ from ckptstore.core import remedies, resolver
 from ckptstore.core.lineage import Segment, lineage
 from ckptstore.core.model import Kind, Rejection, Resolution, State
 from ckptstore.core.stated import parse
-from ckptstore.errors import UnknownRunError, UsageError
+from ckptstore.errors import UsageError
 from ckptstore.formats.layouts import read_layout
 from ckptstore.ops.reconcile import reconcile
 from ckptstore.ops.register import HIGHEST_STEP
+from ckptstore.ops.runs import find_run
 from ckptstore.ops.sync import sync_run
 from ckptstore.storage import files
 
@@ -159,16 +160,6 @@ def _is_older(launch_id: str, step: int, ends: Mapping[str, int | None]) -> bool
         return False
     end = ends[launch_id]
     return end is None or step <= end
-
-
-def find_run(database: Database, run: str) -> int:
-    """The id of a run; raises `UnknownRunError` if there is none of that name."""
-    is_text = run.encode("utf-8", "ignore").decode("utf-8") == run
-    with database.read() as connection:
-        found = reads.run_id(connection, run) if is_text else None
-    if found is None:
-        raise UnknownRunError(f"no run {run!r} in {database.name}", "ckptstore runs shows those there are")
-    return found
 
 
 def _with_layout(launches: list[Launch], replicas: str | None) -> list[Launch]:

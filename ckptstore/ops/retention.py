@@ -21,7 +21,7 @@ from ckptstore.ops import aliases, debris, lease
 from ckptstore.ops.debris import Debris, Target
 from ckptstore.ops.doubt import Doubts
 from ckptstore.ops.reconcile import reconcile
-from ckptstore.ops.resolve import find_run
+from ckptstore.ops.runs import find_run
 from ckptstore.ops.sync import sync_run
 from ckptstore.storage import files as disk
 

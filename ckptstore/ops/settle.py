@@ -11,7 +11,8 @@ from ckptstore.core import position
 from ckptstore.core.model import Assignment, Rejection, Resolution, RestorePlan, Rule
 from ckptstore.errors import CatalogUnavailableError, NothingRestorableError, UsageError
 from ckptstore.ops import exits, lease
-from ckptstore.ops.resolve import bring_up_to_date, choose, find_run
+from ckptstore.ops.resolve import bring_up_to_date, choose
+from ckptstore.ops.runs import find_run
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

@@ -16,6 +16,7 @@ from ckptstore.core.model import FileState
 from ckptstore.ops import resolve
 from ckptstore.ops.doubt import QUIET
 from ckptstore.ops.examine import Damaged, Examined, Passed, Unseen, Whole, examine
+from ckptstore.ops.runs import find_run
 from ckptstore.storage.waiting import for_each
 from ckptstore.storage.walk import look
 
@@ -52,7 +53,7 @@ def begin(database: Database, run: str, *, digest: bool, sample: float | None) -
 
     It goes on with an interrupted one, if somebody was at work on it within `FORGOTTEN`. Raises `UnknownRunError`.
     """
-    run_id = resolve.find_run(database, run)
+    run_id = find_run(database, run)
     with database.read() as connection:
         there = _under_way(connection, run_id, digest=digest, sample=sample)
     if there is not None:

@@ -16,7 +16,7 @@ from ckptstore.catalog import trash as rows
 from ckptstore.catalog.trash import Item, Phase
 from ckptstore.errors import UsageError
 from ckptstore.ops.gc_lock import GcLock
-from ckptstore.ops.resolve import find_run
+from ckptstore.ops.runs import find_run
 from ckptstore.storage.files import FileFacts
 from ckptstore.storage.trash import Disk, Outcome, Trash
 

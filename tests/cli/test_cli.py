@@ -317,15 +317,26 @@ def test_a_reader_that_goes_away_is_no_error(sqlite_url: str, tmp_path: Path) ->
     assert (done.returncode, done.stdout, done.stderr) == (0, "[\n", "")
 
 
-def test_names_with_brackets_are_printed_as_they_are(sqlite_url: str, tmp_path: Path) -> None:
+def test_names_with_brackets_and_colons_are_printed_as_they_are(sqlite_url: str, tmp_path: Path) -> None:
     from ckptstore.ops.connect import connect
 
-    launch = connect(sqlite_url).join("llama[7b]/v2")
-    path = tmp_path / "a[red].ckpt"
+    launch = connect(sqlite_url).join("llama[7b]:fire:/v2")
+    path = tmp_path / "a[red]:cat:.ckpt"
     path.write_bytes(b"x")
     launch.register(path, global_step=5)
-    assert "llama[7b]/v2" in ckptstore("--db", sqlite_url, "runs").out
-    assert str(path) in ckptstore("--db", sqlite_url, "resolve", "llama[7b]/v2").out
+    assert "llama[7b]:fire:/v2" in ckptstore("--db", sqlite_url, "runs").out
+    resolved = ckptstore("--db", sqlite_url, "resolve", "llama[7b]:fire:/v2").out
+    assert str(path) in resolved
+    assert resolved.startswith("run llama[7b]:fire:/v2 goes on")
+
+
+def test_a_file_name_that_is_no_text_can_be_printed(sqlite_url: str, tmp_path: Path) -> None:
+    """Bytes that are no UTF-8, and what would clear the screen."""
+    (tmp_path / "ckpt").mkdir()
+    (tmp_path / "ckpt" / os.fsdecode(b"net-1_\xff\x1b[2J.ckpt")).write_bytes(b"x")
+    scanned = ckptstore("--db", sqlite_url, "scan", str(tmp_path / "ckpt"))
+    assert scanned.code == 0, scanned
+    assert "net-1_\\udcff\\x1b[2J.ckpt" in scanned.out
 
 
 def test_resolve_in_the_words_of_other_tools(url: str, run: Job, tmp_path: Path) -> None:

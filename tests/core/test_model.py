@@ -8,7 +8,6 @@ import pytest
 
 from ckptstore.core.model import Kind, epoch_and_step
 from ckptstore.core.replicas import Layout, data_parallel, from_json, from_name, stand_alone
-from ckptstore.core.resolver import covers_every_rank
 from ckptstore.errors import UsageError
 
 from .builders import file, launch
@@ -54,7 +53,7 @@ def test_layouts_by_name() -> None:
 
 
 def test_coverage_by_layout_alone() -> None:
-    assert covers_every_rank(data_parallel(3), [2], 3)
-    assert not covers_every_rank(data_parallel(3), [], 3)
-    assert not covers_every_rank(stand_alone(), [0], 2)
-    assert covers_every_rank(Layout("stated", ((0, 1),)), [1, 2], 3)
+    assert data_parallel(3).covers([2], 3)
+    assert not data_parallel(3).covers([], 3)
+    assert not stand_alone().covers([0], 2)
+    assert Layout("stated", ((0, 1),)).covers([1, 2], 3)

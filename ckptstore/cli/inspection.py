@@ -1,0 +1,115 @@
+"""What `inspect` shows, for people and as JSON."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from ckptstore.cli.terminal import Rows, line, plain
+from ckptstore.ops import inspect as ops
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+_ROWS_SHOWN = 1000
+_NUMBERS_SHOWN = 64
+
+
+def show(path: Path, found: ops.Found) -> None:
+    """Print it: a line a parameter, or a line a group of ranks, and what else the file says."""
+    match found:
+        case ops.Strategy():
+            _show_strategy(path, found)
+        case ops.GroupInfo():
+            _show_group_info(path, found)
+        case _:
+            _show_header(path, found)
+
+
+def _show_header(path: Path, found: ops.Header) -> None:
+    whole = "whole" if found.complete else "every entry is whole, but nothing in it marks its end"
+    line(f"{path}: {found.format}, {whole}")
+    if found.optimizer_step is not None:
+        line(f"optimizer step: {found.optimizer_step}")
+    metadata = found.metadata if isinstance(found, ops.SafetensorsHeader) else {}
+    values = (*metadata.items(), *found.info.items())
+    for name, value in values[:_ROWS_SHOWN]:
+        line(plain(f"{name}: {value}"))
+    _more(values, "values")
+    shown = Rows("parameter", "type", "shape")
+    parameters = found.parameters
+    for entry in parameters[:_ROWS_SHOWN]:
+        shown.add_row(entry.name, entry.dtype, str(entry.shape))
+    shown.print("no parameters")
+    _more(parameters, "parameters")
+
+
+def _show_strategy(path: Path, found: ops.Strategy) -> None:
+    line(f"{path}: strategy, stages {_numbers(found.stages) or 'not told'}")
+    shown = Rows("parameter", ">stage", "device matrix", "tensor map", "split shape", ">shard step", ">shard size")
+    for layout in found.parameters[:_ROWS_SHOWN]:
+        shown.add_row(
+            layout.name,
+            "-" if layout.stage is None else str(layout.stage),
+            _numbers(layout.dev_matrix),
+            _numbers(layout.tensor_map),
+            _numbers(layout.param_split_shape),
+            str(layout.opt_weight_shard_step),
+            str(layout.opt_weight_shard_size),
+        )
+    shown.print("no parameters")
+    _more(found.parameters, "parameters")
+
+
+def _show_group_info(path: Path, found: ops.GroupInfo) -> None:
+    line(f"{path}: group info")
+    line(f"ranks with the same checkpoint: {_numbers(found.restore_ranks) or 'none'}")
+    shown = Rows("group", "ranks")
+    for group in found.groups[:_ROWS_SHOWN]:
+        shown.add_row(group.name, _numbers(group.ranks))
+    shown.print("no groups")
+    _more(found.groups, "groups")
+
+
+def _more(rows: Sequence[object], what: str) -> None:
+    if len(rows) > _ROWS_SHOWN:
+        line(f"… and {len(rows) - _ROWS_SHOWN} more {what}; --json has all")
+
+
+def _numbers(numbers: Sequence[object]) -> str:
+    shown = ", ".join(str(number) for number in numbers[:_NUMBERS_SHOWN])
+    return shown if len(numbers) <= _NUMBERS_SHOWN else f"{shown}, … ({len(numbers)} in all)"
+
+
+def value(path: Path, found: ops.Found) -> dict[str, Any]:
+    """What is in a file: the shape depends on `format`."""
+    match found:
+        case ops.Strategy():
+            content = {
+                "format": "strategy",
+                "parameters": [asdict(parameter) for parameter in found.parameters],
+                "stages": found.stages,
+            }
+        case ops.GroupInfo():
+            content = {"format": "group_info", **asdict(found)}
+        case _:
+            content = _header(found)
+    return {"path": str(path), **content}
+
+
+def _header(found: ops.Header) -> dict[str, Any]:
+    parameters = [{"name": entry.name, "dtype": entry.dtype, "shape": entry.shape} for entry in found.parameters]
+    return {
+        "format": found.format,
+        "parameters": parameters,
+        "info": {name: _finite(value) for name, value in found.info.items()},
+        "optimizer_step": found.optimizer_step,
+        "complete": found.complete,
+    } | ({"metadata": found.metadata} if isinstance(found, ops.SafetensorsHeader) else {})
+
+
+def _finite(value: ops.Scalar) -> ops.Scalar:
+    """JSON has no word for infinity, which a loss scale may be."""
+    return value if not isinstance(value, float) or math.isfinite(value) else str(value)
