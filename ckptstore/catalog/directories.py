@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import sqlalchemy as sa
 
+from ckptstore.catalog.among import among
+from ckptstore.catalog.rows import many
 from ckptstore.catalog.tables import checkpoints, launches, runs, saves, sources
 from ckptstore.core.model import FileState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-_BATCH = 500  # SQLite takes at least 999 values a statement
 _LIVE = [FileState.COMPLETE.value, FileState.IN_PROGRESS.value, FileState.DAMAGED.value]
 _PATH = checkpoints.c.path
 _DIRECTORY = sa.func.rtrim(_PATH, sa.func.replace(_PATH, "/", ""))  # up to the last slash, on either database
@@ -51,12 +52,7 @@ def runs_in(connection: sa.Connection, directory: str) -> list[str]:
 def runs_that_save_in(connection: sa.Connection, some: Sequence[str]) -> set[int]:
     """The runs of which a rank saves to one of these directories, by id."""
     query = sa.select(launches.c.run_id).join(sources).distinct()
-    portions = (some[start : start + _BATCH] for start in range(0, len(some), _BATCH))
-    return {
-        run
-        for portion in portions
-        for run in connection.execute(query.where(sources.c.directory.in_(portion))).scalars()
-    }
+    return set(connection.execute(query.where(among(connection, sources.c.directory, some))).scalars())
 
 
 def written_within(connection: sa.Connection, begin_ns: int, end_ns: int) -> Iterator[Recorded]:
@@ -71,4 +67,5 @@ def written_within(connection: sa.Connection, begin_ns: int, end_ns: int) -> Ite
         checkpoints.c.size,
         checkpoints.c.mtime_ns,
     ).select_from(_FILES)
-    return (Recorded(*row) for row in connection.execute(query.where(checkpoints.c.state.in_(_LIVE), when)))
+    found = connection.execute(query.where(checkpoints.c.state.in_(_LIVE), when))
+    return (Recorded._make(row) for row in many(found))

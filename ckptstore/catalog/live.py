@@ -37,7 +37,7 @@ def places(connection: sa.Connection, launch_ids: Iterable[str]) -> list[Place]:
         .join(saves)
         .where(saves.c.launch_id.in_(list(launch_ids)), _LIVE)
     )
-    return [Place._make(row) for row in connection.execute(query)]
+    return [Place._make(row) for row in rows.many(connection.execute(query))]
 
 
 def files(connection: sa.Connection, launch_id: str) -> list[Checkpoint]:

@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
+from ckptstore.catalog.among import among
 from ckptstore.catalog.tables import checkpoints, launches, leases, pins, policies, resolutions, runs, saves, tags
 from ckptstore.core.model import FileState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime
-
-_BATCH = 500
 
 
 @dataclass(frozen=True)
@@ -67,12 +66,8 @@ def hold(connection: sa.Connection, launch_id: str, until: datetime) -> None:
 
 def trashed_among(connection: sa.Connection, ids: Iterable[str]) -> bool:
     """Whether retention has given up one of these files."""
-    every = list(ids)
-    for start in range(0, len(every), _BATCH):
-        of_these = sa.select(checkpoints.c.id).where(checkpoints.c.id.in_(every[start : start + _BATCH]))
-        if connection.execute(of_these.where(checkpoints.c.state == FileState.TRASHED.value).limit(1)).first():
-            return True
-    return False
+    trashed = among(connection, checkpoints.c.id, ids) & (checkpoints.c.state == FileState.TRASHED.value)
+    return connection.execute(sa.select(checkpoints.c.id).where(trashed).limit(1)).first() is not None
 
 
 def tag_step(connection: sa.Connection, run: int, name: str) -> int | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from ckptstore.catalog import rows
+from ckptstore.catalog.among import among
 from ckptstore.catalog.tables import checkpoints, endings, launches, outcomes, pins, resolutions, runs, saves, sources
 from ckptstore.core import replicas
 from ckptstore.core.model import Checkpoint, Content, FileState, Kind, Launch, Outcome
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
 
 _SAVES_ASKED = 4  # all of the newest step's kinds
-_BATCH = 500  # SQLite takes at least 999 values a statement
 
 
 @dataclass(frozen=True)
@@ -122,16 +122,13 @@ def files_at(connection: sa.Connection, launch_id: str, global_step: int) -> tup
     """Every file of one launch and step, each under its last path."""
     chosen = (saves.c.launch_id == launch_id) & (saves.c.global_step == global_step)
     chosen &= checkpoints.c.state != FileState.MOVED.value
-    return tuple(rows.files(connection.execute(rows.file_query().where(chosen)).all()))
+    return tuple(rows.files(connection.execute(rows.file_query().where(chosen))))
 
 
 def files_by_id(connection: sa.Connection, ids: Sequence[str]) -> dict[str, Checkpoint]:
     """These files, by id."""
-    found: dict[str, Checkpoint] = {}
-    for start in range(0, len(ids), _BATCH):
-        query = rows.file_query().where(checkpoints.c.id.in_(ids[start : start + _BATCH]))
-        found.update((file.id, file) for file in rows.files(connection.execute(query)))
-    return found
+    query = rows.file_query().where(among(connection, checkpoints.c.id, ids))
+    return {file.id: file for file in rows.files(connection.execute(query))} if ids else {}
 
 
 def files_of(connection: sa.Connection, run: int, *, step: int | None = None) -> list[Checkpoint]:
@@ -163,10 +160,9 @@ def files_to_judge(connection: sa.Connection, run: int) -> list[Checkpoint]:
 def files_at_paths(connection: sa.Connection, paths: Sequence[str]) -> dict[str, list[Checkpoint]]:
     """What was ever recorded of these paths; one may have been written at several steps."""
     found: dict[str, list[Checkpoint]] = {}
-    for start in range(0, len(paths), _BATCH):
-        query = rows.file_query().where(checkpoints.c.path.in_(paths[start : start + _BATCH]))
-        for file in rows.files(connection.execute(query)):
-            found.setdefault(file.path, []).append(file)
+    query = rows.file_query().where(among(connection, checkpoints.c.path, paths))
+    for file in rows.files(connection.execute(query)) if paths else ():
+        found.setdefault(file.path, []).append(file)
     return found
 
 

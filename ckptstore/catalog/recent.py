@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
+from ckptstore.catalog.among import among
 from ckptstore.catalog.tables import (
     checkpoints,
     collections,
@@ -23,8 +24,6 @@ from ckptstore.core.model import FileState, Kind
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from datetime import datetime
-
-_BATCH = 500
 
 
 @dataclass(frozen=True)
@@ -126,16 +125,13 @@ def newest_saves(connection: sa.Connection, launch_id: str, count: int) -> list[
 def last_steps(connection: sa.Connection, launch_id: str, ranks: Sequence[int], count: int) -> dict[int, int]:
     """The newest step that each of these ranks has a periodic save of, among the newest saves of their launch."""
     newest = _newest(launch_id, count).subquery()
-    found: dict[int, int] = {}
-    for start in range(0, len(ranks), _BATCH):
-        query = (
-            sa.select(checkpoints.c.rank, sa.func.max(newest.c.global_step))
-            .join(newest, newest.c.id == checkpoints.c.save_id)
-            .where(checkpoints.c.rank.in_(ranks[start : start + _BATCH]))
-            .group_by(checkpoints.c.rank)
-        )
-        found.update((row[0], row[1]) for row in connection.execute(query))
-    return found
+    query = (
+        sa.select(checkpoints.c.rank, sa.func.max(newest.c.global_step))
+        .join(newest, newest.c.id == checkpoints.c.save_id)
+        .where(among(connection, checkpoints.c.rank, ranks))
+        .group_by(checkpoints.c.rank)
+    )
+    return {row[0]: row[1] for row in connection.execute(query)}
 
 
 def newest_steps(connection: sa.Connection, launch_id: str, count: int) -> list[int]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from ckptstore.catalog import reads
+from ckptstore.catalog.among import among
 from ckptstore.catalog.tables import (
     checkpoints,
     endings,
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
 
     from ckptstore.core.model import Checkpoint, Launch
 
-_BATCH = 500
-
 
 def journals_of(connection: sa.Connection, run: int) -> dict[str, int]:
     """The journals that tell of a run, and up to which byte each was taken up."""
@@ -40,15 +39,9 @@ def journals_of(connection: sa.Connection, run: int) -> dict[str, int]:
 
 def taken_up(connection: sa.Connection, paths: Sequence[str]) -> dict[str, int]:
     """Up to which byte these journals were taken up, for every run that they tell of; unknown ones are left out."""
-    found: dict[str, int] = {}
-    for start in range(0, len(paths), _BATCH):
-        query = (
-            sa.select(journals.c.path, sa.func.min(journals.c.taken_up))
-            .where(journals.c.path.in_(paths[start : start + _BATCH]))
-            .group_by(journals.c.path)
-        )
-        found.update((row[0], row[1]) for row in connection.execute(query))
-    return found
+    query = sa.select(journals.c.path, sa.func.min(journals.c.taken_up)).group_by(journals.c.path)
+    found = connection.execute(query.where(among(connection, journals.c.path, paths)))
+    return {row[0]: row[1] for row in found}
 
 
 def journals_named(connection: sa.Connection, names: AbstractSet[str]) -> set[str]:
@@ -59,11 +52,8 @@ def journals_named(connection: sa.Connection, names: AbstractSet[str]) -> set[st
 
 def runs_told(connection: sa.Connection, paths: Sequence[str]) -> list[str]:
     """The names of the runs that these journals tell of."""
-    found: set[str] = set()
-    for start in range(0, len(paths), _BATCH):
-        chosen = journals.c.path.in_(paths[start : start + _BATCH])
-        found |= set(connection.execute(sa.select(runs.c.name).join(journals).where(chosen)).scalars())
-    return sorted(found)
+    told = sa.select(runs.c.name).distinct().join(journals).where(among(connection, journals.c.path, paths))
+    return sorted(connection.execute(told).scalars())
 
 
 def set_taken_up(connection: sa.Connection, ends: Mapping[str, int], run_ids: Mapping[str, Iterable[int]]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
@@ -10,8 +11,9 @@ from ckptstore.catalog.tables import checkpoints, launches, runs, saves
 from ckptstore.core.model import Checkpoint, Content, FileState, Kind, Rule
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
+_FETCHED = 1000
 _KINDS = {kind.value: kind for kind in Kind}
 _CONTENTS = {content.value: content for content in Content}
 _STATES = {state.value: state for state in FileState}
@@ -34,7 +36,7 @@ _COLUMNS = (
     checkpoints.c.format,
     checkpoints.c.content,
     checkpoints.c.strategy_file,
-    checkpoints.c.metrics,
+    sa.cast(checkpoints.c.metrics, sa.Text),  # most have none, which is quicker seen here
     checkpoints.c.state,
     checkpoints.c.problem,
     checkpoints.c.quarantine,
@@ -50,8 +52,8 @@ def file_query() -> sa.Select[Any]:
     return _QUERY
 
 
-def files(rows: Iterable[Any]) -> Iterator[Checkpoint]:
-    """The files of the rows of a `file_query`."""
+def files(found: sa.Result[Any]) -> Iterator[Checkpoint]:
+    """The files that a `file_query` found."""
     for (
         run,
         launch,
@@ -73,7 +75,7 @@ def files(rows: Iterable[Any]) -> Iterator[Checkpoint]:
         problem,
         quarantine,
         created_at,
-    ) in rows:
+    ) in many(found):
         file = object.__new__(Checkpoint)
         vars(file).update(  # what a frozen dataclass does for each field by itself costs more than the query
             run=run,
@@ -91,10 +93,16 @@ def files(rows: Iterable[Any]) -> Iterator[Checkpoint]:
             format=form,
             content=_CONTENTS[content],
             strategy_file=strategy_file,
-            metrics=metrics,
+            metrics={} if metrics == "{}" else json.loads(metrics),
             state=_STATES[state],
             problem=_RULES[problem],
             quarantine=quarantine or "",
             created_at=created_at,
         )
         yield file
+
+
+def many(found: sa.Result[Any]) -> Iterator[Any]:
+    """The rows of a result, fetched many at once: one at a time costs more than to find it."""
+    for some in found.partitions(_FETCHED):
+        yield from some

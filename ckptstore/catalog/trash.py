@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
+from ckptstore.catalog.among import among
+from ckptstore.catalog.rows import many
 from ckptstore.catalog.tables import checkpoints, collections, gc_locks, trash
 from ckptstore.core.model import FileState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
     from datetime import datetime
-
-_BATCH = 500
 
 
 class Phase(str, Enum):
@@ -73,12 +73,8 @@ def collections_of(connection: sa.Connection, run: int) -> list[Collection]:
 
 def known_collections(connection: sa.Connection, ids: Sequence[str]) -> set[str]:
     """Those of these gcs, of whatever run, that the catalog knows of."""
-    query = sa.select(collections.c.id)
-    return {
-        found
-        for some in _portions(ids)
-        for found in connection.execute(query.where(collections.c.id.in_(some))).scalars()
-    }
+    known = sa.select(collections.c.id).where(among(connection, collections.c.id, ids))
+    return set(connection.execute(known).scalars())
 
 
 def add_collection(connection: sa.Connection, run: int, collection: Collection) -> None:
@@ -139,20 +135,21 @@ def items_of(connection: sa.Connection, run: int, *phases: Phase, collection: st
             before=FileState(row.before) if row.before else None,
             phase=Phase(row.phase),
         )
-        for row in connection.execute(query.order_by(trash.c.id))
+        for row in many(connection.execute(query.order_by(trash.c.id)))
     ]
 
 
 def set_phase(connection: sa.Connection, items: Iterable[Item], phase: Phase) -> None:
     """Record what is done with these next."""
-    for some in _portions([item.id for item in items]):
-        connection.execute(trash.update().where(trash.c.id.in_(some)).values(phase=phase.value))
+    ids = [item.id for item in items]
+    if ids:
+        connection.execute(trash.update().where(among(connection, trash.c.id, ids)).values(phase=phase.value))
 
 
 def drop(connection: sa.Connection, items: Sequence[Item], *, restored: bool) -> None:
     """These are no longer retention's: their records are as they were before, or of files that are gone."""
-    for some in _portions([item.id for item in items]):
-        connection.execute(trash.delete().where(trash.c.id.in_(some)))
+    if items:
+        connection.execute(trash.delete().where(among(connection, trash.c.id, [item.id for item in items])))
     of_state: dict[FileState, list[str]] = {}
     for item in items:
         if item.checkpoint:
@@ -183,13 +180,7 @@ def release_lock(connection: sa.Connection, run: int, owner: str | None) -> None
 def _set_records(
     connection: sa.Connection, ids: Sequence[str], state: FileState, *, only: FileState | None = None
 ) -> None:
-    for some in _portions(ids):
-        statement = checkpoints.update().where(checkpoints.c.id.in_(some)).values(state=state.value)
-        if only is not None:
-            statement = statement.where(checkpoints.c.state == only.value)
-        connection.execute(statement)
-
-
-def _portions(ids: Sequence[object]) -> Iterator[Sequence[object]]:
-    for start in range(0, len(ids), _BATCH):
-        yield ids[start : start + _BATCH]
+    statement = checkpoints.update().where(among(connection, checkpoints.c.id, ids)).values(state=state.value)
+    if only is not None:
+        statement = statement.where(checkpoints.c.state == only.value)
+    connection.execute(statement)

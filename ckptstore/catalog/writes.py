@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
+from ckptstore.catalog.among import among
 from ckptstore.catalog.tables import checkpoints, endings, launches, outcomes, pins, resolutions, runs, saves, sources
 from ckptstore.core.model import FileState
 
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
 
     from ckptstore.core.model import Checkpoint, Kind, Outcome, Rule
     from ckptstore.core.replicas import Layout
-
-_ID_BATCH = 500
 
 
 def add_run(connection: sa.Connection, name: str, now: datetime) -> int:
@@ -191,11 +190,9 @@ _OVERWRITTEN = (
 
 def mark(connection: sa.Connection, ids: Iterable[str], state: FileState, problem: Rule | None = None) -> None:
     """Set what is known of these checkpoints; what retention has given up is its own to say."""
-    every = list(ids)
-    for start in range(0, len(every), _ID_BATCH):
-        statement = checkpoints.update().where(checkpoints.c.id.in_(every[start : start + _ID_BATCH]))
-        values = {"state": state.value, "problem": problem.value if problem else None}
-        connection.execute(statement.where(checkpoints.c.state != FileState.TRASHED.value).values(values))
+    chosen = among(connection, checkpoints.c.id, ids) & (checkpoints.c.state != FileState.TRASHED.value)
+    values = {"state": state.value, "problem": problem.value if problem else None}
+    connection.execute(checkpoints.update().where(chosen).values(values))
 
 
 def add_source(

@@ -206,8 +206,7 @@ class Reason:
     detail: str
 
 
-@dataclass(frozen=True)
-class Assignment:
+class Assignment(NamedTuple):
     """The file that a rank loads; `source.rank` differs from `rank` where a replica stands in."""
 
     rank: int

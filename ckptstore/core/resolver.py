@@ -152,6 +152,8 @@ def _from_whole_states(state: State, files: Sequence[Checkpoint], faults: Mappin
     saved_world = state.launch.world_size
     layout = state.launch.layout
     whole = _by_rank(files, faults)
+    if len(ranks) == saved_world and all(rank in whole for rank in ranks):
+        return _Cover([Assignment(rank, whole[rank]) for rank in ranks])
     cover = _Cover()
     groups = layout.partition(saved_world)
     files_of = _by_group(files, groups)

@@ -80,6 +80,8 @@ def held_elsewhere(database: Database, going: Mapping[Key, Sequence[Target]]) ->
     with database.read() as connection:
         every = directories.written_within(connection, min(moments), max(moments))
         alike = [record for record in every if record.id not in own and _mark(record) in marks]
+    if not alike:
+        return {}
     wanted = {_mark(record) for record in alike}
     there: dict[identity.Identity | None, list[tuple[Key, Target]]] = defaultdict(list)
     for key, target in files:
