@@ -51,7 +51,7 @@ class Database:
     @property
     def name(self) -> str:
         """Where the catalog is, for messages: never with a password."""
-        return self.url.render_as_string(hide_password=True)
+        return urls.shown(self.url)
 
     @property
     def file(self) -> Path | None:
@@ -185,8 +185,15 @@ class Database:
             return kind(f"cannot reach the catalog {self.name} ({reason})", hint)
         if "not a database" in reason:
             return kind(f"{self.name} is not a catalog", "give the file of one, or a new name")
+        if "malformed" in reason:
+            hint = "ckptstore doctor says how much; move it away, and make it anew: ckptstore scan DIR"
+            return kind(f"the catalog {self.name} is damaged ({reason})", hint)
         folder = self.file.absolute().parent
-        if folder.is_dir():
+        if self.file.is_dir():
+            hint = "it is a directory: give a file in it"
+        elif "locked" in reason:
+            hint = "another process works on it: try again"
+        elif folder.is_dir():
             hint = f"check that {folder} can be written to, or give another --db"
         else:
             hint = f"there is no directory {folder}: create it, or give another --db"

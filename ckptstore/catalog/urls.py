@@ -12,6 +12,7 @@ from platformdirs import user_data_path
 from ckptstore.errors import UsageError
 
 _HINT = "use sqlite:////path/catalog.db or postgresql://user@host/name"
+_PLACES = ("host", "port", "service")
 _LIKE_A_URL = re.compile(r"^\w+:|:[^/]*@|\b(host|dbname|user|password)\s*=")
 
 
@@ -35,6 +36,8 @@ def users_own() -> Path:
 
 def _as_path(text: str) -> Path:
     """The path of an SQLite file; what looks like a mistyped URL may hold a password, and is not repeated."""
+    if text.strip() in ("", ":memory:"):
+        raise UsageError("an SQLite catalog needs a file: other processes must see it", _HINT)
     if _LIKE_A_URL.search(text):
         raise UsageError("the catalog is neither a URL nor the path of a file", _HINT)
     try:
@@ -56,15 +59,28 @@ def _parse(text: str) -> sa.URL:
             raise UsageError("the URL of an SQLite catalog takes no options", _HINT)
         return url.set(drivername="sqlite")
     if backend in ("postgresql", "postgres"):
-        return _without_secrets_in_the_query(url).set(drivername="postgresql+psycopg")
+        return _without_secrets(url).set(drivername="postgresql+psycopg")
     raise UsageError(f"a catalog cannot be on {backend!r}", _HINT)
 
 
-def _without_secrets_in_the_query(url: sa.URL) -> sa.URL:
-    """The URL with its password where everything that prints a URL leaves it out."""
+def _without_secrets(url: sa.URL) -> sa.URL:
+    """The URL with its password where everything that prints a URL leaves it out.
+
+    Of what cannot be told apart from a password nothing is repeated.
+    """
+    if "@" in (url.host or ""):
+        raise UsageError("the catalog's URL has an @ too many", "in a user's name or a password write it as %40")
     if "sslpassword" in url.query:
         raise UsageError(
             "the catalog's URL holds the password of a key", "put it into a PGSERVICEFILE, and ?service=NAME in the URL"
         )
     password = url.query.get("password")
-    return url.difference_update_query(["password"]).set(password=password) if isinstance(password, str) else url
+    if isinstance(password, tuple):
+        raise UsageError("the catalog's URL has its password twice", "give it once, or put it into a PGPASSFILE")
+    return url if password is None else url.difference_update_query(["password"]).set(password=password)
+
+
+def shown(url: sa.URL) -> str:
+    """The URL for messages: without its password, and of its options only those that say where the catalog is."""
+    places = {name: value for name, value in url.query.items() if name in _PLACES}
+    return url.set(query=places).render_as_string(hide_password=True)

@@ -31,7 +31,9 @@ def resolution(found: Resolution, *, in_full: bool) -> None:
             line("no newer state was passed over" if found.plan else "no save of it was found")
         return
     if not in_full:
-        line(f"{count(len(found.rejections), 'newer state was', 'newer states were')} passed over; --explain says why")
+        newer = "newer " if found.plan else ""
+        passed_over = count(len(found.rejections), f"{newer}state was", f"{newer}states were")
+        line(f"{passed_over} passed over; --explain says why")
         return
     line("\npassed over:")
     for rejection in found.rejections[:_STATES_SHOWN]:

@@ -73,7 +73,7 @@ class Rows:
         """Print the table, or a line where it has no rows."""
         if len(self._rows) == 1:
             line(if_empty)
-        elif sys.stdout.isatty():
+        elif _is_terminal():
             self._print_folded()
         else:
             line("\n".join(self._lines()))
@@ -103,6 +103,10 @@ class Rows:
             yield "  ".join(padded).rstrip()
 
 
+def _is_terminal() -> bool:
+    return sys.stdout is not None and sys.stdout.isatty()
+
+
 def line(text: str) -> None:
     """Print a line, or several: never broken or cut, and with nothing in it that a terminal would obey."""
     click.echo("\n".join(map(plain, text.split("\n"))))
@@ -110,7 +114,7 @@ def line(text: str) -> None:
 
 def marked(mark: str, text: str, style: str) -> None:
     """Print a line that begins with a mark, in a colour where there are colours; it can be read without."""
-    if not sys.stdout.isatty():
+    if not _is_terminal():
         line(f"{mark:<8} {text}")
         return
     from rich.console import Console

@@ -14,7 +14,7 @@ from ckptstore.errors import UsageError
 
 _RANK = re.compile(r" *([0-9]{1,9}) *")
 _AS_JSON = 'write it as {"groups": [[0, 4], [1, 5]]}'
-_LEARN = "use 'dp', 'none', or groups as in '0,4;1,5;2,6;3,7'"
+_LEARN = "use 'dp', 'none', groups as in '0,4;1,5;2,6;3,7', or the path of a file that is there"
 
 
 def parse(text: str, world_size: int) -> Layout:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from ckptstore.catalog import schema
 from ckptstore.catalog.engine import open_database
+from ckptstore.errors import UsageError
 from ckptstore.ops import overview
 
 if TYPE_CHECKING:
@@ -71,6 +72,8 @@ class Catalog:
         """
         from ckptstore.ops.resolve import resolve
 
+        if verify not in ("size", "digest"):
+            raise UsageError(f"verify is {verify!r}", "use 'size' or 'digest'")
         return resolve(
             self.database,
             run,

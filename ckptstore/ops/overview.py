@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads, tallies
 from ckptstore.core.lineage import lineage
+from ckptstore.core.model import Kind
 from ckptstore.errors import UsageError
 from ckptstore.ops.runs import find_run
 
@@ -55,6 +56,7 @@ def runs(database: Database) -> list[RunRow]:
 
 def saves(database: Database, run: str | None, *, kind: str | None = None) -> list[SaveRow]:
     """The saves of a run, or of all, of which a file is there; newest launch first, then newest step."""
+    _check(kind)
     if run is None:
         with database.read() as connection:
             names = reads.run_names(connection)
@@ -66,6 +68,7 @@ def saves(database: Database, run: str | None, *, kind: str | None = None) -> li
 
 def files(database: Database, run: str | None, *, kind: str | None = None) -> list[Checkpoint]:
     """Every file that was ever recorded of a run, or of all, with the state it is in."""
+    _check(kind)
     with database.read() as connection:
         names = reads.run_names(connection)
     found: list[Checkpoint] = []
@@ -84,6 +87,11 @@ def show(database: Database, run: str, step: int) -> list[Checkpoint]:
     if not found:
         raise no_such_step(run, step)
     return found
+
+
+def _check(kind: str | None) -> None:
+    if kind is not None and kind not in set(Kind):
+        raise UsageError(f"there is no kind {kind!r}", f"use one of: {', '.join(Kind)}")
 
 
 def no_such_step(run: str, step: int) -> UsageError:

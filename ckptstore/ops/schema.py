@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ckptstore.catalog import schema
-from ckptstore.catalog.engine import open_database
+from ckptstore.catalog.engine import Database, open_database
+from ckptstore.errors import SchemaError
 
 
 @dataclass(frozen=True)
@@ -20,12 +21,16 @@ class SchemaStatus:
 def current(url: str | None) -> SchemaStatus:
     """Show which revision the schema of the catalog at `url` has."""
     database = open_database(url)
-    return SchemaStatus(database.name, schema.current(database), schema.REVISION)
+    found = schema.current(database) if _is_there(database) else None
+    return SchemaStatus(database.name, found, schema.REVISION)
 
 
 def check(url: str | None) -> SchemaStatus:
     """Raise `SchemaError` unless it is the one this program works with."""
-    schema.check(open_database(url))
+    database = open_database(url)
+    if not _is_there(database):
+        raise SchemaError(f"there is no catalog {database.name}", "run: ckptstore db upgrade")
+    schema.check(database)
     return current(url)
 
 
@@ -33,3 +38,8 @@ def upgrade(url: str | None) -> SchemaStatus:
     """Create the schema, or bring it to this program's revision."""
     schema.upgrade(open_database(url))
     return current(url)
+
+
+def _is_there(database: Database) -> bool:
+    """Whether a look at it makes no new file."""
+    return database.file is None or database.file.exists()

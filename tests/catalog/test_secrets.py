@@ -17,7 +17,7 @@ from urllib.parse import quote
 import pytest
 
 from ckptstore.catalog.engine import open_database
-from ckptstore.errors import CatalogUnavailableError
+from ckptstore.errors import CatalogUnavailableError, UsageError
 from ckptstore.ops.connect import connect
 from tests import ckpt_bytes
 from tests.postgres_server import Server, free_port
@@ -68,6 +68,23 @@ def test_what_prints_a_database_prints_no_password() -> None:
         assert PASSWORD not in shown
         assert ENCODED not in shown
         assert database.url.password == PASSWORD
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://u:p@s3cret@h/d",
+        "postgresql://u@h/d?password=s3cret&password=s3cret2",
+        "postgresql://u@h/d?passwd=s3cret",
+        "postgresql://u@h/d?options=-c%20x=s3cret",
+    ],
+)
+def test_what_is_not_known_to_be_no_password_is_not_printed(url: str) -> None:
+    try:
+        said = open_database(url).name
+    except UsageError as error:
+        said = str(error)
+    assert "s3cret" not in said
 
 
 TROUBLE = """

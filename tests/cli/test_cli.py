@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 from dataclasses import dataclass, replace
@@ -315,6 +317,90 @@ def test_a_reader_that_goes_away_is_no_error(sqlite_url: str, tmp_path: Path) ->
     script = f"{COMMAND} --db {sqlite_url} list --files --json | head -n 1"
     done = subprocess.run(["bash", "-o", "pipefail", "-c", script], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "[\n", "")
+
+
+@pytest.mark.parametrize(
+    "arguments", [["runs"], ["list"], ["doctor"], ["--help"], ["--version"], ["resolve", "--help"]]
+)
+def test_a_reader_that_was_never_there_is_no_error(sqlite_url: str, tmp_path: Path, arguments: list[str]) -> None:
+    job = Job(connect(sqlite_url), tmp_path)
+    job.save(job.start(), 1)
+    read, write = os.pipe()
+    os.close(read)
+    command = [COMMAND, "--db", sqlite_url, *arguments]
+    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("arguments", [["runs"], ["resolve", "run"], ["list", "--json"], ["--version"]])
+def test_what_cannot_be_printed_is_one_line(sqlite_url: str, tmp_path: Path, arguments: list[str]) -> None:
+    job = Job(connect(sqlite_url), tmp_path)
+    job.save(job.start(), 1)
+    with Path("/dev/full").open("w") as full:
+        command = [COMMAND, "--db", sqlite_url, *arguments]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr == "ckptstore: what there is to say cannot be written: No space left on device\n"
+
+
+@pytest.mark.parametrize("arguments", [["runs"], ["list"], ["resolve", "run"], ["doctor"]])
+def test_a_closed_stdout_is_no_error(sqlite_url: str, tmp_path: Path, arguments: list[str]) -> None:
+    job = Job(connect(sqlite_url), tmp_path)
+    job.save(job.start(), 1)
+    script = f"{COMMAND} --db {sqlite_url} {' '.join(arguments)} >&-"
+    done = subprocess.run(["bash", "-c", script], stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["sync", os.fsdecode(b"\xff")], "names must be UTF-8"),
+        (["untag", "run", os.fsdecode(b"\xff")], "names must be UTF-8"),
+        (["gc", "x" * 300, "--keep-last", "1"], "File name too long"),
+    ],
+)
+def test_names_that_cannot_be_are_one_line(sqlite_url: str, tmp_path: Path, arguments: list[str], said: str) -> None:
+    job = Job(connect(sqlite_url), tmp_path)
+    job.save(job.start(), 1)
+    assert_one_line(ckptstore("--db", sqlite_url, *arguments), 1, said)
+
+
+def test_a_directory_that_is_gone_is_one_line(sqlite_url: str, tmp_path: Path) -> None:
+    (tmp_path / "gone").mkdir()
+    script = f"cd {tmp_path / 'gone'} && rmdir {tmp_path / 'gone'} && {COMMAND} --db {sqlite_url} scan ."
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "ckptstore: the current directory: No such file or directory\n"
+
+
+def test_looking_at_a_schema_makes_no_catalog(tmp_path: Path) -> None:
+    missing = tmp_path / "c.db"
+    current = ckptstore("--db", str(missing), "db", "current")
+    assert (current.code, "schema none" in current.out) == (0, True)
+    assert_one_line(ckptstore("--db", str(missing), "db", "check"), 4, "ckptstore db upgrade")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", [":memory:", "  "])
+def test_a_catalog_needs_a_file(name: str) -> None:
+    assert_one_line(ckptstore("--db", name, "runs"), 2, "needs a file")
+
+
+def test_a_catalog_that_is_no_file_or_damaged_says_what_to_do(sqlite_url: str, tmp_path: Path) -> None:
+    assert_one_line(ckptstore("--db", str(tmp_path), "runs"), 4, "it is a directory: give a file in it")
+    job = Job(connect(sqlite_url), tmp_path)
+    job.save(job.start(), 1)
+    job.catalog.database.disconnect()
+    path = Path(sqlite_url.removeprefix("sqlite:///"))
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA journal_mode=DELETE")
+    size = path.stat().st_size
+    with path.open("r+b") as file:
+        file.seek(4096)
+        file.write(b"\xff" * (size - 4096))
+    assert_one_line(ckptstore("--db", sqlite_url, "list"), 4, "make it anew: ckptstore scan DIR")
 
 
 def test_names_with_brackets_and_colons_are_printed_as_they_are(sqlite_url: str, tmp_path: Path) -> None:

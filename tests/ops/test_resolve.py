@@ -277,6 +277,11 @@ def test_what_cannot_be_meant(catalog: Catalog) -> None:
         catalog.resolve("run", step=-1)
     with pytest.raises(UsageError, match="world size is 0"):
         catalog.resolve("run", world_size=0)
+    with pytest.raises(UsageError, match="verify is 'sizes'"):
+        catalog.resolve("run", verify="sizes")  # type: ignore[arg-type]
+    for ask in (catalog.saves, catalog.files):
+        with pytest.raises(UsageError, match="there is no kind 'graceful'; use one of: periodic, graceful_exit, "):
+            ask("run", kind="graceful")
 
 
 def test_a_breakpoint_that_nobody_registered_is_adopted_and_serves_both_ranks(catalog: Catalog, tmp_path: Path) -> None:
