@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from ckptstore.core.limits import text
 from ckptstore.core.model import Content, Kind, epoch_and_step
 from ckptstore.mindspore.communication import strategy_file
 from ckptstore.mindspore.data import steps_of
@@ -268,7 +269,7 @@ class Training:
         measured: dict[str, float] = {} if loss is None else {_LOSS: loss}
         if self._metrics is not None:
             try:
-                measured |= {name: float(value) for name, value in self._metrics(self.params).items()}
+                measured |= {text(name): float(value) for name, value in self._metrics(self.params).items()}
             except Exception as error:  # noqa: BLE001 — the user's function: whatever it raises, the save counts
                 self.complain(f"metrics= failed, saves are registered without: {type(error).__name__}: {error}")
         unusable = sorted(name for name, value in measured.items() if not math.isfinite(value))

@@ -6,15 +6,17 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timezone
+from operator import index
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads, tallies
 from ckptstore.catalog.backoff import Backoff
 from ckptstore.catalog.reads import Source
+from ckptstore.core.limits import HIGHEST_INTEGER
 from ckptstore.core.model import FileState, Kind, Outcome, Rule
 from ckptstore.errors import CatalogUnavailableError, UsageError
-from ckptstore.ops import exits, lease, strategies
+from ckptstore.ops import exits, lease, meant, strategies
 from ckptstore.ops import register as registering
 from ckptstore.ops.collect import Collected, execute
 from ckptstore.ops.reconcile import Reconciled, reconcile
@@ -25,6 +27,7 @@ from ckptstore.ops.writers import for_rank
 from ckptstore.storage import claims
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Mapping, Sequence
 
     from ckptstore.catalog.engine import Database
@@ -44,7 +47,7 @@ class RankLaunch:
     def __init__(self, database: Database, facts: Launch, rank: int) -> None:
         self.database = database
         self.facts = facts
-        self.rank = rank
+        self.rank = index(rank)
         self._began = Began(facts)
         self.ledger = for_rank(database, rank, facts.id, lambda: self._began)
         self._has_saved = False
@@ -68,14 +71,14 @@ class RankLaunch:
 
     def register(
         self,
-        path: str | Path,
+        path: str | os.PathLike[str],
         *,
         kind: Kind | str = Kind.PERIODIC,
         global_step: int,
         optimizer_step: int | None = None,
         epoch: int | None = None,
         step_in_epoch: int | None = None,
-        strategy_file: str | None = None,
+        strategy_file: str | os.PathLike[str] | None = None,
         metrics: Mapping[str, float] | None = None,
     ) -> Checkpoint:
         """Record a checkpoint file that this rank has written, and return the record.
@@ -161,7 +164,11 @@ class RankLaunch:
         """Record how many batches of one rank an epoch has, and, where it is known, what a step takes of the data.
 
         `batch_size` is the samples of one rank a step; `shards` into how many parts the samples are dealt, in turn.
+        Raises `UsageError` for what is no number of them.
         """
+        steps = _counted("steps_per_epoch", steps)
+        batch_size = None if batch_size is None else _counted("batch_size", batch_size)
+        shards = None if shards is None else _counted("shards", shards)
         self.facts = replace(self.facts, steps_per_epoch=steps, batch_size=batch_size, shards=shards)
         self._began = replace(self._began, launch=self.facts)
         self.ledger.steps_per_epoch(self.id, steps, batch_size=batch_size, shards=shards)
@@ -169,13 +176,16 @@ class RankLaunch:
     def add_source(
         self, directory: str, *, kind: Kind, prefix: str, breakpoint_prefix: str, names_before: Sequence[str]
     ) -> None:
-        """Record where this rank saves files of a kind, and the names there that are of an earlier launch."""
+        """Record where this rank saves files of a kind, and the names there that are of an earlier launch.
+
+        Raises `UsageError` for a directory or prefix that is not UTF-8.
+        """
         source = Source(
             launch=self.id,
             rank=self.rank,
-            directory=directory,
+            directory=meant.path("directory", directory),
             kind=kind,
-            prefix=prefix,
+            prefix=meant.path("prefix", prefix),
             breakpoint_prefix=breakpoint_prefix,
             names_before=frozenset(names_before),
             host=claims.host_name(),
@@ -278,3 +288,7 @@ class RankLaunch:
         if found is not None:
             self.facts = found
             self._began = replace(self._began, launch=found)
+
+
+def _counted(what: str, value: int) -> int:
+    return meant.number(what, value, "it is counted from 1", HIGHEST_INTEGER, lowest=1)

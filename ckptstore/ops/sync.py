@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads, replay
+from ckptstore.core.limits import text
 from ckptstore.errors import UnknownRunError, UsageError
 from ckptstore.ops.adopt import Skipped
 from ckptstore.ops.entries import said
@@ -93,13 +94,19 @@ def sync_below(database: Database, root: Path) -> Synced:
 
 
 def found_below(roots: Iterable[str]) -> tuple[list[str], tuple[Skipped, ...]]:
-    """The journals below some directories, and the folders of journals there that cannot be read."""
+    """The journals below some directories, and those, or folders of them, that cannot be read or named."""
     hidden: list[Skipped] = []
 
     def hide(folder: str, error: OSError) -> None:
         hidden.append(Skipped(folder, error.strerror or str(error)))
 
-    return [path for root in roots for path in journal.journals_below(root, hide)], tuple(hidden)
+    found: list[str] = []
+    for path in (path for root in roots for path in journal.journals_below(root, hide)):
+        try:
+            found.append(text(path))
+        except ValueError as error:  # noqa: PERF203 — one that cannot be named keeps nobody from the others
+            hidden.append(Skipped(ascii(path)[1:-1], f"its path is {error}"))
+    return found, tuple(hidden)
 
 
 def take_up(database: Database, paths: Iterable[str]) -> Synced:

@@ -6,14 +6,16 @@ import os
 import shutil
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ckptstore.catalog.engine import open_database
-from ckptstore.core.model import FileState
+from ckptstore.core.model import FileState, Kind
 from ckptstore.core.policy import Policy
-from ckptstore.errors import CkptstoreError
+from ckptstore.errors import CkptstoreError, UsageError
+from ckptstore.ops import entries
 from ckptstore.ops.connect import Catalog, connect
 from ckptstore.ops.start import begin, decide, follow
 from ckptstore.storage import journal
@@ -284,3 +286,57 @@ def test_a_rank_that_has_the_catalog_tells_it_what_rank_0_decided_without(
     plan = catalog.resolve("run").plan
     assert plan is not None
     assert plan.global_step == 5, "the launch went back on purpose: 10 and 15 were given up"
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"epoch": 2**31},
+        {"step_in_epoch": 2**70},
+        {"optimizer_step": 2**63},
+        {"global_step": 1.5},
+        {"global_step": True},
+        {"rank": -1},
+        {"mtime_ns": 9_300_000_000_000_000_000},
+        {"path": "n\udce9.ckpt"},
+        {"strategy_file": "/n\udce9"},
+        {"metrics": {"loss": float("nan")}},
+        {"metrics": {"n\0": 1.0}},
+        {"launch": "L" * 201},
+        {"digest": "0" * 65},
+        {"at": "0001-01-01T00:00:00+14:00"},
+    ],
+)
+def test_a_line_that_no_catalog_can_hold_stops_nobody(
+    catalog: Catalog, other: Catalog, tmp_path: Path, changed: dict[str, object]
+) -> None:
+    """As another program may have written it: what is before it and behind it counts."""
+    job = Job(catalog, tmp_path / "ckpt", world_size=1)
+    (launch,) = begin_job(job)
+    (file,) = job.save([launch], 5)
+    line = {**entries.of_file(replace(file, global_step=10), str(job.folder(0))), **changed}
+    (path,) = journal.journals_below(str(tmp_path))
+    with Path(path).open("ab") as written:
+        written.write(journal.encode(line))
+    job.save([launch], 15)
+    assert catalog.resolve("run").plan.global_step == 15  # type: ignore[union-attr]
+    assert other.sync(tmp_path).spoiled == 1
+    assert states(other).keys() == {5, 15}
+    (again,) = begin_job(job)
+    job.save([again], 20)
+    catalog.execute(catalog.plan_gc("run", Policy(keep_last=1, floor=1)))
+    other.scan(tmp_path / "ckpt")
+    assert catalog.resolve("run").plan.global_step == 20  # type: ignore[union-attr]
+
+
+def test_journals_in_a_directory_whose_name_is_not_utf8(catalog: Catalog, tmp_path: Path) -> None:
+    job = Job(catalog, tmp_path / "ckpt", world_size=1)
+    job.save(begin_job(job), 5)
+    shutil.copytree(tmp_path / "ckpt", tmp_path / os.fsdecode(b"n\xe9"))
+    for synced in (catalog.sync(tmp_path), catalog.scan(tmp_path, run="run").taken_up):
+        (skipped,) = synced.skipped
+        assert "udce9" in skipped.path
+        assert "not UTF-8" in skipped.reason
+    (launch,) = job.start()
+    with pytest.raises(UsageError, match="directory is .* not UTF-8"):
+        launch.add_source("/n\udce9", kind=Kind.PERIODIC, prefix="net", breakpoint_prefix="net", names_before=())
