@@ -7,7 +7,6 @@ import math
 import threading
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -21,6 +20,7 @@ from ckptstore.mindspore.resume import COUNTER, state_names
 from ckptstore.ops.register import describe
 from ckptstore.ops.start import remember_place
 from ckptstore.storage import claims, exit_flags
+from ckptstore.storage.files import absolute
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -129,7 +129,7 @@ class Training:
 
         `names_before` gives the names in the directory that are not of this launch.
         """
-        directory = str(Path(directory).absolute())
+        directory = absolute(directory)
         if (directory, kind, prefix) in self._claimed:
             return
         self.launch.check_place(directory)

@@ -10,6 +10,7 @@ from ckptstore.catalog.engine import open_database
 from ckptstore.ops import overview
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable
 
     from ckptstore.catalog.engine import Database
@@ -202,7 +203,7 @@ class Catalog:
         return purge(self.database, run, at_once=now)
 
 
-def connect(url: str | None = None) -> Catalog:
+def connect(url: str | os.PathLike[str] | None = None) -> Catalog:
     """Open the catalog that `url` names, else CKPTSTORE_URL, else the user's own SQLite file.
 
     An SQLite file is created and upgraded as needed, a PostgreSQL database filled if it is empty. Raises

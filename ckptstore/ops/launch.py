@@ -25,6 +25,7 @@ from ckptstore.ops.retention import plan_gc
 from ckptstore.ops.settle import settle
 from ckptstore.ops.writers import for_rank
 from ckptstore.storage import claims
+from ckptstore.storage.files import absolute
 
 if TYPE_CHECKING:
     import os
@@ -183,7 +184,7 @@ class RankLaunch:
         source = Source(
             launch=self.id,
             rank=self.rank,
-            directory=meant.path("directory", directory),
+            directory=meant.path("directory", absolute(directory)),
             kind=kind,
             prefix=meant.path("prefix", prefix),
             breakpoint_prefix=breakpoint_prefix,

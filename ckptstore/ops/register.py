@@ -55,7 +55,7 @@ def describe(
         raise UsageError(f"unknown kind {str(kind)!r}", f"use one of {kinds}") from None
     step = meant.number("global_step", global_step, _STEPS)
     counted_epoch, counted_step = epoch_and_step(step, launch.steps_per_epoch)
-    where = str(Path(meant.path("path", path)).absolute())
+    where = files.absolute(meant.path("path", path))
     return Checkpoint(
         run=launch.run,
         launch=launch.id,
@@ -70,7 +70,7 @@ def describe(
         ),
         format=format_of(where),
         content=content,
-        strategy_file=meant.path("strategy_file", strategy_file) if strategy_file else None,
+        strategy_file=files.absolute(meant.path("strategy_file", strategy_file)) if strategy_file else None,
         metrics=dict(meant.metric(name, value) for name, value in (metrics or {}).items()),
         quarantine=quarantine,
         mtime_ns=None if mtime_ns is None else _written(where, mtime_ns),

@@ -16,6 +16,7 @@ from ckptstore.ops.entries import said
 from ckptstore.ops.put_said import named_launches, put_said
 from ckptstore.ops.records import Said
 from ckptstore.storage import identity, journal
+from ckptstore.storage.files import absolute
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -87,7 +88,7 @@ def sync_below(database: Database, root: Path) -> Synced:
     """Take up what the journals below a directory say. Raises `UsageError` where that is no directory."""
     if not root.is_dir():
         raise UsageError(f"{root} is not a directory", "give a run, or the directory that the checkpoints are in")
-    paths, hidden = found_below([str(root.absolute())])
+    paths, hidden = found_below([absolute(root)])
     taken_up = _added(Synced(skipped=hidden, unreadable=hidden), take_up_found(database, paths))
     with database.read() as connection:
         return replace(taken_up, runs=tuple(replay.runs_told(connection, paths)))
