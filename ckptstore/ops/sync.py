@@ -33,7 +33,6 @@ _THREADS = 16
 _PORTION = 16  # folders a task: handing over one alone costs more than to look into it
 _BYTES = 16 << 20  # of journals a transaction
 _WORDS = ("pinned", "tagged", "ruled")
-_SAVED_SEPARATELY = "its launch is in no journal here: its own journal may be lost"
 
 
 @dataclass(frozen=True)
@@ -191,12 +190,16 @@ def _read(database: Database, journals: Sequence[tuple[str, int]], *, look: bool
             skipped.append(Skipped(path, error.strerror or str(error)))
 
     def work(connection: Connection) -> tuple[Said, set[str], int, list[str]]:
-        everything, heard = _all_said(connection, read)
+        everything, heard, named = _all_said(connection, read)
         known_launches, count = put_said(connection, everything, look=look)
         names = sorted({run for runs in heard.values() for run in runs})
         ids = {name: run_id for name in names if (run_id := reads.run_id(connection, name)) is not None}
         by_path = {path: [ids[run] for run in runs if run in ids] for path, runs in heard.items()}
-        replay.set_taken_up(connection, {path: contents.end for path, contents in read.items()}, by_path)
+        begins = dict(journals)  # what was left out is read again: another journal may yet tell of its launch
+        ends = {
+            path: contents.end if named[path] <= known_launches else begins[path] for path, contents in read.items()
+        }
+        replay.set_taken_up(connection, ends, by_path)
         return everything, known_launches, count, names
 
     everything, known_launches, count, names = database.in_write(work)
@@ -204,31 +207,39 @@ def _read(database: Database, journals: Sequence[tuple[str, int]], *, look: bool
     newer = [path for path, contents in read.items() if contents.newer]
     skipped += [Skipped(path, "it has entries of a newer ckptstore, which were left out") for path in newer]
     lost = {file.launch for file in everything.files} - known_launches
-    skipped += [Skipped(file.path, _SAVED_SEPARATELY) for file in everything.files if file.launch in lost]
+    one_of_each = {file.launch: file for file in everything.files if file.launch in lost}
+    skipped += [
+        Skipped(file.path, f"no journal here tells of launch {launch}, whose files are left out until one does")
+        for launch, file in one_of_each.items()
+    ]
     spoiled = sum(contents.spoiled for contents in read.values()) + everything.unusable
     return Synced(0, len(read), count, spoiled, tuple(names), tuple(skipped), unreadable)
 
 
-def _all_said(connection: Connection, read: dict[str, Contents]) -> tuple[Said, dict[str, set[str]]]:
-    """What the journals say, and of which runs each tells.
+def _all_said(
+    connection: Connection, read: dict[str, Contents]
+) -> tuple[Said, dict[str, set[str]], dict[str, set[str]]]:
+    """What the journals say, of which runs each tells, and which launches it names.
 
     Where one speaks of a launch that is not known, the catalog was lost since it was read to there: it is read whole.
     """
     everything = Said()
     heard: dict[str, set[str]] = {}
+    named: dict[str, set[str]] = {}
     for path, contents in list(read.items()):
         own = _said_by(path, contents)
         begun = {began.launch.id for began in own.began}
         if any(reads.launch(connection, launch) is None for launch in named_launches(own) - begun):
             read[path] = journal.read(path)
             own = _said_by(path, read[path])
+        named[path] = named_launches(own)
         heard[path] = {began.launch.run for began in own.began} | {file.run for file in own.files}
         for words in (own.pinned, own.tagged, own.ruled):
             heard[path] |= {word.run for word in words}
         for name in ("began", "sources", "ended", "verdicts", "layout_files", "files", *_WORDS):
             getattr(everything, name).extend(getattr(own, name))
         everything.unusable += own.unusable
-    return everything, heard
+    return everything, heard, named
 
 
 def _said_by(path: str, contents: Contents) -> Said:

@@ -340,3 +340,28 @@ def test_journals_in_a_directory_whose_name_is_not_utf8(catalog: Catalog, tmp_pa
     (launch,) = job.start()
     with pytest.raises(UsageError, match="directory is .* not UTF-8"):
         launch.add_source("/n\udce9", kind=Kind.PERIODIC, prefix="net", breakpoint_prefix="net", names_before=())
+
+
+def test_records_of_a_launch_that_another_journal_tells_of_later(
+    catalog: Catalog, other: Catalog, tmp_path: Path
+) -> None:
+    """Rank 1's own lines of the launch are spoiled: its files count as soon as rank 0's journal is read."""
+    job = Job(catalog, tmp_path / "ckpt")
+    job.save(begin_job(job), 5)
+    ranks = begin_job(job)
+    job.save(ranks, 10)
+    for launch in ranks:
+        launch.ledger.close()
+    for path in (job.folder(1) / FOLDER).glob("*.jsonl"):
+        lines = path.read_bytes().splitlines(keepends=True)
+        spoilt = [b"\0" * (len(line) - 1) + b"\n" if b'"id":"L2"' in line else line for line in lines]
+        path.write_bytes(b"".join(spoilt))
+    first = other.sync(job.folder(1))
+    (skipped,) = first.skipped
+    assert Path(skipped.path).name == "net_1-1_10.ckpt"
+    assert "no journal here tells of launch L2" in skipped.reason
+    assert states(other).keys() == {5}
+    assert other.sync(job.folder(0)).records == 2
+    assert other.sync(tmp_path).skipped == ()
+    assert sources(other) == (10, {job.folder(0), job.folder(1)})
+    assert other.sync(tmp_path).read == 0
