@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import sqlalchemy as sa
 
@@ -31,17 +31,25 @@ if TYPE_CHECKING:
     from ckptstore.core.model import Checkpoint, Launch
 
 
-def journals_of(connection: sa.Connection, run: int) -> dict[str, int]:
-    """The journals that tell of a run, and up to which byte each was taken up."""
-    query = sa.select(journals.c.path, journals.c.taken_up).where(journals.c.run_id == run)
-    return {row.path: row.taken_up for row in connection.execute(query)}
+class TakenUp(NamedTuple):
+    """Up to which byte a journal was taken up, and its head (None: not known)."""
+
+    end: int
+    head: str | None
 
 
-def taken_up(connection: sa.Connection, paths: Sequence[str]) -> dict[str, int]:
-    """Up to which byte these journals were taken up, for every run that they tell of; unknown ones are left out."""
-    query = sa.select(journals.c.path, sa.func.min(journals.c.taken_up)).group_by(journals.c.path)
+def journals_of(connection: sa.Connection, run: int) -> dict[str, TakenUp]:
+    """The journals that tell of a run, and how far each was taken up."""
+    query = sa.select(journals.c.path, journals.c.taken_up, journals.c.head).where(journals.c.run_id == run)
+    return {row.path: TakenUp(row.taken_up, row.head) for row in connection.execute(query)}
+
+
+def taken_up(connection: sa.Connection, paths: Sequence[str]) -> dict[str, TakenUp]:
+    """How far these journals were taken up, for every run that they tell of; unknown ones are left out."""
+    lowest, head = sa.func.min(journals.c.taken_up), sa.func.max(journals.c.head)
+    query = sa.select(journals.c.path, lowest, head).group_by(journals.c.path)
     found = connection.execute(query.where(among(connection, journals.c.path, paths)))
-    return {row[0]: row[1] for row in found}
+    return {row[0]: TakenUp(row[1], row[2]) for row in found}
 
 
 def journals_named(connection: sa.Connection, names: AbstractSet[str]) -> set[str]:
@@ -56,25 +64,29 @@ def runs_told(connection: sa.Connection, paths: Sequence[str]) -> list[str]:
     return sorted(connection.execute(told).scalars())
 
 
-def set_taken_up(connection: sa.Connection, ends: Mapping[str, int], run_ids: Mapping[str, Iterable[int]]) -> None:
-    """Journals were read up to these bytes; `run_ids` says which runs each tells of."""
-    for path, end in ends.items():
-        connection.execute(journals.update().where(journals.c.path == path).values(taken_up=end))
-    rows = [{"run_id": run, "path": path, "taken_up": ends[path]} for path in ends for run in run_ids.get(path, ())]
+def set_taken_up(connection: sa.Connection, ends: Mapping[str, TakenUp], run_ids: Mapping[str, Iterable[int]]) -> None:
+    """Journals were read so far; `run_ids` says which runs each tells of."""
+    for path, (end, head) in ends.items():
+        connection.execute(journals.update().where(journals.c.path == path).values(taken_up=end, head=head))
+    rows = [
+        {"run_id": run, "path": path, "taken_up": end, "head": head}
+        for path, (end, head) in ends.items()
+        for run in run_ids.get(path, ())
+    ]
     if rows:
         connection.execute(insert(connection, journals).on_conflict_do_nothing(), rows)
 
 
-def went_on(connection: sa.Connection, run: str, path: str, begin: int, end: int) -> bool:
+def went_on(connection: sa.Connection, run: str, path: str, begin: int, to: TakenUp) -> bool:
     """A journal has grown by what was just written to the catalog; False where the catalog lacks what is before it."""
     if begin == 0:
         run_id = sa.select(runs.c.id).where(runs.c.name == run).scalar_subquery()
-        row = {"run_id": run_id, "path": path, "taken_up": end}
+        row = {"run_id": run_id, "path": path, "taken_up": to.end, "head": to.head}
         statement = insert(connection, journals).values(row)
-        changed = {"taken_up": statement.excluded.taken_up}
+        changed = {"taken_up": statement.excluded.taken_up, "head": statement.excluded.head}
         connection.execute(statement.on_conflict_do_update(index_elements=["run_id", "path"], set_=changed))
         return True
-    place = {"own_run": run, "own_path": path, "own_begin": begin, "own_end": end}
+    place = {"own_run": run, "own_path": path, "own_begin": begin, "own_end": to.end, "own_head": to.head}
     return connection.execute(_WENT_ON, place).rowcount > 0
 
 
@@ -85,6 +97,7 @@ _WENT_ON = (
         journals.c.run_id == sa.select(runs.c.id).where(runs.c.name == sa.bindparam("own_run")).scalar_subquery(),
         journals.c.path == sa.bindparam("own_path"),
         journals.c.taken_up >= sa.bindparam("own_begin"),
+        journals.c.head == sa.bindparam("own_head"),
     )
     .values(taken_up=sa.case((journals.c.taken_up > _END, journals.c.taken_up), else_=_END))
 )

@@ -271,7 +271,8 @@ class Ledger:
 
     def _went_on(self, connection: Connection, span: Span, launches: Sequence[str]) -> bool:
         began = self._told[directory_of(span.path)].get(launches[0])
-        return began is not None and replay.went_on(connection, began.launch.run, span.path, span.begin, span.end)
+        to = replay.TakenUp(span.end, span.head)
+        return began is not None and replay.went_on(connection, began.launch.run, span.path, span.begin, to)
 
     def _journal(self, directory: str, launches: Sequence[str], told: Sequence[Entry]) -> Span | None:
         """Append to the journal of a directory, the launches that it does not know first; None where it cannot be."""

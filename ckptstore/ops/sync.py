@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads, replay
+from ckptstore.catalog.replay import TakenUp
 from ckptstore.core.limits import text
 from ckptstore.errors import UnknownRunError, UsageError
 from ckptstore.ops.adopt import Skipped
@@ -32,6 +33,7 @@ log = logging.getLogger("ckptstore")
 _THREADS = 16
 _PORTION = 16  # folders a task: handing over one alone costs more than to look into it
 _BYTES = 16 << 20  # of journals a transaction
+_NOTHING = TakenUp(0, None)
 _WORDS = ("pinned", "tagged", "ruled")
 
 
@@ -80,7 +82,7 @@ def sync_run(database: Database, run_id: int) -> Synced:
     hidden = tuple(skipped)
     seconds = _second_paths(database, sizes.keys() - known.keys())
     sizes = {path: size for path, size in sizes.items() if path not in seconds}
-    return _added(Synced(skipped=hidden, unreadable=hidden), _take_up(database, sizes, known, look=True))
+    return _added(Synced(skipped=hidden, unreadable=hidden), _take_up(database, sizes, known, look=True, of_a_run=True))
 
 
 def sync_below(database: Database, root: Path) -> Synced:
@@ -137,24 +139,37 @@ def _sizes_of(paths: Iterable[str]) -> dict[str, int]:
     return {path: size for path in paths if (size := journal.size(path)) is not None}
 
 
-def _take_up(database: Database, sizes: dict[str, int], known: dict[str, int], *, look: bool) -> Synced:
-    """Take up journals of these sizes, those that have grown since; `look`: whether the files told of are there."""
+def _take_up(
+    database: Database, sizes: dict[str, int], known: dict[str, TakenUp], *, look: bool, of_a_run: bool = False
+) -> Synced:
+    """Take up journals of these sizes, those that have grown since; `look`: whether the files told of are there.
+
+    `of_a_run`: they are those of a run, each looked at in every resolve: one that has not grown is not opened.
+    """
     if sizes.keys() - known.keys():
         with database.read() as connection:
             known = replay.taken_up(connection, sorted(sizes))
     total = Synced(journals=len(sizes))
-    portion: list[tuple[str, int]] = []
+    portion: list[tuple[str, TakenUp]] = []
     weight = 0
     for path, size in sorted(sizes.items()):
-        begin = known.get(path, 0)
-        if size == begin:
+        before = known.get(path, _NOTHING)
+        if size == before.end and (of_a_run or _has_head(path, before.head)):
             continue
-        portion.append((path, begin if size > begin else 0))  # one that has shrunk is another one
+        portion.append((path, before if size >= before.end else _NOTHING))  # one that has shrunk is another one
         weight += size
         if weight > _BYTES:
             total = _added(total, _read(database, portion, look=look))
             portion, weight = [], 0
     return _added(total, _read(database, portion, look=look)) if portion else total
+
+
+def _has_head(path: str, known: str | None) -> bool:
+    """Whether a journal is the one that was taken up; one that cannot be read may be."""
+    try:
+        return known is None or journal.head(path) == known
+    except OSError:
+        return True
 
 
 def _sizes(folders: Sequence[str]) -> tuple[dict[str, int], list[Skipped]]:
@@ -180,12 +195,17 @@ def _sizes_in(folder: str) -> dict[str, int] | Skipped:
         return Skipped(folder, error.strerror or str(error))
 
 
-def _read(database: Database, journals: Sequence[tuple[str, int]], *, look: bool) -> Synced:
+def _read(database: Database, journals: Sequence[tuple[str, TakenUp]], *, look: bool) -> Synced:
     read: dict[str, Contents] = {}
     skipped: list[Skipped] = []
-    for path, begin in journals:
+    begins: dict[str, int] = {}
+    for path, before in journals:
         try:
-            read[path] = journal.read(path, begin)
+            read[path] = journal.read(path, before.end)
+            is_other = before.head is not None and read[path].head != before.head
+            begins[path] = 0 if is_other else before.end
+            if is_other:
+                read[path] = journal.read(path)
         except OSError as error:  # noqa: PERF203 — one that cannot be read keeps nobody from the others
             skipped.append(Skipped(path, error.strerror or str(error)))
 
@@ -195,9 +215,9 @@ def _read(database: Database, journals: Sequence[tuple[str, int]], *, look: bool
         names = sorted({run for runs in heard.values() for run in runs})
         ids = {name: run_id for name in names if (run_id := reads.run_id(connection, name)) is not None}
         by_path = {path: [ids[run] for run in runs if run in ids] for path, runs in heard.items()}
-        begins = dict(journals)  # what was left out is read again: another journal may yet tell of its launch
-        ends = {
-            path: contents.end if named[path] <= known_launches else begins[path] for path, contents in read.items()
+        ends = {  # what was left out is read again: another journal may yet tell of its launch
+            path: TakenUp(contents.end if named[path] <= known_launches else begins[path], contents.head)
+            for path, contents in read.items()
         }
         replay.set_taken_up(connection, ends, by_path)
         return everything, known_launches, count, names
