@@ -17,6 +17,7 @@ from ckptstore.catalog.tables import (
     outcomes,
     pins,
     policies,
+    removals,
     resolutions,
     runs,
     tags,
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from ckptstore.core.model import Checkpoint, Launch
+
+
+TAG, POLICY = "tag", "policy"
 
 
 class TakenUp(NamedTuple):
@@ -218,7 +222,7 @@ def put_pin(connection: sa.Connection, run: str, step: int, *, pinned: bool, at:
     run_id = add_run(connection, run, at)
     if pinned:
         row = {"run_id": run_id, "global_step": step, "created_at": at}
-        connection.execute(insert(connection, pins).values(row).on_conflict_do_nothing())
+        _put_newest(connection, pins, row, keys=("run_id", "global_step"))
     else:
         chosen = (pins.c.run_id == run_id) & (pins.c.global_step == step) & (pins.c.created_at <= at)
         connection.execute(pins.delete().where(chosen))
@@ -227,23 +231,38 @@ def put_pin(connection: sa.Connection, run: str, step: int, *, pinned: bool, at:
 def put_tag(connection: sa.Connection, run: str, name: str, step: int | None, *, at: datetime) -> None:
     """A step got a name, or the name was taken away (None), at a moment; what was done later counts."""
     run_id = add_run(connection, run, at)
-    if step is not None:
-        row = {"run_id": run_id, "name": name, "global_step": step, "created_at": at}
-        _put_newest(connection, tags, row, keys=("run_id", "name"))
-    else:
+    if step is None:
         chosen = (tags.c.run_id == run_id) & (tags.c.name == name) & (tags.c.created_at <= at)
         connection.execute(tags.delete().where(chosen))
+        put_removal(connection, run_id, TAG, name, at)
+    elif not _is_removed(connection, run_id, TAG, name, at):
+        row = {"run_id": run_id, "name": name, "global_step": step, "created_at": at}
+        _put_newest(connection, tags, row, keys=("run_id", "name"))
 
 
 def put_policy(connection: sa.Connection, run: str, rules: Mapping[str, Any] | None, *, at: datetime) -> None:
     """What gc keeps of a run was stored, or forgotten (None), at a moment; what was done later counts."""
     run_id = add_run(connection, run, at)
-    if rules is not None:
-        row = {"run_id": run_id, "rules": dict(rules), "created_at": at}
-        _put_newest(connection, policies, row, keys=("run_id",))
-    else:
+    if rules is None:
         chosen = (policies.c.run_id == run_id) & (policies.c.created_at <= at)
         connection.execute(policies.delete().where(chosen))
+        put_removal(connection, run_id, POLICY, "", at)
+    elif not _is_removed(connection, run_id, POLICY, "", at):
+        row = {"run_id": run_id, "rules": dict(rules), "created_at": at}
+        _put_newest(connection, policies, row, keys=("run_id",))
+
+
+def put_removal(connection: sa.Connection, run_id: int, what: str, name: str, at: datetime) -> None:
+    """A tag of that name, or the policy (no name), was taken away at a moment; what was done later counts."""
+    row = {"run_id": run_id, "what": what, "name": name, "created_at": at}
+    _put_newest(connection, removals, row, keys=("run_id", "what", "name"))
+
+
+def _is_removed(connection: sa.Connection, run_id: int, what: str, name: str, at: datetime) -> bool:
+    """Whether it was taken away at that moment or later."""
+    own = (removals.c.run_id == run_id) & (removals.c.what == what) & (removals.c.name == name)
+    found = sa.select(removals.c.name).where(own, removals.c.created_at >= at)
+    return connection.execute(found).first() is not None
 
 
 def put_lease(connection: sa.Connection, launch_id: str, until: datetime) -> None:

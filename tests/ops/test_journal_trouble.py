@@ -7,15 +7,17 @@ import shutil
 import sqlite3
 from contextlib import closing
 from dataclasses import replace
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
 
+from ckptstore.catalog import replay
 from ckptstore.catalog.engine import open_database
 from ckptstore.core.model import FileState, Kind
 from ckptstore.core.policy import Policy
 from ckptstore.errors import CkptstoreError, UsageError
-from ckptstore.ops import entries
+from ckptstore.ops import entries, policy
 from ckptstore.ops.connect import Catalog, connect
 from ckptstore.ops.start import begin, decide, follow
 from ckptstore.storage import journal
@@ -396,3 +398,37 @@ def test_a_journal_that_was_begun_again_is_read_from_its_beginning(  # noqa: PLR
     launch.ledger.behind = False
     job.save([launch], 60)
     assert catalog.sync(tmp_path).read == 0
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0)])
+def test_what_was_said_last_counts_in_whatever_order_it_is_read(catalog: Catalog, order: tuple[int, ...]) -> None:
+    """Three journals, taken up one by one: a pin that was set again stays, what was taken away last stays away."""
+    start = datetime(2026, 1, 1, tzinfo=timezone.utc)
+    for place in order:
+        at = start + timedelta(hours=place)
+        with catalog.database.write() as connection:
+            replay.put_pin(connection, "run", 10, pinned=place != 1, at=at)
+            replay.put_tag(connection, "run", "kept", None if place == 1 else 10 + place, at=at)
+            replay.put_policy(connection, "kept", None if place == 1 else {"keep_last": place + 1}, at=at)
+            replay.put_tag(connection, "run", "gone", None if place == 2 else 10, at=at)
+            replay.put_policy(connection, "run", None if place == 2 else {"keep_last": 1}, at=at)
+    found = contents(catalog)
+    assert [row["global_step"] for row in found["pins"]] == [10]
+    assert [(row["name"], row["global_step"]) for row in found["tags"]] == [("kept", 12)]
+    assert [(row["run_id"], row["rules"]) for row in found["policies"]] == [("kept", {"keep_last": 3})]
+
+
+def test_what_was_taken_away_is_not_brought_back_by_a_journal_that_is_read_later(
+    catalog: Catalog, other: Catalog, tmp_path: Path
+) -> None:
+    job = Job(catalog, tmp_path / "ckpt", world_size=1)
+    job.save(begin_job(job), 5)
+    policy.store(catalog.database, "run", Policy(keep_last=1))
+    catalog.tag("run", 5, "best")
+    shutil.copytree(tmp_path / "ckpt", tmp_path / "copy")
+    policy.clear(catalog.database, "run")
+    catalog.untag("run", "best")
+    for each in (catalog, other):
+        each.sync(tmp_path / "ckpt")
+        each.sync(tmp_path / "copy")
+        assert contents(each)["tags"] == contents(each)["policies"] == []
