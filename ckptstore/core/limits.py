@@ -80,9 +80,9 @@ def name(value: object) -> str:
     return text(value, LONGEST_NAME)
 
 
-def moment(value: str) -> datetime:
+def moment(value: object) -> datetime:
     """A moment written down with its zone, in UTC. Raises `ValueError`, and `OverflowError` beyond the years."""
-    found = datetime.fromisoformat(value)
+    found = datetime.fromisoformat(text(value))
     if found.tzinfo is None:
         raise ValueError(f"{value} has no time zone")
     return found.astimezone(timezone.utc)

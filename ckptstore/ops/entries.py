@@ -105,6 +105,7 @@ def of_file(file: Checkpoint, directory: str) -> Entry:
         "state": file.state.value,
         "problem": file.problem.value if file.problem else None,
         "at": file.created_at.isoformat() if file.created_at else None,
+        "amended": file.amended_at.isoformat() if file.amended_at else None,
     }
     return {"t": "file", **{name: value for name, value in told.items() if value not in (None, "", {})}}
 
@@ -283,6 +284,7 @@ def _as_file(entry: Entry, directory: str) -> Checkpoint:
         state=FileState(entry["state"]),
         problem=Rule(entry["problem"]) if "problem" in entry else None,
         created_at=moment(entry["at"]),
+        amended_at=optional(moment, entry.get("amended")),
     )
 
 

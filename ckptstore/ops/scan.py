@@ -302,8 +302,8 @@ def _write(
                     if launch.steps_per_epoch is not None:
                         writes.set_steps_per_epoch(connection, launch.id, launch.steps_per_epoch)
             _put_in_order(connection, run_id, launches)
-        writes.mark(connection, [file.id for file in damaged], FileState.DAMAGED, Rule.SIZE_MISMATCH)
-        writes.mark(connection, [file.id for file in gone], FileState.MISSING)
+        writes.mark(connection, [file.id for file in damaged], FileState.DAMAGED, Rule.SIZE_MISMATCH, at=now)
+        writes.mark(connection, [file.id for file in gone], FileState.MISSING, at=now)
         writes.adopt_checkpoints(connection, [file for file in files if file.id not in known], now)
         writes.record_checkpoints(connection, [file for file in files if file.id in known], now)
 

@@ -176,6 +176,16 @@ def test_a_catalog_made_anew_knows_of_the_damage(catalog: Catalog, tmp_path: Pat
     path.write_bytes(before)
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
     assert anew.verify("run").whole_again == (str(path),)
+    third = connect(str(tmp_path / "third.db"))
+    third.scan(job.directory, run="run")
+    assert set(states(third).values()) == {(FileState.COMPLETE, None)}
+    assert catalog.resolve("run").plan == third.resolve("run").plan
+    flip(path, 40)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert len(third.verify("run", digest=True).damaged) == 1
+    for each in (catalog, anew, connect(str(tmp_path / "fourth.db"))):
+        each.scan(job.directory, run="run")
+        assert {file.path for file in each.files("run") if file.state is FileState.DAMAGED} == {str(path)}
 
 
 def test_what_was_written_again_with_the_same_bytes_is_whole_and_known_by_its_new_time(
