@@ -356,7 +356,7 @@ def test_what_is_removed_or_registered_again_while_it_is_looked_at_stays_as_it_i
     def meanwhile(self: verifier.Verifier, run_id: int, seen: list[object]) -> object:
         ranks[0].register(second, global_step=10, optimizer_step=10)
         with catalog.database.write() as connection:
-            writes.mark(connection, [by_path[str(first)].id], FileState.MISSING)
+            writes.mark(connection, [by_path[str(first)].id], FileState.MISSING, at=datetime.now(timezone.utc))
         return looked(self, run_id, seen)  # type: ignore[arg-type]
 
     monkeypatch.setattr(verifier.Verifier, "_marked", meanwhile)
