@@ -196,11 +196,12 @@ class RankLaunch:
     def keep_layout_file(self, path: str) -> bool:
         """Keep a strategy or group info file that MindSpore wrote in this launch, and know replicas by it.
 
-        Whether it was kept. In a data-parallel launch, or of one rank, there is nothing that it could tell.
+        Whether it was kept. In a data-parallel launch, or of one rank, there is nothing that it could tell. Raises
+        `UsageError` for a path that is not UTF-8.
         """
         if self.world_size == 1 or self.facts.layout.any_world_size:
             return False
-        return strategies.keep(self.ledger, self.facts, self.rank, path)
+        return strategies.keep(self.ledger, self.facts, self.rank, meant.path("the layout file", path))
 
     def set_ending(
         self, global_step: int, optimizer_step: int | None, error: str | None, *, quarantine: str = ""
@@ -249,7 +250,8 @@ class RankLaunch:
 
         None, where the file is not to blame: nothing speaks against trying again.
         """
-        self.ledger.judge(Verdict(self.id, self.rank, Outcome.FAILED, datetime.now(timezone.utc), file, detail))
+        said = detail.replace("\0", "").encode("utf-8", "backslashreplace").decode("utf-8")  # it may quote any bytes
+        self.ledger.judge(Verdict(self.id, self.rank, Outcome.FAILED, datetime.now(timezone.utc), file, said))
 
     def adopt(self) -> Reconciled:
         """Take in what this rank wrote and nobody registered, as the breakpoint after an exception."""

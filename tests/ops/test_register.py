@@ -131,7 +131,13 @@ def test_a_time_that_no_catalog_holds(catalog: Catalog, tmp_path: Path) -> None:
     assert catalog.scan(tmp_path, run="run").adopted == ()
     path.touch()
     launch.register(path, global_step=1)
-    assert len(catalog.files("run")) == 1
+    os.utime(path, (9_300_000_000, 9_300_000_000))
+    (skipped,) = catalog.verify("run", digest=True).skipped
+    assert "beyond the year 2262" in skipped.reason
+    (file,) = catalog.files("run")
+    assert file.state is FileState.COMPLETE
+    launch.load_failed(file, "cannot read n\udce9\0")
+    assert catalog.sync(tmp_path).spoiled == 0
 
 
 @pytest.mark.parametrize("steps", [0, -7, "x", 2**31])
