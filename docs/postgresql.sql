@@ -50,7 +50,7 @@ GRANT UPDATE (created_at) ON runs TO ckptstore_trainer, ckptstore_operator;
 GRANT USAGE ON SEQUENCE runs_id_seq TO ckptstore_trainer, ckptstore_operator;
 
 -- What people say of runs. Trainers need it too: a job that starts takes up what journals tell, pins among it.
-GRANT INSERT, UPDATE, DELETE ON pins, tags, policies TO ckptstore_trainer, ckptstore_operator;
+GRANT INSERT, UPDATE, DELETE ON pins, tags, policies, removals TO ckptstore_trainer, ckptstore_operator;
 
 -- verify.
 GRANT INSERT, UPDATE, DELETE ON verifications, verification_portions TO ckptstore_operator;

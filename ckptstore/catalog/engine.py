@@ -228,7 +228,7 @@ def _leave_to_parent() -> None:
 os.register_at_fork(after_in_child=_leave_to_parent)
 
 
-def open_database(url: str | None) -> Database:
+def open_database(url: str | os.PathLike[str] | None) -> Database:
     """Open the catalog that `url` names, else CKPTSTORE_URL, else the user's own SQLite file.
 
     `url` is an SQLAlchemy URL (`sqlite:////data/catalog.db`, `postgresql://user@host/name`) or the path of an

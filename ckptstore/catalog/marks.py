@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from ckptstore.catalog.among import among
+from ckptstore.catalog.replay import POLICY, TAG, put_removal
 from ckptstore.catalog.tables import checkpoints, launches, leases, pins, policies, resolutions, runs, saves, tags
 from ckptstore.core.model import FileState
 
@@ -81,10 +82,13 @@ def add_tag(connection: sa.Connection, run: int, name: str, global_step: int, no
     connection.execute(tags.insert().values(run_id=run, name=name, global_step=global_step, created_at=now))
 
 
-def remove_tag(connection: sa.Connection, run: int, name: str) -> bool:
+def remove_tag(connection: sa.Connection, run: int, name: str, now: datetime) -> bool:
     """Take a tag away; whether there was one."""
     chosen = (tags.c.run_id == run) & (tags.c.name == name)
-    return connection.execute(tags.delete().where(chosen)).rowcount > 0
+    had = connection.execute(tags.delete().where(chosen)).rowcount > 0
+    if had:
+        put_removal(connection, run, TAG, name, now)
+    return had
 
 
 def policy_of(connection: sa.Connection, run: int) -> dict[str, Any] | None:
@@ -100,6 +104,8 @@ def set_policy(connection: sa.Connection, run: int, rules: Mapping[str, Any] | N
     had = connection.execute(policies.delete().where(policies.c.run_id == run)).rowcount > 0
     if rules is not None:
         connection.execute(policies.insert().values(run_id=run, rules=dict(rules), created_at=now))
+    elif had:
+        put_removal(connection, run, POLICY, "", now)
     return had
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import sqlalchemy as sa
 
@@ -17,6 +17,7 @@ from ckptstore.catalog.tables import (
     outcomes,
     pins,
     policies,
+    removals,
     resolutions,
     runs,
     tags,
@@ -31,17 +32,28 @@ if TYPE_CHECKING:
     from ckptstore.core.model import Checkpoint, Launch
 
 
-def journals_of(connection: sa.Connection, run: int) -> dict[str, int]:
-    """The journals that tell of a run, and up to which byte each was taken up."""
-    query = sa.select(journals.c.path, journals.c.taken_up).where(journals.c.run_id == run)
-    return {row.path: row.taken_up for row in connection.execute(query)}
+TAG, POLICY = "tag", "policy"
 
 
-def taken_up(connection: sa.Connection, paths: Sequence[str]) -> dict[str, int]:
-    """Up to which byte these journals were taken up, for every run that they tell of; unknown ones are left out."""
-    query = sa.select(journals.c.path, sa.func.min(journals.c.taken_up)).group_by(journals.c.path)
+class TakenUp(NamedTuple):
+    """Up to which byte a journal was taken up, and its head (None: not known)."""
+
+    end: int
+    head: str | None
+
+
+def journals_of(connection: sa.Connection, run: int) -> dict[str, TakenUp]:
+    """The journals that tell of a run, and how far each was taken up."""
+    query = sa.select(journals.c.path, journals.c.taken_up, journals.c.head).where(journals.c.run_id == run)
+    return {row.path: TakenUp(row.taken_up, row.head) for row in connection.execute(query)}
+
+
+def taken_up(connection: sa.Connection, paths: Sequence[str]) -> dict[str, TakenUp]:
+    """How far these journals were taken up, for every run that they tell of; unknown ones are left out."""
+    lowest, head = sa.func.min(journals.c.taken_up), sa.func.max(journals.c.head)
+    query = sa.select(journals.c.path, lowest, head).group_by(journals.c.path)
     found = connection.execute(query.where(among(connection, journals.c.path, paths)))
-    return {row[0]: row[1] for row in found}
+    return {row[0]: TakenUp(row[1], row[2]) for row in found}
 
 
 def journals_named(connection: sa.Connection, names: AbstractSet[str]) -> set[str]:
@@ -56,25 +68,29 @@ def runs_told(connection: sa.Connection, paths: Sequence[str]) -> list[str]:
     return sorted(connection.execute(told).scalars())
 
 
-def set_taken_up(connection: sa.Connection, ends: Mapping[str, int], run_ids: Mapping[str, Iterable[int]]) -> None:
-    """Journals were read up to these bytes; `run_ids` says which runs each tells of."""
-    for path, end in ends.items():
-        connection.execute(journals.update().where(journals.c.path == path).values(taken_up=end))
-    rows = [{"run_id": run, "path": path, "taken_up": ends[path]} for path in ends for run in run_ids.get(path, ())]
+def set_taken_up(connection: sa.Connection, ends: Mapping[str, TakenUp], run_ids: Mapping[str, Iterable[int]]) -> None:
+    """Journals were read so far; `run_ids` says which runs each tells of."""
+    for path, (end, head) in ends.items():
+        connection.execute(journals.update().where(journals.c.path == path).values(taken_up=end, head=head))
+    rows = [
+        {"run_id": run, "path": path, "taken_up": end, "head": head}
+        for path, (end, head) in ends.items()
+        for run in run_ids.get(path, ())
+    ]
     if rows:
         connection.execute(insert(connection, journals).on_conflict_do_nothing(), rows)
 
 
-def went_on(connection: sa.Connection, run: str, path: str, begin: int, end: int) -> bool:
+def went_on(connection: sa.Connection, run: str, path: str, begin: int, to: TakenUp) -> bool:
     """A journal has grown by what was just written to the catalog; False where the catalog lacks what is before it."""
     if begin == 0:
         run_id = sa.select(runs.c.id).where(runs.c.name == run).scalar_subquery()
-        row = {"run_id": run_id, "path": path, "taken_up": end}
+        row = {"run_id": run_id, "path": path, "taken_up": to.end, "head": to.head}
         statement = insert(connection, journals).values(row)
-        changed = {"taken_up": statement.excluded.taken_up}
+        changed = {"taken_up": statement.excluded.taken_up, "head": statement.excluded.head}
         connection.execute(statement.on_conflict_do_update(index_elements=["run_id", "path"], set_=changed))
         return True
-    place = {"own_run": run, "own_path": path, "own_begin": begin, "own_end": end}
+    place = {"own_run": run, "own_path": path, "own_begin": begin, "own_end": to.end, "own_head": to.head}
     return connection.execute(_WENT_ON, place).rowcount > 0
 
 
@@ -85,6 +101,7 @@ _WENT_ON = (
         journals.c.run_id == sa.select(runs.c.id).where(runs.c.name == sa.bindparam("own_run")).scalar_subquery(),
         journals.c.path == sa.bindparam("own_path"),
         journals.c.taken_up >= sa.bindparam("own_begin"),
+        journals.c.head == sa.bindparam("own_head"),
     )
     .values(taken_up=sa.case((journals.c.taken_up > _END, journals.c.taken_up), else_=_END))
 )
@@ -205,7 +222,7 @@ def put_pin(connection: sa.Connection, run: str, step: int, *, pinned: bool, at:
     run_id = add_run(connection, run, at)
     if pinned:
         row = {"run_id": run_id, "global_step": step, "created_at": at}
-        connection.execute(insert(connection, pins).values(row).on_conflict_do_nothing())
+        _put_newest(connection, pins, row, keys=("run_id", "global_step"))
     else:
         chosen = (pins.c.run_id == run_id) & (pins.c.global_step == step) & (pins.c.created_at <= at)
         connection.execute(pins.delete().where(chosen))
@@ -214,23 +231,38 @@ def put_pin(connection: sa.Connection, run: str, step: int, *, pinned: bool, at:
 def put_tag(connection: sa.Connection, run: str, name: str, step: int | None, *, at: datetime) -> None:
     """A step got a name, or the name was taken away (None), at a moment; what was done later counts."""
     run_id = add_run(connection, run, at)
-    if step is not None:
-        row = {"run_id": run_id, "name": name, "global_step": step, "created_at": at}
-        _put_newest(connection, tags, row, keys=("run_id", "name"))
-    else:
+    if step is None:
         chosen = (tags.c.run_id == run_id) & (tags.c.name == name) & (tags.c.created_at <= at)
         connection.execute(tags.delete().where(chosen))
+        put_removal(connection, run_id, TAG, name, at)
+    elif not _is_removed(connection, run_id, TAG, name, at):
+        row = {"run_id": run_id, "name": name, "global_step": step, "created_at": at}
+        _put_newest(connection, tags, row, keys=("run_id", "name"))
 
 
 def put_policy(connection: sa.Connection, run: str, rules: Mapping[str, Any] | None, *, at: datetime) -> None:
     """What gc keeps of a run was stored, or forgotten (None), at a moment; what was done later counts."""
     run_id = add_run(connection, run, at)
-    if rules is not None:
-        row = {"run_id": run_id, "rules": dict(rules), "created_at": at}
-        _put_newest(connection, policies, row, keys=("run_id",))
-    else:
+    if rules is None:
         chosen = (policies.c.run_id == run_id) & (policies.c.created_at <= at)
         connection.execute(policies.delete().where(chosen))
+        put_removal(connection, run_id, POLICY, "", at)
+    elif not _is_removed(connection, run_id, POLICY, "", at):
+        row = {"run_id": run_id, "rules": dict(rules), "created_at": at}
+        _put_newest(connection, policies, row, keys=("run_id",))
+
+
+def put_removal(connection: sa.Connection, run_id: int, what: str, name: str, at: datetime) -> None:
+    """A tag of that name, or the policy (no name), was taken away at a moment; what was done later counts."""
+    row = {"run_id": run_id, "what": what, "name": name, "created_at": at}
+    _put_newest(connection, removals, row, keys=("run_id", "what", "name"))
+
+
+def _is_removed(connection: sa.Connection, run_id: int, what: str, name: str, at: datetime) -> bool:
+    """Whether it was taken away at that moment or later."""
+    own = (removals.c.run_id == run_id) & (removals.c.what == what) & (removals.c.name == name)
+    found = sa.select(removals.c.name).where(own, removals.c.created_at >= at)
+    return connection.execute(found).first() is not None
 
 
 def put_lease(connection: sa.Connection, launch_id: str, until: datetime) -> None:

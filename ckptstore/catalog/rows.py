@@ -41,6 +41,7 @@ _COLUMNS = (
     checkpoints.c.problem,
     checkpoints.c.quarantine,
     checkpoints.c.created_at,
+    checkpoints.c.amended_at,
 )
 
 
@@ -75,6 +76,7 @@ def files(found: sa.Result[Any]) -> Iterator[Checkpoint]:
         problem,
         quarantine,
         created_at,
+        amended_at,
     ) in many(found):
         file = object.__new__(Checkpoint)
         vars(file).update(  # what a frozen dataclass does for each field by itself costs more than the query
@@ -98,6 +100,7 @@ def files(found: sa.Result[Any]) -> Iterator[Checkpoint]:
             problem=_RULES[problem],
             quarantine=quarantine or "",
             created_at=created_at,
+            amended_at=amended_at,
         )
         yield file
 

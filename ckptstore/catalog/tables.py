@@ -171,6 +171,7 @@ checkpoints = sa.Table(
     sa.Column("problem", sa.String(32)),
     sa.Column("quarantine", sa.Text),
     sa.Column("created_at", UtcDateTime, nullable=False),
+    sa.Column("amended_at", UtcDateTime),
     sa.Index(None, "save_id", "state"),  # files that are gone must not cost those who ask for what is there
 )
 
@@ -188,8 +189,12 @@ journals = sa.Table(
     sa.Column("run_id", sa.ForeignKey("runs.id"), primary_key=True),
     sa.Column("path", sa.Text, primary_key=True),
     sa.Column("taken_up", sa.BigInteger, nullable=False),
+    sa.Column("head", sa.String(32)),
 )
-"""The journals that tell of a run, and up to which byte the catalog has what they say."""
+"""The journals that tell of a run, and up to which byte the catalog has what they say.
+
+`head` tells one journal from another that was begun at its path later: how it begins, hashed (NULL: not known).
+"""
 
 tags = sa.Table(
     "tags",
@@ -208,6 +213,16 @@ policies = sa.Table(
     sa.Column("created_at", UtcDateTime, nullable=False),
 )
 """What retention keeps of a run where nobody says it on the command line."""
+
+removals = sa.Table(
+    "removals",
+    metadata,
+    sa.Column("run_id", sa.ForeignKey("runs.id"), primary_key=True),
+    sa.Column("what", sa.String(16), primary_key=True),
+    sa.Column("name", sa.String(200), primary_key=True),
+    sa.Column("created_at", UtcDateTime, nullable=False),
+)
+"""When a tag, or the policy (its `name` is empty), was last taken away: an older word does not bring it back."""
 
 leases = sa.Table(
     "leases",

@@ -261,6 +261,7 @@ def amend(connection: sa.Connection, changes: Iterable[tuple[Checkpoint, Checkpo
             "problem": after.problem.value if after.problem else None,
             "digest": after.digest,
             "mtime_ns": after.mtime_ns,
+            "amended_at": after.amended_at,
         }
         stood.append(connection.execute(checkpoints.update().where(is_same).values(values)).rowcount > 0)
     return stood

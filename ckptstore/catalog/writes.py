@@ -188,10 +188,12 @@ _OVERWRITTEN = (
 )
 
 
-def mark(connection: sa.Connection, ids: Iterable[str], state: FileState, problem: Rule | None = None) -> None:
-    """Set what is known of these checkpoints; what retention has given up is its own to say."""
+def mark(
+    connection: sa.Connection, ids: Iterable[str], state: FileState, problem: Rule | None = None, *, at: datetime
+) -> None:
+    """Set what was seen of these checkpoints at a moment; what retention has given up is its own to say."""
     chosen = among(connection, checkpoints.c.id, ids) & (checkpoints.c.state != FileState.TRASHED.value)
-    values = {"state": state.value, "problem": problem.value if problem else None}
+    values = {"state": state.value, "problem": problem.value if problem else None, "amended_at": at}
     connection.execute(checkpoints.update().where(chosen).values(values))
 
 
@@ -301,6 +303,7 @@ def row_of(file: Checkpoint, now: datetime | None = None) -> dict[str, Any]:
         "problem": file.problem.value if file.problem else None,
         "quarantine": file.quarantine or None,
         "created_at": file.created_at or now,
+        "amended_at": file.amended_at,
     }
 
 

@@ -27,9 +27,9 @@ _LIVE = (FileState.IN_PROGRESS, FileState.COMPLETE)
 def merged(known: Iterable[Checkpoint], records: Iterable[Checkpoint]) -> list[Checkpoint]:
     """The records to write, so that what is known becomes what `known` and `records` say together, in whatever order.
 
-    Of the versions of one record the one whose file was written last counts, and of those the one that is furthest in
-    the life of a file: what is gone comes back by a look at the disk only, what retention gave up when it says so. It
-    keeps the moment of the first.
+    Of the versions of one record the one whose file was written last counts, of those the one that a look at the disk
+    amended last, else the one that is furthest in the life of a file: what is gone comes back by a look at the disk
+    only, what retention gave up when it says so. It keeps the moment of the first.
     A path holds one file: of several the one recorded last is there, the others are missing. Every record has its
     moment (`created_at`), and `known` those of the same ids and paths.
     """
@@ -52,13 +52,16 @@ def _joined(one: Checkpoint, other: Checkpoint) -> Checkpoint:
     return replace(max(one, other, key=_version), created_at=min(_began(one), _began(other)))
 
 
-def _version(file: Checkpoint) -> tuple[bool, int, int, int, str]:
+def _version(file: Checkpoint) -> tuple[bool, int, int, float, int, int, str]:
     """Greater for what is to be believed; of records that differ in nothing else, for the one that says more."""
     facts = (file.size, file.digest, file.optimizer_step, file.epoch, file.step_in_epoch, file.strategy_file)
     told = (*facts, file.content.value, file.quarantine or None, *sorted(file.metrics.items()))
     written = -1 if file.mtime_ns is None else file.mtime_ns
     known = sum(fact is not None for fact in told)
-    return file.state is not FileState.IN_PROGRESS, written, _LIFE[file.state], known, repr(told)
+    life = _LIFE[file.state]
+    amended = -1.0 if file.amended_at is None else file.amended_at.timestamp()
+    place = life if file.amended_at is None else max(life, _LIFE[FileState.DAMAGED])
+    return file.state is not FileState.IN_PROGRESS, written, place, amended, life, known, repr(told)
 
 
 def _began(file: Checkpoint) -> datetime:

@@ -93,7 +93,8 @@ class Checkpoint:
     `global_step` counts batches consumed since the run began, `optimizer_step` updates applied (None: unknown).
     `epoch` and `step_in_epoch` start at 1, as MindSpore's do. `size` is in bytes, `mtime_ns` in nanoseconds since
     1970, `digest` is BLAKE3 in hexadecimal; each is None while the file is being written. `problem` says which rule
-    a damaged file broke, `quarantine` what is wrong with a state whose files are whole (empty: nothing).
+    a damaged file broke, `quarantine` what is wrong with a state whose files are whole (empty: nothing). `amended_at`
+    is when a look at the disk last changed `state` (None: what was said first still holds, or the moment is not known).
     """
 
     run: str
@@ -116,6 +117,7 @@ class Checkpoint:
     problem: Rule | None = None
     quarantine: str = ""
     created_at: datetime | None = None
+    amended_at: datetime | None = None
 
     @cached_property
     def save_id(self) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import mindspore
@@ -13,6 +12,7 @@ from mindspore import ops
 from mindspore.communication import GlobalComm, get_group_size, get_rank
 
 from ckptstore.errors import CkptstoreError, UsageError
+from ckptstore.storage.files import absolute
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,7 +57,7 @@ def layout_files() -> list[str]:
     `AutoParallel(...)` sets the first for the time of `Model.train` (`parallel/_utils.py`).
     """
     named = (strategy_file(), os.environ.get("GROUP_INFO_FILE"))
-    return [str(Path(path).absolute()) for path in named if path]
+    return [absolute(path) for path in named if path]
 
 
 def decided_by_rank_0(decide: Callable[[], str]) -> str:

@@ -12,7 +12,7 @@ import mindspore
 from ckptstore.core.model import Content, Kind, epoch_and_step
 from ckptstore.core.naming import is_numbered, parse_name
 from ckptstore.mindspore.watches import PeriodicWatch, breakpoints_in
-from ckptstore.storage.files import facts, names_in
+from ckptstore.storage.files import absolute, facts, names_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -52,7 +52,7 @@ class DyingGasp:
         step = training.launch.global_step
         if self._callback is None or step == self._first_step:
             return
-        directory = str(Path(self._callback._directory).absolute())
+        directory = absolute(self._callback._directory)
         age = self._age_of_newest(directory)
         if age is not None and 0 <= age < self._interval:
             log.warning("nothing is saved at this exception: the last such save was %.0f s ago", age)

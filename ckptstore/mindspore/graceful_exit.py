@@ -17,7 +17,7 @@ from ckptstore.core.model import Content, Kind
 from ckptstore.mindspore.training import Saved
 from ckptstore.ops.exits import keep_unknown, kept_path
 from ckptstore.storage.exit_flags import Flag
-from ckptstore.storage.files import FileFacts, facts, names_in
+from ckptstore.storage.files import FileFacts, absolute, facts, names_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -42,7 +42,7 @@ class ExitWatch:
     @property
     def path(self) -> str:
         """The file that it writes at every exit."""
-        return str(Path(f"{self.callback.train_name}.ckpt").absolute())
+        return absolute(f"{self.callback.train_name}.ckpt")
 
     def begin(self, training: Training) -> None:
         """Announce where it saves, and see to all that would make it exit at once, never, or into another's file."""
@@ -67,7 +67,7 @@ class ExitWatch:
             names_before=names_in,
         )
         if flag_path is not None:
-            training.note_exit_flag(directory, Flag(str(Path(flag_path).absolute()), callback.key))
+            training.note_exit_flag(directory, Flag(absolute(flag_path), callback.key))
 
     def _put_aside(self, training: Training) -> None:
         """A file of an exit that this run's catalog does not know: it is not loaded, and not overwritten either."""

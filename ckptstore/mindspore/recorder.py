@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog.backoff import Backoff
-from ckptstore.errors import CkptstoreError
+from ckptstore.errors import CkptstoreError, UsageError
 from ckptstore.ops.launch import LONGEST_PAUSE_SECONDS
 from ckptstore.ops.register import measured
 from ckptstore.storage.files import make_durable, names_in
@@ -218,11 +218,11 @@ class Recorder:
         while True:
             try:
                 job()
-            except CkptstoreError as error:
-                self._launch.ledger.complain(f"{error}. Training goes on; it is tried again.")
-            except OSError as error:
+            except (OSError, UsageError) as error:  # to try it again would keep all others waiting
                 log.error("a checkpoint could not be registered (%s); training goes on", error)  # noqa: TRY400
                 return
+            except CkptstoreError as error:
+                self._launch.ledger.complain(f"{error}. Training goes on; it is tried again.")
             except Exception:
                 log.exception("a checkpoint could not be registered; training goes on")
                 return
@@ -249,6 +249,10 @@ class Recorder:
     def _look_again(self, waiting: _Waiting) -> None:
         try:
             whole = self._measure(waiting.file)
+        except UsageError:
+            self._waiting.remove(waiting)
+            self._finish_one()
+            raise
         except OSError as error:  # as if it were not there yet: it may be readable a moment later
             whole = None
             if not waiting.complained:

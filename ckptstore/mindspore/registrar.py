@@ -12,7 +12,7 @@ import mindspore
 from mindspore.train import Callback
 
 from ckptstore.core.model import Content, Kind
-from ckptstore.errors import RefusedError
+from ckptstore.errors import RefusedError, UsageError
 from ckptstore.mindspore.graceful_exit import disarm
 from ckptstore.mindspore.recorder import FLUSH_SECONDS
 from ckptstore.mindspore.termination import Termination
@@ -319,9 +319,12 @@ class Registrar(Callback):
             return
         self._used_paths.add(saved.path)
         unfinished = saved.asynchronous or saved.written_again
-        file = training.describe(
-            saved.path, kind=saved.kind, content=saved.content, written=None if unfinished else facts(saved.path)
-        )
+        written = None if unfinished else facts(saved.path)
+        try:
+            file = training.describe(saved.path, kind=saved.kind, content=saved.content, written=written)
+        except UsageError as error:  # what the other callbacks saved counts all the same
+            log.error("%a is not registered: %s", saved.path, error)  # noqa: TRY400
+            return
         if saved.written_again:
             training.recorder.call(lambda: self._launch.record([file]))
             return

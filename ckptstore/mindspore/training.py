@@ -7,11 +7,11 @@ import math
 import threading
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from ckptstore.core.limits import text
 from ckptstore.core.model import Content, Kind, epoch_and_step
 from ckptstore.mindspore.communication import strategy_file
 from ckptstore.mindspore.data import steps_of
@@ -20,6 +20,7 @@ from ckptstore.mindspore.resume import COUNTER, state_names
 from ckptstore.ops.register import describe
 from ckptstore.ops.start import remember_place
 from ckptstore.storage import claims, exit_flags
+from ckptstore.storage.files import absolute
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -128,7 +129,7 @@ class Training:
 
         `names_before` gives the names in the directory that are not of this launch.
         """
-        directory = str(Path(directory).absolute())
+        directory = absolute(directory)
         if (directory, kind, prefix) in self._claimed:
             return
         self.launch.check_place(directory)
@@ -268,7 +269,7 @@ class Training:
         measured: dict[str, float] = {} if loss is None else {_LOSS: loss}
         if self._metrics is not None:
             try:
-                measured |= {name: float(value) for name, value in self._metrics(self.params).items()}
+                measured |= {text(name): float(value) for name, value in self._metrics(self.params).items()}
             except Exception as error:  # noqa: BLE001 — the user's function: whatever it raises, the save counts
                 self.complain(f"metrics= failed, saves are registered without: {type(error).__name__}: {error}")
         unusable = sorted(name for name, value in measured.items() if not math.isfinite(value))

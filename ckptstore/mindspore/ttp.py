@@ -17,7 +17,7 @@ from mindspore.train import ModelCheckpoint
 
 from ckptstore.core.model import Content, Kind
 from ckptstore.core.naming import is_ttp_file, parse_name, parse_ttp_directory
-from ckptstore.storage.files import FileFacts, facts, names_in
+from ckptstore.storage.files import FileFacts, absolute, facts, names_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -133,7 +133,7 @@ class _Handlers:
     def _record_moved(self, before: set[str], cb_ctx: Any) -> None:
         root = cb_ctx.ckpt_save_path
         for name in before - self._unfinished(cb_ctx):
-            old = str(Path(root).absolute() / name)
+            old = f"{absolute(root)}/{name}"
             new = old.removesuffix("_tmp")
             self._training.recorder.call(partial(self._training.launch.moved, old, new))
 
@@ -150,12 +150,12 @@ class _Handlers:
         if getattr(cb_ctx, "save_cb", None):
             callbacks = self._training.params.list_callback
             directories: dict[str, Callable[[str], object]] = {
-                str(Path(callback._directory).absolute()): parse_name
+                absolute(callback._directory): parse_name
                 for callback in callbacks
                 if isinstance(callback, ModelCheckpoint) and isinstance(getattr(callback, "_directory", None), str)
             }
         else:
-            root = Path(cb_ctx.ckpt_save_path).absolute()
+            root = Path(absolute(cb_ctx.ckpt_save_path))
             own = f"rank_{self._training.launch.rank}"
             directories = {str(root / name / own): is_ttp_file for name in self._unfinished(cb_ctx)}
         for directory, is_meant in directories.items():

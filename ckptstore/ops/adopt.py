@@ -18,7 +18,7 @@ from ckptstore.core.naming import (
     parse_ttp_directory,
 )
 from ckptstore.core.steps import unwitnessed_step, witnessed_by_mindspore
-from ckptstore.errors import UnreadableError
+from ckptstore.errors import UnreadableError, UsageError
 from ckptstore.formats.inspect import read_checkpoint
 from ckptstore.ops import register
 from ckptstore.storage import files
@@ -168,7 +168,7 @@ def _adopted(stray: Stray, history: History, expected: frozenset[str]) -> Checkp
             quarantine=_quarantine(stray, step, history),
         )
         return register.measured(described) or Skipped(stray.path, "it changed while it was read")
-    except UnreadableError as error:
+    except (UnreadableError, UsageError) as error:
         return Skipped(stray.path, str(error))
     except OSError as error:
         return Skipped(stray.path, error.strerror or str(error))

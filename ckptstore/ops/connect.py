@@ -11,6 +11,7 @@ from ckptstore.errors import UsageError
 from ckptstore.ops import overview
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable
 
     from ckptstore.catalog.engine import Database
@@ -205,7 +206,7 @@ class Catalog:
         return purge(self.database, run, at_once=now)
 
 
-def connect(url: str | None = None) -> Catalog:
+def connect(url: str | os.PathLike[str] | None = None) -> Catalog:
     """Open the catalog that `url` names, else CKPTSTORE_URL, else the user's own SQLite file.
 
     An SQLite file is created and upgraded as needed, a PostgreSQL database filled if it is empty. Raises

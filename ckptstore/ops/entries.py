@@ -8,15 +8,16 @@ from __future__ import annotations
 import base64
 import os.path
 from dataclasses import replace
-from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from ckptstore.core.limits import HIGHEST, count, finite, integer, moment, name, optional, text, whole
 from ckptstore.core.model import Checkpoint, Content, FileState, Kind, Launch, Outcome, Rule
 from ckptstore.core.replicas import data_parallel, from_json
 from ckptstore.ops.records import Began, Ended, LayoutFile, Pinned, Ruled, Tagged, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from ckptstore.catalog.reads import Source
     from ckptstore.core.replicas import Layout
@@ -104,32 +105,36 @@ def of_file(file: Checkpoint, directory: str) -> Entry:
         "state": file.state.value,
         "problem": file.problem.value if file.problem else None,
         "at": file.created_at.isoformat() if file.created_at else None,
+        "amended": file.amended_at.isoformat() if file.amended_at else None,
     }
     return {"t": "file", **{name: value for name, value in told.items() if value not in (None, "", {})}}
 
 
-_PLAIN = (
-    "run",
-    "launch",
-    "global_step",
-    "rank",
-    "optimizer_step",
-    "epoch",
-    "step_in_epoch",
-    "size",
-    "digest",
-    "mtime_ns",
-    "format",
-    "quarantine",
-)
+_PLAIN: dict[str, Callable[[Any], Any]] = {
+    "run": name,
+    "launch": name,
+    "global_step": whole,
+    "rank": integer,
+    "optimizer_step": whole,
+    "epoch": integer,
+    "step_in_epoch": integer,
+    "size": whole,
+    "digest": partial(text, longest=64),
+    "mtime_ns": partial(whole, lowest=-HIGHEST),
+    "format": partial(text, longest=16),
+    "quarantine": text,
+}
 
 
 def said(entries: Sequence[Entry], directory: str, into: Said) -> None:
-    """Add what a journal of `directory` says. It can tell of files in and below its own directory only."""
+    """Add what a journal of `directory` says. It can tell of files in and below its own directory only.
+
+    What no catalog can hold, as another program may have written it, is unusable like what makes no sense.
+    """
     for entry in entries:
         try:
             _add(entry, directory, into)
-        except (KeyError, TypeError, ValueError, AttributeError):  # noqa: PERF203 — one bad entry spoils no other
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError):  # noqa: PERF203 — one bad entry spoils no other
             into.unusable += 1
 
 
@@ -144,14 +149,14 @@ def _add(entry: Entry, directory: str, into: Said) -> None:
     elif kind == "source":
         into.sources.append(
             Source(
-                launch=str(entry["launch"]),
-                rank=int(entry["rank"]),
+                launch=name(entry["launch"]),
+                rank=integer(entry["rank"]),
                 directory=directory,
                 kind=Kind(entry["kind"]),
-                prefix=str(entry["prefix"]),
-                breakpoint_prefix=str(entry["breakpoint_prefix"]),
+                prefix=text(entry["prefix"]),
+                breakpoint_prefix=text(entry["breakpoint_prefix"]),
                 names_before=frozenset(map(str, entry["names_before"])),
-                host=None if entry["host"] is None else str(entry["host"]),
+                host=optional(text, entry["host"]),
             )
         )
     elif kind == "outcome":
@@ -159,18 +164,27 @@ def _add(entry: Entry, directory: str, into: Said) -> None:
     elif kind == "layout":
         into.layout_files.append(_as_layout_file(entry, directory))
     elif kind == "end":
-        names = ("launch", "rank", "global_step", "optimizer_step", "error", "quarantine")
-        into.ended.append(Ended(**{name: entry[name] for name in names}, at=_moment(entry["at"])))
+        into.ended.append(
+            Ended(
+                launch=name(entry["launch"]),
+                rank=integer(entry["rank"]),
+                global_step=whole(entry["global_step"]),
+                optimizer_step=optional(whole, entry["optimizer_step"]),
+                error=optional(text, entry["error"]),
+                quarantine=text(entry["quarantine"]),
+                at=moment(entry["at"]),
+            )
+        )
     elif kind == "pin":
-        step, pinned = int(entry["global_step"]), bool(entry["pinned"])
-        into.pinned.append(Pinned(str(entry["run"]), step, pinned, _moment(entry["at"])))
+        step, pinned = whole(entry["global_step"]), bool(entry["pinned"])
+        into.pinned.append(Pinned(name(entry["run"]), step, pinned, moment(entry["at"])))
     elif kind == "tag":
         into.tagged.append(
-            Tagged(str(entry["run"]), str(entry["name"]), _whole(entry["global_step"]), _moment(entry["at"]))
+            Tagged(name(entry["run"]), name(entry["name"]), optional(whole, entry["global_step"]), moment(entry["at"]))
         )
     elif kind == "policy":
         rules = None if entry["rules"] is None else dict(entry["rules"])  # gc says what it does not know of them
-        into.ruled.append(Ruled(str(entry["run"]), rules, _moment(entry["at"])))
+        into.ruled.append(Ruled(name(entry["run"]), rules, moment(entry["at"])))
 
 
 def _as_began(entry: Entry, directory: str) -> Began:
@@ -178,28 +192,28 @@ def _as_began(entry: Entry, directory: str) -> Began:
     start = entry.get("start")
     if start is None:
         return Began(launch)
-    at = _moment(start["at"])
+    at = moment(start["at"])
     if start["from"] is None:
         return Began(replace(launch, decided=True, branched=bool(start["branched"])), at)
     origin = _as_launch(start["from"])
-    step = int(start["step"])
+    step = whole(start["step"])
     launch = replace(
         launch,
         decided=True,
         parent=origin.id,
         parent_step=step,
-        start_step=_whole(start["start_step"]),
+        start_step=optional(whole, start["start_step"]),
         branched=bool(start["branched"]),
     )
     plan = tuple(
         (
-            int(rank),
+            integer(rank),
             Checkpoint(
                 run=launch.run,
                 launch=origin.id,
                 kind=Kind(kind),
                 global_step=step,
-                rank=int(source),
+                rank=integer(source),
                 path=_absolute(path, directory),
             ),
         )
@@ -211,23 +225,23 @@ def _as_began(entry: Entry, directory: str) -> Began:
 def _as_verdict(entry: Entry, directory: str) -> Verdict:
     file = entry["file"]
     return Verdict(
-        launch=str(entry["launch"]),
-        rank=int(entry["rank"]),
+        launch=name(entry["launch"]),
+        rank=integer(entry["rank"]),
         outcome=Outcome(entry["outcome"]),
-        at=_moment(entry["at"]),
+        at=moment(entry["at"]),
         file=None if file is None else _as_named(file, directory),
-        detail=None if entry["detail"] is None else str(entry["detail"]),
+        detail=optional(text, entry["detail"]),
     )
 
 
 def _as_layout_file(entry: Entry, directory: str) -> LayoutFile:
     content = entry["content"]
     return LayoutFile(
-        launch=str(entry["launch"]),
-        rank=int(entry["rank"]),
+        launch=name(entry["launch"]),
+        rank=integer(entry["rank"]),
         path=_absolute(entry["path"], directory),
-        digest=str(entry["digest"]),
-        kind=str(entry["kind"]),
+        digest=text(entry["digest"], 64),
+        kind=text(entry["kind"], 16),
         content=None if content is None else base64.b64decode(content, validate=True),
     )
 
@@ -245,8 +259,14 @@ def _named(file: Checkpoint, directory: str) -> dict[str, Any]:
 
 
 def _as_named(told: dict[str, Any], directory: str) -> Checkpoint:
-    kind, path = Kind(told["kind"]), _absolute(told["path"], directory)
-    return Checkpoint(**{**told, "kind": kind, "path": path})
+    return Checkpoint(
+        run=name(told["run"]),
+        launch=name(told["launch"]),
+        kind=Kind(told["kind"]),
+        global_step=whole(told["global_step"]),
+        rank=integer(told["rank"]),
+        path=_absolute(told["path"], directory),
+    )
 
 
 def _as_file(entry: Entry, directory: str) -> Checkpoint:
@@ -255,15 +275,16 @@ def _as_file(entry: Entry, directory: str) -> Checkpoint:
         raise ValueError(f"{path} is outside of {directory}")
     strategy_file = entry.get("strategy_file")
     return Checkpoint(
-        **{name: entry[name] for name in _PLAIN if name in entry},
+        **{name: check(entry[name]) for name, check in _PLAIN.items() if name in entry},
         kind=Kind(entry["kind"]),
         path=path,
         content=Content(entry["content"]),
         strategy_file=_absolute(strategy_file, directory) if strategy_file else None,
-        metrics=entry.get("metrics", {}),
+        metrics={text(name): finite(value) for name, value in entry.get("metrics", {}).items()},
         state=FileState(entry["state"]),
         problem=Rule(entry["problem"]) if "problem" in entry else None,
-        created_at=_moment(entry["at"]),
+        created_at=moment(entry["at"]),
+        amended_at=optional(moment, entry.get("amended")),
     )
 
 
@@ -282,18 +303,18 @@ def _launch(launch: Launch) -> dict[str, Any]:
 
 
 def _as_launch(told: dict[str, Any]) -> Launch:
-    world_size = int(told["world_size"])
+    world_size = count(told["world_size"])
     layout = told["layout"]
     return Launch(
-        id=str(told["id"]),
-        run=str(told["run"]),
-        order=int(told["order"]),
+        id=name(told["id"]),
+        run=name(told["run"]),
+        order=integer(told["order"]),
         world_size=world_size,
         layout=data_parallel(world_size) if layout == _ALL else from_json(layout),
-        steps_per_epoch=_whole(told["steps_per_epoch"]),
-        batch_size=_whole(told["batch_size"]),
-        shards=_whole(told["shards"]),
-        created_at=_moment(told["created_at"]),
+        steps_per_epoch=optional(count, told["steps_per_epoch"]),
+        batch_size=optional(count, told["batch_size"]),
+        shards=optional(count, told["shards"]),
+        created_at=moment(told["created_at"]),
     )
 
 
@@ -305,19 +326,6 @@ def _layout(layout: Layout, world_size: int) -> object:
     return _ALL if layout == data_parallel(world_size) else layout.to_json()
 
 
-def _whole(told: object) -> int | None:
-    if told is not None and not isinstance(told, int):
-        raise TypeError(f"{told!r} is no whole number")
-    return told
-
-
-def _moment(text: str) -> datetime:
-    moment = datetime.fromisoformat(text)
-    if moment.tzinfo is None:
-        raise ValueError(f"{text} has no time zone")
-    return moment
-
-
 def _relative(path: str, directory: str) -> str:
     """The path from the directory, unless they have nothing in common."""
     if not path.startswith("/") or os.path.commonpath([path, directory]) == "/":
@@ -326,4 +334,4 @@ def _relative(path: str, directory: str) -> str:
 
 
 def _absolute(path: str, directory: str) -> str:
-    return os.path.normpath(path if path.startswith("/") else f"{directory}/{path}")
+    return os.path.normpath(text(path) if path.startswith("/") else f"{directory}/{text(path)}")

@@ -8,8 +8,10 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads, writes
+from ckptstore.core.limits import LONGEST_NAME
 from ckptstore.core.replicas import from_name
 from ckptstore.errors import RefusedError, UsageError
+from ckptstore.ops import meant
 from ckptstore.ops.sync import sync_run
 
 if TYPE_CHECKING:
@@ -17,8 +19,6 @@ if TYPE_CHECKING:
 
     from ckptstore.catalog.engine import Database
     from ckptstore.core.model import Launch
-
-_LONGEST_NAME = 200
 
 
 def new_launch_id() -> str:
@@ -36,8 +36,7 @@ def join(
     `RefusedError` where the launch contradicts what other ranks said or was used before.
     """
     check_name("run", run)
-    if world_size < 1 or not 0 <= rank < world_size:
-        raise UsageError(f"rank {rank} of {world_size} ranks", "ranks are counted from 0 to world_size - 1")
+    rank, world_size = meant.rank_of(rank, world_size)
     launch_id = launch_id or os.environ.get("CKPTSTORE_LAUNCH_ID") or (new_launch_id() if world_size == 1 else None)
     if launch_id is None:
         raise UsageError(
@@ -84,8 +83,8 @@ def _take_up_what_was_before(database: Database, run: str, launch_id: str) -> No
 
 def check_name(what: str, name: str) -> None:
     """Raise `UsageError` for what cannot be the name of a run or a launch."""
-    if not name or name != name.strip() or not name.isprintable() or len(name) > _LONGEST_NAME:
-        raise UsageError(f"{name!r} cannot be the name of a {what}", f"use 1 to {_LONGEST_NAME} printable characters")
+    if not name or name != name.strip() or not name.isprintable() or len(name) > LONGEST_NAME:
+        raise UsageError(f"{name!r} cannot be the name of a {what}", f"use 1 to {LONGEST_NAME} printable characters")
 
 
 def _check_same(launch: Launch, run: str, world_size: int) -> None:

@@ -6,15 +6,17 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timezone
+from operator import index
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads, tallies
 from ckptstore.catalog.backoff import Backoff
 from ckptstore.catalog.reads import Source
+from ckptstore.core.limits import HIGHEST_INTEGER
 from ckptstore.core.model import FileState, Kind, Outcome, Rule
 from ckptstore.errors import CatalogUnavailableError, UsageError
-from ckptstore.ops import exits, lease, strategies
+from ckptstore.ops import exits, lease, meant, strategies
 from ckptstore.ops import register as registering
 from ckptstore.ops.collect import Collected, execute
 from ckptstore.ops.reconcile import Reconciled, reconcile
@@ -23,8 +25,10 @@ from ckptstore.ops.retention import plan_gc
 from ckptstore.ops.settle import settle
 from ckptstore.ops.writers import for_rank
 from ckptstore.storage import claims
+from ckptstore.storage.files import absolute
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Mapping, Sequence
 
     from ckptstore.catalog.engine import Database
@@ -44,7 +48,7 @@ class RankLaunch:
     def __init__(self, database: Database, facts: Launch, rank: int) -> None:
         self.database = database
         self.facts = facts
-        self.rank = rank
+        self.rank = index(rank)
         self._began = Began(facts)
         self.ledger = for_rank(database, rank, facts.id, lambda: self._began)
         self._has_saved = False
@@ -68,14 +72,14 @@ class RankLaunch:
 
     def register(
         self,
-        path: str | Path,
+        path: str | os.PathLike[str],
         *,
         kind: Kind | str = Kind.PERIODIC,
         global_step: int,
         optimizer_step: int | None = None,
         epoch: int | None = None,
         step_in_epoch: int | None = None,
-        strategy_file: str | None = None,
+        strategy_file: str | os.PathLike[str] | None = None,
         metrics: Mapping[str, float] | None = None,
     ) -> Checkpoint:
         """Record a checkpoint file that this rank has written, and return the record.
@@ -161,7 +165,11 @@ class RankLaunch:
         """Record how many batches of one rank an epoch has, and, where it is known, what a step takes of the data.
 
         `batch_size` is the samples of one rank a step; `shards` into how many parts the samples are dealt, in turn.
+        Raises `UsageError` for what is no number of them.
         """
+        steps = _counted("steps_per_epoch", steps)
+        batch_size = None if batch_size is None else _counted("batch_size", batch_size)
+        shards = None if shards is None else _counted("shards", shards)
         self.facts = replace(self.facts, steps_per_epoch=steps, batch_size=batch_size, shards=shards)
         self._began = replace(self._began, launch=self.facts)
         self.ledger.steps_per_epoch(self.id, steps, batch_size=batch_size, shards=shards)
@@ -169,13 +177,16 @@ class RankLaunch:
     def add_source(
         self, directory: str, *, kind: Kind, prefix: str, breakpoint_prefix: str, names_before: Sequence[str]
     ) -> None:
-        """Record where this rank saves files of a kind, and the names there that are of an earlier launch."""
+        """Record where this rank saves files of a kind, and the names there that are of an earlier launch.
+
+        Raises `UsageError` for a directory or prefix that is not UTF-8.
+        """
         source = Source(
             launch=self.id,
             rank=self.rank,
-            directory=directory,
+            directory=meant.path("directory", absolute(directory)),
             kind=kind,
-            prefix=prefix,
+            prefix=meant.path("prefix", prefix),
             breakpoint_prefix=breakpoint_prefix,
             names_before=frozenset(names_before),
             host=claims.host_name(),
@@ -185,11 +196,12 @@ class RankLaunch:
     def keep_layout_file(self, path: str) -> bool:
         """Keep a strategy or group info file that MindSpore wrote in this launch, and know replicas by it.
 
-        Whether it was kept. In a data-parallel launch, or of one rank, there is nothing that it could tell.
+        Whether it was kept. In a data-parallel launch, or of one rank, there is nothing that it could tell. Raises
+        `UsageError` for a path that is not UTF-8.
         """
         if self.world_size == 1 or self.facts.layout.any_world_size:
             return False
-        return strategies.keep(self.ledger, self.facts, self.rank, path)
+        return strategies.keep(self.ledger, self.facts, self.rank, meant.path("the layout file", path))
 
     def set_ending(
         self, global_step: int, optimizer_step: int | None, error: str | None, *, quarantine: str = ""
@@ -238,7 +250,8 @@ class RankLaunch:
 
         None, where the file is not to blame: nothing speaks against trying again.
         """
-        self.ledger.judge(Verdict(self.id, self.rank, Outcome.FAILED, datetime.now(timezone.utc), file, detail))
+        said = detail.replace("\0", "").encode("utf-8", "backslashreplace").decode("utf-8")  # it may quote any bytes
+        self.ledger.judge(Verdict(self.id, self.rank, Outcome.FAILED, datetime.now(timezone.utc), file, said))
 
     def adopt(self) -> Reconciled:
         """Take in what this rank wrote and nobody registered, as the breakpoint after an exception."""
@@ -278,3 +291,7 @@ class RankLaunch:
         if found is not None:
             self.facts = found
             self._began = replace(self._began, launch=found)
+
+
+def _counted(what: str, value: int) -> int:
+    return meant.number(what, value, "it is counted from 1", HIGHEST_INTEGER, lowest=1)

@@ -79,21 +79,27 @@ class Ledger:
 
     def mark(self, files: Sequence[Checkpoint], state: FileState, problem: Rule | None = None) -> None:
         """Keep what became of these files. Raises as `record` does."""
-        marked = [replace(file, state=state, problem=problem) for file in files]
+        now = datetime.now(timezone.utc)
+        marked = [replace(file, state=state, problem=problem, amended_at=now) for file in files]
         ids = [file.id for file in files]
-        launches = sorted({file.launch for file in marked})
-        self._keep(self._by_home(marked), launches, lambda connection: writes.mark(connection, ids, state, problem))
+
+        def write(connection: Connection) -> None:
+            writes.mark(connection, ids, state, problem, at=now)
+
+        self._keep(self._by_home(marked), sorted({file.launch for file in marked}), write)
 
     def amend(self, changes: Sequence[tuple[Checkpoint, Checkpoint]]) -> list[bool]:
         """Keep what a look at the disk showed of files, each as it was recorded and as it is; whether each was taken.
 
         One whose record changed meanwhile is not. Raises as `record` does, and where the catalog cannot be used.
         """
-        files = [after for _, after in changes]
+        now = datetime.now(timezone.utc)
+        stamped = [(before, replace(after, amended_at=now)) for before, after in changes]
+        files = [after for _, after in stamped]
         stood: list[bool] = []
 
         def write(connection: Connection) -> None:
-            stood[:] = verifications.amend(connection, changes)  # it may be tried again
+            stood[:] = verifications.amend(connection, stamped)  # it may be tried again
 
         self._keep(self._by_home(files), sorted({file.launch for file in files}), write)
         if self.behind:  # the journals have it: if the catalog is back, so has it
@@ -271,7 +277,8 @@ class Ledger:
 
     def _went_on(self, connection: Connection, span: Span, launches: Sequence[str]) -> bool:
         began = self._told[directory_of(span.path)].get(launches[0])
-        return began is not None and replay.went_on(connection, began.launch.run, span.path, span.begin, span.end)
+        to = replay.TakenUp(span.end, span.head)
+        return began is not None and replay.went_on(connection, began.launch.run, span.path, span.begin, to)
 
     def _journal(self, directory: str, launches: Sequence[str], told: Sequence[Entry]) -> Span | None:
         """Append to the journal of a directory, the launches that it does not know first; None where it cannot be."""

@@ -77,7 +77,7 @@ def untag(database: Database, run: str, name: str) -> bool:
     with database.write() as connection:
         step = marks.tag_step(connection, run_id, name)
         files = [] if step is None else reads.files_of(connection, run_id, step=step)
-        changed = marks.remove_tag(connection, run_id, name)
+        changed = marks.remove_tag(connection, run_id, name, now)
     if changed:
         _journal(database, Tagged(run, name, None, now), files)
     return changed

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from ckptstore.catalog import live, reads
 from ckptstore.core.model import Checkpoint, FileState, Kind
+from ckptstore.errors import UsageError
 from ckptstore.ops import register
 from ckptstore.ops.adopt import History, Skipped, Stray, listing, strays, take_in
 from ckptstore.ops.writers import shared
@@ -175,4 +176,6 @@ def _finished(database: Database, run_id: int, file: Checkpoint) -> Checkpoint |
         whole = register.measured(file, prove_step=True, expected=expected)
     except OSError as error:
         return Skipped(file.path, error.strerror or str(error))
+    except UsageError as error:
+        return Skipped(file.path, str(error))
     return whole or Skipped(file.path, "it is being written, is cut, or holds another step")

@@ -2,42 +2,41 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import live, reads
+from ckptstore.core import limits
 from ckptstore.core.model import Checkpoint, Content, FileState, Kind, epoch_and_step
 from ckptstore.core.naming import format_of
 from ckptstore.errors import UnreadableError, UsageError
 from ckptstore.formats.ckpt import is_encrypted
 from ckptstore.formats.inspect import read_checkpoint
+from ckptstore.ops import meant
 from ckptstore.storage import files
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Mapping
 
     from ckptstore.catalog.engine import Database
     from ckptstore.core.model import Launch
     from ckptstore.ops.ledger import Ledger
 
-HIGHEST_STEP = 2**63 - 1
-"""What a catalog's column holds."""
-
 
 def describe(
     launch: Launch,
     *,
     rank: int,
-    path: str | Path,
+    path: str | os.PathLike[str],
     kind: Kind | str,
     global_step: int,
     optimizer_step: int | None = None,
     epoch: int | None = None,
     step_in_epoch: int | None = None,
-    strategy_file: str | None = None,
+    strategy_file: str | os.PathLike[str] | None = None,
     metrics: Mapping[str, float] | None = None,
     content: Content = Content.FULL,
     quarantine: str = "",
@@ -54,32 +53,41 @@ def describe(
     except ValueError:
         kinds = ", ".join(Kind)
         raise UsageError(f"unknown kind {str(kind)!r}", f"use one of {kinds}") from None
-    if not 0 <= global_step <= HIGHEST_STEP:
-        raise UsageError(f"global_step is {global_step}", "steps are counted from 0")
-    if not 0 <= rank < launch.world_size:
-        raise UsageError(f"rank {rank} is not of a launch of {launch.world_size} ranks", "ranks are counted from 0")
-    for name, value in (metrics or {}).items():
-        if not math.isfinite(value):
-            raise UsageError(f"metric {name!r} is {value}", "a metric is a finite number")
-    counted_epoch, counted_step = epoch_and_step(global_step, launch.steps_per_epoch)
+    step = meant.number("global_step", global_step, _STEPS)
+    counted_epoch, counted_step = epoch_and_step(step, launch.steps_per_epoch)
+    where = files.absolute(meant.path("path", path))
     return Checkpoint(
         run=launch.run,
         launch=launch.id,
         kind=known_kind,
-        global_step=global_step,
-        rank=rank,
-        path=str(Path(path).absolute()),
-        optimizer_step=optimizer_step,
-        epoch=counted_epoch if epoch is None else epoch,
-        step_in_epoch=counted_step if step_in_epoch is None else step_in_epoch,
-        format=format_of(str(path)),
+        global_step=step,
+        rank=meant.rank_of(rank, launch.world_size)[0],
+        path=meant.path("path", where),
+        optimizer_step=_counted("optimizer_step", optimizer_step, limits.HIGHEST),
+        epoch=_counted("epoch", counted_epoch if epoch is None else epoch, limits.HIGHEST_INTEGER),
+        step_in_epoch=_counted(
+            "step_in_epoch", counted_step if step_in_epoch is None else step_in_epoch, limits.HIGHEST_INTEGER
+        ),
+        format=format_of(where),
         content=content,
-        strategy_file=strategy_file,
-        metrics={name: float(value) for name, value in (metrics or {}).items()},
+        strategy_file=files.absolute(meant.path("strategy_file", strategy_file)) if strategy_file else None,
+        metrics=dict(meant.metric(name, value) for name, value in (metrics or {}).items()),
         quarantine=quarantine,
-        mtime_ns=mtime_ns,
+        mtime_ns=None if mtime_ns is None else _written(where, mtime_ns),
         state=FileState.IN_PROGRESS,
     )
+
+
+_STEPS = "steps are counted from 0"
+
+
+def _counted(what: str, value: int | None, highest: int) -> int | None:
+    return None if value is None else meant.number(what, value, _STEPS, highest)
+
+
+def _written(path: str, mtime_ns: int) -> int:
+    """A time that the catalog can hold, in nanoseconds: up to the year 2262. Raises `UsageError`."""
+    return meant.number(f"{path}: its modification time in ns", mtime_ns, "touch the file", lowest=-limits.HIGHEST)
 
 
 def measured(
@@ -89,13 +97,15 @@ def measured(
 
     It is not there either where the record says when it was written and another file is at the path by now, nor,
     with `prove_step`, where the file is cut, lacks one of the `expected` parameters, or holds another optimizer's
-    counter than the recorded one: a name may be used for several saves. Raises `OSError` where it cannot be read.
+    counter than the recorded one: a name may be used for several saves. Raises `OSError` where it cannot be read, and
+    `UsageError` where the time of the file is none that the catalog can hold.
     """
     before = files.facts(file.path)
     if before is None or file.mtime_ns not in (None, before.mtime_ns):
         return None
     if prove_step and not _is_what_was_recorded(file, expected):
         return None
+    written = _written(file.path, before.mtime_ns)
     digest = files.digest(file.path)
     after = files.facts(file.path)
     if after != before:  # written again meanwhile: what was read is not one file
@@ -103,7 +113,7 @@ def measured(
     return replace(
         file,
         size=before.size,
-        mtime_ns=before.mtime_ns,
+        mtime_ns=written,
         digest=digest,
         state=FileState.COMPLETE,
         created_at=datetime.now(timezone.utc),

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads
 from ckptstore.core import remedies, resolver
+from ckptstore.core.limits import HIGHEST
 from ckptstore.core.lineage import Segment, lineage
 from ckptstore.core.model import Kind, Rejection, Resolution, State
 from ckptstore.core.stated import parse
 from ckptstore.errors import UsageError
 from ckptstore.formats.layouts import read_layout
 from ckptstore.ops.reconcile import reconcile
-from ckptstore.ops.register import HIGHEST_STEP
 from ckptstore.ops.runs import find_run
 from ckptstore.ops.sync import sync_run
 from ckptstore.storage import files
@@ -56,7 +56,7 @@ def resolve(
     """
     if lineage_of is not None and every_lineage:
         raise UsageError("one lineage and all of them are asked for", "give --lineage or --all")
-    if step is not None and not 0 <= step <= HIGHEST_STEP:
+    if step is not None and not 0 <= step <= HIGHEST:
         raise UsageError(f"step is {step}", "steps are counted from 0")
     if world_size is not None and world_size < 1:
         raise UsageError(f"world size is {world_size}", "a launch has at least one rank")

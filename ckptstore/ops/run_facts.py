@@ -126,7 +126,7 @@ def gather(database: Database, run: str, run_id: int, now: datetime) -> RunFacts
         lock=lock,
         trash=trash,
         doubled=doubled,
-        journals=known,
+        journals={path: each.end for path, each in known.items()},
         around={each.directory: each for each in around},
     )
 

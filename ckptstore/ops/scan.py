@@ -17,6 +17,7 @@ from ckptstore.core.history import reconstruct
 from ckptstore.core.model import Checkpoint, FileState, Kind, Rule
 from ckptstore.core.replicas import stand_alone
 from ckptstore.errors import RefusedError, UsageError
+from ckptstore.ops import meant
 from ckptstore.ops.adopt import Skipped, wrote
 from ckptstore.ops.adoption import SCANNED, FoundLaunch, in_order_of_time, launch_id, moment, record
 from ckptstore.ops.found_trash import FoundTrash, take_up_trash
@@ -93,7 +94,7 @@ def scan(
     hears how many more files were looked at. Raises `UsageError` for what cannot be meant, `RefusedError` where the
     directory's name is that of a run which lives elsewhere, or the catalog knows its files under another path.
     """
-    root = directory.absolute()
+    root = Path(meant.path("the directory", files.absolute(directory)))
     if not root.is_dir():
         raise UsageError(f"{root} is not a directory", "give the directory that the checkpoints are in")
     if world_size is not None and world_size < 1:
@@ -301,8 +302,8 @@ def _write(
                     if launch.steps_per_epoch is not None:
                         writes.set_steps_per_epoch(connection, launch.id, launch.steps_per_epoch)
             _put_in_order(connection, run_id, launches)
-        writes.mark(connection, [file.id for file in damaged], FileState.DAMAGED, Rule.SIZE_MISMATCH)
-        writes.mark(connection, [file.id for file in gone], FileState.MISSING)
+        writes.mark(connection, [file.id for file in damaged], FileState.DAMAGED, Rule.SIZE_MISMATCH, at=now)
+        writes.mark(connection, [file.id for file in gone], FileState.MISSING, at=now)
         writes.adopt_checkpoints(connection, [file for file in files if file.id not in known], now)
         writes.record_checkpoints(connection, [file for file in files if file.id in known], now)
 

@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads, replay
+from ckptstore.catalog.replay import TakenUp
+from ckptstore.core.limits import text
 from ckptstore.errors import UnknownRunError, UsageError
 from ckptstore.ops.adopt import Skipped
 from ckptstore.ops.entries import said
 from ckptstore.ops.put_said import named_launches, put_said
 from ckptstore.ops.records import Said
 from ckptstore.storage import identity, journal
+from ckptstore.storage.files import absolute
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -30,8 +33,8 @@ log = logging.getLogger("ckptstore")
 _THREADS = 16
 _PORTION = 16  # folders a task: handing over one alone costs more than to look into it
 _BYTES = 16 << 20  # of journals a transaction
+_NOTHING = TakenUp(0, None)
 _WORDS = ("pinned", "tagged", "ruled")
-_SAVED_SEPARATELY = "its launch is in no journal here: its own journal may be lost"
 
 
 @dataclass(frozen=True)
@@ -79,27 +82,33 @@ def sync_run(database: Database, run_id: int) -> Synced:
     hidden = tuple(skipped)
     seconds = _second_paths(database, sizes.keys() - known.keys())
     sizes = {path: size for path, size in sizes.items() if path not in seconds}
-    return _added(Synced(skipped=hidden, unreadable=hidden), _take_up(database, sizes, known, look=True))
+    return _added(Synced(skipped=hidden, unreadable=hidden), _take_up(database, sizes, known, look=True, of_a_run=True))
 
 
 def sync_below(database: Database, root: Path) -> Synced:
     """Take up what the journals below a directory say. Raises `UsageError` where that is no directory."""
     if not root.is_dir():
         raise UsageError(f"{root} is not a directory", "give a run, or the directory that the checkpoints are in")
-    paths, hidden = found_below([str(root.absolute())])
+    paths, hidden = found_below([absolute(root)])
     taken_up = _added(Synced(skipped=hidden, unreadable=hidden), take_up_found(database, paths))
     with database.read() as connection:
         return replace(taken_up, runs=tuple(replay.runs_told(connection, paths)))
 
 
 def found_below(roots: Iterable[str]) -> tuple[list[str], tuple[Skipped, ...]]:
-    """The journals below some directories, and the folders of journals there that cannot be read."""
+    """The journals below some directories, and those, or folders of them, that cannot be read or named."""
     hidden: list[Skipped] = []
 
     def hide(folder: str, error: OSError) -> None:
         hidden.append(Skipped(folder, error.strerror or str(error)))
 
-    return [path for root in roots for path in journal.journals_below(root, hide)], tuple(hidden)
+    found: list[str] = []
+    for path in (path for root in roots for path in journal.journals_below(root, hide)):
+        try:
+            found.append(text(path))
+        except ValueError as error:  # noqa: PERF203 — one that cannot be named keeps nobody from the others
+            hidden.append(Skipped(ascii(path)[1:-1], f"its path is {error}"))
+    return found, tuple(hidden)
 
 
 def take_up(database: Database, paths: Iterable[str]) -> Synced:
@@ -130,24 +139,37 @@ def _sizes_of(paths: Iterable[str]) -> dict[str, int]:
     return {path: size for path in paths if (size := journal.size(path)) is not None}
 
 
-def _take_up(database: Database, sizes: dict[str, int], known: dict[str, int], *, look: bool) -> Synced:
-    """Take up journals of these sizes, those that have grown since; `look`: whether the files told of are there."""
+def _take_up(
+    database: Database, sizes: dict[str, int], known: dict[str, TakenUp], *, look: bool, of_a_run: bool = False
+) -> Synced:
+    """Take up journals of these sizes, those that have grown since; `look`: whether the files told of are there.
+
+    `of_a_run`: they are those of a run, each looked at in every resolve: one that has not grown is not opened.
+    """
     if sizes.keys() - known.keys():
         with database.read() as connection:
             known = replay.taken_up(connection, sorted(sizes))
     total = Synced(journals=len(sizes))
-    portion: list[tuple[str, int]] = []
+    portion: list[tuple[str, TakenUp]] = []
     weight = 0
     for path, size in sorted(sizes.items()):
-        begin = known.get(path, 0)
-        if size == begin:
+        before = known.get(path, _NOTHING)
+        if size == before.end and (of_a_run or _has_head(path, before.head)):
             continue
-        portion.append((path, begin if size > begin else 0))  # one that has shrunk is another one
+        portion.append((path, before if size >= before.end else _NOTHING))  # one that has shrunk is another one
         weight += size
         if weight > _BYTES:
             total = _added(total, _read(database, portion, look=look))
             portion, weight = [], 0
     return _added(total, _read(database, portion, look=look)) if portion else total
+
+
+def _has_head(path: str, known: str | None) -> bool:
+    """Whether a journal is the one that was taken up; one that cannot be read may be."""
+    try:
+        return known is None or journal.head(path) == known
+    except OSError:
+        return True
 
 
 def _sizes(folders: Sequence[str]) -> tuple[dict[str, int], list[Skipped]]:
@@ -173,22 +195,31 @@ def _sizes_in(folder: str) -> dict[str, int] | Skipped:
         return Skipped(folder, error.strerror or str(error))
 
 
-def _read(database: Database, journals: Sequence[tuple[str, int]], *, look: bool) -> Synced:
+def _read(database: Database, journals: Sequence[tuple[str, TakenUp]], *, look: bool) -> Synced:
     read: dict[str, Contents] = {}
     skipped: list[Skipped] = []
-    for path, begin in journals:
+    begins: dict[str, int] = {}
+    for path, before in journals:
         try:
-            read[path] = journal.read(path, begin)
+            read[path] = journal.read(path, before.end)
+            is_other = before.head is not None and read[path].head != before.head
+            begins[path] = 0 if is_other else before.end
+            if is_other:
+                read[path] = journal.read(path)
         except OSError as error:  # noqa: PERF203 — one that cannot be read keeps nobody from the others
             skipped.append(Skipped(path, error.strerror or str(error)))
 
     def work(connection: Connection) -> tuple[Said, set[str], int, list[str]]:
-        everything, heard = _all_said(connection, read)
+        everything, heard, named = _all_said(connection, read)
         known_launches, count = put_said(connection, everything, look=look)
         names = sorted({run for runs in heard.values() for run in runs})
         ids = {name: run_id for name in names if (run_id := reads.run_id(connection, name)) is not None}
         by_path = {path: [ids[run] for run in runs if run in ids] for path, runs in heard.items()}
-        replay.set_taken_up(connection, {path: contents.end for path, contents in read.items()}, by_path)
+        ends = {  # what was left out is read again: another journal may yet tell of its launch
+            path: TakenUp(contents.end if named[path] <= known_launches else begins[path], contents.head)
+            for path, contents in read.items()
+        }
+        replay.set_taken_up(connection, ends, by_path)
         return everything, known_launches, count, names
 
     everything, known_launches, count, names = database.in_write(work)
@@ -196,31 +227,39 @@ def _read(database: Database, journals: Sequence[tuple[str, int]], *, look: bool
     newer = [path for path, contents in read.items() if contents.newer]
     skipped += [Skipped(path, "it has entries of a newer ckptstore, which were left out") for path in newer]
     lost = {file.launch for file in everything.files} - known_launches
-    skipped += [Skipped(file.path, _SAVED_SEPARATELY) for file in everything.files if file.launch in lost]
+    one_of_each = {file.launch: file for file in everything.files if file.launch in lost}
+    skipped += [
+        Skipped(file.path, f"no journal here tells of launch {launch}, whose files are left out until one does")
+        for launch, file in one_of_each.items()
+    ]
     spoiled = sum(contents.spoiled for contents in read.values()) + everything.unusable
     return Synced(0, len(read), count, spoiled, tuple(names), tuple(skipped), unreadable)
 
 
-def _all_said(connection: Connection, read: dict[str, Contents]) -> tuple[Said, dict[str, set[str]]]:
-    """What the journals say, and of which runs each tells.
+def _all_said(
+    connection: Connection, read: dict[str, Contents]
+) -> tuple[Said, dict[str, set[str]], dict[str, set[str]]]:
+    """What the journals say, of which runs each tells, and which launches it names.
 
     Where one speaks of a launch that is not known, the catalog was lost since it was read to there: it is read whole.
     """
     everything = Said()
     heard: dict[str, set[str]] = {}
+    named: dict[str, set[str]] = {}
     for path, contents in list(read.items()):
         own = _said_by(path, contents)
         begun = {began.launch.id for began in own.began}
         if any(reads.launch(connection, launch) is None for launch in named_launches(own) - begun):
             read[path] = journal.read(path)
             own = _said_by(path, read[path])
+        named[path] = named_launches(own)
         heard[path] = {began.launch.run for began in own.began} | {file.run for file in own.files}
         for words in (own.pinned, own.tagged, own.ruled):
             heard[path] |= {word.run for word in words}
         for name in ("began", "sources", "ended", "verdicts", "layout_files", "files", *_WORDS):
             getattr(everything, name).extend(getattr(own, name))
         everything.unusable += own.unusable
-    return everything, heard
+    return everything, heard, named
 
 
 def _said_by(path: str, contents: Contents) -> Said:

@@ -33,6 +33,25 @@ class FileFacts(NamedTuple):
     mtime_ns: int
 
 
+def absolute(path: str | os.PathLike[str]) -> str:
+    """The path from the root, without "." and "..": two names of one file would be two files in a catalog.
+
+    What is before the last ".." is resolved where it goes through a link to elsewhere; no other link is.
+    """
+    given = os.fspath(path)
+    whole = given if given.startswith("/") else f"{Path.cwd()}/{given}"
+    plain = os.path.normpath(whole)
+    parts = whole.split("/")
+    if ".." not in parts:
+        return plain
+    end = len(parts) - parts[::-1].index("..")
+    head = "/".join(parts[:end])
+    real = os.path.realpath(head)
+    if os.path.realpath(os.path.normpath(head)) == real:
+        return plain
+    return os.path.normpath("/".join((real, *parts[end:])))
+
+
 def facts(path: str) -> FileFacts | None:
     """What is at `path` now; None if nothing is. Raises `OSError` if it cannot be looked at or is no regular file."""
     try:

@@ -33,6 +33,9 @@ VERSION = 1
 MOST_LINE = 16 << 20
 """Bytes of a line, at most: what is longer is none. The plan of 100,000 ranks is half of it."""
 
+_HEAD = 4096
+"""Bytes that tell journals apart, unless the first line is shorter."""
+
 _SUM = re.compile(rb'^(.*),"sum":"([0-9a-f]{16})"\}$', re.DOTALL)
 _NAME = re.compile(r"^(rank_\d+|shared)(-[0-9a-z]+)*\.jsonl$")
 SHARED = "shared"
@@ -42,22 +45,24 @@ SHARED = "shared"
 class Contents:
     """What was read of a journal: its entries in order, and where the next ones will begin, in bytes.
 
-    `spoiled` counts lines that are torn or of others, `newer` those of a newer program.
+    `spoiled` counts lines that are torn or of others, `newer` those of a newer program. `head` is as `head` has it.
     """
 
     entries: tuple[Entry, ...]
     end: int
     spoiled: int = 0
     newer: int = 0
+    head: str | None = None
 
 
 @dataclass(frozen=True)
 class Span:
-    """Where in a journal something was written: its path, first byte, and the byte after the last."""
+    """Where in a journal something was written: its path, first byte, the byte after the last, and its `head`."""
 
     path: str
     begin: int
     end: int
+    head: str | None = None
 
 
 def encode(entry: Entry) -> bytes:
@@ -82,6 +87,20 @@ def _checksum(body: bytes) -> bytes:
     return blake2b(body, digest_size=8).hexdigest().encode("ascii")
 
 
+def head(path: str) -> str | None:
+    """What tells a journal from another one that was begun later at its path; None where its beginning is not written.
+
+    Raises `OSError`.
+    """
+    with Path(path).open("rb", buffering=0) as file:
+        return _head_of(file.read(_HEAD))
+
+
+def _head_of(text: bytes) -> str | None:
+    line, end, _ = text.partition(b"\n")
+    return blake2b(line, digest_size=16).hexdigest() if end or len(line) == _HEAD else None
+
+
 def read(path: str, begin: int = 0) -> Contents:
     """What is in a journal from a byte on, to the last end of a line, or to the first line of a newer program.
 
@@ -93,6 +112,7 @@ def read(path: str, begin: int = 0) -> Contents:
     end = place = begin
     is_endless = False
     with Path(path).open("rb") as file:
+        own = _head_of(file.read(_HEAD))
         file.seek(begin)
         while piece := file.readline(MOST_LINE):
             was_endless, is_endless = is_endless, not piece.endswith(b"\n") and (is_endless or len(piece) == MOST_LINE)
@@ -108,7 +128,7 @@ def read(path: str, begin: int = 0) -> Contents:
                 spoiled += 1
             if not newer:
                 end = place
-    return Contents(tuple(entries), end, spoiled, newer)
+    return Contents(tuple(entries), end, spoiled, newer, own)
 
 
 def read_tails(tails: Mapping[str, int], most_bytes: int) -> tuple[dict[str, Contents], bool]:
@@ -189,6 +209,7 @@ class JournalWriter:
         self._lock = threading.Lock()
         self._file: int | None = None
         self._process = 0
+        self._head: str | None = None
         self.path = ""
 
     def is_there(self) -> bool:
@@ -206,7 +227,10 @@ class JournalWriter:
         with self._lock:
             if not self.is_there():
                 self._open()
-            return self._write(b"".join(encode(entry) for entry in entries), durable=True)
+            first, *others = entries
+            if self._file is not None and not os.fstat(self._file).st_size:
+                first = {"journal": secrets.token_hex(8), **first}  # its head is that of no other
+            return self._write(b"".join(encode(entry) for entry in (first, *others)), durable=True)
 
     def append_at_once(self, entries: Sequence[Entry]) -> bool:
         """Append entries without waiting for anyone or for the disk; whether that could be done. Raises `OSError`."""
@@ -247,11 +271,13 @@ class JournalWriter:
             left = left[os.write(file, left) :]
         if durable:
             os.fsync(file)
-        return Span(self.path, begin, begin + len(text))
+        self._head = self._head or _head_of(os.pread(file, _HEAD, 0))
+        return Span(self.path, begin, begin + len(text), self._head)
 
     def _open(self) -> None:
         """Open the first of the possible files that is in nobody's hands; its name is on the disk then."""
         self._close()
+        self._head = None
         self._folder.mkdir(exist_ok=True)  # never the directory: whoever removed it had reasons
         own = f"{self._stem}-{self._launch}"
         for name in (self._stem, own, f"{own}-{os.getpid():x}{secrets.token_hex(4)}"):

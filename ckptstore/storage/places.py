@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from platformdirs import user_state_path
 
 from ckptstore.core.naming import parse_rank_directory
+from ckptstore.storage.files import absolute
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -55,7 +56,7 @@ def places(catalog: str, run: str, given: Iterable[str | Path] = ()) -> list[str
     """Every directory that a run's checkpoints may be in or below: given, named by the variable, remembered."""
     named = os.environ.get(DIRECTORIES, "").split(os.pathsep)
     every = [*map(str, given), *filter(None, named), *remembered(catalog, run)]
-    return list(dict.fromkeys(str(Path(each).absolute()) for each in every))
+    return list(dict.fromkeys(absolute(each) for each in every))
 
 
 def _path(catalog: str, run: str) -> Path:

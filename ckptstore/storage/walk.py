@@ -7,6 +7,8 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ckptstore.core.limits import HIGHEST
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -43,8 +45,8 @@ class Directory:
 def walk(root: str, *, skip: Callable[[str], bool]) -> Iterator[Directory]:
     """Every directory of the tree at `root`, in no order; one for whose name `skip` holds is left out.
 
-    A directory that cannot be read, a link, a name that is not UTF-8 and what is no regular file are among what was
-    passed. A file that vanishes meanwhile is as if it had never been.
+    A directory that cannot be read, a link, a name that is not UTF-8, a time that no catalog holds and what is no
+    regular file are among what was passed. A file that vanishes meanwhile is as if it had never been.
     """
     with ThreadPoolExecutor(_THREADS) as pool:
         pending: set[Future[tuple[Directory, list[str]]]] = {pool.submit(_look, root, (), skip)}
@@ -90,7 +92,10 @@ def _look_at(entry: os.DirEntry[str], files: list[Seen], below: list[str], skip:
             below += [] if skip(entry.name) else [entry.name]
         elif entry.is_file(follow_symlinks=False):
             status = entry.stat(follow_symlinks=False)
-            files.append(Seen(entry.name, status.st_size, status.st_mtime_ns))
+            if abs(status.st_mtime_ns) > HIGHEST:
+                reason = "its modification time is beyond the year 2262"
+            else:
+                files.append(Seen(entry.name, status.st_size, status.st_mtime_ns))
         else:
             reason = "not a regular file"
     except FileNotFoundError:

@@ -24,6 +24,10 @@ def test_by_default_the_catalog_is_the_users_own(tmp_path: Path, monkeypatch: py
     assert open_database(None).file == tmp_path / "ckptstore" / "catalog.db"
 
 
+def test_a_path_names_the_catalog(tmp_path: Path) -> None:
+    assert open_database(tmp_path / "c.db").file == tmp_path / "c.db"
+
+
 def test_the_environment_names_the_catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CKPTSTORE_URL", str(tmp_path / "a.db"))
     assert open_database(None).file == tmp_path / "a.db"

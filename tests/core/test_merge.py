@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from itertools import permutations
 
 import pytest
 from hypothesis import given
@@ -73,6 +74,22 @@ def test_what_retention_gave_up_stays_so_until_its_path_is_written_again() -> No
     assert [file.state for file in merged([given_up], [again])] == [FileState.COMPLETE]
 
 
+def test_what_a_look_at_the_disk_showed_last_counts() -> None:
+    whole = record(5, 1)
+    seen = [
+        replace(whole, state=state, amended_at=START + timedelta(hours=hours))
+        for hours, state in enumerate([FileState.DAMAGED, FileState.COMPLETE, FileState.DAMAGED, FileState.COMPLETE])
+    ]
+    for count in (1, 2, 3, 4):
+        for order in permutations([whole, *seen[:count]]):
+            assert merged([], order) == [seen[count - 1]]
+    earlier = replace(whole, state=FileState.DAMAGED)  # of a program that wrote no moments
+    for order in permutations([whole, earlier, *seen]):
+        assert merged([], order) == [seen[-1]]
+    again = record(5, 9)
+    assert states(merged([], [again, seen[2]])) == {5: FileState.COMPLETE}
+
+
 def test_a_record_without_its_moment_cannot_be_placed() -> None:
     with pytest.raises(ValueError, match="has no moment"):
         merged([], [replace(record(5, 1), created_at=None)] * 2)
@@ -94,6 +111,9 @@ def histories(draw: st.DrawFn) -> list[Checkpoint]:
             if draw(st.booleans()):
                 gone = draw(st.sampled_from([FileState.MISSING, FileState.MOVED, FileState.DAMAGED]))
                 told.append(replace(whole, state=gone))
+            for hours in draw(st.lists(st.integers(0, 3), max_size=2)):
+                seen = draw(st.sampled_from([FileState.COMPLETE, FileState.MISSING, FileState.DAMAGED]))
+                told.append(replace(whole, state=seen, amended_at=START + timedelta(hours=hours)))
     return told
 
 

@@ -19,10 +19,11 @@ from mindspore.train import CheckpointConfig, Model, ModelCheckpoint
 from mindspore.train.callback import OnRequestExit
 
 import ckptstore.mindspore
-from ckptstore.core.model import FileState, Kind
+from ckptstore.core.model import Content, FileState, Kind
 from ckptstore.errors import DamageError, NothingRestorableError
 from ckptstore.mindspore import graceful_exit, registrar
 from ckptstore.mindspore.recorder import Recorder
+from ckptstore.mindspore.training import Saved
 from ckptstore.ops import exits as exit_ops
 from ckptstore.ops.connect import Catalog
 from ckptstore.ops.register import describe
@@ -424,3 +425,22 @@ def test_a_rename_never_overwrites(tmp_path: Path) -> None:
 def _hear_everything(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "ckptstore")
     ms.set_seed(1)
+
+
+def test_what_cannot_be_registered_stops_neither_training_nor_the_others(
+    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A directory whose name is not UTF-8; and metrics that the user named by numbers."""
+    model, dataset = create_model(), create_dataset()
+    joined = ckptstore.mindspore.join("run")
+    joined.resume(model, dataset)
+    broken, whole = saving(tmp_path / "broken"), saving(tmp_path / "whole")
+    watched = joined.registrar(broken, whole, metrics=lambda _: {1: 1.0})
+    for watch in watched._periodic():
+        if watch.callback is broken:
+            watch.poll = lambda: Saved("/n\udce9.ckpt", Kind.PERIODIC, Content.FULL)  # type: ignore[method-assign]
+    model.train(1, dataset, callbacks=[broken, whole, watched], dataset_sink_mode=False)
+    assert "is not registered: path is" in caplog.text
+    assert "metrics= failed" in caplog.text
+    assert "Traceback" not in caplog.text
+    assert {Path(file.path).parents[1].name for file in catalog.files("run")} == {"whole"}

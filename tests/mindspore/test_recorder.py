@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -144,3 +145,25 @@ def test_the_end_waits_no_longer_than_it_must(
     recorder.close()
     assert caplog.text.count("no such server") == 1
     assert caplog.text.count("the next start takes them up") == 1
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_file_that_no_catalog_can_hold_keeps_no_other_waiting(
+    catalog: Catalog, launch: RankLaunch, tmp_path: Path, caplog: pytest.LogCaptureFixture, *, asynchronous: bool
+) -> None:
+    recorder = Recorder(launch)
+    file = replace(saved(launch, tmp_path, 1), mtime_ns=None)
+    os.utime(file.path, (9_300_000_000, 9_300_000_000))
+    if Path(file.path).stat().st_mtime < 9_300_000_000:
+        pytest.skip("this file system has no such times")
+    if asynchronous:
+        Path(file.path).rename(tmp_path / "later.ckpt")
+    recorder.submit(file, asynchronous=asynchronous)
+    recorder.submit(saved(launch, tmp_path, 2), asynchronous=False)
+    if asynchronous:
+        (tmp_path / "later.ckpt").rename(file.path)
+    assert recorder.flush(60)
+    whole = [found.global_step for found in catalog.files("run") if found.state is FileState.COMPLETE]
+    assert whole == [2]
+    assert caplog.text.count("its modification time in ns is 9300000000000000000") == 1
+    assert "Traceback" not in caplog.text

@@ -229,6 +229,34 @@ def test_without_a_journal_the_catalog_has_it(
     assert len(catalog.files("run")) == 4
 
 
+def test_a_path_with_dots_is_that_of_the_file(
+    catalog: Catalog, other: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However it is said, in the journal and in the catalog it is one; what it leads through is of no concern."""
+    job = Job(catalog, tmp_path / "ckpt", world_size=1)
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    (launch,) = job.start(resume=False)
+    launch.add_source("../ckpt/./rank_0", kind=Kind.PERIODIC, prefix="net", breakpoint_prefix="net", names_before=())
+    with monkeypatch.context() as outage:
+        cut_off(launch, outage)
+        for step in (5, 10):
+            said = Path("../ckpt") / job.write(launch, step).relative_to(tmp_path / "ckpt")
+            assert launch.register(said, global_step=step, strategy_file="../s.ckpt").path == str(said.resolve())
+    launch.catch_up()
+    assert catalog.sync("../ckpt").records == 0
+    assert other.scan("../work/../ckpt", run="run").adopted == ()
+    for each in (catalog, other):
+        assert {file.path: file.strategy_file for file in each.files("run")} == {
+            str(path): str(tmp_path / "s.ckpt") for path in job.folder(0).glob("*.ckpt")
+        }
+        assert states(each) == {5: {FileState.COMPLETE}, 10: {FileState.COMPLETE}}
+        assert len(contents(each)["journals"]) == 1
+    (tmp_path / "work").rmdir()
+    monkeypatch.chdir(tmp_path)
+    assert catalog.resolve("run").plan.global_step == 10  # type: ignore[union-attr]
+
+
 def test_a_gap_is_noticed_by_a_process_that_did_not_make_it(
     catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,14 +6,18 @@ import os
 import shutil
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
 
+from ckptstore.catalog import replay
 from ckptstore.catalog.engine import open_database
-from ckptstore.core.model import FileState
+from ckptstore.core.model import FileState, Kind
 from ckptstore.core.policy import Policy
-from ckptstore.errors import CkptstoreError
+from ckptstore.errors import CkptstoreError, UsageError
+from ckptstore.ops import entries, policy
 from ckptstore.ops.connect import Catalog, connect
 from ckptstore.ops.start import begin, decide, follow
 from ckptstore.storage import journal
@@ -284,3 +288,147 @@ def test_a_rank_that_has_the_catalog_tells_it_what_rank_0_decided_without(
     plan = catalog.resolve("run").plan
     assert plan is not None
     assert plan.global_step == 5, "the launch went back on purpose: 10 and 15 were given up"
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"epoch": 2**31},
+        {"step_in_epoch": 2**70},
+        {"optimizer_step": 2**63},
+        {"global_step": 1.5},
+        {"global_step": True},
+        {"rank": -1},
+        {"mtime_ns": 9_300_000_000_000_000_000},
+        {"path": "n\udce9.ckpt"},
+        {"strategy_file": "/n\udce9"},
+        {"metrics": {"loss": float("nan")}},
+        {"metrics": {"n\0": 1.0}},
+        {"launch": "L" * 201},
+        {"digest": "0" * 65},
+        {"at": "0001-01-01T00:00:00+14:00"},
+    ],
+)
+def test_a_line_that_no_catalog_can_hold_stops_nobody(
+    catalog: Catalog, other: Catalog, tmp_path: Path, changed: dict[str, object]
+) -> None:
+    """As another program may have written it: what is before it and behind it counts."""
+    job = Job(catalog, tmp_path / "ckpt", world_size=1)
+    (launch,) = begin_job(job)
+    (file,) = job.save([launch], 5)
+    line = {**entries.of_file(replace(file, global_step=10), str(job.folder(0))), **changed}
+    (path,) = journal.journals_below(str(tmp_path))
+    with Path(path).open("ab") as written:
+        written.write(journal.encode(line))
+    job.save([launch], 15)
+    assert catalog.resolve("run").plan.global_step == 15  # type: ignore[union-attr]
+    assert other.sync(tmp_path).spoiled == 1
+    assert states(other).keys() == {5, 15}
+    (again,) = begin_job(job)
+    job.save([again], 20)
+    catalog.execute(catalog.plan_gc("run", Policy(keep_last=1, floor=1)))
+    other.scan(tmp_path / "ckpt")
+    assert catalog.resolve("run").plan.global_step == 20  # type: ignore[union-attr]
+
+
+def test_journals_in_a_directory_whose_name_is_not_utf8(catalog: Catalog, tmp_path: Path) -> None:
+    job = Job(catalog, tmp_path / "ckpt", world_size=1)
+    job.save(begin_job(job), 5)
+    shutil.copytree(tmp_path / "ckpt", tmp_path / os.fsdecode(b"n\xe9"))
+    for synced in (catalog.sync(tmp_path), catalog.scan(tmp_path, run="run").taken_up):
+        (skipped,) = synced.skipped
+        assert "udce9" in skipped.path
+        assert "not UTF-8" in skipped.reason
+    (launch,) = job.start()
+    with pytest.raises(UsageError, match="directory is .* not UTF-8"):
+        launch.add_source("/n\udce9", kind=Kind.PERIODIC, prefix="net", breakpoint_prefix="net", names_before=())
+
+
+def test_records_of_a_launch_that_another_journal_tells_of_later(
+    catalog: Catalog, other: Catalog, tmp_path: Path
+) -> None:
+    """Rank 1's own lines of the launch are spoiled: its files count as soon as rank 0's journal is read."""
+    job = Job(catalog, tmp_path / "ckpt")
+    job.save(begin_job(job), 5)
+    ranks = begin_job(job)
+    job.save(ranks, 10)
+    for launch in ranks:
+        launch.ledger.close()
+    for path in (job.folder(1) / FOLDER).glob("*.jsonl"):
+        lines = path.read_bytes().splitlines(keepends=True)
+        spoilt = [b"\0" * (len(line) - 1) + b"\n" if b'"id":"L2"' in line else line for line in lines]
+        path.write_bytes(b"".join(spoilt))
+    first = other.sync(job.folder(1))
+    (skipped,) = first.skipped
+    assert Path(skipped.path).name == "net_1-1_10.ckpt"
+    assert "no journal here tells of launch L2" in skipped.reason
+    assert states(other).keys() == {5}
+    assert other.sync(job.folder(0)).records == 2
+    assert other.sync(tmp_path).skipped == ()
+    assert sources(other) == (10, {job.folder(0), job.folder(1)})
+    assert other.sync(tmp_path).read == 0
+
+
+@pytest.mark.parametrize("steps", [(10, 20), (10, 20, 30, 40, 50)])
+@pytest.mark.parametrize("who", ["the same launch", "the next launch"])
+@pytest.mark.parametrize("by", ["its writer", "sync"])
+def test_a_journal_that_was_begun_again_is_read_from_its_beginning(  # noqa: PLR0917
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: tuple[int, ...], who: str, by: str
+) -> None:
+    """While the catalog was away the directory was removed, and its journal grew to where the old one had ended."""
+    job = Job(catalog, tmp_path / "ckpt", world_size=1)
+    (launch,) = begin_job(job)
+    for step in (11, 21):
+        job.save([launch], step)
+    if who == "the next launch":
+        launch.ledger.close()
+        (launch,) = job.start(resume=False)
+    shutil.rmtree(tmp_path / "ckpt")
+    with monkeypatch.context() as outage:
+        cut_off(launch, outage)
+        job.announce(launch)
+        for step in steps:
+            job.save([launch], step)
+    if by == "its writer":
+        launch.catch_up()
+    else:
+        catalog.sync(tmp_path)
+    whole = {file.global_step for file in catalog.files("run") if file.launch == launch.id} - {11, 21}
+    assert whole == set(steps)
+    launch.ledger.behind = False
+    job.save([launch], 60)
+    assert catalog.sync(tmp_path).read == 0
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0)])
+def test_what_was_said_last_counts_in_whatever_order_it_is_read(catalog: Catalog, order: tuple[int, ...]) -> None:
+    """Three journals, taken up one by one: a pin that was set again stays, what was taken away last stays away."""
+    start = datetime(2026, 1, 1, tzinfo=timezone.utc)
+    for place in order:
+        at = start + timedelta(hours=place)
+        with catalog.database.write() as connection:
+            replay.put_pin(connection, "run", 10, pinned=place != 1, at=at)
+            replay.put_tag(connection, "run", "kept", None if place == 1 else 10 + place, at=at)
+            replay.put_policy(connection, "kept", None if place == 1 else {"keep_last": place + 1}, at=at)
+            replay.put_tag(connection, "run", "gone", None if place == 2 else 10, at=at)
+            replay.put_policy(connection, "run", None if place == 2 else {"keep_last": 1}, at=at)
+    found = contents(catalog)
+    assert [row["global_step"] for row in found["pins"]] == [10]
+    assert [(row["name"], row["global_step"]) for row in found["tags"]] == [("kept", 12)]
+    assert [(row["run_id"], row["rules"]) for row in found["policies"]] == [("kept", {"keep_last": 3})]
+
+
+def test_what_was_taken_away_is_not_brought_back_by_a_journal_that_is_read_later(
+    catalog: Catalog, other: Catalog, tmp_path: Path
+) -> None:
+    job = Job(catalog, tmp_path / "ckpt", world_size=1)
+    job.save(begin_job(job), 5)
+    policy.store(catalog.database, "run", Policy(keep_last=1))
+    catalog.tag("run", 5, "best")
+    shutil.copytree(tmp_path / "ckpt", tmp_path / "copy")
+    policy.clear(catalog.database, "run")
+    catalog.untag("run", "best")
+    for each in (catalog, other):
+        each.sync(tmp_path / "ckpt")
+        each.sync(tmp_path / "copy")
+        assert contents(each)["tags"] == contents(each)["policies"] == []

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 
 from ckptstore.core.model import FileState, Kind
@@ -71,6 +73,17 @@ def test_a_path_that_was_overwritten_no_longer_holds_the_older_step(catalog: Cat
     [
         ({"global_step": -1}, "global_step is -1"),
         ({"global_step": 2**63}, "global_step is 9223372036854775808"),
+        *(({"global_step": step}, "global_step is .* not a whole number") for step in (1.5, "x", True, float("nan"))),
+        ({"epoch": -1}, "epoch is -1"),
+        ({"epoch": 2**31}, "epoch is 2147483648, .* to 2147483647"),
+        ({"step_in_epoch": 2**70}, "step_in_epoch is"),
+        ({"optimizer_step": 2**63}, "optimizer_step is 9223372036854775808"),
+        ({"metrics": {"n\udce9": 1.0}}, "metric 'n.udce9' is .* not UTF-8"),
+        ({"metrics": {1: 1.0}}, "metric 1 is 1, not a text"),
+        ({"metrics": {"loss": "x"}}, "metric 'loss' is 'x', not a finite number"),
+        ({"strategy_file": "/n\udce9"}, "strategy_file is .* not UTF-8"),
+        ({"path": "n\udce9.ckpt"}, "path is .* not UTF-8"),
+        ({"path": "n\0.ckpt"}, "path is .* has a NUL"),
         ({"kind": "weekly"}, "unknown kind 'weekly'.*periodic"),
         ({"metrics": {"loss": float("nan")}}, "metric 'loss' is nan"),
         ({"path": "nowhere.ckpt"}, "is not there"),
@@ -87,9 +100,61 @@ def test_what_cannot_be_meant(catalog: Catalog, tmp_path: Path, changed: dict[st
     assert catalog.files("run") == []
 
 
+def test_numbers_of_numpy_and_paths_are_taken(catalog: Catalog, tmp_path: Path) -> None:
+    launch = catalog.join("run", rank=np.int64(1), world_size=np.int32(2), launch_id="L")  # type: ignore[arg-type]
+    launch.set_steps_per_epoch(np.int64(10))  # type: ignore[arg-type]
+    (tmp_path / "a.ckpt").write_bytes(b"x")
+    launch.register(
+        tmp_path / "a.ckpt",
+        global_step=np.int32(17),  # type: ignore[arg-type]
+        optimizer_step=np.int64(16),  # type: ignore[arg-type]
+        strategy_file=tmp_path / "s.ckpt",
+        metrics={"loss": np.float32(0.5)},  # type: ignore[dict-item]
+    )
+    (file,) = catalog.files("run")
+    assert (file.rank, file.global_step, file.optimizer_step, file.epoch) == (1, 17, 16, 2)
+    assert (file.strategy_file, dict(file.metrics)) == (str(tmp_path / "s.ckpt"), {"loss": 0.5})
+    assert catalog.sync(tmp_path).spoiled == 0
+
+
+def test_a_time_that_no_catalog_holds(catalog: Catalog, tmp_path: Path) -> None:
+    launch = catalog.join("run")
+    path = tmp_path / "a.ckpt"
+    path.write_bytes(b"x")
+    os.utime(path, (9_300_000_000, 9_300_000_000))
+    if path.stat().st_mtime < 9_300_000_000:
+        pytest.skip("this file system has no such times")
+    with pytest.raises(
+        UsageError, match=r"a.ckpt: its modification time in ns is 9300000000000000000.* touch the file"
+    ):
+        launch.register(path, global_step=1)
+    assert catalog.scan(tmp_path, run="run").adopted == ()
+    path.touch()
+    launch.register(path, global_step=1)
+    os.utime(path, (9_300_000_000, 9_300_000_000))
+    (skipped,) = catalog.verify("run", digest=True).skipped
+    assert "beyond the year 2262" in skipped.reason
+    (file,) = catalog.files("run")
+    assert file.state is FileState.COMPLETE
+    launch.load_failed(file, "cannot read n\udce9\0")
+    assert catalog.sync(tmp_path).spoiled == 0
+
+
+@pytest.mark.parametrize("steps", [0, -7, "x", 2**31])
+def test_an_epoch_has_a_number_of_steps(catalog: Catalog, steps: object) -> None:
+    launch = catalog.join("run")
+    with pytest.raises(UsageError, match="steps_per_epoch is .*, not a whole number from 1"):
+        launch.set_steps_per_epoch(steps)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="batch_size is"):
+        launch.set_steps_per_epoch(1, batch_size=steps)  # type: ignore[arg-type]
+
+
 def test_joining_what_cannot_be_meant(catalog: Catalog) -> None:
     with pytest.raises(UsageError, match="rank 2 of 2"):
         catalog.join("run", rank=2, world_size=2, launch_id="L")
+    for world_size in (0, 2**64, "4"):
+        with pytest.raises(UsageError, match="world_size is .*, not a whole number from 1"):
+            catalog.join("run", world_size=world_size)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="must share its id"):
         catalog.join("run", rank=0, world_size=2)
     for name in ("", " run", "a\nb", "x" * 201):

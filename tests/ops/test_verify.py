@@ -176,6 +176,16 @@ def test_a_catalog_made_anew_knows_of_the_damage(catalog: Catalog, tmp_path: Pat
     path.write_bytes(before)
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
     assert anew.verify("run").whole_again == (str(path),)
+    third = connect(str(tmp_path / "third.db"))
+    third.scan(job.directory, run="run")
+    assert set(states(third).values()) == {(FileState.COMPLETE, None)}
+    assert catalog.resolve("run").plan == third.resolve("run").plan
+    flip(path, 40)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert len(third.verify("run", digest=True).damaged) == 1
+    for each in (catalog, anew, connect(str(tmp_path / "fourth.db"))):
+        each.scan(job.directory, run="run")
+        assert {file.path for file in each.files("run") if file.state is FileState.DAMAGED} == {str(path)}
 
 
 def test_what_was_written_again_with_the_same_bytes_is_whole_and_known_by_its_new_time(
@@ -346,7 +356,7 @@ def test_what_is_removed_or_registered_again_while_it_is_looked_at_stays_as_it_i
     def meanwhile(self: verifier.Verifier, run_id: int, seen: list[object]) -> object:
         ranks[0].register(second, global_step=10, optimizer_step=10)
         with catalog.database.write() as connection:
-            writes.mark(connection, [by_path[str(first)].id], FileState.MISSING)
+            writes.mark(connection, [by_path[str(first)].id], FileState.MISSING, at=datetime.now(timezone.utc))
         return looked(self, run_id, seen)  # type: ignore[arg-type]
 
     monkeypatch.setattr(verifier.Verifier, "_marked", meanwhile)

@@ -1,0 +1,42 @@
+"""What callers give, as it can be kept; `UsageError` for what cannot be meant."""
+
+from __future__ import annotations
+
+import os
+
+from ckptstore.core import limits
+from ckptstore.errors import UsageError
+
+
+def number(what: str, value: object, hint: str, highest: int = limits.HIGHEST, *, lowest: int = 0) -> int:
+    """A whole number, numpy's too. Raises `UsageError`."""
+    try:
+        return limits.whole(value, highest, lowest=lowest)
+    except ValueError as error:
+        raise UsageError(f"{what} is {error}", hint) from None
+
+
+def rank_of(rank: object, world_size: object) -> tuple[int, int]:
+    """A rank, and of how many ranks it is one. Raises `UsageError`."""
+    hint = "ranks are counted from 0 to world_size - 1"
+    many = number("world_size", world_size, "a launch has at least one rank", limits.HIGHEST_INTEGER, lowest=1)
+    found = number("rank", rank, hint, limits.HIGHEST_INTEGER)
+    if found >= many:
+        raise UsageError(f"rank {found} of {many} ranks", hint)
+    return found, many
+
+
+def metric(name: object, value: object) -> tuple[str, float]:
+    """The name and the value of a metric. Raises `UsageError`."""
+    try:
+        return limits.text(name), limits.finite(value)
+    except ValueError as error:
+        raise UsageError(f"metric {name!a} is {error}", "a metric has a name in UTF-8 and a finite number") from None
+
+
+def path(what: str, value: object) -> str:
+    """A path as it was given. Raises `UsageError`."""
+    try:
+        return limits.text(os.fspath(value))  # type: ignore[call-overload]  # it says itself what is no path
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"{what} is {error}", "give it, and what it is in, names in UTF-8") from None
