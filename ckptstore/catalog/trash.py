@@ -147,16 +147,29 @@ def set_phase(connection: sa.Connection, items: Iterable[Item], phase: Phase) ->
 
 
 def drop(connection: sa.Connection, items: Sequence[Item], *, restored: bool) -> None:
-    """These are no longer retention's: their records are as they were before, or of files that are gone."""
+    """These are no longer retention's: their records are as they were before, or of files that are gone.
+
+    Where a later file of the same record was given up too, the record is of that one, and stays as it is.
+    """
     if items:
         connection.execute(trash.delete().where(among(connection, trash.c.id, [item.id for item in items])))
+    later = _newest_of(connection, [item.checkpoint for item in items if item.checkpoint])
     of_state: dict[FileState, list[str]] = {}
     for item in items:
-        if item.checkpoint:
+        if item.checkpoint and item.id > later.get(item.checkpoint, 0):
             state = item.before if restored and item.before else FileState.MISSING
             of_state.setdefault(state, []).append(item.checkpoint)
     for state, ids in of_state.items():
         _set_records(connection, ids, state, only=FileState.TRASHED)
+
+
+def _newest_of(connection: sa.Connection, ids: Sequence[str]) -> dict[str, int]:
+    """The last of the files of each of these records that retention has, by the record's id."""
+    if not ids:
+        return {}
+    own = among(connection, trash.c.checkpoint_id, ids)
+    query = sa.select(trash.c.checkpoint_id, sa.func.max(trash.c.id)).where(own).group_by(trash.c.checkpoint_id)
+    return {row[0]: row[1] for row in connection.execute(query)}
 
 
 def take_lock(connection: sa.Connection, run: int, owner: str, now: datetime, until: datetime) -> str | None:
