@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ckptstore.catalog import marks, trash, writes
+from ckptstore.core.model import FileState
 from ckptstore.core.policy import Policy
 from ckptstore.core.retention import Why
 from ckptstore.errors import RefusedError, UsageError
@@ -40,9 +41,10 @@ NOW = datetime.now(timezone.utc)
 def start_from(catalog: Catalog, job: Job, step: int, *, lasting: timedelta = lease.LEASE) -> None:
     """A launch that starts from an older state on purpose, and has saved nothing yet."""
     ranks = job.start(resume=False)
-    files = [(file.rank, file.id) for file in catalog.show("run", step)]
+    chosen = catalog.show("run", step)
+    files = [(file.rank, file.id) for file in chosen]
     with catalog.database.write() as connection:
-        assert lease.settle(connection, 1, ranks[0].id, [file for _, file in files], datetime.now(timezone.utc))
+        assert lease.settle(connection, 1, ranks[0].id, chosen, datetime.now(timezone.utc))
         marks.hold(connection, ranks[0].id, datetime.now(timezone.utc) + lasting)
         writes.store_resolution(
             connection,
@@ -95,8 +97,9 @@ def test_a_launch_that_starts_between_plan_and_deed_gets_its_state(catalog: Cata
     ]
 
 
+@pytest.mark.parametrize("at_once", [False, True])
 def test_a_launch_whose_state_gc_was_faster_to_take_chooses_again(
-    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, at_once: bool
 ) -> None:
     """It had chosen step 27, and looked at its files; then gc took it."""
     job = saved(catalog, tmp_path, 20, 27)
@@ -107,11 +110,32 @@ def test_a_launch_whose_state_gc_was_faster_to_take_chooses_again(
     def then_gc(database: Any, run: str, run_id: int, **asked: Any) -> Any:
         found = choose(database, run, run_id, **asked)
         if found.plan is not None and found.plan.global_step == 27:
-            assert gc(catalog, policy).removed == (("L1", 27),)
+            assert gc(catalog, policy, at_once=at_once).removed == (("L1", 27),)
         return found
 
     monkeypatch.setattr(settle, "choose", then_gc)
     assert job.start()[0].facts.parent_step == 20
+
+
+def test_a_launch_whose_states_go_as_fast_as_it_chooses(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = saved(catalog, tmp_path, *range(10, 100, 10))
+    choose = settle.choose
+
+    def then_lost(database: Any, run: str, run_id: int, **asked: Any) -> Any:
+        found = choose(database, run, run_id, **asked)
+        lost = [file for file in catalog.show("run", found.plan.global_step) if Path(file.path).exists()]
+        with catalog.database.write() as connection:
+            writes.mark(connection, [file.id for file in lost], FileState.MISSING)
+        Path(lost[0].path).unlink()
+        return found
+
+    monkeypatch.setattr(settle, "choose", then_lost)
+    (launch, _) = job.start(resume=False)
+    with pytest.raises(RefusedError, match="each state that launch L2 .* was removed meanwhile; end what removes"):
+        launch.resolve()
+    assert not launch.facts.decided
 
 
 def test_pinned_or_tagged_since_the_plan(catalog: Catalog, tmp_path: Path) -> None:
