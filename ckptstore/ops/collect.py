@@ -17,6 +17,7 @@ from ckptstore.errors import RefusedError
 from ckptstore.ops import aliases, lease
 from ckptstore.ops.adopt import Skipped
 from ckptstore.ops.gc_lock import GcLock
+from ckptstore.ops.sync import sync_run
 from ckptstore.ops.trash import PORTION, Trouble, Worker
 from ckptstore.storage.files import FileFacts
 from ckptstore.storage.trash import Trash
@@ -66,10 +67,10 @@ def execute(
 ) -> Collected:
     """Carry a plan out; what an earlier gc began and did not end is ended first. Can be repeated.
 
-    Each state is looked at again just before it goes: one that changed, or that was pinned, tagged or taken by a
-    launch meanwhile, stays. `at_once` deletes instead of moving to the trash; `grace` is the policy's own if none is
-    given. Raises `RefusedError` for a plan that removes too much, one whose floor is not what it was any more, and
-    while another process works on the files.
+    Each state is looked at again just before it goes: one that changed, or that was pinned, tagged or taken by a launch
+    meanwhile, as the run's journals tell too, stays. `at_once` deletes instead of moving to the trash; `grace` is the
+    policy's own if none is given. Raises `RefusedError` for a plan that removes too much, one whose floor is not what
+    it was any more, and while another process works on the files.
     """
     retention.check_policy(plan.policy)
     retention.check(plan.decision, allow_mass_delete=allow_mass_delete)
@@ -192,6 +193,7 @@ class _Gc:
         """Record that these go, but for those that changed or are protected by now."""
         with Trash(self.collection.id) as trash:
             unchanged = [(key, targets) for key, targets in states if not self._skip(key, _changed(trash, targets))]
+        sync_run(self._database, self._plan.run_id)  # a launch that starts without the catalog says so in a journal
         with self._database.write() as connection:
             self._lock.renew(connection)
             self._check_floor_counts(connection)

@@ -6,7 +6,7 @@ import os
 import threading
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -18,10 +18,10 @@ from ckptstore.ops.collect import execute
 from ckptstore.ops.connect import connect
 from ckptstore.ops.retention import plan_gc
 from ckptstore.ops.trash import purge, undo
-from ckptstore.storage.trash import Disk
 from tests import ckpt_bytes
 from tests.conftest import new_postgres_database
 
+from .gc_world import before_the_first_move
 from .jobs import Job
 from .test_gc import LAST_2, gc, names
 
@@ -49,21 +49,6 @@ def begun(catalog: Catalog, tmp_path: Path) -> tuple[Job, list[RankLaunch]]:
     for step in (10, 20, 30, 40):
         job.save(ranks, step)
     return job, ranks
-
-
-def before_the_first_move(act: Callable[[], object]) -> Disk:
-    """A disk that lets somebody act between what gc has recorded and what it does."""
-    disk = Disk()
-    acted: list[bool] = []
-
-    def rename(*args: Any, **options: Any) -> None:
-        if not acted:
-            acted.append(True)
-            act()
-        os.rename(*args, **options)  # noqa: PTH104 — by descriptors
-
-    disk.rename = rename  # type: ignore[method-assign, assignment]
-    return disk
 
 
 def another(path: Path) -> Path:

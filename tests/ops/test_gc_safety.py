@@ -18,7 +18,7 @@ from ckptstore.core.model import FileState
 from ckptstore.core.policy import Policy
 from ckptstore.core.retention import Why
 from ckptstore.errors import RefusedError, UsageError
-from ckptstore.ops import lease, settle
+from ckptstore.ops import collect, lease, settle, start
 from ckptstore.ops.collect import execute
 from ckptstore.ops.connect import connect
 from ckptstore.ops.gc_lock import GcLock
@@ -26,7 +26,7 @@ from ckptstore.ops.retention import GcPlan, plan_gc
 from ckptstore.ops.trash import purge, undo
 from ckptstore.storage.trash import Disk
 
-from .gc_world import CLEAN
+from .gc_world import CLEAN, before_the_first_move
 from .jobs import Job
 from .test_gc import LAST_2, gc, names, removed, saved, tree
 
@@ -95,6 +95,40 @@ def test_a_launch_that_starts_between_plan_and_deed_gets_its_state(catalog: Cata
     assert [(each.path, each.reason) for each in done.skipped] == [
         ("step 10 of launch L1", "a launch has begun to start from it")
     ]
+
+
+@pytest.mark.parametrize("later", [False, True], ids=["before the first portion", "before the second"])
+def test_a_launch_that_starts_without_the_catalog_between_plan_and_deed_gets_its_state(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, later: bool
+) -> None:
+    """It decides by the journals, and says so in them alone."""
+    job = saved(catalog, tmp_path, 10, 20, 30, 40)
+    plan = plan_gc(catalog.database, "run", LAST_2)
+    monkeypatch.setattr(collect, "PORTION", 2)
+
+    def begin() -> None:
+        launch = start.begin(
+            catalog.database,
+            "run",
+            rank=0,
+            world_size=2,
+            launch_id="L2",
+            layout=None,
+            directories=[job.directory],
+        )
+        launch.ledger.behind = True
+        decision = start.decide(launch, [job.directory], step=20)
+        assert decision.plan is not None
+        assert decision.plan.global_step == 20
+
+    if not later:
+        begin()
+    with pytest.raises(RefusedError, match="the run went back to an older state; make the plan again"):
+        execute(catalog.database, plan, disk=before_the_first_move(begin) if later else None)
+    assert {file.state.value for file in catalog.show("run", 20)} == {"complete"}
+    assert "rank_0/net-2_10.ckpt" in names(job.directory)
+    again = plan_gc(catalog.database, "run", Policy(keep_last=2, drop_branches=True))
+    assert ("L1", 20) not in removed(again)
 
 
 @pytest.mark.parametrize("at_once", [False, True])
