@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from ckptstore.catalog.among import among
 from ckptstore.catalog.rows import many
-from ckptstore.catalog.tables import checkpoints, collections, gc_locks, trash
+from ckptstore.catalog.tables import checkpoints, collections, gc_locks, pins, saves, tags, trash
 from ckptstore.core.model import FileState
 
 if TYPE_CHECKING:
@@ -137,6 +137,20 @@ def items_of(connection: sa.Connection, run: int, *phases: Phase, collection: st
         )
         for row in many(connection.execute(query.order_by(trash.c.id)))
     ]
+
+
+def of_marked_steps(connection: sa.Connection, run: int) -> set[int]:
+    """Which items of a run are of a step that is pinned or tagged now, by their ids."""
+    marked = sa.union(
+        sa.select(pins.c.global_step).where(pins.c.run_id == run),
+        sa.select(tags.c.global_step).where(tags.c.run_id == run),
+    )
+    steps = set(connection.execute(marked).scalars())
+    if not steps:
+        return set()
+    joined = trash.join(collections).join(checkpoints).join(saves, saves.c.id == checkpoints.c.save_id)
+    chosen = (collections.c.run_id == run) & among(connection, saves.c.global_step, steps)
+    return set(connection.execute(sa.select(trash.c.id).select_from(joined).where(chosen)).scalars())
 
 
 def set_phase(connection: sa.Connection, items: Iterable[Item], phase: Phase) -> None:

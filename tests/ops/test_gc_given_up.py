@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ckptstore.catalog import replay, trash, writes
+from ckptstore.catalog import marks, replay, trash, writes
 from ckptstore.catalog.trash import Collection, Item, Phase
 from ckptstore.core.model import FileState
+from ckptstore.core.policy import Policy
 from ckptstore.errors import NothingRestorableError, RefusedError
 from ckptstore.ops.collect import execute
 from ckptstore.ops.connect import connect
@@ -181,3 +182,81 @@ def test_two_files_of_one_record_in_the_trash(catalog: Catalog, tmp_path: Path) 
     assert states(catalog, 10) == ["trashed", "trashed"]
     assert undo(catalog.database, "run").files == 2
     assert states(catalog, 10) == ["complete", "complete"]
+
+
+def half_in_the_trash(catalog: Catalog, tmp_path: Path) -> Job:
+    """Step 10, of which rank 0's file could not be brought back, and rank 1's was."""
+    job, _ = begun(catalog, tmp_path)
+    gc(catalog)
+    in_the_way = another(job.folder(0) / "net-1_10.ckpt")
+    assert undo(catalog.database, "run").files == 3
+    in_the_way.unlink()
+    return job
+
+
+def test_what_is_in_the_trash_cannot_be_protected(catalog: Catalog, tmp_path: Path) -> None:
+    half_in_the_trash(catalog, tmp_path)
+    assert sorted(states(catalog, 10)) == ["complete", "trashed"]
+    refused = "gc has removed files of step 10 of run 'run': .*; first, while it is there: ckptstore undo run"
+    with pytest.raises(RefusedError, match=refused):
+        catalog.pin("run", 10)
+    with pytest.raises(RefusedError, match=refused):
+        catalog.tag("run", 10, "paper")
+    undo(catalog.database, "run")
+    assert catalog.pin("run", 10)
+
+
+def test_what_is_gone_cannot_be_protected(catalog: Catalog, tmp_path: Path) -> None:
+    begun(catalog, tmp_path)
+    gc(catalog, at_once=True)
+    with pytest.raises(RefusedError, match="nothing of step 10 of run 'run' is left; see: ckptstore list run"):
+        catalog.pin("run", 10)
+    with pytest.raises(RefusedError, match="nothing of step 20 of run 'run' is left"):
+        catalog.tag("run", 20, "paper")
+
+
+def test_a_step_that_a_later_launch_made_again_can_be_protected(catalog: Catalog, tmp_path: Path) -> None:
+    """The pin is for what is there: what gc removed of the branch that was given up is another state."""
+    job, _ = begun(catalog, tmp_path)
+    back = job.start(resume=False)
+    for launch in back:
+        launch.resolve(step=10)
+    for step in (20, 30, 40):
+        job.save(back, step)
+    gc(catalog, Policy(keep_last=3, drop_branches=True))
+    assert sorted(states(catalog, 20)) == ["complete"] * 2 + ["trashed"] * 2
+    assert catalog.pin("run", 20)
+
+
+def test_purging_passes_over_what_is_pinned_or_tagged_by_now(catalog: Catalog, tmp_path: Path) -> None:
+    """As by a journal that was taken up after gc: nobody could pin it by hand."""
+    job, _ = begun(catalog, tmp_path)
+    gc(catalog)
+    now = datetime.now(timezone.utc)
+    with catalog.database.write() as connection:
+        writes.set_pin(connection, 1, 10, now)
+        marks.add_tag(connection, 1, "paper", 20, now)
+    done = purge(catalog.database, "run", at_once=True)
+    assert (done.files, done.waiting, done.next_at) == (0, 4, None)
+    catalog.untag("run", "paper")
+    done = purge(catalog.database, "run", at_once=True)
+    assert (done.files, done.waiting) == (2, 2)
+    assert undo(catalog.database, "run").files == 2
+    assert "rank_1/net-1_10.ckpt" in names(job.directory)
+
+
+def test_what_goes_with_a_pinned_file_stays_with_it(catalog: Catalog, tmp_path: Path) -> None:
+    job, ranks = begun(catalog, tmp_path)
+    for launch in ranks:
+        path = another(job.directory / f"exit_{launch.rank}" / "net_train-step_5.ckpt")
+        path.with_suffix(".mindir").write_bytes(b"graph")
+        launch.register(path, kind="graceful_exit", global_step=5)
+    assert gc(catalog).files == 8
+    with catalog.database.write() as connection:
+        writes.set_pin(connection, 1, 5, datetime.now(timezone.utc))
+    assert purge(catalog.database, "run", at_once=True).files == 4
+    undo(catalog.database, "run")
+    assert {name for name in names(job.directory) if name.endswith(".mindir")} == {
+        "exit_0/net_train-step_5.mindir",
+        "exit_1/net_train-step_5.mindir",
+    }
