@@ -19,7 +19,7 @@ from ckptstore.core.retention import Decision, StateFacts, Why
 from ckptstore.errors import RefusedError
 from ckptstore.ops import aliases, debris, lease
 from ckptstore.ops.debris import Debris, Target
-from ckptstore.ops.doubt import Doubts
+from ckptstore.ops.doubt import Doubts, links_among
 from ckptstore.ops.reconcile import reconcile
 from ckptstore.ops.runs import find_run
 from ckptstore.ops.sync import sync_run
@@ -59,6 +59,11 @@ class GcPlan:
     floor: tuple[Target, ...]
     debris: tuple[Debris, ...]
     unknown: tuple[Skipped, ...]
+
+    @property
+    def removes_nothing(self) -> bool:
+        """Whether nothing goes."""
+        return not self.targets and not self.debris
 
     @property
     def bytes_freed(self) -> int:
@@ -115,7 +120,7 @@ def plan_gc(
     states = aliases.count_once(states, (file for file in facts.files if file.state in _LIVE), seen)
     decision = retention.decide(states, policy, now)
     going = {verdict.state.key: targets[verdict.state.key] for verdict in decision.remove}
-    held = aliases.held_elsewhere(database, going)
+    held = {**links_among(going), **aliases.held_elsewhere(database, going)}
     if held:
         states = [replace(state, doubt=state.doubt or held.get(state.key, "")) for state in states]
         decision = retention.decide(states, policy, now)

@@ -230,23 +230,6 @@ def test_a_floor_that_changed_since_the_plan(catalog: Catalog, tmp_path: Path) -
     assert len(names(job.directory)) == 8
 
 
-def test_no_link_is_followed(catalog: Catalog, tmp_path: Path) -> None:
-    """A rank's directory that is a link, and one that becomes a link between the plan and the deed."""
-    job = saved(catalog, tmp_path, 10, 20, 30, 40)
-    plan = plan_gc(catalog.database, "run", LAST_2)
-    away = tmp_path / "away"
-    job.folder(1).rename(away)
-    job.folder(1).symlink_to(away)
-    before = tree(away)
-    with pytest.raises(RefusedError, match="rank_1/net-[34]_10.ckpt: Not a directory; make the plan again"):
-        execute(catalog.database, plan)
-    again = plan_gc(catalog.database, "run", LAST_2)
-    assert removed(again) == []
-    reasons = [because.detail for verdict in again.decision.keep for because in verdict.reasons]
-    assert f"{job.folder(1)} is a link: no link is followed" in reasons
-    assert tree(away) == before
-
-
 def test_a_trash_that_leads_elsewhere_is_not_used(catalog: Catalog, tmp_path: Path) -> None:
     job = saved(catalog, tmp_path, 10, 20, 30, 40)
     outside = tmp_path / "outside"
