@@ -95,8 +95,9 @@ def plan_gc(
     """Look at every state of a run and say which stay and which go.
 
     `policy` is the stored one if none is given, `floor` and `grace` the policy's own. The catalog is brought up to the
-    journals and the disk first; no file is touched. Raises `RefusedError` where no rule says what to keep,
-    `UnknownRunError`. Whether the plan removes too much is checked when it is carried out (`core.retention.check`).
+    journals and the disk first; no file is touched. Raises `RefusedError` where no rule says what to keep, or the best
+    are to be kept by a metric that no state has; `UnknownRunError`. Whether the plan removes too much is checked when
+    it is carried out (`core.retention.check`).
     """
     run_id = find_run(database, run)
     if policy is None:
@@ -118,6 +119,7 @@ def plan_gc(
     seen = disk.observe((file for file in facts.files if file.state is not FileState.TRASHED), read_bytes=False)
     states, targets = _judge(facts, seen, now)
     states = aliases.count_once(states, (file for file in facts.files if file.state in _LIVE), seen)
+    retention.check_metric(run, policy, [state.metrics for state in states if state.counts])
     decision = retention.decide(states, policy, now)
     going = {verdict.state.key: targets[verdict.state.key] for verdict in decision.remove}
     held = {**links_among(going), **aliases.held_elsewhere(database, going)}
