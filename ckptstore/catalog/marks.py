@@ -10,11 +10,12 @@ import sqlalchemy as sa
 from ckptstore.catalog.among import among
 from ckptstore.catalog.replay import POLICY, TAG, put_removal
 from ckptstore.catalog.tables import checkpoints, launches, leases, pins, policies, resolutions, runs, saves, tags
-from ckptstore.core.model import FileState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime
+
+    from ckptstore.core.model import Checkpoint
 
 
 @dataclass(frozen=True)
@@ -65,10 +66,11 @@ def hold(connection: sa.Connection, launch_id: str, until: datetime) -> None:
         connection.execute(leases.insert().values(launch_id=launch_id, expires_at=until))
 
 
-def trashed_among(connection: sa.Connection, ids: Iterable[str]) -> bool:
-    """Whether retention has given up one of these files."""
-    trashed = among(connection, checkpoints.c.id, ids) & (checkpoints.c.state == FileState.TRASHED.value)
-    return connection.execute(sa.select(checkpoints.c.id).where(trashed).limit(1)).first() is not None
+def are_as_chosen(connection: sa.Connection, files: Iterable[Checkpoint]) -> bool:
+    """Whether the catalog takes each of these files for what it did when they were read."""
+    chosen = {file.id: file.state.value for file in files}
+    query = sa.select(checkpoints.c.id, checkpoints.c.state).where(among(connection, checkpoints.c.id, chosen))
+    return {row[0]: row[1] for row in connection.execute(query)} == chosen
 
 
 def tag_step(connection: sa.Connection, run: int, name: str) -> int | None:

@@ -8,6 +8,7 @@ import sqlalchemy as sa
 
 from ckptstore.catalog import reads
 from ckptstore.catalog.among import among
+from ckptstore.catalog.given_up import set_if_another, state_but_trashed
 from ckptstore.catalog.tables import (
     checkpoints,
     endings,
@@ -207,14 +208,16 @@ def _put_newest(connection: sa.Connection, table: sa.Table, row: dict[str, Any],
 
 
 def put_checkpoints(connection: sa.Connection, files: Sequence[Checkpoint]) -> None:
-    """Write these records as they are. Each has its moment (`created_at`)."""
+    """Write these records as they are, but for what retention has given up. Each has its moment (`created_at`)."""
     if not files:
         return
     put_saves(connection, files, _began(files[0]))
     rows = [row_of(file) for file in sorted(files, key=lambda file: file.id)]
     statement = insert(connection, checkpoints)
     changed = {name: statement.excluded[name] for name in rows[0] if name not in ("id", "save_id", "rank", "path")}
+    changed["state"] = state_but_trashed(statement)
     connection.execute(statement.on_conflict_do_update(index_elements=["id"], set_=changed), rows)
+    set_if_another(connection, files)
 
 
 def put_pin(connection: sa.Connection, run: str, step: int, *, pinned: bool, at: datetime) -> None:

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from ckptstore.catalog.among import among
 from ckptstore.catalog.rows import many
-from ckptstore.catalog.tables import checkpoints, collections, gc_locks, trash
+from ckptstore.catalog.tables import checkpoints, collections, gc_locks, pins, saves, tags, trash
 from ckptstore.core.model import FileState
 
 if TYPE_CHECKING:
@@ -139,6 +139,20 @@ def items_of(connection: sa.Connection, run: int, *phases: Phase, collection: st
     ]
 
 
+def of_marked_steps(connection: sa.Connection, run: int) -> set[int]:
+    """Which items of a run are of a step that is pinned or tagged now, by their ids."""
+    marked = sa.union(
+        sa.select(pins.c.global_step).where(pins.c.run_id == run),
+        sa.select(tags.c.global_step).where(tags.c.run_id == run),
+    )
+    steps = set(connection.execute(marked).scalars())
+    if not steps:
+        return set()
+    joined = trash.join(collections).join(checkpoints).join(saves, saves.c.id == checkpoints.c.save_id)
+    chosen = (collections.c.run_id == run) & among(connection, saves.c.global_step, steps)
+    return set(connection.execute(sa.select(trash.c.id).select_from(joined).where(chosen)).scalars())
+
+
 def set_phase(connection: sa.Connection, items: Iterable[Item], phase: Phase) -> None:
     """Record what is done with these next."""
     ids = [item.id for item in items]
@@ -147,16 +161,29 @@ def set_phase(connection: sa.Connection, items: Iterable[Item], phase: Phase) ->
 
 
 def drop(connection: sa.Connection, items: Sequence[Item], *, restored: bool) -> None:
-    """These are no longer retention's: their records are as they were before, or of files that are gone."""
+    """These are no longer retention's: their records are as they were before, or of files that are gone.
+
+    Where a later file of the same record was given up too, the record is of that one, and stays as it is.
+    """
     if items:
         connection.execute(trash.delete().where(among(connection, trash.c.id, [item.id for item in items])))
+    later = _newest_of(connection, [item.checkpoint for item in items if item.checkpoint])
     of_state: dict[FileState, list[str]] = {}
     for item in items:
-        if item.checkpoint:
+        if item.checkpoint and item.id > later.get(item.checkpoint, 0):
             state = item.before if restored and item.before else FileState.MISSING
             of_state.setdefault(state, []).append(item.checkpoint)
     for state, ids in of_state.items():
         _set_records(connection, ids, state, only=FileState.TRASHED)
+
+
+def _newest_of(connection: sa.Connection, ids: Sequence[str]) -> dict[str, int]:
+    """The last of the files of each of these records that retention has, by the record's id."""
+    if not ids:
+        return {}
+    own = among(connection, trash.c.checkpoint_id, ids)
+    query = sa.select(trash.c.checkpoint_id, sa.func.max(trash.c.id)).where(own).group_by(trash.c.checkpoint_id)
+    return {row[0]: row[1] for row in connection.execute(query)}
 
 
 def take_lock(connection: sa.Connection, run: int, owner: str, now: datetime, until: datetime) -> str | None:

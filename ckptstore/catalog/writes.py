@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from ckptstore.catalog.among import among
+from ckptstore.catalog.given_up import set_if_another, state_but_trashed
 from ckptstore.catalog.tables import checkpoints, endings, launches, outcomes, pins, resolutions, runs, saves, sources
 from ckptstore.core.model import FileState
 
@@ -116,7 +117,8 @@ def store_resolution(
 def record_checkpoints(connection: sa.Connection, files: Sequence[Checkpoint], now: datetime) -> None:
     """Write these files' records; one that is there already is brought up to date.
 
-    A path holds one file: what was recorded of it before, under another step, is gone.
+    A path holds one file: what was recorded of it before, under another step, is gone. What retention has given up is
+    its own to say, until another file is at the path.
     """
     if not files:
         return
@@ -129,6 +131,7 @@ def record_checkpoints(connection: sa.Connection, files: Sequence[Checkpoint], n
         connection.execute(_new_file(dialect), begun)
     if known:
         connection.execute(_file(dialect), known)
+        set_if_another(connection, ordered)
     connection.execute(_OVERWRITTEN, [{"own_path": file.path, "own_id": file.id} for file in ordered])
 
 
@@ -173,6 +176,7 @@ def _file(dialect: str) -> Any:
     changed = {column.name: statement.excluded[column.name] for column in checkpoints.c if column.name not in kept}
     own, other = checkpoints.c.created_at, statement.excluded.created_at
     changed["created_at"] = sa.case((own > other, other), else_=own)  # two may adopt a file, and write in any order
+    changed["state"] = state_but_trashed(statement)
     return statement.on_conflict_do_update(index_elements=["id"], set_=changed)
 
 

@@ -62,6 +62,8 @@ class Policy:
             if not isinstance(number, int) or not 0 <= number <= _HIGHEST:
                 raise UsageError(f"{_option(name)} is {number}", "give a whole number from 0 on")
         for name, length in (("keep-within", self.keep_within), ("grace", self.grace)):
+            if length is not None and not isinstance(length, timedelta):
+                raise UsageError(f"{name} is {length!r}", "give a datetime.timedelta, as timedelta(days=7)")
             if length is not None and not timedelta() < length <= timedelta(seconds=_LONGEST_SECONDS):
                 raise UsageError(f"{name} is {length}", "give a time as 7d or 12h")
         if self.keep_best and (not self.metric or self.mode not in _MODES):

@@ -15,7 +15,7 @@ from ckptstore.core.policy import show_duration
 from ckptstore.errors import RefusedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from datetime import datetime
 
     from ckptstore.core.model import Kind
@@ -107,6 +107,11 @@ class StateFacts:
         """Whether it is provably a whole state, as the disk shows it."""
         return not self.problem and not self.weights_only
 
+    @property
+    def counts(self) -> bool:
+        """Whether it counts for the rules and for the floor: restorable, and of the history that the run is on."""
+        return self.restorable and not self.branch
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -137,7 +142,7 @@ class Decision:
 def decide(states: Iterable[StateFacts], policy: Policy, now: datetime) -> Decision:
     """Sort the states of a run into those that stay and those that go. The order of the states does not matter."""
     newest_first = sorted(states, key=lambda state: state.age_order, reverse=True)
-    counted = [state for state in newest_first if state.restorable and not state.branch]
+    counted = [state for state in newest_first if state.counts]
     reasons: dict[tuple[str, int], list[Because]] = {state.key: [] for state in newest_first}
     for rule, kept in _by_count(counted, policy):
         for state, detail in kept:
@@ -160,7 +165,7 @@ def check(decision: Decision, *, allow_mass_delete: bool = False) -> None:
     """Raise `RefusedError` for a decision that leaves nothing to restore, or removes nearly all without being asked."""
     if not decision.remove:
         return
-    if not any(verdict.state.restorable and not verdict.state.branch for verdict in decision.keep):
+    if not any(verdict.state.counts for verdict in decision.keep):
         raise RefusedError("this policy leaves no state to restore", "keep at least one, as with --keep-last 1")
     freed, kept = decision.bytes_freed, decision.bytes_kept
     if freed > MASS_DELETE * (freed + kept) and not allow_mass_delete:
@@ -177,6 +182,20 @@ def check_policy(policy: Policy) -> None:
         raise RefusedError(
             "no rule says what to keep", "give one, as --keep-last 5, or store a policy with: ckptstore policy RUN …"
         )
+
+
+def check_metric(run: str, policy: Policy, measured: Collection[Mapping[str, float]]) -> None:
+    """Raise `RefusedError` where the best are to be kept by a metric that none of these has: a mistyped one keeps none.
+
+    `measured` are the metrics of each of the states that may be kept by it.
+    """
+    if not policy.keep_best or not measured or any(policy.metric in each for each in measured):
+        return
+    known = sorted({name for each in measured for name in each})
+    raise RefusedError(
+        f"no state of run {run!r} has the metric {policy.metric!r}; known: {', '.join(known) or 'none'}",
+        "name a metric that is registered with the saves",
+    )
 
 
 def _by_count(counted: Sequence[StateFacts], policy: Policy) -> Iterator[tuple[Why, Kept]]:

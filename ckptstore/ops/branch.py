@@ -11,7 +11,7 @@ from ckptstore.catalog import reads, writes
 from ckptstore.errors import RefusedError, UsageError
 from ckptstore.ops import lease
 from ckptstore.ops.records import Began
-from ckptstore.ops.settle import plan_files
+from ckptstore.ops.settle import plan_files, sources_of
 from ckptstore.ops.writers import for_decision
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def branch(database: Database, plan: RestorePlan) -> str:
     """Make the plan's state the one that its run goes on from; the id of the launch that stands for that decision.
 
     It saves nothing: the next launch that asks goes on from the plan's state, and what came after that is given up.
-    Until then the state is held as one that a launch starts from. Raises `RefusedError` where gc has removed it.
+    Until then the state is held as one that a launch starts from. Raises `RefusedError` where it was removed since.
     """
     now = datetime.now(timezone.utc)
     files = plan_files(plan)
@@ -40,10 +40,10 @@ def branch(database: Database, plan: RestorePlan) -> str:
             layout=plan.launch.layout,
             now=now,
         )
-        if not lease.settle(connection, run_id, launch_id, {file for _, file in files}, now):
+        if not lease.settle(connection, run_id, launch_id, sources_of(plan), now):
             raise RefusedError(
-                f"gc has removed step {plan.global_step} of run {plan.launch.run!r} since it was chosen",
-                "ckptstore undo brings it back while it is in the trash",
+                f"step {plan.global_step} of run {plan.launch.run!r} was removed since it was chosen",
+                "if gc did that, ckptstore undo brings it back while it is in the trash",
             )
         if plan.launch.steps_per_epoch is not None:
             writes.set_steps_per_epoch(

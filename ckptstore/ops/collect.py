@@ -17,7 +17,9 @@ from ckptstore.errors import RefusedError
 from ckptstore.ops import aliases, lease
 from ckptstore.ops.adopt import Skipped
 from ckptstore.ops.gc_lock import GcLock
+from ckptstore.ops.sync import sync_run
 from ckptstore.ops.trash import PORTION, Trouble, Worker
+from ckptstore.storage import files
 from ckptstore.storage.files import FileFacts
 from ckptstore.storage.trash import Trash
 
@@ -66,10 +68,10 @@ def execute(
 ) -> Collected:
     """Carry a plan out; what an earlier gc began and did not end is ended first. Can be repeated.
 
-    Each state is looked at again just before it goes: one that changed, or that was pinned, tagged or taken by a
-    launch meanwhile, stays. `at_once` deletes instead of moving to the trash; `grace` is the policy's own if none is
-    given. Raises `RefusedError` for a plan that removes too much, one whose floor is not what it was any more, and
-    while another process works on the files.
+    Each state is looked at again just before it goes: one that changed, or that was pinned, tagged or taken by a launch
+    meanwhile, as the run's journals tell too, stays. `at_once` deletes instead of moving to the trash; `grace` is the
+    policy's own if none is given. Raises `RefusedError` for a plan that removes too much, one whose floor is not what
+    it was any more, and while another process works on the files.
     """
     retention.check_policy(plan.policy)
     retention.check(plan.decision, allow_mass_delete=allow_mass_delete)
@@ -140,9 +142,13 @@ class _Gc:
         self.collection = replace(self.collection, purge_after=purge_after)
 
     def check_floor(self) -> None:
-        """Raise `RefusedError` unless the states that the floor keeps are still what the plan was made on."""
-        with Trash(self.collection.id) as trash:
-            changed = _changed(trash, self._plan.floor)
+        """Raise `RefusedError` unless the states that the floor keeps are still what the plan was made on.
+
+        They are looked at as they were for the plan, through links too: nothing of them is touched.
+        """
+        if self._plan.removes_nothing:
+            return
+        changed = _changed(self._plan.floor, lambda target: files.facts(target.path))
         if changed:
             raise RefusedError(f"a state that must stay is not as it was: {changed}", "make the plan again")
 
@@ -157,14 +163,14 @@ class _Gc:
         floor, and the plan may remove them.
         """
         before = {target.checkpoint: target.before for target in self._plan.floor if target.checkpoint is not None}
-        files = reads.files_by_id(connection, list(before))
+        kept = reads.files_by_id(connection, list(before))
         failed = reads.failed_loads(connection, self._plan.run_id)
         steps: dict[str, set[int]] = {}
-        for file in files.values():
+        for file in kept.values():
             steps.setdefault(file.launch, set()).add(file.global_step)
         launches = reads.launches_of(connection, self._plan.run_id)
         branch_of = branches(launches, reads.first_saves(connection, self._plan.run_id), steps)
-        for file_id, file in files.items():
+        for file_id, file in kept.items():
             turned = file.state is not before[file_id] or file_id in failed
             if turned or branch_of.get((file.launch, file.global_step)):
                 raise RefusedError(
@@ -191,7 +197,12 @@ class _Gc:
     def give_up(self, states: Sequence[tuple[Key | None, tuple[Target, ...]]]) -> list[Item]:
         """Record that these go, but for those that changed or are protected by now."""
         with Trash(self.collection.id) as trash:
-            unchanged = [(key, targets) for key, targets in states if not self._skip(key, _changed(trash, targets))]
+            unchanged = [
+                (key, targets)
+                for key, targets in states
+                if not self._skip(key, _changed(targets, lambda target: trash.look(target.root, target.place)))
+            ]
+        sync_run(self._database, self._plan.run_id)  # a launch that starts without the catalog says so in a journal
         with self._database.write() as connection:
             self._lock.renew(connection)
             self._check_floor_counts(connection)
@@ -251,11 +262,11 @@ def _new_collection(grace: timedelta) -> Collection:
     return Collection(f"{now:%Y%m%dT%H%M%S}-{secrets.token_hex(3)}", now, now + grace)
 
 
-def _changed(trash: Trash, targets: Iterable[Target]) -> str:
+def _changed(targets: Iterable[Target], look: Callable[[Target], FileFacts | None]) -> str:
     """What of these files is not as it was when the plan was made; empty if nothing is."""
     for target in targets:
         try:
-            here = trash.look(target.root, target.place)
+            here = look(target)
         except OSError as error:
             return f"{target.path}: {error.strerror or error}"
         if here != FileFacts(target.size, target.mtime_ns):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from ckptstore.core.model import Checkpoint, Observed
     from ckptstore.ops.debris import Target
+    from ckptstore.ops.retention import Key
 
 QUIET = timedelta(hours=1)
 """What was written since may be being written still."""
@@ -49,7 +51,7 @@ class Doubts:
             path = Path(directory)
             doubt = ""
             if path.is_symlink():
-                doubt = f"{directory} is a link: no link is followed"
+                doubt = _is_a_link(directory)
             elif not path.is_dir():
                 doubt = f"{directory} is not there: it may not be mounted"
             self._directories[directory] = doubt
@@ -64,6 +66,31 @@ class Doubts:
         if not _is_cut(file):
             return f"{file.path} is not the file that was recorded, and may be a whole one"
         return ""
+
+
+def links_among(going: Mapping[Key, Sequence[Target]]) -> dict[Key, str]:
+    """Why some of these states may not go: a file of theirs is a link, or is below one that is below its root.
+
+    It costs a look at each file: so only those that are to go are asked about.
+    """
+    known: dict[str, bool] = {}
+
+    def link(target: Target) -> str:
+        path = target.root.rstrip("/")
+        for name in target.place.split("/"):
+            path = f"{path}/{name}"
+            if path not in known:
+                known[path] = os.path.islink(path)  # noqa: PTH114 — once a file: pathlib would double its cost
+            if known[path]:
+                return path
+        return ""
+
+    found = {key: next((path for target in targets if (path := link(target))), "") for key, targets in going.items()}
+    return {key: _is_a_link(path) for key, path in found.items() if path}
+
+
+def _is_a_link(path: str) -> str:
+    return f"{path} is a link: no link is followed"
 
 
 def _is_changed(file: Checkpoint, here: Observed) -> bool:

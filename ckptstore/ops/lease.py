@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from ckptstore.catalog.engine import Database
+    from ckptstore.core.model import Checkpoint
 
 LEASE = timedelta(hours=24)
 """How long a launch that was not heard of again holds its state."""
@@ -24,16 +25,16 @@ CLOCKS_DIFFER = timedelta(minutes=10)
 """By how much the clocks of nodes may differ: a lease counts so much longer than it says."""
 
 
-def settle(connection: Connection, run_id: int, launch_id: str, file_ids: Collection[str], now: datetime) -> bool:
-    """Hold the state of these files for a launch from now on; False if retention gave up one since it was chosen.
+def settle(connection: Connection, run_id: int, launch_id: str, files: Collection[Checkpoint], now: datetime) -> bool:
+    """Hold the state of these files for a launch from now on; False if one is not as it was when it was chosen.
 
-    In the transaction that stores the plan: retention gives up a state in one that locks the run too, so the one
-    sees what the other did.
+    Retention may have given it up since, or deleted it at once. In the transaction that stores the plan: retention
+    gives up a state in one that locks the run too, so the one sees what the other did.
     """
     writes.lock_run(connection, run_id)
-    if marks.trashed_among(connection, file_ids):
+    if not marks.are_as_chosen(connection, files):
         return False
-    if file_ids:
+    if files:
         marks.hold(connection, launch_id, now + LEASE)
     return True
 

@@ -23,9 +23,14 @@ if TYPE_CHECKING:
     from ckptstore.catalog.engine import Database
     from ckptstore.core.model import Checkpoint
 
+_THERE = (FileState.COMPLETE, FileState.IN_PROGRESS, FileState.DAMAGED)
+
 
 def pin(database: Database, run: str, step: int) -> bool:
-    """Pin a step that has a save; whether it was not pinned before."""
+    """Pin a step that has a save; whether it was not pinned before.
+
+    Raises `RefusedError` where a file of it is in the trash, or nothing of it is left.
+    """
     run_id = find_run(database, run)
     now = datetime.now(timezone.utc)
     with database.write() as connection:
@@ -51,7 +56,8 @@ def unpin(database: Database, run: str, step: int) -> bool:
 def tag(database: Database, run: str, step: int, name: str) -> bool:
     """Give a step that has a save a name, which protects it; whether it did not have it before.
 
-    Raises `RefusedError` where another step of the run has that name: moving it would take away the protection.
+    Raises `RefusedError` as `pin` does, and where another step of the run has that name: moving it would take away the
+    protection.
     """
     check_name("tag", name)
     run_id = find_run(database, run)
@@ -93,15 +99,24 @@ def _journal(database: Database, word: Pinned | Tagged, files: Sequence[Checkpoi
 
 
 def _files_there(connection: Connection, run: str, run_id: int, step: int) -> Sequence[Checkpoint]:
-    """The files of a step that retention has not given up; under the run's lock, as retention asks."""
+    """The files of a step of which something is there; under the run's lock, as retention asks.
+
+    Raises `RefusedError` where retention has given up a file of a state that is there, or all there was.
+    """
     writes.lock_run(connection, run_id)
     files = reads.files_of(connection, run_id, step=step)
-    states = {file.state for file in files}
-    if not states:
+    if not files:
         raise no_such_step(run, step)
-    if FileState.TRASHED in states and FileState.COMPLETE not in states:
+    of_launch: dict[str, set[FileState]] = {}
+    for file in files:
+        of_launch.setdefault(file.launch, set()).add(file.state)
+    there = [states for states in of_launch.values() if not states.isdisjoint(_THERE)]
+    if any(FileState.TRASHED in states for states in there or of_launch.values()):
         raise RefusedError(
-            f"gc has removed step {step} of run {run!r}: what is in the trash cannot be protected",
+            f"gc has removed {'files of ' if there else ''}step {step} of run {run!r}: "
+            "what is in the trash cannot be protected",
             f"first, while it is there: ckptstore undo {run}",
         )
+    if not there:
+        raise RefusedError(f"nothing of step {step} of run {run!r} is left", f"see: ckptstore list {run}")
     return files

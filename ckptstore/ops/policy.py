@@ -6,9 +6,9 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ckptstore.catalog import marks
+from ckptstore.catalog import marks, reads
 from ckptstore.core.policy import Policy, from_json
-from ckptstore.core.retention import check_policy
+from ckptstore.core.retention import check_metric, check_policy
 from ckptstore.ops.records import Ruled
 from ckptstore.ops.runs import find_run
 from ckptstore.ops.writers import shared
@@ -28,8 +28,16 @@ def show(database: Database, run: str) -> Policy | None:
 
 
 def store(database: Database, run: str, policy: Policy) -> None:
-    """Store what gc keeps of a run where nobody says it. Raises `RefusedError` for a policy without a rule."""
+    """Store what gc keeps of a run where nobody says it.
+
+    Raises `RefusedError` for a policy without a rule, and for a metric where the run has states with others only.
+    """
     check_policy(policy)
+    if policy.keep_best:
+        run_id = find_run(database, run)
+        with database.read() as connection:
+            files = reads.files_to_judge(connection, run_id)
+        check_metric(run, policy, [file.metrics for file in files if file.metrics])
     _set(database, run, policy.to_json())
 
 

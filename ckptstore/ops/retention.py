@@ -19,7 +19,7 @@ from ckptstore.core.retention import Decision, StateFacts, Why
 from ckptstore.errors import RefusedError
 from ckptstore.ops import aliases, debris, lease
 from ckptstore.ops.debris import Debris, Target
-from ckptstore.ops.doubt import Doubts
+from ckptstore.ops.doubt import Doubts, links_among
 from ckptstore.ops.reconcile import reconcile
 from ckptstore.ops.runs import find_run
 from ckptstore.ops.sync import sync_run
@@ -61,6 +61,11 @@ class GcPlan:
     unknown: tuple[Skipped, ...]
 
     @property
+    def removes_nothing(self) -> bool:
+        """Whether nothing goes."""
+        return not self.targets and not self.debris
+
+    @property
     def bytes_freed(self) -> int:
         """What all that goes takes on disk, in bytes."""
         return self.decision.bytes_freed + sum(each.bytes for each in self.debris)
@@ -90,8 +95,9 @@ def plan_gc(
     """Look at every state of a run and say which stay and which go.
 
     `policy` is the stored one if none is given, `floor` and `grace` the policy's own. The catalog is brought up to the
-    journals and the disk first; no file is touched. Raises `RefusedError` where no rule says what to keep,
-    `UnknownRunError`. Whether the plan removes too much is checked when it is carried out (`core.retention.check`).
+    journals and the disk first; no file is touched. Raises `RefusedError` where no rule says what to keep, or the best
+    are to be kept by a metric that no state has; `UnknownRunError`. Whether the plan removes too much is checked when
+    it is carried out (`core.retention.check`).
     """
     run_id = find_run(database, run)
     if policy is None:
@@ -113,9 +119,10 @@ def plan_gc(
     seen = disk.observe((file for file in facts.files if file.state is not FileState.TRASHED), read_bytes=False)
     states, targets = _judge(facts, seen, now)
     states = aliases.count_once(states, (file for file in facts.files if file.state in _LIVE), seen)
+    retention.check_metric(run, policy, [state.metrics for state in states if state.counts])
     decision = retention.decide(states, policy, now)
     going = {verdict.state.key: targets[verdict.state.key] for verdict in decision.remove}
-    held = aliases.held_elsewhere(database, going)
+    held = {**links_among(going), **aliases.held_elsewhere(database, going)}
     if held:
         states = [replace(state, doubt=state.doubt or held.get(state.key, "")) for state in states]
         decision = retention.decide(states, policy, now)

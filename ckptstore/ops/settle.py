@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ckptstore.catalog import reads, writes
 from ckptstore.core import position
 from ckptstore.core.model import Assignment, Rejection, Resolution, RestorePlan, Rule
-from ckptstore.errors import CatalogUnavailableError, NothingRestorableError, UsageError
+from ckptstore.errors import CatalogUnavailableError, NothingRestorableError, RefusedError, UsageError
 from ckptstore.ops import exits, lease
 from ckptstore.ops.resolve import bring_up_to_date, choose
 from ckptstore.ops.runs import find_run
@@ -18,9 +18,12 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from ckptstore.catalog.engine import Database
-    from ckptstore.core.model import Launch
+    from ckptstore.core.model import Checkpoint, Launch
 
 log = logging.getLogger("ckptstore")
+
+_TRIES = 5
+"""One gc takes a state once; it is another's turn each time after that."""
 
 
 def settle(
@@ -35,7 +38,8 @@ def settle(
 
     The first answer stored is the launch's answer. `step` and `lineage_of` are as in `resolve`: the launch branches off
     there. Raises `NothingRestorableError` where that state cannot be restored, and where states once were whole and
-    none is now: a fresh start would hide the loss; `UsageError` where the state has no place in the launch's data.
+    none is now: a fresh start would hide the loss; `UsageError` where the state has no place in the launch's data;
+    `RefusedError` where files of whatever was chosen change each time before that can be stored.
     """
     if step == 0:
         raise UsageError("step is 0", "to start afresh give the run another name")
@@ -46,8 +50,15 @@ def settle(
     bring_up_to_date(database, run_id)
     exits.set_aside(database, run_id)
     with database.connected():
-        while not _store(database, launch, run_id, step=step, lineage_of=lineage_of, take_quarantined=take_quarantined):
+        for _ in range(_TRIES):
+            if _store(database, launch, run_id, step=step, lineage_of=lineage_of, take_quarantined=take_quarantined):
+                break
             log.info("the state chosen for launch %s was removed meanwhile: choosing again", launch.id)
+        else:
+            raise RefusedError(
+                f"each state that launch {launch.id} of run {launch.run!r} was to start from was removed meanwhile",
+                "end what removes files of the run, and start again",
+            )
         settled = _stored(database, launch)
     if settled is None:
         raise CatalogUnavailableError(f"the restore plan of launch {launch.id} was not kept by {database.name}")
@@ -63,7 +74,7 @@ def _store(
     lineage_of: str | None,
     take_quarantined: bool,
 ) -> bool:
-    """Choose where a launch starts and store that; False if retention gave the chosen state up in between."""
+    """Choose where a launch starts and store that; False if the chosen state was removed in between."""
     resolution = choose(
         database,
         launch.run,
@@ -83,10 +94,11 @@ def _store(
         raise NothingRestorableError(*_not_there(launch.run, resolution, step, lineage_of))
     start_step = _start_step(launch, plan) if plan else None
     chosen = plan_files(plan) if plan else []
+    sources = sources_of(plan) if plan else []
     now = datetime.now(timezone.utc)
 
     def work(connection: Connection) -> bool:
-        if not lease.settle(connection, run_id, launch.id, {file for _, file in chosen}, now):
+        if not lease.settle(connection, run_id, launch.id, sources, now):
             return False
         writes.store_resolution(
             connection,
@@ -105,6 +117,11 @@ def _store(
 def plan_files(plan: RestorePlan) -> list[tuple[int, str]]:
     """The ranks of a plan and the ids of their files, as the catalog keeps it."""
     return [(assignment.rank, assignment.source.id) for assignment in plan.ranks]
+
+
+def sources_of(plan: RestorePlan) -> list[Checkpoint]:
+    """The files of a plan, each once, as they were chosen."""
+    return list({assignment.source.path: assignment.source for assignment in plan.ranks}.values())
 
 
 def _start_step(launch: Launch, plan: RestorePlan) -> int:

@@ -23,6 +23,8 @@ from ckptstore.storage.trash import Disk, Outcome, Trash
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from sqlalchemy import Connection
+
     from ckptstore.catalog.engine import Database
     from ckptstore.catalog.trash import Collection
 
@@ -108,13 +110,12 @@ class Worker:
             return rows.items_of(connection, self._lock.run_id, phase)
 
     def purge_due(self, now: datetime) -> None:
-        """Delete what has been in the trash for longer than its grace."""
+        """Delete what has been in the trash for longer than its grace, and is of no step that is pinned or tagged."""
         with self._database.read() as connection:
             every = rows.collections_of(connection, self._lock.run_id)
             due = {collection.id for collection in every if collection.purge_after <= now}
-            items = [
-                item for item in rows.items_of(connection, self._lock.run_id, Phase.TRASHED) if item.collection in due
-            ]
+            unmarked, _ = _in_trash_by_mark(connection, self._lock.run_id)
+            items = [item for item in unmarked if item.collection in due]
         if items:
             self.carry_out(self.begin(items, Phase.PURGING))
 
@@ -163,6 +164,23 @@ class Worker:
             self.done.troubles.append(Trouble(root, error.strerror or str(error)))
 
 
+def _in_trash_by_mark(connection: Connection, run_id: int) -> tuple[list[Item], list[Item]]:
+    """What is in the trash of a run: what is of no step that is pinned or tagged, and what is, with what goes with it.
+
+    Such a step may be in the trash: what a journal says of it may be heard after gc.
+    """
+    items = rows.items_of(connection, run_id, Phase.TRASHED)
+    ids = rows.of_marked_steps(connection, run_id)
+    names = {_stem(item) for item in items if item.id in ids}
+    marked = [item for item in items if item.id in ids or (not item.checkpoint and _stem(item) in names)]
+    kept = {item.id for item in marked}
+    return [item for item in items if item.id not in kept], marked
+
+
+def _stem(item: Item) -> tuple[str, str]:
+    return item.collection, item.path.rpartition(".")[0]
+
+
 def _do(trash: Trash, item: Item) -> Outcome:
     expected = FileFacts(item.size, item.mtime_ns)
     match item.phase:
@@ -203,7 +221,10 @@ class Undone:
 
 @dataclass(frozen=True)
 class Purged:
-    """What purge deleted, what waits for its grace to end and until when, and what could not be deleted."""
+    """What purge deleted, what waits for its grace to end and until when, and what could not be deleted.
+
+    What is of a step that is pinned or tagged waits too, until that is taken away.
+    """
 
     run: str
     files: int
@@ -276,21 +297,24 @@ def purge(
     progress: Callable[[int], None] = _nobody,
     disk: Disk | None = None,
 ) -> Purged:
-    """Delete what has been in the trash of a run for longer than its grace, or all of it `at_once`. Can be repeated."""
+    """Delete what has been in the trash of a run for longer than its grace, or all of it `at_once`. Can be repeated.
+
+    What is of a step that is pinned or tagged by now stays.
+    """
     run_id = find_run(database, run)
     with GcLock(database, run, run_id) as lock:
         worker = Worker(database, lock, disk=disk, progress=progress)
         worker.finish_what_was_begun()
         worker.purge_due(datetime.max.replace(tzinfo=timezone.utc) if at_once else now or datetime.now(timezone.utc))
         with database.read() as connection:
-            left = rows.items_of(connection, run_id, Phase.TRASHED)
+            unmarked, marked = _in_trash_by_mark(connection, run_id)
             ends = {each.id: each.purge_after for each in rows.collections_of(connection, run_id)}
     return Purged(
         run=run,
         files=worker.done.count(Phase.PURGING),
         bytes=worker.done.size(Phase.PURGING),
-        waiting=len(left),
-        waiting_bytes=sum(item.size for item in left),
-        next_at=min((ends[item.collection] for item in left), default=None),
+        waiting=len(unmarked) + len(marked),
+        waiting_bytes=sum(item.size for item in (*unmarked, *marked)),
+        next_at=min((ends[item.collection] for item in unmarked), default=None),
         troubles=tuple(worker.done.troubles),
     )

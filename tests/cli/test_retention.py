@@ -155,6 +155,30 @@ def test_policies(url: str, job: Job) -> None:
     assert ckptstore("--db", url, "gc", "--all").out == "no run has a stored policy\n"
 
 
+def test_a_metric_that_no_state_has(url: str, job: Job) -> None:
+    """Mistyped, it would keep the floor alone."""
+    asked = ["--keep-best", "3", "--metric", "los", "--mode", "min"]
+    assert ckptstore("--db", url, "policy", "run", *asked).code == 0, "no state has a metric yet"
+    ranks = job.start()
+    for step in (70, 80, 90):
+        for launch in ranks:
+            launch.register(
+                job.write(launch, step), global_step=step, optimizer_step=step, metrics={"loss": 1.0 / step}
+            )
+    for command in (["gc", "run", *asked], ["gc", "run", *asked, "--apply", "--allow-mass-delete"], ["gc", "run"]):
+        result = ckptstore("--db", url, *command)
+        assert result.code == 5
+        assert "no state of run 'run' has the metric 'los'; known: loss" in one_line(result)
+    refused = ckptstore("--db", url, "policy", "run", *asked)
+    assert (refused.code, "known: loss" in one_line(refused)) == (5, True)
+    assert ckptstore("--db", url, "gc", "--all", "--apply").code == 5
+    assert files(job) == 18
+    asked[3] = "loss"
+    assert ckptstore("--db", url, "policy", "run", *asked).code == 0
+    assert ckptstore("--db", url, "gc", "--all", "--apply").code == 0
+    assert files(job) == 6
+
+
 def test_one_run_that_fails_does_not_stop_the_others(url: str, job: Job, catalog: Catalog) -> None:
     catalog.join("aaa")
     for run in ("aaa", "run"):

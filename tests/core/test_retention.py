@@ -25,6 +25,7 @@ from ckptstore.core.retention import (
     Verdict,
     Why,
     check,
+    check_metric,
     check_policy,
     decide,
     mean_metrics,
@@ -203,6 +204,8 @@ def test_what_is_refused() -> None:
         ({"keep_kind": {Kind.TTP: -1}}, "keep-kind of ttp is -1"),
         ({"keep_within": timedelta()}, "keep-within is"),
         ({"grace": timedelta(-1)}, "grace is"),
+        ({"keep_within": "7d"}, "keep-within is '7d'.*timedelta"),
+        ({"grace": 3600}, "grace is 3600.*timedelta"),
         ({"keep_best": 2}, "keep-best needs a metric.*--mode min"),
         ({"keep_best": 2, "metric": "loss", "mode": "least"}, "keep-best needs a metric"),
         ({"metric": "loss"}, "no number of states"),
@@ -236,6 +239,17 @@ def test_durations(text: str, length: timedelta) -> None:
 def test_what_is_no_duration(text: str) -> None:
     with pytest.raises(UsageError, match="no length of time"):
         parse_duration(text)
+
+
+def test_a_metric_that_nothing_has() -> None:
+    best = Policy(keep_best=3, metric="los", mode="min")
+    with pytest.raises(RefusedError, match="no state of run 'r' has the metric 'los'; known: accuracy, loss"):
+        check_metric("r", best, [{"loss": 1.0, "accuracy": 0.5}, {}])
+    with pytest.raises(RefusedError, match="no state of run 'r' has the metric 'los'; known: none"):
+        check_metric("r", best, [{}])
+    check_metric("r", best, [{"loss": 1.0}, {"los": 2.0}])
+    check_metric("r", best, [])
+    check_metric("r", Policy(keep_last=1), [{}])
 
 
 def test_metrics_are_means_over_the_ranks() -> None:

@@ -144,6 +144,21 @@ def mortal_disk(points: Points) -> Disk:
     return disk
 
 
+def before_the_first_move(act: Callable[[], object]) -> Disk:
+    """A disk that lets somebody act between what gc has recorded and what it does."""
+    disk = Disk()
+    acted: list[bool] = []
+
+    def rename(*args: Any, **options: Any) -> None:
+        if not acted:
+            acted.append(True)
+            act()
+        os.rename(*args, **options)  # noqa: PTH104 — by descriptors
+
+    disk.rename = rename  # type: ignore[method-assign, assignment]
+    return disk
+
+
 def mortal_catalog(points: Points) -> None:
     write = Database.write
 

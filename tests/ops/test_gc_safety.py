@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ckptstore.catalog import marks, trash, writes
+from ckptstore.core.model import FileState
 from ckptstore.core.policy import Policy
 from ckptstore.core.retention import Why
 from ckptstore.errors import RefusedError, UsageError
-from ckptstore.ops import lease, settle
+from ckptstore.ops import collect, lease, settle, start
 from ckptstore.ops.collect import execute
 from ckptstore.ops.connect import connect
 from ckptstore.ops.gc_lock import GcLock
@@ -25,7 +26,7 @@ from ckptstore.ops.retention import GcPlan, plan_gc
 from ckptstore.ops.trash import purge, undo
 from ckptstore.storage.trash import Disk
 
-from .gc_world import CLEAN
+from .gc_world import CLEAN, before_the_first_move
 from .jobs import Job
 from .test_gc import LAST_2, gc, names, removed, saved, tree
 
@@ -40,9 +41,10 @@ NOW = datetime.now(timezone.utc)
 def start_from(catalog: Catalog, job: Job, step: int, *, lasting: timedelta = lease.LEASE) -> None:
     """A launch that starts from an older state on purpose, and has saved nothing yet."""
     ranks = job.start(resume=False)
-    files = [(file.rank, file.id) for file in catalog.show("run", step)]
+    chosen = catalog.show("run", step)
+    files = [(file.rank, file.id) for file in chosen]
     with catalog.database.write() as connection:
-        assert lease.settle(connection, 1, ranks[0].id, [file for _, file in files], datetime.now(timezone.utc))
+        assert lease.settle(connection, 1, ranks[0].id, chosen, datetime.now(timezone.utc))
         marks.hold(connection, ranks[0].id, datetime.now(timezone.utc) + lasting)
         writes.store_resolution(
             connection,
@@ -95,8 +97,43 @@ def test_a_launch_that_starts_between_plan_and_deed_gets_its_state(catalog: Cata
     ]
 
 
+@pytest.mark.parametrize("later", [False, True], ids=["before the first portion", "before the second"])
+def test_a_launch_that_starts_without_the_catalog_between_plan_and_deed_gets_its_state(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, later: bool
+) -> None:
+    """It decides by the journals, and says so in them alone."""
+    job = saved(catalog, tmp_path, 10, 20, 30, 40)
+    plan = plan_gc(catalog.database, "run", LAST_2)
+    monkeypatch.setattr(collect, "PORTION", 2)
+
+    def begin() -> None:
+        launch = start.begin(
+            catalog.database,
+            "run",
+            rank=0,
+            world_size=2,
+            launch_id="L2",
+            layout=None,
+            directories=[job.directory],
+        )
+        launch.ledger.behind = True
+        decision = start.decide(launch, [job.directory], step=20)
+        assert decision.plan is not None
+        assert decision.plan.global_step == 20
+
+    if not later:
+        begin()
+    with pytest.raises(RefusedError, match="the run went back to an older state; make the plan again"):
+        execute(catalog.database, plan, disk=before_the_first_move(begin) if later else None)
+    assert {file.state.value for file in catalog.show("run", 20)} == {"complete"}
+    assert "rank_0/net-2_10.ckpt" in names(job.directory)
+    again = plan_gc(catalog.database, "run", Policy(keep_last=2, drop_branches=True))
+    assert ("L1", 20) not in removed(again)
+
+
+@pytest.mark.parametrize("at_once", [False, True])
 def test_a_launch_whose_state_gc_was_faster_to_take_chooses_again(
-    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, at_once: bool
 ) -> None:
     """It had chosen step 27, and looked at its files; then gc took it."""
     job = saved(catalog, tmp_path, 20, 27)
@@ -107,11 +144,32 @@ def test_a_launch_whose_state_gc_was_faster_to_take_chooses_again(
     def then_gc(database: Any, run: str, run_id: int, **asked: Any) -> Any:
         found = choose(database, run, run_id, **asked)
         if found.plan is not None and found.plan.global_step == 27:
-            assert gc(catalog, policy).removed == (("L1", 27),)
+            assert gc(catalog, policy, at_once=at_once).removed == (("L1", 27),)
         return found
 
     monkeypatch.setattr(settle, "choose", then_gc)
     assert job.start()[0].facts.parent_step == 20
+
+
+def test_a_launch_whose_states_go_as_fast_as_it_chooses(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = saved(catalog, tmp_path, *range(10, 100, 10))
+    choose = settle.choose
+
+    def then_lost(database: Any, run: str, run_id: int, **asked: Any) -> Any:
+        found = choose(database, run, run_id, **asked)
+        lost = [file for file in catalog.show("run", found.plan.global_step) if Path(file.path).exists()]
+        with catalog.database.write() as connection:
+            writes.mark(connection, [file.id for file in lost], FileState.MISSING)
+        Path(lost[0].path).unlink()
+        return found
+
+    monkeypatch.setattr(settle, "choose", then_lost)
+    (launch, _) = job.start(resume=False)
+    with pytest.raises(RefusedError, match="each state that launch L2 .* was removed meanwhile; end what removes"):
+        launch.resolve()
+    assert not launch.facts.decided
 
 
 def test_pinned_or_tagged_since_the_plan(catalog: Catalog, tmp_path: Path) -> None:
@@ -170,23 +228,6 @@ def test_a_floor_that_changed_since_the_plan(catalog: Catalog, tmp_path: Path) -
     with pytest.raises(RefusedError, match="net-4_10.ckpt has changed since .*; make the plan again"):
         execute(catalog.database, plan)
     assert len(names(job.directory)) == 8
-
-
-def test_no_link_is_followed(catalog: Catalog, tmp_path: Path) -> None:
-    """A rank's directory that is a link, and one that becomes a link between the plan and the deed."""
-    job = saved(catalog, tmp_path, 10, 20, 30, 40)
-    plan = plan_gc(catalog.database, "run", LAST_2)
-    away = tmp_path / "away"
-    job.folder(1).rename(away)
-    job.folder(1).symlink_to(away)
-    before = tree(away)
-    with pytest.raises(RefusedError, match="rank_1/net-[34]_10.ckpt: Not a directory; make the plan again"):
-        execute(catalog.database, plan)
-    again = plan_gc(catalog.database, "run", LAST_2)
-    assert removed(again) == []
-    reasons = [because.detail for verdict in again.decision.keep for because in verdict.reasons]
-    assert f"{job.folder(1)} is a link: no link is followed" in reasons
-    assert tree(away) == before
 
 
 def test_a_trash_that_leads_elsewhere_is_not_used(catalog: Catalog, tmp_path: Path) -> None:

@@ -1,0 +1,262 @@
+"""Records of files that retention has given up: undo alone makes them whole, or another file there."""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ckptstore.catalog import marks, replay, trash, writes
+from ckptstore.catalog.trash import Collection, Item, Phase
+from ckptstore.core.model import FileState
+from ckptstore.core.policy import Policy
+from ckptstore.errors import NothingRestorableError, RefusedError
+from ckptstore.ops.collect import execute
+from ckptstore.ops.connect import connect
+from ckptstore.ops.retention import plan_gc
+from ckptstore.ops.trash import purge, undo
+from tests import ckpt_bytes
+from tests.conftest import new_postgres_database
+
+from .gc_world import before_the_first_move
+from .jobs import Job
+from .test_gc import LAST_2, gc, names
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from ckptstore.ops.collect import Collected
+    from ckptstore.ops.connect import Catalog
+    from ckptstore.ops.launch import RankLaunch
+
+WAITING = "SELECT count(*) FROM pg_locks WHERE NOT granted"
+
+
+def states(catalog: Catalog, step: int) -> list[str]:
+    return [file.state.value for file in catalog.show("run", step)]
+
+
+def begun(catalog: Catalog, tmp_path: Path) -> tuple[Job, list[RankLaunch]]:
+    """Steps 10 to 40 of a launch that goes on: its job and its ranks."""
+    job = Job(catalog, tmp_path / "data")
+    ranks = job.start()
+    for launch in ranks:
+        job.announce(launch)
+    for step in (10, 20, 30, 40):
+        job.save(ranks, step)
+    return job, ranks
+
+
+def another(path: Path) -> Path:
+    """A file with other content at a path where there may be one."""
+    path.unlink(missing_ok=True)
+    return ckpt_bytes.write(path, 10, weight=2.0)
+
+
+def gc_while(catalog: Catalog, act: Callable[[], object]) -> Collected:
+    plan = plan_gc(catalog.database, "run", LAST_2)
+    return execute(catalog.database, plan, disk=before_the_first_move(act))
+
+
+@pytest.mark.parametrize("touched", [False, True])
+def test_what_is_registered_again_while_gc_takes_it_is_gcs(catalog: Catalog, tmp_path: Path, *, touched: bool) -> None:
+    """A file that was touched since it was recorded has another time than its record, and the one that gc saw."""
+    job, ranks = begun(catalog, tmp_path)
+    if touched:
+        os.utime(job.folder(0) / "net-2_10.ckpt", ns=(1, 1))
+
+    def again() -> None:
+        for launch in ranks:
+            path = job.folder(launch.rank) / "net-2_10.ckpt"
+            launch.register(path, global_step=20, optimizer_step=20)
+        assert states(catalog, 20) == ["trashed", "trashed"]
+        with pytest.raises(RefusedError, match="gc has removed step 20 .*ckptstore undo run"):
+            catalog.pin("run", 20)
+        with pytest.raises(NothingRestorableError):
+            job.start(resume=False)[0].resolve(step=20)
+
+    assert gc_while(catalog, again).removed == (("L1", 10), ("L1", 20))
+    catalog.sync("run")
+    assert states(catalog, 20) == ["trashed", "trashed"]
+    assert undo(catalog.database, "run").files == 4
+    assert states(catalog, 20) == ["complete", "complete"]
+    assert len(names(job.directory)) == 8
+
+
+def test_a_journal_that_was_read_before_gc_and_is_put_in_after_it(catalog: Catalog, tmp_path: Path) -> None:
+    begun(catalog, tmp_path)
+    files = catalog.show("run", 10)
+    gc(catalog)
+    with catalog.database.write() as connection:
+        replay.put_checkpoints(connection, files)
+        replay.put_checkpoints(connection, [replace(file, state=FileState.MISSING) for file in files])
+    assert states(catalog, 10) == ["trashed", "trashed"]
+    assert undo(catalog.database, "run").files == 4
+
+
+def test_a_file_that_is_registered_while_gc_records_that_it_goes(postgres: str, tmp_path: Path) -> None:
+    """Where several write at once the record waits for gc's transaction, and must see what that one wrote."""
+    url = new_postgres_database(postgres)
+    catalog, gcs = connect(url), connect(url)
+    begun(catalog, tmp_path)
+    touched = [replace(file, mtime_ns=1) for file in catalog.show("run", 10)]
+    items = [
+        Item(
+            collection="gc",
+            root=file.path.rpartition("/")[0],
+            place=file.path.rpartition("/")[2],
+            size=file.size or 0,
+            mtime_ns=1,
+            phase=Phase.MOVING,
+            checkpoint=file.id,
+            before=FileState.COMPLETE,
+        )
+        for file in touched
+    ]
+    now = datetime.now(timezone.utc)
+
+    def register() -> None:
+        with catalog.database.write() as connection:
+            writes.record_checkpoints(connection, touched, now)
+
+    registering = threading.Thread(target=register)
+    with gcs.database.write() as connection:
+        trash.add_collection(connection, 1, Collection("gc", now, now))
+        trash.add_items(connection, items)
+        registering.start()
+        while not connection.exec_driver_sql(WAITING).scalar():
+            assert registering.is_alive()
+    registering.join()
+    assert states(catalog, 10) == ["trashed", "trashed"]
+
+
+def test_another_file_in_its_place_before_it_moves(catalog: Catalog, tmp_path: Path) -> None:
+    job, (launch, _) = begun(catalog, tmp_path)
+    path = job.folder(0) / "net-1_10.ckpt"
+
+    def write_another() -> None:
+        another(path)
+        launch.register(path, global_step=10, optimizer_step=10)
+        assert states(catalog, 10) == ["complete", "trashed"]
+
+    gc_while(catalog, write_another)
+    assert path.exists()
+    assert states(catalog, 10) == ["complete", "trashed"]
+    undo(catalog.database, "run")
+    assert states(catalog, 10) == ["complete", "complete"]
+
+
+@pytest.mark.parametrize("purged", [False, True])
+def test_another_file_in_its_place_after_it_moved(catalog: Catalog, tmp_path: Path, *, purged: bool) -> None:
+    """It is a file of its own: the one in the trash says nothing of its record any more."""
+    job, ranks = begun(catalog, tmp_path)
+    gc(catalog)
+    for launch in ranks:
+        path = another(job.folder(launch.rank) / "net-1_10.ckpt")
+        launch.register(path, global_step=10, optimizer_step=10)
+    assert states(catalog, 10) == ["complete", "complete"]
+    if purged:
+        assert purge(catalog.database, "run", at_once=True).files == 4
+    else:
+        assert len(undo(catalog.database, "run").troubles) == 2, "it stays in the trash"
+    assert states(catalog, 10) == ["complete", "complete"]
+    found = catalog.resolve("run", step=10).plan
+    assert found is not None
+
+
+def test_two_files_of_one_record_in_the_trash(catalog: Catalog, tmp_path: Path) -> None:
+    """The record is of the later one: what becomes of the earlier one does not tell of it."""
+    job, ranks = begun(catalog, tmp_path)
+    gc(catalog, grace=timedelta(seconds=1))
+    for launch in ranks:
+        path = another(job.folder(launch.rank) / "net-1_10.ckpt")
+        launch.register(path, global_step=10, optimizer_step=10)
+    assert gc(catalog, grace=timedelta(days=3)).removed == (("L1", 10),)
+    tomorrow = datetime.now(timezone.utc) + timedelta(days=1)
+    assert purge(catalog.database, "run", now=tomorrow).files == 4, "of the first gc"
+    assert states(catalog, 10) == ["trashed", "trashed"]
+    assert undo(catalog.database, "run").files == 2
+    assert states(catalog, 10) == ["complete", "complete"]
+
+
+def half_in_the_trash(catalog: Catalog, tmp_path: Path) -> Job:
+    """Step 10, of which rank 0's file could not be brought back, and rank 1's was."""
+    job, _ = begun(catalog, tmp_path)
+    gc(catalog)
+    in_the_way = another(job.folder(0) / "net-1_10.ckpt")
+    assert undo(catalog.database, "run").files == 3
+    in_the_way.unlink()
+    return job
+
+
+def test_what_is_in_the_trash_cannot_be_protected(catalog: Catalog, tmp_path: Path) -> None:
+    half_in_the_trash(catalog, tmp_path)
+    assert sorted(states(catalog, 10)) == ["complete", "trashed"]
+    refused = "gc has removed files of step 10 of run 'run': .*; first, while it is there: ckptstore undo run"
+    with pytest.raises(RefusedError, match=refused):
+        catalog.pin("run", 10)
+    with pytest.raises(RefusedError, match=refused):
+        catalog.tag("run", 10, "paper")
+    undo(catalog.database, "run")
+    assert catalog.pin("run", 10)
+
+
+def test_what_is_gone_cannot_be_protected(catalog: Catalog, tmp_path: Path) -> None:
+    begun(catalog, tmp_path)
+    gc(catalog, at_once=True)
+    with pytest.raises(RefusedError, match="nothing of step 10 of run 'run' is left; see: ckptstore list run"):
+        catalog.pin("run", 10)
+    with pytest.raises(RefusedError, match="nothing of step 20 of run 'run' is left"):
+        catalog.tag("run", 20, "paper")
+
+
+def test_a_step_that_a_later_launch_made_again_can_be_protected(catalog: Catalog, tmp_path: Path) -> None:
+    """The pin is for what is there: what gc removed of the branch that was given up is another state."""
+    job, _ = begun(catalog, tmp_path)
+    back = job.start(resume=False)
+    for launch in back:
+        launch.resolve(step=10)
+    for step in (20, 30, 40):
+        job.save(back, step)
+    gc(catalog, Policy(keep_last=3, drop_branches=True))
+    assert sorted(states(catalog, 20)) == ["complete"] * 2 + ["trashed"] * 2
+    assert catalog.pin("run", 20)
+
+
+def test_purging_passes_over_what_is_pinned_or_tagged_by_now(catalog: Catalog, tmp_path: Path) -> None:
+    """As by a journal that was taken up after gc: nobody could pin it by hand."""
+    job, _ = begun(catalog, tmp_path)
+    gc(catalog)
+    now = datetime.now(timezone.utc)
+    with catalog.database.write() as connection:
+        writes.set_pin(connection, 1, 10, now)
+        marks.add_tag(connection, 1, "paper", 20, now)
+    done = purge(catalog.database, "run", at_once=True)
+    assert (done.files, done.waiting, done.next_at) == (0, 4, None)
+    catalog.untag("run", "paper")
+    done = purge(catalog.database, "run", at_once=True)
+    assert (done.files, done.waiting) == (2, 2)
+    assert undo(catalog.database, "run").files == 2
+    assert "rank_1/net-1_10.ckpt" in names(job.directory)
+
+
+def test_what_goes_with_a_pinned_file_stays_with_it(catalog: Catalog, tmp_path: Path) -> None:
+    job, ranks = begun(catalog, tmp_path)
+    for launch in ranks:
+        path = another(job.directory / f"exit_{launch.rank}" / "net_train-step_5.ckpt")
+        path.with_suffix(".mindir").write_bytes(b"graph")
+        launch.register(path, kind="graceful_exit", global_step=5)
+    assert gc(catalog).files == 8
+    with catalog.database.write() as connection:
+        writes.set_pin(connection, 1, 5, datetime.now(timezone.utc))
+    assert purge(catalog.database, "run", at_once=True).files == 4
+    undo(catalog.database, "run")
+    assert {name for name in names(job.directory) if name.endswith(".mindir")} == {
+        "exit_0/net_train-step_5.mindir",
+        "exit_1/net_train-step_5.mindir",
+    }

@@ -1,0 +1,107 @@
+"""A state of the floor may be reached through a link; what goes never is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ckptstore.core.policy import Policy
+from ckptstore.core.retention import Why
+from ckptstore.errors import RefusedError
+from ckptstore.ops.collect import execute
+from ckptstore.ops.retention import GcPlan, plan_gc
+
+from .gc_world import build
+from .test_gc import LAST_2, gc, names, removed, saved, tree
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ckptstore.ops.connect import Catalog
+
+
+def moved_behind_a_link(path: Path, away: Path) -> Path:
+    """Where the file or directory is now that a link stands for."""
+    away.mkdir(exist_ok=True)
+    there = path.rename(away / f"{path.parent.name}-{path.name}")
+    path.symlink_to(there)
+    return there
+
+
+def doubts(plan: GcPlan) -> set[str]:
+    reasons = [because for verdict in plan.decision.keep for because in verdict.reasons]
+    return {because.detail for because in reasons if because.rule is Why.DOUBT}
+
+
+def test_a_file_of_the_floor_that_is_a_link(catalog: Catalog, tmp_path: Path) -> None:
+    job = saved(catalog, tmp_path, 10, 20, 30, 40)
+    newest = job.folder(0) / "net-4_10.ckpt"
+    there = moved_behind_a_link(newest, tmp_path / "away")
+    assert gc(catalog).removed == (("L1", 10), ("L1", 20))
+    assert newest.is_symlink()
+    assert there.exists()
+    assert gc(catalog).removed == ()
+
+
+def test_a_file_of_the_floor_that_is_a_link_to_another_one_by_now(catalog: Catalog, tmp_path: Path) -> None:
+    job = saved(catalog, tmp_path, 10, 20, 30, 40)
+    there = moved_behind_a_link(job.folder(0) / "net-4_10.ckpt", tmp_path / "away")
+    plan = plan_gc(catalog.database, "run", LAST_2)
+    there.write_bytes(there.read_bytes()[:-1])
+    with pytest.raises(RefusedError, match="net-4_10.ckpt has changed since .*; make the plan again"):
+        execute(catalog.database, plan)
+    there.unlink()
+    with pytest.raises(RefusedError, match="net-4_10.ckpt has changed since .*; make the plan again"):
+        execute(catalog.database, plan)
+    assert len(names(job.directory) - {"rank_0/net-4_10.ckpt"}) == 7
+
+
+def test_a_directory_of_the_floor_that_is_a_link(catalog: Catalog, tmp_path: Path) -> None:
+    """What was saved there later is the floor; what goes is where it was before."""
+    job = saved(catalog, tmp_path, 10, 20)
+    job.directory = tmp_path / "later"
+    job.folder(0).mkdir(parents=True)
+    moved_behind_a_link(job.folder(0), tmp_path / "away")
+    second = job.start()
+    for step in (30, 40):
+        job.save(second, step)
+    assert gc(catalog).removed == (("L1", 10), ("L1", 20))
+    assert names(tmp_path / "data") == set()
+    assert len(names(tmp_path / "away")) == 2
+
+
+def test_a_plan_that_removes_nothing_is_carried_out(catalog: Catalog, tmp_path: Path) -> None:
+    job = saved(catalog, tmp_path, 10, 20)
+    plan = plan_gc(catalog.database, "run", LAST_2)
+    (job.folder(0) / "net-2_10.ckpt").unlink()
+    assert execute(catalog.database, plan).removed == ()
+
+
+@pytest.mark.parametrize("place", ["rank_1/net-2_10.ckpt", "rank_1", "ttp/ttp_saved_checkpoints-step_50/rank_1"])
+def test_what_would_go_through_a_link_stays(catalog: Catalog, tmp_path: Path, place: str) -> None:
+    job = build(catalog, tmp_path / "data")
+    away = tmp_path / "away"
+    moved_behind_a_link(job.directory / place, away)
+    before = tree(away)
+    plan = plan_gc(catalog.database, "run", LAST_2)
+    assert doubts(plan) == {f"{job.directory / place} is a link: no link is followed"}
+    kept = {verdict.state.key for verdict in plan.decision.keep}
+    execute(catalog.database, plan)
+    assert tree(away) == before
+    for launch, step in kept:
+        assert {file.state.value for file in catalog.show("run", step) if file.launch == launch} == {"complete"}
+
+
+@pytest.mark.parametrize("place", ["rank_1/net-2_10.ckpt", "rank_1", "ttp/ttp_saved_checkpoints-step_50/rank_1"])
+def test_what_became_a_link_since_the_plan_stays(catalog: Catalog, tmp_path: Path, place: str) -> None:
+    job = build(catalog, tmp_path / "data")
+    plan = plan_gc(catalog.database, "run", Policy(keep_last=2, keep_every=40))
+    away = tmp_path / "away"
+    moved_behind_a_link(job.directory / place, away)
+    before = tree(away)
+    done = execute(catalog.database, plan, allow_mass_delete=True)
+    assert done.removed
+    assert {key for key in removed(plan) if key not in done.removed}
+    assert len(done.skipped) == len(removed(plan)) - len(done.removed)
+    assert tree(away) == before
