@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ckptstore.catalog import reads
 from ckptstore.core.model import Checkpoint, FileState, Kind
 from ckptstore.core.naming import (
     CheckpointName,
@@ -24,7 +23,7 @@ from ckptstore.ops import register
 from ckptstore.storage import files
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from ckptstore.catalog.engine import Database
     from ckptstore.catalog.reads import Ending, Source
@@ -101,14 +100,21 @@ def strays(source: Source, listed: Mapping[str, Iterable[str]], known: Iterable[
 
 
 def take_in(
-    database: Database, run_id: int, found: list[Stray], gone: Iterable[Checkpoint], history: History
+    database: Database,
+    run_id: int,
+    found: list[Stray],
+    gone: Iterable[Checkpoint],
+    history: History,
+    *,
+    recorded: Mapping[str, Sequence[Checkpoint]],
 ) -> Iterator[Checkpoint | Skipped]:
-    """The records of strays: of one that is back, or was only moved, as it was; of one that nobody registered, new."""
-    with database.read() as connection:
-        known = reads.files_at_paths(connection, [stray.path for stray in found])
+    """The records of strays: of one that is back, or was only moved, as it was; of one that nobody registered, new.
+
+    `recorded` is what the catalog has of their paths.
+    """
     moved = {(file.launch, file.rank, file.size, file.mtime_ns): file for file in gone}
     for stray in found:
-        records = known.get(stray.path, [])
+        records = recorded.get(stray.path, ())
         if not all(file.state in (FileState.MISSING, FileState.MOVED, FileState.TRASHED) for file in records):
             continue
         try:

@@ -7,10 +7,11 @@ are gone, a file whose registration was under way. And files vanish: MindSpore's
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ckptstore.catalog import live, reads
+from ckptstore.catalog import adoptions, live, reads
 from ckptstore.core.model import Checkpoint, FileState, Kind
 from ckptstore.ops import register
 from ckptstore.ops.adopt import History, Skipped, Stray, listing, strays, take_in
@@ -49,19 +50,23 @@ def reconcile(
     sources, places, history = _gather(database, run_id, only)
     seen = _look(sources, places)
     vanished, growing = _looked_up(database, seen.gone), _looked_up(database, seen.growing)
+    growing = [file for file in growing if file.state is FileState.IN_PROGRESS]  # else it was finished meanwhile
+    recorded = _recorded(database, [*(stray.path for stray in seen.unknown), *(file.path for file in growing)])
     outcomes: list[Checkpoint | Skipped] = [*seen.skipped, *(_finished(database, run_id, file) for file in growing)]
-    outcomes += take_in(database, run_id, seen.unknown, vanished, history)
-    adopted = tuple(outcome for outcome in outcomes if isinstance(outcome, Checkpoint))
+    outcomes += take_in(database, run_id, seen.unknown, vanished, history, recorded=recorded)
+    found = [outcome for outcome in outcomes if isinstance(outcome, Checkpoint)]
+    adopted = _still_unrecorded(database, found, recorded)  # to read them took its time
     if vanished or adopted:
         writer = ledger or shared(database)
         moved = [file for file in vanished if any(_is_it(file, other) for other in adopted)]
         _mark(writer, [file for file in vanished if file not in moved], FileState.MISSING)
         _mark(writer, moved, FileState.MOVED)
         if adopted:
-            writer.record(adopted)
+            writer.record(adopted, put=partial(adoptions.put, recorded=recorded))
         if ledger is None:
             writer.close()
-    return Reconciled(adopted, tuple(vanished), tuple(outcome for outcome in outcomes if isinstance(outcome, Skipped)))
+    skipped = tuple(outcome for outcome in outcomes if isinstance(outcome, Skipped))
+    return Reconciled(tuple(adopted), tuple(vanished), skipped)
 
 
 @dataclass
@@ -104,6 +109,22 @@ def _looked_up(database: Database, ids: Sequence[str]) -> list[Checkpoint]:
         return []
     with database.read() as connection:
         return list(reads.files_by_id(connection, ids).values())
+
+
+def _recorded(database: Database, paths: Sequence[str]) -> dict[str, list[Checkpoint]]:
+    if not paths:
+        return {}
+    with database.read() as connection:
+        return reads.files_at_paths(connection, paths)
+
+
+def _still_unrecorded(
+    database: Database, files: Sequence[Checkpoint], recorded: Mapping[str, Sequence[Checkpoint]]
+) -> list[Checkpoint]:
+    if not files:
+        return []
+    with database.read() as connection:
+        return adoptions.still_unrecorded(connection, files, recorded)
 
 
 def _mark(ledger: Ledger, files: Sequence[Checkpoint], state: FileState) -> None:
