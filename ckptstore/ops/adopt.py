@@ -16,10 +16,12 @@ from ckptstore.core.naming import (
     parse_rank_directory,
     parse_ttp_directory,
 )
-from ckptstore.core.steps import unwitnessed_step, witnessed_by_mindspore
+from ckptstore.core.steps import is_named_after, unwitnessed_step, witnessed_by_mindspore
 from ckptstore.errors import UnreadableError
 from ckptstore.formats.inspect import read_checkpoint
 from ckptstore.ops import register
+from ckptstore.ops.adoption import moment
+from ckptstore.ops.lease import CLOCKS_DIFFER
 from ckptstore.storage import files
 
 if TYPE_CHECKING:
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from ckptstore.catalog.reads import Ending, Source
     from ckptstore.core.model import Launch
     from ckptstore.formats.header import Header
+    from ckptstore.storage.files import FileFacts
 
 
 @dataclass(frozen=True)
@@ -43,12 +46,14 @@ class Skipped:
 class History:
     """What the catalog knows of the launches that may have left something behind.
 
-    `lags` says how many batches brought no update, by launch; `endings` where training ended, by launch and rank.
+    `lags` says how many batches brought no update, by launch; `endings` where training ended, by launch and rank;
+    `sources` where all launches save, by directory.
     """
 
     launches: Mapping[str, Launch]
     endings: Mapping[tuple[str, int], Ending]
     lags: Mapping[str, int]
+    sources: Mapping[str, Sequence[Source]]
 
 
 @dataclass(frozen=True)
@@ -133,7 +138,7 @@ def take_in(
             yield replace(same, path=stray.path, state=FileState.COMPLETE)
         else:
             expected = register.parameters_of(database, run_id, stray.source.rank, but=stray.path)
-            yield _adopted(stray, history, expected)
+            yield _adopted(stray, here, history, expected)
 
 
 def wrote(source: Source, name: str) -> bool:
@@ -153,7 +158,7 @@ def wrote(source: Source, name: str) -> bool:
     return source.kind is Kind.PERIODIC and parsed.prefix == source.prefix
 
 
-def _adopted(stray: Stray, history: History, expected: frozenset[str]) -> Checkpoint | Skipped:
+def _adopted(stray: Stray, here: FileFacts, history: History, expected: frozenset[str]) -> Checkpoint | Skipped:
     """The record of a file that nobody registered; its step is what can be proved, never what the name says alone."""
     launch = history.launches[stray.source.launch]
     try:
@@ -161,6 +166,9 @@ def _adopted(stray: Stray, history: History, expected: frozenset[str]) -> Checkp
         lacking = sorted(expected.difference(entry.name for entry in header.entries))
         if lacking:
             return Skipped(stray.path, f"it lacks {lacking[0]!r}, which other files of its rank have: it may be cut")
+        doubt = _doubt(stray, header, here, history)
+        if doubt:
+            return Skipped(stray.path, doubt)
         step = _step(launch, stray, header, history)
         if step is None:
             return Skipped(stray.path, "its name, what is in it and the launch's history do not agree on its step")
@@ -178,6 +186,60 @@ def _adopted(stray: Stray, history: History, expected: frozenset[str]) -> Checkp
         return Skipped(stray.path, str(error))
     except OSError as error:
         return Skipped(stray.path, error.strerror or str(error))
+
+
+def _doubt(stray: Stray, header: Header, here: FileFacts, history: History) -> str:
+    """Why it is not proved that a file is of a stray's launch; empty where it is.
+
+    A file may be seen late: a node answers again, a file system's cache was old, a process that was given up writes
+    on. A newer launch that saves there knows the names that were there when it began, and no more. Of several launches
+    that may have written a file it is the one's whose rank said that it ended just so; of two, the newer one's.
+    """
+    own = history.launches[stray.source.launch]
+    if _is_older(here, own):
+        return f"it was written before launch {own.id} began"
+    if stray.kind not in (Kind.PERIODIC, Kind.DYING_GASP):  # MindSpore's own count is in it, and no name is used twice
+        return ""
+    others = [
+        other
+        for other in history.sources.get(stray.source.directory, ())
+        if other.launch != own.id and _may_have_written(other, stray, header, here, history)
+    ]
+    newer = [other for other in others if history.launches[other.launch].order > own.order]
+    is_own = _ended_with(stray.source, stray, header, history)
+    if not others or (is_own and not any(_ended_with(other, stray, header, history) for other in newer)):
+        return ""
+    return f"launch {others[0].launch} may have written it, and nothing tells that {own.id} did"
+
+
+def _may_have_written(source: Source, stray: Stray, header: Header, here: FileFacts, history: History) -> bool:
+    """Whether nothing speaks against it that another source wrote a stray."""
+    launch, own = history.launches[source.launch], history.launches[stray.source.launch]
+    if not wrote(source, Path(stray.path).name) or _is_older(here, launch):
+        return False
+    if launch.order < own.order and any(wrote(source, name) for name in stray.source.names_before):
+        return False  # it had left its breakpoint before the newer one began: it was over
+    ending = history.endings.get((source.launch, source.rank))
+    if ending is None or ending.optimizer_step is None or header.optimizer_step is None:
+        return True
+    if stray.is_breakpoint:
+        return header.optimizer_step == ending.optimizer_step
+    return header.optimizer_step <= ending.optimizer_step
+
+
+def _ended_with(source: Source, stray: Stray, header: Header, history: History) -> bool:
+    """Whether a source's rank said that training ended with the state of a stray."""
+    ending, launch = history.endings.get((source.launch, source.rank)), history.launches[source.launch]
+    if ending is None or ending.optimizer_step != header.optimizer_step:
+        return False
+    if header.optimizer_step is not None or stray.name is None or launch.steps_per_epoch is None:
+        return header.optimizer_step is not None
+    return is_named_after(stray.name, steps_per_epoch=launch.steps_per_epoch, global_step=ending.global_step)
+
+
+def _is_older(here: FileFacts, launch: Launch) -> bool:
+    """Whether a file was written before a launch began, by whatever clock."""
+    return launch.created_at is not None and moment(here.mtime_ns) < launch.created_at - CLOCKS_DIFFER
 
 
 def _step(launch: Launch, stray: Stray, header: Header, history: History) -> int | None:

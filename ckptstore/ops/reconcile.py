@@ -138,11 +138,12 @@ def _gather(
     """Where ranks saved, where their files are, by launch and rank; and the history of the launches."""
     with database.read() as connection:
         launches = {launch.id: launch for launch in reads.launches_of(connection, run_id)}
-        every = [
-            source
-            for source in reads.sources_of(connection, run_id)
-            if only is None or (source.launch, source.rank) == only
-        ]
+        by_directory: dict[str, list[Source]] = {}
+        every = []
+        for source in reads.sources_of(connection, run_id):
+            by_directory.setdefault(source.directory, []).append(source)
+            if only is None or (source.launch, source.rank) == only:
+                every.append(source)
         recent = _recent(launches, every)
         sources: dict[_OfRank, list[Source]] = {}
         for source in every:
@@ -150,13 +151,14 @@ def _gather(
                 sources.setdefault((source.launch, source.rank), []).append(source)
         places: dict[_OfRank, list[Place]] = {}
         if not recent:
-            return {}, {}, History(launches=launches, endings={}, lags={})
+            return {}, {}, History(launches=launches, endings={}, lags={}, sources={})
         for place in live.places(connection, recent):
             places.setdefault((place.launch, place.rank), []).append(place)
         history = History(
             launches=launches,
             endings=reads.endings_of(connection, run_id),
             lags={launch_id: reads.lag(connection, launches[launch_id]) for launch_id in recent},
+            sources=by_directory,
         )
     return sources, places, history
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,6 +12,7 @@ from ckptstore.core.model import FileState, Rule
 from ckptstore.ops import register
 from ckptstore.ops.connect import connect
 from ckptstore.ops.register import describe, measured
+from tests import ckpt_bytes
 
 from .jobs import Job
 
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
 
     from ckptstore.core.model import Checkpoint, Resolution
     from ckptstore.ops.connect import Catalog
+    from ckptstore.ops.launch import RankLaunch
 
 
 def chosen(resolution: Resolution) -> tuple[str, int] | None:
@@ -93,3 +97,72 @@ def test_what_was_given_up_meanwhile_is_not_there_again(
     meanwhile(monkeypatch, gone)
     assert chosen(catalog.resolve("run")) == ("L1", 10)
     assert catalog.files("run")[0].state is FileState.DAMAGED
+
+
+def two_launches(catalog: Catalog, directory: Path, ended: int | None = None) -> tuple[Job, list[RankLaunch]]:
+    """The second goes on from step 10 of the first, which was killed, or ended at a step and left no breakpoint."""
+    job = Job(catalog, directory)
+    first = job.start()
+    for launch in first:
+        job.announce(launch)
+        if ended is not None:
+            launch.set_ending(ended, ended, "RuntimeError")
+    job.save(first, 10)
+    second = job.start()
+    assert second[0].facts.parent_step == 10
+    for launch in second:
+        job.announce(launch)
+    return job, second
+
+
+def test_a_breakpoint_that_another_launch_may_have_written_makes_no_state_with_this_one_s(
+    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The first launch's of rank 0 was seen only after the second had begun, which then failed at the same step."""
+    job, second = two_launches(catalog, tmp_path)
+    late = job.write(second[0], 17, name="net-2_7_breakpoint.ckpt")
+    second[1].set_ending(17, 17, "RuntimeError")
+    job.write(second[1], 17, name="net-2_7_breakpoint.ckpt")
+    assert chosen(catalog.resolve("run")) == ("L1", 10)
+    assert f"{late} was not taken into the catalog: launch L1 may have written it" in caplog.text
+    second[0].set_ending(17, 17, "RuntimeError")  # it was the second's: its rank said so before it wrote it
+    assert chosen(catalog.resolve("run")) == ("L2", 17)
+
+
+def test_a_launch_that_ended_at_another_step_wrote_no_breakpoint_of_this_one(catalog: Catalog, tmp_path: Path) -> None:
+    job, second = two_launches(catalog, tmp_path, ended=13)
+    for launch in second:
+        job.write(launch, 17, name="net-2_7_breakpoint.ckpt")
+    assert chosen(catalog.resolve("run")) == ("L2", 17)
+
+
+@pytest.mark.parametrize(("name", "step"), [("net-2_7", 17), ("net-2_8", 17), ("net-2_3", 10)])
+def test_a_breakpoint_without_a_counter_is_told_by_its_name(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, step: int
+) -> None:
+    """MindSpore names it after the step that was under way."""
+    with_counter = ckpt_bytes.checkpoint
+    monkeypatch.setattr(
+        ckpt_bytes, "checkpoint", lambda *told: with_counter(*told).replace(b"global_step", b"other__step")
+    )
+    job, second = two_launches(catalog, tmp_path)
+    for launch in second:
+        launch.set_ending(17, None, "RuntimeError")
+        job.write(launch, 17, name=f"{name}_breakpoint.ckpt")
+    assert chosen(catalog.resolve("run")) == (("L2", 17) if step == 17 else ("L1", 10))
+
+
+@pytest.mark.parametrize(("minutes", "step"), [(5, 20), (15, 10)])
+def test_a_file_that_is_older_than_the_launch_is_not_its_own(
+    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture, minutes: int, step: int
+) -> None:
+    """Clocks may differ by ten minutes."""
+    job = Job(catalog, tmp_path, world_size=1)
+    (rank,) = job.start()
+    job.announce(rank)
+    job.save([rank], 10)
+    assert rank.facts.created_at is not None
+    before = rank.facts.created_at - timedelta(minutes=minutes)
+    os.utime(job.write(rank, 20), (before.timestamp(), before.timestamp()))
+    assert chosen(catalog.resolve("run")) == ("L1", step)
+    assert ("it was written before launch L1 began" in caplog.text) is (step == 10)
