@@ -117,7 +117,9 @@ def take_in(
 
     `recorded` is what the catalog has of their paths.
     """
-    moved = {(file.launch, file.rank, file.size, file.mtime_ns): file for file in gone}
+    moved: dict[tuple[str, int, int | None, int | None], list[Checkpoint]] = {}
+    for file in gone:
+        moved.setdefault((file.launch, file.rank, file.size, file.mtime_ns), []).append(file)
     for stray in found:
         records = recorded.get(stray.path, ())
         if not all(file.state in (FileState.MISSING, FileState.MOVED, FileState.TRASHED) for file in records):
@@ -132,13 +134,34 @@ def take_in(
         back = [file for file in records if (file.size, file.mtime_ns) == (here.size, here.mtime_ns)]
         if any(file.state is FileState.TRASHED for file in back):  # gc has still to move it
             continue
-        before = moved.get((stray.source.launch, stray.source.rank, here.size, here.mtime_ns))
-        same = back[0] if back else before
+        likely = back or moved.get((stray.source.launch, stray.source.rank, here.size, here.mtime_ns), [])
+        try:
+            same = _same(stray.path, likely)
+        except OSError as error:
+            yield Skipped(stray.path, error.strerror or str(error))
+            continue
         if same is not None:
             yield replace(same, path=stray.path, state=FileState.COMPLETE)
         else:
             expected = register.parameters_of(database, run_id, stray.source.rank, but=stray.path)
             yield _adopted(stray, here, history, expected)
+
+
+def _same(path: str, likely: Sequence[Checkpoint]) -> Checkpoint | None:
+    """Which of the records of its size and time a file is; a file system that tells seconds has several of one time.
+
+    No name with a step in it is given twice in a launch: under the same one it is the same, without reading it.
+    """
+    if len(likely) == 1 and Path(likely[0].path).name == Path(path).name:
+        return likely[0]
+    if any(file.digest is not None for file in likely):
+        digest = files.digest(path)
+        return next((file for file in likely if file.digest == digest), None)
+    try:
+        counter = read_checkpoint(Path(path)).optimizer_step if likely else None
+    except UnreadableError:
+        return None
+    return next((file for file in likely if counter is not None and file.optimizer_step == counter), None)
 
 
 def wrote(source: Source, name: str) -> bool:

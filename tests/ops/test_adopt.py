@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import time
+from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,7 +21,6 @@ from .jobs import Job
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from ckptstore.core.model import Checkpoint, Resolution
     from ckptstore.ops.connect import Catalog
@@ -166,3 +168,42 @@ def test_a_file_that_is_older_than_the_launch_is_not_its_own(
     os.utime(job.write(rank, 20), (before.timestamp(), before.timestamp()))
     assert chosen(catalog.resolve("run")) == ("L1", step)
     assert ("it was written before launch L1 began" in caplog.text) is (step == 10)
+
+
+@pytest.mark.parametrize("registered", ["by register", "without digest"])
+def test_a_newer_file_of_the_same_second_is_not_the_older_one(
+    catalog: Catalog, tmp_path: Path, registered: str
+) -> None:
+    """MindSpore deleted step 10 and wrote step 20 within a second, and the file system tells no less than that."""
+    job = Job(catalog, tmp_path)
+    ranks = job.start()
+    at = int(time.time())
+    for launch in ranks:
+        job.announce(launch)
+        old = job.write(launch, 10)
+        os.utime(old, (at, at))
+        file = launch.register(old, global_step=10, optimizer_step=10)
+        if registered == "without digest":
+            launch.record([replace(file, digest=None)])
+    (job.folder(0) / "net-1_10.ckpt").unlink()
+    os.utime(job.write(ranks[0], 20), (at, at))
+    found = catalog.resolve("run")
+    assert chosen(found) is None
+    assert [(file.global_step, file.rank, file.state) for file in catalog.files("run") if file.rank == 0] == [
+        (20, 0, FileState.COMPLETE),
+        (10, 0, FileState.MISSING),
+    ]
+
+
+@pytest.mark.parametrize("has_digest", [True, False])
+def test_a_file_that_was_renamed_is_still_the_file(catalog: Catalog, tmp_path: Path, *, has_digest: bool) -> None:
+    """Its name may say another step: MindSpore's own numbering after a resume in mid-epoch does."""
+    job = Job(catalog, tmp_path, world_size=1)
+    (rank,) = job.start()
+    job.announce(rank)
+    (file,) = job.save([rank], 15)
+    if not has_digest:
+        rank.record([replace(file, digest=None)])
+    Path(file.path).rename(job.folder(0) / "net-3_9.ckpt")
+    assert chosen(catalog.resolve("run")) == ("L1", 15)
+    assert sorted(each.state for each in catalog.files("run")) == [FileState.COMPLETE, FileState.MOVED]
