@@ -240,14 +240,26 @@ def _may_have_written(source: Source, stray: Stray, header: Header, here: FileFa
     launch, own = history.launches[source.launch], history.launches[stray.source.launch]
     if not wrote(source, Path(stray.path).name) or _is_older(here, launch):
         return False
-    if launch.order < own.order and any(wrote(source, name) for name in stray.source.names_before):
-        return False  # it had left its breakpoint before the newer one began: it was over
+    if launch.order < own.order and _was_over(source, own, stray, here):
+        return False
     ending = history.endings.get((source.launch, source.rank))
     if ending is None or ending.optimizer_step is None or header.optimizer_step is None:
         return True
     if stray.is_breakpoint:
         return header.optimizer_step == ending.optimizer_step
     return header.optimizer_step <= ending.optimizer_step
+
+
+def _was_over(source: Source, newer: Launch, stray: Stray, here: FileFacts) -> bool:
+    """Whether a source wrote no more when a newer launch began: it had left its breakpoint.
+
+    One that writes on then can be told at an exception only: what it saves as ever has its own prefix, unless it never
+    had saved before; and a launch that fails before its first save is common.
+    """
+    if any(wrote(source, name) for name in stray.source.names_before):
+        return True
+    began = newer.created_at
+    return not stray.is_breakpoint and began is not None and moment(here.mtime_ns) >= began
 
 
 def _ended_with(source: Source, stray: Stray, header: Header, history: History) -> bool:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
+    from sqlalchemy import Connection
+
     from ckptstore.catalog.engine import Database
     from ckptstore.catalog.live import Place
     from ckptstore.catalog.reads import Source
@@ -65,8 +67,9 @@ def reconcile(
             writer.record(adopted, put=partial(adoptions.put, recorded=recorded))
         if ledger is None:
             writer.close()
-    skipped = tuple(outcome for outcome in outcomes if isinstance(outcome, Skipped))
-    return Reconciled(tuple(adopted), tuple(vanished), skipped)
+    taken = {file.path for file in found}
+    skipped = dict.fromkeys(each for each in outcomes if isinstance(each, Skipped) and each.path not in taken)
+    return Reconciled(tuple(adopted), tuple(vanished), tuple(skipped))
 
 
 @dataclass
@@ -81,19 +84,23 @@ class _Seen:
 
 def _look(sources: Mapping[_OfRank, Sequence[Source]], places: Mapping[_OfRank, Sequence[Place]]) -> _Seen:
     seen = _Seen()
+    names: dict[str, dict[str, frozenset[str]]] = {}
     for of_rank, own_sources in sources.items():
         listed: dict[str, frozenset[str]] = {}
         ttp_roots: set[str] = set()
         own = places.get(of_rank, ())
         for source in own_sources:
             try:
-                found = listing(source)
+                found = names.get(source.directory) if source.kind is not Kind.TTP else None
+                found = listing(source) if found is None else found
             except OSError as error:
                 seen.skipped.append(Skipped(source.directory, error.strerror or str(error)))
                 continue
             listed |= found
             if source.kind is Kind.TTP:
                 ttp_roots.add(source.directory)
+            else:
+                names[source.directory] = found  # launches that came to nothing save there too
             seen.unknown += strays(source, found, (place.path for place in own))
         for place in own:
             if _is_listed(place, listed):
@@ -144,7 +151,7 @@ def _gather(
             by_directory.setdefault(source.directory, []).append(source)
             if only is None or (source.launch, source.rank) == only:
                 every.append(source)
-        recent = _recent(launches, every)
+        recent = _recent(connection, launches, every)
         sources: dict[_OfRank, list[Source]] = {}
         for source in every:
             if source.launch in recent:
@@ -163,14 +170,17 @@ def _gather(
     return sources, places, history
 
 
-def _recent(launches: Mapping[str, Launch], sources: Sequence[Source]) -> set[str]:
-    """The launches since the last one that reconciled: one that asked where to start had done so before."""
+def _recent(connection: Connection, launches: Mapping[str, Launch], sources: Sequence[Source]) -> set[str]:
+    """The launches since the last one that reconciled: one that asked where to start had done so before.
+
+    Those before it still count while it has saved nothing itself: what they were writing then is the newest state.
+    """
     recent: set[str] = set()
     saving = {source.launch for source in sources}
     for launch in sorted(launches.values(), key=lambda launch: launch.order, reverse=True):
         if launch.id in saving:
             recent.add(launch.id)
-            if launch.decided:
+            if launch.decided and live.has_finished(connection, launch.id):
                 break
     return recent
 

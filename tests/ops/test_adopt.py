@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ckptstore.core.model import FileState, Rule
+from ckptstore.core.model import FileState, Kind, Rule
 from ckptstore.ops import register
 from ckptstore.ops.connect import connect
 from ckptstore.ops.register import describe, measured
@@ -207,3 +207,44 @@ def test_a_file_that_was_renamed_is_still_the_file(catalog: Catalog, tmp_path: P
     Path(file.path).rename(job.folder(0) / "net-3_9.ckpt")
     assert chosen(catalog.resolve("run")) == ("L1", 15)
     assert sorted(each.state for each in catalog.files("run")) == [FileState.COMPLETE, FileState.MOVED]
+
+
+@pytest.mark.parametrize(("seconds", "step"), [(0, 5), (60, None)])
+def test_a_save_under_a_prefix_that_the_launch_before_had_too(
+    catalog: Catalog, tmp_path: Path, seconds: int, step: int | None
+) -> None:
+    """That one was gone before its first save, as far as its directory showed: MindSpore gave no number."""
+    job = Job(catalog, tmp_path, world_size=1)
+    for _ in range(2):
+        (rank,) = job.start()
+        folder = str(job.folder(0))
+        rank.add_source(folder, kind=Kind.PERIODIC, prefix="net", breakpoint_prefix="net", names_before=())
+    path = job.write(rank, 5, name="net-1_5.ckpt")
+    assert rank.facts.created_at is not None
+    if seconds:
+        at = rank.facts.created_at.timestamp() - seconds
+        os.utime(path, (at, at))
+    assert chosen(catalog.resolve("run")) == (("L2", 5) if step else None)
+
+
+def test_a_save_under_way_is_finished_though_the_launch_after_it_came_to_nothing(
+    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was being written when the second launch asked, which made no save before it died."""
+    job = Job(catalog, tmp_path, world_size=1)
+    (first,) = job.start()
+    job.announce(first)
+    job.save([first], 10)
+    path = job.folder(0) / "net-2_10.ckpt"
+    first.record([describe(first.facts, rank=0, path=path, kind="periodic", global_step=20, optimizer_step=20)])
+    for _ in range(2):
+        (later,) = job.start()
+        job.announce(later)
+        assert later.facts.parent_step == 10
+    untrained = job.write(later, 0, name="net-1_1_breakpoint.ckpt")
+    later.register(untrained, kind="dying_gasp", global_step=0, optimizer_step=0)
+    job.write(first, 20)
+    caplog.clear()
+    assert chosen(catalog.resolve("run")) == ("L1", 20)
+    assert job.start()[0].facts.parent_step == 20
+    assert not caplog.messages
