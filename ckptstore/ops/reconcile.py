@@ -56,8 +56,11 @@ def reconcile(
     recorded = _recorded(database, [*(stray.path for stray in seen.unknown), *(file.path for file in growing)])
     outcomes: list[Checkpoint | Skipped] = [*seen.skipped, *(_finished(database, run_id, file) for file in growing)]
     outcomes += take_in(database, run_id, seen.unknown, vanished, history, recorded=recorded)
-    found = [outcome for outcome in outcomes if isinstance(outcome, Checkpoint)]
-    adopted = _still_unrecorded(database, found, recorded)  # to read them took its time
+    found: dict[str, Checkpoint] = {}
+    for outcome in outcomes:
+        if isinstance(outcome, Checkpoint):
+            found.setdefault(outcome.path, outcome)  # newer launches come first
+    adopted = _still_unrecorded(database, list(found.values()), recorded)  # to read them took its time
     if vanished or adopted:
         writer = ledger or shared(database)
         moved = [file for file in vanished if any(_is_it(file, other) for other in adopted)]
@@ -67,8 +70,7 @@ def reconcile(
             writer.record(adopted, put=partial(adoptions.put, recorded=recorded))
         if ledger is None:
             writer.close()
-    taken = {file.path for file in found}
-    skipped = dict.fromkeys(each for each in outcomes if isinstance(each, Skipped) and each.path not in taken)
+    skipped = dict.fromkeys(each for each in outcomes if isinstance(each, Skipped) and each.path not in found)
     return Reconciled(tuple(adopted), tuple(vanished), tuple(skipped))
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ckptstore.core.model import FileState, Kind, Rule
-from ckptstore.ops import register
+from ckptstore.ops import reconcile, register
 from ckptstore.ops.connect import connect
 from ckptstore.ops.register import describe, measured
 from tests import ckpt_bytes
@@ -32,8 +32,19 @@ def chosen(resolution: Resolution) -> tuple[str, int] | None:
     return plan and (plan.launch.id, plan.global_step)
 
 
-def meanwhile(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
-    """Act once, after the next file was read and before its record is written."""
+def meanwhile(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object], *, at_last: bool = False) -> None:
+    """Act once, after the next file was read, or `at_last` after it was seen that nobody has recorded it."""
+
+    def asked(*about: Any) -> list[Checkpoint]:
+        still = still_unrecorded(*about)
+        monkeypatch.setattr(reconcile, "_still_unrecorded", still_unrecorded)
+        act()
+        return still
+
+    still_unrecorded = reconcile._still_unrecorded
+    if at_last:
+        monkeypatch.setattr(reconcile, "_still_unrecorded", asked)
+        return
 
     def read(file: Checkpoint, **asked: Any) -> Checkpoint | None:
         whole = measured(file, **asked)
@@ -44,11 +55,12 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> Non
     monkeypatch.setattr(register, "measured", read)
 
 
+@pytest.mark.parametrize("at_last", [False, True])
 @pytest.mark.parametrize("begun", [False, True])
 def test_what_the_registrar_recorded_meanwhile_stands(
-    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, begun: bool
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, begun: bool, at_last: bool
 ) -> None:
-    """A catalog made anew from the journals says the same."""
+    """A catalog made anew from the journals says the same: at last both records are in them."""
     job = Job(catalog, tmp_path / "ckpt", world_size=1)
     (rank,) = job.start()
     job.announce(rank)
@@ -67,10 +79,11 @@ def test_what_the_registrar_recorded_meanwhile_stands(
         assert whole is not None
         rank.record([whole])
 
-    meanwhile(monkeypatch, record)
+    meanwhile(monkeypatch, record, at_last=at_last)
     assert chosen(catalog.resolve("run")) == ("L1", 10)
     anew = connect(str(tmp_path / "anew.db"))
     anew.sync(tmp_path / "ckpt")
+    assert any((job.folder(0) / ".ckptstore").glob("shared*")) is at_last
     for each in (catalog, anew):
         newest = each.files("run")[0]
         assert (newest.global_step, newest.state) == (20, FileState.COMPLETE)
@@ -248,3 +261,15 @@ def test_a_save_under_way_is_finished_though_the_launch_after_it_came_to_nothing
     assert chosen(catalog.resolve("run")) == ("L1", 20)
     assert job.start()[0].facts.parent_step == 20
     assert not caplog.messages
+
+
+def test_a_file_of_neither_of_two_endings_is_adopted_once(catalog: Catalog, tmp_path: Path) -> None:
+    """Training went on in the process whose ending is known: its counter and its name prove the step."""
+    job, second = two_launches(catalog, tmp_path, ended=13)
+    for launch in second:
+        launch.set_ending(15, 15, "RuntimeError")
+        job.write(launch, 17, name="net-2_7_breakpoint.ckpt")
+    assert chosen(catalog.resolve("run")) == ("L2", 17)
+    assert [(file.launch, file.state) for file in catalog.files("run") if file.global_step == 17] == [
+        ("L2", FileState.COMPLETE)
+    ] * 2
