@@ -45,6 +45,13 @@ def files(connection: sa.Connection, launch_id: str) -> list[Checkpoint]:
     return list(rows.files(connection.execute(rows.file_query().where(saves.c.launch_id == launch_id, _LIVE))))
 
 
+def has_finished(connection: sa.Connection, launch_id: str) -> bool:
+    """Whether a launch has saved a state, whatever became of it; an untrained network is none."""
+    unfinished = (FileState.IN_PROGRESS.value, FileState.DAMAGED.value)
+    query = sa.select(checkpoints.c.id).join(saves).where(saves.c.launch_id == launch_id, saves.c.global_step > 0)
+    return connection.execute(query.where(checkpoints.c.state.not_in(unfinished)).limit(1)).first() is not None
+
+
 def exits(connection: sa.Connection, run: int) -> list[Checkpoint]:
     """The files of graceful exits of a run."""
     chosen = (launches.c.run_id == run) & (saves.c.kind == Kind.GRACEFUL_EXIT.value)

@@ -26,6 +26,11 @@ def unwitnessed_step(
     return counted if counted in possible and counted >= base_step else None
 
 
+def is_named_after(name: CheckpointName, *, steps_per_epoch: int, global_step: int) -> bool:
+    """Whether a breakpoint's name is of this step, or of the next one, which was under way."""
+    return (name.epoch - 1) * steps_per_epoch + name.step_in_epoch in (global_step, global_step + 1)
+
+
 def witnessed_by_mindspore(step_num: object, named: int | None, *, optimizer_step: int | None, lag: int) -> int | None:
     """The global_step of a graceful exit's or a TTP file that nobody registered; None where it is not proved.
 

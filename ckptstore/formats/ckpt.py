@@ -28,6 +28,8 @@ CRC_DIGITS = 10
 """Bytes of the CRC32 at the very end of a file with a trailer."""
 _CRC_LENGTH = len(_CRC_MARK) + CRC_DIGITS
 _PIECE = 1 << 20  # bytes
+_FIRST = b"\x0a"
+"""How a value begins: field 1 with a length."""
 # AES-GCM, AES-CBC, SM4-CBC: the first four bytes of what `save_checkpoint(…, enc_key=…)` writes.
 _ENCRYPTED = (b"\xd8\x5e\x3a\x7f", b"\xd9\x5e\x3a\x7f", b"\xda\x5e\x3a\x7f")
 
@@ -100,6 +102,23 @@ def crc_is_right(path: Path) -> bool | None:
             left -= len(piece)
         trailer = file.read(_CRC_LENGTH)
     return trailer == _CRC_MARK + computed.to_bytes(CRC_DIGITS, "big")
+
+
+def ends_too_early(path: Path) -> bool:
+    """Whether a file begins as a `.ckpt` does and ends inside of a parameter, whatever those hold.
+
+    One that was cut between two parameters looks whole. Raises `OSError` where it cannot be opened.
+    """
+    with path.open("rb", buffering=0) as file:
+        reader = WireReader(file, path, ".ckpt")
+        if reader.bytes_at(0, 1) != _FIRST:
+            return False
+        try:
+            while reader.position < reader.end and not _at_trailer(reader):
+                reader.skip(reader.end, reader.key(reader.end)[1])
+        except UnreadableError:
+            return True
+    return False
 
 
 def is_encrypted(head: bytes) -> bool:

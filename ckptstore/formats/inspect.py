@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ckptstore.errors import UnreadableError
-from ckptstore.formats.ckpt import is_encrypted, read_ckpt
+from ckptstore.formats.ckpt import ends_too_early, is_encrypted, read_ckpt
 from ckptstore.formats.group_info import read_group_info
 from ckptstore.formats.safetensors import read_safetensors
 from ckptstore.formats.strategy import read_json_strategy, read_strategy
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ckptstore.formats.strategy import Strategy
 
 _HEAD = 64  # bytes
+_SAFETENSORS_HEAD = 9  # bytes: a length, and where its JSON begins
 
 
 def inspect(path: Path) -> Header | Strategy | GroupInfo:
@@ -71,3 +72,23 @@ def read_checkpoint(path: Path) -> Header:
     Raises as `inspect` does.
     """
     return read_safetensors(path) if path.suffix == ".safetensors" else read_ckpt(path)
+
+
+def is_cut(path: Path) -> bool:
+    """Whether a checkpoint, by the ending of its name, is empty, or begins as its format does and ends too early.
+
+    Other bytes cannot tell, as those of an encrypted file. Raises `OSError` where it cannot be opened.
+    """
+    if path.suffix not in (".ckpt", ".safetensors"):
+        return False
+    with path.open("rb") as file:
+        head = file.read(_SAFETENSORS_HEAD)
+    if path.suffix == ".ckpt" or not head:
+        return not head or ends_too_early(path)
+    if len(head) == _SAFETENSORS_HEAD and not head.endswith(b"{"):
+        return False
+    try:
+        read_safetensors(path)
+    except UnreadableError:
+        return True
+    return False

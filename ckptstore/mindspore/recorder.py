@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog.backoff import Backoff
+from ckptstore.core.model import FileState
 from ckptstore.errors import CkptstoreError, UsageError
 from ckptstore.ops.launch import LONGEST_PAUSE_SECONDS
 from ckptstore.ops.register import measured
@@ -284,6 +285,8 @@ class Recorder:
                 make_durable(file.path)
         except FileNotFoundError:
             return None
+        if whole is not None and whole.state is FileState.DAMAGED:
+            log.error("%s is empty or cut: it is registered as damaged, and no start takes it", whole.path)
         return whole
 
     def _notice_vanished(self, directory: Path) -> None:

@@ -164,12 +164,18 @@ def _restore_counter(network: Any, parameters: dict[str, Any]) -> None:
 
 
 def _check_complete(file: Checkpoint, needed: set[str], present: Iterable[str]) -> None:
+    """Raise where parameters are not in a file; that says nothing against the file, which no later launch passes over.
+
+    Another optimizer than the one that was saved lacks the last ones, as a file does that was cut before them: to blame
+    the file would cost a user who gave the wrong network one good state a start.
+    """
     lacking = sorted(needed.difference(present))
     if lacking:
         shown = ", ".join(lacking[:_NAMES_SHOWN]) + (" …" if len(lacking) > _NAMES_SHOWN else "")
         raise UsageError(
             f"{file.path} lacks {len(lacking)} parameters of the train network: {shown}",
-            "use the network and optimizer that were saved",
+            "use the network and optimizer that were saved; if these are, the file was cut before anybody registered "
+            "it: move it away",
         )
 
 

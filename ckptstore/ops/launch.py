@@ -16,6 +16,7 @@ from ckptstore.catalog.reads import Source
 from ckptstore.core.limits import HIGHEST_INTEGER
 from ckptstore.core.model import FileState, Kind, Outcome, Rule
 from ckptstore.errors import CatalogUnavailableError, UsageError
+from ckptstore.formats.inspect import is_cut
 from ckptstore.ops import exits, lease, meant, strategies
 from ckptstore.ops import register as registering
 from ckptstore.ops.collect import Collected, execute
@@ -86,7 +87,8 @@ class RankLaunch:
 
         `global_step` counts the batches consumed since the run began. The file must be there, whole; its size and
         digest are taken now. Registering the same again changes nothing. Raises `UsageError` for a file that is
-        not there or values that cannot be meant, `CatalogUnavailableError` where the record could not be kept.
+        not there, empty or cut, or values that cannot be meant, `CatalogUnavailableError` where the record could not be
+        kept.
         """
         described = registering.describe(
             self.facts,
@@ -102,6 +104,8 @@ class RankLaunch:
         )
         try:
             file = registering.measured(described)
+            if file is not None and is_cut(Path(file.path)):
+                raise UsageError(f"{file.path} is empty or cut", "register a file once it is whole")
         except OSError as error:
             raise UsageError(f"cannot read {described.path}: {error.strerror or error}") from None
         if file is None:

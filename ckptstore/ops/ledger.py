@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from ckptstore.ops.records import Began, Ended, LayoutFile, Pinned, Ruled, Tagged, Verdict
     from ckptstore.storage.journal import Entry, Span
 
+    _Put = Callable[[Connection, Sequence[Checkpoint], datetime], None]
+
 log = logging.getLogger("ckptstore")
 
 _CATALOG = "the catalog"
@@ -58,10 +60,12 @@ class Ledger:
         self._leaving = threading.Lock()
         self._left = 0
 
-    def record(self, files: Sequence[Checkpoint], verdict: Verdict | None = None) -> None:
+    def record(
+        self, files: Sequence[Checkpoint], verdict: Verdict | None = None, *, put: _Put = writes.record_checkpoints
+    ) -> None:
         """Keep records of files, and with them what came of the plan of the launch that wrote them.
 
-        Raises `CatalogUnavailableError` where neither journal nor catalog took them.
+        `put` writes them to the catalog. Raises `CatalogUnavailableError` where neither journal nor catalog took them.
         """
         now = datetime.now(timezone.utc)
         stamped = [file if file.created_at else replace(file, created_at=now) for file in files]
@@ -71,7 +75,7 @@ class Ledger:
             told[directory].append(entries.of_verdict(verdict, directory))
 
         def write(connection: Connection) -> None:
-            writes.record_checkpoints(connection, stamped, now)
+            put(connection, stamped, now)
             if verdict is not None:
                 _put_verdict(connection, verdict)
 

@@ -7,10 +7,11 @@ are gone, a file whose registration was under way. And files vanish: MindSpore's
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ckptstore.catalog import live, reads
+from ckptstore.catalog import adoptions, live, reads
 from ckptstore.core.model import Checkpoint, FileState, Kind
 from ckptstore.errors import UsageError
 from ckptstore.ops import register
@@ -20,6 +21,8 @@ from ckptstore.ops.writers import shared
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from collections.abc import Set as AbstractSet
+
+    from sqlalchemy import Connection
 
     from ckptstore.catalog.engine import Database
     from ckptstore.catalog.live import Place
@@ -50,19 +53,26 @@ def reconcile(
     sources, places, history = _gather(database, run_id, only)
     seen = _look(sources, places)
     vanished, growing = _looked_up(database, seen.gone), _looked_up(database, seen.growing)
+    growing = [file for file in growing if file.state is FileState.IN_PROGRESS]  # else it was finished meanwhile
+    recorded = _recorded(database, [*(stray.path for stray in seen.unknown), *(file.path for file in growing)])
     outcomes: list[Checkpoint | Skipped] = [*seen.skipped, *(_finished(database, run_id, file) for file in growing)]
-    outcomes += take_in(database, run_id, seen.unknown, vanished, history)
-    adopted = tuple(outcome for outcome in outcomes if isinstance(outcome, Checkpoint))
+    outcomes += take_in(database, run_id, seen.unknown, vanished, history, recorded=recorded)
+    found: dict[str, Checkpoint] = {}
+    for outcome in outcomes:
+        if isinstance(outcome, Checkpoint):
+            found.setdefault(outcome.path, outcome)  # newer launches come first
+    adopted = _still_unrecorded(database, list(found.values()), recorded)  # to read them took its time
     if vanished or adopted:
         writer = ledger or shared(database)
         moved = [file for file in vanished if any(_is_it(file, other) for other in adopted)]
         _mark(writer, [file for file in vanished if file not in moved], FileState.MISSING)
         _mark(writer, moved, FileState.MOVED)
         if adopted:
-            writer.record(adopted)
+            writer.record(adopted, put=partial(adoptions.put, recorded=recorded))
         if ledger is None:
             writer.close()
-    return Reconciled(adopted, tuple(vanished), tuple(outcome for outcome in outcomes if isinstance(outcome, Skipped)))
+    skipped = dict.fromkeys(each for each in outcomes if isinstance(each, Skipped) and each.path not in found)
+    return Reconciled(tuple(adopted), tuple(vanished), tuple(skipped))
 
 
 @dataclass
@@ -77,19 +87,23 @@ class _Seen:
 
 def _look(sources: Mapping[_OfRank, Sequence[Source]], places: Mapping[_OfRank, Sequence[Place]]) -> _Seen:
     seen = _Seen()
+    names: dict[str, dict[str, frozenset[str]]] = {}
     for of_rank, own_sources in sources.items():
         listed: dict[str, frozenset[str]] = {}
         ttp_roots: set[str] = set()
         own = places.get(of_rank, ())
         for source in own_sources:
             try:
-                found = listing(source)
+                found = names.get(source.directory) if source.kind is not Kind.TTP else None
+                found = listing(source) if found is None else found
             except OSError as error:
                 seen.skipped.append(Skipped(source.directory, error.strerror or str(error)))
                 continue
             listed |= found
             if source.kind is Kind.TTP:
                 ttp_roots.add(source.directory)
+            else:
+                names[source.directory] = found  # launches that came to nothing save there too
             seen.unknown += strays(source, found, (place.path for place in own))
         for place in own:
             if _is_listed(place, listed):
@@ -107,6 +121,22 @@ def _looked_up(database: Database, ids: Sequence[str]) -> list[Checkpoint]:
         return list(reads.files_by_id(connection, ids).values())
 
 
+def _recorded(database: Database, paths: Sequence[str]) -> dict[str, list[Checkpoint]]:
+    if not paths:
+        return {}
+    with database.read() as connection:
+        return reads.files_at_paths(connection, paths)
+
+
+def _still_unrecorded(
+    database: Database, files: Sequence[Checkpoint], recorded: Mapping[str, Sequence[Checkpoint]]
+) -> list[Checkpoint]:
+    if not files:
+        return []
+    with database.read() as connection:
+        return adoptions.still_unrecorded(connection, files, recorded)
+
+
 def _mark(ledger: Ledger, files: Sequence[Checkpoint], state: FileState) -> None:
     if files:
         ledger.mark(files, state)
@@ -118,37 +148,42 @@ def _gather(
     """Where ranks saved, where their files are, by launch and rank; and the history of the launches."""
     with database.read() as connection:
         launches = {launch.id: launch for launch in reads.launches_of(connection, run_id)}
-        every = [
-            source
-            for source in reads.sources_of(connection, run_id)
-            if only is None or (source.launch, source.rank) == only
-        ]
-        recent = _recent(launches, every)
+        by_directory: dict[str, list[Source]] = {}
+        every = []
+        for source in reads.sources_of(connection, run_id):
+            by_directory.setdefault(source.directory, []).append(source)
+            if only is None or (source.launch, source.rank) == only:
+                every.append(source)
+        recent = _recent(connection, launches, every)
         sources: dict[_OfRank, list[Source]] = {}
         for source in every:
             if source.launch in recent:
                 sources.setdefault((source.launch, source.rank), []).append(source)
         places: dict[_OfRank, list[Place]] = {}
         if not recent:
-            return {}, {}, History(launches=launches, endings={}, lags={})
+            return {}, {}, History(launches=launches, endings={}, lags={}, sources={})
         for place in live.places(connection, recent):
             places.setdefault((place.launch, place.rank), []).append(place)
         history = History(
             launches=launches,
             endings=reads.endings_of(connection, run_id),
             lags={launch_id: reads.lag(connection, launches[launch_id]) for launch_id in recent},
+            sources=by_directory,
         )
     return sources, places, history
 
 
-def _recent(launches: Mapping[str, Launch], sources: Sequence[Source]) -> set[str]:
-    """The launches since the last one that reconciled: one that asked where to start had done so before."""
+def _recent(connection: Connection, launches: Mapping[str, Launch], sources: Sequence[Source]) -> set[str]:
+    """The launches since the last one that reconciled: one that asked where to start had done so before.
+
+    Those before it still count while it has saved nothing itself: what they were writing then is the newest state.
+    """
     recent: set[str] = set()
     saving = {source.launch for source in sources}
     for launch in sorted(launches.values(), key=lambda launch: launch.order, reverse=True):
         if launch.id in saving:
             recent.add(launch.id)
-            if launch.decided:
+            if launch.decided and live.has_finished(connection, launch.id):
                 break
     return recent
 

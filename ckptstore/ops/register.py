@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from ckptstore.catalog import live, reads
 from ckptstore.core import limits
-from ckptstore.core.model import Checkpoint, Content, FileState, Kind, epoch_and_step
+from ckptstore.core.model import Checkpoint, Content, FileState, Kind, Rule, epoch_and_step
 from ckptstore.core.naming import format_of
 from ckptstore.errors import UnreadableError, UsageError
 from ckptstore.formats.ckpt import is_encrypted
-from ckptstore.formats.inspect import read_checkpoint
+from ckptstore.formats.inspect import is_cut, read_checkpoint
 from ckptstore.ops import meant
 from ckptstore.storage import files
 
@@ -97,12 +97,16 @@ def measured(
 
     It is not there either where the record says when it was written and another file is at the path by now, nor,
     with `prove_step`, where the file is cut, lacks one of the `expected` parameters, or holds another optimizer's
-    counter than the recorded one: a name may be used for several saves. Raises `OSError` where it cannot be read, and
-    `UsageError` where the time of the file is none that the catalog can hold.
+    counter than the recorded one: a name may be used for several saves. One that is cut though the record says when it
+    was written is damaged. Raises `OSError` where it cannot be read, and `UsageError` where the time of the file is
+    none that the catalog can hold.
     """
     before = files.facts(file.path)
     if before is None or file.mtime_ns not in (None, before.mtime_ns):
         return None
+    if prove_step and file.mtime_ns is not None and is_cut(Path(file.path)):
+        broken = replace(file, size=before.size, state=FileState.DAMAGED, problem=Rule.UNREADABLE)
+        return replace(broken, created_at=datetime.now(timezone.utc))
     if prove_step and not _is_what_was_recorded(file, expected):
         return None
     written = _written(file.path, before.mtime_ns)

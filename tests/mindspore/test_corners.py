@@ -26,7 +26,7 @@ from ckptstore.mindspore.recorder import Recorder
 from ckptstore.mindspore.training import Saved
 from ckptstore.ops import exits as exit_ops
 from ckptstore.ops.connect import Catalog
-from ckptstore.ops.register import describe
+from ckptstore.ops.register import describe, measured
 from ckptstore.storage import claims, files
 from tests import ckpt_bytes
 
@@ -137,13 +137,15 @@ def test_a_torn_newest_file_does_not_stop_the_start(catalog: Catalog, tmp_path: 
 
 
 def test_a_file_that_mindspore_cannot_read_is_passed_over_by_the_next_start(catalog: Catalog, tmp_path: Path) -> None:
-    """Its bytes are those recorded: it was cut before anybody looked at it."""
+    """Its bytes are those recorded: it was cut before anybody looked at it, and by a version that did not look."""
     launch(tmp_path)
     joined = ckptstore.mindspore.join("run")
     joined.resume(create_model(), create_dataset())
     cut = tmp_path / "ckpt" / "mine.ckpt"
     cut.write_bytes((tmp_path / "ckpt" / "net-1_6.ckpt").read_bytes()[:-7])
-    joined.register(cut, global_step=9)
+    whole = measured(describe(joined.facts, rank=0, path=cut, kind=Kind.PERIODIC, global_step=9))
+    assert whole is not None
+    joined.record([whole])
     with pytest.raises(DamageError, match="mine.ckpt is cut or damaged: MindSpore cannot read it; start again"):
         ckptstore.mindspore.join("run").resume(create_model(), create_dataset())
     assert ckptstore.mindspore.join("run").resume(create_model(), create_dataset()).global_step == 6

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ckptstore.core.model import Checkpoint, FileState, Kind
+from ckptstore.core.model import Checkpoint, FileState, Kind, Rule
 from ckptstore.errors import CatalogUnavailableError
 from ckptstore.mindspore import recorder as module
 from ckptstore.mindspore.recorder import Recorder
@@ -167,3 +167,28 @@ def test_a_file_that_no_catalog_can_hold_keeps_no_other_waiting(
     assert whole == [2]
     assert caplog.text.count("its modification time in ns is 9300000000000000000") == 1
     assert "Traceback" not in caplog.text
+
+
+def test_a_file_that_is_cut_is_registered_as_damaged(
+    catalog: Catalog, launch: RankLaunch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its callback had returned, so nobody will write the rest; a file of another format cannot tell."""
+    recorder = Recorder(launch)
+    recorder.submit(saved(launch, tmp_path, 1), asynchronous=False)
+    for step, content in ((2, ckpt_bytes.checkpoint(2)[:-9]), (3, b""), (4, b"of another format")):
+        file = saved(launch, tmp_path, step)
+        Path(file.path).write_bytes(content)
+        os.utime(file.path, ns=(file.mtime_ns or 0, file.mtime_ns or 0))
+        recorder.submit(file, asynchronous=False)
+    assert recorder.flush(60)
+    recorder.close()
+    found = {file.global_step: (file.state, file.problem) for file in catalog.files("run")}
+    assert found == {
+        1: (FileState.COMPLETE, None),
+        2: (FileState.DAMAGED, Rule.UNREADABLE),
+        3: (FileState.DAMAGED, Rule.UNREADABLE),
+        4: (FileState.COMPLETE, None),
+    }
+    assert caplog.text.count("is empty or cut: it is registered as damaged") == 2
+    assert catalog.verify("run").damaged
+    assert [file.state for file in catalog.files("run")].count(FileState.DAMAGED) == 2

@@ -69,9 +69,12 @@ def test_a_parameter_that_the_file_lacks_is_named(catalog: Catalog, tmp_path: Pa
     train(create_model(), tmp_path / "ckpt")
     other = create_model(optimizer=nn.Adam)
     with pytest.raises(
-        UsageError, match="lacks .* parameters of the train network: .*moment1.*optimizer that were saved"
+        UsageError,
+        match="lacks .* parameters of the train network: .*moment1.*that were saved; if these are, .* move it",
     ):
         ckptstore.mindspore.join("run").resume(other, create_dataset())
+    # A file that was cut between two parameters lacks the last ones too: nothing tells which of the two is wrong.
+    assert ckptstore.mindspore.join("run").resume(create_model(), create_dataset()).global_step == 6
 
 
 def test_a_network_of_another_shape_is_refused(catalog: Catalog, tmp_path: Path) -> None:

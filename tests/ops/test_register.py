@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ import pytest
 
 from ckptstore.core.model import FileState, Kind
 from ckptstore.errors import RefusedError, UsageError
+from tests import ckpt_bytes
 
 from .jobs import Job
 
@@ -200,3 +202,33 @@ def test_one_record_costs_the_same_statements_whatever_the_history(catalog: Cata
     assert counts.pop(0) <= 7  # the first journals where the launch started, and tells the catalog that too
     assert len(set(counts)) == 1
     assert counts[0] <= 5  # one of them notes how far the journal is in the catalog
+
+
+@pytest.mark.parametrize("ending", ["ckpt", "safetensors"])
+@pytest.mark.parametrize("left", [0, 3, 60, -1])
+def test_an_empty_or_cut_file_is_refused(catalog: Catalog, tmp_path: Path, ending: str, left: int) -> None:
+    """It would be the newest state, and gc would keep it in place of a whole one."""
+    launch = catalog.join("run")
+    path = tmp_path / f"a.{ending}"
+    whole = whole_file(ending)
+    path.write_bytes(whole[:left])
+    with pytest.raises(UsageError, match=f"a.{ending} is empty or cut"):
+        launch.register(path, global_step=1)
+    assert catalog.files("run") == []
+    path.write_bytes(whole)
+    assert launch.register(path, global_step=1).state is FileState.COMPLETE
+
+
+def whole_file(ending: str) -> bytes:
+    if ending == "ckpt":
+        return ckpt_bytes.checkpoint(1)
+    described = b'{"weight":{"dtype":"F32","shape":[2,2],"data_offsets":[0,16]}}'
+    return len(described).to_bytes(8, "little") + described + struct.pack("<4f", 1, 1, 1, 1)
+
+
+@pytest.mark.parametrize(("name", "content"), [("a.ckpt", b"\xd8\x5e\x3a\x7f cut"), ("a.pth", b""), ("a.ckpt", b"x")])
+def test_what_cannot_tell_whether_it_is_whole_is_taken(
+    catalog: Catalog, tmp_path: Path, name: str, content: bytes
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    assert catalog.join("run").register(tmp_path / name, global_step=1).state is FileState.COMPLETE

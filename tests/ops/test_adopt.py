@@ -1,0 +1,275 @@
+"""What is taken into the catalog though nobody registered it, with real files on disk, on both databases."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ckptstore.core.model import FileState, Kind, Rule
+from ckptstore.ops import reconcile, register
+from ckptstore.ops.connect import connect
+from ckptstore.ops.register import describe, measured
+from tests import ckpt_bytes
+
+from .jobs import Job
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ckptstore.core.model import Checkpoint, Resolution
+    from ckptstore.ops.connect import Catalog
+    from ckptstore.ops.launch import RankLaunch
+
+
+def chosen(resolution: Resolution) -> tuple[str, int] | None:
+    plan = resolution.plan
+    return plan and (plan.launch.id, plan.global_step)
+
+
+def meanwhile(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object], *, at_last: bool = False) -> None:
+    """Act once, after the next file was read, or `at_last` after it was seen that nobody has recorded it."""
+
+    def asked(*about: Any) -> list[Checkpoint]:
+        still = still_unrecorded(*about)
+        monkeypatch.setattr(reconcile, "_still_unrecorded", still_unrecorded)
+        act()
+        return still
+
+    still_unrecorded = reconcile._still_unrecorded
+    if at_last:
+        monkeypatch.setattr(reconcile, "_still_unrecorded", asked)
+        return
+
+    def read(file: Checkpoint, **asked: Any) -> Checkpoint | None:
+        whole = measured(file, **asked)
+        monkeypatch.setattr(register, "measured", measured)
+        act()
+        return whole
+
+    monkeypatch.setattr(register, "measured", read)
+
+
+@pytest.mark.parametrize("at_last", [False, True])
+@pytest.mark.parametrize("begun", [False, True])
+def test_what_the_registrar_recorded_meanwhile_stands(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, begun: bool, at_last: bool
+) -> None:
+    """A catalog made anew from the journals says the same: at last both records are in them."""
+    job = Job(catalog, tmp_path / "ckpt", world_size=1)
+    (rank,) = job.start()
+    job.announce(rank)
+    job.save([rank], 10)
+    path = job.folder(0) / "net-2_10.ckpt"
+    bare = describe(rank.facts, rank=0, path=path, kind="periodic", global_step=20, optimizer_step=20)
+    told = describe(
+        rank.facts, rank=0, path=path, kind="periodic", global_step=20, metrics={"loss": 0.5}, quarantine="nan"
+    )
+    if begun:
+        rank.record([bare])
+    job.write(rank, 20)
+
+    def record() -> None:
+        whole = measured(told)
+        assert whole is not None
+        rank.record([whole])
+
+    meanwhile(monkeypatch, record, at_last=at_last)
+    assert chosen(catalog.resolve("run")) == ("L1", 10)
+    anew = connect(str(tmp_path / "anew.db"))
+    anew.sync(tmp_path / "ckpt")
+    assert any((job.folder(0) / ".ckptstore").glob("shared*")) is at_last
+    for each in (catalog, anew):
+        newest = each.files("run")[0]
+        assert (newest.global_step, newest.state) == (20, FileState.COMPLETE)
+        assert (newest.quarantine, dict(newest.metrics)) == ("nan", {"loss": 0.5})
+        assert [reason.rule for each in catalog.resolve("run").rejections for reason in each.reasons] == [
+            Rule.QUARANTINED
+        ]
+
+
+def test_what_was_given_up_meanwhile_is_not_there_again(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that was back was looked at, and is gone again before that is recorded."""
+    job = Job(catalog, tmp_path, world_size=1)
+    (rank,) = job.start()
+    job.announce(rank)
+    job.save([rank], 10)
+    path = job.write(rank, 20)
+
+    def gone() -> None:
+        whole = measured(describe(rank.facts, rank=0, path=path, kind="periodic", global_step=20, optimizer_step=20))
+        assert whole is not None
+        rank.record([whole])
+        rank.mark_damaged(whole, Rule.UNREADABLE)
+
+    meanwhile(monkeypatch, gone)
+    assert chosen(catalog.resolve("run")) == ("L1", 10)
+    assert catalog.files("run")[0].state is FileState.DAMAGED
+
+
+def two_launches(catalog: Catalog, directory: Path, ended: int | None = None) -> tuple[Job, list[RankLaunch]]:
+    """The second goes on from step 10 of the first, which was killed, or ended at a step and left no breakpoint."""
+    job = Job(catalog, directory)
+    first = job.start()
+    for launch in first:
+        job.announce(launch)
+        if ended is not None:
+            launch.set_ending(ended, ended, "RuntimeError")
+    job.save(first, 10)
+    second = job.start()
+    assert second[0].facts.parent_step == 10
+    for launch in second:
+        job.announce(launch)
+    return job, second
+
+
+def test_a_breakpoint_that_another_launch_may_have_written_makes_no_state_with_this_one_s(
+    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The first launch's of rank 0 was seen only after the second had begun, which then failed at the same step."""
+    job, second = two_launches(catalog, tmp_path)
+    late = job.write(second[0], 17, name="net-2_7_breakpoint.ckpt")
+    second[1].set_ending(17, 17, "RuntimeError")
+    job.write(second[1], 17, name="net-2_7_breakpoint.ckpt")
+    assert chosen(catalog.resolve("run")) == ("L1", 10)
+    assert f"{late} was not taken into the catalog: launch L1 may have written it" in caplog.text
+    second[0].set_ending(17, 17, "RuntimeError")  # it was the second's: its rank said so before it wrote it
+    assert chosen(catalog.resolve("run")) == ("L2", 17)
+
+
+def test_a_launch_that_ended_at_another_step_wrote_no_breakpoint_of_this_one(catalog: Catalog, tmp_path: Path) -> None:
+    job, second = two_launches(catalog, tmp_path, ended=13)
+    for launch in second:
+        job.write(launch, 17, name="net-2_7_breakpoint.ckpt")
+    assert chosen(catalog.resolve("run")) == ("L2", 17)
+
+
+@pytest.mark.parametrize(("name", "step"), [("net-2_7", 17), ("net-2_8", 17), ("net-2_3", 10)])
+def test_a_breakpoint_without_a_counter_is_told_by_its_name(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, step: int
+) -> None:
+    """MindSpore names it after the step that was under way."""
+    with_counter = ckpt_bytes.checkpoint
+    monkeypatch.setattr(
+        ckpt_bytes, "checkpoint", lambda *told: with_counter(*told).replace(b"global_step", b"other__step")
+    )
+    job, second = two_launches(catalog, tmp_path)
+    for launch in second:
+        launch.set_ending(17, None, "RuntimeError")
+        job.write(launch, 17, name=f"{name}_breakpoint.ckpt")
+    assert chosen(catalog.resolve("run")) == (("L2", 17) if step == 17 else ("L1", 10))
+
+
+@pytest.mark.parametrize(("minutes", "step"), [(5, 20), (15, 10)])
+def test_a_file_that_is_older_than_the_launch_is_not_its_own(
+    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture, minutes: int, step: int
+) -> None:
+    """Clocks may differ by ten minutes."""
+    job = Job(catalog, tmp_path, world_size=1)
+    (rank,) = job.start()
+    job.announce(rank)
+    job.save([rank], 10)
+    assert rank.facts.created_at is not None
+    before = rank.facts.created_at - timedelta(minutes=minutes)
+    os.utime(job.write(rank, 20), (before.timestamp(), before.timestamp()))
+    assert chosen(catalog.resolve("run")) == ("L1", step)
+    assert ("it was written before launch L1 began" in caplog.text) is (step == 10)
+
+
+@pytest.mark.parametrize("registered", ["by register", "without digest"])
+def test_a_newer_file_of_the_same_second_is_not_the_older_one(
+    catalog: Catalog, tmp_path: Path, registered: str
+) -> None:
+    """MindSpore deleted step 10 and wrote step 20 within a second, and the file system tells no less than that."""
+    job = Job(catalog, tmp_path)
+    ranks = job.start()
+    at = int(time.time())
+    for launch in ranks:
+        job.announce(launch)
+        old = job.write(launch, 10)
+        os.utime(old, (at, at))
+        file = launch.register(old, global_step=10, optimizer_step=10)
+        if registered == "without digest":
+            launch.record([replace(file, digest=None)])
+    (job.folder(0) / "net-1_10.ckpt").unlink()
+    os.utime(job.write(ranks[0], 20), (at, at))
+    found = catalog.resolve("run")
+    assert chosen(found) is None
+    assert [(file.global_step, file.rank, file.state) for file in catalog.files("run") if file.rank == 0] == [
+        (20, 0, FileState.COMPLETE),
+        (10, 0, FileState.MISSING),
+    ]
+
+
+@pytest.mark.parametrize("has_digest", [True, False])
+def test_a_file_that_was_renamed_is_still_the_file(catalog: Catalog, tmp_path: Path, *, has_digest: bool) -> None:
+    """Its name may say another step: MindSpore's own numbering after a resume in mid-epoch does."""
+    job = Job(catalog, tmp_path, world_size=1)
+    (rank,) = job.start()
+    job.announce(rank)
+    (file,) = job.save([rank], 15)
+    if not has_digest:
+        rank.record([replace(file, digest=None)])
+    Path(file.path).rename(job.folder(0) / "net-3_9.ckpt")
+    assert chosen(catalog.resolve("run")) == ("L1", 15)
+    assert sorted(each.state for each in catalog.files("run")) == [FileState.COMPLETE, FileState.MOVED]
+
+
+@pytest.mark.parametrize(("seconds", "step"), [(0, 5), (60, None)])
+def test_a_save_under_a_prefix_that_the_launch_before_had_too(
+    catalog: Catalog, tmp_path: Path, seconds: int, step: int | None
+) -> None:
+    """That one was gone before its first save, as far as its directory showed: MindSpore gave no number."""
+    job = Job(catalog, tmp_path, world_size=1)
+    for _ in range(2):
+        (rank,) = job.start()
+        folder = str(job.folder(0))
+        rank.add_source(folder, kind=Kind.PERIODIC, prefix="net", breakpoint_prefix="net", names_before=())
+    path = job.write(rank, 5, name="net-1_5.ckpt")
+    assert rank.facts.created_at is not None
+    if seconds:
+        at = rank.facts.created_at.timestamp() - seconds
+        os.utime(path, (at, at))
+    assert chosen(catalog.resolve("run")) == (("L2", 5) if step else None)
+
+
+def test_a_save_under_way_is_finished_though_the_launch_after_it_came_to_nothing(
+    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was being written when the second launch asked, which made no save before it died."""
+    job = Job(catalog, tmp_path, world_size=1)
+    (first,) = job.start()
+    job.announce(first)
+    job.save([first], 10)
+    path = job.folder(0) / "net-2_10.ckpt"
+    first.record([describe(first.facts, rank=0, path=path, kind="periodic", global_step=20, optimizer_step=20)])
+    for _ in range(2):
+        (later,) = job.start()
+        job.announce(later)
+        assert later.facts.parent_step == 10
+    untrained = job.write(later, 0, name="net-1_1_breakpoint.ckpt")
+    later.register(untrained, kind="dying_gasp", global_step=0, optimizer_step=0)
+    job.write(first, 20)
+    caplog.clear()
+    assert chosen(catalog.resolve("run")) == ("L1", 20)
+    assert job.start()[0].facts.parent_step == 20
+    assert not caplog.messages
+
+
+def test_a_file_of_neither_of_two_endings_is_adopted_once(catalog: Catalog, tmp_path: Path) -> None:
+    """Training went on in the process whose ending is known: its counter and its name prove the step."""
+    job, second = two_launches(catalog, tmp_path, ended=13)
+    for launch in second:
+        launch.set_ending(15, 15, "RuntimeError")
+        job.write(launch, 17, name="net-2_7_breakpoint.ckpt")
+    assert chosen(catalog.resolve("run")) == ("L2", 17)
+    assert [(file.launch, file.state) for file in catalog.files("run") if file.global_step == 17] == [
+        ("L2", FileState.COMPLETE)
+    ] * 2
