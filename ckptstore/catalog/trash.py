@@ -78,8 +78,9 @@ def known_collections(connection: sa.Connection, ids: Sequence[str]) -> set[str]
 
 
 def add_collection(connection: sa.Connection, run: int, collection: Collection) -> None:
-    """Begin a gc, if it is not there."""
-    if connection.execute(sa.select(collections.c.id).where(collections.c.id == collection.id)).first() is None:
+    """Begin a gc, or go on with one."""
+    mine = collections.c.id == collection.id
+    if not connection.execute(collections.update().where(mine).values(ended=False)).rowcount:
         row = {"id": collection.id, "run_id": run, "created_at": collection.created_at, "ended": False}
         connection.execute(collections.insert().values(**row, purge_after=collection.purge_after))
 
@@ -137,6 +138,15 @@ def items_of(connection: sa.Connection, run: int, *phases: Phase, collection: st
         )
         for row in many(connection.execute(query.order_by(trash.c.id)))
     ]
+
+
+def before_it_goes(connection: sa.Connection, run: int) -> dict[str, FileState]:
+    """The files, by the ids of their records, that were to go and perhaps did not, with the states of their records.
+
+    Whoever carried that out may have died over it.
+    """
+    items = items_of(connection, run, Phase.MOVING, Phase.DELETING)
+    return {item.checkpoint: item.before for item in items if item.checkpoint and item.before}
 
 
 def set_phase(connection: sa.Connection, items: Iterable[Item], phase: Phase) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 PORTION = 1000
 """How many files are done between two records of it in the catalog."""
 
-_CAN_COME_BACK = (Phase.MOVING, Phase.TRASHED, Phase.RESTORING)
-_UNDER_WAY = (Phase.MOVING, Phase.RESTORING, Phase.PURGING, Phase.DELETING)
+_GOING = (Phase.MOVING, Phase.DELETING)
 
 
 def _nobody(_: int) -> None:
@@ -77,22 +76,35 @@ class Worker:
         self._disk = disk or Disk()
         self._progress = progress
         self.done = Done()
+        self.filled: set[str] = set()
 
-    def finish_what_was_begun(self) -> None:
-        """Do again what a process that died, or was refused something, had recorded."""
+    def finish_what_was_begun(self) -> dict[str, Collection]:
+        """Do again what a process that died, or was refused something, had recorded; but remove nothing on its word.
+
+        What was to go and is still at its place is given back: since it was recorded the run may have come to need it.
+        Returns of which gc each of those was, by path: a new look decides whether it goes.
+        """
         with self._database.read() as connection:
-            left = rows.items_of(connection, self._lock.run_id, *_UNDER_WAY)
-        self.carry_out(left)
+            gcs = {each.id: each for each in rows.collections_of(connection, self._lock.run_id)}
+            going = rows.items_of(connection, self._lock.run_id, *_GOING)
+            others = rows.items_of(connection, self._lock.run_id, Phase.RESTORING, Phase.PURGING)
+        self._portions([replace(item, phase=Phase.MOVING) for item in going], _halt)
+        self.carry_out(others)
+        return {item.path: gcs[item.collection] for item in going}
 
     def carry_out(self, items: Sequence[Item]) -> None:
         """Do what the phase of each of these says, and record what came of it."""
+        self._portions(items, _do)
+
+    def _portions(self, items: Sequence[Item], act: Callable[[Trash, Item], Outcome]) -> None:
         for start in range(0, len(items), PORTION):
             some = items[start : start + PORTION]
-            outcomes = list(self._act(some))
+            outcomes = list(self._act(some, act))
             with self._database.write() as connection:
                 self._lock.renew(connection)
                 moved = [item for item, outcome in outcomes if _ends_in_trash(item, outcome)]
                 rows.set_phase(connection, moved, Phase.TRASHED)
+                self.filled.update(item.collection for item in moved)
                 over = [(item, outcome) for item, outcome in outcomes if not _ends_in_trash(item, outcome)]
                 back = [item for item, outcome in over if _is_where_it_was(item, outcome)]
                 rows.drop(connection, back, restored=True)
@@ -118,20 +130,20 @@ class Worker:
         if items:
             self.carry_out(self.begin(items, Phase.PURGING))
 
-    def _act(self, items: Sequence[Item]) -> Iterator[tuple[Item, Outcome]]:
+    def _act(self, items: Sequence[Item], act: Callable[[Trash, Item], Outcome]) -> Iterator[tuple[Item, Outcome]]:
         by_collection: dict[str, list[Item]] = {}
         for item in items:
             by_collection.setdefault(item.collection, []).append(item)
         for collection, own in by_collection.items():
             with ExitStack() as stack:
                 trash = stack.enter_context(Trash(collection, self._disk))
-                acted = [(item, outcome) for item in own if (outcome := self._try(trash, item)) is not None]
+                acted = [(item, outcome) for item in own if (outcome := self._try(trash, item, act)) is not None]
                 self._tidy(trash, acted)
             yield from acted
 
-    def _try(self, trash: Trash, item: Item) -> Outcome | None:
+    def _try(self, trash: Trash, item: Item, act: Callable[[Trash, Item], Outcome]) -> Outcome | None:
         try:
-            outcome = _do(trash, item)
+            outcome = act(trash, item)
         except OSError as error:
             self.done.troubles.append(Trouble(item.path, error.strerror or str(error)))
             return None
@@ -147,7 +159,7 @@ class Worker:
         """Remove the directories that are empty now: those of TTP, and those of the trash."""
         places: dict[tuple[str, bool], list[str]] = {}
         for item, _ in acted:
-            is_leaving = item.phase in (Phase.MOVING, Phase.DELETING)
+            is_leaving = item.phase in _GOING
             if "/" in item.place or not is_leaving:
                 places.setdefault((item.root, is_leaving), []).append(item.place)
         for (root, is_leaving), some in places.items():
@@ -174,6 +186,11 @@ def _do(trash: Trash, item: Item) -> Outcome:
             return trash.delete(item.root, item.place, expected)
         case _:
             return trash.purge(item.root, item.place)
+
+
+def _halt(trash: Trash, item: Item) -> Outcome:
+    """What became of a file that was to go when its gc ended before its time."""
+    return trash.halt(item.root, item.place, FileFacts(item.size, item.mtime_ns))
 
 
 def _ends_in_trash(item: Item, outcome: Outcome) -> bool:
@@ -217,8 +234,9 @@ class Purged:
 def undo(
     database: Database, run: str, *, progress: Callable[[int], None] = _nobody, disk: Disk | None = None
 ) -> Undone:
-    """Bring back what the last gc of a run moved to the trash, one that was interrupted too. Can be repeated.
+    """Bring back what the last gc of a run moved to the trash, and what it had not come to. Can be repeated.
 
+    Of one that was interrupted with `--now`, or of a purge that was, that is what is still there.
     The last of which something comes back: one of which nothing can now, since other files are in the way or its disk
     is away, keeps nobody from the gc before. Once more brings back the gc before. Raises `UsageError` where nothing is
     in the trash, `RefusedError` while another process works on the run's files.
@@ -248,9 +266,9 @@ def undo(
 
 
 def _in_trash(database: Database, run: str, run_id: int) -> list[Collection]:
-    """The gcs of a run of which something can be in the trash, newest first."""
+    """The gcs of a run of which something can be in the trash, or be at its place still, newest first."""
     with database.read() as connection:
-        there = {item.collection for item in rows.items_of(connection, run_id, *_CAN_COME_BACK)}
+        there = {item.collection for item in rows.items_of(connection, run_id, *Phase)}
         found = [each for each in rows.collections_of(connection, run_id) if each.id in there]
     if not found:
         raise UsageError(f"nothing of run {run!r} is in the trash", "gc --now and purge leave nothing in it")
@@ -260,7 +278,7 @@ def _in_trash(database: Database, run: str, run_id: int) -> list[Collection]:
 def _bring_back(database: Database, worker: Worker, run_id: int, collection: Collection, tried: set[int]) -> None:
     """Bring back what is in the trash of one gc, and what an undo that was interrupted had begun with."""
     with database.write() as connection:
-        items = rows.items_of(connection, run_id, *_CAN_COME_BACK, collection=collection.id)
+        items = rows.items_of(connection, run_id, *Phase, collection=collection.id)
         rows.end(connection, collection.id)
     begun = [item for item in worker.begin(items, Phase.RESTORING) if item.id not in tried]
     tried.update(item.id for item in begun)

@@ -83,12 +83,9 @@ class Trash:
     def put(self, root: str, place: str, expected: FileFacts) -> Outcome:
         """Move a file into the trash."""
         folders, name = _split(place)
-        there = self._look_inside(root, folders, name)
         here = self.look(root, place)
-        if here is None:
-            return Outcome.GONE if there is None else Outcome.DONE
-        if here != expected or there is not None:  # in the trash already, and another one at its place
-            return Outcome.CHANGED if there is None else Outcome.DONE
+        if here != expected or self._look_inside(root, folders, name) is not None:
+            return self.halt(root, place, expected)
         inside = self._make(root, (*self._inside, *folders))
         source = self._open(root, folders)
         self._disk.rename(name, name, src_dir_fd=source, dst_dir_fd=inside)
@@ -96,6 +93,21 @@ class Trash:
             self._return(name, inside, source)
             return Outcome.CHANGED
         return Outcome.DONE
+
+    def halt(self, root: str, place: str, expected: FileFacts) -> Outcome:
+        """What became of a file that was to be moved or deleted: in the trash, gone, or at its place, as is any other.
+
+        Another file that came into the trash for it goes back.
+        """
+        folders, name = _split(place)
+        there = self._look_inside(root, folders, name)
+        here = self.look(root, place)
+        if there == expected:
+            return Outcome.DONE
+        if here is None and there is not None:
+            self._return(name, self._open(root, (*self._inside, *folders)), self._make(root, folders))
+            return Outcome.CHANGED
+        return Outcome.GONE if here is None else Outcome.CHANGED
 
     def take_back(self, root: str, place: str, expected: FileFacts) -> Outcome:
         """Move a file out of the trash to where it was."""
