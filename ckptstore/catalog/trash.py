@@ -179,6 +179,12 @@ def take_lock(connection: sa.Connection, run: int, owner: str, now: datetime, un
     return None
 
 
+def renew_lock(connection: sa.Connection, run: int, owner: str, until: datetime) -> bool:
+    """Let `owner` work on the files of a run until then; False if it does so no more."""
+    mine = (gc_locks.c.run_id == run) & (gc_locks.c.owner == owner)
+    return bool(connection.execute(gc_locks.update().where(mine).values(expires_at=until)).rowcount)
+
+
 def release_lock(connection: sa.Connection, run: int, owner: str | None) -> None:
     """Give the lock back, if `owner` (None: whoever) has it."""
     statement = gc_locks.delete().where(gc_locks.c.run_id == run)

@@ -7,14 +7,14 @@ Whoever comes after a crash does what was recorded again, and ends where it woul
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import trash as rows
 from ckptstore.catalog.trash import Item, Phase
-from ckptstore.errors import UsageError
+from ckptstore.errors import RefusedError, UsageError
 from ckptstore.ops.gc_lock import GcLock
 from ckptstore.ops.runs import find_run
 from ckptstore.storage.files import FileFacts
@@ -99,18 +99,24 @@ class Worker:
     def _portions(self, items: Sequence[Item], act: Callable[[Trash, Item], Outcome]) -> None:
         for start in range(0, len(items), PORTION):
             some = items[start : start + PORTION]
-            outcomes = list(self._act(some, act))
-            with self._database.write() as connection:
-                self._lock.renew(connection)
-                moved = [item for item, outcome in outcomes if _ends_in_trash(item, outcome)]
-                rows.set_phase(connection, moved, Phase.TRASHED)
-                self.filled.update(item.collection for item in moved)
-                over = [(item, outcome) for item, outcome in outcomes if not _ends_in_trash(item, outcome)]
-                back = [item for item, outcome in over if _is_where_it_was(item, outcome)]
-                rows.drop(connection, back, restored=True)
-                kept = {item.id for item in back}
-                rows.drop(connection, [item for item, _ in over if item.id not in kept], restored=False)
-                rows.drop_empty(connection, self._lock.run_id)
+            try:
+                self._record(list(self._act(some, act)))
+            except RefusedError:
+                self._put_back(some)
+                raise
+
+    def _record(self, outcomes: Sequence[tuple[Item, Outcome]]) -> None:
+        with self._database.write() as connection:
+            self._lock.renew(connection)
+            moved = [item for item, outcome in outcomes if _ends_in_trash(item, outcome)]
+            rows.set_phase(connection, moved, Phase.TRASHED)
+            self.filled.update(item.collection for item in moved)
+            over = [(item, outcome) for item, outcome in outcomes if not _ends_in_trash(item, outcome)]
+            back = [item for item, outcome in over if _is_where_it_was(item, outcome)]
+            rows.drop(connection, back, restored=True)
+            kept = {item.id for item in back}
+            rows.drop(connection, [item for item, _ in over if item.id not in kept], restored=False)
+            rows.drop_empty(connection, self._lock.run_id)
 
     def begin(self, items: Sequence[Item], phase: Phase) -> list[Item]:
         """Record what is done with these next."""
@@ -142,6 +148,7 @@ class Worker:
             yield from acted
 
     def _try(self, trash: Trash, item: Item, act: Callable[[Trash, Item], Outcome]) -> Outcome | None:
+        self._lock.keep()
         try:
             outcome = act(trash, item)
         except OSError as error:
@@ -154,6 +161,16 @@ class Worker:
             self.done.troubles.append(Trouble(item.path, reason))
         self._progress(1)
         return outcome
+
+    def _put_back(self, items: Sequence[Item]) -> None:
+        """The lock was lost: what came into the trash after its new holder had brought all back goes back too."""
+        with self._database.read() as connection:
+            known = {item.id for item in rows.items_of(connection, self._lock.run_id, *Phase)}
+        for item in items:
+            if item.phase is Phase.MOVING and item.id not in known:
+                with suppress(OSError), Trash(item.collection, self._disk) as trash:
+                    trash.take_back(item.root, item.place, FileFacts(item.size, item.mtime_ns))
+                    trash.sweep(item.root, [item.place])
 
     def _tidy(self, trash: Trash, acted: Sequence[tuple[Item, Outcome]]) -> None:
         """Remove the directories that are empty now: those of TTP, and those of the trash."""
