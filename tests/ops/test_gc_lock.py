@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import socket
+import subprocess
+import sys
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +17,9 @@ from ckptstore.catalog import verifications
 from ckptstore.catalog.tables import gc_locks
 from ckptstore.errors import RefusedError
 from ckptstore.ops import gc_lock
+from ckptstore.ops.connect import connect
 from ckptstore.ops.gc_lock import GcLock
+from ckptstore.ops.owner import is_dead, shown, this_process
 from ckptstore.ops.trash import undo
 from ckptstore.storage.trash import Disk
 
@@ -110,3 +115,48 @@ def test_the_lock_goes_by_the_clock_of_the_database(
             monkeypatch.setattr(verifications, "datetime", Ahead)
         with pytest.raises(RefusedError, match="is at work"), GcLock(catalog.database, "run", 1):
             pass
+
+
+def test_a_process_of_another_pid_namespace_is_not_called_dead() -> None:
+    """Two containers may have one host name; neither sees the processes of the other."""
+    mine = this_process()
+    gone = mine.replace(f"|{os.getpid()}|", f"|{2**22 + 1}|")
+    assert not is_dead(mine)
+    assert is_dead(gone)
+    namespace = str(Path("/proc/self/ns/pid").stat().st_ino)
+    assert namespace in gone
+    assert not is_dead(gone.replace(namespace, "1"))
+    assert shown(gone.replace(namespace, "1")) == f"process {2**22 + 1} on {socket.gethostname()}"
+
+
+@pytest.mark.parametrize(("began", "dead"), [("1", True), ("", False)])
+def test_a_holder_of_an_older_version_is_judged_as_it_was(began: str, *, dead: bool) -> None:
+    old = "|".join(this_process().split("|")[:3])
+    assert is_dead(f"{old.rpartition('|')[0]}|{began or old.rpartition('|')[2]}|0123abcd") == dead
+
+
+TRIES = """
+import sys
+from ckptstore.errors import RefusedError
+from ckptstore.ops.connect import connect
+from ckptstore.ops.gc_lock import GcLock
+try:
+    with GcLock(connect(sys.argv[1]).database, "run", 1):
+        print("taken")
+except RefusedError as error:
+    print(error.message)
+"""
+
+
+def test_a_living_gc_in_another_container(sqlite_url: str, tmp_path: Path) -> None:
+    catalog = connect(sqlite_url)
+    saved(catalog, tmp_path, 10)
+    inside = ["unshare", "-Urpf", "--mount-proc", sys.executable, "-c", TRIES, sqlite_url]
+    try:
+        if subprocess.run([*inside[:3], "true"], capture_output=True, check=False).returncode:
+            pytest.skip("namespaces are not allowed here")
+    except FileNotFoundError:
+        pytest.skip("there is no unshare")
+    with GcLock(catalog.database, "run", 1):
+        done = subprocess.run(inside, capture_output=True, text=True, check=True)
+    assert f"is at work (process {os.getpid()} on {socket.gethostname()})" in done.stdout
