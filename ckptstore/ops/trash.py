@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 PORTION = 1000
 """How many files are done between two records of it in the catalog."""
 
+_STAYS = {
+    Outcome.OCCUPIED: "another file is at its place now: it stays in the trash",
+    Outcome.CHANGED: "another file is in the trash in its stead: it stays there, and undo brings it back",
+}
 _GOING = (Phase.MOVING, Phase.DELETING)
 
 
@@ -110,7 +114,7 @@ class Worker:
             self._lock.renew(connection)
             moved = [item for item, outcome in outcomes if _ends_in_trash(item, outcome)]
             rows.set_phase(connection, moved, Phase.TRASHED)
-            self.filled.update(item.collection for item in moved)
+            self.filled.update(item.collection for item in moved if item.phase is Phase.MOVING)
             over = [(item, outcome) for item, outcome in outcomes if not _ends_in_trash(item, outcome)]
             back = [item for item, outcome in over if _is_where_it_was(item, outcome)]
             rows.drop(connection, back, restored=True)
@@ -156,8 +160,8 @@ class Worker:
             return None
         self.done.files[item.phase, outcome] += 1
         self.done.bytes[item.phase, outcome] += item.size
-        if outcome is Outcome.OCCUPIED:
-            reason = "another file is at its place now: it stays in the trash"
+        reason = _STAYS.get(outcome)
+        if reason is not None and _ends_in_trash(item, outcome):
             self.done.troubles.append(Trouble(item.path, reason))
         self._progress(1)
         return outcome
@@ -202,7 +206,7 @@ def _do(trash: Trash, item: Item) -> Outcome:
         case Phase.DELETING:
             return trash.delete(item.root, item.place, expected)
         case _:
-            return trash.purge(item.root, item.place)
+            return trash.purge(item.root, item.place, expected)
 
 
 def _halt(trash: Trash, item: Item) -> Outcome:
@@ -211,7 +215,8 @@ def _halt(trash: Trash, item: Item) -> Outcome:
 
 
 def _ends_in_trash(item: Item, outcome: Outcome) -> bool:
-    return (item.phase is Phase.MOVING and outcome is Outcome.DONE) or outcome is Outcome.OCCUPIED
+    moved, kept = (Phase.MOVING, Outcome.DONE), (Phase.PURGING, Outcome.CHANGED)
+    return (item.phase, outcome) in (moved, kept) or outcome is Outcome.OCCUPIED
 
 
 def _is_where_it_was(item: Item, outcome: Outcome) -> bool:

@@ -122,13 +122,15 @@ class Trash:
             return Outcome.OCCUPIED
         return Outcome.DONE if self._return(name, inside, home) else Outcome.OCCUPIED
 
-    def purge(self, root: str, place: str) -> Outcome:
+    def purge(self, root: str, place: str, expected: FileFacts) -> Outcome:
         """Delete a file that is in the trash."""
         folders, name = _split(place)
-        try:
-            self._disk.unlink(name, dir_fd=self._open(root, (*self._inside, *folders)))
-        except FileNotFoundError:
+        there = self._look_inside(root, folders, name)
+        if there is None:
             return Outcome.GONE
+        if there != expected:
+            return Outcome.CHANGED
+        self._disk.unlink(name, dir_fd=self._open(root, (*self._inside, *folders)))
         return Outcome.DONE
 
     def delete(self, root: str, place: str, expected: FileFacts) -> Outcome:
