@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -62,6 +63,10 @@ class Collection:
     created_at: datetime
     purge_after: datetime
     ended: bool = False
+
+    def graced_from(self, now: datetime) -> datetime:
+        """When it may be purged if it ends now: as long after that as was said when it began."""
+        return now + max(self.purge_after - self.created_at, timedelta(0))
 
 
 def collections_of(connection: sa.Connection, run: int) -> list[Collection]:
@@ -140,13 +145,13 @@ def items_of(connection: sa.Connection, run: int, *phases: Phase, collection: st
     ]
 
 
-def before_it_goes(connection: sa.Connection, run: int) -> dict[str, FileState]:
-    """The files, by the ids of their records, that were to go and perhaps did not, with the states of their records.
+def begun(connection: sa.Connection, run: int) -> dict[str, Item]:
+    """The files that were to go and perhaps did not, by the ids of their records.
 
     Whoever carried that out may have died over it.
     """
     items = items_of(connection, run, Phase.MOVING, Phase.DELETING)
-    return {item.checkpoint: item.before for item in items if item.checkpoint and item.before}
+    return {item.checkpoint: item for item in items if item.checkpoint}
 
 
 def set_phase(connection: sa.Connection, items: Iterable[Item], phase: Phase) -> None:

@@ -17,7 +17,7 @@ from ckptstore.errors import RefusedError
 from ckptstore.ops import aliases, lease
 from ckptstore.ops.adopt import Skipped
 from ckptstore.ops.gc_lock import GcLock
-from ckptstore.ops.trash import PORTION, Trouble, Worker
+from ckptstore.ops.worker import PORTION, Trouble, Worker
 from ckptstore.storage.files import FileFacts
 from ckptstore.storage.trash import Trash
 
@@ -137,10 +137,18 @@ class _Gc:
         self._held: dict[Key, str] = {}
 
     def _interrupted(self) -> Collection | None:
-        """The gc that ended before its time: this one goes on with it, so that one undo brings back both."""
+        """The gc that ended before its time: this one goes on with it, so that one undo brings back both.
+
+        Not if it has taken a file from where the plan has another one now: its trash has one file for each place.
+        """
         with self._database.read() as connection:
             every = rows.collections_of(connection, self._plan.run_id)
-        return next((each for each in (*every, *self._begun.values()) if not each.ended), None)
+            found = next((each for each in (*every, *self._begun.values()) if not each.ended), None)
+            if found is None:
+                return None
+            trashed = rows.items_of(connection, self._plan.run_id, Phase.TRASHED, collection=found.id)
+        places = {(target.root, target.place) for targets in self._plan.targets.values() for target in targets}
+        return None if any((item.root, item.place) in places for item in trashed) else found
 
     def end(self, filled: AbstractSet[str]) -> None:
         """All is done: the grace begins, but for an ended gc of which a file was tried again in vain."""

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from ckptstore.catalog.engine import Database
     from ckptstore.catalog.marks import Marks
     from ckptstore.catalog.reads import Source
+    from ckptstore.catalog.trash import Item
     from ckptstore.core.model import Checkpoint, Launch, Observed, Rejection
     from ckptstore.ops.adopt import Skipped
     from ckptstore.storage.files import FileFacts
@@ -103,7 +104,7 @@ def plan_gc(
     now = now or datetime.now(timezone.utc)
     skipped = [*sync_run(database, run_id).skipped, *reconcile(database, run_id).skipped]
     with database.read() as connection:
-        begun = trash.before_it_goes(connection, run_id)
+        begun = trash.begun(connection, run_id)
         facts = _Facts(
             launches={launch.id: launch for launch in reads.launches_of(connection, run_id)},
             first_saves=reads.first_saves(connection, run_id),
@@ -144,11 +145,13 @@ def plan_gc(
     )
 
 
-def _as_it_was(file: Checkpoint, begun: Mapping[str, FileState]) -> Checkpoint:
+def _as_it_was(file: Checkpoint, begun: Mapping[str, Item]) -> Checkpoint:
     """A file that an interrupted gc had not come to is judged as before; one that it has moved is in the trash."""
-    if file.state is not FileState.TRASHED or file.id not in begun or _facts_or_none(file.path) is None:
+    item = begun.get(file.id)
+    if item is None or item.before is None or file.state is not FileState.TRASHED:
         return file
-    return replace(file, state=begun[file.id])
+    is_there = _facts_or_none(file.path) == disk.FileFacts(item.size, item.mtime_ns)
+    return replace(file, state=item.before) if is_there else file
 
 
 def _unknown(database: Database, skipped: Sequence[Skipped], strangers: Sequence[Skipped]) -> tuple[Skipped, ...]:

@@ -97,11 +97,17 @@ class Trash:
     def halt(self, root: str, place: str, expected: FileFacts) -> Outcome:
         """What became of a file that was to be moved or deleted: in the trash, gone, or at its place, as is any other.
 
-        Another file that came into the trash for it goes back.
+        Another file that came into the trash for it goes back. Where the trash cannot be used, what is at its place is
+        as it was.
         """
         folders, name = _split(place)
-        there = self._look_inside(root, folders, name)
         here = self.look(root, place)
+        try:
+            there = self._look_inside(root, folders, name)
+        except OSError:
+            if here is None:
+                raise
+            return Outcome.CHANGED
         if there == expected:
             return Outcome.DONE
         if here is None and there is not None:

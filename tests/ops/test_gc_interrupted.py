@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ckptstore.catalog import trash as rows
+from ckptstore.catalog.tables import collections
 from ckptstore.core.policy import Policy
 from ckptstore.errors import UsageError
 from ckptstore.ops.connect import connect
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
 
     from ckptstore.ops.connect import Catalog
 
+DAY = timedelta(days=1)
 STEPS = (10, 20, 30, 40, 50)
 
 
@@ -141,3 +145,91 @@ def test_the_graph_of_a_graceful_exit_goes_with_its_file_all_the_same(catalog: C
         done = gc(catalog)
         assert (done.files, {name[-9:] for name in names(job.directory)}) == (4, {"2_10.ckpt", "3_10.ckpt"})
         assert undo(catalog.database, "run").files == 4
+
+
+def test_what_was_written_where_the_interrupted_gc_took_a_file_goes_too(catalog: Catalog, tmp_path: Path) -> None:
+    """Its place in that trash is taken; in a new one it is not, and each comes back from its own."""
+    job = Job(catalog, tmp_path / "data")
+    ranks = job.start()
+    for step in (10, 20, 30, 40):
+        job.save(ranks, step)
+    interrupt(catalog, 1)
+    again = job.write(ranks[0], 50, name="net-1_10.ckpt")
+    ranks[0].register(again, global_step=50, optimizer_step=50)
+    ranks[1].register(job.write(ranks[1], 50), global_step=50, optimizer_step=50)
+    for step in (60, 70):
+        job.save(ranks, step)
+    done = gc(catalog)
+    assert (("L1", 50) in done.removed, done.troubles) == (True, ())
+    assert names(job.directory) == {f"rank_{rank}/net-{step // 10}_10.ckpt" for rank in (0, 1) for step in (60, 70)}
+    assert undo(catalog.database, "run").files == 6
+    assert catalog.resolve("run", step=50).plan is not None
+    last = undo(catalog.database, "run")
+    assert [trouble.path for trouble in last.troubles] == [str(again)]
+    assert catalog.resolve("run", step=50).plan is not None
+    again.unlink()
+    assert undo(catalog.database, "run").files == 1
+    assert catalog.resolve("run", step=10).plan is not None
+
+
+def a_day_later(catalog: Catalog) -> None:
+    with catalog.database.write() as connection:
+        for each in rows.collections_of(connection, 1):
+            connection.execute(
+                collections.update()
+                .where(collections.c.id == each.id)
+                .values(created_at=each.created_at - 2 * DAY, purge_after=each.purge_after - 2 * DAY)
+            )
+
+
+@pytest.mark.parametrize("after", [0, 3])
+def test_the_grace_begins_when_the_gc_has_ended(catalog: Catalog, tmp_path: Path, after: int) -> None:
+    saved(catalog, tmp_path, *STEPS)
+    interrupt(catalog, after)
+    a_day_later(catalog)
+    done = gc(catalog)
+    assert (done.files, done.purged_files) == (6, 0)
+    assert purge(catalog.database, "run").waiting == 6
+    a_day_later(catalog)
+    assert purge(catalog.database, "run").files == 6
+
+
+def test_the_grace_of_an_interrupted_gc_begins_with_a_purge(catalog: Catalog, tmp_path: Path) -> None:
+    saved(catalog, tmp_path, *STEPS)
+    interrupt(catalog, 3)
+    a_day_later(catalog)
+    first = purge(catalog.database, "run")
+    assert (first.files, first.waiting) == (0, 3)
+    assert first.next_at is not None
+    assert first.next_at > datetime.now(timezone.utc) + DAY / 2
+    a_day_later(catalog)
+    assert purge(catalog.database, "run").files == 3
+
+
+def test_what_was_refused_has_its_grace_when_it_goes_at_last(catalog: Catalog, tmp_path: Path) -> None:
+    """What went at once keeps its own end until then."""
+    job = saved(catalog, tmp_path, *STEPS)
+    home = job.folder(0) / ".ckptstore" / "trash"
+    home.parent.mkdir(exist_ok=True)
+    home.write_bytes(b"in the way")
+    assert len(gc(catalog).troubles) == 3
+    a_day_later(catalog)
+    home.unlink()
+    done = gc(catalog)
+    assert (done.files, done.purged_files, done.troubles) == (3, 3, ())
+    assert purge(catalog.database, "run").waiting == 3
+
+
+def test_what_is_refused_again_and_again_keeps_no_trash_alive(catalog: Catalog, tmp_path: Path) -> None:
+    job = saved(catalog, tmp_path, *STEPS)
+    home = job.folder(0) / ".ckptstore" / "trash"
+    home.parent.mkdir(exist_ok=True)
+    home.write_bytes(b"in the way")
+    with catalog.database.read() as connection:
+        assert rows.collections_of(connection, 1) == []
+    assert len(gc(catalog).troubles) == 3
+    with catalog.database.read() as connection:
+        (first,) = rows.collections_of(connection, 1)
+    assert len(gc(catalog).troubles) == 3
+    with catalog.database.read() as connection:
+        assert rows.collections_of(connection, 1) == [first]
