@@ -140,15 +140,19 @@ def files_of(connection: sa.Connection, run: int, *, step: int | None = None) ->
     return list(rows.files(connection.execute(query.order_by(*order, checkpoints.c.path))))
 
 
-def files_to_judge(connection: sa.Connection, run: int) -> list[Checkpoint]:
-    """Every file of the states of a run of which one is there: those of it that are gone too, but no other history."""
+def files_to_judge(connection: sa.Connection, run: int, others: Sequence[str] = ()) -> list[Checkpoint]:
+    """Every file of the states of a run of which one is there: those of it that are gone too, but no other history.
+
+    `others` are the ids of files that may be there too, whatever their state.
+    """
     live = [FileState.COMPLETE.value, FileState.IN_PROGRESS.value, FileState.DAMAGED.value]
+    is_there = checkpoints.c.state.in_(live)
     there = (
         sa.select(saves.c.launch_id, saves.c.global_step)
         .distinct()
         .join(launches)
         .join(checkpoints)
-        .where(launches.c.run_id == run, checkpoints.c.state.in_(live))
+        .where(launches.c.run_id == run, is_there | among(connection, checkpoints.c.id, others) if others else is_there)
         .subquery()
     )
     query = rows.file_query().join(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -63,6 +64,10 @@ class Collection:
     purge_after: datetime
     ended: bool = False
 
+    def graced_from(self, now: datetime) -> datetime:
+        """When it may be purged if it ends now: as long after that as was said when it began."""
+        return now + max(self.purge_after - self.created_at, timedelta(0))
+
 
 def collections_of(connection: sa.Connection, run: int) -> list[Collection]:
     """The gcs of a run that left something in the trash, newest first."""
@@ -78,8 +83,9 @@ def known_collections(connection: sa.Connection, ids: Sequence[str]) -> set[str]
 
 
 def add_collection(connection: sa.Connection, run: int, collection: Collection) -> None:
-    """Begin a gc, if it is not there."""
-    if connection.execute(sa.select(collections.c.id).where(collections.c.id == collection.id)).first() is None:
+    """Begin a gc, or go on with one."""
+    mine = collections.c.id == collection.id
+    if not connection.execute(collections.update().where(mine).values(ended=False)).rowcount:
         row = {"id": collection.id, "run_id": run, "created_at": collection.created_at, "ended": False}
         connection.execute(collections.insert().values(**row, purge_after=collection.purge_after))
 
@@ -153,6 +159,15 @@ def of_marked_steps(connection: sa.Connection, run: int) -> set[int]:
     return set(connection.execute(sa.select(trash.c.id).select_from(joined).where(chosen)).scalars())
 
 
+def begun(connection: sa.Connection, run: int) -> dict[str, Item]:
+    """The files that were to go and perhaps did not, by the ids of their records.
+
+    Whoever carried that out may have died over it.
+    """
+    items = items_of(connection, run, Phase.MOVING, Phase.DELETING)
+    return {item.checkpoint: item for item in items if item.checkpoint}
+
+
 def set_phase(connection: sa.Connection, items: Iterable[Item], phase: Phase) -> None:
     """Record what is done with these next."""
     ids = [item.id for item in items]
@@ -194,6 +209,12 @@ def take_lock(connection: sa.Connection, run: int, owner: str, now: datetime, un
     release_lock(connection, run, None)
     connection.execute(gc_locks.insert().values(run_id=run, owner=owner, expires_at=until))
     return None
+
+
+def renew_lock(connection: sa.Connection, run: int, owner: str, until: datetime) -> bool:
+    """Let `owner` work on the files of a run until then; False if it does so no more."""
+    mine = (gc_locks.c.run_id == run) & (gc_locks.c.owner == owner)
+    return bool(connection.execute(gc_locks.update().where(mine).values(expires_at=until)).rowcount)
 
 
 def release_lock(connection: sa.Connection, run: int, owner: str | None) -> None:

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from ckptstore.ops.collect import Collected
     from ckptstore.ops.gc import Outcome
     from ckptstore.ops.retention import GcPlan
-    from ckptstore.ops.trash import Purged, Trouble, Undone
+    from ckptstore.ops.trash import Purged, Undone
+    from ckptstore.ops.worker import Trouble
 
 _SHOWN = 20
 

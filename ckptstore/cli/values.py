@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from ckptstore.ops.gc import Outcome
     from ckptstore.ops.overview import RunRow, SaveRow
     from ckptstore.ops.scan import Scanned
-    from ckptstore.ops.trash import Purged, Trouble, Undone
+    from ckptstore.ops.trash import Purged, Undone
+    from ckptstore.ops.worker import Trouble
 
 
 def write(value: Any) -> None:

@@ -139,7 +139,7 @@ def _connections(used: int, most: int) -> Check:
 
 
 def _server_clock(ahead: timedelta) -> Check:
-    """Nothing is decided by the server's clock; but it is a second one to hold this machine's against."""
+    """Only who holds a lock is decided by the server's clock; but it is a second one to hold this machine's against."""
     side = "ahead of" if ahead > timedelta(0) else "behind"
     detail = f"the server's is {span(abs(ahead))} {side} this machine's"
     if abs(ahead) > CLOCKS_DIFFER:

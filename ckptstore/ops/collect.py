@@ -18,13 +18,14 @@ from ckptstore.ops import aliases, lease
 from ckptstore.ops.adopt import Skipped
 from ckptstore.ops.gc_lock import GcLock
 from ckptstore.ops.sync import sync_run
-from ckptstore.ops.trash import PORTION, Trouble, Worker
+from ckptstore.ops.worker import PORTION, Trouble, Worker
 from ckptstore.storage import files
 from ckptstore.storage.files import FileFacts
 from ckptstore.storage.trash import Trash
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
     from datetime import timedelta
 
     from sqlalchemy import Connection
@@ -66,7 +67,7 @@ def execute(
     progress: Callable[[int], None] = lambda _: None,
     disk: Disk | None = None,
 ) -> Collected:
-    """Carry a plan out; what an earlier gc began and did not end is ended first. Can be repeated.
+    """Carry a plan out; what an earlier gc began and did not come to is given back first. Can be repeated.
 
     Each state is looked at again just before it goes: one that changed, or that was pinned, tagged or taken by a launch
     meanwhile, as the run's journals tell too, stays. `at_once` deletes instead of moving to the trash; `grace` is the
@@ -77,7 +78,7 @@ def execute(
     retention.check(plan.decision, allow_mass_delete=allow_mass_delete)
     with GcLock(database, plan.run, plan.run_id) as lock:
         worker = Worker(database, lock, disk=disk, progress=progress)
-        worker.finish_what_was_begun()
+        begun = worker.finish_what_was_begun()
         now = datetime.now(timezone.utc)
         worker.purge_due(now)
         gc = _Gc(
@@ -85,6 +86,7 @@ def execute(
             plan,
             lock,
             disk,
+            begun,
             phase=Phase.DELETING if at_once else Phase.MOVING,
             grace=grace or plan.policy.grace,
         )
@@ -93,7 +95,7 @@ def execute(
         for some in gc.portions():
             worker.carry_out(gc.give_up(some))
         gc.remove_empty_directories()
-        gc.end()
+        gc.end(worker.filled)
     done = worker.done
     return Collected(
         run=plan.run,
@@ -113,7 +115,15 @@ class _Gc:
     """One gc: which states are given up, in portions, oldest first, and under what name in the trash."""
 
     def __init__(
-        self, database: Database, plan: GcPlan, lock: GcLock, disk: Disk | None, *, phase: Phase, grace: timedelta
+        self,
+        database: Database,
+        plan: GcPlan,
+        lock: GcLock,
+        disk: Disk | None,
+        begun: Mapping[str, Collection],
+        *,
+        phase: Phase,
+        grace: timedelta,
     ) -> None:
         self._database = database
         self._plan = plan
@@ -121,6 +131,7 @@ class _Gc:
         self._disk = disk
         self._phase = phase
         self._grace = grace
+        self._begun = begun
         self.collection = self._interrupted() or _new_collection(grace)
         self.began = False
         self.removed: list[Key] = []
@@ -128,17 +139,28 @@ class _Gc:
         self._held: dict[Key, str] = {}
 
     def _interrupted(self) -> Collection | None:
-        """The gc that ended before its time: this one goes on with it, so that one undo brings back both."""
+        """The gc that ended before its time: this one goes on with it, so that one undo brings back both.
+
+        Not if it has taken a file from where the plan has another one now: its trash has one file for each place.
+        """
         with self._database.read() as connection:
             every = rows.collections_of(connection, self._plan.run_id)
-        return next((each for each in every if not each.ended), None)
+            found = next((each for each in (*every, *self._begun.values()) if not each.ended), None)
+            if found is None:
+                return None
+            trashed = rows.items_of(connection, self._plan.run_id, Phase.TRASHED, collection=found.id)
+        places = {(target.root, target.place) for targets in self._plan.targets.values() for target in targets}
+        return None if any((item.root, item.place) in places for item in trashed) else found
 
-    def end(self) -> None:
-        """All is done: the grace begins."""
+    def end(self, filled: AbstractSet[str]) -> None:
+        """All is done: the grace begins, but for an ended gc of which a file was tried again in vain."""
         purge_after = datetime.now(timezone.utc) + self._grace
+        tried_again = {each.id for each in self._begun.values() if each.ended} - filled
         with self._database.write() as connection:
             self._lock.renew(connection)
-            rows.end(connection, self.collection.id, purge_after)
+            for each in rows.collections_of(connection, self._plan.run_id):
+                if not each.ended or each.id in filled:
+                    rows.end(connection, each.id, None if each.id in tried_again else purge_after)
         self.collection = replace(self.collection, purge_after=purge_after)
 
     def check_floor(self) -> None:
@@ -212,9 +234,10 @@ class _Gc:
             items = [self._item(target) for _, targets in going for target in targets]
             if not items:
                 return []
-            rows.add_collection(connection, self._plan.run_id, self.collection)
+            for collection in {each.id: each for _, targets in going for each in map(self._of, targets)}.values():
+                rows.add_collection(connection, self._plan.run_id, collection)
             rows.add_items(connection, items)
-            given_up = rows.items_of(connection, self._plan.run_id, self._phase, collection=self.collection.id)
+            given_up = rows.items_of(connection, self._plan.run_id, self._phase)
         self.began = True
         self.removed += [key for key, _ in going if key is not None]
         return given_up
@@ -244,9 +267,13 @@ class _Gc:
             return "a launch has begun to start from it"
         return ""
 
+    def _of(self, target: Target) -> Collection:
+        """The gc that a file goes with: one that did not come to it before, so that one undo brings back all of it."""
+        return self._begun.get(target.path, self.collection)
+
     def _item(self, target: Target) -> Item:
         return Item(
-            collection=self.collection.id,
+            collection=self._of(target).id,
             root=target.root,
             place=target.place,
             size=target.size,

@@ -15,6 +15,7 @@ from ckptstore.catalog.trash import Collection, Item, Phase
 from ckptstore.core.model import FileState
 from ckptstore.errors import RefusedError
 from ckptstore.ops.gc_lock import GcLock
+from ckptstore.storage.files import facts
 from ckptstore.storage.trash import trash_below
 
 if TYPE_CHECKING:
@@ -91,7 +92,11 @@ def _of_records(files: Sequence[Trashed], records: Mapping[str, Sequence[Checkpo
 
 
 def _add(database: Database, gc: str, run: str, files: Sequence[Trashed], own: Mapping[str, Checkpoint]) -> str:
-    """Record them as that gc would have; why not, if that cannot be now."""
+    """Record them as that gc would have; why not, if that cannot be now.
+
+    A record whose file is at its place too stays as it is: an undo was killed over it, or somebody brought it back.
+    """
+    own = {path: record for path, record in own.items() if not _is_there(record)}
     with database.read() as connection:
         run_id = reads.run_id(connection, run)
     if run_id is None:
@@ -104,6 +109,14 @@ def _add(database: Database, gc: str, run: str, files: Sequence[Trashed], own: M
     except RefusedError as error:
         return error.message
     return ""
+
+
+def _is_there(record: Checkpoint) -> bool:
+    try:
+        here = facts(record.path)
+    except OSError:
+        return False
+    return here is not None and (here.size, here.mtime_ns) == (record.size, record.mtime_ns)
 
 
 def _put(connection: Connection, run_id: int, gc: str, files: Sequence[Trashed], own: Mapping[str, Checkpoint]) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import suppress
-from datetime import datetime, timedelta, timezone
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import trash, writes
+from ckptstore.catalog.verifications import clock
 from ckptstore.errors import CatalogUnavailableError, RefusedError
 from ckptstore.ops.owner import is_dead, shown, this_process
 
@@ -18,7 +20,10 @@ if TYPE_CHECKING:
     from ckptstore.catalog.engine import Database
 
 LOCK = timedelta(minutes=15)
-"""How long a holder that is not heard of keeps the lock; it renews it with every portion of files."""
+"""How long a holder that is not heard of keeps the lock, by the clock of the database."""
+
+RENEWED_EVERY = timedelta(minutes=1)
+"""How old the last sign of life of a holder may be when it changes a file."""
 
 
 class GcLock:
@@ -33,10 +38,11 @@ class GcLock:
         self._run = run
         self.run_id = run_id
         self._owner = this_process()
+        self._renewed = 0.0
 
     def __enter__(self) -> GcLock:
         with self._database.write() as connection:
-            self.renew(connection)
+            self._take(connection)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -44,10 +50,26 @@ class GcLock:
         with suppress(CatalogUnavailableError), self._database.write() as connection:
             trash.release_lock(connection, self.run_id, self._owner)
 
+    def keep(self) -> None:
+        """Hold it for longer, if that was last said some time ago. Raises `RefusedError` if it was lost."""
+        if abs(time.time() - self._renewed) >= RENEWED_EVERY.total_seconds():
+            with self._database.write() as connection:
+                self.renew(connection)
+
     def renew(self, connection: Connection) -> None:
         """Hold it for longer, in a transaction that begins to do something. Raises `RefusedError` if it was lost."""
         writes.lock_run(connection, self.run_id)
-        now = datetime.now(timezone.utc)
+        self._renewed = time.time()
+        if not trash.renew_lock(connection, self.run_id, self._owner, clock(connection) + LOCK):
+            raise RefusedError(
+                f"another process has taken over the files of run {self._run!r} since this one was last heard of",
+                "this one stops here; look at what is there, then do it again",
+            )
+
+    def _take(self, connection: Connection) -> None:
+        writes.lock_run(connection, self.run_id)
+        self._renewed = time.time()
+        now = clock(connection)
         other = trash.take_lock(connection, self.run_id, self._owner, now, now + LOCK)
         if other is not None and is_dead(other):
             trash.release_lock(connection, self.run_id, other)

@@ -1,4 +1,7 @@
-"""Which process holds something that the catalog tells of: its host, its id there, when it began."""
+"""Which process holds something that the catalog tells of: its host, its id there, when it began.
+
+The last part of such a name makes it another one each time, and tells in which PID namespace that id is.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from pathlib import Path
 
 def this_process() -> str:
     """The process that asks, as the holder of one thing more: each time another name."""
-    return f"{socket.gethostname()}|{os.getpid()}|{_began(os.getpid())}|{secrets.token_hex(4)}"
+    return f"{socket.gethostname()}|{os.getpid()}|{_began(os.getpid())}|{secrets.token_hex(4)}@{_namespace()}"
 
 
 def shown(owner: str) -> str:
@@ -20,9 +23,20 @@ def shown(owner: str) -> str:
 
 
 def is_dead(owner: str) -> bool:
-    """Whether a process of this host is gone; of another host's nothing is known."""
-    host, pid, began, _ = owner.split("|")
-    return host == socket.gethostname() and _began(int(pid)) != began
+    """Whether a process of this host is gone; of another host's, or another container's on it, nothing is known."""
+    host, pid, began, last = owner.split("|")
+    _, told, namespace = last.partition("@")
+    if host != socket.gethostname() or (told and namespace != _namespace()):
+        return False
+    return _began(int(pid)) != began
+
+
+def _namespace() -> str:
+    """The PID namespace of this process; empty where the system does not tell."""
+    try:
+        return str(Path("/proc/self/ns/pid").stat().st_ino)
+    except OSError:
+        return ""
 
 
 def _began(pid: int) -> str:

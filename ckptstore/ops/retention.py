@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import marks as marking
-from ckptstore.catalog import reads
+from ckptstore.catalog import reads, trash
 from ckptstore.core import retention
 from ckptstore.core.branches import branches
 from ckptstore.core.model import Content, FileState, Kind, RestorePlan, State
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from ckptstore.catalog.engine import Database
     from ckptstore.catalog.marks import Marks
     from ckptstore.catalog.reads import Source
+    from ckptstore.catalog.trash import Item
     from ckptstore.core.model import Checkpoint, Launch, Observed, Rejection
     from ckptstore.ops.adopt import Skipped
     from ckptstore.storage.files import FileFacts
@@ -95,9 +96,10 @@ def plan_gc(
     """Look at every state of a run and say which stay and which go.
 
     `policy` is the stored one if none is given, `floor` and `grace` the policy's own. The catalog is brought up to the
-    journals and the disk first; no file is touched. Raises `RefusedError` where no rule says what to keep, or the best
-    are to be kept by a metric that no state has; `UnknownRunError`. Whether the plan removes too much is checked when
-    it is carried out (`core.retention.check`).
+    journals and the disk first; no file is touched. What an earlier gc did not come to is judged as any other, since
+    `execute` gives it back first. Raises `RefusedError` where no rule says what to keep, or the best are to be kept by
+    a metric that no state has; `UnknownRunError`. Whether the plan removes too much is checked when it is carried out
+    (`core.retention.check`).
     """
     run_id = find_run(database, run)
     if policy is None:
@@ -108,14 +110,16 @@ def plan_gc(
     now = now or datetime.now(timezone.utc)
     skipped = [*sync_run(database, run_id).skipped, *reconcile(database, run_id).skipped]
     with database.read() as connection:
+        begun = trash.begun(connection, run_id)
         facts = _Facts(
             launches={launch.id: launch for launch in reads.launches_of(connection, run_id)},
             first_saves=reads.first_saves(connection, run_id),
-            files=reads.files_to_judge(connection, run_id),
+            files=reads.files_to_judge(connection, run_id, sorted(begun)),
             failed=reads.failed_loads(connection, run_id),
             marks=marking.marks_of(connection, run_id, now - lease.CLOCKS_DIFFER),
             sources=reads.sources_of(connection, run_id),
         )
+    facts = replace(facts, files=[_as_it_was(file, begun) for file in facts.files])
     seen = disk.observe((file for file in facts.files if file.state is not FileState.TRASHED), read_bytes=False)
     states, targets = _judge(facts, seen, now)
     states = aliases.count_once(states, (file for file in facts.files if file.state in _LIVE), seen)
@@ -146,6 +150,15 @@ def plan_gc(
         debris=found.debris,
         unknown=_unknown(database, skipped, found.unknown),
     )
+
+
+def _as_it_was(file: Checkpoint, begun: Mapping[str, Item]) -> Checkpoint:
+    """A file that an interrupted gc had not come to is judged as before; one that it has moved is in the trash."""
+    item = begun.get(file.id)
+    if item is None or item.before is None or file.state is not FileState.TRASHED:
+        return file
+    is_there = _facts_or_none(file.path) == disk.FileFacts(item.size, item.mtime_ns)
+    return replace(file, state=item.before) if is_there else file
 
 
 def _unknown(database: Database, skipped: Sequence[Skipped], strangers: Sequence[Skipped]) -> tuple[Skipped, ...]:
@@ -242,12 +255,12 @@ def _targets(files: Iterable[Checkpoint], seen: Mapping[str, Observed], homes: s
         if file.state not in _LIVE or here is None or here.size is None or here.mtime_ns is None:
             continue
         root, place = home_of(file.path, homes)
-        found.append(Target(root, place, here.size, here.mtime_ns, file.id, file.state, file.mtime_ns))
-        if file.kind is Kind.GRACEFUL_EXIT:
+        if file.kind is Kind.GRACEFUL_EXIT:  # its graph first: alone it would be found no more after a crash
             graph = str(Path(place).with_suffix(_GRAPH))
             beside = _facts_or_none(f"{root}/{graph}")
             if beside is not None:
                 found.append(Target(root, graph, beside.size, beside.mtime_ns))
+        found.append(Target(root, place, here.size, here.mtime_ns, file.id, file.state, file.mtime_ns))
     return tuple(found)
 
 

@@ -1,206 +1,28 @@
-"""Carry out what was recorded of files that retention gave up; bring them back; purge them.
-
-Each file goes through phases: what will be done with it is in the catalog before it is done, and that it is done after.
-Whoever comes after a crash does what was recorded again, and ends where it would have ended.
-"""
+"""Bring back what retention moved to the trash; purge it."""
 
 from __future__ import annotations
 
-from collections import Counter
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import trash as rows
-from ckptstore.catalog.trash import Item, Phase
+from ckptstore.catalog.trash import Phase
 from ckptstore.errors import UsageError
 from ckptstore.ops.gc_lock import GcLock
 from ckptstore.ops.runs import find_run
-from ckptstore.storage.files import FileFacts
-from ckptstore.storage.trash import Disk, Outcome, Trash
+from ckptstore.ops.worker import Worker, in_trash_by_mark, nobody
+from ckptstore.storage.trash import Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable
 
     from sqlalchemy import Connection
 
     from ckptstore.catalog.engine import Database
     from ckptstore.catalog.trash import Collection
-
-PORTION = 1000
-"""How many files are done between two records of it in the catalog."""
-
-_CAN_COME_BACK = (Phase.MOVING, Phase.TRASHED, Phase.RESTORING)
-_UNDER_WAY = (Phase.MOVING, Phase.RESTORING, Phase.PURGING, Phase.DELETING)
-
-
-def _nobody(_: int) -> None:
-    """Hears of progress, and does nothing."""
-
-
-@dataclass(frozen=True)
-class Trouble:
-    """A file that nothing could be done with now, and why. The next gc, undo or purge tries again."""
-
-    path: str
-    reason: str
-
-
-@dataclass
-class Done:
-    """What became of files: how many ended how, by phase and outcome, their bytes, and what could not be done."""
-
-    files: Counter[tuple[Phase, Outcome]] = field(default_factory=Counter)
-    bytes: Counter[tuple[Phase, Outcome]] = field(default_factory=Counter)
-    troubles: list[Trouble] = field(default_factory=list)
-
-    def count(self, *phases: Phase) -> int:
-        """How many files were brought through one of these phases."""
-        return sum(number for (phase, outcome), number in self.files.items() if phase in phases and _is_done(outcome))
-
-    def size(self, *phases: Phase) -> int:
-        """Their bytes."""
-        return sum(number for (phase, outcome), number in self.bytes.items() if phase in phases and _is_done(outcome))
-
-
-def _is_done(outcome: Outcome) -> bool:
-    return outcome in (Outcome.DONE, Outcome.GONE)
-
-
-class Worker:
-    """Does to files what their phase says, under the lock of their run, and records it."""
-
-    def __init__(
-        self, database: Database, lock: GcLock, *, disk: Disk | None = None, progress: Callable[[int], None] = _nobody
-    ) -> None:
-        self._database = database
-        self._lock = lock
-        self._disk = disk or Disk()
-        self._progress = progress
-        self.done = Done()
-
-    def finish_what_was_begun(self) -> None:
-        """Do again what a process that died, or was refused something, had recorded."""
-        with self._database.read() as connection:
-            left = rows.items_of(connection, self._lock.run_id, *_UNDER_WAY)
-        self.carry_out(left)
-
-    def carry_out(self, items: Sequence[Item]) -> None:
-        """Do what the phase of each of these says, and record what came of it."""
-        for start in range(0, len(items), PORTION):
-            some = items[start : start + PORTION]
-            outcomes = list(self._act(some))
-            with self._database.write() as connection:
-                self._lock.renew(connection)
-                moved = [item for item, outcome in outcomes if _ends_in_trash(item, outcome)]
-                rows.set_phase(connection, moved, Phase.TRASHED)
-                over = [(item, outcome) for item, outcome in outcomes if not _ends_in_trash(item, outcome)]
-                back = [item for item, outcome in over if _is_where_it_was(item, outcome)]
-                rows.drop(connection, back, restored=True)
-                kept = {item.id for item in back}
-                rows.drop(connection, [item for item, _ in over if item.id not in kept], restored=False)
-                rows.drop_empty(connection, self._lock.run_id)
-
-    def begin(self, items: Sequence[Item], phase: Phase) -> list[Item]:
-        """Record what is done with these next."""
-        with self._database.write() as connection:
-            self._lock.renew(connection)
-            rows.set_phase(connection, items, phase)
-            return rows.items_of(connection, self._lock.run_id, phase)
-
-    def purge_due(self, now: datetime) -> None:
-        """Delete what has been in the trash for longer than its grace, and is of no step that is pinned or tagged."""
-        with self._database.read() as connection:
-            every = rows.collections_of(connection, self._lock.run_id)
-            due = {collection.id for collection in every if collection.purge_after <= now}
-            unmarked, _ = _in_trash_by_mark(connection, self._lock.run_id)
-            items = [item for item in unmarked if item.collection in due]
-        if items:
-            self.carry_out(self.begin(items, Phase.PURGING))
-
-    def _act(self, items: Sequence[Item]) -> Iterator[tuple[Item, Outcome]]:
-        by_collection: dict[str, list[Item]] = {}
-        for item in items:
-            by_collection.setdefault(item.collection, []).append(item)
-        for collection, own in by_collection.items():
-            with ExitStack() as stack:
-                trash = stack.enter_context(Trash(collection, self._disk))
-                acted = [(item, outcome) for item in own if (outcome := self._try(trash, item)) is not None]
-                self._tidy(trash, acted)
-            yield from acted
-
-    def _try(self, trash: Trash, item: Item) -> Outcome | None:
-        try:
-            outcome = _do(trash, item)
-        except OSError as error:
-            self.done.troubles.append(Trouble(item.path, error.strerror or str(error)))
-            return None
-        self.done.files[item.phase, outcome] += 1
-        self.done.bytes[item.phase, outcome] += item.size
-        if outcome is Outcome.OCCUPIED:
-            reason = "another file is at its place now: it stays in the trash"
-            self.done.troubles.append(Trouble(item.path, reason))
-        self._progress(1)
-        return outcome
-
-    def _tidy(self, trash: Trash, acted: Sequence[tuple[Item, Outcome]]) -> None:
-        """Remove the directories that are empty now: those of TTP, and those of the trash."""
-        places: dict[tuple[str, bool], list[str]] = {}
-        for item, _ in acted:
-            is_leaving = item.phase in (Phase.MOVING, Phase.DELETING)
-            if "/" in item.place or not is_leaving:
-                places.setdefault((item.root, is_leaving), []).append(item.place)
-        for (root, is_leaving), some in places.items():
-            self._remove_empty(trash, root, some, is_leaving=is_leaving)
-
-    def _remove_empty(self, trash: Trash, root: str, places: Sequence[str], *, is_leaving: bool) -> None:
-        try:
-            if is_leaving:
-                trash.remove_empty(root, places)
-            else:
-                trash.sweep(root, places)
-        except OSError as error:
-            self.done.troubles.append(Trouble(root, error.strerror or str(error)))
-
-
-def _in_trash_by_mark(connection: Connection, run_id: int) -> tuple[list[Item], list[Item]]:
-    """What is in the trash of a run: what is of no step that is pinned or tagged, and what is, with what goes with it.
-
-    Such a step may be in the trash: what a journal says of it may be heard after gc.
-    """
-    items = rows.items_of(connection, run_id, Phase.TRASHED)
-    ids = rows.of_marked_steps(connection, run_id)
-    names = {_stem(item) for item in items if item.id in ids}
-    marked = [item for item in items if item.id in ids or (not item.checkpoint and _stem(item) in names)]
-    kept = {item.id for item in marked}
-    return [item for item in items if item.id not in kept], marked
-
-
-def _stem(item: Item) -> tuple[str, str]:
-    return item.collection, item.path.rpartition(".")[0]
-
-
-def _do(trash: Trash, item: Item) -> Outcome:
-    expected = FileFacts(item.size, item.mtime_ns)
-    match item.phase:
-        case Phase.MOVING:
-            return trash.put(item.root, item.place, expected)
-        case Phase.RESTORING:
-            return trash.take_back(item.root, item.place, expected)
-        case Phase.DELETING:
-            return trash.delete(item.root, item.place, expected)
-        case _:
-            return trash.purge(item.root, item.place)
-
-
-def _ends_in_trash(item: Item, outcome: Outcome) -> bool:
-    return (item.phase is Phase.MOVING and outcome is Outcome.DONE) or outcome is Outcome.OCCUPIED
-
-
-def _is_where_it_was(item: Item, outcome: Outcome) -> bool:
-    """Whether a file is what and where it was: brought back, or another one by the time it was to go."""
-    return outcome is Outcome.CHANGED or (item.phase is Phase.RESTORING and outcome is Outcome.DONE)
+    from ckptstore.ops.worker import Trouble
+    from ckptstore.storage.trash import Disk
 
 
 @dataclass(frozen=True)
@@ -235,11 +57,10 @@ class Purged:
     troubles: tuple[Trouble, ...]
 
 
-def undo(
-    database: Database, run: str, *, progress: Callable[[int], None] = _nobody, disk: Disk | None = None
-) -> Undone:
-    """Bring back what the last gc of a run moved to the trash, one that was interrupted too. Can be repeated.
+def undo(database: Database, run: str, *, progress: Callable[[int], None] = nobody, disk: Disk | None = None) -> Undone:
+    """Bring back what the last gc of a run moved to the trash, and what it had not come to. Can be repeated.
 
+    Of one that was interrupted with `--now`, or of a purge that was, that is what is still there.
     The last of which something comes back: one of which nothing can now, since other files are in the way or its disk
     is away, keeps nobody from the gc before. Once more brings back the gc before. Raises `UsageError` where nothing is
     in the trash, `RefusedError` while another process works on the run's files.
@@ -269,9 +90,9 @@ def undo(
 
 
 def _in_trash(database: Database, run: str, run_id: int) -> list[Collection]:
-    """The gcs of a run of which something can be in the trash, newest first."""
+    """The gcs of a run of which something can be in the trash, or be at its place still, newest first."""
     with database.read() as connection:
-        there = {item.collection for item in rows.items_of(connection, run_id, *_CAN_COME_BACK)}
+        there = {item.collection for item in rows.items_of(connection, run_id, *Phase)}
         found = [each for each in rows.collections_of(connection, run_id) if each.id in there]
     if not found:
         raise UsageError(f"nothing of run {run!r} is in the trash", "gc --now and purge leave nothing in it")
@@ -281,11 +102,17 @@ def _in_trash(database: Database, run: str, run_id: int) -> list[Collection]:
 def _bring_back(database: Database, worker: Worker, run_id: int, collection: Collection, tried: set[int]) -> None:
     """Bring back what is in the trash of one gc, and what an undo that was interrupted had begun with."""
     with database.write() as connection:
-        items = rows.items_of(connection, run_id, *_CAN_COME_BACK, collection=collection.id)
-        rows.end(connection, collection.id)
+        items = rows.items_of(connection, run_id, *Phase, collection=collection.id)
+        _end(connection, collection, datetime.now(timezone.utc))
     begun = [item for item in worker.begin(items, Phase.RESTORING) if item.id not in tried]
     tried.update(item.id for item in begun)
     worker.carry_out(begun)
+
+
+def _end(connection: Connection, collection: Collection, now: datetime) -> None:
+    """Nothing is added to it any more; if it was interrupted, its grace begins."""
+    if not collection.ended:
+        rows.end(connection, collection.id, collection.graced_from(now))
 
 
 def purge(
@@ -294,7 +121,7 @@ def purge(
     *,
     at_once: bool = False,
     now: datetime | None = None,
-    progress: Callable[[int], None] = _nobody,
+    progress: Callable[[int], None] = nobody,
     disk: Disk | None = None,
 ) -> Purged:
     """Delete what has been in the trash of a run for longer than its grace, or all of it `at_once`. Can be repeated.
@@ -305,9 +132,18 @@ def purge(
     with GcLock(database, run, run_id) as lock:
         worker = Worker(database, lock, disk=disk, progress=progress)
         worker.finish_what_was_begun()
-        worker.purge_due(datetime.max.replace(tzinfo=timezone.utc) if at_once else now or datetime.now(timezone.utc))
+        now = now or datetime.now(timezone.utc)
+        with database.write() as connection:
+            lock.renew(connection)
+            every = rows.collections_of(connection, run_id)
+            for each in every:
+                _end(connection, each, now)
+        if at_once:
+            worker.purge({each.id for each in every})
+        else:
+            worker.purge_due(now)
         with database.read() as connection:
-            unmarked, marked = _in_trash_by_mark(connection, run_id)
+            unmarked, marked = in_trash_by_mark(connection, run_id)
             ends = {each.id: each.purge_after for each in rows.collections_of(connection, run_id)}
     return Purged(
         run=run,

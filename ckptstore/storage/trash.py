@@ -83,12 +83,9 @@ class Trash:
     def put(self, root: str, place: str, expected: FileFacts) -> Outcome:
         """Move a file into the trash."""
         folders, name = _split(place)
-        there = self._look_inside(root, folders, name)
         here = self.look(root, place)
-        if here is None:
-            return Outcome.GONE if there is None else Outcome.DONE
-        if here != expected or there is not None:  # in the trash already, and another one at its place
-            return Outcome.CHANGED if there is None else Outcome.DONE
+        if here != expected or self._look_inside(root, folders, name) is not None:
+            return self.halt(root, place, expected)
         inside = self._make(root, (*self._inside, *folders))
         source = self._open(root, folders)
         self._disk.rename(name, name, src_dir_fd=source, dst_dir_fd=inside)
@@ -96,6 +93,27 @@ class Trash:
             self._return(name, inside, source)
             return Outcome.CHANGED
         return Outcome.DONE
+
+    def halt(self, root: str, place: str, expected: FileFacts) -> Outcome:
+        """What became of a file that was to be moved or deleted: in the trash, gone, or at its place, as is any other.
+
+        Another file that came into the trash for it goes back. Where the trash cannot be used, what is at its place is
+        as it was.
+        """
+        folders, name = _split(place)
+        here = self.look(root, place)
+        try:
+            there = self._look_inside(root, folders, name)
+        except OSError:
+            if here is None:
+                raise
+            return Outcome.CHANGED
+        if there == expected:
+            return Outcome.DONE
+        if here is None and there is not None:
+            self._return(name, self._open(root, (*self._inside, *folders)), self._make(root, folders))
+            return Outcome.CHANGED
+        return Outcome.GONE if here is None else Outcome.CHANGED
 
     def take_back(self, root: str, place: str, expected: FileFacts) -> Outcome:
         """Move a file out of the trash to where it was."""
@@ -110,13 +128,15 @@ class Trash:
             return Outcome.OCCUPIED
         return Outcome.DONE if self._return(name, inside, home) else Outcome.OCCUPIED
 
-    def purge(self, root: str, place: str) -> Outcome:
+    def purge(self, root: str, place: str, expected: FileFacts) -> Outcome:
         """Delete a file that is in the trash."""
         folders, name = _split(place)
-        try:
-            self._disk.unlink(name, dir_fd=self._open(root, (*self._inside, *folders)))
-        except FileNotFoundError:
+        there = self._look_inside(root, folders, name)
+        if there is None:
             return Outcome.GONE
+        if there != expected:
+            return Outcome.CHANGED
+        self._disk.unlink(name, dir_fd=self._open(root, (*self._inside, *folders)))
         return Outcome.DONE
 
     def delete(self, root: str, place: str, expected: FileFacts) -> Outcome:

@@ -108,3 +108,33 @@ def test_trash_in_anothers_hands_is_told(job: Job, other: Catalog) -> None:
     assert isinstance(found, FoundTrash)
     assert "another gc" in found.reason
     assert other.scan(job.directory).trash[0].reason == ""
+
+
+@pytest.mark.parametrize("how", ["link", "copy"])
+@pytest.mark.parametrize("all_of_it", [False, True])
+def test_trash_of_which_the_file_is_at_its_place_is_not_in_the_trash(
+    job: Job, other: Catalog, how: str, *, all_of_it: bool
+) -> None:
+    """An undo was killed between its link and its unlink, or somebody copied files back; then the catalog was lost."""
+    trashed = sorted(job.directory.rglob("trash/*/*.ckpt"))
+    assert len(trashed) == 4
+    for path in trashed if all_of_it else trashed[:1]:
+        home = path.parents[3] / path.name
+        if how == "link":
+            home.hardlink_to(path)
+        else:
+            shutil.copy2(path, home)
+    (found,) = other.scan(job.directory).trash
+    assert (found.files, found.reason) == (4, "")
+    at_place = states(other)
+    if all_of_it:
+        assert at_place == {5: KEPT, 10: KEPT, 15: KEPT, 20: KEPT}
+        assert other.resolve("run", step=5).plan is not None
+    else:
+        assert at_place == {5: TRASHED, 10: KEPT | TRASHED, 15: KEPT, 20: KEPT}
+    other.undo("run")
+    assert states(other) == {5: KEPT, 10: KEPT, 15: KEPT, 20: KEPT}
+    other.purge("run", now=True)
+    assert list(job.directory.rglob("trash/*")) == []
+    assert len(list(job.directory.glob("rank_*/*.ckpt"))) == 8
+    assert other.resolve("run", step=10).plan is not None

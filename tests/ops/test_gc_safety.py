@@ -343,6 +343,21 @@ def test_a_trash_that_somebody_emptied(catalog: Catalog, tmp_path: Path) -> None
     assert sorted(file.state.value for file in catalog.show("run", 10)) == ["complete", "missing"]
 
 
+def test_what_is_in_the_trash_and_is_not_what_was_put_there_is_not_purged(catalog: Catalog, tmp_path: Path) -> None:
+    job = saved(catalog, tmp_path, 10, 20, 30, 40)
+    gc(catalog)
+    other = next(job.folder(0).rglob(".ckptstore/trash/*/net-1_10.ckpt"))
+    other.write_bytes(b"another")
+    for _ in range(2):
+        gone = purge(catalog.database, "run", at_once=True)
+        assert (gone.waiting, [trouble.reason for trouble in gone.troubles]) == (
+            1,
+            ["another file is in the trash in its stead: it stays there, and undo brings it back"],
+        )
+    assert undo(catalog.database, "run").files == 1
+    assert (job.folder(0) / "net-1_10.ckpt").read_bytes() == b"another"
+
+
 @pytest.mark.parametrize("purged", [False, True])
 def test_a_move_that_the_power_failure_took_back(catalog: Catalog, tmp_path: Path, *, purged: bool) -> None:
     """What was recorded as done is not: the files are where they were."""

@@ -56,7 +56,7 @@ def test_what_is_not_the_recorded_file_stays(root: Path) -> None:
     assert put(root, expected=FileFacts(4, 1)) is Outcome.GONE
     with Trash("gc") as trash:
         assert trash.delete(str(root), "sub/a", FileFacts(4, 1)) is Outcome.GONE
-        assert trash.purge(str(root), "sub/a") is Outcome.GONE
+        assert trash.purge(str(root), "sub/a", FileFacts(4, 1)) is Outcome.GONE
     assert take_back(root, FileFacts(4, 1)) is Outcome.GONE
 
 
@@ -84,6 +84,27 @@ def test_a_file_that_is_replaced_between_the_look_and_the_move_is_put_back(root:
     assert put(root, disk=Late()) is Outcome.CHANGED
     assert (root / "sub" / "a").read_bytes() == b"another"
     assert list((root / WHERE / "sub").iterdir()) == []
+
+
+def test_killed_between_the_move_and_the_look(root: Path) -> None:
+    """What came into the trash is another file, saved just before: it goes back, and is never purged."""
+    was = facts(root / "sub" / "a")
+    (root / "sub" / "a").write_bytes(b"another")
+    assert put(root) is Outcome.DONE
+    with Trash("gc") as trash:
+        assert trash.purge(str(root), "sub/a", was) is Outcome.CHANGED
+    assert put(root, expected=was) is Outcome.CHANGED
+    assert (root / "sub" / "a").read_bytes() == b"another"
+    assert list((root / WHERE / "sub").iterdir()) == []
+
+
+def test_a_file_whose_place_in_the_trash_is_taken_stays(root: Path) -> None:
+    """An interrupted gc has moved one; another was written there and registered since."""
+    put(root)
+    (root / "sub" / "a").write_bytes(b"another")
+    assert put(root) is Outcome.CHANGED
+    assert (root / "sub" / "a").read_bytes() == b"another"
+    assert (root / WHERE / "sub" / "a").read_bytes() == b"bytes"
 
 
 def test_killed_between_the_link_and_the_unlink(root: Path) -> None:
@@ -115,7 +136,7 @@ def test_no_place_leads_out(root: Path, place: str) -> None:
             with pytest.raises(OSError, match="not a path below"):
                 action(str(root / "sub"), place, FileFacts(5, 1))
         with pytest.raises(OSError, match="not a path below"):
-            trash.purge(str(root / "sub"), place)
+            trash.purge(str(root / "sub"), place, FileFacts(5, 1))
 
 
 @pytest.mark.parametrize("link", ["root", "sub", ".ckptstore", "sub/a"])
@@ -131,7 +152,7 @@ def test_no_link_is_followed(root: Path, tmp_path_factory: pytest.TempPathFactor
     with pytest.raises(OSError, match="Not a directory|Too many levels|not a regular file"):
         put(root, expected=was)
     with Trash("gc") as trash, pytest.raises(OSError, match="Not a directory|Too many levels|not a regular file"):
-        trash.delete(str(root), "sub/a", was) if link != ".ckptstore" else trash.purge(str(root), "sub/a")
+        trash.delete(str(root), "sub/a", was) if link != ".ckptstore" else trash.purge(str(root), "sub/a", was)
     assert away.is_file() or not list(away.rglob("trash"))
 
 
@@ -143,7 +164,7 @@ def test_the_directories_of_others_stay(root: Path) -> None:
     with Trash("gc") as trash:
         trash.remove_empty(str(root), ["sub/a"])
         assert (root / "sub" / "b").exists()
-        assert trash.purge(str(root), "sub/a") is Outcome.DONE
+        assert trash.purge(str(root), "sub/a", was) is Outcome.DONE
         trash.sweep(str(root), ["sub/a"])
     assert not (root / WHERE).exists()
     assert (root / ".ckptstore" / "trash" / "another" / "sub").exists()

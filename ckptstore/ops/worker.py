@@ -1,0 +1,248 @@
+"""Carry out what was recorded of files that retention gave up.
+
+Each file goes through phases: what will be done with it is in the catalog before it is done, and that it is done after.
+Whoever comes after a crash does what was recorded again, and ends where it would have ended.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from ckptstore.catalog import trash as rows
+from ckptstore.catalog.trash import Item, Phase
+from ckptstore.errors import RefusedError
+from ckptstore.storage.files import FileFacts
+from ckptstore.storage.trash import Disk, Outcome, Trash
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Set as AbstractSet
+    from datetime import datetime
+
+    from sqlalchemy import Connection
+
+    from ckptstore.catalog.engine import Database
+    from ckptstore.catalog.trash import Collection
+    from ckptstore.ops.gc_lock import GcLock
+
+PORTION = 1000
+"""How many files are done between two records of it in the catalog."""
+
+_STAYS = {
+    Outcome.OCCUPIED: "another file is at its place now: it stays in the trash",
+    Outcome.CHANGED: "another file is in the trash in its stead: it stays there, and undo brings it back",
+}
+_GOING = (Phase.MOVING, Phase.DELETING)
+
+
+def nobody(_: int) -> None:
+    """Hears of progress, and does nothing."""
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """A file that nothing could be done with now, and why. The next gc, undo or purge tries again."""
+
+    path: str
+    reason: str
+
+
+@dataclass
+class Done:
+    """What became of files: how many ended how, by phase and outcome, their bytes, and what could not be done."""
+
+    files: Counter[tuple[Phase, Outcome]] = field(default_factory=Counter)
+    bytes: Counter[tuple[Phase, Outcome]] = field(default_factory=Counter)
+    troubles: list[Trouble] = field(default_factory=list)
+
+    def count(self, *phases: Phase) -> int:
+        """How many files were brought through one of these phases."""
+        return sum(number for (phase, outcome), number in self.files.items() if phase in phases and _is_done(outcome))
+
+    def size(self, *phases: Phase) -> int:
+        """Their bytes."""
+        return sum(number for (phase, outcome), number in self.bytes.items() if phase in phases and _is_done(outcome))
+
+
+def _is_done(outcome: Outcome) -> bool:
+    return outcome in (Outcome.DONE, Outcome.GONE)
+
+
+class Worker:
+    """Does to files what their phase says, under the lock of their run, and records it."""
+
+    def __init__(
+        self, database: Database, lock: GcLock, *, disk: Disk | None = None, progress: Callable[[int], None] = nobody
+    ) -> None:
+        self._database = database
+        self._lock = lock
+        self._disk = disk or Disk()
+        self._progress = progress
+        self.done = Done()
+        self.filled: set[str] = set()
+
+    def finish_what_was_begun(self) -> dict[str, Collection]:
+        """Do again what a process that died, or was refused something, had recorded; but remove nothing on its word.
+
+        What was to go and is still at its place is given back: since it was recorded the run may have come to need it.
+        Returns of which gc each of those was, by path: a new look decides whether it goes.
+        """
+        with self._database.read() as connection:
+            gcs = {each.id: each for each in rows.collections_of(connection, self._lock.run_id)}
+            going = rows.items_of(connection, self._lock.run_id, *_GOING)
+            others = rows.items_of(connection, self._lock.run_id, Phase.RESTORING, Phase.PURGING)
+        self._portions([replace(item, phase=Phase.MOVING) for item in going], _halt)
+        self.carry_out(others)
+        with self._database.read() as connection:
+            left = {item.id for item in rows.items_of(connection, self._lock.run_id, *Phase)} if going else ()
+        return {item.path: gcs[item.collection] for item in going if item.id not in left}
+
+    def carry_out(self, items: Sequence[Item]) -> None:
+        """Do what the phase of each of these says, and record what came of it."""
+        self._portions(items, _do)
+
+    def _portions(self, items: Sequence[Item], act: Callable[[Trash, Item], Outcome]) -> None:
+        for start in range(0, len(items), PORTION):
+            some = items[start : start + PORTION]
+            try:
+                self._record(list(self._act(some, act)))
+            except RefusedError:
+                self._put_back(some)
+                raise
+
+    def _record(self, outcomes: Sequence[tuple[Item, Outcome]]) -> None:
+        with self._database.write() as connection:
+            self._lock.renew(connection)
+            moved = [item for item, outcome in outcomes if _ends_in_trash(item, outcome)]
+            rows.set_phase(connection, moved, Phase.TRASHED)
+            self.filled.update(item.collection for item in moved if item.phase is Phase.MOVING)
+            over = [(item, outcome) for item, outcome in outcomes if not _ends_in_trash(item, outcome)]
+            back = [item for item, outcome in over if _is_where_it_was(item, outcome)]
+            rows.drop(connection, back, restored=True)
+            kept = {item.id for item in back}
+            rows.drop(connection, [item for item, _ in over if item.id not in kept], restored=False)
+            rows.drop_empty(connection, self._lock.run_id)
+
+    def begin(self, items: Sequence[Item], phase: Phase) -> list[Item]:
+        """Record what is done with these next."""
+        with self._database.write() as connection:
+            self._lock.renew(connection)
+            rows.set_phase(connection, items, phase)
+            return rows.items_of(connection, self._lock.run_id, phase)
+
+    def purge_due(self, now: datetime) -> None:
+        """Delete what has been in the trash for longer than its grace, which begins when its gc has ended."""
+        with self._database.read() as connection:
+            every = rows.collections_of(connection, self._lock.run_id)
+        self.purge({each.id for each in every if each.ended and each.purge_after <= now})
+
+    def purge(self, gcs: AbstractSet[str]) -> None:
+        """Delete what these have in the trash, and what is of no step that is pinned or tagged."""
+        with self._database.read() as connection:
+            unmarked, _ = in_trash_by_mark(connection, self._lock.run_id)
+        items = [item for item in unmarked if item.collection in gcs]
+        if items:
+            self.carry_out(self.begin(items, Phase.PURGING))
+
+    def _act(self, items: Sequence[Item], act: Callable[[Trash, Item], Outcome]) -> Iterator[tuple[Item, Outcome]]:
+        by_collection: dict[str, list[Item]] = {}
+        for item in items:
+            by_collection.setdefault(item.collection, []).append(item)
+        for collection, own in by_collection.items():
+            with ExitStack() as stack:
+                trash = stack.enter_context(Trash(collection, self._disk))
+                acted = [(item, outcome) for item in own if (outcome := self._try(trash, item, act)) is not None]
+                self._tidy(trash, acted)
+            yield from acted
+
+    def _try(self, trash: Trash, item: Item, act: Callable[[Trash, Item], Outcome]) -> Outcome | None:
+        self._lock.keep()
+        try:
+            outcome = act(trash, item)
+        except OSError as error:
+            self.done.troubles.append(Trouble(item.path, error.strerror or str(error)))
+            return None
+        self.done.files[item.phase, outcome] += 1
+        self.done.bytes[item.phase, outcome] += item.size
+        reason = _STAYS.get(outcome)
+        if reason is not None and _ends_in_trash(item, outcome):
+            self.done.troubles.append(Trouble(item.path, reason))
+        self._progress(1)
+        return outcome
+
+    def _put_back(self, items: Sequence[Item]) -> None:
+        """The lock was lost: what came into the trash after its new holder had brought all back goes back too."""
+        with self._database.read() as connection:
+            known = {item.id for item in rows.items_of(connection, self._lock.run_id, *Phase)}
+        for item in items:
+            if item.phase is Phase.MOVING and item.id not in known:
+                with suppress(OSError), Trash(item.collection, self._disk) as trash:
+                    trash.take_back(item.root, item.place, FileFacts(item.size, item.mtime_ns))
+                    trash.sweep(item.root, [item.place])
+
+    def _tidy(self, trash: Trash, acted: Sequence[tuple[Item, Outcome]]) -> None:
+        """Remove the directories that are empty now: those of TTP, and those of the trash."""
+        places: dict[tuple[str, bool], list[str]] = {}
+        for item, _ in acted:
+            is_leaving = item.phase in _GOING
+            if "/" in item.place or not is_leaving:
+                places.setdefault((item.root, is_leaving), []).append(item.place)
+        for (root, is_leaving), some in places.items():
+            self._remove_empty(trash, root, some, is_leaving=is_leaving)
+
+    def _remove_empty(self, trash: Trash, root: str, places: Sequence[str], *, is_leaving: bool) -> None:
+        try:
+            if is_leaving:
+                trash.remove_empty(root, places)
+            else:
+                trash.sweep(root, places)
+        except OSError as error:
+            self.done.troubles.append(Trouble(root, error.strerror or str(error)))
+
+
+def in_trash_by_mark(connection: Connection, run_id: int) -> tuple[list[Item], list[Item]]:
+    """What is in the trash of a run: what is of no step that is pinned or tagged, and what is, with what goes with it.
+
+    Such a step may be in the trash: what a journal says of it may be heard after gc.
+    """
+    items = rows.items_of(connection, run_id, Phase.TRASHED)
+    ids = rows.of_marked_steps(connection, run_id)
+    names = {_stem(item) for item in items if item.id in ids}
+    marked = [item for item in items if item.id in ids or (not item.checkpoint and _stem(item) in names)]
+    kept = {item.id for item in marked}
+    return [item for item in items if item.id not in kept], marked
+
+
+def _stem(item: Item) -> tuple[str, str]:
+    return item.collection, item.path.rpartition(".")[0]
+
+
+def _do(trash: Trash, item: Item) -> Outcome:
+    expected = FileFacts(item.size, item.mtime_ns)
+    match item.phase:
+        case Phase.MOVING:
+            return trash.put(item.root, item.place, expected)
+        case Phase.RESTORING:
+            return trash.take_back(item.root, item.place, expected)
+        case Phase.DELETING:
+            return trash.delete(item.root, item.place, expected)
+        case _:
+            return trash.purge(item.root, item.place, expected)
+
+
+def _halt(trash: Trash, item: Item) -> Outcome:
+    """What became of a file that was to go when its gc ended before its time."""
+    return trash.halt(item.root, item.place, FileFacts(item.size, item.mtime_ns))
+
+
+def _ends_in_trash(item: Item, outcome: Outcome) -> bool:
+    moved, kept = (Phase.MOVING, Outcome.DONE), (Phase.PURGING, Outcome.CHANGED)
+    return (item.phase, outcome) in (moved, kept) or outcome is Outcome.OCCUPIED
+
+
+def _is_where_it_was(item: Item, outcome: Outcome) -> bool:
+    """Whether a file is what and where it was: brought back, or another one by the time it was to go."""
+    return outcome is Outcome.CHANGED or (item.phase is Phase.RESTORING and outcome is Outcome.DONE)

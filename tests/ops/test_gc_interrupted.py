@@ -1,0 +1,235 @@
+"""What a gc that was interrupted had not come to: it comes back, or goes after another look, as the run is by then."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ckptstore.catalog import trash as rows
+from ckptstore.catalog.tables import collections
+from ckptstore.core.policy import Policy
+from ckptstore.errors import UsageError
+from ckptstore.ops.connect import connect
+from ckptstore.ops.trash import purge, undo
+from ckptstore.storage.trash import Disk
+
+from .jobs import Job
+from .test_gc import gc, names, saved
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ckptstore.ops.connect import Catalog
+
+DAY = timedelta(days=1)
+STEPS = (10, 20, 30, 40, 50)
+
+
+class Interrupted(Disk):
+    """Ctrl-C before so many files were moved or deleted."""
+
+    def __init__(self, after: int) -> None:
+        def limited(real: Any) -> Any:
+            def call(*args: Any, **options: Any) -> None:
+                nonlocal after
+                after -= 1
+                if after < 0:
+                    raise KeyboardInterrupt
+                real(*args, **options)
+
+            return call
+
+        for name in ("rename", "unlink"):
+            setattr(self, name, limited(getattr(Disk, name)))
+
+
+def interrupt(catalog: Catalog, after: int, *, at_once: bool = False) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        gc(catalog, disk=Interrupted(after), at_once=at_once)
+
+
+def lose(job: Job, *steps: int) -> None:
+    for step in steps:
+        for rank in (0, 1):
+            (job.folder(rank) / f"net-{step // 10}_10.ckpt").unlink()
+
+
+def there(job: Job) -> set[int]:
+    """The steps of which every rank's file is at its place."""
+    every = names(job.directory)
+    return {step for step in STEPS if {f"rank_{rank}/net-{step // 10}_10.ckpt" for rank in (0, 1)} <= every}
+
+
+def test_undo_brings_back_what_was_not_deleted_yet(catalog: Catalog, tmp_path: Path) -> None:
+    job = saved(catalog, tmp_path, *STEPS)
+    interrupt(catalog, 2, at_once=True)
+    lose(job, 40, 50)
+    assert catalog.resolve("run").plan is None
+    back = undo(catalog.database, "run")
+    assert (back.files, back.gone) == (4, 2)
+    assert catalog.resolve("run").plan.global_step == 30  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_what_the_floor_has_come_to_need_stays(catalog: Catalog, tmp_path: Path, *, at_once: bool) -> None:
+    job = saved(catalog, tmp_path, *STEPS)
+    interrupt(catalog, 2, at_once=at_once)
+    lose(job, 40, 50)
+    gc(catalog)
+    assert there(job) == {20, 30}
+    assert {save.tally.global_step for save in catalog.saves("run") if save.restorable} == {20, 30}
+
+
+@pytest.mark.parametrize("action", ["gc", "gc --now", "purge"])
+def test_a_catalog_of_before_its_gc_was_undone(sqlite_url: str, tmp_path: Path, action: str) -> None:
+    """A backup that was made while files were moved: what it says of them is long past."""
+    catalog = connect(sqlite_url)
+    job = saved(catalog, tmp_path, *STEPS)
+    interrupt(catalog, 0)
+    backup = tmp_path / "backup.db"
+    with closing(sqlite3.connect(str(catalog.database.file))) as now, closing(sqlite3.connect(backup)) as then:
+        now.backup(then)
+    assert undo(catalog.database, "run").files == 6
+    catalog.pin("run", 10)
+    lose(job, 40, 50)
+    old = connect(f"sqlite:///{backup}")
+    old.sync(job.directory)
+    if action == "purge":
+        purge(old.database, "run", at_once=True)
+        assert there(job) == {10, 20, 30}
+        old.sync(job.directory)
+        old.pin("run", 10)
+        gc(old)
+    else:
+        gc(old, at_once=action == "gc --now")
+    assert there(job) >= {20, 30}
+    assert old.resolve("run").plan.global_step == 30  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_another_policy_by_then(catalog: Catalog, tmp_path: Path, *, at_once: bool) -> None:
+    job = saved(catalog, tmp_path, *STEPS)
+    interrupt(catalog, 2, at_once=at_once)
+    done = gc(catalog, Policy(keep_last=3))
+    assert (done.removed, there(job)) == ((("L1", 20),), {30, 40, 50})
+    assert catalog.pin("run", 30)
+
+
+def test_one_undo_brings_back_both_what_it_moved_and_what_the_next_one_moves(catalog: Catalog, tmp_path: Path) -> None:
+    job = saved(catalog, tmp_path, *STEPS)
+    interrupt(catalog, 3)
+    assert gc(catalog).files == 6
+    assert there(job) == {40, 50}
+    assert undo(catalog.database, "run").files == 6
+    assert there(job) == set(STEPS)
+    with pytest.raises(UsageError, match="nothing of run 'run' is in the trash"):
+        undo(catalog.database, "run")
+
+
+def test_the_graph_of_a_graceful_exit_goes_with_its_file_all_the_same(catalog: Catalog, tmp_path: Path) -> None:
+    job = Job(catalog, tmp_path / "data")
+    ranks = job.start()
+    for launch in ranks:
+        job.announce(launch)
+        path = job.write(launch, 15, name="net_train-step_15.ckpt")
+        path.with_suffix(".mindir").write_bytes(b"graph")
+        launch.register(path, kind="graceful_exit", global_step=15)
+    for step in (20, 30):
+        job.save(ranks, step)
+    for after in range(4):
+        interrupt(catalog, after)
+        done = gc(catalog)
+        assert (done.files, {name[-9:] for name in names(job.directory)}) == (4, {"2_10.ckpt", "3_10.ckpt"})
+        assert undo(catalog.database, "run").files == 4
+
+
+def test_what_was_written_where_the_interrupted_gc_took_a_file_goes_too(catalog: Catalog, tmp_path: Path) -> None:
+    """Its place in that trash is taken; in a new one it is not, and each comes back from its own."""
+    job = Job(catalog, tmp_path / "data")
+    ranks = job.start()
+    for step in (10, 20, 30, 40):
+        job.save(ranks, step)
+    interrupt(catalog, 1)
+    again = job.write(ranks[0], 50, name="net-1_10.ckpt")
+    ranks[0].register(again, global_step=50, optimizer_step=50)
+    ranks[1].register(job.write(ranks[1], 50), global_step=50, optimizer_step=50)
+    for step in (60, 70):
+        job.save(ranks, step)
+    done = gc(catalog)
+    assert (("L1", 50) in done.removed, done.troubles) == (True, ())
+    assert names(job.directory) == {f"rank_{rank}/net-{step // 10}_10.ckpt" for rank in (0, 1) for step in (60, 70)}
+    assert undo(catalog.database, "run").files == 6
+    assert catalog.resolve("run", step=50).plan is not None
+    last = undo(catalog.database, "run")
+    assert [trouble.path for trouble in last.troubles] == [str(again)]
+    assert catalog.resolve("run", step=50).plan is not None
+    again.unlink()
+    assert undo(catalog.database, "run").files == 1
+    assert catalog.resolve("run", step=10).plan is not None
+
+
+def a_day_later(catalog: Catalog) -> None:
+    with catalog.database.write() as connection:
+        for each in rows.collections_of(connection, 1):
+            connection.execute(
+                collections.update()
+                .where(collections.c.id == each.id)
+                .values(created_at=each.created_at - 2 * DAY, purge_after=each.purge_after - 2 * DAY)
+            )
+
+
+@pytest.mark.parametrize("after", [0, 3])
+def test_the_grace_begins_when_the_gc_has_ended(catalog: Catalog, tmp_path: Path, after: int) -> None:
+    saved(catalog, tmp_path, *STEPS)
+    interrupt(catalog, after)
+    a_day_later(catalog)
+    done = gc(catalog)
+    assert (done.files, done.purged_files) == (6, 0)
+    assert purge(catalog.database, "run").waiting == 6
+    a_day_later(catalog)
+    assert purge(catalog.database, "run").files == 6
+
+
+def test_the_grace_of_an_interrupted_gc_begins_with_a_purge(catalog: Catalog, tmp_path: Path) -> None:
+    saved(catalog, tmp_path, *STEPS)
+    interrupt(catalog, 3)
+    a_day_later(catalog)
+    first = purge(catalog.database, "run")
+    assert (first.files, first.waiting) == (0, 3)
+    assert first.next_at is not None
+    assert first.next_at > datetime.now(timezone.utc) + DAY / 2
+    a_day_later(catalog)
+    assert purge(catalog.database, "run").files == 3
+
+
+def test_what_was_refused_has_its_grace_when_it_goes_at_last(catalog: Catalog, tmp_path: Path) -> None:
+    """What went at once keeps its own end until then."""
+    job = saved(catalog, tmp_path, *STEPS)
+    home = job.folder(0) / ".ckptstore" / "trash"
+    home.parent.mkdir(exist_ok=True)
+    home.write_bytes(b"in the way")
+    assert len(gc(catalog).troubles) == 3
+    a_day_later(catalog)
+    home.unlink()
+    done = gc(catalog)
+    assert (done.files, done.purged_files, done.troubles) == (3, 3, ())
+    assert purge(catalog.database, "run").waiting == 3
+
+
+def test_what_is_refused_again_and_again_keeps_no_trash_alive(catalog: Catalog, tmp_path: Path) -> None:
+    job = saved(catalog, tmp_path, *STEPS)
+    home = job.folder(0) / ".ckptstore" / "trash"
+    home.parent.mkdir(exist_ok=True)
+    home.write_bytes(b"in the way")
+    with catalog.database.read() as connection:
+        assert rows.collections_of(connection, 1) == []
+    assert len(gc(catalog).troubles) == 3
+    with catalog.database.read() as connection:
+        (first,) = rows.collections_of(connection, 1)
+    assert len(gc(catalog).troubles) == 3
+    with catalog.database.read() as connection:
+        assert rows.collections_of(connection, 1) == [first]

@@ -1,0 +1,162 @@
+"""The lock of a run's files: a gc that is slow keeps it, one that lost it stops, and clocks and containers differ."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import sqlalchemy as sa
+
+from ckptstore.catalog import verifications
+from ckptstore.catalog.tables import gc_locks
+from ckptstore.errors import RefusedError
+from ckptstore.ops import gc_lock
+from ckptstore.ops.connect import connect
+from ckptstore.ops.gc_lock import GcLock
+from ckptstore.ops.owner import is_dead, shown, this_process
+from ckptstore.ops.trash import undo
+from ckptstore.storage.trash import Disk
+
+from .test_gc import gc, names, saved
+
+if TYPE_CHECKING:
+    from ckptstore.ops.connect import Catalog
+
+LONG_AGO = datetime(2000, 1, 1, tzinfo=timezone.utc)
+
+
+def forget_the_holder(catalog: Catalog) -> None:
+    """As if it had not been heard of for too long."""
+    with catalog.database.write() as connection:
+        connection.execute(gc_locks.update().values(expires_at=LONG_AGO))
+
+
+def expires(catalog: Catalog) -> datetime:
+    with catalog.database.read() as connection:
+        found: datetime = connection.execute(sa.select(gc_locks.c.expires_at)).scalar_one()
+    return found
+
+
+class Slow(Disk):
+    """Something happens while one of the renames is done."""
+
+    def __init__(self, catalog: Catalog, which: int, *, late: bool) -> None:
+        def rename(*args: Any, **options: Any) -> None:
+            nonlocal which
+            which -= 1
+            if which != 0:
+                os.rename(*args, **options)  # noqa: PTH104
+                return
+            if not late:
+                os.rename(*args, **options)  # noqa: PTH104
+            forget_the_holder(catalog)
+            self.brought_back = undo(catalog.database, "run").files
+            catalog.pin("run", 20)
+            if late:
+                os.rename(*args, **options)  # noqa: PTH104
+
+        self.rename = rename  # type: ignore[misc, assignment]
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("which", [1, 2, 4])
+def test_a_gc_that_lost_its_lock_stops_at_once(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: int, *, late: bool
+) -> None:
+    """Another host undid what it had done, and somebody has pinned a state since; one move may come after that."""
+    monkeypatch.setattr(gc_lock, "RENEWED_EVERY", timedelta(0))
+    job = saved(catalog, tmp_path, 10, 20, 30, 40)
+    disk = Slow(catalog, which, late=late)
+    with pytest.raises(RefusedError, match="another process has taken over the files of run 'run'"):
+        gc(catalog, disk=disk)
+    assert disk.brought_back == 4
+    assert len(names(job.directory)) == 8
+    assert list(job.directory.rglob("trash/*")) == []
+    assert {save.tally.global_step for save in catalog.saves("run")} == {10, 20, 30, 40}
+    assert gc(catalog).removed == (("L1", 10),)
+
+
+def test_a_slow_gc_keeps_its_lock(catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gc_lock, "RENEWED_EVERY", timedelta(0))
+    saved(catalog, tmp_path, 10, 20, 30, 40)
+    seen = []
+
+    class Looks(Disk):
+        def rename(self, *args: Any, **options: Any) -> None:  # type: ignore[override]
+            seen.append(expires(catalog))
+            forget_the_holder(catalog)
+            os.rename(*args, **options)  # noqa: PTH104
+
+    assert gc(catalog, disk=Looks()).files == 4
+    assert len(seen) == 4
+    assert min(seen) > LONG_AGO
+
+
+def test_the_lock_goes_by_the_clock_of_the_database(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A host whose clock is ahead does not take the lock of one that is at work; the one of SQLite is the machine's."""
+    saved(catalog, tmp_path, 10)
+
+    class Ahead(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> Any:
+            return datetime.now(tz) + timedelta(minutes=20)
+
+    with GcLock(catalog.database, "run", 1):
+        monkeypatch.setattr(gc_lock, "datetime", Ahead, raising=False)
+        if catalog.database.file is None:
+            monkeypatch.setattr(verifications, "datetime", Ahead)
+        with pytest.raises(RefusedError, match="is at work"), GcLock(catalog.database, "run", 1):
+            pass
+
+
+def test_a_process_of_another_pid_namespace_is_not_called_dead() -> None:
+    """Two containers may have one host name; neither sees the processes of the other."""
+    mine = this_process()
+    gone = mine.replace(f"|{os.getpid()}|", f"|{2**22 + 1}|")
+    assert not is_dead(mine)
+    assert is_dead(gone)
+    namespace = str(Path("/proc/self/ns/pid").stat().st_ino)
+    assert namespace in gone
+    assert not is_dead(gone.replace(namespace, "1"))
+    assert shown(gone.replace(namespace, "1")) == f"process {2**22 + 1} on {socket.gethostname()}"
+
+
+@pytest.mark.parametrize(("began", "dead"), [("1", True), ("", False)])
+def test_a_holder_of_an_older_version_is_judged_as_it_was(began: str, *, dead: bool) -> None:
+    old = "|".join(this_process().split("|")[:3])
+    assert is_dead(f"{old.rpartition('|')[0]}|{began or old.rpartition('|')[2]}|0123abcd") == dead
+
+
+TRIES = """
+import sys
+from ckptstore.errors import RefusedError
+from ckptstore.ops.connect import connect
+from ckptstore.ops.gc_lock import GcLock
+try:
+    with GcLock(connect(sys.argv[1]).database, "run", 1):
+        print("taken")
+except RefusedError as error:
+    print(error.message)
+"""
+
+
+def test_a_living_gc_in_another_container(sqlite_url: str, tmp_path: Path) -> None:
+    catalog = connect(sqlite_url)
+    saved(catalog, tmp_path, 10)
+    inside = ["unshare", "-Urpf", "--mount-proc", sys.executable, "-c", TRIES, sqlite_url]
+    try:
+        if subprocess.run([*inside[:3], "true"], capture_output=True, check=False).returncode:
+            pytest.skip("namespaces are not allowed here")
+    except FileNotFoundError:
+        pytest.skip("there is no unshare")
+    with GcLock(catalog.database, "run", 1):
+        done = subprocess.run(inside, capture_output=True, text=True, check=True)
+    assert f"is at work (process {os.getpid()} on {socket.gethostname()})" in done.stdout
