@@ -161,7 +161,7 @@ def test_a_launch_whose_states_go_as_fast_as_it_chooses(
         found = choose(database, run, run_id, **asked)
         lost = [file for file in catalog.show("run", found.plan.global_step) if Path(file.path).exists()]
         with catalog.database.write() as connection:
-            writes.mark(connection, [file.id for file in lost], FileState.MISSING)
+            writes.mark(connection, [file.id for file in lost], FileState.MISSING, at=datetime.now(timezone.utc))
         Path(lost[0].path).unlink()
         return found
 
