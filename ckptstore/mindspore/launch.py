@@ -69,6 +69,7 @@ class TrainingLaunch(RankLaunch):
 
     def __init__(self, database: Database, facts: Launch, rank: int) -> None:
         super().__init__(database, facts, rank)
+        self._said_overlooked = False
         self._layout_files = LayoutFiles()
         self.note_layout_files()
 
@@ -196,16 +197,39 @@ class TrainingLaunch(RankLaunch):
 
         Nobody knew of it then: the catalog could not be reached or was lost. Now it is known where to look.
         """
-        if self.start is None or not self.start.fresh:
-            return
-        lost = overlooked(directory, self.run, self.known)
+        lost = self._overlooked(directory)
         if lost is not None:
             remember_place(self.database, self.run, directory)
             raise RefusedError(
-                f"this launch starts from the beginning, but {lost.path} holds step {lost.global_step} of run "
-                f"{self.run}, and no catalog knew of it",
+                f"this launch starts from the beginning, but {_held(lost)}, and no catalog knew of it",
                 "start again: it is found now; or start a run of another name",
             )
+
+    def report_place(self, directory: str) -> None:
+        """Say once, as an error, what `check_place` raises: training has begun, and goes on with what it has.
+
+        Its files are recorded as any other. Reads all journals there: not for the training thread.
+        """
+        if self._said_overlooked:
+            return
+        try:
+            lost = self._overlooked(directory)
+        except (CkptstoreError, OSError) as error:
+            log.warning("whether run %s had saved in %s before cannot be seen: %s", self.run, directory, error)
+            return
+        if lost is not None:
+            self._said_overlooked = True
+            log.error(
+                "this launch started from the beginning, but %s, and no catalog knew of it. Training goes on, and its "
+                "saves are registered; to go on from that step instead, stop it and start again with "
+                "resume(lineage=%r)",
+                _held(lost),
+                lost.launch,
+            )
+
+    def _overlooked(self, directory: str) -> Checkpoint | None:
+        is_fresh = self.start is not None and self.start.fresh
+        return overlooked(directory, self.run, self.known) if is_fresh else None
 
     def _failed_to_load(self, file: Checkpoint | None, damage: Rule | None, detail: str) -> None:
         """Record that a file could not be loaded, so that the next launch does without it."""
@@ -238,6 +262,10 @@ class TrainingLaunch(RankLaunch):
     def _say(self, message: str) -> None:
         if self.rank == 0:
             log.info(message)
+
+
+def _held(file: Checkpoint) -> str:
+    return f"{file.path} holds step {file.global_step} of run {file.run}"
 
 
 def join(
