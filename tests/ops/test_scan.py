@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
@@ -13,8 +14,10 @@ from ckptstore.catalog import reads
 from ckptstore.catalog.tables import launches
 from ckptstore.core.model import Content, FileState, Kind
 from ckptstore.errors import RefusedError, UnknownRunError, UsageError
+from ckptstore.ops.adoption import FoundLaunch, in_order
 from ckptstore.ops.connect import Catalog
 from tests import ckpt_bytes, parts_bytes
+from tests.core.builders import launch
 
 LENGTH = 5
 """Steps of an epoch."""
@@ -308,3 +311,27 @@ def test_an_older_launch_that_is_found_later_goes_before_those_found_before(cata
 def order(catalog: Catalog) -> list[str]:
     with catalog.database.read() as connection:
         return [launch.id for launch in reads.launches_of(connection, reads.run_id(connection, "job") or 0)]
+
+
+@pytest.mark.parametrize(
+    ("known", "new", "ordered"),
+    [
+        ("", "A1 B2", "A B"),
+        ("B2", "A1 C3", "A B C"),
+        ("L7 M2", "A1", "A L M"),
+        ("L7 M2", "A8", "L M A"),
+        ("L7 M2", "A3", "A L M"),
+        ("B5", "A9 B5 C1", "A B C"),
+        ("B5 A5", "A5 C6 B5", "B A C"),
+        ("L1 C3", "A2 B2 C3", "L A B C"),
+    ],
+)
+def test_new_launches_go_among_those_that_are_known(known: str, new: str, ordered: str) -> None:
+    """A letter for each launch, and when it began; what is known keeps its order, what is found keeps its own."""
+
+    def at(day: str) -> datetime:
+        return datetime(2026, 1, int(day), tzinfo=timezone.utc)
+
+    there = [replace(launch(name, place), created_at=at(day)) for place, (name, day) in enumerate(known.split(), 1)]
+    found = [FoundLaunch(name, 1, None, at(day), ()) for name, day in new.split()]
+    assert in_order(there, found) == ordered.split()
