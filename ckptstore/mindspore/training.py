@@ -133,9 +133,10 @@ class Training:
         directory = str(Path(directory).absolute())
         if (directory, kind, prefix) in self._claimed:
             return
-        if has_begun:
+        is_new = all(directory != claimed for claimed, _, _ in self._claimed)
+        if is_new and has_begun:
             self.recorder.call(lambda: self.launch.report_place(directory))
-        else:
+        elif is_new:
             self.launch.check_place(directory)
         remember_place(self.launch.database, self.launch.run, directory)
         self._claimed.add((directory, kind, prefix))

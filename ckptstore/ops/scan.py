@@ -24,9 +24,11 @@ from ckptstore.ops.join import check_name
 from ckptstore.ops.parts import is_part, look_into
 from ckptstore.ops.reconcile import reconcile
 from ckptstore.ops.second_paths import known_elsewhere
+from ckptstore.ops.start import remember_place
 from ckptstore.ops.sync import Synced, sync_below
 from ckptstore.ops.tree import Opaque, Tree, look_at, read_headers
 from ckptstore.storage import files
+from ckptstore.storage.places import root_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -132,6 +134,8 @@ def scan(
     gone = [*missing, *(known[path] for path in rewritten)]
     if not dry_run:
         _write(database, name, launches, [*adopted, *back], damaged=damaged, gone=gone, known=recorded)
+        for home in sorted({root_of(str(Path(file.path).parent)) for file in adopted}):
+            remember_place(database, name, home)
     trash = take_up_trash(database, root, dry_run=dry_run)
     return Scanned(
         run=name,

@@ -85,6 +85,7 @@ def _store(
         raise NothingRestorableError(*_not_there(launch.run, resolution, step, lineage_of))
     if plan is None:
         _check_other_branches(launch.run, ask(step=None, lineage_of=None, every_lineage=True))
+        _check_other_launches(database, launch, run_id)
     start_step = _start_step(launch, plan) if plan else None
     chosen = plan_files(plan) if plan else []
     now = datetime.now(timezone.utc)
@@ -118,6 +119,22 @@ def _check_other_branches(run: str, every: Resolution) -> None:
         )
     if every.lost:
         raise NothingRestorableError(_lost(run, every), _lost_hint(f"{run} --all", every))
+
+
+def _check_other_launches(database: Database, launch: Launch, run_id: int) -> None:
+    """Raise `NothingRestorableError` where a launch went on from a state that nothing tells of here.
+
+    Journals name the state that a launch started from, and only the journal beside its files, or the catalog, tells
+    what they are: of a scanned one there is none.
+    """
+    with database.read() as connection:
+        others = [each for each in reads.launches_of(connection, run_id) if each.id != launch.id and each.parent]
+    if others:
+        raise NothingRestorableError(
+            f"nothing of run {launch.run!r} can be restored, though launch {others[-1].id} went on from step "
+            f"{others[-1].parent_step} of launch {others[-1].parent}: nothing here tells of the files of that",
+            f"start when the catalog is back; if it is lost: ckptstore scan DIRECTORY --run {launch.run}",
+        )
 
 
 def plan_files(plan: RestorePlan) -> list[tuple[int, str]]:

@@ -110,6 +110,16 @@ def test_saves_that_nobody_knew_of_do_not_stop_a_training_that_has_begun(
     assert plan.global_step == 150
 
 
+@pytest.mark.usefixtures("catalog")
+def test_a_first_start_beside_older_files_is_told_of_them(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The catalog is there and does not know them: an earlier experiment's, or a run whose catalog was lost."""
+    ckpt_bytes.write(tmp_path / "ckpt" / "older-2_5.ckpt", 15)
+    train(tmp_path / "ckpt")
+    (said,) = complaints(caplog)
+    assert "older-2_5.ckpt is in no journal, and the catalog knows no save of run run" in said
+    assert f"ckptstore scan {tmp_path / 'ckpt'} --run run, and start again" in said
+
+
 def test_the_catalog_is_deleted_under_a_training(
     catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
