@@ -6,6 +6,7 @@ Where the words leave something open the oracle says so: PERHAPS.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
 
@@ -132,20 +133,22 @@ class Candidate:
 def history(
     launches: Iterable[Launch], files: Sequence[Checkpoint], *, of: str | None = None
 ) -> list[tuple[Launch, int]]:
-    """Every save of the lineage, newest first; of two at one step, that of the later launch.
+    """Every save of the lineage, newest first: those of the later launch, and of those the higher step.
 
     The lineage is that of the newest launch that counts, or of the newest up to the one called `of`. A launch counts
-    that has saved something, or that was asked to go back.
+    that has saved something, or that was asked to go back. One that never said where it began, and finished no file,
+    gives nothing up.
     """
     by_id = {launch.id: launch for launch in launches}
+    trained = [file for file in files if file.global_step > 0 and file.state is not FileState.MOVED]
+    has_finished = {file.launch for file in trained if file.size is not None}
     steps: dict[str, set[int]] = {}
-    for file in files:
-        if file.global_step > 0 and file.state is not FileState.MOVED:
-            steps.setdefault(file.launch, set()).add(file.global_step)
+    for file in trained:
+        steps.setdefault(file.launch, set()).add(file.global_step)
 
     counting = [launch for launch in by_id.values() if launch.id in steps or launch.branched]
 
-    def began_from(launch: Launch) -> tuple[Launch, int] | None:
+    def began_from(launch: Launch) -> tuple[Launch, float] | None:
         if launch.decided:
             if launch.parent is None or launch.parent_step is None or launch.parent not in by_id:
                 return None
@@ -153,7 +156,8 @@ def history(
         before = [other for other in counting if other.order < launch.order]
         if not before:
             return None
-        return max(before, key=lambda other: other.order), min(steps[launch.id]) - 1
+        up_to = min(steps[launch.id]) - 1 if launch.id in has_finished else math.inf
+        return max(before, key=lambda other: other.order), up_to
 
     def leads_to(launch: Launch, step: int, newest: Launch) -> bool:
         """Whether a run that stands at the end of `newest` once was at that step of `launch`."""
@@ -169,4 +173,4 @@ def history(
     found = [
         (launch, step) for launch in counting for step in steps.get(launch.id, ()) if leads_to(launch, step, newest)
     ]
-    return sorted(found, key=lambda each: (each[1], each[0].order), reverse=True)
+    return sorted(found, key=lambda each: (each[0].order, each[1]), reverse=True)

@@ -78,8 +78,11 @@ def has_saved(connection: sa.Connection, launch_id: str, rank: int) -> bool:
     return connection.execute(query.limit(1)).first() is not None
 
 
-def first_saves(connection: sa.Connection, run: int) -> dict[str, int]:
-    """The step of the first save of each launch of a run that has one; an untrained network is none."""
+def first_saves(connection: sa.Connection, run: int) -> dict[str, int | None]:
+    """The step of the first save of each launch of a run that has one; an untrained network is none.
+
+    None for a launch that never asked where to start and of whose files none was ever finished.
+    """
     first = (  # for each launch by itself: then the index has it at once, however many saves there are
         sa.select(saves.c.global_step)
         .where(saves.c.launch_id == launches.c.id, saves.c.global_step > 0)
@@ -87,8 +90,22 @@ def first_saves(connection: sa.Connection, run: int) -> dict[str, int]:
         .limit(1)
         .scalar_subquery()
     )
-    query = sa.select(launches.c.id, first).where(launches.c.run_id == run)
-    return {row[0]: row[1] for row in connection.execute(query) if row[1] is not None}
+    finished = (
+        sa.select(saves.c.global_step)
+        .select_from(saves.join(checkpoints))
+        .where(saves.c.launch_id == launches.c.id, saves.c.global_step > 0, checkpoints.c.size.is_not(None))
+        .order_by(saves.c.global_step)
+        .limit(1)
+        .correlate(launches)
+        .scalar_subquery()
+    )
+    joined = launches.outerjoin(resolutions, resolutions.c.launch_id == launches.c.id)
+    query = sa.select(launches.c.id, first, resolutions.c.launch_id, finished).select_from(joined)
+    return {
+        launch_id: None if decided is None and known is None else step
+        for launch_id, step, decided, known in connection.execute(query.where(launches.c.run_id == run))
+        if step is not None
+    }
 
 
 def newest_step(connection: sa.Connection, launch_id: str, *, below: int | None, at_most: int | None) -> int | None:

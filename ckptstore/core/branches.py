@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def branches(
-    launches: Sequence[Launch], first_saves: Mapping[str, int], steps: Mapping[str, Collection[int]]
+    launches: Sequence[Launch], first_saves: Mapping[str, int | None], steps: Mapping[str, Collection[int]]
 ) -> dict[tuple[str, int], str]:
     """The branch of each save (launch, step): "" for the lineage, else the newest launch of the branch.
 

@@ -20,16 +20,18 @@ class Segment:
 
 
 def lineage(
-    launches: Sequence[Launch], first_saves: Mapping[str, int], *, of: str | None = None
+    launches: Sequence[Launch], first_saves: Mapping[str, int | None], *, of: str | None = None
 ) -> tuple[Segment, ...]:
     """The history that leads to the newest launch, or to the one whose id is `of`, newest first.
 
     Its own saves, then its parent's up to the step it resumed from, and so on. `first_saves` maps a launch that
-    has saves to the step of its first one. A launch without saves has added nothing to the history and gives
-    nothing up: if it went back only because a file could not be seen, that file may be there again. One that was
-    asked to go back gives up what came after, saves or not. A launch that has saves and never asked where to start was
-    restored by other means: it is taken to continue the launch before it from just before its own first save. A
-    foreign launch is left out, and has no history itself: nothing here can continue from it.
+    has saves to the step of its first one (None: it never asked where to start, and nothing it saved was finished). A
+    launch without saves has added nothing to the history and gives nothing up: if it went back only because a file
+    could not be seen, that file may be there again. One that was asked to go back gives up what came after, saves or
+    not. A launch that has saves and never asked where to start was restored by other means: it is taken to continue
+    the launch before it from just before its own first save; but where none was finished there is no other state to
+    go on from, and nothing is given up for it. A foreign launch is left out, and has no history itself: nothing here
+    can continue from it.
     """
     by_id = {launch.id: launch for launch in launches}
     segments: list[Segment] = []
@@ -55,8 +57,8 @@ def lineage(
             parent = by_id[launch.parent]
             remaining = [other for other in remaining if other.order <= parent.order]
             last_step = _lower(_in_parents_steps(launch, last_step), launch.parent_step)
-        elif launch.id in first_saves:
-            last_step = _lower(last_step, first_saves[launch.id] - 1)
+        elif (first := first_saves.get(launch.id)) is not None:
+            last_step = _lower(last_step, first - 1)
     return tuple(segments)
 
 

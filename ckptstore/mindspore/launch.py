@@ -24,6 +24,7 @@ from ckptstore.ops.join import new_launch_id
 from ckptstore.ops.launch import RankLaunch
 from ckptstore.ops.start import (
     Decision,
+    a_guess,
     begin,
     decide,
     decision_from_json,
@@ -32,6 +33,7 @@ from ckptstore.ops.start import (
     launch_to_json,
     overlooked,
     remember_place,
+    untold,
 )
 
 if TYPE_CHECKING:
@@ -53,14 +55,16 @@ _ANSWER_SECONDS = 5.0
 class TrainingLaunch(RankLaunch):
     """What one rank does in a launch of a training script. Made by `ckptstore.mindspore.join`.
 
-    `start` is what `resume` returned; None before. `known` are the run's launches that were known then, `directories`
-    where the script says that it keeps its files. `global_step` counts the batches consumed so far, by whichever
-    registrar sees them; it is `step_shift` beyond the updates of an optimizer that never left one out. `trained` tells
-    that training has begun, `failed` that an exception ended the last one.
+    `start` is what `resume` returned; None before. `known` are the run's launches that were known then, and
+    `is_by_journals` tells that the catalog could not be used. `directories` are where the script says that it keeps its
+    files. `global_step` counts the batches consumed so far, by whichever registrar sees them; it is `step_shift` beyond
+    the updates of an optimizer that never left one out. `trained` tells that training has begun, `failed` that an
+    exception ended the last one.
     """
 
     start: Start | None = None
     known: frozenset[str] = frozenset()
+    is_by_journals: bool = False
     directories: tuple[str, ...] = ()
     global_step: int = 0
     step_shift: int = 0
@@ -69,6 +73,7 @@ class TrainingLaunch(RankLaunch):
 
     def __init__(self, database: Database, facts: Launch, rank: int) -> None:
         super().__init__(database, facts, rank)
+        self._said_overlooked = False
         self._layout_files = LayoutFiles()
         self.note_layout_files()
 
@@ -100,8 +105,9 @@ class TrainingLaunch(RankLaunch):
         the run goes on from there, and what came after it is given up, not deleted. `take_quarantined` takes a state
         that was found to be bad too. `dec_key` and `dec_mode` are those of
         `mindspore.load_checkpoint`, for files saved with `enc_key`. Raises `NothingRestorableError` where states were
-        lost, `UsageError` where the network is not the one that was saved, or the state has no place in the dataset,
-        `DamageError` for a file that is not what was recorded.
+        lost or are of another branch, `RefusedError` where it cannot be told whether any were saved, `UsageError` where
+        the network is not the one that was saved, or the state has no place in the dataset, `DamageError` for a file
+        that is not what was recorded.
         """
         if self.trained:
             raise UsageError("training has begun in this launch", "join again to resume in the same process")
@@ -194,18 +200,55 @@ class TrainingLaunch(RankLaunch):
     def check_place(self, directory: str) -> None:
         """Raise `RefusedError` if a fresh start overlooked what its run had saved in this directory before.
 
-        Nobody knew of it then: the catalog could not be reached or was lost. Now it is known where to look.
+        Nobody knew of it then: the catalog could not be reached or was lost. Now it is known where to look. Without the
+        catalog a checkpoint that no journal tells of stops it too; where the catalog does not know it, that is said.
         """
-        if self.start is None or not self.start.fresh:
-            return
-        lost = overlooked(directory, self.run, self.known)
+        lost = self._overlooked(directory)
         if lost is not None:
             remember_place(self.database, self.run, directory)
             raise RefusedError(
-                f"this launch starts from the beginning, but {lost.path} holds step {lost.global_step} of run "
-                f"{self.run}, and no catalog knew of it",
+                f"this launch starts from the beginning, but {_held(lost)}, and no catalog knew of it",
                 "start again: it is found now; or start a run of another name",
             )
+        is_first = self.start is not None and self.start.fresh and self.known <= {self.id}
+        path = untold(directory) if is_first else None
+        if path is not None and self.is_by_journals:
+            raise a_guess(path, self.run)
+        if path is not None and self.rank == 0:
+            log.warning(
+                "%s is in no journal, and the catalog knows no save of run %s: if the run goes on from there, stop it, "
+                "ckptstore scan %s --run %s, and start again",
+                path,
+                self.run,
+                directory,
+                self.run,
+            )
+
+    def report_place(self, directory: str) -> None:
+        """Say once, as an error, what `check_place` raises: training has begun, and goes on with what it has.
+
+        Its files are recorded as any other. Reads all journals there: not for the training thread.
+        """
+        if self._said_overlooked:
+            return
+        try:
+            lost = self._overlooked(directory)
+        except (CkptstoreError, OSError) as error:
+            log.warning("whether run %s had saved in %s before cannot be seen: %s", self.run, directory, error)
+            return
+        if lost is not None:
+            self._said_overlooked = True
+            log.error(
+                "this launch started from the beginning, but %s, and no catalog knew of it. Training goes on, and its "
+                "saves are registered; to go on from that step instead, stop it and start again with "
+                "resume(lineage=%r)",
+                _held(lost),
+                lost.launch,
+            )
+
+    def _overlooked(self, directory: str) -> Checkpoint | None:
+        is_fresh = self.start is not None and self.start.fresh
+        return overlooked(directory, self.run, self.known) if is_fresh else None
 
     def _failed_to_load(self, file: Checkpoint | None, damage: Rule | None, detail: str) -> None:
         """Record that a file could not be loaded, so that the next launch does without it."""
@@ -230,6 +273,7 @@ class TrainingLaunch(RankLaunch):
         told = communication.decided_by_rank_0(decided)
         decision = own[0] if own else decision_from_json(json.loads(told))
         self.known, self.step_shift = decision.known, decision.shift
+        self.is_by_journals = self.ledger.behind
         if not own:
             self.facts = found = decision.launch
             self.started(decision.plan, decision.at, start_step=found.start_step, branched=found.branched)
@@ -238,6 +282,10 @@ class TrainingLaunch(RankLaunch):
     def _say(self, message: str) -> None:
         if self.rank == 0:
             log.info(message)
+
+
+def _held(file: Checkpoint) -> str:
+    return f"{file.path} holds step {file.global_step} of run {file.run}"
 
 
 def join(

@@ -34,11 +34,14 @@ log = logging.getLogger("ckptstore")
 
 
 def _never_stops_training(hook: Callable[..., None]) -> Callable[..., None]:
-    """Whatever goes wrong in a hook is logged, once a hook, and training goes on (invariant 6)."""
+    """Whatever goes wrong in a hook is logged, once a hook, and training goes on (invariant 6).
+
+    Only before its first step may it be refused: nothing was done yet, and to go on would hide what was saved before.
+    """
 
     @wraps(hook)
     def wrapper(self: Registrar, *args: Any) -> None:
-        with self.surviving(hook.__name__):
+        with self.surviving(hook.__name__, refuses=hook.__name__ == "on_train_begin"):
             hook(self, *args)
 
     return wrapper
@@ -95,13 +98,13 @@ class Registrar(Callback):
         return self._training.is_resumed
 
     @contextmanager
-    def surviving(self, what: str) -> Iterator[None]:
-        """Log what goes wrong inside, once, and go on."""
+    def surviving(self, what: str, *, refuses: bool = False) -> Iterator[None]:
+        """Log what goes wrong inside, once, and go on; `refuses` lets a `RefusedError` through."""
         try:
             yield
-        except RefusedError:  # nothing was done yet, and to go on would hide what was saved before
-            raise
-        except Exception:
+        except Exception as error:
+            if refuses and isinstance(error, RefusedError):
+                raise
             if what not in self.failed:
                 log.exception("ckptstore failed in %s; training goes on, saves may be missing", what)
             self.failed.add(what)
@@ -134,7 +137,7 @@ class Registrar(Callback):
         if not self._is_repair:
             self._continue_count(params)
         for watch in self._watches:
-            with self.surviving(f"watching {type(watch.callback).__name__}"):
+            with self.surviving(f"watching {type(watch.callback).__name__}", refuses=True):
                 watch.begin(training)
         if self._dying_gasp is not None:
             self._dying_gasp.begin(training, self._watches)

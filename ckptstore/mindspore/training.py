@@ -124,15 +124,21 @@ class Training:
         prefix: str,
         breakpoint_prefix: str,
         names_before: Callable[[str], Iterable[str]],
+        has_begun: bool = False,
     ) -> None:
         """Record, once, where this rank saves; and say so if another rank would write the same files.
 
-        `names_before` gives the names in the directory that are not of this launch.
+        `names_before` gives the names in the directory that are not of this launch. Raises `RefusedError` where a fresh
+        start overlooked what is there; where training `has_begun` that is only said, and stops nothing (invariant 6).
         """
         directory = absolute(directory)
         if (directory, kind, prefix) in self._claimed:
             return
-        self.launch.check_place(directory)
+        is_new = all(directory != claimed for claimed, _, _ in self._claimed)
+        if is_new and has_begun:
+            self.recorder.call(lambda: self.launch.report_place(directory))
+        elif is_new:
+            self.launch.check_place(directory)
         remember_place(self.launch.database, self.launch.run, directory)
         self._claimed.add((directory, kind, prefix))
         before = sorted(names_before(directory))

@@ -75,7 +75,7 @@ class PeriodicWatch:
         if latest == self.seen or not latest[0]:
             return None
         self.seen = latest
-        self._announce()
+        self._announce(has_begun=True)
         return Saved(latest[0], Kind.PERIODIC, self.content, asynchronous=bool(self.callback._config.async_save))
 
     def end(self, training: Training) -> None:
@@ -85,7 +85,7 @@ class PeriodicWatch:
         """Path and trigger of its last save: a callable prefix may give one name twice."""
         return self.callback.latest_ckpt_file_name, getattr(self.callback, "_last_triggered_step", 0)
 
-    def _announce(self) -> None:
+    def _announce(self, *, has_begun: bool = False) -> None:
         """Say where it saves; one with a callable directory does not know before it has saved."""
         callback = self.callback
         directory: Any = getattr(callback, "_directory", None)
@@ -98,6 +98,7 @@ class PeriodicWatch:
                 prefix=prefix,
                 breakpoint_prefix=base,
                 names_before=breakpoints_in,
+                has_begun=has_begun,
             )
 
 

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 from ckptstore.core.model import Checkpoint, FileState, epoch_and_step
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from ckptstore.core.history import ProvenFile
+    from ckptstore.core.model import Launch
 
 SCANNED = "scan-"
 """How the ids of launches begin that a scan found."""
@@ -69,3 +70,30 @@ def in_order_of_time(launches: Iterable[FoundLaunch], more: Iterable[FoundLaunch
         later = (place for place, other in enumerate(ordered) if other.began > each.began)
         ordered.insert(next(later, len(ordered)), each)
     return ordered
+
+
+def in_order(known: Sequence[Launch], found: Sequence[FoundLaunch]) -> list[str]:
+    """The ids of a run's launches, oldest first: those that the catalog knows in its order, new ones among them.
+
+    Which of two launches that were registered is the newer one was settled when they were, and a clock that is ahead
+    does not undo it. A new launch keeps its place among those it was found with, and else goes before the first that
+    began later.
+    """
+    ordered = [launch.id for launch in known]
+    began = {launch.id: launch.created_at for launch in known} | {launch.id: launch.began for launch in found}
+    lowest = 0
+    for place, launch in enumerate(found):
+        if launch.id not in ordered:
+            next_ones = {other.id for other in found[place + 1 :]}
+            later = (
+                at
+                for at, each in enumerate(ordered)
+                if at >= lowest and (each in next_ones or _is_later(began[each], launch.began))
+            )
+            ordered.insert(next(later, len(ordered)), launch.id)
+        lowest = max(lowest, ordered.index(launch.id) + 1)
+    return ordered
+
+
+def _is_later(moment: datetime | None, other: datetime) -> bool:
+    return moment is not None and moment > other

@@ -77,7 +77,7 @@ class _Facts:
     """What the catalog says of a run, read at one moment."""
 
     launches: Mapping[str, Launch]
-    first_saves: Mapping[str, int]
+    first_saves: Mapping[str, int | None]
     files: Sequence[Checkpoint]
     failed: Mapping[str, str]
     marks: Marks

@@ -19,21 +19,21 @@ from ckptstore.core.replicas import stand_alone
 from ckptstore.errors import RefusedError, UsageError
 from ckptstore.ops import meant
 from ckptstore.ops.adopt import Skipped, wrote
-from ckptstore.ops.adoption import SCANNED, FoundLaunch, in_order_of_time, launch_id, moment, record
+from ckptstore.ops.adoption import SCANNED, FoundLaunch, in_order, in_order_of_time, launch_id, moment, record
 from ckptstore.ops.found_trash import FoundTrash, take_up_trash
 from ckptstore.ops.join import check_name
 from ckptstore.ops.parts import is_part, look_into
 from ckptstore.ops.reconcile import reconcile
 from ckptstore.ops.second_paths import known_elsewhere
+from ckptstore.ops.start import remember_place
 from ckptstore.ops.sync import Synced, sync_below
 from ckptstore.ops.tree import Opaque, Tree, look_at, read_headers
 from ckptstore.storage import files
+from ckptstore.storage.places import root_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
-
-    from sqlalchemy import Connection
 
     from ckptstore.catalog.engine import Database
     from ckptstore.catalog.reads import Source
@@ -135,6 +135,8 @@ def scan(
     gone = [*missing, *(known[path] for path in rewritten)]
     if not dry_run:
         _write(database, name, launches, [*adopted, *back], damaged=damaged, gone=gone, known=recorded)
+        for home in sorted({root_of(str(Path(file.path).parent)) for file in adopted}):
+            remember_place(database, name, home)
     trash = take_up_trash(database, root, dry_run=dry_run)
     return Scanned(
         run=name,
@@ -288,9 +290,11 @@ def _write(
     with database.write() as connection:
         if launches:
             run_id = writes.add_run(connection, run, now)
-            there = {launch.id for launch in reads.launches_of(connection, run_id)}
+            writes.lock_run(connection, run_id)  # launches are numbered
+            there = reads.launches_of(connection, run_id)
+            new = {launch.id for launch in launches} - {launch.id for launch in there}
             for launch in launches:
-                if launch.id not in there:
+                if launch.id in new:
                     writes.add_launch(
                         connection,
                         run_id=run_id,
@@ -301,26 +305,12 @@ def _write(
                     )
                     if launch.steps_per_epoch is not None:
                         writes.set_steps_per_epoch(connection, launch.id, launch.steps_per_epoch)
-            _put_in_order(connection, run_id, launches)
+            if new:
+                writes.order_launches(connection, in_order(there, launches))
         writes.mark(connection, [file.id for file in damaged], FileState.DAMAGED, Rule.SIZE_MISMATCH, at=now)
         writes.mark(connection, [file.id for file in gone], FileState.MISSING, at=now)
         writes.adopt_checkpoints(connection, [file for file in files if file.id not in known], now)
         writes.record_checkpoints(connection, [file for file in files if file.id in known], now)
-
-
-def _put_in_order(connection: Connection, run_id: int, launches: Sequence[FoundLaunch]) -> None:
-    """Number the run's launches by the time they began; those that were found keep the order they were found in."""
-    place = {launch.id: number for number, launch in enumerate(launches)}
-    every = reads.launches_of(connection, run_id)
-    others = [launch for launch in every if launch.id not in place]
-    ordered = [launch.id for launch in launches]
-    began = {launch.id: launch.began for launch in launches}
-    for other in others:
-        moment = other.created_at or datetime.now(timezone.utc)
-        position = next((at for at, each in enumerate(ordered) if began.get(each, moment) > moment), len(ordered))
-        ordered.insert(position, other.id)
-        began[other.id] = moment
-    writes.order_launches(connection, ordered)
 
 
 def _uncertain(found: Iterable[UncertainFile]) -> tuple[Uncertain, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from datetime import datetime, timezone
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads, writes
@@ -37,9 +38,10 @@ def settle(
     """Where this launch starts, the same for every rank that asks, now or later; None for a fresh start.
 
     The first answer stored is the launch's answer. `step` and `lineage_of` are as in `resolve`: the launch branches off
-    there. Raises `NothingRestorableError` where that state cannot be restored, and where states once were whole and
-    none is now: a fresh start would hide the loss; `UsageError` where the state has no place in the launch's data;
-    `RefusedError` where files of whatever was chosen change each time before that can be stored.
+    there. Raises `NothingRestorableError` where that state cannot be restored, and where states once were whole, of
+    whatever branch, and there is none to go on from: a fresh start would hide them; `UsageError` where the state has
+    no place in the launch's data; `RefusedError` where files of whatever was chosen change each time before that can
+    be stored.
     """
     if step == 0:
         raise UsageError("step is 0", "to start afresh give the run another name")
@@ -75,23 +77,26 @@ def _store(
     take_quarantined: bool,
 ) -> bool:
     """Choose where a launch starts and store that; False if the chosen state was removed in between."""
-    resolution = choose(
+    ask = partial(
+        choose,
         database,
         launch.run,
         run_id,
-        step=step,
-        lineage_of=lineage_of,
         world_size=launch.world_size,
         read_bytes=False,
         take_quarantined=take_quarantined,
         takes_whole=launch.layout.any_world_size or launch.world_size == 1,
     )
+    resolution = ask(step=step, lineage_of=lineage_of)
     is_branch = step is not None or lineage_of is not None
     if resolution.lost:
         raise NothingRestorableError(_lost(launch.run, resolution), _lost_hint(launch.run, resolution))
     plan = resolution.plan
     if plan is None and is_branch:
         raise NothingRestorableError(*_not_there(launch.run, resolution, step, lineage_of))
+    if plan is None:
+        _check_other_branches(launch.run, ask(step=None, lineage_of=None, every_lineage=True))
+        _check_other_launches(database, launch, run_id)
     start_step = _start_step(launch, plan) if plan else None
     chosen = plan_files(plan) if plan else []
     sources = sources_of(plan) if plan else []
@@ -112,6 +117,36 @@ def _store(
         return True
 
     return database.in_write(work)
+
+
+def _check_other_branches(run: str, every: Resolution) -> None:
+    """Raise `NothingRestorableError` where a fresh start would hide what other branches have, or once had."""
+    if every.plan is not None:
+        found = every.plan.launch.id
+        raise NothingRestorableError(
+            f"nothing of run {run!r} can be restored but step {every.plan.global_step} of launch {found}, and the run "
+            "went back from it to an older state",
+            f"see: ckptstore resolve {run} --all; choose it with resume(lineage={found!r}), or start a run of another "
+            "name",
+        )
+    if every.lost:
+        raise NothingRestorableError(_lost(run, every), _lost_hint(f"{run} --all", every))
+
+
+def _check_other_launches(database: Database, launch: Launch, run_id: int) -> None:
+    """Raise `NothingRestorableError` where a launch went on from a state that nothing tells of here.
+
+    Journals name the state that a launch started from, and only the journal beside its files, or the catalog, tells
+    what they are: of a scanned one there is none.
+    """
+    with database.read() as connection:
+        others = [each for each in reads.launches_of(connection, run_id) if each.id != launch.id and each.parent]
+    if others:
+        raise NothingRestorableError(
+            f"nothing of run {launch.run!r} can be restored, though launch {others[-1].id} went on from step "
+            f"{others[-1].parent_step} of launch {others[-1].parent}: nothing here tells of the files of that",
+            f"start when the catalog is back; if it is lost: ckptstore scan DIRECTORY --run {launch.run}",
+        )
 
 
 def plan_files(plan: RestorePlan) -> list[tuple[int, str]]:
@@ -175,10 +210,10 @@ def _newest_lost(resolution: Resolution) -> Rejection:
     return next(rejection for rejection in resolution.rejections if rejection.was_whole)
 
 
-def _lost_hint(run: str, resolution: Resolution) -> str:
+def _lost_hint(asked: str, resolution: Resolution) -> str:
     rules = {reason.rule for rejection in resolution.rejections if rejection.was_whole for reason in rejection.reasons}
     remedy = "resume with take_quarantined=True" if rules == {Rule.QUARANTINED} else "bring the files back"
     newest = _newest_lost(resolution)
     if newest.reasons[0].rule is Rule.WORLD_SIZE:
         remedy = newest.remedies[0]
-    return f"see: ckptstore resolve {run} --explain; {remedy}, or start a run of another name"
+    return f"see: ckptstore resolve {asked} --explain; {remedy}, or start a run of another name"

@@ -11,18 +11,21 @@ from ckptstore.catalog import reads, replay, schema
 from ckptstore.catalog.engine import in_memory
 from ckptstore.core import position
 from ckptstore.core.model import Assignment, RestorePlan
-from ckptstore.errors import CatalogUnavailableError, CkptstoreError
+from ckptstore.core.naming import parse_exit_name, parse_name
+from ckptstore.errors import CatalogUnavailableError, CkptstoreError, RefusedError
 from ckptstore.ops import entries
+from ckptstore.ops.adopt import wrote
 from ckptstore.ops.join import join
 from ckptstore.ops.launch import RankLaunch
 from ckptstore.ops.records import Began, Said
 from ckptstore.ops.settle import settle
 from ckptstore.ops.sync import found_below, take_up_found
 from ckptstore.storage import journal
-from ckptstore.storage.places import places, remember
+from ckptstore.storage.files import names_in
+from ckptstore.storage.places import places, remember, remembered
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
     from pathlib import Path
 
     from ckptstore.catalog.engine import Database
@@ -153,9 +156,13 @@ def decide(
     lineage: str | None = None,
     take_quarantined: bool = False,
 ) -> Decision:
-    """Where the launch starts, by the catalog, or without it by journals and directories. Raises as `resolve` does."""
+    """Where the launch starts, by the catalog, or without it by journals and directories.
+
+    Raises as `resolve` does, and `RefusedError` where checkpoints are in a known place of a run that nothing tells of.
+    """
     if not launch.ledger.behind:
         try:
+            _check_known(launch, launch.database, remembered(launch.database.name, launch.run))
             plan = launch.resolve(step=step, lineage=lineage, take_quarantined=take_quarantined)
             return _decision(launch, launch.database, plan)
         except CatalogUnavailableError as error:
@@ -170,6 +177,7 @@ def decide(
         )
     with away.write() as connection:
         replay.put_launches(connection, [launch.facts])
+    _check_known(launch, away, places(launch.database.name, launch.run, directories))
     plan = settle(away, launch.facts, step=step, lineage_of=lineage, take_quarantined=take_quarantined)
     with away.read() as connection:
         settled = reads.launch(connection, launch.id) or launch.facts
@@ -205,15 +213,63 @@ def overlooked(directory: str, run: str, known: frozenset[str]) -> Checkpoint | 
 
     A launch that started afresh, where such a file is, started from the wrong place.
     """
-    heard = Said()
-    for path in _listed(directory):
-        entries.said(journal.read(path).entries, directory, heard)
     lost = [
         file
-        for file in heard.files
+        for file in _heard(directory).files
         if file.run == run and file.launch not in known and file.global_step > 0 and file.size is not None
     ]
     return max(lost, key=lambda file: file.global_step, default=None)
+
+
+def untold(directory: str) -> str | None:
+    """A file in a directory that has the name of a checkpoint, and that no journal there tells of; None if none has.
+
+    It may be of this run, taken in by `scan`, or of any other.
+    """
+    try:
+        names = sorted(filter(_may_hold_steps, names_in(directory)))
+    except NotADirectoryError:
+        return None
+    except OSError as error:
+        raise CkptstoreError(f"{directory} cannot be read ({error.strerror})") from None
+    if not names:
+        return None
+    heard = _heard(directory)
+    told = {file.path for file in heard.files}
+    paths = (f"{directory}/{name}" for name in names if not any(wrote(source, name) for source in heard.sources))
+    return next((path for path in paths if path not in told), None)
+
+
+def _may_hold_steps(name: str) -> bool:
+    """Whether it is a checkpoint's name; a start that was stopped before its first step leaves a breakpoint too."""
+    named = parse_name(name)
+    if named is None:
+        return parse_exit_name(name) is not None
+    return named.step_in_epoch > 0 or not named.is_breakpoint
+
+
+def a_guess(path: str, run: str) -> RefusedError:
+    """The error for a fresh start beside such a file, where nobody can tell whether the run goes on from it."""
+    return RefusedError(
+        f"{path} is in no journal, and the catalog that may know it is away or lost: whether run {run!r} goes on from "
+        "it would be a guess",
+        f"start when the catalog is back; if it is lost: ckptstore scan {path.rpartition('/')[0]} --run {run}; if the "
+        "file is of another run, move it away",
+    )
+
+
+def _check_known(launch: RankLaunch, database: Database, known_places: Iterable[str]) -> None:
+    """Raise `RefusedError` if nothing tells of earlier launches of a run, and checkpoints are in its places."""
+    with database.read() as connection:
+        run_id = reads.run_id(connection, launch.run) or 0
+        decided = any(each.decided for each in reads.launches_of(connection, run_id))
+        if decided or reads.first_saves(connection, run_id) or reads.sources_of(connection, run_id):
+            return
+    for place in known_places:
+        for directory in (place, f"{place}/rank_{launch.rank}"):
+            path = untold(directory)
+            if path is not None:
+                raise a_guess(path, launch.run)
 
 
 def _without_catalog(database: Database, facts: Launch, rank: int) -> RankLaunch:
@@ -233,8 +289,12 @@ def _journals(database: Database, run: str, directories: Iterable[str | Path]) -
     return found_below(places(database.name, run, directories))
 
 
-def _listed(directory: str) -> Sequence[str]:
+def _heard(directory: str) -> Said:
+    """What the journals of a directory say."""
+    heard = Said()
     try:
-        return journal.journals_in(directory)
+        for path in journal.journals_in(directory):
+            entries.said(journal.read(path).entries, directory, heard)
     except OSError as error:
         raise CkptstoreError(f"the journals in {directory} cannot be read ({error.strerror})") from None
+    return heard

@@ -39,7 +39,8 @@ FATES: dict[str, Fate] = {
     "back": ({"state": FileState.MISSING}, _as_recorded),
 }
 """What may happen to a whole file: what the catalog comes to know of it, and what the disk shows then."""
-HARM = sorted(FATES.keys() - {"back", "rewritten the same"})
+HARM = sorted(FATES.keys() - {"back", "rewritten the same", "in progress"})
+"""What may happen to a file that is finished; it never is in progress again."""
 
 
 @dataclass(frozen=True)
@@ -71,12 +72,15 @@ class Job:
 
 def candidates(job: Job, of: str | None = None) -> list[State]:
     """What `ops` hands to the resolver: the states of each part of the lineage (that of `of`), newest first."""
-    first_saves: dict[str, int] = {}
+    steps: dict[str, list[int]] = {}
+    proves = {launch.id for launch in job.launches if launch.decided}
     of_state: dict[tuple[str, int], list[Checkpoint]] = {}
     for file in job.files:
         of_state.setdefault((file.launch, file.global_step), []).append(file)
         if file.global_step > 0:
-            first_saves[file.launch] = min(file.global_step, first_saves.get(file.launch, file.global_step))
+            steps.setdefault(file.launch, []).append(file.global_step)
+            proves |= {file.launch} if file.size is not None else set()
+    first_saves = {launch: min(every) if launch in proves else None for launch, every in steps.items()}
     found = []
     for segment in lineage(job.launches, first_saves, of=of):
         steps = sorted((step for launch, step in of_state if launch == segment.launch.id), reverse=True)

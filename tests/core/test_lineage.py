@@ -9,7 +9,7 @@ from ckptstore.core.lineage import lineage
 from .builders import launch
 
 
-def ends(launches: list, first_saves: dict[str, int] | None = None) -> list[tuple[str, int | None]]:  # type: ignore[type-arg]
+def ends(launches: list, first_saves: dict[str, int | None] | None = None) -> list[tuple[str, int | None]]:  # type: ignore[type-arg]
     if first_saves is None:
         first_saves = {one.id: (one.parent_step or 0) + 1 for one in launches}
     return [(segment.launch.id, segment.last_step) for segment in lineage(launches, first_saves)]
@@ -46,6 +46,13 @@ def test_a_launch_without_saves_gives_nothing_up() -> None:
 def test_a_launch_that_never_asked_but_saves_continues_the_one_before() -> None:
     launches = [launch("A", 1), launch("B", 2, decided=False)]
     assert ends(launches, {"A": 5, "B": 20}) == [("B", None), ("A", 19)]
+
+
+def test_a_launch_that_never_asked_and_finished_nothing_gives_nothing_up() -> None:
+    launches = [launch("A", 1), launch("B", 2, decided=False)]
+    assert ends(launches, {"A": 5, "B": None}) == [("B", None), ("A", None)]
+    launches.append(launch("C", 3, decided=False))
+    assert ends(launches, {"A": 5, "B": None, "C": 20}) == [("C", None), ("B", 19), ("A", 19)]
 
 
 def test_the_order_of_the_input_does_not_matter() -> None:

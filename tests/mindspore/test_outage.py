@@ -17,6 +17,7 @@ import pytest
 
 from ckptstore.errors import CatalogUnavailableError
 from ckptstore.ops.connect import connect
+from tests import ckpt_bytes
 from tests.conftest import new_postgres_database
 from tests.contents import contents
 from tests.postgres_server import Server
@@ -181,6 +182,18 @@ def test_a_fresh_start_that_overlooked_an_earlier_one_is_stopped_and_the_next_on
     again = run.launch()
     assert (again.code, again.start["global_step"]) == (0, 15), again.output
     assert run.final() == undisturbed
+
+
+def test_checkpoints_that_no_journal_tells_of_stop_a_fresh_start_without_the_catalog(tmp_path: Path) -> None:
+    """They may be of this run, taken in by a scan; the callback alone knows where to look, and says it in time."""
+    run = Run(tmp_path, nobody_listens(tmp_path))
+    old = ckpt_bytes.write(tmp_path / "ckpt" / "rank_0" / "older-2_5.ckpt", 15)
+    for _ in range(2):
+        stopped = run.launch()
+        assert stopped.code == 1
+        assert "older-2_5.ckpt is in no journal, and the catalog that may know it is away or lost" in stopped.output
+    old.unlink()
+    assert run.launch(epochs=1).code == 0
 
 
 def test_the_directories_can_be_named(tmp_path: Path, undisturbed: bytes, monkeypatch: pytest.MonkeyPatch) -> None:

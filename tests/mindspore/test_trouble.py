@@ -7,6 +7,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -19,8 +20,10 @@ from mindspore.train.callback import OnRequestExit
 import ckptstore.mindspore
 from ckptstore.core.model import Kind
 from ckptstore.mindspore.launch import TrainingLaunch
-from ckptstore.ops.connect import Catalog
+from ckptstore.ops.connect import Catalog, connect
+from ckptstore.ops.start import overlooked
 from ckptstore.storage import claims
+from tests import ckpt_bytes
 
 from .test_resume import RaiseAt, catalog, create_dataset, create_model
 
@@ -65,6 +68,56 @@ def test_a_file_that_was_renamed_or_deleted_meanwhile(catalog: Catalog, tmp_path
 
     train(tmp_path / "ckpt", DoAt(3, rename))
     assert catalog.resolve("run").plan.global_step == 12  # type: ignore[union-attr]
+
+
+def test_saves_that_nobody_knew_of_do_not_stop_a_training_that_has_begun(
+    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are in a directory that the callback names in the second epoch only, and in that of the third."""
+    readers: list[str] = []
+
+    def read(*asked: Any) -> Any:
+        readers.append(threading.current_thread().name)
+        return overlooked(*asked)
+
+    monkeypatch.setattr("ckptstore.mindspore.launch.overlooked", read)
+    lost = connect(str(tmp_path / "lost.db")).join("run", launch_id="OLD")
+    for epoch in (2, 3):
+        path = ckpt_bytes.write(tmp_path / f"epoch_{epoch}" / "old-1_1.ckpt", 50 * epoch)
+        lost.register(path, global_step=50 * epoch, optimizer_step=50 * epoch)
+    lost.ledger.close()
+    model, dataset = create_model(), create_dataset()
+    launch = ckptstore.mindspore.join("run")
+    launch.resume(model, dataset)
+    ckpt_cb = ModelCheckpoint(
+        "net",
+        lambda params: str(tmp_path / f"epoch_{params.cur_epoch_num}"),
+        CheckpointConfig(save_checkpoint_steps=dataset.get_dataset_size()),
+    )
+    with caplog.at_level("INFO", "ckptstore"):
+        model.train(3, dataset, callbacks=[ckpt_cb, launch.registrar()], dataset_sink_mode=False)
+    assert set(readers) == {"ckptstore"}
+    (said,) = complaints(caplog)
+    assert (
+        "holds step 100 of run run, and no catalog knew of it. Training goes on, and its saves are registered" in said
+    )
+    assert "start again with resume(lineage='OLD')" in said
+    size = dataset.get_dataset_size()
+    assert {file.global_step for file in catalog.files("run") if file.launch == launch.id} == {size, 2 * size, 3 * size}
+    following = catalog.join("run", launch_id="next")
+    plan = following.resolve(lineage="OLD")
+    assert plan is not None
+    assert plan.global_step == 150
+
+
+@pytest.mark.usefixtures("catalog")
+def test_a_first_start_beside_older_files_is_told_of_them(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The catalog is there and does not know them: an earlier experiment's, or a run whose catalog was lost."""
+    ckpt_bytes.write(tmp_path / "ckpt" / "older-2_5.ckpt", 15)
+    train(tmp_path / "ckpt")
+    (said,) = complaints(caplog)
+    assert "older-2_5.ckpt is in no journal, and the catalog knows no save of run run" in said
+    assert f"ckptstore scan {tmp_path / 'ckpt'} --run run, and start again" in said
 
 
 def test_the_catalog_is_deleted_under_a_training(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ckptstore.core.model import FileState, Kind, Rule
+from ckptstore.core.policy import Policy
 from ckptstore.errors import NothingRestorableError, UnknownRunError, UsageError
 from ckptstore.ops.register import describe
 from ckptstore.ops.start import step_shift
@@ -234,6 +235,56 @@ def test_an_abandoned_step_is_not_chosen_even_where_nothing_of_its_launch_counts
     found = catalog.resolve("run", step=20)
     assert chosen(found) is None
     assert rejected(found) == [(20, [(Rule.NOT_LINEAGE, None)])]
+
+
+def test_a_launch_that_never_asked_and_only_began_to_save_hides_nothing(catalog: Catalog, tmp_path: Path) -> None:
+    """Its save at step 5 never came: where it began is not known, and there is nothing else to go on from."""
+    job = Job(catalog, tmp_path, world_size=1)
+    ranks = job.start()
+    job.announce(ranks[0])
+    job.save(ranks, 10)
+    job.save(ranks, 30)
+    (silent,) = job.start(resume=False)
+    path = job.folder(0) / "net_1-1_5.ckpt"
+    silent.record([describe(silent.facts, rank=0, path=path, kind="periodic", global_step=5)])
+    found = catalog.resolve("run")
+    assert chosen(found) == (30, [0])
+    assert rejected(found) == [(5, [(Rule.IN_PROGRESS, 0)])]
+    assert {row.tally.global_step for row in catalog.saves("run") if row.abandoned} == set()
+    assert {verdict.state.key for verdict in catalog.plan_gc("run", Policy(keep_last=1)).decision.keep} == {
+        ("L1", 10),
+        ("L1", 30),
+        ("L2", 5),
+    }
+    assert job.start()[0].facts.parent_step == 30
+
+
+def test_a_fresh_start_never_hides_a_branch_that_was_given_up(catalog: Catalog, tmp_path: Path) -> None:
+    """The second launch began again from step 0 by itself, and died with one rank's file of step 5 written."""
+    job = Job(catalog, tmp_path)
+    job.save(job.start(), 10)
+    job.save(job.start(resume=False)[:1], 5)
+    assert catalog.resolve("run").plan is None
+    with pytest.raises(NothingRestorableError) as refused:
+        job.start()
+    assert str(refused.value) == (
+        "nothing of run 'run' can be restored but step 10 of launch L1, and the run went back from it to an older "
+        "state; see: ckptstore resolve run --all; choose it with resume(lineage='L1'), or start a run of another name"
+    )
+    again = job.start(resume=False)
+    plan = again[0].resolve(lineage="L1")
+    assert plan is not None
+    assert (plan.launch.id, plan.global_step) == ("L1", 10)
+    assert chosen(catalog.resolve("run")) == (10, [0, 1])
+
+
+def test_a_fresh_start_does_not_hide_that_a_branch_was_lost(catalog: Catalog, tmp_path: Path) -> None:
+    job = Job(catalog, tmp_path)
+    for file in job.save(job.start(), 10):
+        Path(file.path).unlink()
+    job.save(job.start(resume=False)[:1], 5)
+    with pytest.raises(NothingRestorableError, match="every rank had saved step 10, but .* is gone; see: .* --all"):
+        job.start()
 
 
 def test_a_directory_where_a_file_was_to_come_is_passed_over(catalog: Catalog, tmp_path: Path) -> None:

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import os
 import shutil
-from datetime import datetime, timezone
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
 
+from ckptstore.catalog import reads
+from ckptstore.catalog.tables import launches
 from ckptstore.core.model import Content, FileState, Kind
 from ckptstore.errors import RefusedError, UnknownRunError, UsageError
+from ckptstore.ops.adoption import FoundLaunch, in_order
 from ckptstore.ops.connect import Catalog
 from tests import ckpt_bytes, parts_bytes
+from tests.core.builders import launch
 
 LENGTH = 5
 """Steps of an epoch."""
@@ -270,3 +275,63 @@ def test_a_safetensors_file_says_whether_it_is_a_share(
     older = catalog.resolve("job", replicas="dp").plan
     assert older is not None
     assert older.global_step == (6 if content is Content.SHARE else 9)  # no share stands in for another
+
+
+def test_a_clock_that_is_ahead_brings_nothing_back_that_was_given_up(catalog: Catalog, tmp_path: Path) -> None:
+    """The first launch ran on a host five minutes ahead; the second went back to step 20, and on from there."""
+    root = tmp_path / "job"
+    first = catalog.join("job", launch_id="L1")
+    for step, path in zip((10, 20, 30), save(root, 10, 20, 30), strict=True):
+        first.register(path, global_step=step, optimizer_step=step)
+    second = catalog.join("job", launch_id="L2")
+    second.resolve(step=20)
+    second.register(*save(root, 25, prefix="net_1"), global_step=25, optimizer_step=25)
+    with catalog.database.write() as connection:
+        ahead = datetime.now(timezone.utc) + timedelta(minutes=5)
+        connection.execute(launches.update().where(launches.c.id == "L1").values(created_at=ahead))
+    save(root, 5, prefix="older")
+    assert [file.global_step for file in catalog.scan(root, world_size=1).adopted] == [5]
+    plan = catalog.resolve("job").plan
+    assert plan is not None
+    assert (plan.launch.id, plan.global_step) == ("L2", 25)
+    assert order(catalog)[1:] == ["L1", "L2"]
+
+
+def test_an_older_launch_that_is_found_later_goes_before_those_found_before(catalog: Catalog, tmp_path: Path) -> None:
+    root = tmp_path / "job"
+    save(root, 13, 16, prefix="net_1", at=1000)
+    catalog.scan(root, world_size=1)
+    (newest,) = order(catalog)
+    save(root, 3, 6, 9)
+    catalog.scan(root, world_size=1)
+    assert len(order(catalog)) == 2
+    assert order(catalog)[1] == newest
+
+
+def order(catalog: Catalog) -> list[str]:
+    with catalog.database.read() as connection:
+        return [launch.id for launch in reads.launches_of(connection, reads.run_id(connection, "job") or 0)]
+
+
+@pytest.mark.parametrize(
+    ("known", "new", "ordered"),
+    [
+        ("", "A1 B2", "A B"),
+        ("B2", "A1 C3", "A B C"),
+        ("L7 M2", "A1", "A L M"),
+        ("L7 M2", "A8", "L M A"),
+        ("L7 M2", "A3", "A L M"),
+        ("B5", "A9 B5 C1", "A B C"),
+        ("B5 A5", "A5 C6 B5", "B A C"),
+        ("L1 C3", "A2 B2 C3", "L A B C"),
+    ],
+)
+def test_new_launches_go_among_those_that_are_known(known: str, new: str, ordered: str) -> None:
+    """A letter for each launch, and when it began; what is known keeps its order, what is found keeps its own."""
+
+    def at(day: str) -> datetime:
+        return datetime(2026, 1, int(day), tzinfo=timezone.utc)
+
+    there = [replace(launch(name, place), created_at=at(day)) for place, (name, day) in enumerate(known.split(), 1)]
+    found = [FoundLaunch(name, 1, None, at(day), ()) for name, day in new.split()]
+    assert in_order(there, found) == ordered.split()

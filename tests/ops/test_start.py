@@ -11,8 +11,10 @@ import pytest
 from ckptstore.catalog import reads
 from ckptstore.catalog.engine import Database, open_database
 from ckptstore.core.model import Kind
-from ckptstore.errors import NothingRestorableError, UsageError
+from ckptstore.errors import NothingRestorableError, RefusedError, UsageError
+from ckptstore.ops.connect import connect
 from ckptstore.ops.start import Decision, begin, decide, decision_from_json
+from tests import ckpt_bytes
 from tests.formats.layouts import write_spreads
 from tests.spreads import spread
 
@@ -147,8 +149,6 @@ def _groups(catalog: Catalog) -> object:
 def test_an_outcome_may_be_told_before_its_file(catalog: Catalog, tmp_path: Path) -> None:
     """The journal of a file's directory may be read later than the one that says that it could not be loaded."""
     a_job(catalog, tmp_path / "ckpt")
-    from ckptstore.ops.connect import connect
-
     other = connect(str(tmp_path / "other.db"))
     for rank in (1, 0):
         other.sync(tmp_path / "ckpt" / f"rank_{rank}")
@@ -157,3 +157,80 @@ def test_an_outcome_may_be_told_before_its_file(catalog: Catalog, tmp_path: Path
     assert found.plan.global_step == 10
     assert other.resolve("run") == catalog.resolve("run")
     assert {file.kind for file in other.files("run")} == {Kind.PERIODIC}
+
+
+ONE = {"steps": 10, "batch_size": 8, "shards": 1}
+"""The data of a single rank."""
+
+
+def old_files(directory: Path, *steps: int, prefix: str = "net") -> list[Path]:
+    """What a ModelCheckpoint left that no registrar watched."""
+    names = [f"{prefix}-{(step - 1) // 10 + 1}_{(step - 1) % 10 + 1}.ckpt" for step in steps]
+    return [ckpt_bytes.write(directory / name, step) for name, step in zip(names, steps, strict=True)]
+
+
+def test_a_run_that_was_scanned_does_not_start_afresh_without_the_catalog(catalog: Catalog, tmp_path: Path) -> None:
+    """No journal tells of its files: whether the run goes on from them only the catalog knows."""
+    home = tmp_path / "ckpt" / "rank_0"
+    old_files(home, 10, 20, 30)
+    catalog.scan(tmp_path / "ckpt", run="run", world_size=1)
+    away = open_database(NOBODY_LISTENS)
+    with pytest.raises(RefusedError, match=r"rank_0/net-1_10.ckpt is in no journal, .* start when the catalog is back"):
+        decided(away, tmp_path / "ckpt", 1, ONE, None)
+    with pytest.raises(RefusedError, match="net-1_10.ckpt is in no journal"):
+        decided(away, home, 1, ONE, None)
+    by_catalog = decided(catalog.database, tmp_path / "ckpt", 1, ONE, None)
+    assert by_catalog.plan is not None
+    assert by_catalog.plan.global_step == 30
+
+
+def test_a_run_that_was_scanned_does_not_start_afresh_when_its_catalog_is_lost(tmp_path: Path) -> None:
+    url = str(tmp_path / "catalog.db")
+    old_files(tmp_path / "ckpt", 10, 20, 30)
+    connect(url).scan(tmp_path / "ckpt", run="run", world_size=1)
+    for path in tmp_path.glob("catalog.db*"):
+        path.unlink()
+    anew = connect(url)
+    for _ in range(2):  # and the next start is no other
+        with pytest.raises(RefusedError, match=r"is away or lost.* ckptstore scan .*/ckpt --run run"):
+            decided(anew.database, tmp_path / "elsewhere", 1, ONE, None)
+    anew.scan(tmp_path / "ckpt", run="run", world_size=1)
+    found = decided(anew.database, tmp_path / "elsewhere", 1, ONE, None)
+    assert found.plan is not None
+    assert found.plan.global_step == 30
+
+
+def test_what_others_left_is_no_reason_to_stop(catalog: Catalog, tmp_path: Path) -> None:
+    """Files that journals tell of as another run's; and with the catalog all that it does not know of, as ever."""
+    other = catalog.join("other", launch_id="O")
+    for step, path in zip((10, 20), old_files(tmp_path / "ckpt", 10, 20), strict=True):
+        other.register(path, global_step=step)
+    away = open_database(NOBODY_LISTENS)
+    assert decided(away, tmp_path / "ckpt", 1, ONE, None).plan is None
+    old_files(tmp_path / "old", 10)
+    assert decided(catalog.database, tmp_path / "old", 1, ONE, None).plan is None
+
+
+def test_a_run_that_journals_tell_of_starts_beside_files_that_they_do_not(catalog: Catalog, tmp_path: Path) -> None:
+    """Its first launch started there, with the catalog, and died before it had saved."""
+    old_files(tmp_path / "ckpt" / "rank_0", 10, prefix="old")
+    job = Job(catalog, tmp_path / "ckpt", world_size=1)
+    job.announce(job.start()[0])
+    away = open_database(NOBODY_LISTENS)
+    assert decided(away, tmp_path / "ckpt", 1, ONE, None).plan is None
+
+
+def test_a_launch_that_went_on_from_a_scanned_state_is_not_followed_by_a_fresh_start(
+    catalog: Catalog, tmp_path: Path
+) -> None:
+    """It died before it had saved: its journal tells where it started, and nothing of those files."""
+    home = tmp_path / "ckpt" / "rank_0"
+    old_files(home, 10, 20, 30)
+    catalog.scan(tmp_path / "ckpt", run="run", world_size=1)
+    launch = catalog.join("run", launch_id="L1")
+    launch.set_steps_per_epoch(10)
+    assert launch.resolve() is not None
+    launch.add_source(str(home), kind=Kind.PERIODIC, prefix="net_1", breakpoint_prefix="net", names_before=())
+    away = open_database(NOBODY_LISTENS)
+    with pytest.raises(NothingRestorableError, match="launch L1 went on from step 30 of launch scan-"):
+        decided(away, tmp_path / "ckpt", 1, ONE, None)
