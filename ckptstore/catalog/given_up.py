@@ -28,27 +28,38 @@ def set_if_another(connection: sa.Connection, files: Iterable[Checkpoint]) -> No
     """Set the state of those whose record is of a file that retention has given up, and that are another file.
 
     To be called after the upsert of these records, which has waited for who gives them up: only a later statement sees
-    what that one wrote. The file that was given up is told by what its row says of it, as by whoever moves it.
+    what that one wrote.
     """
-    rows = [
-        {"own_id": file.id, "own_state": file.state.value, "own_size": file.size, "own_mtime_ns": file.mtime_ns}
-        for file in files
-        if file.mtime_ns is not None and file.state not in (FileState.IN_PROGRESS, FileState.TRASHED)
-    ]
-    if rows:
-        connection.execute(_ANOTHER, rows)
+    connection.execute(_ANOTHER, [of_another(file) for file in files])
 
 
-_ANOTHER = (
-    checkpoints.update()
-    .where(
-        checkpoints.c.id == sa.bindparam("own_id"),
-        checkpoints.c.state == FileState.TRASHED.value,
-        ~sa.exists().where(
-            trash.c.checkpoint_id == checkpoints.c.id,
-            trash.c.size == sa.bindparam("own_size"),
-            trash.c.mtime_ns == sa.bindparam("own_mtime_ns"),
-        ),
+def of_another(file: Checkpoint) -> dict[str, Any]:
+    """What `IS_ANOTHER` and `OWN_STATE` ask for of a file. One that is being written is not known to be another."""
+    is_known = file.state is not FileState.IN_PROGRESS
+    return {
+        "own_id": file.id,
+        "own_state": file.state.value,
+        "own_size": file.size,
+        "own_mtime_ns": file.mtime_ns if is_known else None,
+    }
+
+
+_MTIME_NS = sa.bindparam("own_mtime_ns", type_=sa.BigInteger)
+
+OWN_STATE = sa.bindparam("own_state", type_=sa.String)
+IS_ANOTHER = (
+    (checkpoints.c.id == sa.bindparam("own_id"))
+    & (checkpoints.c.state == FileState.TRASHED.value)
+    & _MTIME_NS.is_not(None)
+    & ~sa.exists().where(
+        trash.c.checkpoint_id == checkpoints.c.id,
+        trash.c.size == sa.bindparam("own_size"),
+        trash.c.mtime_ns == _MTIME_NS,
     )
-    .values(state=sa.bindparam("own_state"))
 )
+"""Whether a record is of a file that retention has given up, and what is recorded now is another one.
+
+The file that was given up is told by what its row says of it, as by whoever moves it.
+"""
+
+_ANOTHER = checkpoints.update().where(IS_ANOTHER).values(state=OWN_STATE)
