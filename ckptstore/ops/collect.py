@@ -237,10 +237,11 @@ class _Gc:
             for collection in {each.id: each for _, targets in going for each in map(self._of, targets)}.values():
                 rows.add_collection(connection, self._plan.run_id, collection)
             rows.add_items(connection, items)
-            given_up = rows.items_of(connection, self._plan.run_id, self._phase)
+            every = rows.items_of(connection, self._plan.run_id, self._phase)
         self.began = True
         self.removed += [key for key, _ in going if key is not None]
-        return given_up
+        paths = {item.path for item in items}
+        return [item for item in every if item.path in paths]  # what was refused waits for the next gc
 
     def remove_empty_directories(self) -> None:
         """Remove the directories among the debris that nothing is in."""

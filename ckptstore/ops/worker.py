@@ -72,7 +72,11 @@ def _is_done(outcome: Outcome) -> bool:
 
 
 class Worker:
-    """Does to files what their phase says, under the lock of their run, and records it."""
+    """Does to files what their phase says, under the lock of their run, and records it.
+
+    `filled` are the gcs into whose trash something came by it. Raises `RefusedError` where the lock was lost: nothing
+    more is done then, and what was done since it was last held is for its new holder to find.
+    """
 
     def __init__(
         self, database: Database, lock: GcLock, *, disk: Disk | None = None, progress: Callable[[int], None] = nobody

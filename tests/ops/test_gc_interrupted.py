@@ -13,6 +13,7 @@ from ckptstore.catalog import trash as rows
 from ckptstore.catalog.tables import collections
 from ckptstore.core.policy import Policy
 from ckptstore.errors import UsageError
+from ckptstore.ops import collect
 from ckptstore.ops.connect import connect
 from ckptstore.ops.trash import purge, undo
 from ckptstore.storage.trash import Disk
@@ -233,3 +234,18 @@ def test_what_is_refused_again_and_again_keeps_no_trash_alive(catalog: Catalog, 
     assert len(gc(catalog).troubles) == 3
     with catalog.database.read() as connection:
         assert rows.collections_of(connection, 1) == [first]
+
+
+def test_what_is_refused_is_tried_once_a_gc(catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many portions come after it."""
+    monkeypatch.setattr(collect, "PORTION", 2)
+    job = saved(catalog, tmp_path, *STEPS)
+    home = job.folder(0) / ".ckptstore" / "trash"
+    home.parent.mkdir(exist_ok=True)
+    home.write_bytes(b"in the way")
+    for _ in range(2):
+        assert len(gc(catalog).troubles) == 3
+    home.unlink()
+    assert gc(catalog).files == 3
+    assert undo(catalog.database, "run").files == 6
+    assert there(job) == set(STEPS)
