@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from ckptstore.catalog import rows
 from ckptstore.catalog.tables import checkpoints, launches, saves
-from ckptstore.core.model import FileState, Kind
+from ckptstore.core.model import Content, FileState, Kind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -56,3 +56,18 @@ def exits(connection: sa.Connection, run: int) -> list[Checkpoint]:
     """The files of graceful exits of a run."""
     chosen = (launches.c.run_id == run) & (saves.c.kind == Kind.GRACEFUL_EXIT.value)
     return list(rows.files(connection.execute(rows.file_query().where(chosen, _LIVE))))
+
+
+def newest_whole_path(connection: sa.Connection, run: int, rank: int, *, but: str) -> str | None:
+    """Where the newest whole file of the full state of a rank is, another one than at the path `but`."""
+    joined = checkpoints.join(saves).join(launches, launches.c.id == saves.c.launch_id)
+    chosen = (
+        (launches.c.run_id == run)
+        & (checkpoints.c.rank == rank)
+        & (checkpoints.c.state == FileState.COMPLETE.value)
+        & (checkpoints.c.content == Content.FULL.value)
+        & (checkpoints.c.path != but)
+    )
+    query = sa.select(checkpoints.c.path).select_from(joined).where(chosen)
+    newest = query.order_by(launches.c.launch_order.desc(), saves.c.global_step.desc()).limit(1)
+    return connection.execute(newest).scalar()

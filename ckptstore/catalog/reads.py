@@ -203,21 +203,6 @@ def directories_of(connection: sa.Connection, run: int) -> set[str]:
     return set(connection.execute(query).scalars()) | parents
 
 
-def newest_whole_path(connection: sa.Connection, run: int, rank: int, *, but: str) -> str | None:
-    """Where the newest whole file of the full state of a rank is, another one than at the path `but`."""
-    joined = checkpoints.join(saves).join(launches, launches.c.id == saves.c.launch_id)
-    chosen = (
-        (launches.c.run_id == run)
-        & (checkpoints.c.rank == rank)
-        & (checkpoints.c.state == FileState.COMPLETE.value)
-        & (checkpoints.c.content == Content.FULL.value)
-        & (checkpoints.c.path != but)
-    )
-    query = sa.select(checkpoints.c.path).select_from(joined).where(chosen)
-    newest = query.order_by(launches.c.launch_order.desc(), saves.c.global_step.desc()).limit(1)
-    return connection.execute(newest).scalar()
-
-
 def lag(connection: sa.Connection, launch: Launch) -> int:
     """How far the optimizer's counter is behind the batches: updates skipped up to the newest state that was witnessed.
 

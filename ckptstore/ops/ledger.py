@@ -9,6 +9,7 @@ import logging
 import threading
 from dataclasses import replace
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -85,11 +86,7 @@ class Ledger:
         """Keep what became of these files. Raises as `record` does."""
         now = datetime.now(timezone.utc)
         marked = [replace(file, state=state, problem=problem, amended_at=now) for file in files]
-        ids = [file.id for file in files]
-
-        def write(connection: Connection) -> None:
-            writes.mark(connection, ids, state, problem, at=now)
-
+        write = partial(writes.mark, ids=[file.id for file in files], state=state, problem=problem, at=now)
         self._keep(self._by_home(marked), sorted({file.launch for file in marked}), write)
 
     def amend(self, changes: Sequence[tuple[Checkpoint, Checkpoint]]) -> list[bool]:

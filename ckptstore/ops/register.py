@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ckptstore.catalog import live, reads
+from ckptstore.catalog import live
 from ckptstore.core import limits
 from ckptstore.core.model import Checkpoint, Content, FileState, Kind, Rule, epoch_and_step
 from ckptstore.core.naming import format_of
@@ -151,7 +151,7 @@ def parameters_of(database: Database, run_id: int, rank: int, *, but: str) -> fr
     A `.ckpt` that is cut between two of them looks whole (domain §1): this is what to expect of another one.
     """
     with database.read() as connection:
-        path = reads.newest_whole_path(connection, run_id, rank, but=but)
+        path = live.newest_whole_path(connection, run_id, rank, but=but)
     if path is None:
         return frozenset()
     try:

@@ -368,13 +368,15 @@ def test_a_move_that_the_power_failure_took_back(catalog: Catalog, tmp_path: Pat
     if not purged:
         assert undo(catalog.database, "run").files == 4
     else:
-        for launch in job.start():  # the first launch is history now: nobody looks for what it may have left
+        ranks = job.start()  # the first launch is history once this one has saved: nobody looks for what it left
+        for launch in ranks:
             job.announce(launch)
+        job.save(ranks, 50)
         assert purge(catalog.database, "run", at_once=True).files == 4
         plan = plan_gc(catalog.database, "run", LAST_2)
         assert len(plan.unknown) == 4, "they are told, and stay"
         catalog.scan(job.directory, run="run")
-    assert {save.tally.global_step for save in catalog.saves("run")} == {10, 20, 30, 40}
+    assert {save.tally.global_step for save in catalog.saves("run")} >= {10, 20, 30, 40}
 
 
 class FullDisk(Disk):
