@@ -73,6 +73,7 @@ class Recorder:
         self._failures = 0
         self._said = ""
         self.on_recorded: Callable[[Checkpoint], None] = lambda _: None
+        self.state_names: frozenset[str] = frozenset()
 
     def submit(self, file: Checkpoint, *, asynchronous: bool) -> None:
         """Record a file that was just saved; one that another thread or process still writes, once it is there.
@@ -278,9 +279,13 @@ class Recorder:
         self._notice_vanished(Path(whole.path).parent)
 
     def _measure(self, file: Checkpoint) -> Checkpoint | None:
-        """The measured record; None while the file is not there, or is that of another step."""
+        """The measured record; None while the file is not there, is that of another step, or is still written.
+
+        A `.ckpt` that ends between two parameters looks whole: one whose writer has not returned must have all of them.
+        """
+        expected = self.state_names if file.mtime_ns is None else frozenset()
         try:
-            whole = measured(file, prove_step=True)
+            whole = measured(file, prove_step=True, expected=expected)
             if whole is not None and self._durable:
                 make_durable(file.path)
         except FileNotFoundError:

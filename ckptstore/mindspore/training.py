@@ -112,6 +112,7 @@ class Training:
         self.params = params
         self.outputs = None
         self.state_names = state_names(params.train_network)
+        self.recorder.state_names = frozenset(self.state_names)
         counters = (item for item in params.train_network.get_parameters() if item.name == COUNTER)
         self._optimizer_counter = next(counters, None)
         self.steps = steps_of(params.train_dataset, self.launch.world_size)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ckptstore.core.naming import parse_name
-from ckptstore.core.steps import unwitnessed_step, witnessed_by_mindspore
+from ckptstore.core.steps import is_named_after, unwitnessed_step, witnessed_by_mindspore
 
 
 @pytest.mark.parametrize(
@@ -51,3 +51,10 @@ def test_what_mindspore_counted_itself(
     step_num: object, named: int | None, updates: int | None, lag: int, expected: int | None
 ) -> None:
     assert witnessed_by_mindspore(step_num, named, optimizer_step=updates, lag=lag) == expected
+
+
+@pytest.mark.parametrize(("step", "named"), [(15, False), (16, True), (17, True), (18, False)])
+def test_a_breakpoint_is_named_after_the_step_that_was_done_or_under_way(step: int, *, named: bool) -> None:
+    parsed = parse_name("net_breakpoint-2_7.ckpt")
+    assert parsed is not None
+    assert is_named_after(parsed, steps_per_epoch=10, global_step=step) is named

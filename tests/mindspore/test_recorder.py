@@ -169,6 +169,25 @@ def test_a_file_that_no_catalog_can_hold_keeps_no_other_waiting(
     assert "Traceback" not in caplog.text
 
 
+def test_a_file_that_another_thread_still_writes_is_registered_once_it_has_all_parameters(
+    catalog: Catalog, launch: RankLaunch, tmp_path: Path
+) -> None:
+    recorder = Recorder(launch)
+    recorder.state_names = frozenset({"weight", "global_step", "moments"})
+    file = replace(saved(launch, tmp_path, 1), mtime_ns=None)
+    so_far = Path(file.path).read_bytes()  # the optimizer's counter is in it already
+    looked = threading.Event()
+    recorder.submit(file, asynchronous=True)
+    recorder.call(looked.set)
+    assert looked.wait(60)
+    assert [found.state for found in catalog.files("run")] == [FileState.IN_PROGRESS]
+    Path(file.path).write_bytes(so_far + ckpt_bytes.value("moments", "Float32", (1,), b"\0" * 4))
+    assert recorder.flush(60)
+    recorder.close()
+    (found,) = catalog.files("run")
+    assert (found.state, found.size) == (FileState.COMPLETE, Path(file.path).stat().st_size)
+
+
 def test_a_file_that_is_cut_is_registered_as_damaged(
     catalog: Catalog, launch: RankLaunch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
