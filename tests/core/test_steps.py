@@ -55,6 +55,6 @@ def test_what_mindspore_counted_itself(
 
 @pytest.mark.parametrize(("step", "named"), [(15, False), (16, True), (17, True), (18, False)])
 def test_a_breakpoint_is_named_after_the_step_that_was_done_or_under_way(step: int, *, named: bool) -> None:
-    parsed = parse_name("net_breakpoint-2_7.ckpt")
+    parsed = parse_name("net-2_7_breakpoint.ckpt")
     assert parsed is not None
     assert is_named_after(parsed, steps_per_epoch=10, global_step=step) is named
