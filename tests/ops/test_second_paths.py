@@ -68,11 +68,17 @@ def test_what_to_scan_instead_is_what_was_meant(catalog: Catalog, tmp_path: Path
         (tmp_path / "link" / "rank_1", root / "rank_1"),
         (linked(tmp_path, root.parent, "above"), root.parent),
         (linked(tmp_path, root / "rank_1", "one"), root / "rank_1"),
-        (Path(f"{root.parent}/../jobs/job"), root),
     ):
         with pytest.raises(RefusedError, match=f"; scan {instead}, it is the same$"):
             catalog.scan(asked, run="other")
         assert catalog.scan(instead, run="job").adopted == ()
+
+
+def test_dots_in_a_path_make_no_second_one(catalog: Catalog, tmp_path: Path) -> None:
+    root = tree_of(catalog, tmp_path)
+    scanned = catalog.scan(Path(f"{root.parent}/../{root.parent.name}/{root.name}"), run="job")
+    assert scanned.adopted == ()
+    assert {Path(file.path).parents[1] for file in catalog.files()} == {root}
 
 
 def test_the_same_path_its_parent_and_its_child_are_scanned(catalog: Catalog, tmp_path: Path) -> None:
