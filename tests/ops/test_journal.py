@@ -234,8 +234,8 @@ def test_a_path_with_dots_is_that_of_the_file(
 ) -> None:
     """However it is said, in the journal and in the catalog it is one; what it leads through is of no concern."""
     job = Job(catalog, tmp_path / "ckpt", world_size=1)
-    (tmp_path / "work").mkdir()
-    monkeypatch.chdir(tmp_path / "work")
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
     (launch,) = job.start(resume=False)
     launch.add_source("../ckpt/./rank_0", kind=Kind.PERIODIC, prefix="net", breakpoint_prefix="net", names_before=())
     with monkeypatch.context() as outage:
@@ -245,14 +245,14 @@ def test_a_path_with_dots_is_that_of_the_file(
             assert launch.register(said, global_step=step, strategy_file="../s.ckpt").path == str(said.resolve())
     launch.catch_up()
     assert catalog.sync("../ckpt").records == 0
-    assert other.scan("../work/../ckpt", run="run").adopted == ()
+    assert other.scan("../here/../ckpt", run="run").adopted == ()
     for each in (catalog, other):
         assert {file.path: file.strategy_file for file in each.files("run")} == {
             str(path): str(tmp_path / "s.ckpt") for path in job.folder(0).glob("*.ckpt")
         }
         assert states(each) == {5: {FileState.COMPLETE}, 10: {FileState.COMPLETE}}
         assert len(contents(each)["journals"]) == 1
-    (tmp_path / "work").rmdir()
+    (tmp_path / "here").rmdir()
     monkeypatch.chdir(tmp_path)
     assert catalog.resolve("run").plan.global_step == 10  # type: ignore[union-attr]
 
