@@ -172,11 +172,12 @@ def correctness(found: Results, *, details: bool) -> str:
 
 
 def budgets(found: Results) -> str:
-    """Each budget, and what was measured."""
-    rows = [
-        [each.name, f"{each.value:.3g} {each.unit}", f"{'≥' if each.at_least else '≤'} {each.limit:g} {each.unit}"]
-        for each in found.budgets
-    ]
+    """Each budget, and what was measured: in bold where that is not within it."""
+    rows = []
+    for each in found.budgets:
+        measured = f"{each.value:.3g} {each.unit}".rstrip()
+        limit = f"{'≥' if each.at_least else '≤'} {each.limit:g} {each.unit}".rstrip()
+        rows.append([each.name, measured if each.kept else f"**{measured}**", limit])
     return table(["what", "measured", "budget"], rows)
 
 
@@ -216,7 +217,7 @@ def readme(found: Results | None) -> str:
         + "".join(f"\n{line}" for line in quicker(rows))
         + "\n\nWhat a restart gets:\n\n"
         + correctness(found, details=False)
-        + "\nWhat must not cost more:\n\n"
+        + "\nWhat must not cost more, and in bold what does:\n\n"
         + budgets(found)
         + f"\nMeasured on {conditions(found)}"
     )

@@ -94,6 +94,8 @@ def test_ratios_are_of_the_same_turn() -> None:
 
 def test_a_budget_is_broken_above_its_limit_or_below_it() -> None:
     assert [budget.kept for budget in FOUND.budgets] == [True, False]
+    lines = report.budgets(WHOLE).splitlines()
+    assert lines[-2:] == ["| gc / unlink | 0.5 × | ≤ 2 × |", "| faster | **90 ×** | ≥ 100 × |"]
 
 
 def test_contenders_take_turns_and_who_is_too_slow_runs_once() -> None:
