@@ -81,6 +81,11 @@ class Database:
             self._own.shares = False
             self._close()
 
+    def let_go(self) -> None:
+        """Close the connection that a `connected` block shares: what comes next may take long, and needs none."""
+        if self._own.shares and not self._own.is_busy:
+            self._close()
+
     @contextmanager
     def read(self) -> Iterator[sa.Connection]:
         """A transaction that sees one state of the catalog and changes nothing."""
@@ -88,31 +93,36 @@ class Database:
             yield connection
 
     @contextmanager
-    def write(self) -> Iterator[sa.Connection]:
-        """A transaction that is committed at the end of the block, or rolled back by an exception."""
-        with self._transaction(writes=True) as connection:
+    def write(self, *, is_kept: bool = False) -> Iterator[sa.Connection]:
+        """A transaction that is committed at the end of the block, or rolled back by an exception.
+
+        `is_kept`: all of it is on the disk elsewhere, so that a power failure may undo it: SQLite need not wait.
+        """
+        with self._transaction(writes=True, is_kept=is_kept) as connection:
             yield connection
 
-    def in_write(self, work: Callable[[sa.Connection], T]) -> T:
+    def in_write(self, work: Callable[[sa.Connection], T], *, is_kept: bool = False) -> T:
         """What `work` returns, in a transaction; in another one where that failed with what passes, as a deadlock.
 
         So `work` may be done twice, even though it was committed: it must be such that this changes nothing.
         """
-        return self._tried(partial(self._in_one_write, work), CatalogBusyError)
+        return self._tried(partial(self._in_one_write, work, is_kept=is_kept), CatalogBusyError)
 
     def _opening(self, *, writes: bool) -> str:
         return sqlite.opening(writes=writes) if self.is_sqlite else postgres.opening(self._wait, writes=writes)
 
-    def _in_one_write(self, work: Callable[[sa.Connection], T]) -> T:
-        with self.write() as connection:
+    def _in_one_write(self, work: Callable[[sa.Connection], T], *, is_kept: bool) -> T:
+        with self.write(is_kept=is_kept) as connection:
             return work(connection)
 
     @contextmanager
-    def _transaction(self, *, writes: bool) -> Iterator[sa.Connection]:
+    def _transaction(self, *, writes: bool, is_kept: bool = False) -> Iterator[sa.Connection]:
         guard: postgres.Guard | None = None
         try:
             with self._connection() as connection:
-                if not self.is_sqlite:
+                if self.is_sqlite and writes:
+                    sqlite.wait_for_disk(connection, is_kept=is_kept)
+                elif not self.is_sqlite:
                     guard = postgres.Guard(connection, self.answer_within)
                 with guard or nullcontext(), connection.begin():
                     connection.exec_driver_sql(self._opening(writes=writes))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import sqlalchemy as sa
 
 from ckptstore.catalog import rows
+from ckptstore.catalog.among import among
 from ckptstore.catalog.tables import checkpoints, launches, saves
 from ckptstore.core.model import Content, FileState, Kind
 
@@ -18,8 +19,21 @@ if TYPE_CHECKING:
 _LIVE = checkpoints.c.state.in_([FileState.COMPLETE.value, FileState.IN_PROGRESS.value])
 
 
+_UNSETTLED = (checkpoints.c.state == FileState.IN_PROGRESS.value) | (saves.c.kind == Kind.TTP.value)
+
+
+class Paths(NamedTuple):
+    """Where files are; `paths` is None where one of them has a line break, and they cannot be told apart.
+
+    Unsettled is a file that was being written, or one of TTP, whose directory gets another name.
+    """
+
+    paths: set[str] | None
+    has_unsettled: bool
+
+
 class Place(NamedTuple):
-    """Where a file is, and no more: a wide job has tens of thousands, of which few need a second look."""
+    """Where a file is, and no more."""
 
     id: str
     launch: str
@@ -29,13 +43,40 @@ class Place(NamedTuple):
     is_complete: bool
 
 
-def places(connection: sa.Connection, launch_ids: Iterable[str]) -> list[Place]:
-    """Where the files of these launches are."""
+def paths(connection: sa.Connection, launch_ids: Iterable[str]) -> Paths:
+    """The paths of all files of these launches."""
+    query = (  # one row for each step, not for each file: a wide job has tens of thousands
+        sa.select(sa.func.count(), sa.func.aggregate_strings(checkpoints.c.path, "\n"))
+        .add_columns(sa.func.max(sa.case((_UNSETTLED, 1), else_=0)))
+        .select_from(checkpoints.join(saves))
+        .where(saves.c.launch_id.in_(list(launch_ids)), _LIVE)
+        .group_by(saves.c.launch_id, saves.c.global_step)
+    )
+    found: set[str] = set()
+    has_unsettled = False
+    for count, text, unsettled in connection.execute(query):
+        lines = text.split("\n")
+        if len(lines) != count:
+            return Paths(None, has_unsettled=True)
+        found.update(lines)
+        has_unsettled |= bool(unsettled)
+    return Paths(found, has_unsettled)
+
+
+def unsettled(connection: sa.Connection, launch_ids: Iterable[str]) -> set[tuple[str, int]]:
+    """The ranks of these launches that have an unsettled file."""
+    query = sa.select(saves.c.launch_id, checkpoints.c.rank).distinct().select_from(checkpoints.join(saves))
+    query = query.where(saves.c.launch_id.in_(list(launch_ids)), _LIVE, _UNSETTLED)
+    return {(launch_id, rank) for launch_id, rank in connection.execute(query)}
+
+
+def places(connection: sa.Connection, launch_id: str, ranks: Iterable[int]) -> list[Place]:
+    """Where the files of these ranks of a launch are."""
     query = (
         sa.select(checkpoints.c.id, saves.c.launch_id, checkpoints.c.rank, checkpoints.c.path)
         .add_columns(saves.c.kind == Kind.TTP.value, checkpoints.c.state == FileState.COMPLETE.value)
         .join(saves)
-        .where(saves.c.launch_id.in_(list(launch_ids)), _LIVE)
+        .where(saves.c.launch_id == launch_id, _LIVE, among(connection, checkpoints.c.rank, ranks))
     )
     return [Place._make(row) for row in rows.many(connection.execute(query))]
 

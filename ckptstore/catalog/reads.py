@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -135,11 +136,11 @@ def kinds_beyond(connection: sa.Connection, run: int, global_step: int) -> dict[
     return found
 
 
-def files_at(connection: sa.Connection, launch_id: str, global_step: int) -> tuple[Checkpoint, ...]:
+def files_at(connection: sa.Connection, launch: Launch, global_step: int) -> tuple[Checkpoint, ...]:
     """Every file of one launch and step, each under its last path."""
-    chosen = (saves.c.launch_id == launch_id) & (saves.c.global_step == global_step)
+    chosen = (saves.c.launch_id == launch.id) & (saves.c.global_step == global_step)
     chosen &= checkpoints.c.state != FileState.MOVED.value
-    return tuple(rows.files(connection.execute(rows.file_query().where(chosen))))
+    return rows.files_of_state(connection.execute(rows.state_query().where(chosen)), launch, global_step)
 
 
 def files_by_id(connection: sa.Connection, ids: Sequence[str]) -> dict[str, Checkpoint]:
@@ -260,19 +261,14 @@ def failed_loads(connection: sa.Connection, run: int) -> dict[str, str]:
 
 def sources_of(connection: sa.Connection, run: int) -> list[Source]:
     """Where the ranks of a run save, newest launch first."""
-    query = sa.select(sources).join(launches).where(launches.c.run_id == run)
+    own = sources.c
+    columns = (own.launch_id, own.rank, own.directory, own.kind, own.prefix, own.breakpoint_prefix)
+    query = sa.select(*columns, sa.cast(own.names_before, sa.Text), own.host)
+    query = query.join(launches).where(launches.c.run_id == run)
+    found = connection.execute(query.order_by(launches.c.launch_order.desc(), own.rank))
     return [
-        Source(
-            launch=row.launch_id,
-            rank=row.rank,
-            directory=row.directory,
-            kind=Kind(row.kind),
-            prefix=row.prefix,
-            breakpoint_prefix=row.breakpoint_prefix,
-            names_before=frozenset(row.names_before),
-            host=row.host,
-        )
-        for row in connection.execute(query.order_by(launches.c.launch_order.desc(), sources.c.rank))
+        Source(launch, rank, directory, Kind(kind), prefix, of_breakpoint, frozenset(json.loads(before)), host)
+        for launch, rank, directory, kind, prefix, of_breakpoint, before, host in rows.many(found)
     ]
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import sqlalchemy as sa
 
-from ckptstore.catalog import reads
+from ckptstore.catalog import reads, rows
 from ckptstore.catalog.among import among
 from ckptstore.catalog.given_up import set_if_another, state_but_trashed
 from ckptstore.catalog.tables import (
@@ -46,7 +46,7 @@ class TakenUp(NamedTuple):
 def journals_of(connection: sa.Connection, run: int) -> dict[str, TakenUp]:
     """The journals that tell of a run, and how far each was taken up."""
     query = sa.select(journals.c.path, journals.c.taken_up, journals.c.head).where(journals.c.run_id == run)
-    return {row.path: TakenUp(row.taken_up, row.head) for row in connection.execute(query)}
+    return {path: TakenUp(end, head) for path, end, head in rows.many(connection.execute(query))}
 
 
 def taken_up(connection: sa.Connection, paths: Sequence[str]) -> dict[str, TakenUp]:

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
-from ckptstore.catalog.tables import checkpoints, launches, runs, saves
+from ckptstore.catalog.tables import checkpoints, in_utc, launches, runs, saves
 from ckptstore.core.model import Checkpoint, Content, FileState, Kind, Rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from ckptstore.core.model import Launch
 
 _FETCHED = 1000
 _KINDS = {kind.value: kind for kind in Kind}
@@ -19,12 +21,9 @@ _CONTENTS = {content.value: content for content in Content}
 _STATES = {state.value: state for state in FileState}
 _RULES: dict[str | None, Rule | None] = {rule.value: rule for rule in Rule} | {None: None}
 
-_FILES = checkpoints.join(saves).join(launches, launches.c.id == saves.c.launch_id).join(runs)
-_COLUMNS = (
-    runs.c.name,
-    saves.c.launch_id,
+_OF_SAVE = (runs.c.name, saves.c.launch_id, saves.c.global_step)
+_OF_FILE = (
     saves.c.kind,
-    saves.c.global_step,
     checkpoints.c.rank,
     checkpoints.c.path,
     checkpoints.c.optimizer_step,
@@ -40,12 +39,15 @@ _COLUMNS = (
     checkpoints.c.state,
     checkpoints.c.problem,
     checkpoints.c.quarantine,
-    checkpoints.c.created_at,
-    checkpoints.c.amended_at,
+    sa.type_coerce(checkpoints.c.created_at, sa.types.NullType()),  # as the driver has it: a type for some columns
+    sa.type_coerce(checkpoints.c.amended_at, sa.types.NullType()),  # has all of them looked at one by one
 )
 
-
-_QUERY = sa.select(*_COLUMNS).select_from(_FILES)
+_FILES = checkpoints.join(saves)
+_QUERY = sa.select(*_OF_SAVE, *_OF_FILE).select_from(
+    _FILES.join(launches, launches.c.id == saves.c.launch_id).join(runs)
+)
+_QUERY_OF_STATE = sa.select(*_OF_FILE).select_from(_FILES)
 
 
 def file_query() -> sa.Select[Any]:
@@ -53,13 +55,27 @@ def file_query() -> sa.Select[Any]:
     return _QUERY
 
 
+def state_query() -> sa.Select[Any]:
+    """Every file, but for what those of one state have in common; read the rows of one with `files_of_state`."""
+    return _QUERY_OF_STATE
+
+
 def files(found: sa.Result[Any]) -> Iterator[Checkpoint]:
     """The files that a `file_query` found."""
-    for (
-        run,
-        launch,
+    return (_file(run, launch, step, values) for run, launch, step, *values in many(found))
+
+
+def files_of_state(found: sa.Result[Any], launch: Launch, global_step: int) -> tuple[Checkpoint, ...]:
+    """The files that a `state_query` found, of one launch and step."""
+    run, launch_id = launch.run, launch.id
+    rows = found.partitions(_FETCHED)
+    return tuple([_file(run, launch_id, global_step, row) for some in rows for row in some])
+
+
+def _file(run: str, launch: str, global_step: int, values: Any) -> Checkpoint:
+    """A file of a save, by the values of `_OF_FILE`."""
+    (
         kind,
-        global_step,
         rank,
         path,
         optimizer_step,
@@ -77,32 +93,34 @@ def files(found: sa.Result[Any]) -> Iterator[Checkpoint]:
         quarantine,
         created_at,
         amended_at,
-    ) in many(found):
-        file = object.__new__(Checkpoint)
-        vars(file).update(  # what a frozen dataclass does for each field by itself costs more than the query
-            run=run,
-            launch=launch,
-            kind=_KINDS[kind],
-            global_step=global_step,
-            rank=rank,
-            path=path,
-            optimizer_step=optimizer_step,
-            epoch=epoch,
-            step_in_epoch=step_in_epoch,
-            size=size,
-            digest=digest,
-            mtime_ns=mtime_ns,
-            format=form,
-            content=_CONTENTS[content],
-            strategy_file=strategy_file,
-            metrics={} if metrics == "{}" else json.loads(metrics),
-            state=_STATES[state],
-            problem=_RULES[problem],
-            quarantine=quarantine or "",
-            created_at=created_at,
-            amended_at=amended_at,
-        )
-        yield file
+    ) = values
+    file = object.__new__(Checkpoint)
+    fields = {
+        "run": run,
+        "launch": launch,
+        "kind": _KINDS[kind],
+        "global_step": global_step,
+        "rank": rank,
+        "path": path,
+        "optimizer_step": optimizer_step,
+        "epoch": epoch,
+        "step_in_epoch": step_in_epoch,
+        "size": size,
+        "digest": digest,
+        "mtime_ns": mtime_ns,
+        "format": form,
+        "content": _CONTENTS[content],
+        "strategy_file": strategy_file,
+        "metrics": {} if metrics == "{}" else json.loads(metrics),
+        "state": _STATES[state],
+        "problem": _RULES[problem],
+        "quarantine": quarantine or "",
+        "created_at": in_utc(created_at),
+        "amended_at": in_utc(amended_at),
+    }
+    # What a frozen dataclass does for each field by itself costs more than the query.
+    object.__setattr__(file, "__dict__", fields)
+    return file
 
 
 def many(found: sa.Result[Any]) -> Iterator[Any]:

@@ -22,7 +22,6 @@ def make_engine(url: sa.URL, wait: float) -> sa.Engine:
     def _prepare(connection: sqlite3.Connection, record: Any) -> None:
         record.info[_FILE] = _identity(path)
         connection.isolation_level = None  # transactions are ours to begin, see `opening`
-        connection.execute("PRAGMA synchronous=FULL")
         connection.execute("PRAGMA foreign_keys=ON")
 
     @sa.event.listens_for(engine, "checkout")
@@ -37,6 +36,17 @@ def make_engine(url: sa.URL, wait: float) -> sa.Engine:
 def opening(*, writes: bool) -> str:
     """How a transaction begins: one that reads first and writes later cannot be made to wait, and locks at once."""
     return "BEGIN IMMEDIATE" if writes else "BEGIN"
+
+
+def wait_for_disk(connection: sa.Connection, *, is_kept: bool) -> None:
+    """Have the next transactions wait for the disk when they commit, but for one of what `is_kept` elsewhere.
+
+    Such a one may be undone by a power failure, and nothing else happens to the file, if it has a write-ahead log
+    (sqlite.org/pragma.html#pragma_synchronous). To be called outside a transaction.
+    """
+    driver: Any = connection.connection.driver_connection
+    may_return = is_kept and driver.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    driver.execute(f"PRAGMA synchronous={'NORMAL' if may_return else 'FULL'}")
 
 
 def _identity(path: str) -> tuple[int, int] | None:

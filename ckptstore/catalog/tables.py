@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from datetime import datetime, timezone
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 from sqlalchemy.types import TypeDecorator
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 metadata = sa.MetaData(
     naming_convention={
@@ -28,12 +31,16 @@ class UtcDateTime(TypeDecorator[datetime]):
         """To UTC, on the way in."""
         return None if value is None else value.astimezone(timezone.utc)
 
-    def process_result_value(self, value: Any, dialect: sa.Dialect) -> datetime | None:  # noqa: ARG002
+    def result_processor(self, dialect: sa.Dialect, coltype: object) -> Callable[[Any], Any]:  # noqa: ARG002
         """With its zone, on the way out."""
-        if value is None:
-            return None
-        moment: datetime = value
-        return moment.replace(tzinfo=timezone.utc) if moment.tzinfo is None else moment.astimezone(timezone.utc)
+        return in_utc
+
+
+def in_utc(value: str | datetime | None) -> datetime | None:
+    """The moment that a driver gives for a `UtcDateTime`: SQLite's has it as text."""
+    if value is None:
+        return None
+    return datetime.fromisoformat(f"{value}+00:00") if isinstance(value, str) else value.astimezone(timezone.utc)
 
 
 ID = sa.String(32)

@@ -105,14 +105,14 @@ def crc_is_right(path: Path) -> bool | None:
 
 
 def ends_too_early(path: Path) -> bool:
-    """Whether a file begins as a `.ckpt` does and ends inside of a parameter, whatever those hold.
+    """Whether a file is empty, or begins as a `.ckpt` does and ends inside of a parameter, whatever those hold.
 
     One that was cut between two parameters looks whole. Raises `OSError` where it cannot be opened.
     """
     with path.open("rb", buffering=0) as file:
         reader = WireReader(file, path, ".ckpt")
         if reader.bytes_at(0, 1) != _FIRST:
-            return False
+            return reader.end == 0
         try:
             while reader.position < reader.end and not _at_trailer(reader):
                 reader.skip(reader.end, reader.key(reader.end)[1])

@@ -79,12 +79,12 @@ def is_cut(path: Path) -> bool:
 
     Other bytes cannot tell, as those of an encrypted file. Raises `OSError` where it cannot be opened.
     """
-    if path.suffix not in (".ckpt", ".safetensors"):
+    if path.suffix == ".ckpt":
+        return ends_too_early(path)
+    if path.suffix != ".safetensors":
         return False
     with path.open("rb") as file:
         head = file.read(_SAFETENSORS_HEAD)
-    if path.suffix == ".ckpt" or not head:
-        return not head or ends_too_early(path)
     if len(head) == _SAFETENSORS_HEAD and not head.endswith(b"{"):
         return False
     try:

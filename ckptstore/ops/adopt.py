@@ -79,10 +79,8 @@ class Stray:
         return Kind.DYING_GASP if self.is_breakpoint else self.source.kind
 
 
-def listing(source: Source) -> dict[str, frozenset[str]]:
-    """The names in the directories that a source writes to. Raises `OSError` where one cannot be read."""
-    if source.kind is not Kind.TTP:
-        return {source.directory: files.names_in(source.directory)}
+def listing_of_ttp(source: Source) -> dict[str, frozenset[str]]:
+    """The names in the directories that a source of TTP writes to. Raises `OSError` where one cannot be read."""
     found: dict[str, frozenset[str]] = {}
     for name in files.names_in(source.directory).difference(source.names_before):
         if parse_ttp_directory(name) is not None:

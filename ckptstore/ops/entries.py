@@ -328,6 +328,8 @@ def _layout(layout: Layout, world_size: int) -> object:
 
 def _relative(path: str, directory: str) -> str:
     """The path from the directory, unless they have nothing in common."""
+    if path.startswith(f"{directory}/"):
+        return path[len(directory) + 1 :]
     if not path.startswith("/") or os.path.commonpath([path, directory]) == "/":
         return path
     return os.path.relpath(path, directory)

@@ -258,7 +258,7 @@ class Ledger:
             return [span.path for span in spans if not self._went_on(connection, span, launches)]
 
         try:
-            gaps = self.database.in_write(work)
+            gaps = self.database.in_write(work, is_kept=is_journalled)
             if gaps:
                 take_up(self.database, gaps)
         except CatalogUnavailableError as error:
@@ -315,8 +315,11 @@ class Ledger:
 
     def _home_of(self, path: str) -> str:
         """The nearest directory above that something was announced for, else the file's own."""
-        above = list(map(str, Path(path).parents))
-        return next((parent for parent in above if parent in self._writers), above[0])
+        above = path
+        while above := above.rpartition("/")[0]:
+            if above in self._writers:
+                return above
+        return "/" if "/" in self._writers else path.rpartition("/")[0] or "/"
 
     def _by_home(self, files: Sequence[Checkpoint]) -> dict[str, list[Entry]]:
         told: dict[str, list[Entry]] = {}

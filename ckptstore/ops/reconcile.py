@@ -9,17 +9,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ckptstore.catalog import adoptions, live, reads
 from ckptstore.core.model import Checkpoint, FileState, Kind
 from ckptstore.errors import UsageError
 from ckptstore.ops import register
-from ckptstore.ops.adopt import History, Skipped, Stray, listing, strays, take_in
+from ckptstore.ops.adopt import History, Skipped, Stray, listing_of_ttp, strays, take_in, wrote
 from ckptstore.ops.writers import shared
+from ckptstore.storage.files import names_in
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
     from sqlalchemy import Connection
@@ -50,13 +51,19 @@ def reconcile(
     `only` names one launch and rank to do it for (None: every rank of the launches since the last reconciliation),
     `ledger` who records it (None: this process, for others).
     """
-    sources, places, history = _gather(database, run_id, only)
-    seen = _look(sources, places)
+    sources, known = _gather(database, run_id, only)
+    listings = _listings(sources)
+    sources = _doubtful(sources, listings, known)
+    seen = _look(sources, listings, _places(database, sources))
     vanished, growing = _looked_up(database, seen.gone), _looked_up(database, seen.growing)
     growing = [file for file in growing if file.state is FileState.IN_PROGRESS]  # else it was finished meanwhile
     recorded = _recorded(database, [*(stray.path for stray in seen.unknown), *(file.path for file in growing)])
+    if growing or seen.unknown:
+        database.let_go()  # each of these files is read
     outcomes: list[Checkpoint | Skipped] = [*seen.skipped, *(_finished(database, run_id, file) for file in growing)]
-    outcomes += take_in(database, run_id, seen.unknown, vanished, history, recorded=recorded)
+    if seen.unknown:
+        history = _history(database, run_id, sources)
+        outcomes += take_in(database, run_id, seen.unknown, vanished, history, recorded=recorded)
     found: dict[str, Checkpoint] = {}
     for outcome in outcomes:
         if isinstance(outcome, Checkpoint):
@@ -75,6 +82,16 @@ def reconcile(
     return Reconciled(tuple(adopted), tuple(vanished), tuple(skipped))
 
 
+class _Known(NamedTuple):
+    """The paths of what is there, as far as the catalog knows (None: they cannot be told apart so quickly).
+
+    `unsettled` are the ranks that have a file of which the path does not say enough.
+    """
+
+    paths: set[str] | None
+    unsettled: set[_OfRank]
+
+
 @dataclass
 class _Seen:
     """What listing the directories showed; `gone` and `growing` are ids, of files in progress the latter."""
@@ -85,25 +102,69 @@ class _Seen:
     skipped: list[Skipped] = field(default_factory=list)
 
 
-def _look(sources: Mapping[_OfRank, Sequence[Source]], places: Mapping[_OfRank, Sequence[Place]]) -> _Seen:
+def _listings(sources: Mapping[_OfRank, Sequence[Source]]) -> dict[str, frozenset[str] | OSError]:
+    """The names in each directory that ranks save to by themselves, or why it cannot be listed."""
+    listings: dict[str, frozenset[str] | OSError] = {}
+    for source in (source for own in sources.values() for source in own):
+        if source.kind is not Kind.TTP and source.directory not in listings:  # launches that came to nothing save there
+            try:
+                listings[source.directory] = names_in(source.directory)
+            except OSError as error:
+                listings[source.directory] = error
+    return listings
+
+
+def _doubtful(
+    sources: dict[_OfRank, list[Source]], listings: Mapping[str, frozenset[str] | OSError], known: _Known
+) -> dict[_OfRank, list[Source]]:
+    """The ranks whose directories may hold something else than the catalog knows, with their sources.
+
+    This is what a wide job costs each time: paths are compared all at once, and of most ranks no more is asked.
+    """
+    if known.paths is None:
+        return sources
+    there: set[str] = set()
+    for directory, names in listings.items():
+        if not isinstance(names, OSError):
+            there |= {f"{directory}/{name}" for name in names}
+    missing = {path.rpartition("/")[0] for path in known.paths - there}
+    unknown: dict[str, list[str]] = {}
+    for path in there - known.paths:
+        directory, _, name = path.rpartition("/")
+        unknown.setdefault(directory, []).append(name)
+
+    def is_doubtful(source: Source) -> bool:
+        return (
+            source.kind is Kind.TTP
+            or isinstance(listings[source.directory], OSError)
+            or source.directory in missing
+            or any(wrote(source, name) for name in unknown.get(source.directory, ()))
+        )
+
+    return {
+        of_rank: own for of_rank, own in sources.items() if of_rank in known.unsettled or any(map(is_doubtful, own))
+    }
+
+
+def _look(
+    sources: Mapping[_OfRank, Sequence[Source]],
+    listings: Mapping[str, frozenset[str] | OSError],
+    places: Mapping[_OfRank, Sequence[Place]],
+) -> _Seen:
     seen = _Seen()
-    names: dict[str, dict[str, frozenset[str]]] = {}
     for of_rank, own_sources in sources.items():
         listed: dict[str, frozenset[str]] = {}
         ttp_roots: set[str] = set()
         own = places.get(of_rank, ())
         for source in own_sources:
             try:
-                found = names.get(source.directory) if source.kind is not Kind.TTP else None
-                found = listing(source) if found is None else found
+                found = listing_of_ttp(source) if source.kind is Kind.TTP else _listed(listings, source.directory)
             except OSError as error:
                 seen.skipped.append(Skipped(source.directory, error.strerror or str(error)))
                 continue
             listed |= found
             if source.kind is Kind.TTP:
                 ttp_roots.add(source.directory)
-            else:
-                names[source.directory] = found  # launches that came to nothing save there too
             seen.unknown += strays(source, found, (place.path for place in own))
         for place in own:
             if _is_listed(place, listed):
@@ -112,6 +173,13 @@ def _look(sources: Mapping[_OfRank, Sequence[Source]], places: Mapping[_OfRank, 
             elif place.is_complete and _was_looked_at(place, listed, ttp_roots):
                 seen.gone.append(place.id)
     return seen
+
+
+def _listed(listings: Mapping[str, frozenset[str] | OSError], directory: str) -> dict[str, frozenset[str]]:
+    found = listings[directory]
+    if isinstance(found, OSError):
+        raise found
+    return {directory: found}
 
 
 def _looked_up(database: Database, ids: Sequence[str]) -> list[Checkpoint]:
@@ -144,33 +212,52 @@ def _mark(ledger: Ledger, files: Sequence[Checkpoint], state: FileState) -> None
 
 def _gather(
     database: Database, run_id: int, only: tuple[str, int] | None
-) -> tuple[dict[_OfRank, list[Source]], dict[_OfRank, list[Place]], History]:
-    """Where ranks saved, where their files are, by launch and rank; and the history of the launches."""
+) -> tuple[dict[_OfRank, list[Source]], _Known]:
+    """Where ranks saved, by launch and rank, and what is known to be there."""
     with database.read() as connection:
         launches = {launch.id: launch for launch in reads.launches_of(connection, run_id)}
-        by_directory: dict[str, list[Source]] = {}
-        every = []
-        for source in reads.sources_of(connection, run_id):
-            by_directory.setdefault(source.directory, []).append(source)
-            if only is None or (source.launch, source.rank) == only:
-                every.append(source)
+        every = reads.sources_of(connection, run_id)
+        if only is not None:
+            every = [source for source in every if (source.launch, source.rank) == only]
         recent = _recent(connection, launches, every)
         sources: dict[_OfRank, list[Source]] = {}
         for source in every:
             if source.launch in recent:
                 sources.setdefault((source.launch, source.rank), []).append(source)
-        places: dict[_OfRank, list[Place]] = {}
         if not recent:
-            return {}, {}, History(launches=launches, endings={}, lags={}, sources={})
-        for place in live.places(connection, recent):
-            places.setdefault((place.launch, place.rank), []).append(place)
-        history = History(
+            return {}, _Known(set(), set())
+        paths, has_unsettled = live.paths(connection, recent)
+        return sources, _Known(paths, live.unsettled(connection, recent) if has_unsettled else set())
+
+
+def _places(database: Database, of_ranks: Iterable[_OfRank]) -> dict[_OfRank, list[Place]]:
+    """Where the files of these ranks are."""
+    ranks: dict[str, list[int]] = {}
+    for launch_id, rank in of_ranks:
+        ranks.setdefault(launch_id, []).append(rank)
+    if not ranks:
+        return {}
+    places: dict[_OfRank, list[Place]] = {}
+    with database.read() as connection:
+        for launch_id, some in ranks.items():
+            for place in live.places(connection, launch_id, some):
+                places.setdefault((place.launch, place.rank), []).append(place)
+    return places
+
+
+def _history(database: Database, run_id: int, of_ranks: Iterable[_OfRank]) -> History:
+    """What the catalog knows of the launches that may have left something behind."""
+    by_directory: dict[str, list[Source]] = {}
+    with database.read() as connection:
+        launches = {launch.id: launch for launch in reads.launches_of(connection, run_id)}
+        for source in reads.sources_of(connection, run_id):
+            by_directory.setdefault(source.directory, []).append(source)
+        return History(
             launches=launches,
             endings=reads.endings_of(connection, run_id),
-            lags={launch_id: reads.lag(connection, launches[launch_id]) for launch_id in recent},
+            lags={launch_id: reads.lag(connection, launches[launch_id]) for launch_id, _ in of_ranks},
             sources=by_directory,
         )
-    return sources, places, history
 
 
 def _recent(connection: Connection, launches: Mapping[str, Launch], sources: Sequence[Source]) -> set[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -60,9 +59,9 @@ def resolve(
         raise UsageError(f"step is {step}", "steps are counted from 0")
     if world_size is not None and world_size < 1:
         raise UsageError(f"world size is {world_size}", "a launch has at least one rank")
-    run_id = find_run(database, run)
-    bring_up_to_date(database, run_id)
-    with nullcontext() if read_bytes else database.connected():  # to read all bytes may take hours
+    with database.connected():
+        run_id = find_run(database, run)
+        bring_up_to_date(database, run_id)
         return choose(
             database,
             run,
@@ -116,6 +115,8 @@ def choose(
         failed = reads.failed_loads(connection, run_id)
 
     def look(state: State) -> Mapping[str, Observed]:
+        if read_bytes:  # that may take hours
+            database.let_go()
         return files.observe(state.files, read_bytes=read_bytes)
 
     def hosts(launch: Launch) -> Mapping[int, str]:
@@ -143,7 +144,7 @@ def choose(
         ends = {segment.launch.id: segment.last_step for segment in segments}
         others = [
             resolver.reject_foreign(
-                State(launch=by_id[launch_id], global_step=at, files=reads.files_at(connection, launch_id, at))
+                State(launch=by_id[launch_id], global_step=at, files=reads.files_at(connection, by_id[launch_id], at))
             )
             if by_id[launch_id].foreign and at
             else _not_a_candidate(by_id[launch_id], at, kinds)
@@ -209,7 +210,7 @@ def _of_every_lineage(
 
 
 def _state(connection: Connection, launch: Launch, step: int, failed: Mapping[str, str]) -> State:
-    return State(launch=launch, global_step=step, files=reads.files_at(connection, launch.id, step), failed=failed)
+    return State(launch=launch, global_step=step, files=reads.files_at(connection, launch, step), failed=failed)
 
 
 def _not_a_candidate(launch: Launch, step: int, kinds: set[Kind]) -> Rejection:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +17,7 @@ from ckptstore.ops.put_said import named_launches, put_said
 from ckptstore.ops.records import Said
 from ckptstore.storage import identity, journal
 from ckptstore.storage.files import absolute
+from ckptstore.storage.waiting import for_each
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("ckptstore")
 
-_THREADS = 16
-_PORTION = 16  # folders a task: handing over one alone costs more than to look into it
 _BYTES = 16 << 20  # of journals a transaction
 _NOTHING = TakenUp(0, None)
 _WORDS = ("pinned", "tagged", "ruled")
@@ -173,18 +171,13 @@ def _has_head(path: str, known: str | None) -> bool:
 
 
 def _sizes(folders: Sequence[str]) -> tuple[dict[str, int], list[Skipped]]:
-    def look(some: Sequence[str]) -> list[dict[str, int] | Skipped]:
-        return [_sizes_in(folder) for folder in some]
-
-    portions = [folders[start : start + _PORTION] for start in range(0, len(folders), _PORTION)]
     sizes: dict[str, int] = {}
     skipped: list[Skipped] = []
-    with ThreadPoolExecutor(_THREADS) as pool:
-        for found in (each for portion in pool.map(look, portions) for each in portion):
-            if isinstance(found, Skipped):
-                skipped.append(found)
-            else:
-                sizes |= found
+    for found in for_each(_sizes_in, folders):
+        if isinstance(found, Skipped):
+            skipped.append(found)
+        else:
+            sizes |= found
     return sizes, skipped
 
 

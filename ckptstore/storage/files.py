@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from functools import partial
 from pathlib import Path
 from stat import S_ISREG
 from typing import TYPE_CHECKING, NamedTuple
@@ -54,13 +55,18 @@ def absolute(path: str | os.PathLike[str]) -> str:
 
 def facts(path: str) -> FileFacts | None:
     """What is at `path` now; None if nothing is. Raises `OSError` if it cannot be looked at or is no regular file."""
+    status = _status(path)
+    return None if status is None else FileFacts(status.st_size, status.st_mtime_ns)
+
+
+def _status(path: str) -> os.stat_result | None:
     try:
         status = os.stat(path)  # noqa: PTH116 — called once a rank: pathlib would double its cost
     except (FileNotFoundError, NotADirectoryError):
         return None
     if not S_ISREG(status.st_mode):
         raise OSError(f"{path} is not a regular file")
-    return FileFacts(status.st_size, status.st_mtime_ns)
+    return status
 
 
 def digest(path: str, heard: Callable[[int], None] = lambda _: None) -> str:
@@ -82,18 +88,19 @@ def observe(files: Iterable[Checkpoint], *, read_bytes: bool) -> Mapping[str, Ob
     `read_bytes` does not ask for all, because a file of another step has the same size (domain §6).
     """
     unique = {file.path: file for file in files}
-    seen = for_each(lambda file: _observe(file, read_bytes=read_bytes), list(unique.values()), waits=read_bytes)
+    seen = for_each(partial(_observe, read_bytes), list(unique.values()), waits=read_bytes)
     return dict(zip(unique, seen, strict=True))
 
 
-def _observe(file: Checkpoint, *, read_bytes: bool) -> Observed:
+def _observe(read_bytes: bool, file: Checkpoint) -> Observed:  # noqa: FBT001 — by name it costs more, once a rank
     try:
-        found = facts(file.path)
+        found = _status(file.path)
         if found is None:
             return Observed(None)
-        rewritten = file.mtime_ns is not None and found.mtime_ns != file.mtime_ns
-        to_read = file.digest is not None and found.size == file.size and (read_bytes or rewritten)
-        return Observed(found.size, digest(file.path) if to_read else None, "", rewritten, found.mtime_ns)
+        size, mtime_ns = found.st_size, found.st_mtime_ns
+        rewritten = file.mtime_ns is not None and mtime_ns != file.mtime_ns
+        to_read = (read_bytes or rewritten) and file.digest is not None and size == file.size
+        return Observed(size, digest(file.path) if to_read else None, "", rewritten, mtime_ns)
     except OSError as error:
         return Observed(None, unreadable=error.strerror or str(error))
 
@@ -114,8 +121,7 @@ def make_durable(path: str) -> None:
 def names_in(directory: str) -> frozenset[str]:
     """Names of the entries of a directory; none if it does not exist. Raises `OSError` if it cannot be read."""
     try:
-        with os.scandir(directory) as entries:
-            return frozenset(entry.name for entry in entries)
+        return frozenset(os.listdir(directory))  # noqa: PTH208 — called once a rank: pathlib would double its cost
     except FileNotFoundError:
         return frozenset()
 

@@ -113,3 +113,23 @@ def test_a_transaction_may_last_as_long_as_its_statements_are_answered(postgres:
     with Database(url, answer_within=0.4).read() as connection:
         for _ in range(6):
             connection.execute(sa.text("SELECT pg_sleep(0.1)"))
+
+
+def test_only_what_is_kept_elsewhere_may_be_undone_by_a_power_failure(sqlite_url: str) -> None:
+    """SQLite waits for the disk when it commits (2: FULL), unless told that it need not (1: NORMAL)."""
+    database = connect(sqlite_url).database
+
+    def level(connection: sa.Connection) -> int | None:
+        return connection.exec_driver_sql("PRAGMA synchronous").scalar()
+
+    assert database.in_write(level) == 2
+    assert database.in_write(level, is_kept=True) == 1
+    with database.write() as connection:
+        assert level(connection) == 2
+    assert database.in_write(level, is_kept=True) == 1
+    assert database.in_write(level) == 2
+    with database.read() as connection:
+        driver = connection.connection.driver_connection
+        assert driver is not None
+    driver.execute("PRAGMA journal_mode=DELETE")
+    assert database.in_write(level, is_kept=True) == 2  # without such a log the file itself might be broken

@@ -132,7 +132,7 @@ def test_the_end_waits_no_longer_than_it_must(
 ) -> None:
     """All is in the journal and the catalog refuses at once: there is nothing to wait for, and it is said once."""
 
-    def refuse() -> Any:
+    def refuse(**_: object) -> Any:
         raise CatalogUnavailableError("no such server")
 
     recorder = Recorder(launch)

@@ -163,8 +163,8 @@ def mortal_catalog(points: Points) -> None:
     write = Database.write
 
     @contextmanager
-    def mortal(self: Database) -> Iterator[sa.Connection]:
-        with write(self) as connection:
+    def mortal(self: Database, *, is_kept: bool = False) -> Iterator[sa.Connection]:
+        with write(self, is_kept=is_kept) as connection:
             yield connection
             points.pass_one()
         points.pass_one()

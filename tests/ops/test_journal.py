@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import sqlalchemy as sa
 
 from ckptstore.catalog.tables import journals
 from ckptstore.core.model import FileState, Kind, Rule
@@ -173,7 +174,7 @@ def test_journals_are_read_whole_when_the_catalog_knows_nothing_of_them(catalog:
 def cut_off(launch: RankLaunch, monkeypatch: pytest.MonkeyPatch) -> None:
     """The catalog cannot be used by this rank."""
 
-    def refuse() -> object:
+    def refuse(**_: object) -> object:
         raise CatalogUnavailableError("no such server")
 
     monkeypatch.setattr(launch.database, "write", refuse)
@@ -213,6 +214,45 @@ def test_nothing_is_kept_where_neither_journal_nor_catalog_can_be_written(
     cut_off(launch, monkeypatch)
     with pytest.raises(CatalogUnavailableError, match="no such server"):
         launch.register(path, global_step=5)
+
+
+def test_a_power_failure_takes_from_the_catalog_what_the_journals_keep(sqlite_url: str, tmp_path: Path) -> None:
+    """A record that is in a journal is on the disk; the catalog does not wait for it a second time."""
+    job = Job(connect(sqlite_url), tmp_path, world_size=1)
+    (launch,) = begin(job)
+    job.save([launch], 1)
+    database = job.catalog.database
+    assert database.file is not None
+    parts = [part for part in (database.file, Path(f"{database.file}-wal")) if part.exists()]
+    before = {part: part.read_bytes() for part in parts}
+    levels: list[int] = []
+
+    def note(connection: sa.Connection, _cursor: object, text: str, *_: object) -> None:
+        if text.startswith("INSERT INTO checkpoints"):
+            driver = connection.connection.driver_connection
+            assert driver is not None
+            levels.append(driver.execute("PRAGMA synchronous").fetchone()[0])
+
+    sa.event.listen(database._engine, "before_cursor_execute", note)
+    launch.register(job.write(launch, 2), global_step=2, metrics={"loss": 0.5})
+    assert levels == [1]
+    database.disconnect()
+    for part, content in before.items():
+        part.unlink(missing_ok=True)
+        part.write_bytes(content)
+    assert [file.global_step for file in job.catalog.files("run")] == [1]
+    assert resolved_step(job) == 2
+    assert job.catalog.files("run")[0].metrics == {"loss": 0.5}
+
+    shutil.rmtree(job.folder(0) / FOLDER)
+    (job.folder(0) / FOLDER).touch()  # a file: the journal cannot be written
+    job.save([launch], 3)
+    assert levels[-1] == 2
+
+
+def resolved_step(job: Job) -> int | None:
+    plan = job.catalog.resolve("run").plan
+    return None if plan is None else plan.global_step
 
 
 def test_without_a_journal_the_catalog_has_it(

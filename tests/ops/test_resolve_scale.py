@@ -14,11 +14,13 @@ import sqlalchemy as sa
 from ckptstore.catalog import reads
 from ckptstore.ops.connect import Catalog, connect
 
-from .wide import LAUNCH, RUN, Wide
+from .wide import RUN, Wide
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from ckptstore.core.model import Launch
 
 RANKS = 32
 SHORT, LONG = 10, 1000
@@ -126,7 +128,7 @@ def second_url(database_url: str, tmp_path: Path, request: pytest.FixtureRequest
             True,
             id="directories",
             marks=pytest.mark.xfail(
-                strict=True, raises=AssertionError, reason="live.places asks the index once for each save of a launch"
+                strict=True, raises=AssertionError, reason="live.paths asks the index once for each save of a launch"
             ),
         ),
     ],
@@ -146,10 +148,10 @@ def test_the_history_costs_nothing(database_url: str, second_url: str, tmp_path:
     assert dearer == []
 
 
-QUERIES: dict[str, Callable[[sa.Connection, int], object]] = {
-    "newest_step": lambda connection, _: reads.newest_step(connection, LAUNCH, below=LONG, at_most=LONG),
-    "files_at": lambda connection, _: reads.files_at(connection, LAUNCH, LONG),
-    "first_saves": reads.first_saves,
+QUERIES: dict[str, Callable[[sa.Connection, int, Launch], object]] = {
+    "newest_step": lambda connection, _, launch: reads.newest_step(connection, launch.id, below=LONG, at_most=LONG),
+    "files_at": lambda connection, _, launch: reads.files_at(connection, launch, LONG),
+    "first_saves": lambda connection, run, _: reads.first_saves(connection, run),
 }
 
 
@@ -161,8 +163,9 @@ def test_the_queries_of_a_candidate_use_an_index(catalog: Catalog, tmp_path: Pat
     with catalog.database.read() as connection:
         run_id = reads.run_id(connection, RUN)
         assert run_id is not None
+        (launch,) = reads.launches_of(connection, run_id)
         with statements() as asked:
-            assert QUERIES[name](connection, run_id)
+            assert QUERIES[name](connection, run_id, launch)
         assert len(asked) == 1
         assert full_scans(connection, asked[0]) == []
 
