@@ -31,6 +31,7 @@ from bench.task import run_alone
 from ckptstore.core.model import Kind
 from ckptstore.ops.connect import Catalog, connect
 from ckptstore.ops.register import describe, measured
+from ckptstore.storage.claims import FOLDER
 from tests.ops.wide import RUN, STEPS_PER_EPOCH, Wide
 
 TASK = "resolve"
@@ -72,11 +73,18 @@ def stats(wide: Wide) -> None:
         os.stat(path)
 
 
-def stats_and_listings(wide: Wide) -> None:
-    """The same, where ranks said where they save."""
-    stats(wide)
+def listings(wide: Wide) -> None:
+    """And where ranks said where they save: what they left there that nobody registered would be found here."""
     for rank in range(wide.ranks):
         os.listdir(wide.directory(rank))
+
+
+def journals(wide: Wide) -> None:
+    """And where they keep journals: whether one has grown, or another one is there."""
+    for rank in range(wide.ranks):
+        with os.scandir(wide.directory(rank) / FOLDER) as found:
+            for entry in found:
+                entry.stat()
 
 
 def resolve(catalog: Catalog, case: Case, history: int) -> None:
@@ -95,8 +103,12 @@ def forget_files() -> None:
 
 def measure(case: Case, wide: Wide, catalogs: dict[int, Catalog], found: Found, repeats: int) -> dict[str, list[float]]:
     """A row for each history; what was taken of each, and of the floor."""
-    least = stats_and_listings if case.sources else stats
-    floor = "stats and listings" if case.sources else "stats"
+    parts = (stats, *[listings] * case.sources, *[journals] * case.journals)
+    floor = ("stats", "stats and listings", "stats, listings and journals' sizes")[len(parts) - 1]
+
+    def least() -> None:
+        for part in parts:
+            part(wide)
 
     def run(action: Callable[[], None]) -> float:
         if case.cold:
@@ -106,7 +118,7 @@ def measure(case: Case, wide: Wide, catalogs: dict[int, Catalog], found: Found, 
     contenders: dict[str, Callable[[], float]] = {
         str(history): partial(run, partial(resolve, catalogs[history], case, history)) for history in case.histories
     }
-    taken, _ = turns({**contenders, floor: partial(run, partial(least, wide))}, repeats=repeats)
+    taken, _ = turns({**contenders, floor: partial(run, least)}, repeats=repeats)
     for history in case.histories:
         seconds = {CKPTSTORE: taken[str(history)], floor: taken[floor]}
         found.add(Row(TASK, f"{case.what}, {history:,} saves of history", case.ranks, seconds))

@@ -2,34 +2,31 @@
 
     python -m bench.training [--quick]
 
-Real MindSpore on the CPU: LeNet-5, a save every 10 steps, which is more often than anybody saves. A step's time is the
-mean over the ten places between two saves, at each place the median of a block's steps: what happens at every save,
-and what the registrar's thread does after it, counts in full; what disturbs the machine now and then does not.
+Real MindSpore on the CPU: LeNet-5, a save every 10 steps, which is more often than anybody saves. One training, in
+rounds of ten steps that begin with a save: the registrar hears of every other round only, so that what is compared is
+a second apart, whatever the machine does in the long run. What its thread does after a save counts in full.
 """
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Callable
 from functools import wraps
-from itertools import pairwise
 from pathlib import Path
-from statistics import fmean, median
 from typing import Any
 
 from mindspore.train import Callback, CheckpointConfig, Model, ModelCheckpoint
 
 import ckptstore.mindspore
 from bench import network
-from bench.measure import CKPTSTORE, Budget, Found, Row, say, turns
+from bench.measure import CKPTSTORE, Budget, Found, Row, say
 from bench.task import run_alone
 from ckptstore.ops.connect import connect
 
 TASK = "training"
-STEPS, QUICK_STEPS = 300, 40
 EVERY = 10
-REPEATS, QUICK_REPEATS = 7, 5
+PAIRS, QUICK_PAIRS = 120, 10
+WARM_UP = 2  # pairs, in which MindSpore compiles
 MOST = 1.01
 MICROSECONDS_P50, MICROSECONDS_P99 = 50, 1000
 FLOOR = "without"
@@ -45,11 +42,15 @@ class Clock(Callback):
     def on_train_step_end(self, run_context: Any) -> None:  # noqa: ARG002
         self.ends.append(time.perf_counter())
 
-    @property
-    def step(self) -> float:
-        """The seconds of a step, but for the first ones, in which MindSpore compiles."""
-        steps = [after - before for before, after in pairwise(self.ends)][EVERY - 1 :]
-        return fmean(median(steps[place::EVERY]) for place in range(EVERY))
+    def steps(self, number: int) -> float:
+        """The seconds of a step in a round, on the average."""
+        first = number * EVERY  # the steps are counted from 1, their ends from 0
+        return (self.ends[first + EVERY - 1 - 1] - self.ends[first - 1 - 1]) / EVERY
+
+
+def is_heard(step: int) -> bool:
+    """Whether the registrar hears of a step, counted from 1: in one round of each pair, which starts every other."""
+    return step // EVERY % 4 in (0, 3)
 
 
 def measured(action: Callable[..., Any], into: list[float]) -> Callable[..., Any]:
@@ -66,64 +67,63 @@ def measured(action: Callable[..., Any], into: list[float]) -> Callable[..., Any
     return timed
 
 
-class Training:
-    """One model that is trained block after block."""
+class Rounds:
+    """One training, and what was measured in it: `pairs` of rounds after the first ones."""
 
-    def __init__(self, work: Path, steps: int) -> None:
-        self.work = work
-        self.steps = steps
-        self.model: Model = network.model()
-        self.dataset = network.dataset(steps)
+    def __init__(self, work: Path, pairs: int) -> None:
+        self.steps = 2 * EVERY * (WARM_UP + pairs)
         self.hand_overs: list[float] = []
         self.hooks: list[float] = []
-        self._blocks = 0
-
-    def block(self, *, registered: bool) -> float:
-        """The seconds of a step of one block."""
-        self._blocks += 1
-        folder = self.work / f"block-{self._blocks}"
-        ckpt_cb = ModelCheckpoint("net", str(folder), CheckpointConfig(save_checkpoint_steps=EVERY))
+        network.on_cpu()
+        model: Model = network.model()
+        dataset = network.dataset(self.steps)
+        ckpt_cb = ModelCheckpoint("net", str(work), CheckpointConfig(save_checkpoint_steps=EVERY))
+        launch = ckptstore.mindspore.join(TASK)
+        assert launch.resume(model, dataset).fresh
+        registrar = launch.registrar(ckpt_cb)
+        self._switch(registrar)
         clock = Clock()
-        callbacks = [ckpt_cb, clock]
-        if registered:
-            launch = ckptstore.mindspore.join(folder.name)
-            assert launch.resume(self.model, self.dataset).fresh
-            registrar = launch.registrar(ckpt_cb)
-            self._watch(registrar)
-            callbacks = [ckpt_cb, registrar, clock]
-        self.model.train(1, self.dataset, callbacks=callbacks, dataset_sink_mode=False)
-        if registered:
-            known = connect().files(folder.name)
-            assert len(known) == self.steps // EVERY, known
-            assert not registrar.failed
-        shutil.rmtree(folder)
-        assert len(clock.ends) == self.steps
-        return clock.step
+        model.train(1, dataset, callbacks=[ckpt_cb, registrar, clock], dataset_sink_mode=False)
+        assert not registrar.failed
+        known = connect().files(TASK)
+        heard = [step for step in range(EVERY, self.steps + 1, EVERY) if is_heard(step)]
+        assert sorted(file.global_step for file in known) == heard, known
+        rounds = range(2 * WARM_UP, 2 * (WARM_UP + pairs))
+        self.taken = {
+            CKPTSTORE: [clock.steps(number) for number in rounds if is_heard(number * EVERY)],
+            FLOOR: [clock.steps(number) for number in rounds if not is_heard(number * EVERY)],
+        }
 
-    def _watch(self, registrar: Any) -> None:
+    def _switch(self, registrar: Any) -> None:
         recorder = registrar._training.recorder
         recorder.submit = measured(recorder.submit, self.hand_overs)
-        registrar.on_train_step_end = measured(registrar.on_train_step_end, self.hooks)
+        begin, end = registrar.on_train_step_begin, measured(registrar.on_train_step_end, self.hooks)
+
+        def on_train_step_begin(run_context: Any) -> None:
+            step = run_context.original_args().cur_step_num
+            if is_heard(step):
+                if not is_heard(step - 1):  # what was saved meanwhile is not its business
+                    for watch in registrar._watches:
+                        watch.seen = watch._latest()
+                begin(run_context)
+
+        def on_train_step_end(run_context: Any) -> None:
+            if is_heard(run_context.original_args().cur_step_num):
+                end(run_context)
+
+        registrar.on_train_step_begin, registrar.on_train_step_end = on_train_step_begin, on_train_step_end
 
 
 def run(work: Path, *, quick: bool) -> Found:
-    """Blocks in turns."""
+    """One training."""
     found = Found()
-    network.on_cpu()
-    steps = QUICK_STEPS if quick else STEPS
-    training = Training(work, steps)
-    say(f"{TASK}: blocks of {steps} steps")
-    taken, _ = turns(
-        {
-            CKPTSTORE: lambda: training.block(registered=True),
-            FLOOR: lambda: training.block(registered=False),
-        },
-        repeats=QUICK_REPEATS if quick else REPEATS,
-    )
-    step = found.add(Row(TASK, "a step of training, steps a block", steps, taken))
+    pairs = QUICK_PAIRS if quick else PAIRS
+    say(f"{TASK}: {pairs} pairs of {EVERY} steps")
+    rounds = Rounds(work / "ckpt", pairs)
+    step = found.add(Row(TASK, "a step of training, mean of ten, steps", rounds.steps, rounds.taken))
     found.check(Budget("a step of training with the registrar / without", step.ratio(CKPTSTORE, FLOOR).median, MOST))
-    given = sorted(training.hand_overs)
-    hooks = sorted(training.hooks)
+    given = sorted(rounds.hand_overs)
+    hooks = sorted(rounds.hooks)
     found.add(Row(TASK, "hand-over of a save on the training thread, saves", len(given), {CKPTSTORE: given}))
     found.add(Row(TASK, "all of the registrar at the end of a step, steps", len(hooks), {CKPTSTORE: hooks}))
     middle, late = given[len(given) // 2], given[len(given) * 99 // 100]

@@ -26,7 +26,10 @@ def still_unrecorded(connection: sa.Connection, files: Sequence[Checkpoint], rec
 
 
 def put(connection: sa.Connection, files: Sequence[Checkpoint], now: datetime, *, recorded: Recorded) -> None:
-    """Write the records of those files; who wrote one meanwhile knew the file better, and what he said stays."""
+    """Write the records of those files; who wrote one meanwhile knew the file better, and what he said stays.
+
+    But for the moment of a record: the first counts, as where journals are read.
+    """
     places = among(connection, checkpoints.c.path, [file.path for file in files])
     locked = sa.select(checkpoints.c.id).where(places).order_by(checkpoints.c.id).with_for_update()
     connection.execute(locked).all()
@@ -34,6 +37,7 @@ def put(connection: sa.Connection, files: Sequence[Checkpoint], now: datetime, *
     taken = still_unrecorded(connection, files, recorded)
     writes.record_checkpoints(connection, [file for file in taken if file.id in known], now)
     writes.adopt_checkpoints(connection, [file for file in taken if file.id not in known], now)
+    writes.set_first_moments(connection, [file for file in files if file not in taken], now)
 
 
 def _by_id(files: Sequence[Checkpoint]) -> dict[str, Checkpoint]:

@@ -266,10 +266,15 @@ def sources_of(connection: sa.Connection, run: int) -> list[Source]:
     query = sa.select(*columns, sa.cast(own.names_before, sa.Text), own.host)
     query = query.join(launches).where(launches.c.run_id == run)
     found = connection.execute(query.order_by(launches.c.launch_order.desc(), own.rank))
+    kinds = {kind.value: kind for kind in Kind}
     return [
-        Source(launch, rank, directory, Kind(kind), prefix, of_breakpoint, frozenset(json.loads(before)), host)
+        Source(launch, rank, directory, kinds[kind], prefix, of_breakpoint, _names(before), host)
         for launch, rank, directory, kind, prefix, of_breakpoint, before, host in rows.many(found)
     ]
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset() if text == "[]" else frozenset(json.loads(text))
 
 
 def hosts_of(connection: sa.Connection, launch_id: str) -> dict[int, str]:

@@ -60,23 +60,21 @@ def order_launches(connection: sa.Connection, ids: Sequence[str]) -> None:
 
 
 def adopt_checkpoints(connection: sa.Connection, files: Sequence[Checkpoint], now: datetime) -> None:
-    """Write many new records at once; those that are there already stay as they are."""
+    """Write many new records at once; of those that are there already no more than an earlier moment."""
     if not files:
         return
-    moments = {file.save_id: file for file in files}
-    new_saves = [
-        {
-            "id": save_id,
-            "launch_id": file.launch,
-            "kind": file.kind.value,
-            "global_step": file.global_step,
-            "created_at": file.created_at or now,
-        }
-        for save_id, file in sorted(moments.items())
-    ]
-    connection.execute(insert(connection, saves).on_conflict_do_nothing(), new_saves)
+    put_saves(connection, files, now)
     rows = [row_of(file, now) for file in sorted(files, key=lambda file: file.id)]
-    connection.execute(insert(connection, checkpoints).on_conflict_do_nothing(), rows)
+    connection.execute(_found_file(connection.dialect.name), rows)
+
+
+def set_first_moments(connection: sa.Connection, files: Sequence[Checkpoint], now: datetime) -> None:
+    """Give records that are there, and their saves, the moments of these where those are earlier, and nothing else."""
+    if files:
+        of_saves = sorted((file.save_id, file.created_at or now) for file in files)
+        of_files = sorted((file.id, file.created_at or now) for file in files)
+        connection.execute(_FIRST_OF_SAVE, [{"own_id": save, "own_moment": at} for save, at in of_saves])
+        connection.execute(_FIRST_OF_FILE, [{"own_id": file, "own_moment": at} for file, at in of_files])
 
 
 def set_steps_per_epoch(
@@ -157,10 +155,28 @@ def put_saves(connection: sa.Connection, files: Sequence[Checkpoint], now: datet
 
 @cache
 def _save(dialect: str) -> Any:
-    statement = _insert(dialect, saves)
-    is_earlier = saves.c.created_at > statement.excluded.created_at
+    return _with_first_moment(dialect, saves)
+
+
+@cache
+def _found_file(dialect: str) -> Any:
+    return _with_first_moment(dialect, checkpoints)
+
+
+def _with_first_moment(dialect: str, table: sa.Table) -> Any:
+    statement = _insert(dialect, table)
+    is_earlier = table.c.created_at > statement.excluded.created_at
     earlier = {"created_at": statement.excluded.created_at}
     return statement.on_conflict_do_update(index_elements=["id"], set_=earlier, where=is_earlier)
+
+
+def _first_of(table: sa.Table) -> sa.Update:
+    moment = sa.bindparam("own_moment", type_=table.c.created_at.type)
+    chosen = table.update().where(table.c.id == sa.bindparam("own_id"), table.c.created_at > moment)
+    return chosen.values(created_at=moment)
+
+
+_FIRST_OF_FILE, _FIRST_OF_SAVE = _first_of(checkpoints), _first_of(saves)
 
 
 @cache

@@ -6,7 +6,7 @@ import shutil
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import sqlalchemy as sa
@@ -149,6 +149,30 @@ def test_two_who_record_one_file_in_another_order_than_they_journal(
     (file,) = job.save([launch], 5)
     assert file.created_at is not None
     launch.record([replace(file, created_at=file.created_at - timedelta(seconds=1))])
+    other.scan(tmp_path / "ckpt")
+    assert contents(other) == contents(catalog)
+
+
+def test_two_who_adopt_one_file_at_once(
+    database_url: str, other: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who looked at it first is last to have it in the journal, and in the catalog."""
+    catalog = connect(database_url)
+    job = Job(catalog, tmp_path / "ckpt", world_size=1)
+    (launch,) = begin(job)
+    job.save([launch], 5)
+    job.write(launch, 10)
+    record = Ledger.record
+    adopted = []
+
+    def after_another(ledger: Ledger, *args: Any, **kwargs: Any) -> None:
+        monkeypatch.setattr(Ledger, "record", record)
+        adopted.append(resolved_step(Job(connect(database_url), tmp_path)))
+        record(ledger, *args, **kwargs)
+
+    monkeypatch.setattr(Ledger, "record", after_another)
+    adopted.append(resolved_step(job))
+    assert adopted == [10, 10]
     other.scan(tmp_path / "ckpt")
     assert contents(other) == contents(catalog)
 
