@@ -58,11 +58,10 @@ def reconcile(
     vanished, growing = _looked_up(database, seen.gone), _looked_up(database, seen.growing)
     growing = [file for file in growing if file.state is FileState.IN_PROGRESS]  # else it was finished meanwhile
     recorded = _recorded(database, [*(stray.path for stray in seen.unknown), *(file.path for file in growing)])
-    if growing or seen.unknown:
-        database.let_go()  # each of these files is read
     outcomes: list[Checkpoint | Skipped] = [*seen.skipped, *(_finished(database, run_id, file) for file in growing)]
     if seen.unknown:
         history = _history(database, run_id, sources)
+        database.let_go()  # each of these files is read
         outcomes += take_in(database, run_id, seen.unknown, vanished, history, recorded=recorded)
     found: dict[str, Checkpoint] = {}
     for outcome in outcomes:
@@ -248,6 +247,7 @@ def _places(database: Database, of_ranks: Iterable[_OfRank]) -> dict[_OfRank, li
 def _history(database: Database, run_id: int, of_ranks: Iterable[_OfRank]) -> History:
     """What the catalog knows of the launches that may have left something behind."""
     by_directory: dict[str, list[Source]] = {}
+    launch_ids = {launch_id for launch_id, _ in of_ranks}
     with database.read() as connection:
         launches = {launch.id: launch for launch in reads.launches_of(connection, run_id)}
         for source in reads.sources_of(connection, run_id):
@@ -255,7 +255,7 @@ def _history(database: Database, run_id: int, of_ranks: Iterable[_OfRank]) -> Hi
         return History(
             launches=launches,
             endings=reads.endings_of(connection, run_id),
-            lags={launch_id: reads.lag(connection, launches[launch_id]) for launch_id, _ in of_ranks},
+            lags={launch_id: reads.lag(connection, launches[launch_id]) for launch_id in launch_ids},
             sources=by_directory,
         )
 

@@ -152,6 +152,7 @@ def parameters_of(database: Database, run_id: int, rank: int, *, but: str) -> fr
     """
     with database.read() as connection:
         path = live.newest_whole_path(connection, run_id, rank, but=but)
+    database.let_go()  # files are read now
     if path is None:
         return frozenset()
     try:

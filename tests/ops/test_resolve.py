@@ -14,6 +14,7 @@ from ckptstore.errors import NothingRestorableError, UnknownRunError, UsageError
 from ckptstore.ops.register import describe
 from ckptstore.ops.start import step_shift
 from ckptstore.storage import claims
+from ckptstore.storage import files as storage_files
 
 from .jobs import Job
 
@@ -491,6 +492,46 @@ def test_history_does_not_cost(catalog: Catalog, tmp_path: Path, monkeypatch: py
         costs.append((len(looked), len(sent)))
     assert costs[0] == costs[1]
     assert costs[0][0] == 3
+
+
+def test_a_directory_may_have_a_line_break_in_its_name(catalog: Catalog, tmp_path: Path) -> None:
+    job = Job(catalog, tmp_path / "a\nb", world_size=1)
+    (launch,) = job.start()
+    job.announce(launch)
+    job.save([launch], 5)
+    path = job.write(launch, 10)
+    assert chosen(catalog.resolve("run")) == (10, [0])
+    path.unlink()
+    assert chosen(catalog.resolve("run")) == (5, [0])
+
+
+def test_a_resolution_connects_once(catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PostgreSQL starts a process for each connection; while files are read there is none."""
+    job = Job(catalog, tmp_path, world_size=1)
+    (launch,) = job.start()
+    job.announce(launch)
+    job.save([launch], 5)
+    database = catalog.database
+    connected: list[object] = []
+    connect, digest = database._engine.connect, storage_files.digest
+
+    def once_more() -> object:
+        connected.append(connect())
+        return connected[-1]
+
+    def read(path: str, *heard: Any) -> str:
+        assert database._own.connection is None
+        return digest(path, *heard)
+
+    monkeypatch.setattr(storage_files, "digest", read)
+    if not database.is_sqlite:
+        monkeypatch.setattr(database._engine, "connect", once_more)
+    assert chosen(catalog.resolve("run")) == (5, [0])
+    assert len(connected) == (0 if database.is_sqlite else 1)
+    assert chosen(catalog.resolve("run", verify="digest")) == (5, [0])
+    assert len(connected) == (0 if database.is_sqlite else 3)  # before the bytes are read, and after
+    job.write(launch, 10)
+    assert chosen(catalog.resolve("run")) == (10, [0])
 
 
 def test_steps_of_another_size_after_a_change_of_ranks(catalog: Catalog, tmp_path: Path) -> None:

@@ -148,6 +148,15 @@ def test_the_history_costs_nothing(database_url: str, second_url: str, tmp_path:
     assert dearer == []
 
 
+def test_ranks_cost_no_statements(database_url: str, second_url: str, tmp_path: Path) -> None:
+    few, many = Wide(tmp_path / "few", 2, KEPT), Wide(tmp_path / "many", 64, KEPT)
+    few.write()
+    many.write()
+    _, asked_few = resolved(few, database_url, SHORT, sources=True)
+    _, asked_many = resolved(many, second_url, SHORT, sources=True)
+    assert [asked.text for asked in asked_many] == [asked.text for asked in asked_few]
+
+
 QUERIES: dict[str, Callable[[sa.Connection, int, Launch], object]] = {
     "newest_step": lambda connection, _, launch: reads.newest_step(connection, launch.id, below=LONG, at_most=LONG),
     "files_at": lambda connection, _, launch: reads.files_at(connection, launch, LONG),
