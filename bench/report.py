@@ -31,6 +31,7 @@ TITLES = {
 WHY = {
     "sync nothing": "syncs nothing: after a power failure what it recorded may be gone",
     "looks at names": "reads its list and looks whether the directories are there: it takes a cut file, see below",
+    "looks at a row": "asks for one row, and looks at no file: it takes one that is cut or not there, see below",
     "is no catalog": "is no catalog: it looks at one directory, and checks nothing of what it finds, see below",
     "reads a header": "reads one header in compiled code, and does not look whether the file is whole",
     "only loads": "loads what it finds: no plan of all ranks, no digest, no place in the dataset",
@@ -42,6 +43,7 @@ REASONS = {
     ("prune", "ray"): WHY["sync nothing"],
     ("list", "ray"): WHY["looks at names"],
     ("newest", "ray"): WHY["looks at names"],
+    ("newest", "mlflow"): WHY["looks at a row"],
     ("save", "seeds"): WHY["is no catalog"],
     ("list", "seeds"): WHY["is no catalog"],
     ("newest", "seeds"): WHY["is no catalog"],
