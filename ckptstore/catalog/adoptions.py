@@ -37,7 +37,8 @@ def put(connection: sa.Connection, files: Sequence[Checkpoint], now: datetime, *
     taken = still_unrecorded(connection, files, recorded)
     writes.record_checkpoints(connection, [file for file in taken if file.id in known], now)
     writes.adopt_checkpoints(connection, [file for file in taken if file.id not in known], now)
-    writes.set_first_moments(connection, [file for file in files if file not in taken], now)
+    left = {file.id for file in files} - {file.id for file in taken}
+    writes.set_first_moments(connection, [file for file in files if file.id in left], now)
 
 
 def _by_id(files: Sequence[Checkpoint]) -> dict[str, Checkpoint]:

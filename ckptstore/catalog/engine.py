@@ -86,6 +86,11 @@ class Database:
         if self._own.shares and not self._own.is_busy:
             self._close()
 
+    def let_go_if_idle(self) -> None:
+        """Close it if it was not used for a second: what is under way takes long. To be called again and again."""
+        if time.monotonic() - self._own.used_at > _TRUSTED_SECONDS:
+            self.let_go()
+
     @contextmanager
     def read(self) -> Iterator[sa.Connection]:
         """A transaction that sees one state of the catalog and changes nothing."""
@@ -120,11 +125,11 @@ class Database:
         guard: postgres.Guard | None = None
         try:
             with self._connection() as connection:
-                if self.is_sqlite and writes:
-                    sqlite.wait_for_disk(connection, is_kept=is_kept)
-                elif not self.is_sqlite:
+                if not self.is_sqlite:
                     guard = postgres.Guard(connection, self.answer_within)
                 with guard or nullcontext(), connection.begin():
+                    if self.is_sqlite and writes:
+                        sqlite.wait_for_disk(connection, is_kept=is_kept)
                     connection.exec_driver_sql(self._opening(writes=writes))
                     yield connection
         except sa.exc.DBAPIError as error:  # a broken constraint too: the catalog was replaced by another

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import sqlalchemy as sa
 
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 _SAVES_ASKED = 4  # all of the newest step's kinds
 
 
-@dataclass(frozen=True)
-class Source:
+class Source(NamedTuple):
     """Where a rank of a launch saves what kind of file, and the names there that are not its own.
 
     `names_before` were there before the launch began: breakpoints, files of graceful exits, directories of TTP. `host`

@@ -10,7 +10,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-_FILE = "file"
+_FILE, _WAITS = "file", "waits"
 
 
 def make_engine(url: sa.URL, wait: float) -> sa.Engine:
@@ -21,7 +21,9 @@ def make_engine(url: sa.URL, wait: float) -> sa.Engine:
     @sa.event.listens_for(engine, "connect")
     def _prepare(connection: sqlite3.Connection, record: Any) -> None:
         record.info[_FILE] = _identity(path)
+        record.info[_WAITS] = True
         connection.isolation_level = None  # transactions are ours to begin, see `opening`
+        connection.execute("PRAGMA synchronous=FULL")
         connection.execute("PRAGMA foreign_keys=ON")
 
     @sa.event.listens_for(engine, "checkout")
@@ -42,11 +44,12 @@ def wait_for_disk(connection: sa.Connection, *, is_kept: bool) -> None:
     """Have the next transactions wait for the disk when they commit, but for one of what `is_kept` elsewhere.
 
     Such a one may be undone by a power failure, and nothing else happens to the file, if it has a write-ahead log
-    (sqlite.org/pragma.html#pragma_synchronous). To be called outside a transaction.
+    (sqlite.org/pragma.html#pragma_synchronous). To be called before a transaction is opened.
     """
-    driver: Any = connection.connection.driver_connection
-    may_return = is_kept and driver.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-    driver.execute(f"PRAGMA synchronous={'NORMAL' if may_return else 'FULL'}")
+    waits = not is_kept or connection.exec_driver_sql("PRAGMA journal_mode").scalar() != "wal"
+    if waits is not connection.info[_WAITS]:
+        connection.exec_driver_sql(f"PRAGMA synchronous={'FULL' if waits else 'NORMAL'}")
+        connection.info[_WAITS] = waits
 
 
 def _identity(path: str) -> tuple[int, int] | None:

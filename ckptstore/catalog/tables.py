@@ -40,7 +40,9 @@ def in_utc(value: str | datetime | None) -> datetime | None:
     """The moment that a driver gives for a `UtcDateTime`: SQLite's has it as text."""
     if value is None:
         return None
-    return datetime.fromisoformat(f"{value}+00:00") if isinstance(value, str) else value.astimezone(timezone.utc)
+    if isinstance(value, str):
+        return datetime.fromisoformat(f"{value}+00:00")
+    return value.astimezone(timezone.utc) if value.tzinfo else value.replace(tzinfo=timezone.utc)
 
 
 ID = sa.String(32)

@@ -76,9 +76,13 @@ def of_verdict(verdict: Verdict, directory: str) -> Entry:
 
 def of_layout_file(kept: LayoutFile, directory: str) -> Entry:
     """The entry of a strategy or group info file; a content of more than `MOST_CONTENT` bytes is left out."""
-    fits = kept.content is not None and len(kept.content) <= MOST_CONTENT
-    content = base64.b64encode(kept.content).decode("ascii") if kept.content is not None and fits else None
+    content = base64.b64encode(kept.content).decode("ascii") if kept.content is not None and has_content(kept) else None
     return {"t": "layout", **kept.__dict__, "path": _relative(kept.path, directory), "content": content}
+
+
+def has_content(kept: LayoutFile) -> bool:
+    """Whether the entry of a layout file holds what is in the file."""
+    return kept.content is not None and len(kept.content) <= MOST_CONTENT
 
 
 MOST_CONTENT = 1 << 20
@@ -328,7 +332,7 @@ def _layout(layout: Layout, world_size: int) -> object:
 
 def _relative(path: str, directory: str) -> str:
     """The path from the directory, unless they have nothing in common."""
-    if path.startswith(f"{directory}/"):
+    if path.startswith(f"{directory}/") and "//" not in path:
         return path[len(directory) + 1 :]
     if not path.startswith("/") or os.path.commonpath([path, directory]) == "/":
         return path

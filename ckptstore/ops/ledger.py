@@ -17,7 +17,7 @@ from ckptstore.catalog import replay, schema, verifications, writes
 from ckptstore.core.model import FileState
 from ckptstore.errors import CatalogUnavailableError
 from ckptstore.ops import entries, strategies
-from ckptstore.ops.put_said import put_began
+from ckptstore.ops.put_said import put_began, set_verdict
 from ckptstore.ops.sync import take_up
 from ckptstore.storage.journal import JournalWriter, directory_of
 
@@ -78,7 +78,7 @@ class Ledger:
         def write(connection: Connection) -> None:
             put(connection, stamped, now)
             if verdict is not None:
-                _put_verdict(connection, verdict)
+                set_verdict(connection, verdict)
 
         self._keep(told, sorted({file.launch for file in stamped}), write)
 
@@ -154,12 +154,13 @@ class Ledger:
     def judge(self, verdict: Verdict) -> None:
         """Keep what came of the plan of a launch, as `end` does."""
         own = {directory: [entries.of_verdict(verdict, directory)] for directory in self._first()}
-        self._keep(own, [verdict.launch], lambda connection: _put_verdict(connection, verdict))
+        self._keep(own, [verdict.launch], lambda connection: set_verdict(connection, verdict))
 
     def keep_layout_file(self, kept: LayoutFile) -> None:
         """Keep a strategy or group info file of a launch, as `end` does."""
         own = {directory: [entries.of_layout_file(kept, directory)] for directory in self._first()}
-        self._keep(own, [kept.launch], lambda connection: strategies.put(connection, kept))
+        write = partial(strategies.put, kept=kept)
+        self._keep(own, [kept.launch], write, tells_all=entries.has_content(kept))
 
     def steps_per_epoch(self, launch: str, steps: int, *, batch_size: int | None, shards: int | None) -> None:
         """Keep how many batches an epoch of the launch has. Without a journal yet, the first record will tell it."""
@@ -242,8 +243,14 @@ class Ledger:
         told: Mapping[str, list[Entry]],
         launches: Sequence[str],
         write: Callable[[Connection], None] | None = None,
+        *,
+        tells_all: bool = True,
     ) -> None:
-        """Journal what is told, by directory, then write it to the catalog; None: that has it, or learns it later."""
+        """Journal what is told, by directory, then write it to the catalog; None: that has it, or learns it later.
+
+        `tells_all`: the journals get all that the catalog gets. Whom the catalog has forgotten is not read, so that it
+        waits for the disk once for each journal; after that a power failure may take what the journals have.
+        """
         written = [self._journal(directory, launches, some) for directory, some in told.items()]
         spans = [span for span in written if span is not None]
         news, self._news = self._news, []
@@ -258,7 +265,8 @@ class Ledger:
             return [span.path for span in spans if not self._went_on(connection, span, launches)]
 
         try:
-            gaps = self.database.in_write(work, is_kept=is_journalled)
+            is_kept = is_journalled and tells_all and all(span.begin for span in spans)
+            gaps = self.database.in_write(work, is_kept=is_kept)
             if gaps:
                 take_up(self.database, gaps)
         except CatalogUnavailableError as error:
@@ -319,7 +327,7 @@ class Ledger:
         while above := above.rpartition("/")[0]:
             if above in self._writers:
                 return above
-        return "/" if "/" in self._writers else path.rpartition("/")[0] or "/"
+        return "/" if "/" in self._writers else str(Path(path).parent)
 
     def _by_home(self, files: Sequence[Checkpoint]) -> dict[str, list[Entry]]:
         told: dict[str, list[Entry]] = {}
@@ -338,15 +346,3 @@ class Ledger:
         if about not in self._complained:
             self._complained.add(about)
             log.warning("%s", message)
-
-
-def _put_verdict(connection: Connection, verdict: Verdict) -> None:
-    writes.set_outcome(
-        connection,
-        launch_id=verdict.launch,
-        rank=verdict.rank,
-        outcome=verdict.outcome,
-        checkpoint_id=verdict.file.id if verdict.file else None,
-        detail=verdict.detail,
-        now=verdict.at,
-    )

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from ckptstore.core.model import Checkpoint, Launch
-    from ckptstore.ops.records import Began, Said
+    from ckptstore.ops.records import Began, Said, Verdict
 
 
 def put_said(connection: Connection, everything: Said, *, look: bool) -> tuple[set[str], int]:
@@ -64,6 +64,19 @@ def put_said(connection: Connection, everything: Said, *, look: bool) -> tuple[s
     replay.put_checkpoints(connection, changed)
     _put_words(connection, everything)
     return launches, len(changed)
+
+
+def set_verdict(connection: Connection, verdict: Verdict) -> None:
+    """Put in what came of a plan on a rank just now, whatever was said before."""
+    writes.set_outcome(
+        connection,
+        launch_id=verdict.launch,
+        rank=verdict.rank,
+        outcome=verdict.outcome,
+        checkpoint_id=verdict.file.id if verdict.file else None,
+        detail=verdict.detail,
+        now=verdict.at,
+    )
 
 
 def put_began(connection: Connection, every: Sequence[Began]) -> set[str]:

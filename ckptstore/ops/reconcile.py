@@ -18,6 +18,7 @@ from ckptstore.ops import register
 from ckptstore.ops.adopt import History, Skipped, Stray, listing_of_ttp, strays, take_in, wrote
 from ckptstore.ops.writers import shared
 from ckptstore.storage.files import names_in
+from ckptstore.storage.waiting import for_each
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -52,9 +53,9 @@ def reconcile(
     `ledger` who records it (None: this process, for others).
     """
     sources, known = _gather(database, run_id, only)
-    listings = _listings(sources)
-    sources = _doubtful(sources, listings, known)
-    seen = _look(sources, listings, _places(database, sources))
+    sources = _doubtful(sources, _listings(database, sources), known)
+    places = _places(database, sources)
+    seen = _look(sources, _listings(database, sources), places)  # again: what was saved since is known, and is there
     vanished, growing = _looked_up(database, seen.gone), _looked_up(database, seen.growing)
     growing = [file for file in growing if file.state is FileState.IN_PROGRESS]  # else it was finished meanwhile
     recorded = _recorded(database, [*(stray.path for stray in seen.unknown), *(file.path for file in growing)])
@@ -101,16 +102,18 @@ class _Seen:
     skipped: list[Skipped] = field(default_factory=list)
 
 
-def _listings(sources: Mapping[_OfRank, Sequence[Source]]) -> dict[str, frozenset[str] | OSError]:
+def _listings(database: Database, sources: Mapping[_OfRank, Sequence[Source]]) -> dict[str, frozenset[str] | OSError]:
     """The names in each directory that ranks save to by themselves, or why it cannot be listed."""
-    listings: dict[str, frozenset[str] | OSError] = {}
-    for source in (source for own in sources.values() for source in own):
-        if source.kind is not Kind.TTP and source.directory not in listings:  # launches that came to nothing save there
-            try:
-                listings[source.directory] = names_in(source.directory)
-            except OSError as error:
-                listings[source.directory] = error
-    return listings
+    every = (source for own in sources.values() for source in own)
+    directories = list(dict.fromkeys(source.directory for source in every if source.kind is not Kind.TTP))
+    return dict(zip(directories, for_each(_names, directories, between=database.let_go_if_idle), strict=True))
+
+
+def _names(directory: str) -> frozenset[str] | OSError:
+    try:
+        return names_in(directory)
+    except OSError as error:
+        return error
 
 
 def _doubtful(
@@ -125,7 +128,7 @@ def _doubtful(
     there: set[str] = set()
     for directory, names in listings.items():
         if not isinstance(names, OSError):
-            there |= {f"{directory}/{name}" for name in names}
+            there.update(map(f"{directory}/".__add__, names))
     missing = {path.rpartition("/")[0] for path in known.paths - there}
     unknown: dict[str, list[str]] = {}
     for path in there - known.paths:

@@ -76,7 +76,7 @@ def sync_run(database: Database, run_id: int) -> Synced:
     """Take up what the journals of a run say and the catalog lacks: those that it knows of, and others beside them."""
     with database.read() as connection:
         known = replay.journals_of(connection, run_id)
-    sizes, skipped = _sizes(sorted({path.rpartition("/")[0] for path in known}))
+    sizes, skipped = _sizes(database, sorted({path.rpartition("/")[0] for path in known}))
     hidden = tuple(skipped)
     seconds = _second_paths(database, sizes.keys() - known.keys())
     sizes = {path: size for path, size in sizes.items() if path not in seconds}
@@ -170,10 +170,10 @@ def _has_head(path: str, known: str | None) -> bool:
         return True
 
 
-def _sizes(folders: Sequence[str]) -> tuple[dict[str, int], list[Skipped]]:
+def _sizes(database: Database, folders: Sequence[str]) -> tuple[dict[str, int], list[Skipped]]:
     sizes: dict[str, int] = {}
     skipped: list[Skipped] = []
-    for found in for_each(_sizes_in, folders):
+    for found in for_each(_sizes_in, folders, between=database.let_go_if_idle):
         if isinstance(found, Skipped):
             skipped.append(found)
         else:
@@ -193,13 +193,14 @@ def _read(database: Database, journals: Sequence[tuple[str, TakenUp]], *, look: 
     skipped: list[Skipped] = []
     begins: dict[str, int] = {}
     for path, before in journals:
+        database.let_go_if_idle()
         try:
             read[path] = journal.read(path, before.end)
             is_other = before.head is not None and read[path].head != before.head
             begins[path] = 0 if is_other else before.end
             if is_other:
                 read[path] = journal.read(path)
-        except OSError as error:  # noqa: PERF203 — one that cannot be read keeps nobody from the others
+        except OSError as error:
             skipped.append(Skipped(path, error.strerror or str(error)))
 
     def work(connection: Connection) -> tuple[Said, set[str], int, list[str]]:

@@ -18,10 +18,17 @@ _PORTION = 16  # items a task: handing over one alone costs more than most of th
 _QUICK_SECONDS = 200e-6  # an item: what is in memory takes less, and threads would only wait for each other
 
 
-def for_each(work: Callable[[Item], Result], items: Sequence[Item], *, waits: bool = False) -> list[Result]:
+def for_each(
+    work: Callable[[Item], Result],
+    items: Sequence[Item],
+    *,
+    waits: bool = False,
+    between: Callable[[], object] = lambda: None,
+) -> list[Result]:
     """What `work` returns for each item, in their order; it may run on several threads at once.
 
-    `waits` says that it is known to take long. What it raises is raised here.
+    `waits` says that it is known to take long; `between` is called now and then, on the thread of the caller. What they
+    raise is raised here.
     """
     results: list[Result] = []
     while not waits and len(results) < len(items):
@@ -29,9 +36,11 @@ def for_each(work: Callable[[Item], Result], items: Sequence[Item], *, waits: bo
         begin = perf_counter()
         results += [work(item) for item in portion]
         waits = perf_counter() - begin > _QUICK_SECONDS * len(portion)
+        between()
     rest = [items[start : start + _PORTION] for start in range(len(results), len(items), _PORTION)]
     if rest:
         with ThreadPoolExecutor(_THREADS) as pool:
             for done in pool.map(lambda portion: [work(item) for item in portion], rest):
                 results += done
+                between()
     return results

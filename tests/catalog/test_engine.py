@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import sqlite3
 from typing import TYPE_CHECKING
 
 import pytest
 import sqlalchemy as sa
 
+from ckptstore.catalog import engine
 from ckptstore.catalog.engine import Database, open_database
 from ckptstore.errors import CatalogUnavailableError, UsageError
 from ckptstore.ops.connect import connect
@@ -80,6 +83,27 @@ def test_a_file_that_is_no_database(tmp_path: Path) -> None:
     assert path.read_text().startswith("not a database")
 
 
+def test_a_write_that_comes_first_on_a_file_that_is_no_database(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("not a database at all, but long enough to be looked at\n" * 50)
+    for is_kept in (False, True):
+        with pytest.raises(CatalogUnavailableError, match="is not a catalog"):
+            open_database(path).in_write(lambda _: None, is_kept=is_kept)
+
+
+@pytest.mark.parametrize("mode", ["WAL", "DELETE"])
+def test_a_write_that_comes_first_on_a_locked_file(sqlite_url: str, mode: str) -> None:
+    connect(sqlite_url).database.disconnect()
+    other = sqlite3.connect(sqlite_url.removeprefix("sqlite:///"), isolation_level=None)
+    other.execute(f"PRAGMA journal_mode={mode}")
+    other.execute("PRAGMA locking_mode=EXCLUSIVE")
+    other.execute("BEGIN EXCLUSIVE")
+    with contextlib.closing(other):
+        for is_kept in (False, True):
+            with pytest.raises(CatalogUnavailableError, match="locked"):
+                Database(sa.make_url(sqlite_url), answer_within=0.1).in_write(lambda _: None, is_kept=is_kept)
+
+
 def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(CatalogUnavailableError, match="there is no directory .*/nowhere"):
         connect(str(tmp_path / "nowhere" / "catalog.db"))
@@ -133,3 +157,23 @@ def test_only_what_is_kept_elsewhere_may_be_undone_by_a_power_failure(sqlite_url
         assert driver is not None
     driver.execute("PRAGMA journal_mode=DELETE")
     assert database.in_write(level, is_kept=True) == 2  # without such a log the file itself might be broken
+
+
+def test_a_connection_is_let_go_where_nobody_needs_it(postgres: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look at many directories may take long, and other threads wait for their turn."""
+    database = connect(new_postgres_database(postgres)).database
+    with database.connected():
+        with database.read() as connection:
+            database.let_go()
+            assert connection.scalar(sa.select(1)) == 1
+        assert database._own.connection is not None
+        database.let_go_if_idle()
+        assert database._own.connection is not None
+        monkeypatch.setattr(engine, "_TRUSTED_SECONDS", -1.0)
+        database.let_go_if_idle()
+        assert database._own.connection is None
+        assert database._turn.acquire(blocking=False)
+        database._turn.release()
+        with database.read() as connection:
+            assert connection.scalar(sa.select(1)) == 1
+    assert database._own.connection is None

@@ -93,6 +93,33 @@ def test_what_the_registrar_recorded_meanwhile_stands(
         ]
 
 
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_save_that_is_recorded_while_directories_are_listed_is_there(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, begun: bool
+) -> None:
+    """Another file that nobody recorded, or one that was being written, has the rank looked at more closely."""
+    job = Job(catalog, tmp_path, world_size=1)
+    (launch,) = job.start()
+    job.announce(launch)
+    job.save([launch], 5)
+    if begun:
+        path = job.folder(0) / "net-1_10.ckpt"
+        launch.record([describe(launch.facts, rank=0, path=path, kind="periodic", global_step=10, optimizer_step=10)])
+    else:
+        job.write(launch, 9)
+    names_in = reconcile.names_in
+
+    def listed(directory: str) -> frozenset[str]:
+        found = names_in(directory)
+        monkeypatch.setattr(reconcile, "names_in", names_in)
+        job.save([launch], 10)
+        return found
+
+    monkeypatch.setattr(reconcile, "names_in", listed)
+    assert chosen(catalog.resolve("run")) == ("L1", 10)
+    assert {file.state for file in catalog.files("run")} == {FileState.COMPLETE}
+
+
 def test_what_was_given_up_meanwhile_is_not_there_again(
     catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

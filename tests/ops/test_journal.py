@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -11,13 +12,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import sqlalchemy as sa
 
+from ckptstore.catalog.engine import Database
 from ckptstore.catalog.tables import journals
 from ckptstore.core.model import FileState, Kind, Rule
 from ckptstore.core.policy import Policy
 from ckptstore.errors import CatalogUnavailableError, UnknownRunError, UsageError
-from ckptstore.ops import exits, policy
+from ckptstore.ops import exits, policy, strategies
 from ckptstore.ops.connect import Catalog, connect
+from ckptstore.ops.entries import MOST_CONTENT
 from ckptstore.ops.ledger import Ledger
+from ckptstore.ops.records import LayoutFile
 from ckptstore.storage import journal
 from ckptstore.storage.claims import FOLDER
 from tests import ckpt_bytes
@@ -29,6 +33,8 @@ from tests.spreads import spread
 from .jobs import Job
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from ckptstore.core.model import RestorePlan
     from ckptstore.ops.launch import RankLaunch
 
@@ -240,38 +246,68 @@ def test_nothing_is_kept_where_neither_journal_nor_catalog_can_be_written(
         launch.register(path, global_step=5)
 
 
-def test_a_power_failure_takes_from_the_catalog_what_the_journals_keep(sqlite_url: str, tmp_path: Path) -> None:
+class Disk:
+    """What an SQLite catalog has on the disk for certain: all up to the last commit that waited for it."""
+
+    def __init__(self, database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert database.file is not None
+        self.database = database
+        self.parts = [Path(f"{database.file}{end}") for end in ("", "-wal", "-shm")]
+        self.levels: list[int] = []
+        write = Database.write
+
+        @contextmanager
+        def noted(database: Database, **asked: Any) -> Iterator[sa.Connection]:
+            with write(database, **asked) as connection:
+                yield connection
+                self.levels.append(connection.exec_driver_sql("PRAGMA synchronous").scalar_one())
+            if self.levels[-1] == 2:
+                self.keep()
+
+        monkeypatch.setattr(Database, "write", noted)
+
+    def keep(self) -> None:
+        self.kept = {part: part.read_bytes() for part in self.parts[:2] if part.exists()}
+
+    def lose_power(self) -> None:
+        self.database.disconnect()
+        for part in self.parts:
+            part.unlink(missing_ok=True)
+        for part, content in self.kept.items():
+            part.write_bytes(content)
+
+
+@pytest.mark.parametrize("saves", [0, 1, 3])
+def test_a_power_failure_takes_from_the_catalog_what_the_journals_keep(
+    sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, saves: int
+) -> None:
     """A record that is in a journal is on the disk; the catalog does not wait for it a second time."""
     job = Job(connect(sqlite_url), tmp_path, world_size=1)
+    disk = Disk(job.catalog.database, monkeypatch)
     (launch,) = begin(job)
-    job.save([launch], 1)
-    database = job.catalog.database
-    assert database.file is not None
-    parts = [part for part in (database.file, Path(f"{database.file}-wal")) if part.exists()]
-    before = {part: part.read_bytes() for part in parts}
-    levels: list[int] = []
+    for step in range(1, saves + 1):
+        launch.register(job.write(launch, step), global_step=step, metrics={"loss": 0.5})
+        assert disk.levels[-1] == 1
+    disk.lose_power()
+    assert job.catalog.files("run") == []
+    (launch,) = job.start()
+    assert launch.facts.parent_step == (saves or None)
+    assert [file.metrics for file in job.catalog.files("run")] == [{"loss": 0.5}] * saves
 
-    def note(connection: sa.Connection, _cursor: object, text: str, *_: object) -> None:
-        if text.startswith("INSERT INTO checkpoints"):
-            driver = connection.connection.driver_connection
-            assert driver is not None
-            levels.append(driver.execute("PRAGMA synchronous").fetchone()[0])
 
-    sa.event.listen(database._engine, "before_cursor_execute", note)
-    launch.register(job.write(launch, 2), global_step=2, metrics={"loss": 0.5})
-    assert levels == [1]
-    database.disconnect()
-    for part, content in before.items():
-        part.unlink(missing_ok=True)
-        part.write_bytes(content)
-    assert [file.global_step for file in job.catalog.files("run")] == [1]
-    assert resolved_step(job) == 2
-    assert job.catalog.files("run")[0].metrics == {"loss": 0.5}
-
+def test_what_is_in_no_journal_is_waited_for(sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Job(connect(sqlite_url), tmp_path, world_size=1)
+    disk = Disk(job.catalog.database, monkeypatch)
+    (launch,) = begin(job)
+    monkeypatch.setattr(strategies, "put", lambda *_, **__: None)
+    for size, level in ((MOST_CONTENT, 1), (MOST_CONTENT + 1, 2)):  # what is longer is in no journal
+        path = str(tmp_path / "strategy.ckpt")
+        launch.ledger.keep_layout_file(LayoutFile("L1", 0, path, f"{size:064}", "strategy", bytes(size)))
+        assert disk.levels[-1] == level
     shutil.rmtree(job.folder(0) / FOLDER)
     (job.folder(0) / FOLDER).touch()  # a file: the journal cannot be written
     job.save([launch], 3)
-    assert levels[-1] == 2
+    assert disk.levels[-1] == 2
 
 
 def resolved_step(job: Job) -> int | None:

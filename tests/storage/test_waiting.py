@@ -42,6 +42,15 @@ def test_work_that_waits_is_handed_over_after_the_first_portion(monkeypatch: pyt
     assert here not in threads(1000, waits=True)
 
 
+@pytest.mark.parametrize("seconds", [0, 1])
+def test_the_caller_may_do_something_between(monkeypatch: pytest.MonkeyPatch, seconds: int) -> None:
+    slow_clock(monkeypatch, seconds)
+    names: list[str] = []
+    waiting.for_each(abs, range(1000), between=lambda: names.append(threading.current_thread().name))
+    assert set(names) == {threading.current_thread().name}
+    assert len(names) >= 1000 // 64
+
+
 def test_what_it_raises_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     slow_clock(monkeypatch, 1)
     with pytest.raises(ZeroDivisionError):
