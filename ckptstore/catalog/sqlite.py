@@ -10,7 +10,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-_FILE, _WAITS = "file", "waits"
+_FILE, _WAITS, _HAS_LOG = "file", "waits", "has_log"
 
 
 def make_engine(url: sa.URL, wait: float) -> sa.Engine:
@@ -46,10 +46,13 @@ def wait_for_disk(connection: sa.Connection, *, is_kept: bool) -> None:
     Such a one may be undone by a power failure, and nothing else happens to the file, if it has a write-ahead log
     (sqlite.org/pragma.html#pragma_synchronous). To be called before a transaction is opened.
     """
-    waits = not is_kept or connection.exec_driver_sql("PRAGMA journal_mode").scalar() != "wal"
-    if waits is not connection.info[_WAITS]:
+    info = connection.info
+    if is_kept and not info.get(_HAS_LOG):  # nobody can change the mode while this connection is open
+        info[_HAS_LOG] = connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
+    waits = not (is_kept and info[_HAS_LOG])
+    if waits is not info[_WAITS]:
         connection.exec_driver_sql(f"PRAGMA synchronous={'FULL' if waits else 'NORMAL'}")
-        connection.info[_WAITS] = waits
+        info[_WAITS] = waits
 
 
 def _identity(path: str) -> tuple[int, int] | None:

@@ -36,6 +36,8 @@ MOST_LINE = 16 << 20
 _HEAD = 4096
 """Bytes that tell journals apart, unless the first line is shorter."""
 
+_sync_data = getattr(os, "fdatasync", os.fsync)  # the size of the file is synced too, its times are not
+
 _SUM = re.compile(rb'^(.*),"sum":"([0-9a-f]{16})"\}$', re.DOTALL)
 _NAME = re.compile(r"^(rank_\d+|shared)(-[0-9a-z]+)*\.jsonl$")
 SHARED = "shared"
@@ -270,7 +272,7 @@ class JournalWriter:
         while left:
             left = left[os.write(file, left) :]
         if durable:
-            os.fsync(file)
+            _sync_data(file)
         self._head = self._head or _head_of(os.pread(file, _HEAD, 0))
         return Span(self.path, begin, begin + len(text), self._head)
 

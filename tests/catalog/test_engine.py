@@ -152,10 +152,15 @@ def test_only_what_is_kept_elsewhere_may_be_undone_by_a_power_failure(sqlite_url
         assert level(connection) == 2
     assert database.in_write(level, is_kept=True) == 1
     assert database.in_write(level) == 2
-    with database.read() as connection:
-        driver = connection.connection.driver_connection
-        assert driver is not None
-    driver.execute("PRAGMA journal_mode=DELETE")
+    other = Database(database.url)
+    with other.read() as connection, pytest.raises(sqlite3.OperationalError, match="locked"):
+        connection.scalar(sa.text("SELECT count(*) FROM runs"))
+        with contextlib.closing(sqlite3.connect(str(database.file), timeout=0)) as third:
+            third.execute("PRAGMA journal_mode=DELETE")
+    other.disconnect()
+    database.disconnect()
+    with contextlib.closing(sqlite3.connect(str(database.file))) as third:
+        assert third.execute("PRAGMA journal_mode=DELETE").fetchone() == ("delete",)
     assert database.in_write(level, is_kept=True) == 2  # without such a log the file itself might be broken
 
 
