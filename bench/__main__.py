@@ -2,6 +2,7 @@
 
     python -m bench            results.json, RESULTS.md, growth.png and the README's table, here; about 40 minutes
     python -m bench --quick    the same below build/bench, with small sizes; about 5 minutes; nothing here is touched
+    python -m bench --only resolve record    these again; of the others what the last run found on this machine
 
 The exit code is 1 where a budget is broken or a task failed; nothing is written here if one failed.
 """
@@ -11,13 +12,16 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bench import machine, report, results
 from bench.measure import say
 from bench.worker import PEERS, ROOT, environment
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 TASKS = (
     "correctness",
@@ -35,17 +39,18 @@ TASKS = (
 QUICK_OUT = ROOT / "build" / "bench"
 
 
-def run(out: Path, *, quick: bool) -> tuple[results.Results, list[str]]:
-    """Run every task; what they found together, and the names of those that failed."""
+def run(out: Path, only: Sequence[str], *, quick: bool) -> tuple[results.Results, list[str]]:
+    """Run these tasks; what all found together, each when it was run last, and the names of those that failed."""
     collected = results.Collected()
     for task in TASKS:
-        say(f"== {task}")
-        began = time.monotonic()
         path = out / f"{task}.json"
-        path.unlink(missing_ok=True)
-        command = [sys.executable, "-m", f"bench.{task}", "--out", str(path), *(["--quick"] if quick else [])]
-        subprocess.run(command, check=False, cwd=ROOT, env=environment())
-        say(f"== {task} took {time.monotonic() - began:.0f} s\n")
+        if task in only:
+            say(f"== {task}")
+            began = time.monotonic()
+            path.unlink(missing_ok=True)
+            command = [sys.executable, "-m", f"bench.{task}", "--out", str(path), *(["--quick"] if quick else [])]
+            subprocess.run(command, check=False, cwd=ROOT, env=environment())
+            say(f"== {task} took {time.monotonic() - began:.0f} s\n")
         if path.exists():
             collected.take(results.read_found(path))
         else:
@@ -64,11 +69,13 @@ def run(out: Path, *, quick: bool) -> tuple[results.Results, list[str]]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--quick", action="store_true", help="small sizes, written to build/bench")
-    quick = parser.parse_args().quick
-    with tempfile.TemporaryDirectory() as work:
-        found, failed = run(Path(work), quick=quick)
+    parser.add_argument("--only", nargs="+", choices=TASKS, default=TASKS, help="measure these again")
+    asked = parser.parse_args()
+    quick = asked.quick
+    parts = QUICK_OUT / "quick" if quick else QUICK_OUT / "full"
+    parts.mkdir(parents=True, exist_ok=True)
+    found, failed = run(parts, asked.only, quick=quick)
     home = QUICK_OUT if quick else results.HERE
-    home.mkdir(parents=True, exist_ok=True)
     if not failed:
         results.write(found, home / results.RESULTS.name)
         (home / "RESULTS.md").write_text(report.whole(found))

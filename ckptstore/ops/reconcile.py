@@ -135,13 +135,13 @@ def _doubtful(
         directory, _, name = path.rpartition("/")
         unknown.setdefault(directory, []).append(name)
 
+    unlisted = {directory for directory, names in listings.items() if isinstance(names, OSError)}
+
     def is_doubtful(source: Source) -> bool:
-        return (
-            source.kind is Kind.TTP
-            or isinstance(listings[source.directory], OSError)
-            or source.directory in missing
-            or any(wrote(source, name) for name in unknown.get(source.directory, ()))
-        )
+        directory = source.directory
+        if source.kind is Kind.TTP or directory in missing or directory in unlisted:
+            return True
+        return directory in unknown and any(wrote(source, name) for name in unknown[directory])
 
     return {
         of_rank: own for of_rank, own in sources.items() if of_rank in known.unsettled or any(map(is_doubtful, own))
