@@ -248,8 +248,8 @@ class Ledger:
     ) -> None:
         """Journal what is told, by directory, then write it to the catalog; None: that has it, or learns it later.
 
-        `tells_all`: the journals get all that the catalog gets. Whom the catalog has forgotten is not read, so that it
-        waits for the disk once for each journal; after that a power failure may take what the journals have.
+        `tells_all`: the journals get all that the catalog gets. A power failure may then take it from the catalog, but
+        for the first of each journal: one that the catalog does not know is not read.
         """
         written = [self._journal(directory, launches, some) for directory, some in told.items()]
         spans = [span for span in written if span is not None]
