@@ -63,10 +63,10 @@ FLAG = "graceful_exit.json"
 
 
 class Fault(Callback):
-    def __init__(self, fault: str, out: Path) -> None:
+    def __init__(self, fault: str, out: Path, registrar: ckptstore.mindspore.Registrar) -> None:
         super().__init__()
         self.out = out
-        self.registrar: ckptstore.mindspore.Registrar
+        self.registrar = registrar
         self.action, _, step = fault.partition(" ")
         self.step = int(step or 0)
         self.done = 0
@@ -108,7 +108,7 @@ class Fault(Callback):
 
     def kill(self) -> None:
         recorder = self.registrar._training.recorder
-        if self.action == "kill":
+        if self.action in ("kill", "kill-saved"):
             assert recorder.flush(60)
         if self.action == "kill-journalled":
             self.journalled()
@@ -279,10 +279,10 @@ def main(asked: dict) -> None:  # type: ignore[type-arg]
         saving.append(OnRequestExit(file_name="net", directory=str(where), config_file=str(out / FLAG)))
     given = [] if asked["order"] == "registrar first, finds them" else saving
     registrar = launch.registrar(*given, **registrar_options(asked["registrar"]))
-    trouble = Fault(fault, out)
-    trouble.registrar = registrar
+    trouble = Fault(fault, out, registrar)
     seen = [Seen(out / f"seen-{launch.facts.order}-{rank}.jsonl")] if asked["sharded"] else []
-    callbacks = [*seen, trouble, *saving, registrar, *outage(asked, rank)]
+    watched = [*saving, trouble] if trouble.action == "kill-saved" else [trouble, *saving]
+    callbacks = [*seen, *watched, registrar, *outage(asked, rank)]
     if asked["order"] != "registrar last":
         callbacks = [registrar, *reversed(saving), trouble]
     if asked["positional"]:

@@ -1,0 +1,36 @@
+"""How tests start programs: in forks of a process that has imported what they need, see warm.py."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import subprocess
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
+
+WARM = Path(__file__).with_name("warm.py")
+DATABASE = ("alembic.command", "psycopg", "sqlalchemy.dialects.postgresql", "sqlalchemy.dialects.sqlite")
+
+
+@cache
+def warm_python(*modules: str) -> list[str]:
+    """What runs a script as Python does, but has these modules imported already, and what any catalog needs."""
+    home = tempfile.TemporaryDirectory()
+    address = str(Path(home.name) / "warm")
+    server = subprocess.Popen(
+        [sys.executable, str(WARM), "serve", address, *DATABASE, *modules],
+        env=os.environ | {"GLOG_v": "3", "OPENBLAS_NUM_THREADS": "1"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+
+    @atexit.register
+    def _end() -> None:
+        server.communicate()
+        home.cleanup()
+
+    assert server.stdout is not None
+    assert server.stdout.readline() == b"ready\n"
+    return [sys.executable, "-S", "-E", str(WARM), "run", address]

@@ -1,0 +1,110 @@
+"""Runs scripts in forks of a process that has imported modules: MindSpore takes longer to import than a test to train.
+
+    python warm.py serve ADDRESS module ...          until its standard input is closed; prints a line when it is ready
+    python warm.py run ADDRESS script.py argument    as `python script.py argument`
+
+What is run has the files, environment and directory of who asked, ends as he does if he is killed, and he as it does.
+The server has one thread, and has done nothing with what it imported.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import select
+import signal
+import socket
+import sys
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+_STANDARD = (0, 1, 2)
+_LENGTH = 8
+_STATUS = 4
+
+
+def run(address: str, command: list[str]) -> None:
+    """Have a script run, and end as it ends."""
+    asked = {"command": command, "environment": dict(os.environ), "directory": str(Path.cwd())}
+    request = json.dumps(asked).encode()
+    with socket.socket(socket.AF_UNIX) as server:
+        server.connect(address)
+        socket.send_fds(server, [len(request).to_bytes(_LENGTH, "big")], list(_STANDARD))
+        server.sendall(request)
+        for descriptor in _STANDARD:  # whoever reads what it prints waits for all who could
+            os.close(descriptor)
+        status = server.recv(_STATUS, socket.MSG_WAITALL)
+    code = os.waitstatus_to_exitcode(int.from_bytes(status, "big"))
+    if code < 0:
+        signal.signal(-code, signal.SIG_DFL) if code != -signal.SIGKILL else None
+        os.kill(os.getpid(), -code)
+    os._exit(code)
+
+
+def serve(address: str, modules: list[str]) -> list[str]:
+    """Wait for requests; returns in the fork that is to run one, with the script and its arguments."""
+    del sys.path[0]  # there is a directory "mindspore" beside this file
+    for name in modules:
+        import_module(name)
+    gc.freeze()  # else the first collection in a fork copies all of it
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(address)
+        listener.listen()
+        print("ready", flush=True)
+        while True:
+            ready, _, _ = select.select([sys.stdin, listener], [], [])
+            if sys.stdin in ready:
+                sys.exit()
+            connection, _ = listener.accept()
+            if os.fork() == 0:
+                break
+            connection.close()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    return _supervise(connection)
+
+
+def _supervise(connection: socket.socket) -> list[str]:
+    """Run what is asked for in a fork, in which alone this returns."""
+    size, files, _, _ = socket.recv_fds(connection, _LENGTH, len(_STANDARD))
+    request = json.loads(connection.recv(int.from_bytes(size, "big"), socket.MSG_WAITALL))
+    job = os.fork()
+    if job == 0:
+        connection.close()
+        for descriptor, own in zip(files, _STANDARD, strict=True):
+            os.dup2(descriptor, own)
+            os.close(descriptor)
+        os.chdir(request["directory"])
+        os.environ.clear()
+        os.environ.update(request["environment"])
+        command: list[str] = request["command"]
+        return command
+    for descriptor in (*files, *_STANDARD):
+        os.close(descriptor)
+    ended = os.pidfd_open(job)
+    ready, _, _ = select.select([ended, connection], [], [])
+    if connection in ready:
+        os.kill(job, signal.SIGKILL)
+    _, status = os.waitpid(job, 0)
+    connection.sendall(status.to_bytes(_STATUS, "big"))
+    os._exit(0)
+
+
+def become(command: list[str]) -> None:
+    """Do what Python does with a script and its arguments."""
+    script = Path(command[0])
+    sys.argv = command
+    sys.path.insert(0, str(script.parent))
+    main = ModuleType("__main__")
+    main.__file__ = str(script)
+    sys.modules["__main__"] = main
+    exec(compile(script.read_bytes(), script, "exec"), main.__dict__)  # noqa: S102 — as Python does
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "run":
+        run(sys.argv[2], sys.argv[3:])
+    else:
+        become(serve(sys.argv[2], sys.argv[3:]))
