@@ -29,8 +29,8 @@ RENEWED_EVERY = timedelta(minutes=1)
 class GcLock:
     """The lock of a run, taken when it is made and given back at the end of the block.
 
-    Raises `RefusedError` where another process has it. One of this host that has died has it no more; one of another
-    host loses it when it was not heard of for `LOCK`.
+    Raises `RefusedError` where another process has it. One of this machine that has died has it no more; one of another
+    loses it when it was not heard of for `LOCK`.
     """
 
     def __init__(self, database: Database, run: str, run_id: int) -> None:

@@ -1,6 +1,7 @@
 """Which process holds something that the catalog tells of: its host, its id there, when it began.
 
-The last part of such a name makes it another one each time, and tells in which PID namespace that id is.
+The last part of such a name makes it another one each time, and tells on which machine that id is, and in which PID
+namespace there.
 """
 
 from __future__ import annotations
@@ -10,10 +11,20 @@ import secrets
 import socket
 from pathlib import Path
 
+BOOT = Path("/proc/sys/kernel/random/boot_id")
+"""What tells machines apart that have one host name, and each start of one: its process ids begin anew."""
+
+_NAMESPACE = Path("/proc/self/ns/pid")
+
 
 def this_process() -> str:
     """The process that asks, as the holder of one thing more: each time another name."""
-    return f"{socket.gethostname()}|{os.getpid()}|{_began(os.getpid())}|{secrets.token_hex(4)}@{_namespace()}"
+    pid = os.getpid()
+    try:
+        began = _began(pid)
+    except OSError:
+        began = ""
+    return f"{socket.gethostname()}|{pid}|{began}|{secrets.token_hex(4)}@{_machine()}"
 
 
 def shown(owner: str) -> str:
@@ -23,37 +34,47 @@ def shown(owner: str) -> str:
 
 
 def is_dead(owner: str) -> bool:
-    """Whether a process of this host is gone; of another host's, or another container's on it, nothing is known."""
+    """Whether a process of this machine is gone; of another's, or another container's on it, nothing is known.
+
+    Nor is it of one whose name does not tell its machine, as those of older versions do not.
+    """
     host, pid, began, last = owner.split("|")
-    _, told, namespace = last.partition("@")
-    if host != socket.gethostname() or (told and namespace != _namespace()):
+    machine = last.partition("@")[2]
+    if host != socket.gethostname() or not machine or machine != _machine():
         return False
-    return _began(int(pid)) != began
+    return not _is_there(int(pid), began)
 
 
-def _namespace() -> str:
-    """The PID namespace of this process; empty where the system does not tell."""
+def _machine() -> str:
+    """Which start of which machine this is, and the PID namespace; empty where the system does not tell both.
+
+    The number of the namespace alone does not do: that of the first one is the same on every Linux.
+    """
     try:
-        return str(Path("/proc/self/ns/pid").stat().st_ino)
+        return f"{_NAMESPACE.stat().st_ino}.{BOOT.read_text(encoding='ascii').strip()}"
     except OSError:
         return ""
 
 
-def _began(pid: int) -> str:
-    """When a process of this host began, so that a later one with its number is not taken for it; empty if it is gone.
+def _is_there(pid: int, began: str) -> bool:
+    """Whether a process of this machine lives that began then: a later one with its number is not taken for it.
 
-    Where there is no /proc, only whether it is there.
+    Where /proc hides the processes of other users, any process with that number is.
     """
     try:
-        state, *others = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-        return "" if state in ("Z", "X") else others[18]
-    except (OSError, IndexError):
-        if Path("/proc/self/stat").exists():
-            return ""
+        return _began(pid) == began
+    except OSError:
+        pass
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
-        return ""
+        return False
     except OSError:
-        return "there"
-    return "there"
+        return True
+    return True
+
+
+def _began(pid: int) -> str:
+    """When a process of this machine began; empty if it has ended and is not buried. Raises `OSError`."""
+    state, *others = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+    return "" if state in ("Z", "X") else others[18]

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import sqlalchemy as sa
 
-from ckptstore.catalog import verifications
+from ckptstore.catalog import trash, verifications
 from ckptstore.catalog.tables import gc_locks
 from ckptstore.errors import RefusedError
-from ckptstore.ops import gc_lock
+from ckptstore.ops import gc_lock, owner
 from ckptstore.ops.connect import connect
 from ckptstore.ops.gc_lock import GcLock
 from ckptstore.ops.owner import is_dead, shown, this_process
@@ -117,22 +117,64 @@ def test_the_lock_goes_by_the_clock_of_the_database(
             pass
 
 
+def gone_here() -> str:
+    """The name of a process of this machine that has ended."""
+    return this_process().replace(f"|{os.getpid()}|", f"|{2**22 + 1}|")
+
+
 def test_a_process_of_another_pid_namespace_is_not_called_dead() -> None:
     """Two containers may have one host name; neither sees the processes of the other."""
-    mine = this_process()
-    gone = mine.replace(f"|{os.getpid()}|", f"|{2**22 + 1}|")
+    gone = gone_here()
+    assert not is_dead(this_process())
+    assert is_dead(gone)
+    namespace = f"@{Path('/proc/self/ns/pid').stat().st_ino}"
+    assert namespace in gone
+    assert not is_dead(gone.replace(namespace, "@1"))
+    assert shown(gone.replace(namespace, "@1")) == f"process {2**22 + 1} on {socket.gethostname()}"
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_a_process_of_another_machine_is_not_called_dead(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, told: bool
+) -> None:
+    """Cloned machines have one host name, and the first PID namespace of every Linux has the same number.
+
+    Each has another id of its boot; where that cannot be read, nothing is known of anyone.
+    """
+    saved(catalog, tmp_path, 10)
+    gone = gone_here()
+    with catalog.database.write() as connection:
+        now = verifications.clock(connection)
+        trash.take_lock(connection, 1, gone, now, now + timedelta(minutes=1))
+    boot = tmp_path / "boot_id"
+    if told:
+        boot.write_text("d6a3fd9c-5a6d-4f43-8f2e-1a9f7f3d9b10\n")
+    monkeypatch.setattr(owner, "BOOT", boot, raising=False)
+    assert not is_dead(gone)
+    with pytest.raises(RefusedError, match="is at work"), GcLock(catalog.database, "run", 1):
+        pass
+    assert is_dead(gone_here()) == told
+    monkeypatch.undo()
+    with GcLock(catalog.database, "run", 1):  # the machine that it was on knows
+        pass
+
+
+def test_a_process_that_is_hidden_is_not_called_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where /proc shows each user only their own processes, that of another one is not there, and runs."""
+    mine, gone = this_process(), gone_here()
+
+    def hidden(pid: int) -> str:
+        raise FileNotFoundError(f"/proc/{pid}/stat")
+
+    monkeypatch.setattr(owner, "_began", hidden)
     assert not is_dead(mine)
     assert is_dead(gone)
-    namespace = str(Path("/proc/self/ns/pid").stat().st_ino)
-    assert namespace in gone
-    assert not is_dead(gone.replace(namespace, "1"))
-    assert shown(gone.replace(namespace, "1")) == f"process {2**22 + 1} on {socket.gethostname()}"
 
 
-@pytest.mark.parametrize(("began", "dead"), [("1", True), ("", False)])
-def test_a_holder_of_an_older_version_is_judged_as_it_was(began: str, *, dead: bool) -> None:
-    old = "|".join(this_process().split("|")[:3])
-    assert is_dead(f"{old.rpartition('|')[0]}|{began or old.rpartition('|')[2]}|0123abcd") == dead
+@pytest.mark.parametrize("namespace", ["", "@4026531836"])
+def test_a_holder_of_an_older_version_counts_as_another_machine_s(namespace: str) -> None:
+    """It did not tell its machine: nothing is known of it, and its lock ends by time."""
+    assert not is_dead(f"{gone_here().partition('@')[0]}{namespace}")
 
 
 TRIES = """
