@@ -99,16 +99,33 @@ def exits(connection: sa.Connection, run: int) -> list[Checkpoint]:
     return list(rows.files(connection.execute(rows.file_query().where(chosen, _LIVE))))
 
 
-def newest_whole_path(connection: sa.Connection, run: int, rank: int, *, but: str) -> str | None:
-    """Where the newest whole file of the full state of a rank is, another one than at the path `but`."""
+def newest_whole_path(
+    connection: sa.Connection, run: int, rank: int, *, but: str, share_of: str | None = None
+) -> str | None:
+    """Where the newest whole file of the full state of a rank is, another one than at the path `but`.
+
+    `share_of` asks for one of the shares that the rank saved in this launch: another one may be dealt otherwise.
+    """
     joined = checkpoints.join(saves).join(launches, launches.c.id == saves.c.launch_id)
     chosen = (
         (launches.c.run_id == run)
         & (checkpoints.c.rank == rank)
         & (checkpoints.c.state == FileState.COMPLETE.value)
-        & (checkpoints.c.content == Content.FULL.value)
+        & (checkpoints.c.content == (Content.SHARE if share_of else Content.FULL).value)
         & (checkpoints.c.path != but)
     )
+    if share_of:
+        chosen &= launches.c.id == share_of
     query = sa.select(checkpoints.c.path).select_from(joined).where(chosen)
     newest = query.order_by(launches.c.launch_order.desc(), saves.c.global_step.desc()).limit(1)
     return connection.execute(newest).scalar()
+
+
+def contents(connection: sa.Connection, launch_ids: Iterable[str]) -> dict[tuple[str, int], Content]:
+    """What all periodic files of a rank of these launches hold, where they hold the same."""
+    query = sa.select(saves.c.launch_id, checkpoints.c.rank, checkpoints.c.content).distinct()
+    query = query.select_from(checkpoints.join(saves)).where(saves.c.kind == Kind.PERIODIC.value)
+    found: dict[tuple[str, int], set[str]] = {}
+    for launch_id, rank, content in connection.execute(query.where(saves.c.launch_id.in_(list(launch_ids)))):
+        found.setdefault((launch_id, rank), set()).add(content)
+    return {of_rank: Content(next(iter(held))) for of_rank, held in found.items() if len(held) == 1}

@@ -77,6 +77,14 @@ class Lock:
     expires_at: datetime
 
 
+def last_written(connection: sa.Connection, run: int) -> dict[str, int]:
+    """When the newest file of each launch of a run was written, in nanoseconds since 1970, gone or not."""
+    newest = sa.select(saves.c.launch_id, sa.func.max(checkpoints.c.mtime_ns))
+    newest = newest.select_from(saves.join(checkpoints).join(launches, launches.c.id == saves.c.launch_id))
+    newest = newest.where(launches.c.run_id == run, checkpoints.c.mtime_ns.is_not(None)).group_by(saves.c.launch_id)
+    return {launch_id: int(mtime_ns) for launch_id, mtime_ns in connection.execute(newest)}
+
+
 def homes_of(connection: sa.Connection, launch_id: str) -> list[Home]:
     """Where the ranks of a launch save."""
     query = sa.select(sources.c.rank, sources.c.directory, sources.c.kind, sources.c.host).distinct()

@@ -49,6 +49,15 @@ def journals_of(connection: sa.Connection, run: int) -> dict[str, TakenUp]:
     return {path: TakenUp(end, head) for path, end, head in rows.many(connection.execute(query))}
 
 
+def every_journal(connection: sa.Connection) -> dict[str, dict[str, TakenUp]]:
+    """The journals of every run by its name, and how far each was taken up."""
+    query = sa.select(runs.c.name, journals.c.path, journals.c.taken_up, journals.c.head).join(journals)
+    found: dict[str, dict[str, TakenUp]] = {}
+    for name, path, end, head in rows.many(connection.execute(query)):
+        found.setdefault(name, {})[path] = TakenUp(end, head)
+    return found
+
+
 def taken_up(connection: sa.Connection, paths: Sequence[str]) -> dict[str, TakenUp]:
     """How far these journals were taken up, for every run that they tell of; unknown ones are left out."""
     lowest, head = sa.func.min(journals.c.taken_up), sa.func.max(journals.c.head)

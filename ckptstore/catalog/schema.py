@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("ckptstore")
 
-REVISION = "0008"
+REVISION = "0009"
 """The newest revision under `migrations/`: what this program works with."""
 
 VERSION_TABLE = "ckptstore_version"

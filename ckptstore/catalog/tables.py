@@ -113,8 +113,12 @@ sources = sa.Table(
     sa.Column("breakpoint_prefix", sa.Text, nullable=False),
     sa.Column("names_before", sa.JSON, nullable=False),
     sa.Column("host", sa.Text),
+    sa.Column("content", sa.String(16)),
 )
-"""Where a rank of a launch saves and runs: what belongs to it though nobody registered it is found there."""
+"""Where a rank of a launch saves and runs: what belongs to it though nobody registered it is found there.
+
+`content` is what its files hold (NULL: not known).
+"""
 
 endings = sa.Table(
     "endings",

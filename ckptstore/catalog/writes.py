@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from datetime import datetime
 
-    from ckptstore.core.model import Checkpoint, Kind, Outcome, Rule
+    from ckptstore.core.model import Checkpoint, Content, Kind, Outcome, Rule
     from ckptstore.core.replicas import Layout
 
 
@@ -228,8 +228,9 @@ def add_source(
     breakpoint_prefix: str,
     names_before: Sequence[str],
     host: str | None,
+    content: Content | None = None,
 ) -> None:
-    """Record where a rank of a launch saves and runs, and which names there are of before it."""
+    """Record where a rank of a launch saves what, and runs, and which names there are of before it."""
     row = {
         "launch_id": launch_id,
         "rank": rank,
@@ -239,6 +240,7 @@ def add_source(
         "breakpoint_prefix": breakpoint_prefix,
         "names_before": list(names_before),
         "host": host,
+        "content": content.value if content else None,
     }
     insert_if_new(connection, sources, row)
 

@@ -40,6 +40,11 @@ class SafetensorsHeader(Header):
 
     metadata: Mapping[str, str]
 
+    @property
+    def is_share(self) -> bool:
+        """Whether other ranks have the rest of the parameters; a `.ckpt` has no room to say so."""
+        return self.metadata.get("remove_redundancy") == "True"
+
 
 def read_safetensors(path: Path) -> SafetensorsHeader:
     """Read the names, types and shapes of a `.safetensors` file, its metadata and its appended values.

@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ckptstore.core.model import Checkpoint, FileState, Kind
-from ckptstore.core.naming import (
-    CheckpointName,
-    is_numbered,
-    is_ttp_file,
-    parse_exit_name,
-    parse_name,
-    parse_rank_directory,
-    parse_ttp_directory,
-)
-from ckptstore.core.steps import is_named_after, unwitnessed_step, witnessed_by_mindspore
+from ckptstore.core.model import Checkpoint, Content, FileState, Kind
+from ckptstore.core.naming import CheckpointName, parse_exit_name, parse_name, parse_ttp_directory
+from ckptstore.core.steps import unwitnessed_step, witnessed_by_mindspore
 from ckptstore.errors import UnreadableError, UsageError
 from ckptstore.formats.inspect import read_checkpoint
+from ckptstore.formats.safetensors import SafetensorsHeader
 from ckptstore.ops import register
-from ckptstore.ops.adoption import moment
-from ckptstore.ops.lease import CLOCKS_DIFFER
+from ckptstore.ops.authorship import doubt_of, ended_with, wrote
+from ckptstore.ops.ttp_directories import before_rename
 from ckptstore.storage import files
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from ckptstore.catalog.engine import Database
     from ckptstore.catalog.reads import Ending, Source
@@ -47,13 +41,15 @@ class History:
     """What the catalog knows of the launches that may have left something behind.
 
     `lags` says how many batches brought no update, by launch; `endings` where training ended, by launch and rank;
-    `sources` where all launches save, by directory.
+    `sources` where all launches save, by directory; `contents` what a rank's periodic files hold, where its sources do
+    not tell.
     """
 
     launches: Mapping[str, Launch]
     endings: Mapping[tuple[str, int], Ending]
     lags: Mapping[str, int]
     sources: Mapping[str, Sequence[Source]]
+    contents: Mapping[tuple[str, int], Content]
 
 
 @dataclass(frozen=True)
@@ -79,18 +75,6 @@ class Stray:
         return Kind.DYING_GASP if self.is_breakpoint else self.source.kind
 
 
-def listing_of_ttp(source: Source) -> dict[str, frozenset[str]]:
-    """The names in the directories that a source of TTP writes to. Raises `OSError` where one cannot be read."""
-    found: dict[str, frozenset[str]] = {}
-    for name in files.names_in(source.directory).difference(source.names_before):
-        if parse_ttp_directory(name) is not None:
-            inside = Path(source.directory) / name
-            for each in files.names_in(str(inside)):
-                if parse_rank_directory(each) == source.rank:
-                    found[str(inside / each)] = files.names_in(str(inside / each))
-    return found
-
-
 def strays(source: Source, listed: Mapping[str, Iterable[str]], known: Iterable[str]) -> Iterator[Stray]:
     """What a source wrote among the listed names, but for the paths that are known."""
     paths = set(known)
@@ -113,7 +97,7 @@ def take_in(
 ) -> Iterator[Checkpoint | Skipped]:
     """The records of strays: of one that is back, or was only moved, as it was; of one that nobody registered, new.
 
-    `recorded` is what the catalog has of their paths.
+    `recorded` is what the catalog has of their paths, and of those that files of TTP had before.
     """
     moved: dict[tuple[str, int, int | None, int | None], list[Checkpoint]] = {}
     for file in gone:
@@ -132,6 +116,11 @@ def take_in(
         back = [file for file in records if (file.size, file.mtime_ns) == (here.size, here.mtime_ns)]
         if any(file.state is FileState.TRASHED for file in back):  # gc has still to move it
             continue
+        before = recorded.get(before_rename(stray.path), ())
+        others = [file for file in before if file.launch != stray.source.launch and _is_as_recorded(file, here)]
+        if others and not back:
+            yield _of_another_launch(stray, others[0])
+            continue
         likely = back or moved.get((stray.source.launch, stray.source.rank, here.size, here.mtime_ns), [])
         try:
             same = _same(stray.path, likely)
@@ -141,8 +130,43 @@ def take_in(
         if same is not None:
             yield replace(same, path=stray.path, state=FileState.COMPLETE)
         else:
-            expected = register.parameters_of(database, run_id, stray.source.rank, but=stray.path)
-            yield _adopted(stray, here, history, expected)
+            replaced = bool(before) and not any(_is_as_recorded(file, here) for file in before)
+            expected = partial(register.parameters_of, database, run_id, stray.source.rank, but=stray.path)
+            yield _adopted(stray, here, history, expected, replaced=replaced)
+
+
+def _is_as_recorded(file: Checkpoint, here: FileFacts) -> bool:
+    return file.mtime_ns == here.mtime_ns and file.size in (None, here.size)
+
+
+def _of_another_launch(stray: Stray, file: Checkpoint) -> Checkpoint | Skipped:
+    """The record of a file that its launch left in a directory of TTP, which a later one renamed: it is there now."""
+    try:
+        is_moved = files.facts(file.path) is None
+    except OSError:
+        is_moved = False
+    if is_moved and file.state in (FileState.COMPLETE, FileState.MISSING):
+        return replace(file, path=stray.path, state=FileState.COMPLETE)
+    return Skipped(stray.path, f"it is what launch {file.launch} wrote to {file.path}")
+
+
+def left_at(
+    ending: Ending, launch: Launch, sources: Sequence[Source], known: Iterable[str], expected: frozenset[str]
+) -> list[Checkpoint]:
+    """The records of the breakpoints that a rank left when its training ended so, told by the rank itself.
+
+    Nobody else is asked: it knows its `sources` and what it has registered in them (`known`). `expected` are the
+    parameters that a whole file has. Raises `OSError` where a directory cannot be listed.
+    """
+    told = History({launch.id: launch}, {(ending.launch, ending.rank): ending}, {launch.id: 0}, {}, {})
+    found: dict[str, Checkpoint] = {}
+    for source in sources:
+        for stray in strays(source, {source.directory: files.names_in(source.directory)}, {*known, *found}):
+            here = files.facts(stray.path) if stray.is_breakpoint else None
+            record = _adopted(stray, here, told, lambda **_: expected, replaced=False) if here is not None else None
+            if isinstance(record, Checkpoint) and record.optimizer_step == ending.optimizer_step:
+                found[record.path] = record
+    return list(found.values())
 
 
 def _same(path: str, likely: Sequence[Checkpoint]) -> Checkpoint | None:
@@ -162,32 +186,37 @@ def _same(path: str, likely: Sequence[Checkpoint]) -> Checkpoint | None:
     return next((file for file in likely if counter is not None and file.optimizer_step == counter), None)
 
 
-def wrote(source: Source, name: str) -> bool:
-    """Whether a source writes files of this name, and this one was not there before it."""
-    if source.kind is Kind.TTP:
-        return is_ttp_file(name)
-    if name in source.names_before:
-        return False
-    if source.kind is Kind.GRACEFUL_EXIT:
-        exit_name = parse_exit_name(name)
-        return exit_name is not None and exit_name.file_name == source.prefix
-    parsed = parse_name(name)
-    if parsed is None:
-        return False
-    if parsed.is_breakpoint:
-        return is_numbered(parsed.prefix, source.breakpoint_prefix)
-    return source.kind is Kind.PERIODIC and parsed.prefix == source.prefix
+def _content(stray: Stray, header: Header, history: History) -> Content:
+    """What a file holds; one that is written at an exception, an exit or a fault, the whole state."""
+    if stray.kind is not Kind.PERIODIC:
+        return Content.FULL
+    if isinstance(header, SafetensorsHeader) and header.is_share:
+        return Content.SHARE
+    told = stray.source.content or history.contents.get((stray.source.launch, stray.source.rank))
+    return told or Content.FULL
 
 
-def _adopted(stray: Stray, here: FileFacts, history: History, expected: frozenset[str]) -> Checkpoint | Skipped:
-    """The record of a file that nobody registered; its step is what can be proved, never what the name says alone."""
+def _adopted(
+    stray: Stray, here: FileFacts, history: History, expected: Callable[..., frozenset[str]], *, replaced: bool
+) -> Checkpoint | Skipped:
+    """The record of a file that nobody registered; its step is what can be proved, never what the name says alone.
+
+    `expected` tells which parameters others of its kind have. `replaced`: it is another one than was recorded of its
+    place before the directory was renamed.
+    """
     launch = history.launches[stray.source.launch]
     try:
         header = read_checkpoint(Path(stray.path))
-        lacking = sorted(expected.difference(entry.name for entry in header.entries))
+        content = _content(stray, header, history)
+        others = (
+            frozenset()
+            if content is Content.WEIGHTS
+            else expected(share_of=launch.id if content is Content.SHARE else None)
+        )
+        lacking = sorted(others.difference(entry.name for entry in header.entries))
         if lacking:
             return Skipped(stray.path, f"it lacks {lacking[0]!r}, which other files of its rank have: it may be cut")
-        doubt = _doubt(stray, header, here, history)
+        doubt = doubt_of(stray, header, here, history, replaced=replaced)
         if doubt:
             return Skipped(stray.path, doubt)
         step = _step(launch, stray, header, history)
@@ -200,6 +229,7 @@ def _adopted(stray: Stray, here: FileFacts, history: History, expected: frozense
             kind=stray.kind,
             global_step=step,
             optimizer_step=header.optimizer_step,
+            content=content,
             quarantine=_quarantine(stray, step, history),
         )
         return register.measured(described) or Skipped(stray.path, "it changed while it was read")
@@ -209,72 +239,6 @@ def _adopted(stray: Stray, here: FileFacts, history: History, expected: frozense
         return Skipped(stray.path, error.strerror or str(error))
 
 
-def _doubt(stray: Stray, header: Header, here: FileFacts, history: History) -> str:
-    """Why it is not proved that a file is of a stray's launch; empty where it is.
-
-    A file may be seen late: a node answers again, a file system's cache was old, a process that was given up writes
-    on. A newer launch that saves there knows the names that were there when it began, and no more. Of several launches
-    that may have written a file it is the one's whose rank said that it ended just so; of two, the newer one's.
-    """
-    own = history.launches[stray.source.launch]
-    if _is_older(here, own):
-        return f"it was written before launch {own.id} began"
-    if stray.kind not in (Kind.PERIODIC, Kind.DYING_GASP):  # MindSpore's own count is in it, and no name is used twice
-        return ""
-    others = [
-        other
-        for other in history.sources.get(stray.source.directory, ())
-        if other.launch != own.id and _may_have_written(other, stray, header, here, history)
-    ]
-    newer = [other for other in others if history.launches[other.launch].order > own.order]
-    is_own = _ended_with(stray.source, stray, header, history)
-    if not others or (is_own and not any(_ended_with(other, stray, header, history) for other in newer)):
-        return ""
-    return f"launch {others[0].launch} may have written it, and nothing tells that {own.id} did"
-
-
-def _may_have_written(source: Source, stray: Stray, header: Header, here: FileFacts, history: History) -> bool:
-    """Whether nothing speaks against it that another source wrote a stray."""
-    launch, own = history.launches[source.launch], history.launches[stray.source.launch]
-    if not wrote(source, Path(stray.path).name) or _is_older(here, launch):
-        return False
-    if launch.order < own.order and _was_over(source, own, stray, here):
-        return False
-    ending = history.endings.get((source.launch, source.rank))
-    if ending is None or ending.optimizer_step is None or header.optimizer_step is None:
-        return True
-    if stray.is_breakpoint:
-        return header.optimizer_step == ending.optimizer_step
-    return header.optimizer_step <= ending.optimizer_step
-
-
-def _was_over(source: Source, newer: Launch, stray: Stray, here: FileFacts) -> bool:
-    """Whether a source wrote no more when a newer launch began: it had left its breakpoint.
-
-    One that writes on then can be told at an exception only: what it saves as ever has its own prefix, unless it never
-    had saved before; and a launch that fails before its first save is common.
-    """
-    if any(wrote(source, name) for name in stray.source.names_before):
-        return True
-    began = newer.created_at
-    return not stray.is_breakpoint and began is not None and moment(here.mtime_ns) >= began
-
-
-def _ended_with(source: Source, stray: Stray, header: Header, history: History) -> bool:
-    """Whether a source's rank said that training ended with the state of a stray."""
-    ending, launch = history.endings.get((source.launch, source.rank)), history.launches[source.launch]
-    if ending is None or ending.optimizer_step != header.optimizer_step:
-        return False
-    if header.optimizer_step is not None or stray.name is None or launch.steps_per_epoch is None:
-        return header.optimizer_step is not None
-    return is_named_after(stray.name, steps_per_epoch=launch.steps_per_epoch, global_step=ending.global_step)
-
-
-def _is_older(here: FileFacts, launch: Launch) -> bool:
-    """Whether a file was written before a launch began, by whatever clock."""
-    return launch.created_at is not None and moment(here.mtime_ns) < launch.created_at - CLOCKS_DIFFER
-
-
 def _step(launch: Launch, stray: Stray, header: Header, history: History) -> int | None:
     lag = history.lags[launch.id]
     if stray.kind in (Kind.GRACEFUL_EXIT, Kind.TTP):
@@ -282,7 +246,7 @@ def _step(launch: Launch, stray: Stray, header: Header, history: History) -> int
             header.info.get("step_num"), _named_step(stray), optimizer_step=header.optimizer_step, lag=lag
         )
     ending = history.endings.get((launch.id, stray.source.rank))
-    if stray.is_breakpoint and ending is not None and ending.optimizer_step == header.optimizer_step:
+    if stray.is_breakpoint and ending is not None and ended_with(stray.source, stray, header, history):
         return ending.global_step
     if stray.name is None or header.optimizer_step is None or launch.steps_per_epoch is None:
         return None

@@ -164,7 +164,7 @@ class _Gc:
         self.collection = replace(self.collection, purge_after=purge_after)
 
     def check_floor(self) -> None:
-        """Raise `RefusedError` unless the states that the floor keeps are still what the plan was made on.
+        """Raise `RefusedError` unless the newest states that stay are still what the plan was made on.
 
         They are looked at as they were for the plan, through links too: nothing of them is touched.
         """

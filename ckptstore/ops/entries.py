@@ -52,6 +52,7 @@ def of_source(source: Source) -> Entry:
         "breakpoint_prefix": source.breakpoint_prefix,
         "names_before": sorted(source.names_before),
         "host": source.host,
+        "content": source.content.value if source.content else None,
     }
 
 
@@ -161,6 +162,7 @@ def _add(entry: Entry, directory: str, into: Said) -> None:
                 breakpoint_prefix=text(entry["breakpoint_prefix"]),
                 names_before=frozenset(map(str, entry["names_before"])),
                 host=optional(text, entry["host"]),
+                content=optional(Content, entry.get("content")),
             )
         )
     elif kind == "outcome":

@@ -9,12 +9,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ckptstore.core import export
-from ckptstore.errors import CkptstoreError, UsageError
+from ckptstore.errors import CkptstoreError, RefusedError, UsageError
 
 if TYPE_CHECKING:
     from ckptstore.core.model import RestorePlan
 
 restore_ranks = export.restore_ranks
+
+
+def paths(plan: RestorePlan) -> list[str]:
+    """The file of each rank, for who reads one a line. Raises `RefusedError` where a path is more than a line."""
+    found = [assignment.source.path for assignment in plan.ranks]
+    for path in found:
+        if "\n" in path or "\r" in path:
+            raise RefusedError(f"{path} is more than one line: its reader would take it for two", "use --json")
+    return found
 
 
 def write_meta(plan: RestorePlan, directory: Path) -> list[str]:

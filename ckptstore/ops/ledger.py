@@ -129,6 +129,7 @@ class Ledger:
                 breakpoint_prefix=source.breakpoint_prefix,
                 names_before=sorted(source.names_before),
                 host=source.host,
+                content=source.content,
             )
 
         self._keep(entry, [source.launch], write)
@@ -174,7 +175,7 @@ class Ledger:
         try:
             self._keep(told, [launch], write)
         except CatalogUnavailableError as error:
-            self._fall_behind(error)
+            self.fall_behind(error)
 
     def tell(self, launch: str, directories: Iterable[str] = ()) -> None:
         """Journal what is known of a launch now, where its records are, and in `directories`."""
@@ -211,7 +212,7 @@ class Ledger:
                         schema.ensure(self.database)
                     take_up(self.database, paths)
             except CatalogUnavailableError as error:
-                self._fall_behind(error)
+                self.fall_behind(error)
                 raise
             with self._leaving:
                 if self._left == seen:  # else another thread has left something after the journals were read
@@ -229,12 +230,17 @@ class Ledger:
         self.behind = other.behind
         self._complained |= other._complained
 
+    def fall_behind(self, error: CatalogUnavailableError) -> None:
+        """The catalog cannot be used: until `catch_up` has done its work, records go into the journals only."""
+        self.behind = True
+        self.complain(f"{error}. Records are in the journals, and reach the catalog later.")
+
     def complain(self, message: str) -> None:
         """Say what is wrong with the catalog, once, until it can be used again."""
         self._say(_CATALOG, message)
 
     def close(self) -> None:
-        """Let go of the journals."""
+        """Let go of the journals; who writes to one takes it up again."""
         for writer in self._writers.values():
             writer.close()
 
@@ -272,17 +278,13 @@ class Ledger:
         except CatalogUnavailableError as error:
             if write is not None and not is_journalled:
                 raise
-            self._fall_behind(error)
+            self.fall_behind(error)
 
     def _is_for_later(self) -> bool:
         """Whether what is journalled now is left to `catch_up`."""
         with self._leaving:
             self._left += self.is_late
             return self.is_late
-
-    def _fall_behind(self, error: CatalogUnavailableError) -> None:
-        self.behind = True
-        self.complain(f"{error}. Records are in the journals, and reach the catalog later.")
 
     def _went_on(self, connection: Connection, span: Span, launches: Sequence[str]) -> bool:
         began = self._told[directory_of(span.path)].get(launches[0])
@@ -292,18 +294,18 @@ class Ledger:
     def _journal(self, directory: str, launches: Sequence[str], told: Sequence[Entry]) -> Span | None:
         """Append to the journal of a directory, the launches that it does not know first; None where it cannot be."""
         writer = self._writers[directory]
-        if not writer.is_there():
-            self._told[directory] = {}
-        known = self._told[directory]
-        new = {
-            launch: began
-            for launch in launches
-            if (began := self._began(launch)) is not None and known.get(launch) != began
-        }
-        text = [*(entries.of_launch(began, directory) for began in new.values()), *told]
-        if not text:
-            return None
         try:
+            if not writer.is_as_left():
+                self._told[directory] = {}
+            known = self._told[directory]
+            new = {
+                launch: began
+                for launch in launches
+                if (began := self._began(launch)) is not None and known.get(launch) != began
+            }
+            text = [*(entries.of_launch(began, directory) for began in new.values()), *told]
+            if not text:
+                return None
             span = writer.append(text)
         except OSError as error:
             self._complain(directory, error)

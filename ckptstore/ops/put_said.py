@@ -41,6 +41,7 @@ def put_said(connection: Connection, everything: Said, *, look: bool) -> tuple[s
                 breakpoint_prefix=source.breakpoint_prefix,
                 names_before=sorted(source.names_before),
                 host=source.host,
+                content=source.content,
             )
     for ended in everything.ended:
         if ended.launch in launches:

@@ -15,7 +15,9 @@ from ckptstore.catalog import adoptions, live, reads
 from ckptstore.core.model import Checkpoint, FileState, Kind
 from ckptstore.errors import UsageError
 from ckptstore.ops import register
-from ckptstore.ops.adopt import History, Skipped, Stray, listing_of_ttp, strays, take_in, wrote
+from ckptstore.ops.adopt import History, Skipped, Stray, strays, take_in
+from ckptstore.ops.authorship import wrote
+from ckptstore.ops.ttp_directories import before_rename, listing
 from ckptstore.ops.writers import shared
 from ckptstore.storage.files import names_in
 from ckptstore.storage.waiting import for_each
@@ -58,7 +60,8 @@ def reconcile(
     seen = _look(sources, _listings(database, sources), places)  # again: what was saved since is known, and is there
     vanished, growing = _looked_up(database, seen.gone), _looked_up(database, seen.growing)
     growing = [file for file in growing if file.state is FileState.IN_PROGRESS]  # else it was finished meanwhile
-    recorded = _recorded(database, [*(stray.path for stray in seen.unknown), *(file.path for file in growing)])
+    before = [path for stray in seen.unknown if (path := before_rename(stray.path))]
+    recorded = _recorded(database, [*(stray.path for stray in seen.unknown), *(file.path for file in growing), *before])
     outcomes: list[Checkpoint | Skipped] = [*seen.skipped, *(_finished(database, run_id, file) for file in growing)]
     if seen.unknown:
         history = _history(database, run_id, sources)
@@ -71,7 +74,8 @@ def reconcile(
     adopted = _still_unrecorded(database, list(found.values()), recorded)  # to read them took its time
     if vanished or adopted:
         writer = ledger or shared(database)
-        moved = [file for file in vanished if any(_is_it(file, other) for other in adopted)]
+        others = [file for path in dict.fromkeys(before) for file in recorded.get(path, ()) if file not in vanished]
+        moved = [file for file in [*vanished, *others] if any(_is_it(file, other) for other in adopted)]
         _mark(writer, [file for file in vanished if file not in moved], FileState.MISSING)
         _mark(writer, moved, FileState.MOVED)
         if adopted:
@@ -160,7 +164,7 @@ def _look(
         own = places.get(of_rank, ())
         for source in own_sources:
             try:
-                found = listing_of_ttp(source) if source.kind is Kind.TTP else _listed(listings, source.directory)
+                found = listing(source) if source.kind is Kind.TTP else _listed(listings, source.directory)
             except OSError as error:
                 seen.skipped.append(Skipped(source.directory, error.strerror or str(error)))
                 continue
@@ -247,10 +251,11 @@ def _places(database: Database, of_ranks: Iterable[_OfRank]) -> dict[_OfRank, li
     return places
 
 
-def _history(database: Database, run_id: int, of_ranks: Iterable[_OfRank]) -> History:
+def _history(database: Database, run_id: int, sources: Mapping[_OfRank, Sequence[Source]]) -> History:
     """What the catalog knows of the launches that may have left something behind."""
     by_directory: dict[str, list[Source]] = {}
-    launch_ids = {launch_id for launch_id, _ in of_ranks}
+    launch_ids = {launch_id for launch_id, _ in sources}
+    is_told = all(source.content for own in sources.values() for source in own if source.kind is Kind.PERIODIC)
     with database.read() as connection:
         launches = {launch.id: launch for launch in reads.launches_of(connection, run_id)}
         for source in reads.sources_of(connection, run_id):
@@ -260,6 +265,7 @@ def _history(database: Database, run_id: int, of_ranks: Iterable[_OfRank]) -> Hi
             endings=reads.endings_of(connection, run_id),
             lags={launch_id: reads.lag(connection, launches[launch_id]) for launch_id in launch_ids},
             sources=by_directory,
+            contents={} if is_told else live.contents(connection, launch_ids),
         )
 
 

@@ -145,13 +145,16 @@ def _is_what_was_recorded(file: Checkpoint, expected: frozenset[str]) -> bool:
     return header.optimizer_step == file.optimizer_step
 
 
-def parameters_of(database: Database, run_id: int, rank: int, *, but: str) -> frozenset[str]:
+def parameters_of(
+    database: Database, run_id: int, rank: int, *, but: str, share_of: str | None = None
+) -> frozenset[str]:
     """The parameters that a whole file of this rank has, by the newest one that is there; empty where none is.
 
-    A `.ckpt` that is cut between two of them looks whole (domain §1): this is what to expect of another one.
+    A `.ckpt` that is cut between two of them looks whole (domain §1): this is what to expect of another one, or, with
+    `share_of`, of a share that the rank saved in this launch.
     """
     with database.read() as connection:
-        path = live.newest_whole_path(connection, run_id, rank, but=but)
+        path = live.newest_whole_path(connection, run_id, rank, but=but, share_of=share_of)
     database.let_go()  # files are read now
     if path is None:
         return frozenset()

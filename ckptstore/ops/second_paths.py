@@ -15,7 +15,7 @@ from ckptstore.catalog import directories, reads
 from ckptstore.core.model import Kind
 from ckptstore.core.naming import above_ttp
 from ckptstore.errors import RefusedError
-from ckptstore.ops.adopt import wrote
+from ckptstore.ops.authorship import wrote
 from ckptstore.storage import identity
 from ckptstore.storage.waiting import for_each
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from datetime import datetime, timezone
 from functools import partial
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads, writes
@@ -90,7 +91,7 @@ def _store(
     resolution = ask(step=step, lineage_of=lineage_of)
     is_branch = step is not None or lineage_of is not None
     if resolution.lost:
-        raise NothingRestorableError(_lost(launch.run, resolution), _lost_hint(launch.run, resolution))
+        raise NothingRestorableError(_lost(launch.run, resolution), _lost_hint(quote(launch.run), resolution))
     plan = resolution.plan
     if plan is None and is_branch:
         raise NothingRestorableError(*_not_there(launch.run, resolution, step, lineage_of))
@@ -126,11 +127,11 @@ def _check_other_branches(run: str, every: Resolution) -> None:
         raise NothingRestorableError(
             f"nothing of run {run!r} can be restored but step {every.plan.global_step} of launch {found}, and the run "
             "went back from it to an older state",
-            f"see: ckptstore resolve {run} --all; choose it with resume(lineage={found!r}), or start a run of another "
-            "name",
+            f"see: ckptstore resolve {quote(run)} --all; choose it with resume(lineage={found!r}), or start a run of "
+            "another name",
         )
     if every.lost:
-        raise NothingRestorableError(_lost(run, every), _lost_hint(f"{run} --all", every))
+        raise NothingRestorableError(_lost(run, every), _lost_hint(f"{quote(run)} --all", every))
 
 
 def _check_other_launches(database: Database, launch: Launch, run_id: int) -> None:
@@ -145,7 +146,7 @@ def _check_other_launches(database: Database, launch: Launch, run_id: int) -> No
         raise NothingRestorableError(
             f"nothing of run {launch.run!r} can be restored, though launch {others[-1].id} went on from step "
             f"{others[-1].parent_step} of launch {others[-1].parent}: nothing here tells of the files of that",
-            f"start when the catalog is back; if it is lost: ckptstore scan DIRECTORY --run {launch.run}",
+            f"start when the catalog is back; if it is lost: ckptstore scan DIRECTORY --run {quote(launch.run)}",
         )
 
 
@@ -193,16 +194,18 @@ def _not_there(run: str, resolution: Resolution, step: int | None, lineage_of: s
     asked += [f"a state of the lineage of {lineage_of}"] if lineage_of is not None else []
     reasons = [reason.detail for rejection in resolution.rejections for reason in rejection.reasons]
     why = reasons[0] if reasons else "there is no such save"
-    flags = "".join([f" --step {step}" if step is not None else "", f" --lineage {lineage_of}" if lineage_of else ""])
+    flags = f" --step {step}" if step is not None else ""
+    flags += f" --lineage {quote(lineage_of)}" if lineage_of else ""
     return (
         f"{' of '.join(asked)} of run {run!r} cannot be restored: {why}",
-        f"see: ckptstore resolve {run}{flags} --explain",
+        f"see: ckptstore resolve {quote(run)}{flags} --explain",
     )
 
 
 def _lost(run: str, resolution: Resolution) -> str:
     newest = _newest_lost(resolution)
-    why = newest.reasons[0].detail
+    told = newest.reasons[:2] if newest.reasons[0].rule is Rule.WORLD_SIZE else newest.reasons[:1]
+    why = "; and ".join(reason.detail for reason in told)
     return f"nothing of run {run!r} can be restored: every rank had saved step {newest.global_step}, but {why}"
 
 

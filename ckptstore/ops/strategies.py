@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from blake3 import blake3
 
 from ckptstore.catalog import layouts
+from ckptstore.core.replicas import stand_alone
 from ckptstore.errors import CatalogUnavailableError, UnreadableError, UsageError
 from ckptstore.formats.layouts import GROUP_INFO, STRATEGY, layout_kind, read_layout
 from ckptstore.ops.records import LayoutFile
@@ -89,11 +90,12 @@ def put(connection: Connection, kept: LayoutFile) -> None:
 
 
 def _set_layout(connection: Connection, launch: Launch) -> None:
+    """Where the files contradict each other none of them proves a replica, whichever came first."""
     try:
         layout = layout_by(layouts.strategies_of(connection, launch.id), launch.world_size)
     except (UnreadableError, UsageError) as error:
         log.warning("%s. Launch %s has no replicas by these files.", error, launch.id)
-        return
+        layout = stand_alone()
     layouts.set_layout(connection, launch.id, layout)
 
 

@@ -55,11 +55,11 @@ class Synced:
 def sync(database: Database, run_or_directory: str | Path | None = None) -> Synced:
     """Take up the journals of a run, of every run (None), or below a directory: a `Path`, or a name with a slash.
 
-    Raises `UnknownRunError`, and `UsageError` for what is no directory.
+    A string that is the name of a run is the run. Raises `UnknownRunError`, and `UsageError` for what is no directory.
     """
     if isinstance(run_or_directory, Path):
         return sync_below(database, run_or_directory)
-    if run_or_directory is not None and "/" in run_or_directory:
+    if run_or_directory is not None and "/" in run_or_directory and not _is_run(database, run_or_directory):
         return sync_below(database, Path(run_or_directory))
     with database.read() as connection:
         names = reads.run_names(connection) if run_or_directory is None else [run_or_directory]
@@ -70,6 +70,15 @@ def sync(database: Database, run_or_directory: str | Path | None = None) -> Sync
             raise UnknownRunError(f"no run {name!r} in {database.name}", "give the directory that its files are in")
         total = _added(total, sync_run(database, run_id))
     return total
+
+
+def _is_run(database: Database, name: str) -> bool:
+    try:
+        text(name)
+    except ValueError:  # the name of a directory need not be UTF-8
+        return False
+    with database.read() as connection:
+        return reads.run_id(connection, name) is not None
 
 
 def sync_run(database: Database, run_id: int) -> Synced:

@@ -1,16 +1,16 @@
-"""A directory tree as a scan sees it: what every file is by its path, and what the headers of checkpoints say."""
+"""A directory tree as a scan sees it: what every file is by its path and header, and what is not as it was recorded."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ckptstore.core.classify import Named, What, bare_rank, classify, prefixes
 from ckptstore.core.found import Found
-from ckptstore.core.model import Content, Kind
+from ckptstore.core.model import Checkpoint, Content, FileState, Kind
 from ckptstore.core.naming import parse_rank_directory
 from ckptstore.errors import UnreadableError
 from ckptstore.formats.alike import AlikeReader
@@ -18,16 +18,18 @@ from ckptstore.formats.inspect import inspect
 from ckptstore.formats.safetensors import SafetensorsHeader
 from ckptstore.formats.strategy import Strategy
 from ckptstore.ops.adopt import Skipped
-from ckptstore.ops.adoption import moment
+from ckptstore.ops.adoption import SCANNED, moment
+from ckptstore.storage import files
 from ckptstore.storage.claims import FOLDER
 from ckptstore.storage.waiting import for_each
 from ckptstore.storage.walk import Seen, walk
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from datetime import datetime
 
     from ckptstore.formats.header import Header
+    from ckptstore.storage.files import FileFacts
 _MAY_SKIP = ("scale_sense", "accu_grads")  # a loss scale, gathered gradients: a step may bring no update
 
 
@@ -153,13 +155,12 @@ def _found(tree: Tree, path: str, header: Header | None = None, *, every_step: b
 
 
 def _content(named: Named, header: Header | None) -> Content:
-    """What a file holds. That it is a share is noted in a `.safetensors` only: a `.ckpt` has no room for it."""
+    """What a file holds. That it is a share is noted in a `.safetensors` only."""
     if named.what is What.WEIGHTS:
         return Content.WEIGHTS
     if named.what is What.PART:
         return Content.PART
-    is_share = isinstance(header, SafetensorsHeader) and header.metadata.get("remove_redundancy") == "True"
-    return Content.SHARE if is_share else Content.FULL
+    return Content.SHARE if isinstance(header, SafetensorsHeader) and header.is_share else Content.FULL
 
 
 def _cut(files: Sequence[_Read]) -> dict[str, str]:
@@ -178,3 +179,48 @@ def _cut(files: Sequence[_Read]) -> dict[str, str]:
             if longer is not None:
                 cut[each.found.path] = f"it lacks {longer[end]!r}, which other files of its rank have: it may be cut"
     return cut
+
+
+def is_rewritten(file: Checkpoint, tree: Tree) -> bool:
+    """Whether a file that nobody registered was written again with the same size, by time and, if known, digest.
+
+    Then nothing is known of it any more, and it is looked at as if it were new.
+    """
+    here = tree.checkpoints[file.path][1]
+    same_size = here.size == file.size and here.mtime_ns != file.mtime_ns
+    if file.digest is None:
+        return same_size and file.state in (FileState.COMPLETE, FileState.DAMAGED)
+    is_whole = file.state is FileState.COMPLETE
+    return same_size and is_whole and file.launch.startswith(SCANNED) and _has_other_bytes(file)
+
+
+def _has_other_bytes(file: Checkpoint) -> bool:
+    """Whether the bytes are not those whose digest a verification took; a file that cannot be read does not tell."""
+    try:
+        return files.digest(file.path) != file.digest
+    except OSError:
+        return False
+
+
+def changed(known: Mapping[str, Checkpoint], tree: Tree) -> tuple[list[Checkpoint], list[Checkpoint], list[Checkpoint]]:
+    """Of what the catalog has: files of another size than was recorded, files that are gone, and that are back."""
+    unseen = [skipped.path for skipped in tree.skipped]
+    damaged, missing, back = [], [], []
+    for path, file in known.items():
+        here = tree.checkpoints[path][1] if path in tree.checkpoints else _registered(path)
+        if here is None:
+            hidden = any(path == each or path.startswith(f"{each}/") for each in unseen)
+            missing += [file] if file.state is FileState.COMPLETE and not hidden else []
+        elif file.state is FileState.COMPLETE and here.size != file.size:
+            damaged.append(file)
+        elif file.state is FileState.MISSING and (here.size, here.mtime_ns) == (file.size, file.mtime_ns):
+            back.append(replace(file, state=FileState.COMPLETE))
+    return damaged, missing, back
+
+
+def _registered(path: str) -> FileFacts | None:
+    """What is at a path whose name is none of a checkpoint, but was registered; None if nothing is, or it is hidden."""
+    try:
+        return files.facts(path)
+    except OSError:
+        return None

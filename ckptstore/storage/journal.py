@@ -212,6 +212,7 @@ class JournalWriter:
         self._file: int | None = None
         self._process = 0
         self._head: str | None = None
+        self._end = 0
         self.path = ""
 
     def is_there(self) -> bool:
@@ -223,6 +224,16 @@ class JournalWriter:
         except OSError:
             return False
         return (found.st_dev, found.st_ino) == (own.st_dev, own.st_ino)
+
+    def is_as_left(self) -> bool:
+        """Whether it has all that was appended so far, opening it where it was closed. Raises `OSError`."""
+        with self._lock:
+            if self.is_there() or not self.path:
+                return self._file is not None
+            path, head, end = self.path, self._head, self._end
+            file = self._open()
+            self._head = _head_of(os.pread(file, _HEAD, 0))
+            return (self.path, self._head) == (path, head) and os.fstat(file).st_size >= end
 
     def append(self, entries: Sequence[Entry]) -> Span:
         """Append entries and have them on the disk. Raises `OSError`: then nothing may be said to be kept."""
@@ -274,9 +285,10 @@ class JournalWriter:
         if durable:
             _sync_data(file)
         self._head = self._head or _head_of(os.pread(file, _HEAD, 0))
-        return Span(self.path, begin, begin + len(text), self._head)
+        self._end = begin + len(text)
+        return Span(self.path, begin, self._end, self._head)
 
-    def _open(self) -> None:
+    def _open(self) -> int:
         """Open the first of the possible files that is in nobody's hands; its name is on the disk then."""
         self._close()
         self._head = None
@@ -294,6 +306,7 @@ class JournalWriter:
             os.fsync(file)
             for folder in (self._folder, self._folder.parent):
                 _sync_directory(folder)
+        return file
 
 
 _writers: weakref.WeakSet[JournalWriter] = weakref.WeakSet()

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 class Surroundings:
     """A directory: its disk (`device` None: it cannot be looked at, and `trouble` says why), and what is beside it.
 
-    `journals` are those in it, with how long each is, in bytes; `notes` those of flags for graceful exits.
+    `journals` are those in it, with how long each is, in bytes; `notes` those of flags for graceful exits. Where their
+    folder cannot be read, `hidden` says why.
     """
 
     directory: str
@@ -30,6 +31,7 @@ class Surroundings:
     trouble: str = ""
     journals: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    hidden: str = ""
 
 
 @dataclass(frozen=True)
@@ -62,9 +64,13 @@ def may_write(path: Path) -> bool:
 
 
 def _look_at(directory: str) -> Surroundings:
+    here = directory.rstrip("/")
     try:
-        device = os.stat(directory).st_dev  # noqa: PTH116 — once a rank
-        folder = f"{directory.rstrip('/')}/{FOLDER}"
-        return Surroundings(directory, device, "", journal.sizes_in(folder), exit_flags.notes_in(folder))
+        device = os.stat(f"{here}/.").st_dev  # noqa: PTH116 — once a rank; the dot: it must be possible to enter it
     except OSError as error:
         return Surroundings(directory, None, error.strerror or str(error))
+    folder = f"{here}/{FOLDER}"
+    try:
+        return Surroundings(directory, device, "", journal.sizes_in(folder), exit_flags.notes_in(folder))
+    except OSError as error:
+        return Surroundings(directory, device, hidden=error.strerror or str(error))

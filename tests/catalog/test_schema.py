@@ -132,6 +132,7 @@ def test_an_older_schema_is_upgraded_on_sqlite_and_refused_on_postgresql(
         (source,) = reads.sources_of(connection, 1)
         resumed = reads.launch(connection, "b")
     assert (source.kind, source.prefix, source.names_before) == (Kind.PERIODIC, "net", {"x"})
+    assert source.content is None
     assert resumed is not None
     assert (resumed.parent_step, resumed.start_step, resumed.batch_size) == (17, 17, None)
 

@@ -19,11 +19,14 @@ STEPS_PER_EPOCH = 10
 class Job:
     """Launches of one run, in one directory."""
 
-    def __init__(self, catalog: Catalog, directory: Path, world_size: int = 2, layout: str | None = None) -> None:
+    def __init__(
+        self, catalog: Catalog, directory: Path, world_size: int = 2, layout: str | None = None, run: str = "run"
+    ) -> None:
         self.catalog = catalog
         self.directory = directory
         self.world_size = world_size
         self.layout = layout
+        self.run = run
         self.launches = 0
 
     def start(self, *, resume: bool = True) -> list[RankLaunch]:
@@ -31,7 +34,7 @@ class Job:
         self.launches += 1
         ranks = [
             self.catalog.join(
-                "run", rank=rank, world_size=self.world_size, launch_id=f"L{self.launches}", layout=self.layout
+                self.run, rank=rank, world_size=self.world_size, launch_id=f"L{self.launches}", layout=self.layout
             )
             for rank in range(self.world_size)
         ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 import time
 from dataclasses import replace
 from datetime import timedelta
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ckptstore.core.model import FileState, Kind, Rule
+from ckptstore.core.model import Content, FileState, Kind, Rule
 from ckptstore.ops import reconcile, register
 from ckptstore.ops.connect import connect
 from ckptstore.ops.register import describe, measured
@@ -141,6 +142,81 @@ def test_what_was_given_up_meanwhile_is_not_there_again(
     assert catalog.files("run")[0].state is FileState.DAMAGED
 
 
+def share(path: Path, step: int, rank: int, *, cut: bool = False) -> Path:
+    """What `remove_redundancy` leaves to a rank of two: the weight, or the rest, with the optimizer's counter."""
+    whole = ckpt_bytes.checkpoint(step)
+    weight = ckpt_bytes.value("weight", "Float32", (2, 2), struct.pack("<4f", *[1.0] * 4))
+    moments = ckpt_bytes.value("moments.weight", "Float32", (2, 2), struct.pack("<4f", *[0.5] * 4))
+    assert whole.startswith(weight)
+    rest = whole.removeprefix(weight)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(weight if rank == 0 else rest if cut else rest + moments)
+    return path
+
+
+@pytest.mark.parametrize("content", [Content.SHARE, None])
+def test_a_share_that_nobody_registered_is_not_taken_for_the_whole_state(
+    catalog: Catalog, tmp_path: Path, content: Content | None
+) -> None:
+    """Its callback said what it saves, or, in a launch of before that could be said, the rank's other files tell."""
+    job = Job(catalog, tmp_path / "ckpt", layout="data_parallel")
+    ranks = job.start()
+    for launch in ranks:
+        folder = str(job.folder(launch.rank))
+        launch.add_source(
+            folder, kind=Kind.PERIODIC, prefix="net", breakpoint_prefix="net", names_before=(), content=content
+        )
+    for step in (10, 20, 30):
+        for launch in ranks:
+            path = share(job.folder(launch.rank) / f"net-{step // 10}_10.ckpt", step, launch.rank)
+            told = {"kind": "periodic", "global_step": step, "optimizer_step": step, "content": Content.SHARE}
+            file = measured(describe(launch.facts, rank=launch.rank, path=path, **told))  # type: ignore[arg-type]
+            assert file is not None
+            if (step, launch.rank) != (30, 1):
+                launch.record([file])
+    anew = connect(str(tmp_path / "anew.db"))
+    anew.sync(tmp_path)
+    for each in (catalog, anew):
+        found = each.resolve("run")
+        assert chosen(found) == ("L1", 30)
+        assert found.plan is not None
+        assert [(item.source.rank, item.source.content) for item in found.plan.ranks] == [
+            (0, Content.SHARE),
+            (1, Content.SHARE),
+        ]
+
+
+def test_the_first_share_of_a_launch_is_one_by_what_its_callback_said(catalog: Catalog, tmp_path: Path) -> None:
+    job = Job(catalog, tmp_path, layout="data_parallel")
+    for launch in job.start():
+        folder = str(job.folder(launch.rank))
+        launch.add_source(
+            folder, kind=Kind.PERIODIC, prefix="net", breakpoint_prefix="net", names_before=(), content=Content.SHARE
+        )
+        share(job.folder(launch.rank) / "net-1_10.ckpt", 10, launch.rank)
+    assert chosen(catalog.resolve("run")) is None  # that of rank 0 has no counter to prove its step
+    assert [(file.rank, file.content) for file in catalog.files("run")] == [(1, Content.SHARE)]
+
+
+def test_a_share_that_lacks_what_the_rank_s_others_have_is_cut(
+    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A whole file of the rank, as of an exception, has more than any of its shares."""
+    job = Job(catalog, tmp_path, layout="data_parallel")
+    ranks = job.start()
+    for launch in ranks:
+        folder = str(job.folder(launch.rank))
+        launch.add_source(
+            folder, kind=Kind.PERIODIC, prefix="net", breakpoint_prefix="net", names_before=(), content=Content.SHARE
+        )
+    ranks[1].register(job.write(ranks[1], 5, name="net-1_5_breakpoint.ckpt"), kind="dying_gasp", global_step=5)
+    share(job.folder(1) / "net-1_10.ckpt", 10, 1)
+    assert [file.global_step for file in catalog.resolve("run") and catalog.files("run")] == [10, 5]
+    share(job.folder(1) / "net-2_10.ckpt", 20, 1, cut=True)
+    assert [file.global_step for file in catalog.resolve("run") and catalog.files("run")] == [10, 5]
+    assert "it lacks 'moments.weight', which other files of its rank have" in caplog.text
+
+
 def two_launches(catalog: Catalog, directory: Path, ended: int | None = None) -> tuple[Job, list[RankLaunch]]:
     """The second goes on from step 10 of the first, which was killed, or ended at a step and left no breakpoint."""
     job = Job(catalog, directory)
@@ -192,6 +268,33 @@ def test_a_breakpoint_without_a_counter_is_told_by_its_name(
         launch.set_ending(17, None, "RuntimeError")
         job.write(launch, 17, name=f"{name}_breakpoint.ckpt")
     assert chosen(catalog.resolve("run")) == (("L2", 17) if step == 17 else ("L1", 10))
+
+
+@pytest.mark.parametrize(("name", "step"), [("net_1-3_4", 24), ("net_1-3_5", 24), ("net_1-1_4", 20), (None, 20)])
+def test_only_the_breakpoint_that_is_named_after_an_ending_is_its_state(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str | None, step: int
+) -> None:
+    """Without a counter nothing else tells: another one is of a training before it in this launch, or was copied back.
+
+    Where MindSpore counted the epochs from 1 again, an older state is taken.
+    """
+    with_counter = ckpt_bytes.checkpoint
+    monkeypatch.setattr(
+        ckpt_bytes, "checkpoint", lambda *told: with_counter(*told).replace(b"global_step", b"other__step")
+    )
+    job = Job(catalog, tmp_path, world_size=1)
+    (launch,) = job.start()
+    job.announce(launch)
+    for saved in (10, 20):
+        launch.register(job.write(launch, saved), global_step=saved)
+    launch.set_ending(24, None, "RuntimeError")
+    job.write(launch, 13, name="net-2_4_breakpoint.ckpt")
+    if name is not None:
+        job.write(launch, 24, name=f"{name}_breakpoint.ckpt")
+    plan = catalog.resolve("run").plan
+    assert plan is not None
+    assert plan.global_step == step
+    assert Path(plan.ranks[0].source.path).name == (f"{name}_breakpoint.ckpt" if step == 24 else "net-2_10.ckpt")
 
 
 @pytest.mark.parametrize(("minutes", "step"), [(5, 20), (15, 10)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from contextlib import contextmanager
 from dataclasses import replace
@@ -479,7 +480,22 @@ def test_what_cannot_be_synced(catalog: Catalog, tmp_path: Path) -> None:
         catalog.sync(tmp_path / "nowhere")
     with pytest.raises(UsageError, match="is not a directory"):
         catalog.sync("no/where")
+    with pytest.raises(UsageError, match="is not a directory"):
+        catalog.sync(os.fsdecode(b"no/\xff"))
     assert catalog.sync().journals == 0
+
+
+def test_what_is_the_name_of_a_run_is_the_run(
+    catalog: Catalog, other: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    launch = catalog.join("team/llama", launch_id="L1")
+    launch.set_steps_per_epoch(10)
+    launch.register(ckpt_bytes.write(tmp_path / "team/llama/net-1_5.ckpt", 5), global_step=5)
+    assert catalog.sync("team/llama").journals == 1
+    other.join("team/llama", launch_id="L1")
+    assert other.sync("team/llama").journals == 0  # it knows the run, and of no directory of it
+    assert other.sync("./team/llama").records > 0
 
 
 def test_a_journal_that_cannot_be_read_is_named(catalog: Catalog, tmp_path: Path) -> None:

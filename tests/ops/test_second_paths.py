@@ -241,11 +241,12 @@ def test_history_costs_no_look_and_no_statement(
     asked: list[str] = []
 
     def note(*args: Any) -> None:
-        asked.extend([args[2]] if args[2].startswith("SELECT") else [])
+        is_catalog = args[0].engine.url.database != ":memory:"
+        asked.extend([args[2]] if is_catalog and args[2].startswith("SELECT") else [])
 
     sa.event.listen(sa.Engine, "before_cursor_execute", note)
     catalog.scan(tmp_path / "new", world_size=1, dry_run=True)
     sa.event.remove(sa.Engine, "before_cursor_execute", note)
     assert len(looked) == len(set(looked)) == 7
     assert sum("rtrim" in statement for statement in asked) == 1
-    assert len(asked) == 4
+    assert len(asked) == 5

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 import sqlalchemy as sa
 
-from ckptstore.core.model import Rule
+from ckptstore.catalog import reads
+from ckptstore.core.model import Kind, Rule
 from ckptstore.ops import strategies
+from ckptstore.ops.connect import connect
 from tests.formats.layouts import write_group_info, write_spreads
 from tests.spreads import spread
 
@@ -92,6 +94,35 @@ def test_a_strategy_of_another_job_is_kept_and_proves_nothing(
     Path(files[0].path).unlink()
     (rejection,) = catalog.resolve("run").rejections
     assert [reason.rule for reason in rejection.reasons] == [Rule.MISSING_FILE]
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_files_that_contradict_each_other_leave_no_replicas(
+    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture, order: tuple[int, int]
+) -> None:
+    """Whichever came first, and where journals are read again."""
+    ranks = Job(catalog, tmp_path / "ckpt", world_size=4).start()
+    grids = ((2, 2), (2, 1))  # of another number of ranks in a stage
+    paths = [
+        write_spreads(tmp_path / f"strategy_{rank}.ckpt", 0, [spread(grid=grid, tensor_map=(0, -1))])
+        for rank, grid in enumerate(grids)
+    ]
+    for launch in ranks:
+        launch.add_source(
+            str(tmp_path / "ckpt"), kind=Kind.PERIODIC, prefix="net", breakpoint_prefix="net", names_before=()
+        )
+    for rank in order:
+        assert ranks[rank].keep_layout_file(str(paths[rank]))
+        if rank == order[0]:
+            assert replicas(ranks[0])[1] != []
+    assert replicas(ranks[0]) == ("stand_alone", [])
+    assert "Launch L1 has no replicas by these files" in caplog.text
+    anew = connect(str(tmp_path / "anew.db"))
+    anew.sync(tmp_path)
+    with anew.database.read() as connection:
+        found = reads.launch(connection, "L1")
+    assert found is not None
+    assert (found.layout.source, found.layout.groups) == ("stand_alone", ())
 
 
 def test_a_file_that_is_too_large_is_not_kept(

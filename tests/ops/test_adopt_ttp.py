@@ -1,0 +1,188 @@
+"""What a launch finds in a TTP directory that an earlier one left, and renames with what it saved itself."""
+
+from __future__ import annotations
+
+import shutil
+import struct
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ckptstore.catalog import layouts
+from ckptstore.core.model import FileState, Kind, Rule
+from ckptstore.core.replicas import from_groups
+from ckptstore.ops.connect import connect
+from ckptstore.ops.register import describe, measured
+from ckptstore.ops.ttp_directories import names_before
+from tests import ckpt_bytes
+
+from .jobs import Job
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ckptstore.core.model import RestorePlan
+    from ckptstore.ops.connect import Catalog
+    from ckptstore.ops.launch import RankLaunch
+
+FIRST, LAST = "ttp_saved_checkpoints-step_20_tmp", "ttp_saved_checkpoints-step_20"
+
+
+class Hybrid(Job):
+    """Four ranks, of which 0 and 2 hold the same, and 1 and 3."""
+
+    def __init__(self, catalog: Catalog, directory: Path) -> None:
+        super().__init__(catalog, directory / "ckpt", world_size=4)
+        self.root = directory / "ttp"
+
+    def start(self, *, resume: bool = True) -> list[RankLaunch]:
+        ranks = super().start(resume=resume)
+        with self.catalog.database.write() as connection:
+            layouts.set_layout(connection, ranks[0].id, from_groups([(0, 2), (1, 3)], 4, "strategy"))
+        for launch in ranks:
+            launch.reread()
+        return ranks
+
+    def watch(self, ranks: Sequence[RankLaunch]) -> None:
+        """What the registrar says of TTP when training begins."""
+        for launch in ranks:
+            before = names_before(str(self.root), launch.rank)
+            launch.add_source(str(self.root), kind=Kind.TTP, prefix="", breakpoint_prefix="", names_before=before)
+
+    def path(self, rank: int, directory: str = FIRST) -> Path:
+        return self.root / directory / f"rank_{rank}" / f"ttp_rank_{rank}-2_10.ckpt"
+
+    def fault(self, launch: RankLaunch, *, recorded: bool = True) -> None:
+        """What the save handler does at step 20; the weights are the launch's number."""
+        path = ckpt_bytes.write(self.path(launch.rank), 20, float(launch.id[1:]))
+        if recorded:
+            file = measured(
+                describe(launch.facts, rank=launch.rank, path=path, kind="ttp", global_step=20, optimizer_step=20)
+            )
+            assert file is not None
+            launch.record([file])
+
+    def rename(self, launch: RankLaunch) -> None:
+        (self.root / FIRST).rename(self.root / LAST)
+        launch.moved(str(self.root / FIRST), str(self.root / LAST))
+
+    def states(self, catalog: Catalog, launch: str) -> list[tuple[int, str, FileState]]:
+        """Rank, directory and state of a launch's TTP files."""
+        every = [file for file in catalog.files("run", kind="ttp") if file.launch == launch]
+        return sorted((file.rank, Path(file.path).parents[1].name, file.state) for file in every)
+
+
+def loaded(plan: RestorePlan | None) -> tuple[str, int, list[float]]:
+    """Launch, step, and the weights that each rank gets."""
+    assert plan is not None
+    bare = ckpt_bytes.value("weight", "Float32", (2, 2), struct.pack("<4f", *[0.0] * 4))
+    contents = [Path(each.source.path).read_bytes() for each in plan.ranks]
+    weights = [struct.unpack("<f", content[len(bare) - 4 : len(bare)])[0] for content in contents]
+    return plan.launch.id, plan.global_step, weights
+
+
+@pytest.fixture
+def job(catalog: Catalog, tmp_path: Path) -> Hybrid:
+    return Hybrid(catalog, tmp_path)
+
+
+def left_behind(job: Hybrid, *, recorded: bool = True) -> list[RankLaunch]:
+    """Only rank 0 of the first launch saved at step 20; the second one begins after step 15."""
+    first = job.start()
+    for launch in first:
+        job.announce(launch)
+    job.watch(first)
+    job.save(first, 15)
+    if recorded:
+        job.fault(first[0])
+    second = job.start()
+    assert second[0].facts.parent_step == 15
+    if not recorded:  # its node answers again, but nobody has asked it
+        job.fault(first[0], recorded=False)
+    for launch in second:
+        job.announce(launch)
+    job.watch(second)
+    return second
+
+
+@pytest.mark.parametrize("rename_recorded", [True, False])
+def test_a_file_that_another_launch_left_stays_that_one_s(
+    catalog: Catalog, job: Hybrid, tmp_path: Path, *, rename_recorded: bool
+) -> None:
+    second = left_behind(job)
+    job.fault(second[2])
+    job.fault(second[1])
+    if rename_recorded:
+        job.rename(second[1])
+    else:
+        (job.root / FIRST).rename(job.root / LAST)
+    for _ in range(2):  # the second look changes nothing
+        assert loaded(catalog.resolve("run").plan) == ("L2", 20, [2.0] * 4)
+        for each in (catalog, connect(str(tmp_path / "anew.db"))):
+            if each is not catalog:
+                each.sync(tmp_path)
+                assert loaded(each.resolve("run").plan) == ("L2", 20, [2.0] * 4)
+            assert (0, LAST, FileState.COMPLETE) in job.states(each, "L1")
+            assert [rank for rank, directory, _ in job.states(each, "L2") if directory == LAST] == [1, 2]
+        assert job.states(catalog, "L1") == [(0, LAST, FileState.COMPLETE), (0, FIRST, FileState.MOVED)]
+
+
+def test_what_nobody_recorded_is_not_of_a_launch_that_found_it(
+    catalog: Catalog, job: Hybrid, caplog: pytest.LogCaptureFixture
+) -> None:
+    second = left_behind(job, recorded=False)
+    job.fault(second[2])
+    job.fault(second[1])
+    job.rename(second[1])
+    assert loaded(catalog.resolve("run").plan) == ("L2", 20, [2.0] * 4)
+    assert "rank_0/ttp_rank_0-2_10.ckpt was not taken into the catalog: it was there before launch L2" in caplog.text
+    assert job.states(catalog, "L1") == []
+
+
+def test_what_nobody_recorded_is_of_the_launch_before_while_the_next_has_saved_nothing(
+    catalog: Catalog, job: Hybrid
+) -> None:
+    second = left_behind(job, recorded=False)
+    job.rename(second[1])
+    assert loaded(catalog.resolve("run").plan)[:2] == ("L1", 15)
+    assert job.states(catalog, "L1") == [(0, LAST, FileState.COMPLETE)]
+    assert job.states(catalog, "L2") == []
+
+
+@pytest.mark.parametrize("left", [True, False])
+def test_what_was_written_over_a_left_file_is_of_the_launch_that_did_it(
+    catalog: Catalog, job: Hybrid, *, left: bool
+) -> None:
+    """Its own rank 0 was killed before it could record that."""
+    second = left_behind(job) if left else left_behind(job, recorded=False)
+    if not left:
+        shutil.rmtree(job.root / FIRST)
+    job.fault(second[0], recorded=False)
+    job.fault(second[1])
+    job.rename(second[1])
+    found = catalog.resolve("run").plan
+    if left:
+        assert loaded(found) == ("L2", 20, [2.0] * 4)
+        assert (0, LAST, FileState.COMPLETE) in job.states(catalog, "L2")
+    else:  # nobody knows of it that it was deleted and written anew: an older state is taken
+        assert loaded(found)[:2] == ("L1", 15)
+
+
+@pytest.mark.parametrize("how", ["damaged", "copied"])
+def test_a_left_file_that_is_no_good_or_still_there_is_taken_for_nobody(
+    catalog: Catalog, job: Hybrid, caplog: pytest.LogCaptureFixture, how: str
+) -> None:
+    second = left_behind(job)
+    (file,) = catalog.files("run", kind="ttp")
+    if how == "damaged":
+        second[0].mark_damaged(file, Rule.UNREADABLE)
+    job.fault(second[2])
+    job.fault(second[1])
+    if how == "copied":
+        shutil.copytree(job.root / FIRST, job.root / LAST)
+    else:
+        job.rename(second[1])
+    assert loaded(catalog.resolve("run").plan)[1] == 20
+    assert f"it is what launch L1 wrote to {job.path(0)}" in caplog.text
+    assert [directory for _, directory, _ in job.states(catalog, "L1")] == [FIRST]
