@@ -113,7 +113,7 @@ def resolve(
     The plan says which file each rank loads to go on from the newest state that is provably whole. Exit code 3:
     there is none. Nothing is changed but by --branch: the run goes back to the plan's state. No file is deleted.
     """
-    from ckptstore.cli import explanation, values
+    from ckptstore.cli import explanation, terminal, values
 
     if (output == "meta") != (directory is not None):
         raise click.UsageError("DIRECTORY and --format meta belong together.")
@@ -129,7 +129,7 @@ def resolve(
     else:
         values.write(values.resolution(resolution)) if as_json else explanation.resolution(resolution, in_full=explain)
         if decision and not as_json:
-            click.echo(f"the next launch goes on from there (recorded as launch {decision}); no file is deleted")
+            terminal.line(f"the next launch goes on from there (recorded as launch {decision}); no file is deleted")
     return 0 if resolution.plan else NOTHING_RESTORABLE
 
 
@@ -138,20 +138,21 @@ def _export(resolution: Resolution, output: str, directory: str | None) -> None:
     from pathlib import Path
     from shlex import quote
 
+    from ckptstore.cli.terminal import line
     from ckptstore.ops import export
 
     plan = resolution.plan
     if plan is None:
-        click.echo(f"ckptstore: nothing of run {resolution.run} can be restored", err=True)
+        line(f"ckptstore: nothing of run {resolution.run} can be restored", err=True)
     if output == "env":
         for name, value in export.restore_ranks(plan).items():
             click.echo(f"export {name}={quote(value)}")
     elif plan is not None and output == "paths":
-        for assignment in plan.ranks:
-            click.echo(assignment.source.path)
+        for path in export.paths(plan):
+            click.echo(path)
     elif plan is not None and directory is not None:
         for path in export.write_meta(plan, Path(directory)):
-            click.echo(path)
+            line(path)
 
 
 @click.command()
@@ -175,13 +176,13 @@ def unpin(context: click.Context, run: str, step: int, *, as_json: bool) -> None
 
 
 def _report_pin(run: str, step: int, *, pinned: bool, changed: bool, as_json: bool) -> None:
-    from ckptstore.cli import values
+    from ckptstore.cli import terminal, values
 
     if as_json:
         values.write({"run": run, "global_step": step, "pinned": pinned, "changed": changed})
     else:
         already = "" if changed else " already"
-        click.echo(f"step {step} of {run} is{already} {'pinned' if pinned else 'not pinned'}")
+        terminal.line(f"step {step} of {run} is{already} {'pinned' if pinned else 'not pinned'}")
 
 
 @click.command()
@@ -201,7 +202,10 @@ def inspect(file: Path, *, as_json: bool) -> None:
 
 @click.command()
 @click.argument("directory", type=click.Path(file_okay=False))
-@click.option("--run", help="The run that the files are of. Default: the directory's name.")
+@click.option(
+    "--run",
+    help="The run that the files are of. Default: that of the journals there, if it is one; else the directory's name.",
+)
 @click.option("--world-size", type=click.IntRange(1, 2**31 - 1), help="How many ranks saved it.")
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and write nothing.")
 @as_json
@@ -209,8 +213,9 @@ def inspect(file: Path, *, as_json: bool) -> None:
 def scan(context: click.Context, /, directory: str, *, as_json: bool, **asked: Any) -> None:
     """Adopt the checkpoints below DIRECTORY that no catalog knows.
 
-    Names and headers say what they are; what they do not prove is told and not taken. It may be done again, and while
-    training writes.
+    Names and headers say what they are; what they do not prove is told and not taken. A run that is trained with
+    ckptstore gets files from outside its own directories only by --run. It may be done again, and while training
+    writes.
     """
     from ckptstore.cli import terminal, text, values
 

@@ -49,8 +49,9 @@ def check(context: click.Context, *, as_json: bool) -> None:
 
 def _report(status: SchemaStatus, *, as_json: bool) -> None:
     from ckptstore.cli import values
+    from ckptstore.cli.terminal import line
 
     if as_json:
         values.write({"catalog": status.catalog, "schema": status.found, "needed": status.needed})
     else:
-        click.echo(f"{status.catalog}: schema {status.found or 'none'}, this program works with {status.needed}")
+        line(f"{status.catalog}: schema {status.found or 'none'}, this program works with {status.needed}")

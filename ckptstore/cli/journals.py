@@ -21,7 +21,8 @@ _SHOWN = 20
 def sync(context: click.Context, run_or_directory: str | None, *, as_json: bool) -> None:
     """Take up what journals say and the catalog lacks.
 
-    Those of a run, or of all runs; or those below a directory, which is written with a slash, as in ./checkpoints.
+    Those of a run, or of all runs; or those below a directory, which is written with a slash, as in ./checkpoints. What
+    is the name of a run is the run.
     """
     from ckptstore.cli import values
     from ckptstore.ops.connect import connect
@@ -42,12 +43,14 @@ def _values(done: Synced) -> dict[str, object]:
 
 
 def _show(done: Synced) -> None:
+    from ckptstore.cli.terminal import line
+
     journals = f"{done.journals} journal{'' if done.journals == 1 else 's'}"
     records = f"{done.records} record{'' if done.records == 1 else 's'}"
-    click.echo(f"{journals} looked at, {done.read} with news: {records} taken up")
+    line(f"{journals} looked at, {done.read} with news: {records} taken up")
     if done.spoiled:
-        click.echo(f"{done.spoiled} lines passed over: they were torn, or are of another program")
+        line(f"{done.spoiled} lines passed over: they were torn, or are of another program")
     for each in done.skipped[:_SHOWN]:
-        click.echo(f"skipped: {each.path}: {each.reason}")
+        line(f"skipped: {each.path}: {each.reason}")
     if len(done.skipped) > _SHOWN:
-        click.echo(f"… and {len(done.skipped) - _SHOWN} more skipped; --json has all")
+        line(f"… and {len(done.skipped) - _SHOWN} more skipped; --json has all")

@@ -7,27 +7,39 @@ training writes is safe.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ckptstore.catalog import reads, writes
+from ckptstore.catalog import reads, recent, writes
 from ckptstore.core.history import reconstruct
 from ckptstore.core.model import Checkpoint, FileState, Kind, Rule
 from ckptstore.core.replicas import stand_alone
 from ckptstore.errors import RefusedError, UsageError
 from ckptstore.ops import meant
-from ckptstore.ops.adopt import Skipped, wrote
-from ckptstore.ops.adoption import SCANNED, FoundLaunch, in_order, in_order_of_time, launch_id, moment, record
+from ckptstore.ops.adopt import Skipped
+from ckptstore.ops.adoption import (
+    SCANNED,
+    FoundLaunch,
+    at_the_time_of_others,
+    in_order,
+    in_order_of_time,
+    launch_id,
+    moment,
+    record,
+)
+from ckptstore.ops.authorship import wrote
+from ckptstore.ops.foresee import copy_below
 from ckptstore.ops.found_trash import FoundTrash, take_up_trash
 from ckptstore.ops.join import check_name
 from ckptstore.ops.parts import is_part, look_into
 from ckptstore.ops.reconcile import reconcile
 from ckptstore.ops.second_paths import known_elsewhere
 from ckptstore.ops.start import remember_place
+from ckptstore.ops.strangers import strangers
 from ckptstore.ops.sync import Synced, sync_below
-from ckptstore.ops.tree import Opaque, Tree, look_at, read_headers
+from ckptstore.ops.tree import Opaque, changed, is_rewritten, look_at, read_headers
 from ckptstore.storage import files
 from ckptstore.storage.places import root_of
 
@@ -35,10 +47,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
+    from sqlalchemy import Connection
+
     from ckptstore.catalog.engine import Database
     from ckptstore.catalog.reads import Source
     from ckptstore.core.history import History, UncertainFile
-    from ckptstore.storage.files import FileFacts
 
 _NOT_THERE = (FileState.MISSING, FileState.MOVED, FileState.TRASHED)
 _OPAQUE_ONLY = (
@@ -81,40 +94,44 @@ class Scanned:
 
 def scan(
     database: Database,
-    directory: Path,
+    directory: str | Path,
     *,
     run: str | None = None,
     world_size: int | None = None,
     dry_run: bool = False,
     progress: Callable[[int], None] = lambda _: None,
 ) -> Scanned:
-    """Adopt what is below `directory` into a run (None: the directory's name). Can be repeated: then nothing changes.
+    """Adopt what is below `directory` into a run. Can be repeated: then nothing changes.
 
-    `world_size` is the number of ranks (None: by what is there, with a warning). `dry_run` writes nothing. `progress`
-    hears how many more files were looked at. Raises `UsageError` for what cannot be meant, `RefusedError` where the
-    directory's name is that of a run which lives elsewhere, or the catalog knows its files under another path.
+    Without `run` it is the one that the journals there tell of, if that is one, else the run of the directory's name;
+    and of a run that is trained with ckptstore only what lies in its own directories is taken in. `world_size` is the
+    number of ranks (None: by what is there, with a warning). `dry_run` writes nothing. `progress` hears how many more
+    files were looked at. Raises `UsageError` for what cannot be meant, `RefusedError` where the directory's name is
+    that of a run which lives elsewhere, or the catalog knows its files under another path.
     """
-    root = Path(meant.path("the directory", files.absolute(directory)))
-    if not root.is_dir():
-        raise UsageError(f"{root} is not a directory", "give the directory that the checkpoints are in")
-    if world_size is not None and world_size < 1:
-        raise UsageError(f"world size is {world_size}", "a job has at least one rank")
-    taken_up = Synced() if dry_run else sync_below(database, root)
+    root = _meant(directory, run, world_size)
+    seen_by = copy_below(database, root, run or root.name) if dry_run else database
+    taken_up = sync_below(seen_by, root)
     name = run or (taken_up.runs[0] if len(taken_up.runs) == 1 else root.name)
-    check_name("run", name)
-    run_id = _run_to_fill(database, name, root, is_stated=run is not None)
+    check_name("run", name)  # the root of all directories has none
+    run_id = _run_to_fill(database, seen_by, name, root, is_stated=run is not None)
     left_to_it = () if run_id is None or dry_run else reconcile(database, run_id).skipped
     tree = look_at(root, progress)
-    known, others = _known(database, name, root)
+    known, others = _known(seen_by, name, root)
+    owners = {**others, **dict.fromkeys(known, name)}
     elsewhere = known_elsewhere(database, str(root), tree.checkpoints, known.keys() | others.keys())
     tree.skipped += [Skipped(path, f"it is of run {others[path]!r}") for path in others if path in tree.checkpoints]
     tree.skipped += [Skipped(path, reason) for path, reason in elsewhere.items()]
     others |= elsewhere
     recorded = {file.id for file in known.values()}
-    is_watched = _watched(database, run_id)
-    rewritten = {path for path, file in known.items() if path in tree.checkpoints and _is_rewritten(file, tree)}
+    is_watched = _watched(seen_by, run_id)
+    rewritten = {path for path, file in known.items() if path in tree.checkpoints and is_rewritten(file, tree)}
     unknown = (path for path in tree.checkpoints if path not in known and path not in others)
     unwatched = [path for path in (*unknown, *rewritten) if not is_watched(path)]
+    if run is None:
+        unnamed = strangers(seen_by, name, unwatched, owners, taken_up.runs)
+        tree.skipped += [Skipped(path, reason) for path, reason in unnamed.items()]
+        unwatched = [path for path in unwatched if path not in unnamed]
     new = [path for path in unwatched if not is_part(tree, path)]
     kept = {path: file for path, file in known.items() if path not in rewritten}
     ours = [
@@ -131,13 +148,14 @@ def scan(
     launches = in_order_of_time(_launches(name, history, kept), in_parts.launches)
     is_new = set(unwatched)
     adopted = [file for launch in launches for file in launch.files if file.path in is_new]
-    damaged, missing, back = _changed(kept, tree)
+    overlapping = _overlapping(database, run_id, launches)
+    damaged, missing, back = changed(kept, tree)
     gone = [*missing, *(known[path] for path in rewritten)]
     if not dry_run:
         _write(database, name, launches, [*adopted, *back], damaged=damaged, gone=gone, known=recorded)
         for home in sorted({root_of(str(Path(file.path).parent)) for file in adopted}):
             remember_place(database, name, home)
-    trash = take_up_trash(database, root, dry_run=dry_run)
+    trash = take_up_trash(database, root, foreseen=seen_by if dry_run else None)
     return Scanned(
         run=name,
         world_size=_world_size(history, in_parts.launches),
@@ -154,6 +172,7 @@ def scan(
         warnings=(
             *(history.warnings if history else ()),
             *in_parts.warnings,
+            *overlapping,
             *([_OPAQUE_ONLY] if tree.opaque and not tree.checkpoints else []),
         ),
         taken_up=taken_up,
@@ -161,13 +180,30 @@ def scan(
     )
 
 
-def _run_to_fill(database: Database, name: str, root: Path, *, is_stated: bool) -> int | None:
-    """The run's id; None if it is new."""
-    with database.read() as connection:
+def _meant(directory: str | Path, run: str | None, world_size: int | None) -> Path:
+    """The root of the tree. Raises `UsageError` for what cannot be meant."""
+    if directory == "":  # an empty variable; as a path it is where one happens to be
+        raise UsageError("the directory is ''", "give the directory that the checkpoints are in")
+    if run is not None:
+        check_name("run", run)
+    root = Path(meant.path("the directory", files.absolute(directory)))
+    if not root.is_dir():
+        raise UsageError(f"{root} is not a directory", "give the directory that the checkpoints are in")
+    if world_size is not None and world_size < 1:
+        raise UsageError(f"world size is {world_size}", "a job has at least one rank")
+    return root
+
+
+def _run_to_fill(database: Database, seen_by: Database, name: str, root: Path, *, is_stated: bool) -> int | None:
+    """The run's id in the catalog that the tree is judged by; None if it is new."""
+    with seen_by.read() as connection:
         run_id = reads.run_id(connection, name)
-        if run_id is None or is_stated:
-            return run_id
-        homes = reads.directories_of(connection, run_id)
+    if run_id is None or is_stated:
+        return run_id
+    homes: set[str] = set()
+    for each in {database, seen_by}:
+        with each.read() as connection:
+            homes |= reads.directories_of(connection, reads.run_id(connection, name) or 0)
     if homes and not any(Path(home) == root or root in Path(home).parents for home in homes):
         raise RefusedError(
             f"the catalog has a run {name!r} whose files are elsewhere, as in {min(homes)}",
@@ -228,51 +264,16 @@ def _world_size(history: History | None, in_parts: Iterable[FoundLaunch]) -> int
     return max(sizes, default=None)
 
 
-def _is_rewritten(file: Checkpoint, tree: Tree) -> bool:
-    """Whether a file that nobody registered was written again with the same size, by time and, if known, digest.
-
-    Then nothing is known of it any more, and it is looked at as if it were new.
-    """
-    here = tree.checkpoints[file.path][1]
-    same_size = here.size == file.size and here.mtime_ns != file.mtime_ns
-    if file.digest is None:
-        return same_size and file.state in (FileState.COMPLETE, FileState.DAMAGED)
-    is_whole = file.state is FileState.COMPLETE
-    return same_size and is_whole and file.launch.startswith(SCANNED) and _has_other_bytes(file)
+def _overlapping(database: Database, run_id: int | None, launches: Sequence[FoundLaunch]) -> list[str]:
+    if run_id is None or not launches:
+        return []
+    with database.read() as connection:
+        known = reads.launches_of(connection, run_id)
+        return at_the_time_of_others(known, launches, _last_saved(connection, run_id))
 
 
-def _has_other_bytes(file: Checkpoint) -> bool:
-    """Whether the bytes are not those whose digest a verification took; a file that cannot be read does not tell."""
-    try:
-        return files.digest(file.path) != file.digest
-    except OSError:
-        return False
-
-
-def _changed(
-    known: Mapping[str, Checkpoint], tree: Tree
-) -> tuple[list[Checkpoint], list[Checkpoint], list[Checkpoint]]:
-    """Of what the catalog has: files of another size than was recorded, files that are gone, and that are back."""
-    unseen = [skipped.path for skipped in tree.skipped]
-    damaged, missing, back = [], [], []
-    for path, file in known.items():
-        here = tree.checkpoints[path][1] if path in tree.checkpoints else _registered(path)
-        if here is None:
-            hidden = any(path == each or path.startswith(f"{each}/") for each in unseen)
-            missing += [file] if file.state is FileState.COMPLETE and not hidden else []
-        elif file.state is FileState.COMPLETE and here.size != file.size:
-            damaged.append(file)
-        elif file.state is FileState.MISSING and (here.size, here.mtime_ns) == (file.size, file.mtime_ns):
-            back.append(replace(file, state=FileState.COMPLETE))
-    return damaged, missing, back
-
-
-def _registered(path: str) -> FileFacts | None:
-    """What is at a path whose name is none of a checkpoint, but was registered; None if nothing is, or it is hidden."""
-    try:
-        return files.facts(path)
-    except OSError:
-        return None
+def _last_saved(connection: Connection, run_id: int) -> dict[str, datetime]:
+    return {launch: moment(mtime_ns) for launch, mtime_ns in recent.last_written(connection, run_id).items()}
 
 
 def _write(
@@ -306,7 +307,7 @@ def _write(
                     if launch.steps_per_epoch is not None:
                         writes.set_steps_per_epoch(connection, launch.id, launch.steps_per_epoch)
             if new:
-                writes.order_launches(connection, in_order(there, launches))
+                writes.order_launches(connection, in_order(there, launches, _last_saved(connection, run_id)))
         writes.mark(connection, [file.id for file in damaged], FileState.DAMAGED, Rule.SIZE_MISMATCH, at=now)
         writes.mark(connection, [file.id for file in gone], FileState.MISSING, at=now)
         writes.adopt_checkpoints(connection, [file for file in files if file.id not in known], now)

@@ -12,12 +12,16 @@ import pytest
 
 from ckptstore.catalog import reads
 from ckptstore.catalog.tables import launches
-from ckptstore.core.model import Content, FileState, Kind
+from ckptstore.core.model import Checkpoint, Content, FileState, Kind
 from ckptstore.errors import RefusedError, UnknownRunError, UsageError
-from ckptstore.ops.adoption import FoundLaunch, in_order
-from ckptstore.ops.connect import Catalog
+from ckptstore.ops.adoption import SCANNED, FoundLaunch, in_order
+from ckptstore.ops.connect import Catalog, connect
+from ckptstore.ops.scan import Scanned
+from ckptstore.storage.claims import FOLDER
 from tests import ckpt_bytes, parts_bytes
+from tests.contents import contents
 from tests.core.builders import launch
+from tests.ops.jobs import Job
 
 LENGTH = 5
 """Steps of an epoch."""
@@ -181,6 +185,100 @@ def test_old_launches_come_before_the_ones_that_were_watched(catalog: Catalog, t
     assert older is None or older.global_step == 6
 
 
+def train(catalog: Catalog, root: Path, run: str = "llama", *steps: int) -> None:
+    """What a run leaves that is trained with ckptstore."""
+    launch = catalog.join(run, launch_id=f"of-{run}")
+    launch.set_steps_per_epoch(LENGTH)
+    launch.resolve()
+    for step, path in zip(steps, save(root, *steps), strict=True):
+        launch.register(path, global_step=step, optimizer_step=step)
+
+
+def untaken(done: Scanned, root: Path) -> dict[str, str]:
+    return {str(Path(each.path).relative_to(root)): each.reason for each in done.skipped}
+
+
+@pytest.mark.parametrize("knows", ["nothing", "all"])
+@pytest.mark.parametrize("name", ["two", "llama"])
+def test_a_trained_run_gets_no_files_from_beside_it(catalog: Catalog, tmp_path: Path, name: str, knows: str) -> None:
+    """Its next start would go on from them: what journals tell of is one run, what lies beside it may be any."""
+    root = tmp_path / name
+    train(catalog, root / "ckpt", "llama", 3, 6, 9)
+    save(root / "exp_b", 3, 6)
+    asked = connect(f"sqlite:///{tmp_path / 'new.db'}") if knows == "nothing" else catalog
+    hint = f"scan {root / 'exp_b'} and say with --run of which run it is"
+    told = f"it is in no directory that run 'llama' saves to: {hint}"
+    for dry_run in (True, False):
+        done = asked.scan(root, dry_run=dry_run, world_size=1)
+        assert (done.run, done.adopted) == ("llama", ())
+        assert set(untaken(done, root).values()) == {told}
+    plan = asked.join("llama", launch_id="next").resolve()
+    assert plan is not None
+    assert (plan.launch.id, plan.global_step) == ("of-llama", 9)
+    assert len(asked.scan(root, run="exp_b", world_size=1).adopted) == 2
+    assert asked.resolve("exp_b").plan is not None
+
+
+def test_a_trained_run_gets_what_lies_in_its_own_directories(catalog: Catalog, tmp_path: Path) -> None:
+    root = tmp_path / "two"
+    save(root / "ckpt", 3, 6)
+    train(catalog, root / "ckpt", "llama", 13)
+    save(root / "ckpt", 3, 6, rank=1)
+    ttp = root / "ckpt" / "ttp_saved_checkpoints-step_6" / "rank_0" / "ttp_rank_0-2_1.ckpt"
+    ttp.parent.mkdir(parents=True)
+    ckpt_bytes.write(ttp, 6)
+    done = catalog.scan(root, world_size=1)
+    assert (done.run, untaken(done, root)) == ("llama", {})
+    assert len(done.adopted) == 5
+
+
+def test_what_lies_among_the_files_of_another_run_is_not_taken(catalog: Catalog, tmp_path: Path) -> None:
+    """Of two runs with journals neither gives the name; and nothing else of theirs goes to the directory's."""
+    root = tmp_path / "two"
+    train(catalog, root / "a", "llama", 13)
+    train(catalog, root / "b", "gpt", 13)
+    save(root / "a", 3)
+    save(root / "c", 3, 6)
+    done = catalog.scan(root, world_size=1)
+    assert (done.run, len(done.adopted)) == ("two", 2)
+    assert untaken(done, root)["a/rank_0/net-1_3.ckpt"] == (
+        f"it lies among files of run 'llama': scan {root / 'a'} and say with --run of which run it is"
+    )
+    assert len(catalog.scan(root / "a", world_size=1).adopted) == 1
+    assert {file.run for file in catalog.files()} == {"llama", "gpt", "two"}
+
+
+def test_a_tree_without_journals_may_have_a_directory_for_each_launch(catalog: Catalog, tmp_path: Path) -> None:
+    root = tmp_path / "job"
+    save(root / "first", 3, 6)
+    catalog.scan(root, world_size=1)
+    save(root / "second", 9, 12)
+    assert len(catalog.scan(root, world_size=1).adopted) == 2
+
+
+@pytest.mark.parametrize("knows", ["nothing", "half", "all"])
+def test_a_dry_run_says_what_the_scan_does(catalog: Catalog, tmp_path: Path, knows: str) -> None:
+    """The case that matters is that of a lost catalog: the journals know what no name and no header tells."""
+    old = connect(f"sqlite:///{tmp_path / 'old.db'}")
+    root = tmp_path / "ckpt"
+    launch = (catalog if knows == "all" else old).join("llama", launch_id="L1")
+    launch.set_steps_per_epoch(LENGTH)
+    launch.resolve()
+    for step in (3, 6, 9):
+        launch.register(*save(root, step - 2), global_step=step)  # name and counter are two behind
+        if knows == "half" and step == 3:
+            catalog.scan(root)
+    (older,) = save(root, 2, prefix="older")
+    (root / "rank_0" / "net-1_1.ckpt").unlink()
+    before = contents(catalog)
+    dry = catalog.scan(root, dry_run=True)
+    assert contents(catalog) == before, "nothing was written"
+    done = catalog.scan(root)
+    assert done == dry
+    assert (done.run, [file.path for file in done.adopted]) == ("llama", [str(older)])
+    assert done.taken_up.records == {"nothing": 3, "half": 2, "all": 0}[knows]
+
+
 def test_mistakes_are_named(catalog: Catalog, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is not a directory; give the directory that the checkpoints are in"):
         catalog.scan(tmp_path / "nowhere")
@@ -308,9 +406,64 @@ def test_an_older_launch_that_is_found_later_goes_before_those_found_before(cata
     assert order(catalog)[1] == newest
 
 
-def order(catalog: Catalog) -> list[str]:
+def two_launches(catalog: Catalog, root: Path) -> list[list[Checkpoint]]:
+    """The first saves 10 to 30, the second goes on: 40 and 50. Data parallel, a directory a start."""
+    saved = []
+    for number, steps in ((0, (10, 20, 30)), (1, (40, 50))):
+        job = Job(catalog, root / f"start_{number}", layout="data_parallel")
+        job.launches = number
+        ranks = job.start()
+        for rank in ranks:
+            job.announce(rank)
+        saved += [job.save(ranks, step) for step in steps]
+    return saved
+
+
+def goes_on_from(catalog: Catalog) -> tuple[str, int] | None:
+    plan = catalog.resolve("run").plan
+    return None if plan is None else (plan.launch.id, plan.global_step)
+
+
+def test_a_rank_whose_journal_is_lost_cuts_no_history(catalog: Catalog, tmp_path: Path) -> None:
+    """A copy by `cp rank_1/*` leaves the journal behind; then the catalog was lost too."""
+    root = tmp_path / "data"
+    two_launches(connect(f"sqlite:///{tmp_path / 'lost.db'}"), root)
+    shutil.rmtree(root / "start_1" / "rank_1" / FOLDER)
+    done = catalog.scan(root, run="run", world_size=2)
+    assert {Path(file.path).parent.name for file in done.adopted} == {"rank_1"}
+    assert goes_on_from(catalog) == ("L2", 50)
+    assert [warning for warning in done.warnings if "launch L2" in warning and "net_1-4_10.ckpt" in warning]
+    launch = catalog.join("run", rank=0, world_size=2, launch_id="L3", layout="data_parallel")
+    assert launch.resolve() is not None
+    assert (launch.facts.parent, launch.facts.parent_step) == ("L2", 50)
+    assert [each for each in order(catalog, "run") if not each.startswith(SCANNED)] == ["L1", "L2", "L3"]
+
+
+@pytest.mark.parametrize("is_late", [False, True], ids=["as it was", "a second after all others"])
+def test_a_copy_of_a_rank_cuts_no_history(catalog: Catalog, tmp_path: Path, *, is_late: bool) -> None:
+    """`cp -p` keeps the times of what it copies; and ranks save a step at about the same time only."""
+    root = tmp_path / "data"
+    *_, fifty = two_launches(catalog, root)
+    copies = root / "backup" / "rank_1"
+    copies.mkdir(parents=True)
+    late = max(file.mtime_ns or 0 for file in fifty) + 10**9
+    for step in (40, 50):
+        copy = shutil.copy2(root / "start_1" / "rank_1" / f"net_1-{step // 10}_10.ckpt", copies)
+        if is_late:
+            os.utime(copy, ns=(late + step, late + step))
+    dry = catalog.scan(root, run="run", world_size=2, dry_run=True)
+    done = catalog.scan(root, run="run", world_size=2)
+    assert dry.warnings == done.warnings
+    assert [file.global_step for file in done.adopted] == [40, 50]
+    assert goes_on_from(catalog) == ("L2", 50)
+    assert [warning for warning in done.warnings if "launch L2" in warning and str(copies) in warning]
+    assert catalog.scan(root, run="run", world_size=2).warnings == ()
+    assert goes_on_from(catalog) == ("L2", 50)
+
+
+def order(catalog: Catalog, run: str = "job") -> list[str]:
     with catalog.database.read() as connection:
-        return [launch.id for launch in reads.launches_of(connection, reads.run_id(connection, "job") or 0)]
+        return [launch.id for launch in reads.launches_of(connection, reads.run_id(connection, run) or 0)]
 
 
 @pytest.mark.parametrize(
@@ -324,14 +477,24 @@ def order(catalog: Catalog) -> list[str]:
         ("B5", "A9 B5 C1", "A B C"),
         ("B5 A5", "A5 C6 B5", "B A C"),
         ("L1 C3", "A2 B2 C3", "L A B C"),
+        ("L1-4 M5-7", "A6", "L A M"),
+        ("L1-4 M5-7", "A3 B6 C8", "A L B M C"),
+        ("L1-4 M5-", "A6", "L M A"),
+        ("L1-6 M5-7", "A6", "A L M"),
+        ("B5-9 L2", "B5 A6", "B L A"),
     ],
 )
 def test_new_launches_go_among_those_that_are_known(known: str, new: str, ordered: str) -> None:
-    """A letter for each launch, and when it began; what is known keeps its order, what is found keeps its own."""
+    """A letter for each launch, when it began, and when it last saved; of what is known too, if it was not found again.
+
+    What is known keeps its order, what is found keeps its own.
+    """
 
     def at(day: str) -> datetime:
         return datetime(2026, 1, int(day), tzinfo=timezone.utc)
 
-    there = [replace(launch(name, place), created_at=at(day)) for place, (name, day) in enumerate(known.split(), 1)]
+    days = {each[0]: each[1:].partition("-") for each in known.split()}
+    there = [replace(launch(name, place), created_at=at(days[name][0])) for place, name in enumerate(days, 1)]
+    last = {name: at(day) for name, (_, _, day) in days.items() if day}
     found = [FoundLaunch(name, 1, None, at(day), ()) for name, day in new.split()]
-    assert in_order(there, found) == ordered.split()
+    assert in_order(there, found, last) == ordered.split()
