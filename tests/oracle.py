@@ -136,8 +136,8 @@ def history(
     """Every save of the lineage, newest first: those of the later launch, and of those the higher step.
 
     The lineage is that of the newest launch that counts, or of the newest up to the one called `of`. A launch counts
-    that has saved something, or that was asked to go back. One that never said where it began, and finished no file,
-    gives nothing up.
+    that has saved something, or that was asked to go back. One that finished no file has no state that the run could be
+    at: the run is still where it was before, unless it was asked to go back, or a later launch did begin there.
     """
     by_id = {launch.id: launch for launch in launches}
     trained = [file for file in files if file.global_step > 0 and file.state is not FileState.MOVED]
@@ -148,23 +148,24 @@ def history(
 
     counting = [launch for launch in by_id.values() if launch.id in steps or launch.branched]
 
-    def began_from(launch: Launch) -> tuple[Launch, float] | None:
-        if launch.decided:
+    def began_from(launch: Launch, *, was_resumed: bool) -> tuple[Launch, float, bool] | None:
+        """Where it went on, up to which step, and whether it says so itself."""
+        if launch.decided and (was_resumed or launch.branched or launch.id in has_finished):
             if launch.parent is None or launch.parent_step is None or launch.parent not in by_id:
                 return None
-            return by_id[launch.parent], launch.parent_step
+            return by_id[launch.parent], launch.parent_step, True
         before = [other for other in counting if other.order < launch.order]
         if not before:
             return None
         up_to = min(steps[launch.id]) - 1 if launch.id in has_finished else math.inf
-        return max(before, key=lambda other: other.order), up_to
+        return max(before, key=lambda other: other.order), up_to, False
 
-    def leads_to(launch: Launch, step: int, newest: Launch) -> bool:
-        """Whether a run that stands at the end of `newest` once was at that step of `launch`."""
+    def leads_to(launch: Launch, step: int, newest: Launch, *, was_resumed: bool = False) -> bool:
+        """Whether a run that stands at the end of `newest`, or where another one resumed from it, once was there."""
         if newest.id == launch.id:
             return True
-        start = began_from(newest)
-        return start is not None and step <= start[1] and leads_to(launch, step, start[0])
+        start = began_from(newest, was_resumed=was_resumed)
+        return start is not None and step <= start[1] and leads_to(launch, step, start[0], was_resumed=start[2])
 
     ends = [launch for launch in counting if of is None or launch.order <= by_id[of].order]
     if not ends:

@@ -26,7 +26,7 @@ class Source(NamedTuple):
     """Where a rank of a launch saves what kind of file, and the names there that are not its own.
 
     `names_before` were there before the launch began: breakpoints, files of graceful exits, directories of TTP. `host`
-    is the one that the rank ran on (None: not known).
+    is the one that the rank ran on, `content` what its periodic files hold (None: not known).
     """
 
     launch: str
@@ -37,6 +37,7 @@ class Source(NamedTuple):
     breakpoint_prefix: str
     names_before: frozenset[str]
     host: str | None = None
+    content: Content | None = None
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ def has_saved(connection: sa.Connection, launch_id: str, rank: int) -> bool:
 def first_saves(connection: sa.Connection, run: int) -> dict[str, int | None]:
     """The step of the first save of each launch of a run that has one; an untrained network is none.
 
-    None for a launch that never asked where to start and of whose files none was ever finished.
+    None for a launch of whose files none was ever finished.
     """
     first = (  # for each launch by itself: then the index has it at once, however many saves there are
         sa.select(saves.c.global_step)
@@ -99,11 +100,10 @@ def first_saves(connection: sa.Connection, run: int) -> dict[str, int | None]:
         .correlate(launches)
         .scalar_subquery()
     )
-    joined = launches.outerjoin(resolutions, resolutions.c.launch_id == launches.c.id)
-    query = sa.select(launches.c.id, first, resolutions.c.launch_id, finished).select_from(joined)
+    query = sa.select(launches.c.id, first, finished).where(launches.c.run_id == run)
     return {
-        launch_id: None if decided is None and known is None else step
-        for launch_id, step, decided, known in connection.execute(query.where(launches.c.run_id == run))
+        launch_id: None if known is None else step
+        for launch_id, step, known in connection.execute(query)
         if step is not None
     }
 
@@ -262,13 +262,14 @@ def sources_of(connection: sa.Connection, run: int) -> list[Source]:
     """Where the ranks of a run save, newest launch first."""
     own = sources.c
     columns = (own.launch_id, own.rank, own.directory, own.kind, own.prefix, own.breakpoint_prefix)
-    query = sa.select(*columns, sa.cast(own.names_before, sa.Text), own.host)
+    query = sa.select(*columns, sa.cast(own.names_before, sa.Text), own.host, own.content)
     query = query.join(launches).where(launches.c.run_id == run)
     found = connection.execute(query.order_by(launches.c.launch_order.desc(), own.rank))
     kinds = {kind.value: kind for kind in Kind}
+    contents = {content.value: content for content in Content}
     return [
-        Source(launch, rank, directory, kinds[kind], prefix, of_breakpoint, _names(before), host)
-        for launch, rank, directory, kind, prefix, of_breakpoint, before, host in rows.many(found)
+        Source(launch, rank, directory, kinds[kind], prefix, of_breakpoint, _names(before), host, contents.get(content))
+        for launch, rank, directory, kind, prefix, of_breakpoint, before, host, content in rows.many(found)
     ]
 
 

@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
     from ckptstore.core.found import Found
 
-# Files of one save are written within this time, and no launch gets from its start to a save in it: importing
-# MindSpore alone takes as long (domain §10). In nanoseconds.
-_NEAR = 2_000_000_000
+NEAR_NS = 2_000_000_000
+"""Files of one save are written within this time, and no launch gets from its start to a save in it: importing
+MindSpore alone takes as long (domain §10). In nanoseconds."""
+
 _NEAR_PART = 16  # … nor within this part of the shortest time between two saves of one callback
 
 
@@ -121,7 +122,7 @@ def group(files: Iterable[Ranked]) -> tuple[list[Group], bool]:
     gap = _shortest_gap(units)
     certain = _by_number(units)
     if gap is not None:
-        by_time = [*_by_time(units, min(_NEAR, gap // _NEAR_PART)), *_by_directory(units, gap)]
+        by_time = [*_by_time(units, min(NEAR_NS, gap // _NEAR_PART)), *_by_directory(units, gap)]
         groups = _joined(units, [*certain, *by_time])
         if groups is not None and _times_fit(groups):
             return sorted(groups, key=lambda each: (each.begin, each.key)), True

@@ -25,13 +25,12 @@ def lineage(
     """The history that leads to the newest launch, or to the one whose id is `of`, newest first.
 
     Its own saves, then its parent's up to the step it resumed from, and so on. `first_saves` maps a launch that
-    has saves to the step of its first one (None: it never asked where to start, and nothing it saved was finished). A
-    launch without saves has added nothing to the history and gives nothing up: if it went back only because a file
-    could not be seen, that file may be there again. One that was asked to go back gives up what came after, saves or
-    not. A launch that has saves and never asked where to start was restored by other means: it is taken to continue
-    the launch before it from just before its own first save; but where none was finished there is no other state to
-    go on from, and nothing is given up for it. A foreign launch is left out, and has no history itself: nothing here
-    can continue from it.
+    has saves to the step of its first one (None: nothing that it saved was finished). A launch that finished no save
+    has added nothing to the history and gives nothing up: if it went back only because a file could not be seen, that
+    file may be there again. One that was asked to go back gives up what came after, whatever it saved; and one that a
+    later launch resumed from did save, though nothing may be left of it. A launch that has saved and never asked where
+    to start was restored by other means: it is taken to continue the launch before it from just before its own first
+    save. A foreign launch is left out, and has no history itself: nothing here can continue from it.
     """
     by_id = {launch.id: launch for launch in launches}
     segments: list[Segment] = []
@@ -48,7 +47,8 @@ def lineage(
             continue
         if launch.id in first_saves:
             segments.append(Segment(launch, last_step))
-        elif not launch.branched and launch.id != resumed_from:
+        first = first_saves.get(launch.id)
+        if first is None and not launch.branched and launch.id != resumed_from:
             continue
         if launch.decided:
             if launch.parent is None or launch.parent not in by_id:
@@ -57,7 +57,7 @@ def lineage(
             parent = by_id[launch.parent]
             remaining = [other for other in remaining if other.order <= parent.order]
             last_step = _lower(_in_parents_steps(launch, last_step), launch.parent_step)
-        elif (first := first_saves.get(launch.id)) is not None:
+        elif first is not None:
             last_step = _lower(last_step, first - 1)
     return tuple(segments)
 

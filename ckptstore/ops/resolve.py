@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads
@@ -110,7 +111,7 @@ def choose(
     with database.read() as connection:
         launches = _with_layout(reads.launches_of(connection, run_id), replicas)
         if lineage_of is not None and lineage_of not in {launch.id for launch in launches}:
-            raise UsageError(f"run {run!r} has no launch {lineage_of!r}", f"see: ckptstore list {run}")
+            raise UsageError(f"run {run!r} has no launch {lineage_of!r}", f"see: ckptstore list {quote(run)}")
         segments = lineage(launches, reads.first_saves(connection, run_id), of=lineage_of)
         failed = reads.failed_loads(connection, run_id)
 

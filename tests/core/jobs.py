@@ -73,7 +73,7 @@ class Job:
 def candidates(job: Job, of: str | None = None) -> list[State]:
     """What `ops` hands to the resolver: the states of each part of the lineage (that of `of`), newest first."""
     steps: dict[str, list[int]] = {}
-    proves = {launch.id for launch in job.launches if launch.decided}
+    proves: set[str] = set()
     of_state: dict[tuple[str, int], list[Checkpoint]] = {}
     for file in job.files:
         of_state.setdefault((file.launch, file.global_step), []).append(file)
@@ -200,6 +200,9 @@ def jobs(draw: st.DrawFn) -> Job:
     files = tuple(file for save in every for file in save)
     read = draw(st.integers(0, 3)) == 0
     disk = {file.path: Observed(file.size, file.digest if read else None) for file in files}
+    died = draw(st.sampled_from(range(10)))  # in its first asynchronous save; most did not
+    ids = {launch.id for launch, _ in launches[died : died + 1]}
+    files = tuple(replace(file, **FATES["in progress"][0]) if file.launch in ids else file for file in files)
     job = Job(tuple(launch for launch, _ in launches), files, disk)
     for _ in range(draw(st.sampled_from([0, 1, 2, 3])) if files else 0):
         newest = draw(st.integers(0, 3)) > 0  # what was saved last is what decides

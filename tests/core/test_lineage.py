@@ -55,6 +55,25 @@ def test_a_launch_that_never_asked_and_finished_nothing_gives_nothing_up() -> No
     assert ends(launches, {"A": 5, "B": None, "C": 20}) == [("C", None), ("B", 19), ("A", 19)]
 
 
+def test_a_launch_that_finished_no_save_gives_nothing_up() -> None:
+    """B went back to 10 because a file of A could not be seen, began a save, and died."""
+    launches = [launch("A", 1), launch("B", 2, parent=("A", 10))]
+    assert ends(launches, {"A": 5, "B": None}) == [("B", None), ("A", None)]
+    assert ends([launch("A", 1), launch("B", 2)], {"A": 5, "B": None}) == [("B", None), ("A", None)]
+    launches.append(launch("C", 3, parent=("A", 20)))
+    assert ends(launches, {"A": 5, "B": None, "C": 25}) == [("C", None), ("A", 20)]
+
+
+def test_a_launch_that_finished_no_save_gives_up_what_it_was_asked_to() -> None:
+    launches = [launch("A", 1), launch("B", 2, parent=("A", 10), branched=True)]
+    assert ends(launches, {"A": 5, "B": None}) == [("B", None), ("A", 10)]
+
+
+def test_a_launch_that_was_resumed_from_bounds_the_history_though_nothing_finished_is_left_of_it() -> None:
+    launches = [launch("A", 1), launch("B", 2, parent=("A", 10)), launch("C", 3, parent=("B", 15))]
+    assert ends(launches, {"A": 5, "B": None, "C": 16}) == [("C", None), ("B", 15), ("A", 10)]
+
+
 def test_the_order_of_the_input_does_not_matter() -> None:
     launches = [launch("B", 2, parent=("A", 15)), launch("A", 1)]
     assert ends(launches) == ends(launches[::-1]) == [("B", None), ("A", 15)]

@@ -70,7 +70,8 @@ def check_reasons(rejection: Rejection, of: Candidate, world_size: int | None, *
         assert {reason.rank for reason in rejection.reasons} <= {file.rank for file in of.files if file.quarantine}
         return
     if world_size not in (None, of.launch.world_size) and not of.serves_any:
-        assert rules == {Rule.WORLD_SIZE}
+        assert Rule.WORLD_SIZE in rules
+        check_as_saved(rejection, of)
         return
     in_shares = any(file.content is Content.SHARE for file in of.files)
     for reason in rejection.reasons:
@@ -83,6 +84,18 @@ def check_reasons(rejection: Rejection, of: Candidate, world_size: int | None, *
     if not in_shares:
         uncovered = {rank for rank in range(world_size or of.launch.world_size) if not of.rank_is_covered(rank)}
         assert uncovered <= {reason.rank for reason in rejection.reasons}
+
+
+def check_as_saved(rejection: Rejection, of: Candidate) -> None:
+    """What is wrong with it for those that saved it is said too, and no call converts a file that is not whole."""
+    own = [reason for reason in rejection.reasons if reason.rule is not Rule.WORLD_SIZE]
+    assert of.restorable(None, take_quarantined=False) is not (Answer.YES if own else Answer.NO)
+    for reason in own:
+        assert reason.rank is not None
+        check_reason(reason.rule, reason.rank, of)
+    if any("mindspore." in remedy for remedy in rejection.remedies):
+        assert not own
+        assert not any(broken_rules(file, of.disk) for file in of.files if file.content is not Content.WEIGHTS)
 
 
 def check_reason(rule: Rule, rank: int, of: Candidate) -> None:
@@ -218,6 +231,10 @@ def test_the_jobs_that_are_generated_reach_what_matters() -> None:
         seen["wide"] += job.newest.world_size >= 32
         saves = {place(file.launch, file.global_step) for file in job.files if file.global_step > 0}
         seen["not lineage"] += len(saves) > len(lineage_by_oracle)
+        finished = {file.launch for file in job.files if file.size is not None and file.global_step > 0}
+        seen["a launch that finished nothing"] += any(
+            each.launch.decided and each.launch.id not in finished for each in lineage_by_oracle
+        )
         seen["two launches in the lineage"] += len({each.launch.id for each in lineage_by_oracle}) > 1
         if found.plan is not None:
             of = lineage_by_oracle[newer]
@@ -236,6 +253,7 @@ def test_the_jobs_that_are_generated_reach_what_matters() -> None:
     share = {what: count / seen["jobs"] for what, count in seen.items()}
     at_least = {
         "plan": 0.3,
+        "a launch that finished nothing": 0.02,
         "rejection": 0.2,
         "plan after a rejection": 0.1,
         "stand-in": 0.05,

@@ -260,6 +260,56 @@ def test_a_launch_that_never_asked_and_only_began_to_save_hides_nothing(catalog:
     assert job.start()[0].facts.parent_step == 30
 
 
+@pytest.mark.parametrize("branched", [False, True])
+def test_a_save_that_was_never_finished_gives_nothing_up(catalog: Catalog, tmp_path: Path, *, branched: bool) -> None:
+    """The mount of rank 1 was missing at a start, and is there again; one that was asked to go back does."""
+    job = Job(catalog, tmp_path / "data")
+    first = job.start()
+    for launch in first:
+        job.announce(launch)
+    job.save(first, 10)
+    hidden = Path(job.save(first, 20)[1].path)
+    hidden.rename(tmp_path / "away")
+    second = job.start(resume=not branched)
+    for launch in second:
+        assert not branched or launch.resolve(step=10) is not None
+        assert launch.facts.parent_step == 10
+        job.announce(launch)
+    path = job.folder(0) / "net_1-2_5.ckpt"
+    second[0].record([describe(second[0].facts, rank=0, path=path, kind="periodic", global_step=15)])
+    (tmp_path / "away").rename(hidden)
+    found = catalog.resolve("run")
+    assert found.plan is not None
+    assert found.plan.global_step == (10 if branched else 20)
+    told = {(step, reason[0]) for step, reasons in rejected(found) for reason in reasons}
+    assert (15, Rule.IN_PROGRESS) in told
+    assert ((20, Rule.NOT_LINEAGE) in told) == branched
+    going = {verdict.state.key for verdict in catalog.plan_gc("run", Policy(keep_last=1, floor=1)).decision.remove}
+    assert going == set()  # the second launch holds the state that it started from
+    third = job.start()
+    assert third[0].facts.parent_step == (10 if branched else 20)
+
+
+def test_a_save_that_one_rank_finished_gives_up_what_came_after(catalog: Catalog, tmp_path: Path) -> None:
+    """Of whoever goes on from 10 and has a file of 15 to show, the run's history is."""
+    job = Job(catalog, tmp_path / "data", layout="data_parallel")
+    job.save(job.start(), 10)
+    away = [Path(file.path) for file in job.save(job.start(), 20)]
+    for path in away:
+        path.rename(tmp_path / path.parent.name)
+    third = job.start()
+    assert third[0].facts.parent_step == 10
+    path = job.folder(0) / "net_2-2_5.ckpt"
+    third[0].record([describe(third[0].facts, rank=0, path=path, kind="periodic", global_step=15)])
+    third[1].register(job.write(third[1], 15), global_step=15, optimizer_step=15)
+    for path in away:
+        (tmp_path / path.parent.name).rename(path)
+    found = catalog.resolve("run")
+    assert found.plan is not None
+    assert found.plan.global_step == 15
+    assert (20, [(Rule.NOT_LINEAGE, None)]) in rejected(found)
+
+
 def test_a_fresh_start_never_hides_a_branch_that_was_given_up(catalog: Catalog, tmp_path: Path) -> None:
     """The second launch began again from step 0 by itself, and died with one rank's file of step 5 written."""
     job = Job(catalog, tmp_path)
