@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ckptstore.cli.terminal import Rows, kinds, line
+from ckptstore.cli.terminal import Rows, kinds, line, lines
 from ckptstore.core.naming import unfinished_ttp_directory
 from ckptstore.core.picture import picture, ranges
 from ckptstore.core.words import count, size
@@ -35,16 +35,14 @@ def resolution(found: Resolution, *, in_full: bool) -> None:
         passed_over = count(len(found.rejections), f"{newer}state was", f"{newer}states were")
         line(f"{passed_over} passed over; --explain says why")
         return
-    line("\npassed over:")
+    lines(("", "passed over:"))
     for rejection in found.rejections[:_STATES_SHOWN]:
         _rejection(rejection)
     if len(found.rejections) > _STATES_SHOWN:
         line(f"  … and {len(found.rejections) - _STATES_SHOWN} more states; --json has all")
     shown = picture([*found.rejections[:_STATES_SHOWN], *([found.plan] if found.plan else [])])
     if shown:
-        line("")
-    for row in shown:
-        line(row)
+        lines(("", *shown))
 
 
 def _plan(run: str, plan: RestorePlan, *, in_full: bool) -> None:

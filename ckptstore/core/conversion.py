@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ckptstore.core.model import Content
+from ckptstore.core.words import count
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -32,11 +33,16 @@ def how_to_convert(state: State) -> str:
         call = f"mindspore.unified_safetensors({source}, {strategy}, DST_DIR{whole}{named})"
         place = "" if root else "with the files as SRC_DIR/rank_R/*.safetensors, "
     elif shares or formats != {"ckpt"}:
-        return f"start with {state.launch.world_size} ranks: MindSpore converts no such files"
+        return f"{as_many_ranks(state)}: MindSpore converts no such files"
     else:
         call = f"mindspore.transform_checkpoints({source}, DST_DIR, PREFIX, {strategy}, DST_STRATEGY)"
         place = f"with only the files of step {state.global_step} as {root or 'SRC_DIR'}/rank_R/*.ckpt, "
-    return f"start with {state.launch.world_size} ranks, or convert it: {first}{place}{call}"
+    return f"{as_many_ranks(state)}, or convert it: {first}{place}{call}"
+
+
+def as_many_ranks(state: State) -> str:
+    """The other way: to start as many ranks as saved it."""
+    return f"start with {count(state.launch.world_size, 'rank', 'ranks')}"
 
 
 def _root(files: Sequence[Checkpoint]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ckptstore.core.conversion import how_to_convert
+from ckptstore.core.conversion import as_many_ranks, how_to_convert
 from ckptstore.core.model import Reason, Rule
 from ckptstore.core.replicas import show
 
@@ -27,12 +27,15 @@ def of_state(reason: Reason, state: State) -> str:
     """What to do about a state that is rejected as a whole; empty: nothing."""
     if reason.rule is Rule.QUARANTINED:
         return "take it all the same with --take-quarantined, in a script with resume(take_quarantined=True)"
-    if reason.rule is Rule.WORLD_SIZE:
-        return how_to_convert(state)
     if reason.rule is Rule.NOT_LINEAGE:
         launch = state.launch.id
         return f"choose it with --lineage {launch}, in a script with resume(lineage={launch!r})"
     return ""
+
+
+def of_other_world(state: State, *, is_sound: bool) -> str:
+    """What to do about a state that only as many ranks as saved it can load; `is_sound`: every file of it is whole."""
+    return how_to_convert(state) if is_sound else as_many_ranks(state)
 
 
 def of_ranks(

@@ -100,10 +100,11 @@ def judge(
     quarantined = [] if take_quarantined else _quarantined(state)
     if quarantined:
         return _reject(state, quarantined)
-    if len(ranks) != saved_world and not _serves_any(state, takes_whole=takes_whole):
-        return _reject(state, [_other_world(state, len(ranks))])
-
     failed = {} if take_quarantined else state.failed
+    if len(ranks) != saved_world and not _serves_any(state, takes_whole=takes_whole):
+        as_saved = judge(state, seen, take_quarantined=take_quarantined)
+        return _reject_other_world(state, len(ranks), as_saved, seen, failed)
+
     faults = {file.id: found for file in state.files if (found := fault(file, seen.get(file.path), failed)) is not None}
     shares = [file for file in state.files if file.content is Content.SHARE]
     others = [file for file in state.files if file.content is not Content.SHARE]
@@ -124,6 +125,27 @@ def _serves_any(state: State, *, takes_whole: bool) -> bool:
     launch = state.launch
     is_whole = launch.layout.any_world_size or launch.world_size == 1
     return takes_whole and is_whole and any(file.content is not Content.SHARE for file in state.files)
+
+
+def _reject_other_world(
+    state: State,
+    asked: int,
+    as_saved: RestorePlan | Rejection,
+    seen: Mapping[str, Observed],
+    failed: Mapping[str, str],
+) -> Rejection:
+    """Why another number of ranks cannot load it, and all that is wrong with it for those that saved it.
+
+    Conversion reads the file of every rank, and would make weights out of one that is cut: it is named only where each
+    rank has a whole one of its own.
+    """
+    reason = _other_world(state, asked)
+    if isinstance(as_saved, Rejection):
+        return replace(as_saved, reasons=(reason, *as_saved.reasons))
+    files = [file for file in state.files if file.content is not Content.WEIGHTS]
+    is_sound = not any(fault(file, seen.get(file.path), failed) for file in files)
+    remedy = remedies.of_other_world(state, is_sound=is_sound and not _has_stand_ins(as_saved))
+    return replace(_reject(state, [reason]), remedies=(remedy,))
 
 
 def _other_world(state: State, asked: int) -> Reason:

@@ -70,6 +70,39 @@ def test_what_is_wrong_with_a_whole_state_has_its_remedy_too() -> None:
     assert rejected(replace(whole, global_step=0)).remedies == ()
 
 
+def of_four_ranks(saved: State, seen: dict[str, Observed]) -> Rejection:
+    verdict = judge(saved, seen, world_size=4)
+    assert isinstance(verdict, Rejection)
+    assert verdict.reasons[0].rule is Rule.WORLD_SIZE
+    return verdict
+
+
+def test_no_call_converts_what_is_damaged_or_gone() -> None:
+    """Conversion would make weights out of it; the state has to be whole first."""
+    whole = whole_state(launch(world_size=2), 15)
+    for seen in (None, 60):
+        disk = {**as_recorded(whole), whole.files[1].path: Observed(seen)}
+        verdict = of_four_ranks(whole, disk)
+        as_saved = rejected(whole, disk)
+        assert verdict.reasons[1:] == as_saved.reasons
+        assert (verdict.remedies, verdict.served) == (as_saved.remedies, as_saved.served)
+        assert verdict.was_whole
+
+
+def test_no_call_converts_where_a_replica_stands_in() -> None:
+    """The file that is cut is still where the call looks for it; as many ranks as saved it do without."""
+    pair = from_groups([(0, 1)], 2, "stated")
+    whole = whole_state(launch(world_size=2, layout=pair), 15)
+    cut = {**as_recorded(whole), whole.files[1].path: Observed(60)}
+    assert of_four_ranks(whole, cut).remedies == ("start with 2 ranks",)
+    alone = state(whole.launch, whole.files[0])
+    assert of_four_ranks(alone, as_recorded(alone)).remedies == ("start with 2 ranks",)
+    assert "mindspore.transform_checkpoints(" in of_four_ranks(whole, as_recorded(whole)).remedies[0]
+    again = replace(file(whole.launch, 0), path="/ckpt/L1/again/rank_0.ckpt", size=70)
+    twice = replace(whole, files=(*whole.files, again))
+    assert of_four_ranks(twice, {**as_recorded(whole), again.path: Observed(60)}).remedies == ("start with 2 ranks",)
+
+
 def test_a_long_list_of_lost_files_is_shortened() -> None:
     rejection = rejected(whole_state(launch(world_size=9, layout=data_parallel(9)), 15), {})
     assert rejection.remedies[0].endswith(" … (9 in all)")
