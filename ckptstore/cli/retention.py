@@ -110,7 +110,7 @@ def gc(
         raise click.UsageError("--now says how to remove: give --apply too.")
     database = catalog(context).database
     names = collecting.names(database, run, all_runs=all_runs)
-    with terminal.progress("removing", "files") as more:
+    with terminal.progress("removing", "files", shown=how["apply_it"]) as more:
         outcomes = [
             collecting.collect(
                 database,
@@ -198,13 +198,13 @@ def policy(context: click.Context, /, run: str, *, clear: bool, as_json: bool, *
 @click.pass_context
 def tag(context: click.Context, run: str, step: int, name: str, *, as_json: bool) -> None:
     """Give STEP of RUN a name, which protects it from retention."""
-    from ckptstore.cli import values
+    from ckptstore.cli import terminal, values
 
     changed = catalog(context).tag(run, step, name)
     if as_json:
         values.write({"run": run, "global_step": step, "tag": name, "changed": changed})
     else:
-        click.echo(f"step {step} of {run} is{'' if changed else ' already'} tagged {name}")
+        terminal.line(f"step {step} of {run} is{'' if changed else ' already'} tagged {name}")
 
 
 @click.command()
@@ -214,13 +214,13 @@ def tag(context: click.Context, run: str, step: int, name: str, *, as_json: bool
 @click.pass_context
 def untag(context: click.Context, run: str, name: str, *, as_json: bool) -> None:
     """Take NAME, and its protection, away from the step of RUN that has it."""
-    from ckptstore.cli import values
+    from ckptstore.cli import terminal, values
 
     changed = catalog(context).untag(run, name)
     if as_json:
         values.write({"run": run, "tag": name, "changed": changed})
     else:
-        click.echo(f"no step of {run} is tagged {name}" + (" any more" if changed else ""))
+        terminal.line(f"no step of {run} is tagged {name}" + (" any more" if changed else ""))
 
 
 ALL = (gc, undo, purge, policy, tag, untag)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import click
-
 from ckptstore.cli.terminal import Rows, kinds, line, moment
 from ckptstore.core.words import count, size
 
@@ -35,8 +33,11 @@ def collected(outcomes: Sequence[Outcome], *, only_errors: bool) -> int:
                 _what_next(outcome.plan)
         if outcome.error is not None:
             where = f"run {outcome.run}: " if len(outcomes) > 1 else ""
-            click.echo(f"ckptstore: {where}{outcome.error}", err=True)
+            line(f"ckptstore: {where}{outcome.error}", err=True)
             code = code or outcome.error.exit_code
+        if outcome.plan is not None and outcome.plan.unseen:
+            _unseen(outcome.plan)
+            code = code or 1
         if outcome.done is not None:
             code = troubles(outcome.done.troubles, outcome.run) or code
     if not outcomes and not only_errors:
@@ -79,9 +80,9 @@ def policy(run: str, stored: Policy | None) -> None:
 def troubles(found: Sequence[Trouble], run: str) -> int:
     """What could not be done, on stderr. The exit code."""
     for trouble in found[:_SHOWN]:
-        click.echo(f"ckptstore: {trouble.path}: {trouble.reason}", err=True)
+        line(f"ckptstore: {trouble.path}: {trouble.reason}", err=True)
     if found:
-        click.echo(
+        line(
             f"ckptstore: {count(len(found), 'file', 'files')} of run {run} could not be dealt with; nothing is lost: "
             "put it right and run the command again",
             err=True,
@@ -95,13 +96,26 @@ def _plan(plan: GcPlan) -> None:
     for word, verdicts in (("keep", decision.keep), ("remove", decision.remove)):
         for verdict in verdicts:
             _row(shown, word, verdict)
-    shown.print(f"run {plan.run} has no states on disk")
+    shown.print(f"no state of run {plan.run} can be seen" if plan.unseen else f"run {plan.run} has no states on disk")
     for each in plan.debris[:_SHOWN]:
         line(f"debris: {each.path} ({size(each.bytes)}): {each.reason}")
     _more(plan.debris, "debris")
     for other in plan.unknown[:_SHOWN]:
         line(f"left alone: {other.path}: {other.reason}")
     _more(plan.unknown, "left alone")
+
+
+def _unseen(plan: GcPlan) -> None:
+    """What could not be looked at, on stderr: a disk that is away must not pass for one that is empty."""
+    for each in plan.unseen[:_SHOWN]:
+        line(f"ckptstore: {each.path}: {each.reason}", err=True)
+    if len(plan.unseen) > _SHOWN:
+        line(f"ckptstore: … and {len(plan.unseen) - _SHOWN} more directories; --json has all", err=True)
+    line(
+        f"ckptstore: what run {plan.run} has there stays: mount what is not mounted, see the permissions; if a "
+        "directory is gone for good, make it again, empty",
+        err=True,
+    )
 
 
 def _row(shown: Rows, word: str, verdict: Verdict) -> None:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from ckptstore.core.model import Checkpoint, Kind, Rejection, Resolution
     from ckptstore.core.retention import Verdict
+    from ckptstore.ops.adopt import Skipped
     from ckptstore.ops.gc import Outcome
     from ckptstore.ops.overview import RunRow, SaveRow
     from ckptstore.ops.scan import Scanned
@@ -148,13 +149,13 @@ def collected(outcome: Outcome) -> dict[str, Any]:
         ],
         "debris": [{"path": each.path, "reason": each.reason, "bytes": each.bytes} for each in plan.debris],
         "bytes_freed": plan.bytes_freed if done is None else done.bytes,
-        "unknown": [{"path": each.path, "reason": each.reason} for each in plan.unknown],
+        "unknown": _reasons(plan.unknown),
         "policy": plan.policy.to_json(),
         "refused": outcome.error.message if outcome.error else None,
         "skipped": [{"state": each.path, "reason": each.reason} for each in (done.skipped if done else ())],
         "purged_bytes": done.purged_bytes if done else 0,
         "purge_after": _moment(done.purge_after) if done else None,
-        **_troubles(done.troubles if done else ()),
+        "troubles": _reasons((*plan.unseen, *(done.troubles if done else ()))),
     }
 
 
@@ -187,7 +188,11 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
 
 
 def _troubles(found: Sequence[Trouble]) -> dict[str, Any]:
-    return {"troubles": [{"path": each.path, "reason": each.reason} for each in found]}
+    return {"troubles": _reasons(found)}
+
+
+def _reasons(found: Sequence[Trouble | Skipped]) -> list[dict[str, str]]:
+    return [{"path": each.path, "reason": each.reason} for each in found]
 
 
 def _rejection(rejection: Rejection) -> dict[str, Any]:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ckptstore.core.model import Kind
 from ckptstore.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _SECONDS = {"w": 7 * 86400, "d": 86400, "h": 3600, "m": 60}
 _DURATION = re.compile(r"(?:\d+[wdhm])+", re.ASCII)
@@ -36,7 +34,8 @@ class Policy:
     the lowest or the highest (`mode` "min" or "max"). `keep_kind`: the newest N of a kind. `keep_parents`: every
     state that a launch resumed from. `drop_branches`: the newest state of an abandoned branch is not kept.
     `floor`: so many of the newest restorable states are kept whatever the rules say. `grace`: how long what goes stays
-    in the trash; it takes its room on the disk until then. Raises `UsageError` for numbers that cannot be meant.
+    in the trash; it takes its room on the disk until then. Raises `UsageError` for what cannot be meant, as a kind
+    that there is not.
     """
 
     keep_last: int = 0
@@ -56,17 +55,21 @@ class Policy:
 
     def __post_init__(self) -> None:
         """Raise `UsageError` for what cannot be meant."""
+        object.__setattr__(self, "keep_kind", _by_kind(self.keep_kind))  # frozen for others
         numbers = {name: getattr(self, name) for name in (*_RULES, "floor")}
         numbers |= {f"keep_kind of {kind}": count for kind, count in self.keep_kind.items()}
         for name, number in numbers.items():
-            if not isinstance(number, int) or not 0 <= number <= _HIGHEST:
-                raise UsageError(f"{_option(name)} is {number}", "give a whole number from 0 on")
+            if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number <= _HIGHEST:
+                raise UsageError(f"{_option(name)} is {number!r}", "give a whole number from 0 on")
+        for name in ("keep_parents", "drop_branches"):
+            if not isinstance(getattr(self, name), bool):
+                raise UsageError(f"{_option(name)} is {getattr(self, name)!r}", "give True or False")
         for name, length in (("keep-within", self.keep_within), ("grace", self.grace)):
             if length is not None and not isinstance(length, timedelta):
                 raise UsageError(f"{name} is {length!r}", "give a datetime.timedelta, as timedelta(days=7)")
             if length is not None and not timedelta() < length <= timedelta(seconds=_LONGEST_SECONDS):
                 raise UsageError(f"{name} is {length}", "give a time as 7d or 12h")
-        if self.keep_best and (not self.metric or self.mode not in _MODES):
+        if self.keep_best and (not self.metric or not isinstance(self.metric, str) or self.mode not in _MODES):
             raise UsageError("keep-best needs a metric and whether less or more of it is better", _BEST_HINT)
         if not self.keep_best and (self.metric or self.mode):
             raise UsageError("a metric is given and no number of states to keep by it", _BEST_HINT)
@@ -84,7 +87,7 @@ class Policy:
             if isinstance(value, timedelta):
                 value = show_duration(value) if value != each.default else ""
             if each.name == "keep_kind":
-                value = {Kind(kind).value: count for kind, count in sorted(value.items()) if count}
+                value = {kind.value: count for kind, count in sorted(value.items()) if count}
             if value or each.name == "floor":
                 shown[each.name] = value
         return shown
@@ -103,8 +106,6 @@ def from_json(value: Mapping[str, Any]) -> Policy:
     for name in ("keep_within", "grace"):
         if name in given:
             given[name] = parse_duration(given[name])
-    if "keep_kind" in given:
-        given["keep_kind"] = {Kind(kind): count for kind, count in given["keep_kind"].items()}
     return Policy(**given)
 
 
@@ -126,6 +127,19 @@ def show_duration(length: timedelta) -> str:
         count, left = divmod(left, _SECONDS[unit])
         shown += f"{count}{unit}" if count else ""
     return shown or "1m"
+
+
+def _by_kind(given: object) -> dict[Kind, int]:
+    """Numbers by kind, each kind by itself or its name: one that is mistyped would keep nothing."""
+    if not isinstance(given, Mapping):
+        raise UsageError(f"keep-kind is {given!r}", "give numbers by kind, as {'dying_gasp': 2}")
+    found = {}
+    for kind, number in given.items():
+        try:
+            found[Kind(kind)] = number
+        except ValueError:  # noqa: PERF203 — there are four kinds
+            raise UsageError(f"{kind!r} is no kind of checkpoint", f"give one of {', '.join(Kind)}") from None
+    return found
 
 
 def _option(name: str) -> str:

@@ -269,7 +269,9 @@ def _by_itself(
         (
             newest is None or state.age_order > newest.age_order,
             Why.NEWER,
-            "no newer state can be restored: it may be completing",
+            "given up; it stays until the run has a newer state"
+            if state.branch
+            else "no newer state can be restored: it may be completing",
         ),
     ):
         if holds:

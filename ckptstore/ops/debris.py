@@ -14,7 +14,8 @@ from ckptstore.core.classify import What, classify
 from ckptstore.core.model import FileState, Kind
 from ckptstore.core.naming import is_ttp_file, parse_name, parse_ttp_directory
 from ckptstore.ops import aliases
-from ckptstore.ops.adopt import Skipped, wrote
+from ckptstore.ops.adopt import Skipped
+from ckptstore.ops.authorship import wrote
 from ckptstore.storage.walk import Directory, look, walk
 
 if TYPE_CHECKING:

@@ -14,29 +14,37 @@ from ckptstore.formats.ckpt import is_encrypted
 from ckptstore.formats.inspect import read_checkpoint
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
     from datetime import datetime
 
     from ckptstore.core.model import Checkpoint, Observed
     from ckptstore.ops.debris import Target
     from ckptstore.ops.retention import Key
 
+_NOT_THERE = "is not there: it may not be mounted"
+
 QUIET = timedelta(hours=1)
 """What was written since may be being written still."""
 
 
 class Doubts:
-    """The doubts about the states of a run at a moment; each directory is looked at once."""
+    """The doubts about the states of a run at a moment; each directory is looked at once.
+
+    `unseen` are the directories in which something could not be looked at, with the reason: it may be whole.
+    """
 
     def __init__(self, now: datetime) -> None:
         self._quiet_since_ns = int((now - QUIET).timestamp() * 1e9)
         self._directories: dict[str, str] = {}
+        self.unseen: dict[str, str] = {}
 
     def of(self, files: Sequence[Checkpoint], seen: Mapping[str, Observed], there: Sequence[Target]) -> str:
         """Why nobody knows whether the state of these files is what it seems; empty if it is."""
         for file in files:
             here = seen[file.path]
             if here.unreadable:
+                directory, _, name = file.path.rpartition("/")
+                self.unseen.setdefault(directory, f"{name} cannot be looked at: {here.unreadable}")
                 return f"{file.path} cannot be looked at: {here.unreadable}"
             if here.size is None:
                 doubt = self._of_directory(above_ttp(file.path) or file.path.rpartition("/")[0])
@@ -46,14 +54,20 @@ class Doubts:
                 return doubt
         return next((doubt for root in {each.root for each in there} if (doubt := self._of_directory(root))), "")
 
+    def of_homes(self, directories: Collection[str]) -> None:
+        """Take note of the directories of a run of which nothing is left: none of them may be there."""
+        if not any(map(os.path.isdir, directories)):
+            for directory in directories:
+                self._of_directory(directory)
+
     def _of_directory(self, directory: str) -> str:
         if directory not in self._directories:
-            path = Path(directory)
             doubt = ""
-            if path.is_symlink():
+            if os.path.islink(directory):  # noqa: PTH114 — a closed directory above is no error to this one
                 doubt = _is_a_link(directory)
-            elif not path.is_dir():
-                doubt = f"{directory} is not there: it may not be mounted"
+            elif not os.path.isdir(directory):  # noqa: PTH112
+                self.unseen[directory] = _NOT_THERE
+                doubt = f"{directory} {_NOT_THERE}"
             self._directories[directory] = doubt
         return self._directories[directory]
 

@@ -48,11 +48,12 @@ class FoundTrash:
     reason: str = ""
 
 
-def take_up_trash(database: Database, root: Path, *, dry_run: bool = False) -> tuple[FoundTrash, ...]:
+def take_up_trash(database: Database, root: Path, *, foreseen: Database | None = None) -> tuple[FoundTrash, ...]:
     """Make unknown trash below a directory this catalog's: for `KEPT_FOR` from now `undo` brings it back.
 
     Only what belongs to records of this catalog is taken up, files of the recorded size and time with what a gc puts
-    beside them. What is in another's hands at this moment, or of no run here, is told and left alone.
+    beside them. What is in another's hands at this moment, or of no run here, is told and left alone. With `foreseen`,
+    the catalog as it would be then, nothing is written.
     """
     by_gc: dict[str, list[Trashed]] = {}
     for file in trash_below(str(root)):
@@ -61,6 +62,7 @@ def take_up_trash(database: Database, root: Path, *, dry_run: bool = False) -> t
         return ()
     with database.read() as connection:
         known = rows.known_collections(connection, sorted(by_gc))
+    with (foreseen or database).read() as connection:
         records = reads.files_at_paths(connection, [_path(each) for gc in by_gc.keys() - known for each in by_gc[gc]])
     found = []
     for gc in sorted(by_gc.keys() - known):
@@ -70,7 +72,7 @@ def take_up_trash(database: Database, root: Path, *, dry_run: bool = False) -> t
         if len(runs) != 1:
             reason = "of several runs" if runs else "of no file that the catalog has a record of"
             found.append(replace(told, reason=reason))
-        elif dry_run:
+        elif foreseen is not None:
             found.append(told)
         else:
             found.append(replace(told, reason=_add(database, gc, runs[0], by_gc[gc], own)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads
@@ -36,7 +37,7 @@ def names(database: Database, run: str | None, *, all_runs: bool) -> Sequence[st
     with database.read() as connection:
         every = reads.run_names(connection)
     if not every:
-        where = run if run is not None and Path(run).is_dir() else "DIRECTORY"
+        where = quote(run) if run is not None and Path(run).is_dir() else "DIRECTORY"
         raise UsageError(
             f"{database.name} knows of no checkpoints yet", f"first: ckptstore scan {where}, which takes them in"
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads, tallies
@@ -96,7 +97,7 @@ def _check(kind: str | None) -> None:
 
 def no_such_step(run: str, step: int) -> UsageError:
     """The error for a step that the run has no save of."""
-    return UsageError(f"run {run!r} has no save of step {step}", f"see: ckptstore list {run}")
+    return UsageError(f"run {run!r} has no save of step {step}", f"see: ckptstore list {quote(run)}")
 
 
 def _run_row(database: Database, name: str) -> RunRow:

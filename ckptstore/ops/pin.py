@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timezone
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import marks, reads, writes
@@ -42,12 +43,14 @@ def pin(database: Database, run: str, step: int) -> bool:
 
 
 def unpin(database: Database, run: str, step: int) -> bool:
-    """Take a pin back; whether there was one."""
+    """Take a pin back; whether there was one. Raises `UsageError` for a step that has no save."""
     run_id = find_run(database, run)
     now = datetime.now(timezone.utc)
     with database.write() as connection:
         files = reads.files_of(connection, run_id, step=step)
         changed = writes.set_pin(connection, run_id, step, None)
+        if not changed and not files:
+            raise no_such_step(run, step)
     if changed:
         _journal(database, Pinned(run, step, pinned=False, at=now), files)
     return changed
@@ -67,7 +70,7 @@ def tag(database: Database, run: str, step: int, name: str) -> bool:
         there = marks.tag_step(connection, run_id, name)
         if there not in (None, step):
             raise RefusedError(
-                f"step {there} of run {run!r} is tagged {name!r}", f"first: ckptstore untag {run} {name}"
+                f"step {there} of run {run!r} is tagged {name!r}", f"first: ckptstore untag {quote(run)} {quote(name)}"
             )
         if there is None:
             marks.add_tag(connection, run_id, name, step, now)
@@ -115,8 +118,8 @@ def _files_there(connection: Connection, run: str, run_id: int, step: int) -> Se
         raise RefusedError(
             f"gc has removed {'files of ' if there else ''}step {step} of run {run!r}: "
             "what is in the trash cannot be protected",
-            f"first, while it is there: ckptstore undo {run}",
+            f"first, while it is there: ckptstore undo {quote(run)}",
         )
     if not there:
-        raise RefusedError(f"nothing of step {step} of run {run!r} is left", f"see: ckptstore list {run}")
+        raise RefusedError(f"nothing of step {step} of run {run!r} is left", f"see: ckptstore list {quote(run)}")
     return files

@@ -18,6 +18,7 @@ from ckptstore.core.resolver import judge
 from ckptstore.core.retention import Decision, StateFacts, Why
 from ckptstore.errors import RefusedError
 from ckptstore.ops import aliases, debris, lease
+from ckptstore.ops.adopt import Skipped
 from ckptstore.ops.debris import Debris, Target
 from ckptstore.ops.doubt import Doubts, links_among
 from ckptstore.ops.reconcile import reconcile
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from ckptstore.catalog.reads import Source
     from ckptstore.catalog.trash import Item
     from ckptstore.core.model import Checkpoint, Launch, Observed, Rejection
-    from ckptstore.ops.adopt import Skipped
     from ckptstore.storage.files import FileFacts
 
 Key = tuple[str, int]
@@ -48,7 +48,9 @@ class GcPlan:
     """What gc would do with a run, and why. Nothing has been done yet.
 
     `targets` are the files of each state that goes, by launch and step. `floor` are those of the states that the
-    floor keeps, as they were seen. `debris` goes too; what is `unknown` to the catalog is only told.
+    floor keeps, and of the newest that stays for whatever reason and counts, as they were seen: nothing goes unless
+    they are as they were. `debris` goes too; what is `unknown` to the catalog is only told. What is `unseen` could not
+    be looked at, and states may be there: whoever applies the plan should hear of it.
     """
 
     run: str
@@ -60,6 +62,7 @@ class GcPlan:
     floor: tuple[Target, ...]
     debris: tuple[Debris, ...]
     unknown: tuple[Skipped, ...]
+    unseen: tuple[Skipped, ...]
 
     @property
     def removes_nothing(self) -> bool:
@@ -121,7 +124,8 @@ def plan_gc(
         )
     facts = replace(facts, files=[_as_it_was(file, begun) for file in facts.files])
     seen = disk.observe((file for file in facts.files if file.state is not FileState.TRASHED), read_bytes=False)
-    states, targets = _judge(facts, seen, now)
+    doubts = Doubts(now)
+    states, targets = _judge(facts, seen, now, doubts)
     states = aliases.count_once(states, (file for file in facts.files if file.state in _LIVE), seen)
     retention.check_metric(run, policy, [state.metrics for state in states if state.counts])
     decision = retention.decide(states, policy, now)
@@ -138,7 +142,9 @@ def plan_gc(
         going={target.path for some in going.values() for target in some},
         now=now,
     )
-    by_floor = [verdict.state.key for verdict in decision.keep if any(why.rule is Why.FLOOR for why in verdict.reasons)]
+    newest = [verdict for verdict in decision.keep if verdict.state.counts][:1]
+    by_floor = [verdict for verdict in decision.keep if any(why.rule is Why.FLOOR for why in verdict.reasons)]
+    must_stay = dict.fromkeys(verdict.state.key for verdict in (*newest, *by_floor))
     return GcPlan(
         run=run,
         run_id=run_id,
@@ -146,9 +152,10 @@ def plan_gc(
         made_at=now,
         decision=decision,
         targets=going,
-        floor=tuple(target for key in by_floor for target in targets[key]),
+        floor=tuple(target for key in must_stay for target in targets[key]),
         debris=found.debris,
         unknown=_unknown(database, skipped, found.unknown),
+        unseen=tuple(Skipped(path, reason) for path, reason in sorted(doubts.unseen.items())),
     )
 
 
@@ -184,9 +191,9 @@ def stored_policy(database: Database, run_id: int) -> Policy:
 
 
 def _judge(
-    facts: _Facts, seen: Mapping[str, Observed], now: datetime
+    facts: _Facts, seen: Mapping[str, Observed], now: datetime, doubts: Doubts
 ) -> tuple[list[StateFacts], dict[Key, tuple[Target, ...]]]:
-    """What retention needs to know of each state of which something is there, and the files that it has there."""
+    """What retention needs to know of each state of which something is, or may be, there; and its files that are."""
     rows: dict[Key, list[Checkpoint]] = {}
     for file in facts.files:
         rows.setdefault((file.launch, file.global_step), []).append(file)
@@ -195,7 +202,6 @@ def _judge(
         steps.setdefault(launch_id, []).append(step)
     branch_of = branches(list(facts.launches.values()), facts.first_saves, steps)
     newest_launch = max((launch.order for launch in facts.launches.values()), default=0)
-    doubts = Doubts(now)
     homes = {source.directory for source in facts.sources}
     states: list[StateFacts] = []
     targets: dict[Key, tuple[Target, ...]] = {}
@@ -204,8 +210,9 @@ def _judge(
         training = [file for file in files if file.content not in (Content.WEIGHTS, Content.PART)]
         there = _targets(training, seen, homes)
         is_written = launch.order == newest_launch and any(file.state is FileState.IN_PROGRESS for file in files)
-        weights_only = not any(file.state in _LIVE for file in training)
-        if not there and not is_written and not weights_only:
+        live = [file for file in training if file.state in _LIVE]
+        weights_only = not live
+        if not there and not is_written and not weights_only and not doubts.of(live, seen, there):
             continue
         failed = [facts.failed[file.id] for file in training if file.id in facts.failed] if facts.failed else []
         state = State(launch=launch, global_step=key[1], files=tuple(training), failed=facts.failed)
@@ -233,6 +240,8 @@ def _judge(
                 weights_only=weights_only,
             )
         )
+    if not states and facts.first_saves:  # what was marked as gone may be on a disk that is not mounted
+        doubts.of_homes(homes)
     return _without_leases_that_are_over(states), targets
 
 

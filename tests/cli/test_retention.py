@@ -97,6 +97,23 @@ def test_now(url: str, job: Job) -> None:
     assert list(job.directory.rglob("trash")) == []
 
 
+def test_a_disk_that_is_away_is_not_passed_over(url: str, job: Job, tmp_path: Path) -> None:
+    assert ckptstore("--db", url, "policy", "run", "--keep-last", "2").code == 0
+    home = job.folder(0)
+    home.rename(tmp_path / "away")
+    for asked in (["run"], ["run", "--apply"], ["--all", "--apply"]):
+        done = ckptstore("--db", url, "gc", *asked)
+        assert done.code == 1
+        assert "no states on disk" not in done.out
+        assert f"ckptstore: {home}: is not there: it may not be mounted" in done.err
+        assert "if a directory is gone for good, make it again, empty" in done.err
+    told = ckptstore("--db", url, "gc", "run", "--json")
+    assert told.code == 1
+    assert {"path": str(home), "reason": "is not there: it may not be mounted"} in told.json["troubles"]
+    (tmp_path / "away").rename(home)
+    assert ckptstore("--db", url, "gc", "run").code == 0
+
+
 def one_line(result: Result) -> str:
     assert len(result.err.splitlines()) == 1
     return result.err

@@ -68,6 +68,15 @@ def test_the_golden_table(history: str) -> None:
     assert answers(history) == json.loads((GOLDEN / f"{history}.json").read_text())
 
 
+def test_what_was_given_up_is_not_said_to_be_completing() -> None:
+    lineage = [facts(10), facts(20)]
+    given_up = [replace(facts(step), branch="L1") for step in (30, 40)]
+    kept = decide([*lineage, *given_up], Policy(keep_last=2), NOW).keep
+    reasons = {verdict.state.global_step: shown(verdict)["reasons"] for verdict in kept}
+    assert reasons[30] == ["newer: given up; it stays until the run has a newer state"]
+    assert reasons[40] == ["branch_tip: the newest of the abandoned branch of launch L1", *reasons[30]]
+
+
 kinds = st.sets(st.sampled_from(Kind), min_size=1, max_size=2).map(lambda some: tuple(sorted(some)))
 names = st.lists(st.sampled_from(["a", "b"]), unique=True, max_size=2).map(tuple)
 
@@ -209,11 +218,32 @@ def test_what_is_refused() -> None:
         ({"keep_best": 2}, "keep-best needs a metric.*--mode min"),
         ({"keep_best": 2, "metric": "loss", "mode": "least"}, "keep-best needs a metric"),
         ({"metric": "loss"}, "no number of states"),
+        ({"keep_kind": {"dying-gasp": 2}}, "'dying-gasp' is no kind.*periodic, graceful_exit, dying_gasp, ttp"),
+        ({"keep_kind": {Kind.TTP: 1, None: 2}}, "None is no kind"),
+        ({"keep_kind": ["ttp"]}, r"keep-kind is \['ttp'\].*numbers by kind"),
+        ({"keep_last": True}, "keep-last is True"),
+        ({"keep_last": "3"}, "keep-last is '3'"),
+        ({"keep_last": None}, "keep-last is None"),
+        ({"keep_parents": "no"}, "keep-parents is 'no'.*True or False"),
+        ({"drop_branches": 1}, "drop-branches is 1.*True or False"),
+        ({"keep_best": 2, "metric": 5, "mode": "min"}, "keep-best needs a metric"),
     ],
 )
 def test_policies_that_cannot_be_meant(rules: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         Policy(**rules)
+
+
+def test_a_kind_may_be_given_by_its_name() -> None:
+    """What is given can be changed by its owner afterwards, and is another's all the same."""
+    given = {"dying_gasp": 2, "ttp": 0}
+    policy = Policy(keep_kind=given)  # type: ignore[arg-type]
+    given.clear()
+    assert policy == Policy(keep_kind={Kind.DYING_GASP: 2, Kind.TTP: 0})
+    assert all(isinstance(kind, Kind) for kind in policy.keep_kind)
+    assert from_json(policy.to_json()).to_json() == policy.to_json() == {"keep_kind": {"dying_gasp": 2}, "floor": 2}
+    with pytest.raises(UsageError, match="'lucky' is no kind"):
+        from_json({"keep_kind": {"lucky": 1}})
 
 
 def test_a_policy_of_a_newer_program_is_not_half_understood() -> None:

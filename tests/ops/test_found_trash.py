@@ -38,7 +38,8 @@ def job(catalog: Catalog, tmp_path: Path) -> Job:
 
 def test_what_is_in_the_trash_comes_back_by_a_new_catalog(job: Job, other: Catalog) -> None:
     (found,) = other.scan(job.directory, dry_run=True, run="run").trash
-    assert (found.files, found.run, found.reason) == (4, None, "of no file that the catalog has a record of")
+    assert (found.files, found.run, found.reason) == (4, "run", "")
+    assert other.runs() == []
     (found,) = other.scan(job.directory).trash
     size = sum(path.stat().st_size for path in job.directory.rglob("trash/*/*.ckpt"))
     assert (found.run, found.files, found.bytes, found.reason) == ("run", 4, size, "")

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from ckptstore.core.policy import Policy
 from ckptstore.errors import RefusedError, UsageError
+from ckptstore.ops.retention import plan_gc
 from ckptstore.ops.trash import purge, undo
 from ckptstore.storage.trash import Disk
 
 from .jobs import Job
-from .test_gc import gc, names, saved, tree
+from .test_gc import LAST_2, gc, names, removed, saved, tree
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from ckptstore.ops.connect import Catalog
 
 
@@ -45,6 +45,51 @@ def test_trash_on_a_disk_that_is_not_mounted_is_not_forgotten(catalog: Catalog, 
     assert done.troubles == ()
     assert set(tree(job.directory)) == names(job.directory)
     assert (tree(job.directory) == before) == (action == "undo")
+
+
+@pytest.mark.parametrize("announced", [False, True])
+def test_states_on_a_disk_that_is_not_mounted_are_not_said_to_be_gone(
+    catalog: Catalog, tmp_path: Path, *, announced: bool
+) -> None:
+    job = Job(catalog, tmp_path / "data")
+    ranks = job.start()
+    for launch in ranks if announced else ():
+        job.announce(launch)
+    for step in (10, 20, 30, 40):
+        job.save(ranks, step)
+    homes = [str(job.folder(rank)) for rank in (0, 1)]
+    job.directory.rename(tmp_path / "away")
+    for _ in range(2):
+        plan = plan_gc(catalog.database, "run", LAST_2)
+        assert removed(plan) == []
+        assert {each.path for each in plan.unseen} <= set(homes)
+        assert {each.reason for each in plan.unseen} == {"is not there: it may not be mounted"}
+        doubts = {because.detail for verdict in plan.decision.keep for because in verdict.reasons}
+        assert announced or f"{homes[0]} is not there: it may not be mounted" in doubts
+    (tmp_path / "away").rename(job.directory)
+    plan = plan_gc(catalog.database, "run", LAST_2)
+    assert (removed(plan), plan.unseen) == ([("L1", 20), ("L1", 10)], ())
+
+
+def test_a_run_whose_files_are_gone_from_their_directory_has_no_states(catalog: Catalog, tmp_path: Path) -> None:
+    job = Job(catalog, tmp_path / "data")
+    for file in job.save(job.start(), 10):
+        Path(file.path).unlink()
+    plan = plan_gc(catalog.database, "run", LAST_2)
+    assert (plan.decision.keep, plan.decision.remove, plan.unseen) == ((), (), ())
+
+
+def test_files_that_cannot_be_looked_at_stay_and_are_told(catalog: Catalog, tmp_path: Path) -> None:
+    job = saved(catalog, tmp_path, 10, 20, 30, 40)
+    for rank in (0, 1):
+        path = job.folder(rank) / "net-1_10.ckpt"
+        path.unlink()
+        path.symlink_to(path)  # as where the permission is lacking: root has every permission
+    plan = plan_gc(catalog.database, "run", LAST_2)
+    assert removed(plan) == [("L1", 20)]
+    assert [verdict.state.global_step for verdict in plan.decision.keep] == [40, 30, 10]
+    assert [each.path for each in plan.unseen] == [str(job.folder(0))]
+    assert plan.unseen[0].reason.startswith("net-1_10.ckpt cannot be looked at: ")
 
 
 def two_gcs(catalog: Catalog, tmp_path: Path) -> Job:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import socket
 import subprocess
 import threading
 from datetime import datetime, timedelta, timezone
@@ -22,6 +21,7 @@ from ckptstore.ops import collect, lease, settle, start
 from ckptstore.ops.collect import execute
 from ckptstore.ops.connect import connect
 from ckptstore.ops.gc_lock import GcLock
+from ckptstore.ops.owner import this_process
 from ckptstore.ops.retention import GcPlan, plan_gc
 from ckptstore.ops.trash import purge, undo
 from ckptstore.storage.trash import Disk
@@ -230,6 +230,34 @@ def test_a_floor_that_changed_since_the_plan(catalog: Catalog, tmp_path: Path) -
     assert len(names(job.directory)) == 8
 
 
+@pytest.mark.parametrize(
+    "policy", [Policy(keep_last=1, floor=0), Policy(keep_every=20, floor=0)], ids=["last", "every"]
+)
+@pytest.mark.parametrize("at_once", [False, True])
+def test_without_a_floor_the_newest_state_that_stays_is_looked_at(
+    catalog: Catalog, tmp_path: Path, policy: Policy, *, at_once: bool
+) -> None:
+    """MindSpore's `keep_checkpoint_max`, or whoever cleans up the disk, deleted what the plan keeps."""
+    job = saved(catalog, tmp_path, 10, 20, 30, 40)
+    plan = plan_gc(catalog.database, "run", policy)
+    (job.folder(1) / "net-4_10.ckpt").unlink()
+    with pytest.raises(RefusedError, match="net-4_10.ckpt has changed since .*; make the plan again"):
+        execute(catalog.database, plan, at_once=at_once)
+    assert len(names(job.directory)) == 7
+    found = catalog.resolve("run").plan
+    assert found is not None
+    assert found.global_step == 30
+
+
+def test_without_a_floor_the_newest_state_that_stays_counts_still(catalog: Catalog, tmp_path: Path) -> None:
+    job = saved(catalog, tmp_path, 10, 20, 30, 40)
+    plan = plan_gc(catalog.database, "run", Policy(keep_last=1, floor=0))
+    job.start()[0].load_failed(catalog.show("run", 40)[0], "Input/output error")
+    with pytest.raises(RefusedError, match="step 40 of launch L1 must stay, and does not count any more"):
+        execute(catalog.database, plan)
+    assert len(names(job.directory)) == 8
+
+
 def test_a_trash_that_leads_elsewhere_is_not_used(catalog: Catalog, tmp_path: Path) -> None:
     job = saved(catalog, tmp_path, 10, 20, 30, 40)
     outside = tmp_path / "outside"
@@ -290,8 +318,8 @@ def test_two_gcs_at_once_remove_each_file_once(catalog: Catalog, tmp_path: Path)
     [
         ("elsewhere|1|1|x", timedelta(minutes=1), False),
         ("elsewhere|1|1|x", -timedelta(minutes=1), True),
-        (f"{socket.gethostname()}|{2**22 + 1}|1|x", timedelta(minutes=1), True),
-        (f"{socket.gethostname()}|{os.getpid()}|another|x", timedelta(minutes=1), True),
+        (this_process().replace(f"|{os.getpid()}|", f"|{2**22 + 1}|"), timedelta(minutes=1), True),
+        (this_process().replace(f"|{os.getpid()}|", f"|{os.getpid()}|another"), timedelta(minutes=1), True),
     ],
     ids=["elsewhere", "elsewhere, its time over", "gone", "its number is another's now"],
 )
