@@ -31,8 +31,8 @@ from ckptstore.ops.start import (
     follow,
     launch_from_json,
     launch_to_json,
+    make_known,
     overlooked,
-    remember_place,
     untold,
 )
 
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from ckptstore.catalog.reads import Ending
     from ckptstore.core.model import Checkpoint, Launch, RestorePlan, Rule
     from ckptstore.core.policy import Policy
     from ckptstore.mindspore.data import Steps
@@ -59,7 +60,7 @@ class TrainingLaunch(RankLaunch):
     `is_by_journals` tells that the catalog could not be used. `directories` are where the script says that it keeps its
     files. `global_step` counts the batches consumed so far, by whichever registrar sees them; it is `step_shift` beyond
     the updates of an optimizer that never left one out. `trained` tells that training has begun, `failed` that an
-    exception ended the last one.
+    exception ended the last one, and `ending` how, where that is known.
     """
 
     start: Start | None = None
@@ -70,6 +71,7 @@ class TrainingLaunch(RankLaunch):
     step_shift: int = 0
     trained: bool = False
     failed: bool = False
+    ending: Ending | None = None
 
     def __init__(self, database: Database, facts: Launch, rank: int) -> None:
         super().__init__(database, facts, rank)
@@ -187,6 +189,7 @@ class TrainingLaunch(RankLaunch):
 
     def adopt_at_exit(self) -> None:
         """Register the breakpoint that MindSpore writes once the callbacks are gone, when the interpreter ends."""
+        atexit.unregister(self._adopt)
         atexit.register(self._adopt)
 
     def _adopt(self) -> None:
@@ -196,6 +199,7 @@ class TrainingLaunch(RankLaunch):
             self.adopt()
         except CkptstoreError as error:
             log.warning("%s. The next start adopts what was saved last.", error)
+        self.let_go()  # many launches may end here
 
     def check_place(self, directory: str) -> None:
         """Raise `RefusedError` if a fresh start overlooked what its run had saved in this directory before.
@@ -205,7 +209,7 @@ class TrainingLaunch(RankLaunch):
         """
         lost = self._overlooked(directory)
         if lost is not None:
-            remember_place(self.database, self.run, directory)
+            make_known(self.database, self.run, directory, is_first=self.rank == 0)
             raise RefusedError(
                 f"this launch starts from the beginning, but {_held(lost)}, and no catalog knew of it",
                 "start again: it is found now; or start a run of another name",

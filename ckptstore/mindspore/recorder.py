@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from ckptstore.catalog.backoff import Backoff
 from ckptstore.core.model import FileState
-from ckptstore.errors import CkptstoreError, UsageError
+from ckptstore.errors import CatalogUnavailableError, CkptstoreError, UsageError
 from ckptstore.ops.launch import LONGEST_PAUSE_SECONDS
 from ckptstore.ops.register import measured
 from ckptstore.storage.files import make_durable, names_in
@@ -64,6 +64,7 @@ class Recorder:
         self._idle = threading.Condition()
         self._open_jobs = 0
         self._hurry = threading.Event()
+        self._may_rest = False
         self._thread: threading.Thread | None = None
         self._process = os.getpid()
         self._seconds_left = FLUSH_SECONDS
@@ -107,19 +108,44 @@ class Recorder:
             return False
         with self._idle:
             is_full = self._open_jobs >= MOST_JOBS
-            self._open_jobs += not is_full
+            if not is_full:
+                self._open_jobs += 1
+                self._jobs.put(job)
+                self._seconds_left = FLUSH_SECONDS
+                self._start()
         if is_full:
             if not self._was_full:
                 log.warning("%d saves wait to be registered: the journal notes the next ones only", MOST_JOBS)
             self._was_full = True
             return False
-        self._jobs.put(job)
-        self._seconds_left = FLUSH_SECONDS
+        return True
+
+    def _start(self) -> None:
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="ckptstore", daemon=True)
             self._thread.start()
             atexit.register(self.close)
-        return True
+
+    def begin(self) -> None:
+        """Training begins: stay ready for what it saves."""
+        if self._may_rest:
+            self._may_rest = False
+            self.call(self._launch.take_up)
+
+    def rest(self) -> None:
+        """Training has ended: let go of thread, journals and catalog once these have all; the next job begins anew.
+
+        Many trainings in one process would else run out of open files.
+        """
+        if os.getpid() != self._process:
+            return
+        self._may_rest = True
+        thread = self._thread
+        if thread is None:
+            return
+        self._jobs.put(None)  # it may be asleep
+        if self._has_all():
+            thread.join(self._seconds_left)
 
     def flush(self, seconds: float | None = None) -> bool:
         """Wait until all is recorded and the catalog has it; whether that is so.
@@ -141,7 +167,7 @@ class Recorder:
 
         with self._idle:
             self._idle.wait_for(is_over, patience)
-            done = self._open_jobs == 0 and not self._launch.is_behind
+            done = self._has_all()
         if seconds is None:
             self._seconds_left = max(0.0, self._seconds_left - (time.monotonic() - begin))
         return done
@@ -168,7 +194,7 @@ class Recorder:
         self._said = said
 
     def _work(self) -> None:
-        while not self._hurry.is_set():
+        while not self._hurry.is_set() and not self._rests():
             try:
                 job = self._jobs.get(timeout=self._patience())
             except queue.Empty:
@@ -183,6 +209,24 @@ class Recorder:
             is_time = self._jobs.empty() and time.monotonic() >= self._next_try  # first what is in no journal yet
             if self._launch.is_behind and is_time:
                 self._catch_up()
+
+    def _has_all(self) -> bool:
+        return self._open_jobs == 0 and not self._launch.is_behind
+
+    def _rests(self) -> bool:
+        """Let go of everything where nothing is left to do and training is over; whether the thread is to end."""
+        if not (self._may_rest and self._has_all()):
+            return False
+        try:
+            self._launch.let_go()
+        except Exception:
+            log.exception("journals or catalog could not be closed; what was recorded is there")
+        with self._idle:
+            is_over = self._may_rest and self._has_all()  # a job may have come meanwhile
+            if is_over:
+                self._thread = None
+                atexit.unregister(self.close)
+        return is_over
 
     def _patience(self) -> float | None:
         """How long to wait for the next job, in seconds; None where nothing else is to be done."""
@@ -215,16 +259,16 @@ class Recorder:
             self._idle.notify_all()
 
     def _until_done(self, job: Callable[[], object]) -> None:
-        """Do a job; one that neither journal nor catalog takes is tried until one does."""
+        """Do a job; one that neither journal nor catalog takes is tried until one does: none may need the catalog."""
         backoff = Backoff(LONGEST_PAUSE_SECONDS)
         while True:
             try:
                 job()
-            except (OSError, UsageError) as error:  # to try it again would keep all others waiting
+            except CatalogUnavailableError as error:
+                self._launch.ledger.complain(f"{error}. Training goes on; it is tried again.")
+            except (OSError, CkptstoreError) as error:  # to try it again would keep all others waiting
                 log.error("a checkpoint could not be registered (%s); training goes on", error)  # noqa: TRY400
                 return
-            except CkptstoreError as error:
-                self._launch.ledger.complain(f"{error}. Training goes on; it is tried again.")
             except Exception:
                 log.exception("a checkpoint could not be registered; training goes on")
                 return

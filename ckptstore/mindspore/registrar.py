@@ -18,6 +18,7 @@ from ckptstore.mindspore.recorder import FLUSH_SECONDS
 from ckptstore.mindspore.termination import Termination
 from ckptstore.mindspore.training import Training, repaired_step
 from ckptstore.mindspore.ttp import TtpWatch
+from ckptstore.mindspore.under_way import UnderWay, by_counter
 from ckptstore.mindspore.watches import PeriodicWatch, watches_for
 from ckptstore.ops.lease import RENEWED_EVERY
 from ckptstore.storage.files import facts
@@ -79,7 +80,7 @@ class Registrar(Callback):
         self._watches: list[Watch] = list(watches_for(callbacks))
         self._find_watches = not callbacks
         self._outputs_before: Any = None
-        self._in_step = False
+        self._is_training = self._in_step = False
         self._counted_at: tuple[int, int | None] = (0, None)
         self._base: tuple[int, int] = (0, 0)
         self._first_step_to_come = True
@@ -112,13 +113,13 @@ class Registrar(Callback):
     @_never_stops_training
     def on_train_begin(self, run_context: Any) -> None:
         """Find what to watch and where it saves, and let MindSpore's step count go on."""
+        self._is_training = True
         params = run_context.original_args()
         training = self._training
         training.begin(params)
         self._in_first_epoch = self._first_step_to_come = True
         self._sink_steps = 1
-        if self._launch.trained:  # a breakpoint of the training before must not be taken for one of this
-            training.recorder.call(self._launch.adopt)
+        training.record_left()
         self._launch.note_layout_files()
         self._layout_is_due = True
         self._find_what_saves(params)
@@ -234,16 +235,17 @@ class Registrar(Callback):
         self._poll()
 
     def __enter__(self) -> Registrar:
-        """Called once for training, and again for each evaluation inside `Model.fit`."""
+        """Called once for training, again for each evaluation inside `Model.fit`, and for evaluations after it."""
         self._depth += 1
         return self
 
     @_never_stops_training
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, *error: Any) -> None:
         """See how training ended, and have everything in the catalog before the process may be gone."""
         self._depth -= 1
-        if self._training.params is None or self._depth > 0:
+        if not self._is_training or self._depth > 0:  # an evaluation of its own ends nothing, however it ends
             return
+        self._is_training = False
         training = self._training
         kind = error[0] if error else None
         name = kind.__name__ if isinstance(kind, type) else None
@@ -252,11 +254,10 @@ class Registrar(Callback):
             self._launch.adopt_at_exit()
         with self.surviving("the state of the device"):
             training.read_state(with_deadline=name is not None)
-        is_known = True
+        found = UnderWay.UNKNOWN
         with self.surviving("the step under way"):
-            was_done = self._step_was_done() if name is not None else False
-            is_known = was_done is not None and training.is_readable
-            if was_done:
+            found = self._step_under_way(error[2]) if name is not None else UnderWay.NOT_DONE
+            if found is UnderWay.DONE:
                 self._step_is_done(training.params)
         self._in_step = False
         with self.surviving("looking for the last saves"):
@@ -264,48 +265,48 @@ class Registrar(Callback):
         for watch in self._watches:
             with self.surviving(f"the end of {type(watch.callback).__name__}"):
                 watch.end(training)
-        if is_known:
-            with self.surviving("the end of training"):
+        with self.surviving("the end of training"):
+            if found in (UnderWay.DONE, UnderWay.NOT_DONE) and training.is_readable:
                 self._end(name)
-        else:
-            log.warning("how far training had come is not certain: nothing is saved or noted at this exception")
+            else:
+                log.warning("how far training had come is not certain: nothing is saved at this exception")
+                if found is UnderWay.HALF_DONE:
+                    training.note_half_done(name)
         begin = time.monotonic()
         if not training.recorder.flush():
             training.recorder.say_what_is_left()
         if self._keeper is not None:
             self._keeper.finish(max(0.0, FLUSH_SECONDS - (time.monotonic() - begin)))
+        training.recorder.rest()
         training.release()
         self._termination.disarm()
 
     def _end(self, error: str | None) -> None:
         """Note the step that training ended at, and save it if an exception ended it and that was asked for."""
         training = self._training
-        step, optimizer_step, quarantine = self._launch.global_step, training.optimizer_step(), training.quarantine()
-        training.recorder.call(lambda: self._launch.set_ending(step, optimizer_step, error, quarantine=quarantine))
-        if error is not None and self._dying_gasp is not None and step != self._saved_step:
+        training.note_ending(error)
+        if error is not None and self._dying_gasp is not None and self._launch.global_step != self._saved_step:
             with self.surviving("save_on_exception"):
                 self._dying_gasp.save(training)
 
-    def _step_was_done(self) -> bool | None:
+    def _step_under_way(self, raised: Any) -> UnderWay:
         """Whether the step under way was finished when an exception came: then its update is in the weights.
 
         A callback earlier in the list that raises in step_end keeps us from hearing of the step's end. But the
-        network's outputs are new then; and where they are not yet, the optimizer may have applied one update more
-        than steps were counted: reading its counter waits for the device, so it is not read at every step. None where
-        that does not tell either: the optimizer has no counter, or leaves out updates.
+        network's outputs are new then; and where they are not yet, the optimizer may have counted one update more than
+        steps were counted: reading its counter waits for the device, so it is not read at every step. That does not
+        tell either where it has no counter, or leaves out updates.
         """
         if not self._in_step:
-            return False
+            return UnderWay.NOT_DONE
         if self._training.params.get("net_outputs") is not self._outputs_before:
-            return True
+            return UnderWay.DONE
         step, updates = self._counted_at
         now = self._training.optimizer_step()
         if updates is None or now is None:
-            return None
+            return UnderWay.UNKNOWN
         more = (now - updates) - (self._launch.global_step - step)
-        if more == 1:
-            return True
-        return False if more == 0 and updates == step - self._launch.step_shift else None
+        return by_counter(more, counts_all=updates == step - self._launch.step_shift, raised=raised)
 
     def _poll(self) -> None:
         """Hand over what was saved since the last look. Files saved now hold the state after `global_step` steps."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from ckptstore.catalog.reads import Ending
 from ckptstore.core.limits import text
 from ckptstore.core.model import Content, Kind, epoch_and_step
 from ckptstore.mindspore.communication import strategy_file
@@ -111,6 +112,7 @@ class Training:
         """Take up the training that MindSpore begins with these callback parameters."""
         self.params = params
         self.outputs = None
+        self.recorder.begin()
         self.state_names = state_names(params.train_network)
         self.recorder.state_names = frozenset(self.state_names)
         counters = (item for item in params.train_network.get_parameters() if item.name == COUNTER)
@@ -126,8 +128,9 @@ class Training:
         breakpoint_prefix: str,
         names_before: Callable[[str], Iterable[str]],
         has_begun: bool = False,
+        content: Content | None = None,
     ) -> None:
-        """Record, once, where this rank saves; and say so if another rank would write the same files.
+        """Record, once, where this rank saves what; and say so if another rank would write the same files.
 
         `names_before` gives the names in the directory that are not of this launch. Raises `RefusedError` where a fresh
         start overlooked what is there; where training `has_begun` that is only said, and stops nothing (invariant 6).
@@ -145,7 +148,12 @@ class Training:
         before = sorted(names_before(directory))
         self.recorder.call(
             lambda: self.launch.add_source(
-                directory, kind=kind, prefix=prefix, breakpoint_prefix=breakpoint_prefix, names_before=before
+                directory,
+                kind=kind,
+                prefix=prefix,
+                breakpoint_prefix=breakpoint_prefix,
+                names_before=before,
+                content=content,
             )
         )
         if kind is Kind.TTP:  # every rank has a directory of its own in it
@@ -171,6 +179,26 @@ class Training:
             exit_flags.note(directory, self.launch.rank, flag)
         except OSError as error:
             self.complain(f"`ckptstore doctor` will not know of {flag.path}: {error.strerror or error}")
+
+    def note_ending(self, error: str | None) -> None:
+        """Record where training ended, and the exception's name if one ended it."""
+        self._note(self.launch.global_step, error, self.quarantine())
+
+    def note_half_done(self, error: str | None) -> None:
+        """Record that an exception came in the middle of an update: what MindSpore saves now holds a part of it."""
+        self._note(self.launch.global_step + 1, error, "an exception came in the middle of its update")
+
+    def _note(self, step: int, error: str | None, quarantine: str) -> None:
+        launch, optimizer_step = self.launch, self.optimizer_step()
+        if error is not None:
+            launch.ending = Ending(launch.id, launch.rank, step, optimizer_step, quarantine)
+        self.recorder.call(lambda: launch.set_ending(step, optimizer_step, error, quarantine=quarantine))
+
+    def record_left(self) -> None:
+        """Record the breakpoint of the training before while it is known how that ended: this one ends otherwise."""
+        ending, self.launch.ending = self.launch.ending, None
+        if ending is not None:
+            self.recorder.call(lambda: self.launch.record_left(ending, self.recorder.state_names))
 
     def release(self) -> None:
         """Training has ended: others may write where this rank did."""

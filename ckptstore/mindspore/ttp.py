@@ -17,6 +17,7 @@ from mindspore.train import ModelCheckpoint
 
 from ckptstore.core.model import Content, Kind
 from ckptstore.core.naming import is_ttp_file, parse_name, parse_ttp_directory
+from ckptstore.ops.ttp_directories import names_before
 from ckptstore.storage.files import FileFacts, absolute, facts, names_in
 
 if TYPE_CHECKING:
@@ -54,7 +55,8 @@ class TtpWatch:
             return
         root = getattr(callback, "ckpt_save_path", None)
         if root is not None:
-            training.announce(root, kind=Kind.TTP, prefix="", breakpoint_prefix="", names_before=names_in)
+            found = partial(names_before, rank=training.launch.rank)
+            training.announce(root, kind=Kind.TTP, prefix="", breakpoint_prefix="", names_before=found)
         if training.launch.global_step and getattr(callback, "initial_step", 0):
             callback.initial_step = 0  # it would be added to a count that goes on and includes it
         handlers = _Handlers(training, self._module)

@@ -99,6 +99,7 @@ class PeriodicWatch:
                 breakpoint_prefix=base,
                 names_before=breakpoints_in,
                 has_begun=has_begun,
+                content=self.content,
             )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from ckptstore.catalog import schema
@@ -13,6 +12,7 @@ from ckptstore.ops import overview
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable
+    from pathlib import Path
 
     from ckptstore.catalog.engine import Database
     from ckptstore.core.model import Checkpoint, Resolution, RestorePlan
@@ -105,14 +105,14 @@ class Catalog:
         dry_run: bool = False,
         progress: Callable[[int], None] = lambda _: None,
     ) -> Scanned:
-        """Adopt what is below a directory into a run (None: the directory's name).
+        """Adopt what is below a directory into a run (None: that of the journals there, else the directory's name).
 
-        `world_size` is the number of ranks (None: by what is there). `dry_run` writes nothing; `progress` hears how
-        many more files were looked at.
+        `world_size` is the number of ranks (None: by what is there). `dry_run` writes nothing and tells the same;
+        `progress` hears how many more files were looked at.
         """
         from ckptstore.ops.scan import scan
 
-        return scan(self.database, Path(directory), run=run, world_size=world_size, dry_run=dry_run, progress=progress)
+        return scan(self.database, directory, run=run, world_size=world_size, dry_run=dry_run, progress=progress)
 
     def sync(self, run_or_directory: str | Path | None = None) -> Synced:
         """Take up what journals say and the catalog lacks.

@@ -17,7 +17,7 @@ from ckptstore.core.limits import HIGHEST_INTEGER
 from ckptstore.core.model import FileState, Kind, Outcome, Rule
 from ckptstore.errors import CatalogUnavailableError, UsageError
 from ckptstore.formats.inspect import is_cut
-from ckptstore.ops import exits, lease, meant, strategies
+from ckptstore.ops import adopt, exits, lease, meant, strategies
 from ckptstore.ops import register as registering
 from ckptstore.ops.collect import Collected, execute
 from ckptstore.ops.reconcile import Reconciled, reconcile
@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ckptstore.catalog.engine import Database
-    from ckptstore.core.model import Checkpoint, Launch, RestorePlan
+    from ckptstore.catalog.reads import Ending
+    from ckptstore.core.model import Checkpoint, Content, Launch, RestorePlan
     from ckptstore.core.policy import Policy
 
 LONGEST_PAUSE_SECONDS = 20.0
@@ -53,6 +54,8 @@ class RankLaunch:
         self._began = Began(facts)
         self.ledger = for_rank(database, rank, facts.id, lambda: self._began)
         self._has_saved = False
+        self._sources: list[Source] = []
+        self._gasps: set[str] = set()
         self._backoff = Backoff(LONGEST_PAUSE_SECONDS)
         self._next_look = 0.0
 
@@ -132,6 +135,7 @@ class RankLaunch:
         saved = Verdict(self.id, self.rank, Outcome.SAVED, datetime.now(timezone.utc)) if proves else None
         self.ledger.record(files, saved)
         self._has_saved = True
+        self._gasps.update(file.path for file in files if file.kind is Kind.DYING_GASP)
 
     def resolve(
         self, *, step: int | None = None, lineage: str | None = None, take_quarantined: bool = False
@@ -179,11 +183,19 @@ class RankLaunch:
         self.ledger.steps_per_epoch(self.id, steps, batch_size=batch_size, shards=shards)
 
     def add_source(
-        self, directory: str, *, kind: Kind, prefix: str, breakpoint_prefix: str, names_before: Sequence[str]
+        self,
+        directory: str,
+        *,
+        kind: Kind,
+        prefix: str,
+        breakpoint_prefix: str,
+        names_before: Sequence[str],
+        content: Content | None = None,
     ) -> None:
         """Record where this rank saves files of a kind, and the names there that are of an earlier launch.
 
-        Raises `UsageError` for a directory or prefix that is not UTF-8.
+        `content` is what its periodic files hold (None: not known). Raises `UsageError` for a directory or prefix that
+        is not UTF-8.
         """
         source = Source(
             launch=self.id,
@@ -194,7 +206,9 @@ class RankLaunch:
             breakpoint_prefix=breakpoint_prefix,
             names_before=frozenset(names_before),
             host=claims.host_name(),
+            content=content,
         )
+        self._sources.append(source)
         self.ledger.announce(source)
 
     def keep_layout_file(self, path: str) -> bool:
@@ -222,8 +236,17 @@ class RankLaunch:
         exits.keep(self.ledger, file, kept_path)
 
     def moved(self, before: str, after: str) -> None:
-        """Record that a directory of this launch, whoever's files are in it, was renamed."""
-        registering.moved(self.ledger, self.id, before, after)
+        """Record that a directory of this launch, whoever's files are in it, was renamed.
+
+        Only the catalog knows the files of all ranks: while it cannot be used this is left to the next start, which
+        sees that they were moved.
+        """
+        if self.ledger.behind:
+            return
+        try:
+            registering.moved(self.ledger, self.id, before, after)
+        except CatalogUnavailableError as error:
+            self.ledger.fall_behind(error)
 
     def mark_missing(self, files: Sequence[Checkpoint]) -> None:
         """Record that these files are no longer there."""
@@ -267,6 +290,16 @@ class RankLaunch:
             else reconcile(self.database, run_id, only=(self.id, self.rank), ledger=self.ledger)
         )
 
+    def record_left(self, ending: Ending, expected: frozenset[str]) -> None:
+        """Record the breakpoints that this rank wrote when its training ended so, and nobody registered.
+
+        The catalog is not asked: a training that follows in the same process, and ends otherwise, must not wait for it.
+        `expected` are the parameters that a whole file has. Raises as `record` does, and `OSError`.
+        """
+        left = adopt.left_at(ending, self.facts, self._sources, self._gasps, expected)
+        if left:
+            self.record(left)
+
     def newest_registered_by_all(self) -> int | None:
         """The newest step that every rank of this launch has registered; None if there is none yet."""
         with self.database.read() as connection:
@@ -287,6 +320,15 @@ class RankLaunch:
             lease.renew(self.database, self.id)
         except CatalogUnavailableError as error:
             self.ledger.complain(f"{error}. Training goes on.")
+
+    def let_go(self) -> None:
+        """Close the journals and the connections to the catalog; whatever needs them opens them again."""
+        self.ledger.close()
+        self.database.disconnect()
+
+    def take_up(self) -> None:
+        """Open the journals again that `let_go` has closed, so that `note` need not wait for that."""
+        self.ledger.tell(self.id)
 
     def reread(self) -> None:
         """Read again what the catalog knows of this launch."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads, replay, schema
@@ -14,7 +15,7 @@ from ckptstore.core.model import Assignment, RestorePlan
 from ckptstore.core.naming import parse_exit_name, parse_name
 from ckptstore.errors import CatalogUnavailableError, CkptstoreError, RefusedError
 from ckptstore.ops import entries
-from ckptstore.ops.adopt import wrote
+from ckptstore.ops.authorship import wrote
 from ckptstore.ops.join import join
 from ckptstore.ops.launch import RankLaunch
 from ckptstore.ops.records import Began, Said
@@ -22,7 +23,7 @@ from ckptstore.ops.settle import settle
 from ckptstore.ops.sync import found_below, take_up_found
 from ckptstore.storage import journal
 from ckptstore.storage.files import names_in
-from ckptstore.storage.places import places, remember, remembered
+from ckptstore.storage.places import places, remember, remembered, root_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -208,6 +209,20 @@ def remember_place(database: Database, run: str, directory: str) -> None:
         log.info("where run %s saves is not remembered on this machine (%s)", run, error.strerror or error)
 
 
+def make_known(database: Database, run: str, directory: str, *, is_first: bool) -> None:
+    """Have a later start, and who asks the catalog before it, know what journals tell of a run where a rank saves.
+
+    The first rank does it for all of them. A catalog that cannot be used now takes that up by the next start.
+    """
+    remember_place(database, run, directory)
+    paths, _ = found_below([root_of(directory) if is_first else directory])
+    try:
+        with database.connected():
+            take_up_found(database, paths)
+    except CatalogUnavailableError as error:
+        log.info("%s. It does not have yet what journals in %s tell.", error, directory)
+
+
 def overlooked(directory: str, run: str, known: frozenset[str]) -> Checkpoint | None:
     """The newest whole file that journals of a directory have of a run, of launches that nobody knew of; None if none.
 
@@ -250,11 +265,12 @@ def _may_hold_steps(name: str) -> bool:
 
 def a_guess(path: str, run: str) -> RefusedError:
     """The error for a fresh start beside such a file, where nobody can tell whether the run goes on from it."""
+    where = quote(path.rpartition("/")[0])
     return RefusedError(
         f"{path} is in no journal, and the catalog that may know it is away or lost: whether run {run!r} goes on from "
         "it would be a guess",
-        f"start when the catalog is back; if it is lost: ckptstore scan {path.rpartition('/')[0]} --run {run}; if the "
-        "file is of another run, move it away",
+        f"start when the catalog is back; if it is lost: ckptstore scan {where} --run {quote(run)}; if the file is of "
+        "another run, move it away",
     )
 
 

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from ckptstore.core.model import Content, Kind
 from ckptstore.core.naming import parse_exit_name, parse_name, parse_rank_directory
 from ckptstore.formats.ckpt import read_ckpt
 
-from .running import Run
+from .running import Run, python
 
 PLAIN = '''
 import json, sys
@@ -92,7 +91,7 @@ class Plain:
         environment = os.environ | {"GLOG_v": "3", "MS_ENABLE_GRACEFUL_EXIT": "1"}
         known = {path.name for path in self.out.rglob("*.ckpt")}
         done = subprocess.run(
-            [sys.executable, str(self.script), json.dumps(asked)],
+            [*python(), str(self.script), json.dumps(asked)],
             env=environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

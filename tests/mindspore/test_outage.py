@@ -17,6 +17,7 @@ import pytest
 
 from ckptstore.errors import CatalogUnavailableError
 from ckptstore.ops.connect import connect
+from ckptstore.ops.doctor import examine
 from tests import ckpt_bytes
 from tests.conftest import new_postgres_database
 from tests.contents import contents
@@ -182,6 +183,26 @@ def test_a_fresh_start_that_overlooked_an_earlier_one_is_stopped_and_the_next_on
     again = run.launch()
     assert (again.code, again.start["global_step"]) == (0, 15), again.output
     assert run.final() == undisturbed
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_after_a_start_that_was_stopped_everybody_knows_what_it_saw(tmp_path: Path, ranks: int) -> None:
+    """The job was given another catalog; who looks there, on whatever machine, is told the same as by the start."""
+    first = Run(tmp_path, str(tmp_path / "first.db"))
+    assert first.launch(epochs=1, ranks=ranks).code == 0
+    run = Run(tmp_path, str(tmp_path / "second.db"))
+    stopped = run.launch(ranks=ranks)
+    assert stopped.code == 1
+    assert "and no catalog knew of it; start again" in stopped.output
+    expected = first.catalog.resolve("run").plan
+    plan = run.catalog.resolve("run").plan
+    assert expected is not None
+    assert plan is not None
+    assert (plan.launch.id, plan.global_step) == (expected.launch.id, expected.global_step)
+    assert [each.source.path for each in plan.ranks] == [each.source.path for each in expected.ranks]
+    assert run.catalog.sync("run").journals > 0
+    (restorable,) = [check for check in examine(run.url, "run").checks if check.name == "restorable"]
+    assert f"step {plan.global_step}" in restorable.detail
 
 
 def test_checkpoints_that_no_journal_tells_of_stop_a_fresh_start_without_the_catalog(tmp_path: Path) -> None:

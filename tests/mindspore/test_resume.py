@@ -238,6 +238,43 @@ def test_two_exceptions_in_one_process_leave_two_breakpoints_with_their_own_step
     assert found == {"net-1_3_breakpoint.ckpt": 3, "net_1-1_5_breakpoint.ckpt": 5}
 
 
+class Failing(nn.TrainOneStepCell):
+    """A device that fails before its fourth update, once."""
+
+    calls = 0
+
+    def __call__(self, *inputs: object) -> object:
+        self.calls += 1
+        if self.calls == 4:
+            raise RuntimeError("on purpose")
+        return super().__call__(*inputs)
+
+
+def test_a_breakpoint_of_which_no_step_was_noted_is_not_the_next_ending_s(catalog: Catalog, tmp_path: Path) -> None:
+    """No counter tells how far the step under way had come, and the script catches the error and trains on."""
+    network = nn.Dense(3, 4)
+    loss = nn.WithLossCell(network, nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean"))
+    model = Model(Failing(loss, nn.Momentum(network.trainable_params(), 0.1, 0.9)))
+    for parameter in model.train_network.get_parameters():
+        if parameter.name == "global_step":
+            parameter.name = "state_step"
+    dataset = create_dataset()
+    launch = ckptstore.mindspore.join("run")
+    launch.resume(model, dataset)
+    config = CheckpointConfig(save_checkpoint_steps=100, exception_save=True)
+    ckpt_cb = ModelCheckpoint("net", str(tmp_path / "ckpt"), config)
+    registrar = launch.registrar(ckpt_cb)
+    for steps in (100, 2):
+        with pytest.raises(RuntimeError, match="on purpose"):
+            model.train(2, dataset, callbacks=[RaiseAt(steps), ckpt_cb, registrar], dataset_sink_mode=False)
+    launch.adopt()
+    there = {path.name for path in (tmp_path / "ckpt").glob("*.ckpt")}
+    assert there == {"net-1_4_breakpoint.ckpt", "net_1-1_5_breakpoint.ckpt"}
+    assert [(Path(file.path).name, file.global_step) for file in catalog.files("run")] == [
+        ("net_1-1_5_breakpoint.ckpt", 5)
+    ]
+
+
 class Interrupted(nn.TrainOneStepCell):
     """A signal arrives when the update is applied and MindSpore has not yet noted the step's outputs."""
 
@@ -251,7 +288,13 @@ class Interrupted(nn.TrainOneStepCell):
         return outputs
 
 
-def test_an_update_that_only_the_optimizer_knows_of_is_counted(catalog: Catalog, tmp_path: Path) -> None:
+def test_an_update_that_only_the_optimizer_knows_of_is_counted(
+    catalog: Catalog, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """In GRAPH_MODE, where a step is one call of the device; in PyNative a part of it may be missing."""
+    mode = ms.get_context("mode")
+    ms.set_context(mode=ms.GRAPH_MODE)
+    request.addfinalizer(lambda: ms.set_context(mode=mode))
     network = nn.Dense(3, 4)
     loss = nn.WithLossCell(network, nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean"))
     model = Model(Interrupted(loss, nn.Momentum(network.trainable_params(), 0.1, 0.9)))

@@ -14,7 +14,9 @@ from mindspore.train import Callback, CheckpointConfig, Model, ModelCheckpoint
 from mindspore.train.callback import _train_fault_tolerance as fault_tolerance
 from mindspore.train.model import _calc_cb_initial_step
 
+from ckptstore.catalog import reads
 from ckptstore.core.model import FileState, Kind, Rule
+from ckptstore.mindspore import ttp
 from ckptstore.mindspore.launch import TrainingLaunch
 from ckptstore.mindspore.recorder import Recorder
 from ckptstore.ops.connect import Catalog
@@ -87,6 +89,7 @@ class Rank:
         handlers: tuple[str, ...] = ("save",),
         epochs: int = 2,
         save_fn: bool = False,
+        root: Path | None = None,
     ) -> tuple[Any, Model]:
         self.monkeypatch.setattr(fault_tolerance, "get_rank", lambda: rank)
         joined = self.catalog.join("run", rank=rank, world_size=world_size, launch_id=launch, layout=layout)
@@ -100,7 +103,7 @@ class Rank:
             ckpt_cb._save_ckpt(params, force_to_save=True)
 
         how = {"ckpt_save_fn": save} if save_fn else {}
-        tft_cb = self.stand_in.install()(str(directory / "ttp"), **how)
+        tft_cb = self.stand_in.install()(str(root or directory / "ttp"), **how)
         callbacks = [ckpt_cb, tft_cb, Handled(tft_cb, step, handlers), training.registrar(ckpt_cb, tft_cb)]
         with suppress(FaultError):
             model.train(
@@ -165,6 +168,31 @@ def test_a_directory_that_is_left_is_taken_where_it_covers_every_rank(
     assert [(reason.rule, reason.rank) for reason in resolution.rejections[0].reasons] == [(Rule.MISSING_FILE, 0)]
 
 
+@pytest.mark.parametrize("recorded", [True, False])
+def test_what_a_launch_left_in_a_directory_that_the_next_one_renames_is_not_of_that_one(
+    catalog: Catalog, rank: Rank, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, recorded: bool
+) -> None:
+    """A cascaded fault left rank 0's file alone; the second launch fails at the same step, and rank 0 does not save."""
+    with monkeypatch.context() as patch:
+        if not recorded:
+            patch.setattr(ttp._Handlers, "_record_new", lambda *_: None)
+        rank.train(0, tmp_path / "0", world_size=2, root=tmp_path / "ttp")
+    left = next((tmp_path / "ttp").rglob("*.ckpt")).read_bytes()
+    for number, handlers in ((0, ()), (1, ("save", "rename"))):
+        directory = tmp_path / f"again_{number}"
+        rank.train(number, directory, world_size=2, launch="L2", handlers=handlers, root=tmp_path / "ttp")
+    (last,) = (tmp_path / "ttp").glob("*/rank_0/*.ckpt")
+    assert (last.parents[1].name, last.read_bytes()) == ("ttp_saved_checkpoints-step_5", left)
+    plan = catalog.resolve("run").plan
+    assert plan is not None
+    assert (plan.launch.id, plan.global_step) == ("L2", 4)
+    assert [file.launch for file in catalog.files("run", kind="ttp") if file.path == str(last)] == ["L1"]
+    with catalog.database.read() as connection:
+        found = [source for source in reads.sources_of(connection, 1) if source.kind is Kind.TTP]
+    own = "ttp_saved_checkpoints-step_5_tmp/rank_0/ttp_rank_0-1_5.ckpt"
+    assert {(source.launch, source.rank) for source in found if own in source.names_before} == {("L2", 0)}
+
+
 def test_what_a_function_of_the_user_saves(catalog: Catalog, rank: Rank, tmp_path: Path) -> None:
     rank.train(0, tmp_path, step=3, save_fn=True, handlers=("save", "rename"))
     assert [(step, name) for step, _, name, _ in files(catalog)] == [(3, f"{tmp_path.name}/ckpt/net-1_3.ckpt")]
@@ -186,6 +214,31 @@ def test_a_file_that_nobody_could_record_is_adopted_with_its_proven_step(
     plan = catalog.resolve("run").plan
     assert plan is not None
     assert (plan.global_step, plan.ranks[0].source.kind.value) == (5, "ttp")
+
+
+def test_a_rename_without_the_catalog_keeps_nothing_waiting(
+    catalog: Catalog, rank: Rank, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whose files were in the directory only the catalog knows; the process is gone a moment later."""
+    waiting = []
+    flush = Recorder.flush
+    rename = fault_tolerance._rename_save_result
+
+    def lose_and_rename(step: int, cb_ctx: Any) -> None:
+        (tmp_path / "catalog.db").rename(tmp_path / "away.db")
+        (tmp_path / "catalog.db").mkdir()
+        rename(step, cb_ctx)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fault_tolerance, "_rename_save_result", lose_and_rename)
+        patch.setattr(Recorder, "flush", lambda self, *args: (flush(self, *args), waiting.append(self._open_jobs)))
+        rank.train(0, tmp_path, handlers=("save", "rename"))
+    assert set(waiting) == {0}
+    (tmp_path / "catalog.db").rmdir()
+    (tmp_path / "away.db").rename(tmp_path / "catalog.db")
+    start, _ = rank.train(0, tmp_path, launch="L2", step=100)
+    assert start.global_step == 5
+    assert start.plan.ranks[0].source.path.endswith("ttp_saved_checkpoints-step_5/rank_0/ttp_rank_0-1_5.ckpt")
 
 
 def test_a_rename_that_nobody_could_record_moves_the_record(
@@ -301,8 +354,6 @@ def test_what_cannot_be_looked_at_does_not_keep_a_state_from_being_saved(
 
     def unreadable(_: str) -> frozenset[str]:
         raise PermissionError(13, "Permission denied")
-
-    from ckptstore.mindspore import ttp
 
     with monkeypatch.context() as patch:
         patch.setattr(ttp, "names_in", unreadable)

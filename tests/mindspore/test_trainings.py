@@ -1,0 +1,287 @@
+"""Several trainings in one process, and evaluations between them: what each leaves to the next, and what stays open."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
+from pathlib import Path
+from typing import Any
+
+import mindspore as ms
+import numpy as np
+import psycopg
+import pytest
+from mindspore import nn
+from mindspore.train import Callback, CheckpointConfig, Model, ModelCheckpoint
+
+import ckptstore.mindspore
+from ckptstore.core.model import Content, FileState, Kind
+from ckptstore.ops.connect import Catalog
+from ckptstore.storage import journal
+
+from .job import close_database
+from .test_resume import RaiseAt, create_dataset, create_model
+
+Switch = Callable[[], None]
+
+
+@pytest.fixture
+def threads() -> Callable[[], set[str]]:
+    """The names of ckptstore's threads that were started since."""
+    before = threading.enumerate()
+    return lambda: {
+        each.name for each in threading.enumerate() if each not in before and each.name.startswith("ckptstore")
+    }
+
+
+def open_files(below: Path) -> list[str]:
+    """What this process has open below a directory, and its connections to PostgreSQL."""
+    found = []
+    for number in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):  # the one of the listing itself
+            found.append(str(number.readlink()))
+    return [name for name in found if name.startswith((str(below), "socket:"))]
+
+
+@pytest.fixture
+def catalog(catalog: Catalog, database_url: str, monkeypatch: pytest.MonkeyPatch) -> Catalog:
+    monkeypatch.setenv("CKPTSTORE_URL", database_url)
+    return catalog
+
+
+@pytest.fixture
+def outage(catalog: Catalog, request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Switch, Switch]:
+    """Takes the catalog away, and brings it back."""
+    url = catalog.database.url
+    if catalog.database.is_sqlite:
+        own, away = tmp_path / "catalog.db", tmp_path / "away"
+
+        def lose() -> None:
+            away.mkdir()
+            for path in tmp_path.glob("catalog.db*"):
+                path.rename(away / path.name)
+            own.mkdir()
+
+        def bring_back() -> None:
+            own.rmdir()
+            for path in away.iterdir():
+                path.rename(tmp_path / path.name)
+
+        return lose, bring_back
+    socket = request.getfixturevalue("postgres")
+
+    def close() -> None:
+        close_database(socket, str(url.database))
+
+    def open_again() -> None:
+        with psycopg.connect(host=socket, user="postgres", dbname="postgres", autocommit=True) as connection:
+            connection.execute(f"ALTER DATABASE {url.database} ALLOW_CONNECTIONS true")
+
+    return close, open_again
+
+
+def saving(directory: Path, **config: Any) -> ModelCheckpoint:
+    settings = {"save_checkpoint_steps": 2, "keep_checkpoint_max": 50, **config}
+    return ModelCheckpoint("net", str(directory), CheckpointConfig(**settings))
+
+
+def journalled(directory: Path) -> set[int]:
+    """The steps of the whole files that the journals of a directory tell of."""
+    entries = [entry for path in journal.journals_in(str(directory)) for entry in journal.read(path).entries]
+    return {
+        entry["global_step"] for entry in entries if entry["t"] == "file" and entry["state"] == FileState.COMPLETE.value
+    }
+
+
+def test_a_second_training_without_the_catalog_is_journalled_and_later_all_is_there(
+    catalog: Catalog, outage: tuple[Switch, Switch], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The first left a breakpoint: what is saved after it does not wait for a catalog that is away."""
+    lose, bring_back = outage
+    model, dataset = create_model(), create_dataset()
+    launch = ckptstore.mindspore.join("run")
+    launch.resume(model, dataset)
+    ckpt_cb = saving(tmp_path / "ckpt", exception_save=True)
+    registrar = launch.registrar(ckpt_cb)
+    with pytest.raises(RuntimeError, match="on purpose"):
+        model.train(1, dataset, callbacks=[RaiseAt(3), ckpt_cb, registrar])
+    lose()
+    for epoch in (1, 2):
+        model.train(epoch + 1, create_dataset(), callbacks=[ckpt_cb, registrar], initial_epoch=epoch)
+        assert registrar._training.recorder._open_jobs == 0
+    assert journalled(tmp_path / "ckpt") == {2, 3, 8, 10, 12, 14, 16, 18}
+    assert "Traceback" not in caplog.text
+    bring_back()
+    assert registrar._training.recorder.flush(60)
+    there = {(file.kind.value, file.global_step) for file in catalog.files("run") if file.state is FileState.COMPLETE}
+    assert there == {("dying_gasp", 3), *(("periodic", step) for step in (2, 8, 10, 12, 14, 16, 18))}
+    assert len([record for record in caplog.records if "can be used again" in record.getMessage()]) == 1
+
+
+def without_counter() -> Model:
+    """As with an optimizer of mint or experimental: nothing in its files tells them apart."""
+    model = create_model()
+    for parameter in model.train_network.get_parameters():
+        if parameter.name == "global_step":
+            parameter.name = "state_step"
+    return model
+
+
+def test_two_exceptions_without_the_catalog_leave_two_breakpoints_with_their_own_steps(
+    catalog: Catalog, outage: tuple[Switch, Switch], tmp_path: Path
+) -> None:
+    """The catalog knows only how the last training of a launch ended."""
+    lose, bring_back = outage
+    model, dataset = without_counter(), create_dataset()
+    launch = ckptstore.mindspore.join("run")
+    launch.resume(model, dataset)
+    ckpt_cb = saving(tmp_path / "ckpt", save_checkpoint_steps=100, exception_save=True)
+    registrar = launch.registrar(ckpt_cb)
+    for steps in (3, 2):
+        with pytest.raises(RuntimeError, match="on purpose"):
+            model.train(2, dataset, callbacks=[RaiseAt(steps), ckpt_cb, registrar])
+        if steps == 3:
+            lose()
+    bring_back()
+    assert registrar._training.recorder.flush(60)
+    catalog.resolve("run")  # the second one's is found by whoever looks next
+    found = {Path(file.path).name: file.global_step for file in catalog.files("run")}
+    assert found == {"net-1_3_breakpoint.ckpt": 3, "net_1-1_5_breakpoint.ckpt": 5}
+
+
+def test_a_breakpoint_never_gets_the_step_of_another_training(catalog: Catalog, tmp_path: Path) -> None:
+    """The process was killed before it had recorded the first one, and what a launch ended with is known once."""
+    model, dataset = without_counter(), create_dataset()
+    launch = ckptstore.mindspore.join("run")
+    launch.resume(model, dataset)
+    ckpt_cb = saving(tmp_path / "ckpt", save_checkpoint_steps=100, exception_save=True)
+    registrar = launch.registrar(ckpt_cb)
+    for steps in (3, 2):
+        launch.ending = None
+        with pytest.raises(RuntimeError, match="on purpose"):
+            model.train(2, dataset, callbacks=[RaiseAt(steps), ckpt_cb, registrar])
+    launch.adopt()
+    assert {Path(file.path).name: file.global_step for file in catalog.files("run")} == {"net_1-1_5_breakpoint.ckpt": 5}
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_trainings_one_after_the_other_leave_neither_threads_nor_open_files(
+    catalog: Catalog, threads: Callable[[], set[str]], tmp_path: Path, *, fails: bool
+) -> None:
+    """As a search for hyperparameters makes them, or a notebook; the launches may be kept."""
+    launches = []
+    before = open_files(tmp_path)
+    for trial in range(4):
+        model, dataset = create_model(), create_dataset()
+        launch = ckptstore.mindspore.join(f"trial-{trial}")
+        launch.resume(model, dataset)
+        ckpt_cb = saving(tmp_path / f"{trial}", exception_save=True)
+        callbacks = [*([RaiseAt(5)] if fails else []), ckpt_cb, launch.registrar(ckpt_cb)]
+        with pytest.raises(RuntimeError, match="on purpose") if fails else nullcontext():
+            model.train(1, dataset, callbacks=callbacks)
+        launches.append(launch)
+        assert threads() == set()
+        catalog.database.disconnect()
+        assert open_files(tmp_path) == before
+    for trial in range(4):
+        assert {file.global_step for file in catalog.files(f"trial-{trial}")} == ({2, 4} if fails else {2, 4, 6})
+
+
+def test_a_training_that_follows_takes_up_what_the_one_before_let_go_of(
+    catalog: Catalog, threads: Callable[[], set[str]], tmp_path: Path
+) -> None:
+    model, dataset = create_model(), create_dataset()
+    launch = ckptstore.mindspore.join("run")
+    launch.resume(model, dataset)
+    ckpt_cb = saving(tmp_path / "ckpt")
+    registrar = launch.registrar(ckpt_cb)
+    noted = []
+
+    class Note(Callback):
+        """At the first step: what is saved at an exception is noted in the journal before it is begun."""
+
+        def on_train_step_end(self, run_context: Any) -> None:
+            path = str(tmp_path / "ckpt" / "net-9_9_breakpoint.ckpt")
+            file = registrar._training.describe(path, kind=Kind.DYING_GASP, content=Content.FULL)
+            if not noted or noted[-1][0] != run_context.original_args().cur_epoch_num:
+                done = threading.Event()
+                registrar._training.recorder.call(done.set)
+                assert done.wait(60)
+                noted.append((run_context.original_args().cur_epoch_num, launch.note(file)))
+
+    for epoch in range(3):
+        callbacks = [Note(), ckpt_cb, registrar]
+        model.train(epoch + 1, create_dataset(), callbacks=callbacks, initial_epoch=epoch)
+        assert threads() == set()
+    assert [each[1] for each in noted] == [True, True, True]
+    there = {file.global_step for file in catalog.files("run") if file.state is FileState.COMPLETE}
+    assert there == set(range(2, 19, 2))
+    assert journalled(tmp_path / "ckpt") == there
+    (path,) = journal.journals_in(str(tmp_path / "ckpt"))
+    told = [entry["steps_per_epoch"] for entry in journal.read(path).entries if entry["t"] == "launch"]
+    assert len(told) == len(set(map(str, told)))  # it is not told again at each training: with a wide plan it is long
+
+
+def test_a_recorder_that_is_behind_rests_when_the_catalog_has_all(
+    catalog: Catalog, outage: tuple[Switch, Switch], threads: Callable[[], set[str]], tmp_path: Path
+) -> None:
+    lose, bring_back = outage
+    model, dataset = create_model(), create_dataset()
+    launch = ckptstore.mindspore.join("run")
+    launch.resume(model, dataset)
+    ckpt_cb = saving(tmp_path / "ckpt")
+    registrar = launch.registrar(ckpt_cb)
+    lose()
+    model.train(1, dataset, callbacks=[ckpt_cb, registrar])
+    thread = registrar._training.recorder._thread
+    assert thread is not None
+    assert thread.is_alive()
+    bring_back()
+    assert registrar._training.recorder.flush(60)
+    thread.join(60)
+    assert threads() == set()
+    catalog.database.disconnect()
+    assert open_files(tmp_path / "ckpt") == []
+    assert {file.global_step for file in catalog.files("run")} == {2, 4, 6}
+
+
+class BadMetric(Callback):
+    def on_eval_step_end(self, run_context: object) -> None:
+        raise ValueError("a metric fails")
+
+
+@pytest.mark.parametrize("trained", ["to its end", "to an exception"])
+def test_an_evaluation_that_fails_after_training_ends_no_training(
+    catalog: Catalog, tmp_path: Path, trained: str
+) -> None:
+    """By then the network may hold anything: the best weights, averaged ones, pruned ones."""
+    fails = trained == "to an exception"
+    network = nn.Dense(3, 4)
+    loss = nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean")
+    model = Model(network, loss, nn.Momentum(network.trainable_params(), 0.1, 0.9), metrics={"accuracy"})
+    launch = ckptstore.mindspore.join("run")
+    launch.resume(model, create_dataset())
+    ckpt_cb = saving(tmp_path / "ckpt", async_save=True)
+    registrar = launch.registrar(ckpt_cb, save_on_exception=True, exception_interval=0)
+    callbacks = [*([RaiseAt(5)] if fails else []), ckpt_cb, registrar]
+    with pytest.raises(RuntimeError, match="on purpose") if fails else nullcontext():
+        model.train(1, create_dataset(), callbacks=callbacks)
+    assert registrar._training.recorder.flush(60)
+
+    def known() -> tuple[list[tuple[str, int]], list[tuple[object, ...]]]:
+        with catalog.database.read() as connection:
+            endings = [tuple(row) for row in connection.exec_driver_sql("SELECT global_step, error FROM endings")]
+        return [(file.path, file.global_step) for file in catalog.files("run")], endings
+
+    before = known()
+    assert before[1] == [(5, "RuntimeError") if fails else (6, None)]
+    for parameter in network.trainable_params():
+        parameter.set_data(ms.Tensor(np.zeros(parameter.shape, np.float32)))
+    with pytest.raises(ValueError, match="a metric fails"):
+        model.eval(create_dataset(), callbacks=[BadMetric(), registrar])
+    assert registrar._training.recorder.flush(60)
+    assert known() == before
+    assert [each.name for each in (tmp_path / "ckpt").glob("*breakpoint*")] == (
+        ["net-1_5_breakpoint.ckpt"] if fails else []
+    )
