@@ -39,6 +39,10 @@ class CatalogBusyError(CatalogUnavailableError):
     """The catalog cannot do it at this moment; the same may work a moment later."""
 
 
+class CatalogDamagedError(CatalogUnavailableError):
+    """The catalog's file is not what its database wrote."""
+
+
 class SchemaError(CatalogUnavailableError):
     """The catalog's schema is not the one of this program."""
 

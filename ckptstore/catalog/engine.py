@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from ckptstore.catalog import postgres, sqlite, urls
 from ckptstore.catalog.backoff import Backoff
 from ckptstore.catalog.tables import metadata
-from ckptstore.errors import CatalogBusyError, CatalogUnavailableError
+from ckptstore.errors import CatalogBusyError, CatalogDamagedError, CatalogUnavailableError
 
 if TYPE_CHECKING:
     import sqlite3
@@ -192,9 +192,11 @@ class Database:
             time.sleep(backoff.pause())
 
     def unusable(
-        self, reason: str, kind: type[CatalogUnavailableError] = CatalogUnavailableError
+        self, reason: str, kind: type[CatalogUnavailableError] = CatalogUnavailableError, remedy: str = ""
     ) -> CatalogUnavailableError:
-        """The error for a catalog that cannot be used, with what to do about it."""
+        """The error for a catalog that cannot be used, with what to do about it: `remedy`, if that is known."""
+        if remedy:
+            return kind(f"the catalog {self.name} refuses ({reason})", remedy)
         if self.file is None:
             hint = "check that the server runs and that --db or CKPTSTORE_URL names it"
             return kind(f"cannot reach the catalog {self.name} ({reason})", hint)
@@ -202,22 +204,15 @@ class Database:
             return kind(f"{self.name} is not a catalog", "give the file of one, or a new name")
         if "malformed" in reason:
             hint = "ckptstore doctor says how much; move it away, and make it anew: ckptstore scan DIR"
-            return kind(f"the catalog {self.name} is damaged ({reason})", hint)
-        folder = self.file.absolute().parent
-        if self.file.is_dir():
-            hint = "it is a directory: give a file in it"
-        elif "locked" in reason:
-            hint = "another process works on it: try again"
-        elif folder.is_dir():
-            hint = f"check that {folder} can be written to, or give another --db"
-        else:
-            hint = f"there is no directory {folder}: create it, or give another --db"
+            return CatalogDamagedError(f"the catalog {self.name} is damaged ({reason})", hint)
+        hint = "another process works on it: try again" if "locked" in reason else sqlite.remedy(self.file.absolute())
         return kind(f"cannot use the catalog {self.name} ({reason})", hint)
 
     def _unavailable(self, error: sa.exc.DBAPIError) -> CatalogUnavailableError:
         said = str(error.orig).strip().splitlines()
         kind = CatalogBusyError if not self.is_sqlite and postgres.passes(error) else CatalogUnavailableError
-        return self.unusable(_without_password(said[0] if said else type(error).__name__, self.url), kind)
+        remedy = "" if self.is_sqlite else postgres.remedy(error)
+        return self.unusable(_without_password(said[0] if said else type(error).__name__, self.url), kind, remedy)
 
 
 class _Own(threading.local):

@@ -8,6 +8,7 @@ nothing is prepared.
 from __future__ import annotations
 
 import os
+import re
 import socket
 import threading
 import time
@@ -48,6 +49,31 @@ _PASSING_REFUSALS = (
 """What is said where no connection comes about: the driver has no SQLSTATE for that."""
 
 
+_REMEDIES = (
+    (
+        "42501",  # insufficient_privilege
+        re.compile(r"permission denied for "),
+        "its user may not do that: use an operator's, for db upgrade the owner's (docs/postgresql.sql)",
+    ),
+    (
+        "28",  # invalid_authorization_specification, invalid_password
+        re.compile(r'authentication failed|no password supplied|role ".*" does not exist|pg_hba\.conf|no such user'),
+        "check the user and the password (PGPASSFILE or PGPASSWORD), and whom the server's pg_hba.conf lets in",
+    ),
+    (
+        "3D000",  # invalid_catalog_name
+        re.compile(r'database ".*" does not exist|no such database'),
+        "create the database, then: ckptstore db upgrade; or give the right name of it",
+    ),
+    (
+        "25006",  # read_only_sql_transaction
+        re.compile(r"in a read-only transaction"),
+        "it takes no writes, as a standby: name the primary",
+    ),
+)
+"""What to do where a server answers and refuses: by SQLSTATE, or by what it says where no connection comes about."""
+
+
 def make_engine(url: sa.URL, wait: float) -> sa.Engine:
     """An engine that keeps no connection. Raises `ModuleNotFoundError` where the driver is not installed.
 
@@ -85,6 +111,15 @@ def passes(error: sa.exc.DBAPIError) -> bool:
         return state in _PASSING_STATES or state.startswith("08")  # connection_exception
     said = str(error.orig)
     return error.connection_invalidated or any(refusal in said for refusal in _PASSING_REFUSALS)
+
+
+def remedy(error: sa.exc.DBAPIError) -> str:
+    """What to do about a server that is there and refuses; empty where that is not what happened."""
+    state, said = getattr(error.orig, "sqlstate", None), str(error.orig)
+    for begin, words, what_to_do in _REMEDIES:
+        if state.startswith(begin) if state else words.search(said):
+            return what_to_do
+    return ""
 
 
 class Guard:

@@ -64,6 +64,25 @@ def _identity(path: str) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
+def remedy(file: Path) -> str:
+    """What to do about a file that cannot be used, by what can be seen of it from here."""
+    other = "or give another --db"
+    folder = file.parent
+    closed = next((each for each in reversed(file.parents) if each.is_dir() and not os.access(each, os.X_OK)), None)
+    if closed is not None:
+        return f"check that this user may enter {closed}, {other}"
+    if file.is_dir():
+        return "it is a directory: give a file in it"
+    if not folder.is_dir():
+        return f"there is no directory {folder}: create it, {other}"
+    for path in (file, Path(f"{file}-wal"), Path(f"{file}-shm")):  # the log's two have the rights that the file had
+        if path.exists() and not os.access(path, os.R_OK):
+            return f"check that {path} can be read by this user, {other}"
+        if path.exists() and not os.access(path, os.W_OK):
+            return f"check that {path} can be written to by this user, {other}"
+    return f"check that {folder} can be written to, {other}"
+
+
 def connect_to_look(path: Path, wait: float) -> sqlite3.Connection:
     """Connect to a file that is there, for who changes nothing, and makes nothing either.
 

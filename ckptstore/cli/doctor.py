@@ -46,16 +46,16 @@ def _values(check: Check) -> dict[str, object]:
 
 def _show(done: Checkup) -> None:
     """A line a check, and below it what to do; of several runs only what is not as it should be."""
-    from ckptstore.cli.terminal import line
+    from ckptstore.cli.terminal import lines
 
     are_many = len({check.run for check in done.checks if check.run is not None}) > 1
     for run, group in groupby(done.checks, key=lambda check: check.run):
         checks = list(group)
         if run is not None:
-            line(f"\nrun {run}")
+            lines(("", f"run {run}"))
         for check in _in_short(checks) if run is not None and are_many else checks:
             _show_one(check)
-    line(f"\n{_sum(done.checks)}")
+    lines(("", _sum(done.checks)))
 
 
 def _in_short(checks: Sequence[Check]) -> list[Check]:

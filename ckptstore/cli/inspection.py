@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from ckptstore.cli.terminal import Rows, line, plain
+from ckptstore.cli.terminal import Rows, line
 from ckptstore.ops import inspect as ops
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def _show_header(path: Path, found: ops.Header) -> None:
     metadata = found.metadata if isinstance(found, ops.SafetensorsHeader) else {}
     values = (*metadata.items(), *found.info.items())
     for name, value in values[:_ROWS_SHOWN]:
-        line(plain(f"{name}: {value}"))
+        line(f"{name}: {value}")
     _more(values, "values")
     shown = Rows("parameter", "type", "shape")
     parameters = found.parameters

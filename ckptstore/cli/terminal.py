@@ -13,22 +13,23 @@ from rich.cells import cell_len
 from ckptstore.core.words import span
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from ckptstore.core.model import Kind
 
 
 @contextmanager
-def progress(verb: str, unit: str) -> Iterator[Callable[[int], None]]:
-    """A count that grows on stderr, on a terminal only."""
+def progress(verb: str, unit: str, *, shown: bool = True) -> Iterator[Callable[[int], None]]:
+    """A count that grows on stderr, on a terminal only; none where it is not to be `shown`."""
     from rich.console import Console
     from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
     console = Console(stderr=True)
     columns = (TextColumn(verb), TextColumn("{task.completed}"), TextColumn(unit), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as shown:
-        task = shown.add_task(verb, total=None)
-        yield lambda more: shown.advance(task, more)
+    is_off = not (shown and console.is_terminal)
+    with Progress(*columns, console=console, transient=True, disable=is_off) as bar:
+        task = bar.add_task(verb, total=None)
+        yield lambda more: bar.advance(task, more)
 
 
 @contextmanager
@@ -58,6 +59,11 @@ def kinds(of: tuple[Kind, ...]) -> str:
     return " + ".join(kind.value for kind in of)
 
 
+_BETWEEN = "  "
+_NARROWEST = 20
+"""Characters of a column that is folded; in less nothing can be read."""
+
+
 class Rows:
     """A table that is being filled; a column whose name begins with ">" is flush right."""
 
@@ -73,43 +79,60 @@ class Rows:
         """Print the table, or a line where it has no rows."""
         if len(self._rows) == 1:
             line(if_empty)
-        elif _is_terminal():
-            self._print_folded()
-        else:
-            line("\n".join(self._lines()))
+        elif not (_is_terminal() and self._print_folded()):
+            lines(self._lines())
 
-    def _print_folded(self) -> None:
-        """On a terminal: what is too wide for it goes on in the next line of its cell."""
+    def _print_folded(self) -> bool:
+        """On a terminal: the widest cells go on in the next line where it is too narrow; False where even that fails.
+
+        No other column is broken: a launch or a step that is cut in two could not be copied.
+        """
         from rich.console import Console
         from rich.table import Table
         from rich.text import Text
 
+        console = Console(highlight=False)
+        widths = self._widths()
+        widest = max(widths)
+        room = console.width - sum(widths) - len(_BETWEEN) * (len(widths) - 1) + widest
+        if room < min(widest, _NARROWEST):
+            return False
         header, *rows = self._rows
         made = Table(box=None, pad_edge=False, header_style="bold")
-        for name, right in zip(header, self._right, strict=True):
-            made.add_column(name, justify="right" if right else "left", overflow="fold")
+        for name, right, width in zip(header, self._right, widths, strict=True):
+            is_folded = width == widest > room
+            made.add_column(name, justify="right" if right else "left", overflow="fold", no_wrap=not is_folded)
         for cells in rows:
             made.add_row(*map(Text, cells))
-        Console(highlight=False).print(made)
+        console.print(made)
+        return True
+
+    def _widths(self) -> list[int]:
+        return [max(map(cell_len, column)) for column in zip(*self._rows, strict=True)]
 
     def _lines(self) -> Iterator[str]:
         """The same in whole lines; rich takes a millisecond for two of them."""
-        widths = [max(map(cell_len, column)) for column in zip(*self._rows, strict=True)]
+        widths = self._widths()
         for cells in self._rows:
             pads = [" " * (width - cell_len(cell)) for cell, width in zip(cells, widths, strict=True)]
             padded = [
                 pad + cell if right else cell + pad for cell, pad, right in zip(cells, pads, self._right, strict=True)
             ]
-            yield "  ".join(padded).rstrip()
+            yield _BETWEEN.join(padded).rstrip()
 
 
 def _is_terminal() -> bool:
     return sys.stdout is not None and sys.stdout.isatty()
 
 
-def line(text: str) -> None:
-    """Print a line, or several: never broken or cut, and with nothing in it that a terminal would obey."""
-    click.echo("\n".join(map(plain, text.split("\n"))))
+def line(text: str, *, err: bool = False) -> None:
+    """Print one line, on stderr if `err`: never broken or cut, and with nothing in it that a terminal would obey."""
+    click.echo(plain(text), err=err)
+
+
+def lines(texts: Iterable[str]) -> None:
+    """Print several lines at once."""
+    click.echo("\n".join(map(plain, texts)))
 
 
 def marked(mark: str, text: str, style: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from ckptstore.cli.terminal import Rows, age, line, moment
@@ -87,7 +88,8 @@ def scanned(done: Scanned, *, dry_run: bool) -> None:
     line(f"{count(sum(done.counts.values()), 'file', 'files')} seen: {others or 'none'}; {done.known} known before")
     if done.taken_up.records or done.taken_up.spoiled:
         spoiled = f"; {done.taken_up.spoiled} lines spoiled" if done.taken_up.spoiled else ""
-        line(f"{count(done.taken_up.records, 'record', 'records')} taken from journals{spoiled}")
+        taken = "would be taken" if dry_run else "taken"
+        line(f"{count(done.taken_up.records, 'record', 'records')} {taken} from journals{spoiled}")
     for word, files in (("damaged", done.damaged), ("missing", done.missing)):
         for file in files[:_FILES_SHOWN]:
             line(f"{word}: {file.path} (step {file.global_step}, rank {file.rank})")
@@ -118,7 +120,7 @@ def _trash(found: FoundTrash, *, dry_run: bool) -> None:
     elif dry_run:
         line(f"{what}: would be taken up")
     else:
-        line(f"{what}: back with ckptstore undo {found.run}; after 30 days the next gc deletes it")
+        line(f"{what}: back with ckptstore undo {quote(found.run or 'RUN')}; after 30 days the next gc deletes it")
 
 
 def _line_of_more(items: Sequence[object], what: str) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import sqlite3
+import struct
 import subprocess
 import sys
+import termios
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -18,10 +21,13 @@ import pytest
 from ckptstore.catalog import writes
 from ckptstore.catalog.schema import REVISION
 from ckptstore.ops.connect import Catalog, connect
+from ckptstore.storage import journal
 from tests import ckpt_bytes
 from tests.ops.jobs import Job
+from tests.starting import warm_python
 
 COMMAND = Path(sys.executable).with_name("ckptstore")
+COMMANDS = tuple(f"ckptstore.cli.{name}" for name in ("commands", "database", "doctor", "inspection", "retention"))
 HEAVY = ("mindspore", "numpy", "psycopg", "alembic")
 
 
@@ -37,9 +43,10 @@ class Result:
 
 
 def ckptstore(*arguments: str, **environment: str) -> Result:
-    """Run the command as a user does."""
+    """Run the command as a user does; what it imports is imported already."""
+    program = [*warm_python("ckptstore.cli.main", *COMMANDS), COMMAND]
     done = subprocess.run(
-        [COMMAND, *arguments], env=os.environ | environment, capture_output=True, text=True, check=False
+        [*program, *arguments], env=os.environ | environment, capture_output=True, text=True, check=False
     )
     return Result(done.returncode, done.stdout, done.stderr)
 
@@ -165,6 +172,8 @@ def test_pin_and_unpin(url: str) -> None:
         "changed": True,
     }
     assert ckptstore("--db", url, "unpin", "run", "10").out == "step 10 of run is already not pinned\n"
+    for command in ("pin", "unpin"):
+        assert_one_line(ckptstore("--db", url, command, "run", "9999999"), 2, "has no save of step 9999999")
 
 
 def test_db(database_url: str) -> None:
@@ -269,6 +278,35 @@ def test_a_read_only_directory_is_one_line(tmp_path: Path) -> None:
     assert_one_line(result, 4, f"check that {tmp_path} can be written to")
 
 
+def as_who_is_not_root(*arguments: str) -> Result:
+    """Run the command with no right to pass by permissions; skips where nobody can give up that right."""
+    rights = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
+    if rights and subprocess.run([*rights, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this sandbox lets nobody give up rights")
+    done = subprocess.run([*rights, COMMAND, *arguments], capture_output=True, text=True, check=False)
+    return Result(done.returncode, done.stdout, done.stderr)
+
+
+def test_a_catalog_that_this_user_may_not_use_is_named(sqlite_url: str, tmp_path: Path) -> None:
+    job = Job(connect(sqlite_url), tmp_path / "ckpt")
+    job.save(job.start(), 1)
+    job.catalog.database.disconnect()
+    path = Path(sqlite_url.removeprefix("sqlite:///"))
+    path.chmod(0)
+    asked = ("--db", sqlite_url, "list")
+    assert_one_line(as_who_is_not_root(*asked), 4, f"check that {path} can be read by this user")
+    path.chmod(0o444)
+    pinned = as_who_is_not_root("--db", sqlite_url, "pin", "run", "1")
+    assert_one_line(pinned, 4, f"check that {path} can be written to by this user")
+    path.chmod(0o644)
+    tmp_path.chmod(0o600)
+    assert_one_line(as_who_is_not_root(*asked), 4, f"check that this user may enter {tmp_path}")
+    tmp_path.chmod(0o700)
+    Path(f"{path}-wal").touch(mode=0)
+    Path(f"{path}-wal").chmod(0)
+    assert_one_line(as_who_is_not_root(*asked), 4, f"check that {path}-wal can be read by this user")
+
+
 def assert_one_line(result: Result, code: int, message: str) -> None:
     assert result.code == code, result
     assert result.out == ""
@@ -333,13 +371,42 @@ def test_a_reader_that_was_never_there_is_no_error(sqlite_url: str, tmp_path: Pa
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["resolve", "run", "--step", "15"], 3),
+        (["resolve", "run", "--step", "15", "--json"], 3),
+        (["verify", "run"], 6),
+        (["verify", "run", "--json"], 6),
+        (["doctor", "nobody"], 1),
+        (["list", "--kind", "none"], 2),
+        (["gc", "run"], 5),
+    ],
+)
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_reader_that_goes_away_leaves_the_exit_code(url: str, arguments: list[str], code: int) -> None:
+    command = [COMMAND, "--db", url, *arguments]
+    assert subprocess.run(command, capture_output=True, check=False).returncode == code
+    read, write = os.pipe()
+    os.close(read)
+    gone = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, check=False)
+    all_gone = subprocess.run(command, stdout=write, stderr=write, check=False)
+    os.close(write)
+    assert (gone.returncode, all_gone.returncode) == (code, code)
+    assert b"Broken pipe" not in gone.stderr
+
+
 @pytest.mark.parametrize("arguments", [["runs"], ["resolve", "run"], ["list", "--json"], ["--version"]])
-def test_what_cannot_be_printed_is_one_line(sqlite_url: str, tmp_path: Path, arguments: list[str]) -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_what_cannot_be_printed_is_one_line(
+    sqlite_url: str, tmp_path: Path, arguments: list[str], unbuffered: str
+) -> None:
     job = Job(connect(sqlite_url), tmp_path)
     job.save(job.start(), 1)
+    environment = os.environ | {"PYTHONUNBUFFERED": unbuffered}
     with Path("/dev/full").open("w") as full:
         command = [COMMAND, "--db", sqlite_url, *arguments]
-        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+        done = subprocess.run(command, env=environment, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr == "ckptstore: what there is to say cannot be written: No space left on device\n"
 
@@ -425,6 +492,72 @@ def test_a_file_name_that_is_no_text_can_be_printed(sqlite_url: str, tmp_path: P
     assert "net-1_\\udcff\\x1b[2J.ckpt" in scanned.out
 
 
+def on_a_terminal(width: int, *arguments: str) -> str:
+    """What the command shows on a terminal of that width."""
+    ours, theirs = os.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, width, 0, 0))
+    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "NO_COLOR")}
+    process = subprocess.Popen([COMMAND, *arguments], env=environment | {"TERM": "xterm"}, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    shown = b""
+    try:
+        while piece := os.read(ours, 4096):
+            shown += piece
+    except OSError:
+        pass  # how a pseudo-terminal says that nobody writes to it any more
+    os.close(ours)
+    assert process.wait() == 0
+    return shown.decode()
+
+
+def test_no_launch_is_cut_on_a_narrow_terminal(sqlite_url: str, tmp_path: Path) -> None:
+    launch = connect(sqlite_url).join("run")
+    launch.set_steps_per_epoch(10)
+    for step in (5, 10, 15):
+        launch.register(ckpt_bytes.write(tmp_path / f"net-1_{step}.ckpt", step), global_step=step)
+    for width in (60, 80, 100, 120):
+        assert on_a_terminal(width, "--db", sqlite_url, "list", "run").count(launch.id) == 3
+        planned = on_a_terminal(width, "--db", sqlite_url, "gc", "run", "--keep-last", "2")
+        assert planned.count(launch.id) >= 3
+        assert "removing" not in planned
+    rows = on_a_terminal(80, "--db", sqlite_url, "list", "run").splitlines()
+    assert [row.split()[1] for row in rows] == ["step", "15", "10", "5"]
+
+
+def test_a_newline_in_a_path_begins_no_line(sqlite_url: str, tmp_path: Path) -> None:
+    job = Job(connect(sqlite_url), tmp_path / "ckpt\nFORGED")
+    ranks = job.start()
+    for step in (5, 10, 15):
+        files = job.save(ranks, step)
+    for launch in ranks:
+        launch.ledger.close()
+    Path(files[0].path).unlink()
+    newer = job.folder(1) / ".ckptstore/rank_1.jsonl"
+    with newer.open("ab") as file:
+        file.write(journal.encode({"v": 7}))
+    (job.folder(1) / "model_best.pth.tar").touch()
+    for rank in (0, 1):
+        (job.folder(rank) / ".ckptstore/trash").touch()  # nothing can be moved there
+    for arguments, code in (
+        (["resolve", "run", "--explain"], 0),
+        (["sync", str(tmp_path)], 0),
+        (["verify", "run"], 6),
+        (["doctor", "run"], 0),
+        (["list", "--files"], 0),
+        (["scan", str(job.directory), "--run", "run"], 0),
+        (["gc", "run", "--keep-last", "1", "--floor", "1", "--apply"], 1),
+        (["resolve", "run", str(job.directory), "--format", "meta"], 0),
+        (["scan", f"{job.directory}/nowhere"], 2),
+    ):
+        shown = ckptstore("--db", sqlite_url, *arguments)
+        assert shown.code == code, shown
+        assert "ckpt\\nFORGED" in shown.out + shown.err
+        assert not [line for line in (shown.out + shown.err).splitlines() if line.startswith("FORGED")]
+    paths = ckptstore("--db", sqlite_url, "resolve", "run", "--format", "paths")
+    assert (paths.code, paths.out) == (5, "")
+    assert "is more than one line" in paths.err.splitlines()[-1]
+
+
 def test_resolve_in_the_words_of_other_tools(url: str, run: Job, tmp_path: Path) -> None:
     """Rank 1's file of step 10 is gone: rank 0's serves both."""
     files = {file.rank: file for file in run.catalog.files("run") if file.global_step == 10}
@@ -461,6 +594,17 @@ def test_resolve_writes_meta_json_of_mindformers(url: str, run: Job, tmp_path: P
     name = Path(files[0].path).name
     assert metas[0] == {"last_epoch": files[0].epoch, "last_step": files[0].step_in_epoch, "last_ckpt_file": name}
     assert metas[1]["last_ckpt_file"] == files[0].path  # it is not in rank 1's own directory
+
+
+def test_an_empty_variable_scans_nothing(sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in `ckptstore scan "$DIR"`: the current directory may be anybody's home."""
+    ckpt_bytes.write(tmp_path / "here" / "net-1_1.ckpt", 1)
+    monkeypatch.chdir(tmp_path / "here")
+    for more in ([], ["--dry-run"]):
+        assert_one_line(ckptstore("--db", sqlite_url, "scan", "", *more), 2, "the directory is ''; give")
+        of_no_name = ckptstore("--db", sqlite_url, "scan", ".", "--run", "", *more)
+        assert_one_line(of_no_name, 2, "'' cannot be the name of a run")
+    assert ckptstore("--db", sqlite_url, "runs", "--json").json == []
 
 
 def test_scan_says_what_it_did_and_what_it_left_alone(database_url: str, tmp_path: Path) -> None:

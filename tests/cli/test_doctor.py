@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 from pathlib import Path
 
@@ -11,7 +12,8 @@ import pytest
 
 from ckptstore.core.model import Kind
 from ckptstore.ops.connect import connect
-from tests.cli.test_cli import HEAVY, ckptstore, loaded
+from tests import ckpt_bytes
+from tests.cli.test_cli import HEAVY, as_who_is_not_root, ckptstore, loaded
 from tests.ops.checkups import unchanged
 from tests.ops.jobs import Job
 
@@ -70,6 +72,57 @@ def test_of_several_runs_only_what_there_is_to_do(run: Job, sqlite_url: str, tmp
         ["OK", "restorable"],
         ["warning", "ranks"],
     ]
+
+
+def test_what_it_says_can_be_pasted(sqlite_url: str, tmp_path: Path) -> None:
+    name = "team/my llama"
+    launch = connect(sqlite_url).join(name, launch_id="L1")
+    launch.set_steps_per_epoch(10)
+    launch.register(ckpt_bytes.write(tmp_path / "ckpt/net-1_5.ckpt", 5), global_step=5)
+    launch.ledger.close()
+    launch.database.disconnect()
+    yesterday = f"sqlite:///{shutil.copy(tmp_path / 'catalog.db', tmp_path / 'yesterday.db')}"
+    launch.register(ckpt_bytes.write(tmp_path / "ckpt/net-2_5.ckpt", 15), global_step=15)
+    told = ckptstore("--db", yesterday, "doctor", name, "--json").json
+    (hint,) = [check["hint"] for check in told["checks"] if check["name"] == "journals"]
+    done = ckptstore(*shlex.split(hint)[1:], CKPTSTORE_URL=yesterday)
+    assert (done.code, done.err) == (0, "")
+    saves = ckptstore("--db", yesterday, "list", name, "--json").json
+    assert [save["global_step"] for save in saves] == [15, 5]
+
+
+def test_what_this_user_may_not_read(run: Job, sqlite_url: str, tmp_path: Path) -> None:
+    home = run.folder(1)
+    (journal,) = (home / ".ckptstore").glob("*.jsonl")
+    with journal.open("ab") as file:
+        file.write(b"not ours\n")
+    for path, reason in ((journal, "no permission, or the disk fails"), (home / ".ckptstore", "Permission denied")):
+        mode = path.stat().st_mode
+        path.chmod(0)
+        told = as_who_is_not_root("--db", sqlite_url, "doctor", "run", "--json")
+        path.chmod(mode)
+        checks = {check["name"]: check for check in told.json["checks"]}
+        assert told.code == 0
+        assert {checks[name]["status"] for name in ("restorable", "directories")} == {"ok"}
+        assert checks["journals"]["status"] == "warning"
+        assert checks["journals"]["detail"].startswith(f"what is in {path} cannot be read ({reason}); else ")
+    home.chmod(0)
+    told = as_who_is_not_root("--db", sqlite_url, "doctor", "run")
+    home.chmod(0o755)
+    assert f"cannot be seen: {home} (Permission denied)" in told.out
+
+
+def test_what_this_user_may_not_read_without_the_catalog(
+    run: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hidden = run.folder(1) / ".ckptstore"
+    hidden.chmod(0)
+    monkeypatch.setenv("CKPTSTORE_DIRECTORIES", str(run.directory))
+    page = as_who_is_not_root("--db", str(tmp_path / "none.db"), "doctor", "run")
+    hidden.chmod(0o755)
+    assert (page.code, page.err) == (4, "")
+    assert f"{hidden} cannot be read: Permission denied" in page.out
+    assert "step 30" in page.out
 
 
 def test_exit_codes(run: Job, sqlite_url: str, tmp_path: Path) -> None:

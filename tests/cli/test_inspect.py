@@ -138,7 +138,7 @@ def test_what_cannot_be_read_is_one_line(tmp_path: Path) -> None:
     os.mkfifo(pipe)
     encrypted = save(tmp_path / "a.ckpt", enc_key=b"0123456789abcdef")
     for path, code, message in (
-        (notes, 6, "no tes.txt is of no known format"),
+        (notes, 6, r"no\ntes.txt is of no known format"),
         (encrypted, 6, "is encrypted; only MindSpore with its dec_key can read it"),
         (tmp_path / "nope", 2, "there is no file"),
         (notes / "x", 2, "there is no file"),

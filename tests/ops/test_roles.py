@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 import psycopg
 import pytest
@@ -147,13 +148,51 @@ def test_who_is_neither_is_not_let_in(roles: Server) -> None:
         connect(url_of(roles, "nobody"))
 
 
+def test_who_may_not_do_it_hears_who_may(roles: Server, tmp_path: Path) -> None:
+    job = Job(connect(url_of(roles, "trainer")), tmp_path / "ckpt", world_size=1, run="own")
+    job.launches = 20  # names of launches of its own
+    ranks = job.start()
+    for step in (5, 10, 15):
+        job.save(ranks, step)
+    database = job.catalog.database
+    plan = job.catalog.plan_gc("own", Policy(keep_last=1, floor=1))
+    for work in (lambda: job.catalog.execute(plan), lambda: job.catalog.undo("own"), lambda: verify(database, "own")):
+        with pytest.raises(CatalogUnavailableError, match=r"refuses \(permission denied for table .*use an operator's"):
+            work()
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("postgresql://trainer:wrong@127.0.0.1:{port}/ckptstore", "check the user and the password"),
+        ("postgresql://trainer@127.0.0.1:{port}/ckptstore", "check the user and the password"),
+        ("postgresql://stranger@/ckptstore?host={socket}&port={port}", "check the user and the password"),
+        ("postgresql://trainer@/elsewhere?host={socket}&port={port}", "create the database"),
+        (
+            "postgresql://alice@/ckptstore?host={socket}&port={port}&options=-cdefault_transaction_read_only%3Don",
+            "name the primary",
+        ),
+    ],
+)
+def test_a_server_that_refuses_is_not_said_to_be_away(
+    roles: Server, monkeypatch: pytest.MonkeyPatch, url: str, said: str
+) -> None:
+    monkeypatch.delenv("PGPASSWORD", raising=False)
+    with pytest.raises(CatalogUnavailableError) as caught:
+        connect(url.format(port=roles.port, socket=quote(roles.socket, safe=""))).join("read-only")
+    assert said in caught.value.hint
+    assert "refuses" in caught.value.message
+
+
 @pytest.mark.parametrize("user", ["trainer", "alice"])
 def test_an_older_schema_is_the_owners_to_upgrade(roles: Server, user: str) -> None:
     roles.run("UPDATE ckptstore_version SET version_num = '0001'", "ckptstore")
     try:
         with pytest.raises(SchemaError, match="run: ckptstore db upgrade"):
             connect(url_of(roles, user))
-        with pytest.raises(CatalogUnavailableError, match="permission denied|must be owner"):
+        with pytest.raises(
+            CatalogUnavailableError, match="(permission denied|must be owner).*for db upgrade the owner's"
+        ):
             schema.upgrade(open_database(url_of(roles, user)))
     finally:
         roles.run(f"UPDATE ckptstore_version SET version_num = '{schema.REVISION}'", "ckptstore")
