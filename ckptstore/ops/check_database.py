@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ckptstore.catalog import health, mounts, schema
 from ckptstore.core.words import size, some, span
-from ckptstore.errors import CatalogUnavailableError, DamageError, SchemaError
+from ckptstore.errors import CatalogDamagedError, CatalogUnavailableError, DamageError, SchemaError
 from ckptstore.ops.checkup import Check, Status
 from ckptstore.ops.lease import CLOCKS_DIFFER
 from ckptstore.storage.surroundings import may_write, nearest, room_of
@@ -25,6 +25,7 @@ _DAMAGE = DamageError.exit_code
 _LITTLE_ROOM = 100_000_000
 _NO_ROOM = 1_000_000
 _MANY_CONNECTIONS = 0.8
+_SAVE_MORE = "SQLite's own .recover may save more; move it away, and make it anew: ckptstore scan DIR"
 _ANEW = "or if there was one, make it anew from the journals: ckptstore scan DIR"
 
 
@@ -40,7 +41,9 @@ def look(database: Database) -> list[Check]:
 
 
 def unusable(error: CatalogUnavailableError) -> Check:
-    """The check of a catalog that cannot be used."""
+    """The check of a catalog that cannot be used, or that is damaged."""
+    if isinstance(error, CatalogDamagedError):
+        return Check(_NAME, Status.PROBLEM, error.message, _SAVE_MORE, exit_code=_DAMAGE)
     return Check(_NAME, Status.PROBLEM, error.message, error.hint, exit_code=_UNUSABLE)
 
 
@@ -74,8 +77,7 @@ def _sqlite(database: Database, file: Path) -> Iterator[Check]:
     bytes_used = file.stat().st_size
     detail = f"{database.name}: {size(bytes_used)}, {_took(begin, opened, answered)}"
     if found.damage:
-        hint = "SQLite's own .recover may save more; move it away, and make it anew: ckptstore scan DIR"
-        yield Check(_NAME, Status.PROBLEM, f"{detail}; damaged: {some(found.damage)}", hint, exit_code=_DAMAGE)
+        yield Check(_NAME, Status.PROBLEM, f"{detail}; damaged: {some(found.damage)}", _SAVE_MORE, exit_code=_DAMAGE)
     else:
         yield _written_to(file, f"{detail}, whole")
     yield _mode(database, file, found.mode)

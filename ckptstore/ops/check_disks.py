@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import mounts
@@ -39,7 +40,7 @@ def look(facts: RunFacts) -> Iterator[Check]:
     if facts.doubled:
         one, other = facts.doubled
         detail = f"a rank's files of one launch are in {one} and in {other}: one is a copy"
-        hint = f"move away the one that nobody trains in, then: ckptstore resolve {facts.run}"
+        hint = f"move away the one that nobody trains in, then: ckptstore resolve {quote(facts.run)}"
         yield facts.check("copies", Status.WARNING, detail, hint)
 
 
@@ -62,15 +63,15 @@ def _disk(facts: RunFacts, device: int, directories: list[str]) -> Check:
     files, taken = _next_save(facts, device)
     free = f"{where}: {size(room.bytes)} free"
     if not files:
-        return facts.check("disk", Status.OK, f"{free}; no save yet to tell how much one takes")
+        return facts.check("disk", Status.OK, f"{free}; no periodic save yet to tell how much one takes")
     more, short = _fits(room, files, taken)
     fits = f"more than {_MANY_SAVES} saves" if more > _MANY_SAVES else count(more, "more save", "more saves")
     detail = f"{free}, room for {fits} of {size(taken)}"
     if more >= _FEW_SAVES:
         return facts.check("disk", Status.OK, detail)
     in_trash = sum(each.bytes for each in facts.trash)
-    purge = f"; ckptstore purge {facts.run} --now frees up to {size(in_trash)}" if in_trash else ""
-    hint = f"ckptstore gc {facts.run} --keep-last 5 shows what may go{purge}"
+    purge = f"; ckptstore purge {quote(facts.run)} --now frees up to {size(in_trash)}" if in_trash else ""
+    hint = f"ckptstore gc {quote(facts.run)} --keep-last 5 shows what may go{purge}"
     return facts.check("disk", Status.WARNING if more else Status.PROBLEM, f"{detail}{short}", hint)
 
 

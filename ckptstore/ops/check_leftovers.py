@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from ckptstore.core.words import count, size, span
@@ -63,7 +64,7 @@ def _trash(facts: RunFacts) -> Check:
     due = [each for each in facts.trash if each.purge_after < facts.now]
     if due:
         detail += f"; {size(sum(each.bytes for each in due))} of it for longer than the grace"
-        hint = f"ckptstore purge {facts.run}; the next gc does it too"
+        hint = f"ckptstore purge {quote(facts.run)}; the next gc does it too"
         return facts.check("trash", Status.NOTE, detail, hint)
     left = span(min(each.purge_after for each in facts.trash) - facts.now)
     return facts.check("trash", Status.OK, f"{detail}; it can be brought back for {left} more")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import islice
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads
@@ -28,7 +29,7 @@ def look(database: Database, facts: RunFacts) -> Check:
     """The newest state that can be restored, as far as the catalog knows, and whether its directories are there."""
     found, judged = _newest_restorable(database, facts)
     name = "restorable"
-    ask = f"ckptstore resolve {facts.run} --explain says why"
+    ask = f"ckptstore resolve {quote(facts.run)} --explain says why"
     if found is None and not judged:
         return facts.check(name, Status.NOTE, "nothing was saved yet")
     if found is None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads
 from ckptstore.catalog.engine import in_memory, open_to_look
-from ckptstore.errors import CatalogUnavailableError
+from ckptstore.errors import CatalogDamagedError, CatalogUnavailableError, DamageError
 from ckptstore.ops import (
     check_clocks,
     check_database,
@@ -21,8 +21,7 @@ from ckptstore.ops import (
 from ckptstore.ops.checkup import Check, Checkup, Status
 from ckptstore.ops.run_facts import gather
 from ckptstore.ops.runs import find_run
-from ckptstore.ops.sync import take_up_found
-from ckptstore.storage import journal
+from ckptstore.ops.sync import found_below, take_up_found
 from ckptstore.storage.places import DIRECTORIES, places
 
 if TYPE_CHECKING:
@@ -48,14 +47,14 @@ def examine(url: str | None, run: str | None = None, *, now: datetime | None = N
         return Checkup((*checks, check_database.unusable(error)))
     try:
         checks += check_database.look(database)
-        if Checkup(tuple(checks)).exit_code == CatalogUnavailableError.exit_code:
-            return Checkup((*checks, *_without(database.name, run, now)))
-        checks += _runs(database, run, now)
-    except CatalogUnavailableError as error:  # it went away meanwhile
-        checks.append(check_database.unusable(error))
+        if Checkup(tuple(checks)).exit_code != CatalogUnavailableError.exit_code:
+            return Checkup((*checks, *_runs(database, run, now)))
+    except CatalogUnavailableError as error:  # it went away meanwhile, or is damaged
+        if not (isinstance(error, CatalogDamagedError) and Checkup(tuple(checks)).exit_code == DamageError.exit_code):
+            checks.append(check_database.unusable(error))
     finally:
         database.disconnect()
-    return Checkup(tuple(checks))
+    return Checkup((*checks, *_without(database.name, run, now)))
 
 
 def _runs(database: Database, run: str | None, now: datetime, *, is_away: bool = False) -> list[Check]:
@@ -83,14 +82,15 @@ def _run(database: Database, run: str, now: datetime, *, is_away: bool) -> Itera
 def _without(catalog: str, run: str | None, now: datetime) -> list[Check]:
     """The checks of runs where the catalog cannot be used: as a start without it, by journals that can be found."""
     known = places(catalog, run or "")
-    paths = [path for place in known for path in journal.journals_below(place)]
+    paths, hidden = found_below(known)
     hint = f"name their directories: {DIRECTORIES}=/data/run"
+    told = [Check("journals", Status.WARNING, f"{each.path} cannot be read: {each.reason}") for each in hidden]
     if not paths:
-        return [Check("runs", Status.NOTE, "nothing is known of runs without the catalog", hint)]
+        return [*told, Check("runs", Status.NOTE, "nothing is known of runs without the catalog", hint)]
     away = in_memory()
     take_up_found(away, paths, look=False)
     with away.read() as connection:
         names = reads.run_names(connection)
     if run is not None and run not in names:
-        return [Check("runs", Status.NOTE, f"no journal here tells of run {run!r}", hint)]
-    return _runs(away, run, now, is_away=True)
+        return [*told, Check("runs", Status.NOTE, f"no journal here tells of run {run!r}", hint)]
+    return [*told, *_runs(away, run, now, is_away=True)]

@@ -21,7 +21,7 @@ from ckptstore.catalog import reads, verifications
 from ckptstore.core.model import FileState
 from ckptstore.errors import CatalogUnavailableError
 from ckptstore.ops import to_verify
-from ckptstore.ops.adopt import wrote
+from ckptstore.ops.authorship import wrote
 from ckptstore.ops.doubt import QUIET
 from ckptstore.ops.examine import Damaged, Examined, Passed, Whole, examine
 from ckptstore.ops.owner import is_dead, this_process

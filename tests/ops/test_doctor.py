@@ -22,6 +22,7 @@ from ckptstore.ops.checkup import Status
 from ckptstore.ops.connect import Catalog, connect
 from ckptstore.ops.doctor import examine
 from ckptstore.ops.launch import RankLaunch
+from ckptstore.ops.owner import this_process
 from ckptstore.storage import claims, exit_flags, journal
 from ckptstore.storage.exit_flags import Flag
 from tests.ops.checkups import checks, said, unchanged
@@ -316,6 +317,19 @@ def test_records_that_are_not_in_the_catalog(catalog: Catalog, database_url: str
     assert checks(database_url)["journals"].status is Status.OK
 
 
+def test_journals_that_cannot_be_read(catalog: Catalog, database_url: str, tmp_path: Path) -> None:
+    job = saved(catalog, tmp_path)
+    hidden = job.folder(1) / ".ckptstore"
+    hidden.rename(tmp_path / "kept")
+    hidden.symlink_to(hidden)  # as where the permission is lacking: root has every permission
+    found = checks(database_url)
+    assert (found["directories"].status, found["restorable"].status) == (Status.OK, Status.OK)
+    assert found["journals"].status is Status.WARNING
+    assert found["journals"].detail.startswith(f"what is in {hidden} cannot be read (")
+    assert found["journals"].detail.endswith("); else 1 journal, all in the catalog")
+    assert examine(database_url).exit_code == 0
+
+
 def test_torn_and_foreign_lines(catalog: Catalog, database_url: str, tmp_path: Path) -> None:
     job = saved(catalog, tmp_path)
     for rank, text in ((0, b"not ours\n"), (1, b'{"v":1,"t":"file","laun')):
@@ -408,7 +422,7 @@ def test_who_holds_the_lock(catalog: Catalog, database_url: str, tmp_path: Path)
         assert "died" in checks(database_url, now=later(HOUR))["gc_lock"].detail
     assert "gc_lock" not in checks(database_url)
     with catalog.database.write() as connection:
-        owner = f"{claims.host_name()}|{os.getpid()}|another start|0"
+        owner = this_process().replace(f"|{os.getpid()}|", f"|{os.getpid()}|another start")
         trash.take_lock(connection, run_id, owner, later(-HOUR), later(HOUR))
     with unchanged(tmp_path, database_url):
         dead = checks(database_url)["gc_lock"]

@@ -203,7 +203,7 @@ def test_a_catalog_that_goes_away_meanwhile(run: Job, database_url: str, monkeyp
     monkeypatch.setattr(check_database, "look", look_and_lose)
     done = examine(database_url)
     assert done.exit_code == 4
-    assert done.checks[-1].name == "database"
+    assert [check.name for check in done.checks if check.status is Status.PROBLEM] == ["database"]
 
 
 # A catalog with something wrong
@@ -227,6 +227,24 @@ def test_a_damaged_file(tmp_path: Path) -> None:
     assert done.exit_code == 6
     (database,) = [check for check in done.checks if check.name == "database"]
     assert "; damaged: " in database.detail
+
+
+def test_a_file_of_which_nothing_can_be_read(sqlite_url: str, tmp_path: Path) -> None:
+    catalog = connect(sqlite_url)
+    Job(catalog, tmp_path / "data").start()
+    catalog.database.disconnect()
+    path = Path(sqlite_url.removeprefix("sqlite:///"))
+    with path.open("r+b") as file:
+        file.seek(4096)
+        file.write(b"\xff" * (path.stat().st_size - 4096))
+    for run in (None, "run"):
+        done = examine(sqlite_url, run)
+        assert done.exit_code == 6
+        (database,) = [check for check in done.checks if check.status is Status.PROBLEM]
+        assert "is damaged" in database.detail
+        assert "doctor" not in database.hint
+        assert "make it anew: ckptstore scan DIR" in database.hint
+        assert done.checks[-1].detail == "nothing is known of runs without the catalog"
 
 
 def test_one_that_cannot_be_written_to(sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -103,7 +103,7 @@ def test_a_file_system_that_counts_no_files(tmp_path: Path, sqlite_url: str, mon
 def test_no_save_yet(tmp_path: Path, sqlite_url: str) -> None:
     job = Job(connect(sqlite_url), tmp_path / "data")
     job.announce(job.start()[0])
-    assert "no save yet to tell how much one takes" in checks(sqlite_url)["disk"].detail
+    assert "no periodic save yet to tell how much one takes" in checks(sqlite_url)["disk"].detail
 
 
 @pytest.mark.parametrize(
