@@ -16,13 +16,24 @@ NAMES = {
     "seeds": "hand-written script",
     "sqlite3": "bare sqlite3",
 }
-FLOORS = ("sqlite3", "stats", "stats and listings", "walk, stat, read", "unlink", "without")
+FLOORS = (
+    "sqlite3",
+    "stats",
+    "stats and listings",
+    "stats, listings and journals' sizes",
+    "walk, stat, read",
+    "BLAKE3 alone",
+    "cat",
+    "unlink",
+    "without",
+)
 """What nothing can be quicker than, or what does not do the work: the others are peers."""
 TITLES = {
     "record": "One durable record",
     "resolve": "Resolving, by ranks and by saves of history",
     "inspect": "Looking into a file",
     "scan": "Taking in a tree that no catalog knows",
+    "verify": "Reading all that was recorded",
     "collect": "Retention",
     "training": "A step of training, with and without the registrar",
     "resume": "From the start of all ranks to the first step",
@@ -95,7 +106,8 @@ def registry(found: Results) -> str:
     growths = []
     for what in kinds:
         of_kind = [row for row in rows if row.what == what]
-        growths.append([what, *(growth(of_kind, who) for who in whos)])
+        if len(of_kind) > 1:
+            growths.append([what, *(growth(of_kind, who) for who in whos)])
     return (
         "## Keeping the saves of a run\n\n"
         "The time of ckptstore, and how many times as long the others take (median, lowest and highest of the turns).\n"
