@@ -34,8 +34,9 @@ class Database:
     """One catalog database. Transactions are opened here, by the use cases, and nowhere else.
 
     `answer_within` is how long to wait for a connection, for a lock and for the answer to a statement, in seconds:
-    for the first two 10 at most. PostgreSQL is connected to for a transaction, or for those of a `connected` block, and
-    by one thread at a time: a process that waits for its next save holds no connection, and never two.
+    for the first two 10 at most, but for the lock of an SQLite file that others get meanwhile. PostgreSQL is connected
+    to for a transaction, or for those of a `connected` block, and by one thread at a time: a process that waits for its
+    next save holds no connection, and never two.
     """
 
     def __init__(self, url: sa.URL, *, answer_within: float = _ANSWER_SECONDS) -> None:
@@ -113,8 +114,11 @@ class Database:
         """
         return self._tried(partial(self._in_one_write, work, is_kept=is_kept), CatalogBusyError)
 
-    def _opening(self, *, writes: bool) -> str:
-        return sqlite.opening(writes=writes) if self.is_sqlite else postgres.opening(self._wait, writes=writes)
+    def _begin(self, connection: sa.Connection, *, writes: bool) -> None:
+        if self.is_sqlite:
+            sqlite.begin(connection, writes=writes, wait=self._wait, answer_within=self.answer_within)
+        else:
+            connection.exec_driver_sql(postgres.opening(self._wait, writes=writes))
 
     def _in_one_write(self, work: Callable[[sa.Connection], T], *, is_kept: bool) -> T:
         with self.write(is_kept=is_kept) as connection:
@@ -130,7 +134,7 @@ class Database:
                 with guard or nullcontext(), connection.begin():
                     if self.is_sqlite and writes:
                         sqlite.wait_for_disk(connection, is_kept=is_kept)
-                    connection.exec_driver_sql(self._opening(writes=writes))
+                    self._begin(connection, writes=writes)
                     yield connection
         except sa.exc.DBAPIError as error:  # a broken constraint too: the catalog was replaced by another
             if guard is not None and guard.is_over:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import sqlite3
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
 
 _FILE, _WAITS, _HAS_LOG = "file", "waits", "has_log"
+_LOCK = "BEGIN IMMEDIATE"
+_PAUSE_SECONDS = (0.005, 0.02)
 
 
 def make_engine(url: sa.URL, wait: float) -> sa.Engine:
@@ -22,7 +27,7 @@ def make_engine(url: sa.URL, wait: float) -> sa.Engine:
     def _prepare(connection: sqlite3.Connection, record: Any) -> None:
         record.info[_FILE] = _identity(path)
         record.info[_WAITS] = True
-        connection.isolation_level = None  # transactions are ours to begin, see `opening`
+        connection.isolation_level = None  # transactions are ours to begin, see `begin`
         connection.execute("PRAGMA synchronous=FULL")
         connection.execute("PRAGMA foreign_keys=ON")
 
@@ -35,9 +40,49 @@ def make_engine(url: sa.URL, wait: float) -> sa.Engine:
     return engine
 
 
-def opening(*, writes: bool) -> str:
-    """How a transaction begins: one that reads first and writes later cannot be made to wait, and locks at once."""
-    return "BEGIN IMMEDIATE" if writes else "BEGIN"
+def begin(connection: sa.Connection, *, writes: bool, wait: float, answer_within: float) -> None:
+    """Open a transaction: one that reads first and writes later cannot be made to wait, so that a writer locks at once.
+
+    `wait` is how long to wait for that lock, in seconds; as long as others get it and commit, up to `answer_within`.
+    """
+    if not writes:
+        connection.exec_driver_sql("BEGIN")
+        return
+    driver: Any = connection.connection.dbapi_connection
+    driver.execute("PRAGMA busy_timeout=0")
+    try:
+        connection.exec_driver_sql(_LOCK)
+    except sa.exc.OperationalError:
+        if not _locked(driver, wait, answer_within):
+            raise
+    finally:
+        driver.execute(f"PRAGMA busy_timeout={1000 * wait:.0f}")
+
+
+def _locked(driver: sqlite3.Connection, wait: float, answer_within: float) -> bool:
+    """Whether the lock was got. All who wait ask equally often.
+
+    SQLite's own wait asks ever more seldom, up to ten times a second: of 64 processes that write again and again the
+    ones that have waited longest would never get their turn (sqlite3.c, sqliteDefaultBusyCallback).
+    """
+    now = time.monotonic()
+    given_up, deadline = now + answer_within, now + wait
+    seen: object = None
+    while time.monotonic() < min(deadline, given_up):
+        time.sleep(random.uniform(*_PAUSE_SECONDS))  # noqa: S311 — not a secret
+        try:
+            driver.execute(_LOCK)
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error):
+                return False
+        else:
+            return True
+        with suppress(sqlite3.OperationalError):  # without a write-ahead log nobody reads while another commits
+            version = driver.execute("PRAGMA data_version").fetchone()
+            if seen is not None and version != seen:
+                deadline = time.monotonic() + wait
+            seen = version
+    return False
 
 
 def wait_for_disk(connection: sa.Connection, *, is_kept: bool) -> None:

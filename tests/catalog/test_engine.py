@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 import sqlalchemy as sa
 
-from ckptstore.catalog import engine
+from ckptstore.catalog import engine, sqlite
 from ckptstore.catalog.engine import Database, open_database
 from ckptstore.errors import CatalogUnavailableError, UsageError
 from ckptstore.ops.connect import connect
@@ -102,6 +102,46 @@ def test_a_write_that_comes_first_on_a_locked_file(sqlite_url: str, mode: str) -
         for is_kept in (False, True):
             with pytest.raises(CatalogUnavailableError, match="locked"):
                 Database(sa.make_url(sqlite_url), answer_within=0.1).in_write(lambda _: None, is_kept=is_kept)
+
+
+class Turns:
+    """A clock that moves by a second a pause; then another process ends its transaction, and begins one more."""
+
+    def __init__(self, path: str, *, commits: bool, pauses: int) -> None:
+        self.now = 0
+        self._other = sqlite3.connect(path, isolation_level=None)
+        self._other.execute("BEGIN IMMEDIATE")
+        self._commits, self._pauses = commits, pauses
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, _seconds: float) -> None:
+        self.now += 1
+        if self._commits or self.now == self._pauses:
+            self._other.execute(f"INSERT INTO runs (name, created_at) VALUES ('{self.now}', '2026-01-01')")
+            self._other.execute("COMMIT")
+            if self.now != self._pauses:
+                self._other.execute("BEGIN IMMEDIATE")
+
+
+@pytest.mark.parametrize(("commits", "pauses", "gives_up_after"), [(True, 25, None), (False, 25, 3), (True, 99, 30)])
+def test_a_lock_is_waited_for_while_others_get_it(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch, *, commits: bool, pauses: int, gives_up_after: int | None
+) -> None:
+    database = connect(sqlite_url).database
+    monkeypatch.setattr(database, "_wait", 3)
+    monkeypatch.setattr(database, "answer_within", 30)
+    assert database.file is not None
+    turns = Turns(str(database.file), commits=commits, pauses=pauses)
+    monkeypatch.setattr(sqlite, "time", turns)
+    if gives_up_after is None:
+        database.in_write(lambda _: None)
+        assert turns.now == pauses
+    else:
+        with pytest.raises(CatalogUnavailableError, match="locked"):
+            database.in_write(lambda _: None)
+        assert turns.now == gives_up_after
 
 
 def test_a_directory_that_is_not_there(tmp_path: Path) -> None:

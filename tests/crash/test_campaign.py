@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from ckptstore.ops.connect import connect
 from tests import ckpt_bytes
+from tests.starting import warm_python
 
 from . import report
 from .campaign import Outcome, campaign, look
@@ -69,9 +69,15 @@ def test_the_readme_has_the_figures_that_were_found() -> None:
 def test_many_processes_register_at_once(sqlite_url: str, tmp_path: Path, ranks: int) -> None:
     """None of 64 loses anything, and none hears that the database is locked."""
     connect(sqlite_url)
+    script = tmp_path / "at_once.py"
+    script.write_text(AT_ONCE)
+    for rank in range(ranks):
+        for step in STEPS:
+            ckpt_bytes.write(tmp_path / "ckpt" / f"rank_{rank}" / f"net-{step}_1.ckpt", step)
+    python = warm_python("ckptstore.ops.join", "ckptstore.ops.launch", "ckptstore.ops.sync")
     jobs = [
         subprocess.Popen(
-            [sys.executable, "-c", AT_ONCE, sqlite_url, str(tmp_path / "ckpt"), str(rank), str(ranks)],
+            [*python, str(script), sqlite_url, str(tmp_path / "ckpt"), str(rank), str(ranks)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -90,21 +96,20 @@ def test_many_processes_register_at_once(sqlite_url: str, tmp_path: Path, ranks:
     assert said == [""] * ranks
     assert {job.returncode for job in jobs} == {0}
     files = connect(sqlite_url).files("run")
-    expected = {(rank, step) for rank in range(ranks) for step in (5, 10, 15)}
+    expected = {(rank, step) for rank in range(ranks) for step in STEPS}
     assert {(file.rank, file.global_step) for file in files} == expected
 
 
-AT_ONCE = """
+STEPS = (5, 10, 15)
+AT_ONCE = f"""
 import sys
 from pathlib import Path
 import ckptstore
-from tests import ckpt_bytes
 url, directory, rank, ranks = sys.argv[1:]
 catalog = ckptstore.connect(url)
-paths = {step: ckpt_bytes.write(Path(directory) / f"rank_{rank}" / f"net-{step}_1.ckpt", step) for step in (5, 10, 15)}
 print("READY", flush=True)
 sys.stdin.readline()
 launch = catalog.join("run", rank=int(rank), world_size=int(ranks), launch_id="L1")
-for step, path in paths.items():
-    launch.register(path, global_step=step)
+for step in {STEPS}:
+    launch.register(Path(directory) / f"rank_{{rank}}" / f"net-{{step}}_1.ckpt", global_step=step)
 """
