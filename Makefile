@@ -16,7 +16,7 @@ test: $(READY) lint
 	$(BIN)/coverage run -m pytest tests/core --numprocesses 2
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
-	$(BIN)/python -m pytest tests --ignore=tests/core --numprocesses 3 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest tests --ignore=tests/core --numprocesses 4 --dist loadfile --no-loadscope-reorder
 
 test-long: $(READY)
 	$(BIN)/python -m pytest tests -m long

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -34,3 +35,16 @@ def warm_python(*modules: str) -> list[str]:
     assert server.stdout is not None
     assert server.stdout.readline() == b"ready\n"
     return [sys.executable, "-S", "-E", str(WARM), "run", address]
+
+
+@cache
+def warm_programs(*modules: str) -> Path:
+    """A directory with programs that do so: `python`, and `msrun`, which starts what it finds under that name."""
+    home = tempfile.TemporaryDirectory()
+    atexit.register(home.cleanup)
+    own = Path(sys.executable).with_name("msrun")
+    for name, script in (("python", []), (own.name, [str(own)])):
+        program = Path(home.name) / name
+        program.write_text(f'#!/bin/sh\nexec {shlex.join([*warm_python(*modules), *script])} "$@"\n')
+        program.chmod(0o700)
+    return Path(home.name)

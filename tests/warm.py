@@ -3,7 +3,8 @@
     python warm.py serve ADDRESS module ...          until its standard input is closed; prints a line when it is ready
     python warm.py run ADDRESS script.py argument    as `python script.py argument`
 
-What is run has the files, environment and directory of who asked, ends as he does if he is killed, and he as it does.
+What is run has the files, environment and directory of who asked, gets his SIGTERM and SIGINT, ends if he is killed,
+and he as it does.
 The server has one thread, and has done nothing with what it imported.
 """
 
@@ -23,6 +24,7 @@ from types import ModuleType
 _STANDARD = (0, 1, 2)
 _LENGTH = 8
 _STATUS = 4
+_PASSED_ON = (signal.SIGTERM, signal.SIGINT)
 
 
 def run(address: str, command: list[str]) -> None:
@@ -33,6 +35,8 @@ def run(address: str, command: list[str]) -> None:
         server.connect(address)
         socket.send_fds(server, [len(request).to_bytes(_LENGTH, "big")], list(_STANDARD))
         server.sendall(request)
+        for signum in _PASSED_ON:
+            signal.signal(signum, lambda got, _: server.send(bytes([got])))
         for descriptor in _STANDARD:  # whoever reads what it prints waits for all who could
             os.close(descriptor)
         status = server.recv(_STATUS, socket.MSG_WAITALL)
@@ -84,9 +88,11 @@ def _supervise(connection: socket.socket) -> list[str]:
     for descriptor in (*files, *_STANDARD):
         os.close(descriptor)
     ended = os.pidfd_open(job)
-    ready, _, _ = select.select([ended, connection], [], [])
-    if connection in ready:
-        os.kill(job, signal.SIGKILL)
+    while connection in select.select([ended, connection], [], [])[0]:
+        passed_on = connection.recv(1)
+        os.kill(job, passed_on[0] if passed_on else signal.SIGKILL)
+        if not passed_on:
+            break
     _, status = os.waitpid(job, 0)
     connection.sendall(status.to_bytes(_STATUS, "big"))
     os._exit(0)

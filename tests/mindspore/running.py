@@ -6,21 +6,24 @@ import json
 import os
 import socket
 import subprocess
-import sys
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ckptstore.ops.connect import Catalog, connect
-from tests.starting import warm_python
+from tests.starting import warm_programs, warm_python
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 JOB = Path(__file__).with_name("job.py")
 IMPORTED = ("mindspore.dataset", "mindspore.train", "psutil", "ckptstore.mindspore")
-MSRUN = Path(sys.executable).with_name("msrun")
+
+
+def with_msrun() -> dict[str, str]:
+    """What to set for an `msrun` whose processes have MindSpore imported already, and soon notice that one died."""
+    return {"PATH": f"{warm_programs(*IMPORTED)}{os.pathsep}{os.environ['PATH']}", "MS_NODE_TIMEOUT": "10"}
 
 
 def free_port() -> int:
@@ -62,8 +65,8 @@ class Run:
             command = [*python(), *job]
         else:
             workers = [f"--worker_num={ranks}", f"--local_worker_num={ranks}", f"--master_port={free_port()}"]
-            command = [str(MSRUN), *workers, "--join=True", f"--log_dir={log}", *job]
-            environment |= {"PATH": f"{MSRUN.parent}{os.pathsep}{os.environ['PATH']}", "MS_NODE_TIMEOUT": "10"}
+            environment |= with_msrun()
+            command = ["msrun", *workers, "--join=True", f"--log_dir={log}", *job]
         done = subprocess.run(
             command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
         )

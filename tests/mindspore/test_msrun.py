@@ -17,7 +17,7 @@ from ckptstore.core.model import Content, FileState, Kind
 from ckptstore.formats.inspect import read_checkpoint
 from ckptstore.ops.connect import connect
 
-from .running import MSRUN, Run, free_port
+from .running import Run, free_port, with_msrun
 from .scanning import scan_and_compare
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "digits"
@@ -114,12 +114,11 @@ def ttp(tmp_path: Path) -> Callable[..., int]:
         (out / "log").mkdir(parents=True, exist_ok=True)
         subprocess.run([sys.executable, str(EXAMPLE / "data.py"), str(out / "data")], check=True, capture_output=True)
         environment = {"MS_ENABLE_TFT": "{TTP:1}", "TTP_FAULT": fault, "CKPTSTORE_URL": str(out / "catalog.db")}
-        path = f"{MSRUN.parent}{os.pathsep}{os.environ['PATH']}"
         workers = ["--worker_num=4", "--local_worker_num=4", f"--master_port={free_port()}", "--join=True"]
         script = str(EXAMPLE.with_name("ttp") / "train.py")
         return subprocess.run(
-            [str(MSRUN), *workers, f"--log_dir={out / 'log'}", script, str(out)],
-            env=os.environ | environment | {"PATH": path, "MS_NODE_TIMEOUT": "10"},
+            ["msrun", *workers, f"--log_dir={out / 'log'}", script, str(out)],
+            env=os.environ | environment | with_msrun(),
             capture_output=True,
             check=False,
         ).returncode
