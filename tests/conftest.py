@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import pytest
+import sqlalchemy as sa
 
 from ckptstore.ops.connect import Catalog, connect
 from tests.postgres_server import Server
@@ -47,22 +49,43 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     server.cleanup()
 
 
-def new_postgres_database(socket: str) -> str:
-    """The URL of a new, empty database on the server of the tests."""
+def new_postgres_database(socket: str, *, template: str = "template1") -> str:
+    """The URL of a new database on the server of the tests: empty, but for what the template has."""
     import psycopg
 
     name = f"test_{next(_numbers)}"
     with psycopg.connect(host=socket, user="postgres", dbname="postgres", autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}")
+        connection.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
     return f"postgresql://postgres@/{name}?host={quote(socket, safe='')}"
+
+
+@pytest.fixture(scope="session")
+def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An empty catalog, to be copied: to make one takes longer than most tests."""
+    path = tmp_path_factory.mktemp("template") / "catalog.db"
+    connect(str(path)).database.disconnect()
+    return path
+
+
+@pytest.fixture(scope="session")
+def postgres_template(postgres: str) -> str:
+    """The name of a database that is an empty catalog."""
+    url = new_postgres_database(postgres)
+    connect(url)
+    return str(sa.make_url(url).database)
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The URL of an empty database, of each of the two kinds in turn."""
+    """The URL of an empty database, of each of the two kinds in turn; of an empty catalog for a test that wants one."""
+    is_catalog = "catalog" in request.fixturenames
     if request.param == "sqlite":
-        return f"sqlite:///{tmp_path / 'catalog.db'}"
-    return new_postgres_database(request.getfixturevalue("postgres"))
+        path = tmp_path / "catalog.db"
+        if is_catalog:
+            shutil.copyfile(request.getfixturevalue("sqlite_template"), path)
+        return f"sqlite:///{path}"
+    template = request.getfixturevalue("postgres_template") if is_catalog else "template1"
+    return new_postgres_database(request.getfixturevalue("postgres"), template=template)
 
 
 @pytest.fixture
