@@ -104,17 +104,19 @@ def _copy(connection: sa.Connection, save_id: str, steps: range, *, gone: bool) 
         return
     connection.execute(saves.insert(), older)
     there = (FileState.MISSING if gone else FileState.COMPLETE).value
+    # Else PostgreSQL would look for them again, for each step, among all that were inserted so far.
+    own = sa.select(checkpoints).where(checkpoints.c.save_id == save_id).cte("own").prefix_with("MATERIALIZED")
     other = {
-        "id": sa.func.substr(saves.c.id, 1, 16).concat(sa.func.substr(checkpoints.c.id, 1, 16)),
+        "id": sa.func.substr(saves.c.id, 1, 16).concat(sa.func.substr(own.c.id, 1, 16)),
         "save_id": saves.c.id,
-        "path": checkpoints.c.path.concat(sa.func.substr(saves.c.id, 1, 16)).concat(".ckpt"),
+        "path": own.c.path.concat(sa.func.substr(saves.c.id, 1, 16)).concat(".ckpt"),
         "state": sa.literal(there),
     }
     names = [column.name for column in checkpoints.columns]
     copied = (
-        sa.select(*(other.get(name, checkpoints.c[name]) for name in names))
-        .select_from(checkpoints.join(saves, saves.c.id != save_id))
-        .where(checkpoints.c.save_id == save_id, sa.func.length(saves.c.id) == 16)
+        sa.select(*(other.get(name, own.c[name]) for name in names))
+        .select_from(own.join(saves, saves.c.id != save_id))
+        .where(sa.func.length(saves.c.id) == 16)
     )
     for index in checkpoints.indexes:  # to build them once takes a third of the time
         index.drop(connection)
