@@ -171,6 +171,7 @@ def test_trainings_one_after_the_other_leave_neither_threads_nor_open_files(
 ) -> None:
     """As a search for hyperparameters makes them, or a notebook; the launches may be kept."""
     launches = []
+    catalog.database.disconnect()
     before = open_files(tmp_path)
     for trial in range(4):
         model, dataset = create_model(), create_dataset()
