@@ -62,8 +62,8 @@ def begin(connection: sa.Connection, *, writes: bool, wait: float, answer_within
 def _locked(driver: sqlite3.Connection, wait: float, answer_within: float) -> bool:
     """Whether the lock was got. All who wait ask equally often.
 
-    SQLite's own wait asks ever more seldom, up to ten times a second: of 64 processes that write again and again the
-    ones that have waited longest would never get their turn (sqlite3.c, sqliteDefaultBusyCallback).
+    SQLite's own wait asks ever more seldom, down to ten times a second (sqlite3.c, sqliteDefaultBusyCallback): where
+    many processes write again and again, those that have waited longest are overtaken.
     """
     now = time.monotonic()
     given_up, deadline = now + answer_within, now + wait
