@@ -129,9 +129,8 @@ class Database:
         guard: postgres.Guard | None = None
         try:
             with self._connection() as connection:
-                if not self.is_sqlite:
-                    guard = postgres.Guard(connection, self.answer_within)
-                with guard or nullcontext(), connection.begin():
+                guard = self._own.guard
+                with guard.watches() if guard else nullcontext(), connection.begin():
                     if self.is_sqlite and writes:
                         sqlite.wait_for_disk(connection, is_kept=is_kept)
                     self._begin(connection, writes=writes)
@@ -168,14 +167,19 @@ class Database:
         if not self._turn.acquire(timeout=self._wait):
             raise self.unusable("other threads of this process use it", CatalogBusyError)
         try:
-            self._own.connection = self._tried(self._engine.connect, sa.exc.DBAPIError)
+            connection = self._tried(self._engine.connect, sa.exc.DBAPIError)
+            self._own.guard = postgres.Guard(connection, self.answer_within)
+            self._own.connection = connection
         finally:
             if self._own.connection is None:
                 self._turn.release()
-        return self._own.connection
+        return connection
 
     def _close(self) -> None:
         connection, self._own.connection = self._own.connection, None
+        guard, self._own.guard = self._own.guard, None
+        if guard is not None:
+            guard.end()
         if connection is not None:
             try:
                 connection.close()
@@ -220,12 +224,13 @@ class Database:
 
 
 class _Own(threading.local):
-    """What one thread has of a database: its connection, when it last used it, and whether transactions share it.
+    """What one thread has of a database: its connection and its guard, when it was last used, whether it is shared.
 
     `is_busy`: a transaction is under way.
     """
 
     connection: sa.Connection | None = None
+    guard: postgres.Guard | None = None
     used_at: float = 0.0
     shares: bool = False
     is_busy: bool = False

@@ -7,15 +7,20 @@ nothing is prepared.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import socket
 import threading
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 from sqlalchemy.pool import NullPool
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _PASSING_STATES = frozenset(
     {
@@ -123,36 +128,42 @@ def remedy(error: sa.exc.DBAPIError) -> str:
 
 
 class Guard:
-    """Closes a connection whose server does not answer a statement within some seconds.
+    """Closes a connection whose server does not answer a statement within some seconds. Lives as long as it does.
 
     The server's own limits are of no use where it is stopped, and the network keeps such a connection open for ever.
     """
 
     def __init__(self, connection: sa.Connection, seconds: float) -> None:
         self.is_over = False
-        self._connection = connection
         self._seconds = seconds
         self._file = connection.connection.driver_connection.fileno()  # type: ignore[union-attr]
-        self._deadline = 0.0
+        self._deadline = math.inf
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="ckptstore-guard", daemon=True)
-
-    def __enter__(self) -> None:
-        self._again()
-        sa.event.listen(self._connection, "before_cursor_execute", self._again)
+        sa.event.listen(connection, "before_cursor_execute", self._again)
         self._thread.start()
 
-    def __exit__(self, *_: object) -> None:
-        sa.event.remove(self._connection, "before_cursor_execute", self._again)
+    @contextmanager
+    def watches(self) -> Iterator[None]:
+        """From the first statement of this block on an answer is waited for, and none after it."""
+        self._again()
+        try:
+            yield
+        finally:
+            self._deadline = math.inf
+
+    def end(self) -> None:
+        """To be called before the connection is closed: its number may be another file's then."""
         self._ended.set()
-        self._thread.join()  # it must not close a file of that number that is another one by then
+        self._thread.join()
 
     def _again(self, *_: object) -> None:
         self._deadline = time.monotonic() + self._seconds
 
     def _watch(self) -> None:
+        # Nobody wakes it for a statement: one that began while it slept is over later than its sleep.
         while (left := self._deadline - time.monotonic()) > 0:
-            if self._ended.wait(left):
+            if self._ended.wait(min(left, self._seconds)):
                 return
         self.is_over = True
         with socket.socket(fileno=os.dup(self._file)) as shared, suppress(OSError):

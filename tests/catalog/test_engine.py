@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import sqlite3
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
@@ -170,6 +171,32 @@ def test_a_server_that_stops_answering_is_given_up(postgres: str) -> None:
             os.kill(server, signal.SIGCONT)
     with database.read() as connection:
         assert connection.execute(sa.text("SELECT 1")).scalar_one() == 1
+
+
+def test_transactions_that_share_a_connection_share_its_guard(postgres: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread for each transaction took longer than what most of them ask. Between them nothing is waited for."""
+    monkeypatch.setattr(engine, "_TRUSTED_SECONDS", 60)
+    url = sa.make_url(new_postgres_database(postgres)).set(drivername="postgresql+psycopg")
+    database = Database(url, answer_within=0.5)
+    servers, guards = set(), set()
+    with database.connected():
+        for _ in range(3):
+            with database.read() as connection:
+                servers.add(connection.execute(sa.text("SELECT pg_backend_pid()")).scalar_one())
+                guards |= {each for each in threading.enumerate() if each.name == "ckptstore-guard"}
+            (guard,) = guards
+            guard.join(0.7)
+            assert guard.is_alive()
+        (server,) = servers
+        with pytest.raises(CatalogUnavailableError, match="it did not answer in 0.5 s"), database.read() as connection:
+            os.kill(server, signal.SIGSTOP)
+            try:
+                connection.execute(sa.text("SELECT 1"))
+            finally:
+                os.kill(server, signal.SIGCONT)
+        assert not guard.is_alive()
+        with database.read() as connection:
+            assert connection.execute(sa.text("SELECT 1")).scalar_one() == 1
 
 
 def test_a_transaction_may_last_as_long_as_its_statements_are_answered(postgres: str) -> None:
