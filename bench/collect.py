@@ -1,4 +1,4 @@
-"""`gc` of 1,000 saves of 4 ranks against a plain unlink loop over as many files: at most twice as long.
+"""`gc` of 1,000 saves of 2 ranks against a plain unlink loop over as many files: at most twice as long.
 
     python -m bench.collect [--quick]
 
@@ -24,7 +24,7 @@ from ckptstore.ops.connect import Catalog, connect
 TASK = "collect"
 SAVES = 1000
 QUICK_SAVES = 100
-RANKS = 4
+RANKS = 2
 BYTES = bytes(1_000_000)
 BUDGET = 2.0
 KEPT = 10

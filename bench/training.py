@@ -25,7 +25,7 @@ from ckptstore.ops.connect import connect
 
 TASK = "training"
 EVERY = 10
-PAIRS, QUICK_PAIRS = 120, 10
+PAIRS, QUICK_PAIRS = 80, 10
 WARM_UP = 2  # pairs, in which MindSpore compiles
 MOST = 1.01
 MICROSECONDS_P50, MICROSECONDS_P99 = 50, 1000

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
-from filelock import FileLock, Timeout
 
 from ckptstore.catalog.mounts import network_file_system
 from ckptstore.catalog.tables import metadata
@@ -167,6 +166,8 @@ def _one_at_a_time(database: Database) -> Iterator[None]:
     if database.file is None:  # PostgreSQL: an advisory lock, inside the transaction
         yield
         return
+    from filelock import FileLock, Timeout  # noqa: PLC0415 — no command needs it but the one that makes the schema
+
     path = f"{database.file}.lock"
     try:
         Path(path).touch()  # FileLock would wait for a directory that cannot be written to

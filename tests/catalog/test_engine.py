@@ -110,6 +110,7 @@ class Turns:
 
     def __init__(self, path: str, *, commits: bool, pauses: int) -> None:
         self.now = 0
+        self.longest = 0.0
         self._other = sqlite3.connect(path, isolation_level=None)
         self._other.execute("BEGIN IMMEDIATE")
         self._commits, self._pauses = commits, pauses
@@ -117,8 +118,9 @@ class Turns:
     def monotonic(self) -> float:
         return self.now
 
-    def sleep(self, _seconds: float) -> None:
+    def sleep(self, seconds: float) -> None:
         self.now += 1
+        self.longest = max(self.longest, seconds)
         if self._commits or self.now == self._pauses:
             self._other.execute(f"INSERT INTO runs (name, created_at) VALUES ('{self.now}', '2026-01-01')")
             self._other.execute("COMMIT")
@@ -143,6 +145,7 @@ def test_a_lock_is_waited_for_while_others_get_it(
         with pytest.raises(CatalogUnavailableError, match="locked"):
             database.in_write(lambda _: None)
         assert turns.now == gives_up_after
+    assert turns.longest <= 0.02  # who has waited for long asks as often as who has just come
 
 
 def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
