@@ -15,7 +15,7 @@ from ckptstore.core import replicas
 from ckptstore.core.model import Checkpoint, Content, FileState, Kind, Launch, Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime
 
 
@@ -260,10 +260,19 @@ def failed_loads(connection: sa.Connection, run: int) -> dict[str, str]:
 
 def sources_of(connection: sa.Connection, run: int) -> list[Source]:
     """Where the ranks of a run save, newest launch first."""
+    return _sources(connection, launches.c.run_id == run)
+
+
+def sources_beside(connection: sa.Connection, run: int, directories: Iterable[str]) -> list[Source]:
+    """Where the ranks of other runs save, if that is in one of these directories."""
+    return _sources(connection, (launches.c.run_id != run) & among(connection, sources.c.directory, directories))
+
+
+def _sources(connection: sa.Connection, chosen: sa.ColumnElement[bool]) -> list[Source]:
     own = sources.c
     columns = (own.launch_id, own.rank, own.directory, own.kind, own.prefix, own.breakpoint_prefix)
     query = sa.select(*columns, sa.cast(own.names_before, sa.Text), own.host, own.content)
-    query = query.join(launches).where(launches.c.run_id == run)
+    query = query.join(launches).where(chosen)
     found = connection.execute(query.order_by(launches.c.launch_order.desc(), own.rank))
     kinds = {kind.value: kind for kind in Kind}
     contents = {content.value: content for content in Content}
@@ -284,9 +293,9 @@ def hosts_of(connection: sa.Connection, launch_id: str) -> dict[int, str]:
     return {row.rank: row.host for row in said}
 
 
-def endings_of(connection: sa.Connection, run: int) -> Mapping[tuple[str, int], Ending]:
+def endings_of(connection: sa.Connection, launch_ids: Iterable[str]) -> Mapping[tuple[str, int], Ending]:
     """How training ended, by launch and rank."""
-    query = sa.select(endings).join(launches).where(launches.c.run_id == run)
+    query = sa.select(endings).where(among(connection, endings.c.launch_id, launch_ids))
     return {
         (row.launch_id, row.rank): Ending(
             row.launch_id, row.rank, row.global_step, row.optimizer_step, row.quarantine or ""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any, NamedTuple
 
 from mindspore import dataset as ds
 from mindspore.dataset.engine import datasets as nodes
+
+log = logging.getLogger("ckptstore")
 
 _ONE_FOR_ONE = (nodes.MapDataset, nodes.ProjectDataset, nodes.RenameDataset, nodes.RepeatDataset)
 
@@ -39,6 +42,27 @@ def steps_of(dataset: Any, world_size: int) -> Steps:
         node = node.children[0]
     shards = _shards(node, world_size) if in_turn and batch_size is not None else None
     return Steps(an_epoch, batch_size, shards)
+
+
+def check_start(params: Any) -> None:
+    """Say, as an error, where MindSpore will begin with other batches than the dataset was set to.
+
+    Where data sinks to the device it begins with a whole sink of `sink_size` batches (domain §4), and rounds down
+    (MindSpore: `train/dataset_helper.py`, `_DatasetIter`). `params` are its callback parameters when training begins.
+    """
+    if not params.get("dataset_sink_mode"):
+        return
+    dataset, sunk = params.train_dataset, int(params.sink_size)
+    first = int(dataset.get_init_step())
+    again = first % (sunk if sunk > 0 else int(dataset.get_dataset_size()))
+    if again:
+        log.error(
+            "the %d batches up to step %d are trained with again: where data sinks, MindSpore begins a whole sink, "
+            "after step %d; train with dataset_sink_mode=False, or resume(step=…) from a multiple of the sink size",
+            again,
+            first,
+            first - again,
+        )
 
 
 def _shards(source: Any, world_size: int) -> int | None:

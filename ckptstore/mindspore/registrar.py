@@ -247,6 +247,8 @@ class Registrar(Callback):
             return
         self._is_training = False
         training = self._training
+        with self.surviving("the start of the next training"):
+            training.rewind()
         kind = error[0] if error else None
         name = kind.__name__ if isinstance(kind, type) else None
         self._launch.failed = name is not None

@@ -15,7 +15,7 @@ from ckptstore.catalog.reads import Ending
 from ckptstore.core.limits import text
 from ckptstore.core.model import Content, Kind, epoch_and_step
 from ckptstore.mindspore.communication import strategy_file
-from ckptstore.mindspore.data import steps_of
+from ckptstore.mindspore.data import check_start, steps_of
 from ckptstore.mindspore.recorder import Recorder
 from ckptstore.mindspore.resume import COUNTER, state_names
 from ckptstore.ops.register import describe
@@ -93,6 +93,7 @@ class Training:
         self.state_names: set[str] = set()
         self.outputs: Any = None
         self.is_readable = True
+        self._was_placed = False
         self._metrics = metrics
         self._optimizer_counter: Any = None
         self._claimed: set[tuple[str, Kind, str]] = set()
@@ -118,6 +119,18 @@ class Training:
         counters = (item for item in params.train_network.get_parameters() if item.name == COUNTER)
         self._optimizer_counter = next(counters, None)
         self.steps = steps_of(params.train_dataset, self.launch.world_size)
+        start = self.launch.start
+        self._was_placed = start is not None and not start.fresh and not self.launch.trained
+        if self._was_placed:
+            check_start(params)
+
+    def rewind(self) -> None:
+        """Have the dataset start at its beginning again: `resume` said where the first training starts, and no other.
+
+        MindSpore keeps that, and would begin there in each later training too (`dataset/engine/iterators.py`).
+        """
+        if self._was_placed:
+            self.params.train_dataset.set_init_step(0)
 
     def announce(
         self,

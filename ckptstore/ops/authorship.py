@@ -1,4 +1,7 @@
-"""Which launch wrote a file that nobody registered: several may save in one directory, under the same names."""
+"""Which launch wrote a file that nobody registered: several may save in one directory, under the same names.
+
+They may be of several runs.
+"""
 
 from __future__ import annotations
 
@@ -49,14 +52,16 @@ def doubt_of(stray: Stray, header: Header, here: FileFacts, history: History, *,
         return f"it was written before launch {own.id} began"
     if stray.kind is Kind.TTP:
         return _doubt_of_ttp(stray, here, history, replaced=replaced)
-    if stray.kind is Kind.GRACEFUL_EXIT:  # MindSpore's own count is in it, and no name is used twice
-        return ""
+    if stray.is_breakpoint and _ended_otherwise(stray.source, header, history):
+        return f"the training of launch {own.id} ended with another state"
     others = [
         other
         for other in history.sources.get(stray.source.directory, ())
         if other.launch != own.id and _may_have_written(other, stray, header, here, history)
     ]
-    newer = [other for other in others if history.launches[other.launch].order > own.order]
+    if stray.kind is Kind.GRACEFUL_EXIT:  # MindSpore's own count is in it, and a run uses no name twice
+        others = [other for other in others if history.launches[other.launch].run != own.run]
+    newer = [other for other in others if _is_newer(history.launches[other.launch], own)]
     is_own = ended_with(stray.source, stray, header, history)
     if not others or (is_own and not any(ended_with(other, stray, header, history) for other in newer)):
         return ""
@@ -73,7 +78,7 @@ def _doubt_of_ttp(stray: Stray, here: FileFacts, history: History, *, replaced: 
         return f"it was there before launch {own.id} began"
     for other in history.sources.get(stray.source.directory, ()):
         launch = history.launches[other.launch]
-        is_newer = (other.kind, other.rank) == (Kind.TTP, stray.source.rank) and launch.order > own.order
+        is_newer = (other.kind, other.rank) == (Kind.TTP, stray.source.rank) and _is_newer(launch, own)
         if is_newer and not _is_older(here, launch) and (replaced or not was_there(other, stray.path)):
             return f"launch {launch.id} may have written it, and nothing tells that {own.id} did"
     return ""
@@ -84,7 +89,7 @@ def _may_have_written(source: Source, stray: Stray, header: Header, here: FileFa
     launch, own = history.launches[source.launch], history.launches[stray.source.launch]
     if not wrote(source, Path(stray.path).name) or _is_older(here, launch):
         return False
-    if launch.order < own.order and _was_over(source, own, stray, here):
+    if not _is_newer(launch, own) and _was_over(source, own, stray, here):
         return False
     ending = history.endings.get((source.launch, source.rank))
     if ending is None or ending.optimizer_step is None or header.optimizer_step is None:
@@ -114,6 +119,23 @@ def ended_with(source: Source, stray: Stray, header: Header, history: History) -
     if header.optimizer_step is not None or stray.name is None or launch.steps_per_epoch is None:
         return header.optimizer_step is not None
     return is_named_after(stray.name, steps_per_epoch=launch.steps_per_epoch, global_step=ending.global_step)
+
+
+def _ended_otherwise(source: Source, header: Header, history: History) -> bool:
+    """Whether a source's rank said that training ended with another state than that of a file."""
+    ending = history.endings.get((source.launch, source.rank))
+    if ending is None or ending.optimizer_step is None or header.optimizer_step is None:
+        return False
+    return ending.optimizer_step != header.optimizer_step
+
+
+def _is_newer(launch: Launch, other: Launch) -> bool:
+    """Whether a launch began after another one; those of two runs are told by their clocks, if they can be."""
+    if launch.run == other.run:
+        return launch.order > other.order
+    if launch.created_at is None or other.created_at is None:
+        return True
+    return launch.created_at > other.created_at
 
 
 def _is_older(here: FileFacts, launch: Launch) -> bool:

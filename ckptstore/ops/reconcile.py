@@ -64,7 +64,7 @@ def reconcile(
     recorded = _recorded(database, [*(stray.path for stray in seen.unknown), *(file.path for file in growing), *before])
     outcomes: list[Checkpoint | Skipped] = [*seen.skipped, *(_finished(database, run_id, file) for file in growing)]
     if seen.unknown:
-        history = _history(database, run_id, sources)
+        history = _history(database, run_id, sources, {stray.source.directory for stray in seen.unknown})
         database.let_go()  # each of these files is read
         outcomes += take_in(database, run_id, seen.unknown, vanished, history, recorded=recorded)
     found: dict[str, Checkpoint] = {}
@@ -251,18 +251,23 @@ def _places(database: Database, of_ranks: Iterable[_OfRank]) -> dict[_OfRank, li
     return places
 
 
-def _history(database: Database, run_id: int, sources: Mapping[_OfRank, Sequence[Source]]) -> History:
-    """What the catalog knows of the launches that may have left something behind."""
+def _history(
+    database: Database, run_id: int, sources: Mapping[_OfRank, Sequence[Source]], directories: AbstractSet[str]
+) -> History:
+    """What the catalog knows of the launches that may have left something behind, those of other runs there too."""
     by_directory: dict[str, list[Source]] = {}
     launch_ids = {launch_id for launch_id, _ in sources}
     is_told = all(source.content for own in sources.values() for source in own if source.kind is Kind.PERIODIC)
     with database.read() as connection:
         launches = {launch.id: launch for launch in reads.launches_of(connection, run_id)}
-        for source in reads.sources_of(connection, run_id):
+        beside = reads.sources_beside(connection, run_id, directories)
+        for source in (*reads.sources_of(connection, run_id), *beside):
             by_directory.setdefault(source.directory, []).append(source)
+        others = (reads.launch(connection, launch_id) for launch_id in {source.launch for source in beside})
+        launches |= {launch.id: launch for launch in others if launch is not None}
         return History(
             launches=launches,
-            endings=reads.endings_of(connection, run_id),
+            endings=reads.endings_of(connection, launches),
             lags={launch_id: reads.lag(connection, launches[launch_id]) for launch_id in launch_ids},
             sources=by_directory,
             contents={} if is_told else live.contents(connection, launch_ids),

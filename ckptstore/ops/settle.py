@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from ckptstore.catalog import reads, writes
 from ckptstore.core import position
 from ckptstore.core.model import Assignment, Rejection, Resolution, RestorePlan, Rule
+from ckptstore.core.words import count
 from ckptstore.errors import CatalogUnavailableError, NothingRestorableError, RefusedError, UsageError
 from ckptstore.ops import exits, lease
 from ckptstore.ops.resolve import bring_up_to_date, choose
@@ -117,7 +118,29 @@ def _store(
         )
         return True
 
-    return database.in_write(work)
+    if not database.in_write(work):
+        return False
+    if plan is not None:
+        _say_what_is_missed(plan, resolution)
+    return True
+
+
+def _say_what_is_missed(plan: RestorePlan, resolution: Resolution) -> None:
+    """Warn of newer states that once were whole: one that is away for a moment only is left behind by this start."""
+    missed = [rejection for rejection in resolution.rejections if rejection.was_whole]
+    if missed:
+        others = f", and {count(len(missed) - 1, 'state', 'states')} before it" if len(missed) > 1 else ""
+        log.warning(
+            "run %s goes on from step %d, though step %d of launch %s was whole once: %s%s; see: "
+            "ckptstore resolve %s --explain",
+            resolution.run,
+            plan.global_step,
+            missed[0].global_step,
+            missed[0].launch,
+            missed[0].reasons[0].detail,
+            others,
+            quote(resolution.run),
+        )
 
 
 def _check_other_branches(run: str, every: Resolution) -> None:

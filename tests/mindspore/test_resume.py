@@ -10,10 +10,13 @@ import numpy as np
 import pytest
 from mindspore import dataset as ds
 from mindspore import nn
-from mindspore.train import Callback, CheckpointConfig, Model, ModelCheckpoint
+from mindspore.train import Callback, CheckpointConfig, Model, ModelCheckpoint, RunContext
+from mindspore.train.callback import _InternalCallbackParam
 
 import ckptstore.mindspore
 from ckptstore.errors import UsageError
+from ckptstore.mindspore.data import check_start
+from ckptstore.mindspore.resume import Start
 from ckptstore.mindspore.training import Training
 from ckptstore.ops.connect import Catalog, connect
 
@@ -166,6 +169,62 @@ def test_training_twice_in_one_process_counts_on(catalog: Catalog, tmp_path: Pat
     model.train(1, dataset, callbacks=[ckpt_cb, registrar])
     model.train(2, dataset, callbacks=[ckpt_cb, registrar], initial_epoch=1)
     assert [save.tally.global_step for save in catalog.saves("run")] == [12, 9, 6, 3]
+
+
+class Watching(Callback):
+    """Notes the first number of each batch, and raises after one of the steps."""
+
+    def __init__(self, raises_at: int = 0) -> None:
+        super().__init__()
+        self.batches: list[int] = []
+        self._raises_at = raises_at
+
+    def on_train_step_end(self, run_context: RunContext) -> None:
+        self.batches.append(int(run_context.original_args().train_dataset_element[0].asnumpy()[0, 0]))
+        if len(self.batches) == self._raises_at:
+            raise RuntimeError("fault")
+
+
+def test_a_training_for_each_epoch_starts_at_its_epoch_after_a_resume_too(catalog: Catalog, tmp_path: Path) -> None:
+    """MindSpore keeps at the dataset where the first one starts, and would start each of them there."""
+
+    def launched(*more: Callback) -> Start:
+        model = create_model(1)
+        numbers = np.arange(6, dtype=np.float32).reshape(6, 1) * np.ones((6, 3), np.float32)
+        dataset = ds.NumpySlicesDataset({"x": numbers, "y": np.zeros(6, np.int32)}, shuffle=False).batch(1)
+        launch = ckptstore.mindspore.join("run")
+        start = launch.resume(model, dataset)
+        ckpt_cb = ModelCheckpoint("net", str(tmp_path / "ckpt"), CheckpointConfig(save_checkpoint_steps=2))
+        for epoch in range(start.initial_epoch, 4):
+            model.train(epoch + 1, dataset, callbacks=[ckpt_cb, *more, launch.registrar(ckpt_cb)], initial_epoch=epoch)
+        assert launch.global_step == 24
+        return start
+
+    with pytest.raises(RuntimeError, match="fault"):
+        launched(Watching(10))
+    watching = Watching()
+    assert launched(watching).global_step == 10
+    assert watching.batches == [4, 5, *range(6), *range(6)]
+    assert [save.tally.global_step for save in catalog.saves("run")] == list(range(24, 0, -2))
+
+
+@pytest.mark.parametrize(
+    ("sink_size", "first", "again"), [(-1, 15, 3), (-1, 12, 0), (5, 15, 0), (4, 15, 3), (None, 15, 0)]
+)
+def test_data_that_sinks_begins_with_a_whole_sink(
+    caplog: pytest.LogCaptureFixture, sink_size: int | None, first: int, again: int
+) -> None:
+    """The CPU has no sink: what MindSpore tells its callbacks there is made by hand."""
+    params = _InternalCallbackParam()
+    params.train_dataset = create_dataset()
+    params.train_dataset.set_init_step(first)
+    params.dataset_sink_mode = sink_size is not None
+    params.sink_size = sink_size
+    check_start(params)
+    assert bool(caplog.text) == bool(again)
+    if again:
+        assert f"the {again} batches up to step {first} are trained with again" in caplog.text
+        assert f"after step {first - again};" in caplog.text
 
 
 def test_a_callback_that_gives_every_save_one_name(catalog: Catalog, tmp_path: Path) -> None:

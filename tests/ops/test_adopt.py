@@ -393,13 +393,40 @@ def test_a_save_under_way_is_finished_though_the_launch_after_it_came_to_nothing
     assert not caplog.messages
 
 
-def test_a_file_of_neither_of_two_endings_is_adopted_once(catalog: Catalog, tmp_path: Path) -> None:
-    """Training went on in the process whose ending is known: its counter and its name prove the step."""
+def test_a_breakpoint_of_another_state_than_training_ended_with_is_nobodys(
+    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A script that does without the registrar may have written it, in the same directory, under the same name."""
     job, second = two_launches(catalog, tmp_path, ended=13)
     for launch in second:
         launch.set_ending(15, 15, "RuntimeError")
-        job.write(launch, 17, name="net-2_7_breakpoint.ckpt")
-    assert chosen(catalog.resolve("run")) == ("L2", 17)
-    assert [(file.launch, file.state) for file in catalog.files("run") if file.global_step == 17] == [
-        ("L2", FileState.COMPLETE)
-    ] * 2
+        late = job.write(launch, 17, name="net-2_7_breakpoint.ckpt")
+    assert chosen(catalog.resolve("run")) == ("L1", 10)
+    assert f"{late} was not taken into the catalog: the training of launch L2 ended with another state" in caplog.text
+
+
+@pytest.mark.parametrize("ended", [None, 17])
+@pytest.mark.parametrize("kind", [Kind.PERIODIC, Kind.GRACEFUL_EXIT])
+def test_what_a_launch_of_another_run_may_have_written_is_nobodys(
+    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: Kind, ended: int | None
+) -> None:
+    """Two runs in one directory: the first was killed, and then the second ended, and nobody heard of it."""
+    job, other = Job(catalog, tmp_path, world_size=1), Job(catalog, tmp_path, world_size=1, run="other")
+    (own,) = job.start()
+    job.announce(own)
+    job.save([own], 10)
+    foreign = catalog.join("other", launch_id="M1")
+    foreign.set_steps_per_epoch(10)
+    for launch in (own, foreign):
+        launch.add_source(
+            str(job.folder(0)), kind=Kind.GRACEFUL_EXIT, prefix="Net", breakpoint_prefix="", names_before=[]
+        )
+    other.announce(foreign)
+    name = "net-2_7_breakpoint.ckpt" if kind is Kind.PERIODIC else "Net_train-step_17.ckpt"
+    late = job.write(own, 17, name=name)
+    if ended is not None:
+        own.set_ending(ended, ended, "RuntimeError")
+        assert chosen(catalog.resolve("run")) == ("L1", 17)
+    else:
+        assert chosen(catalog.resolve("run")) == ("L1", 10)
+        assert f"{late} was not taken into the catalog: launch M1 may have written it" in caplog.text

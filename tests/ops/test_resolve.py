@@ -213,6 +213,27 @@ def test_losing_every_state_is_not_a_fresh_start(catalog: Catalog, tmp_path: Pat
     assert [assignment.source.path for assignment in plan.ranks] == [file.path for file in files]
 
 
+def test_a_start_says_what_was_whole_once_and_is_left_behind(
+    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A mount that comes late: what it holds is of an abandoned branch then, and nobody had heard of it."""
+    job = Job(catalog, tmp_path)
+    ranks = job.start()
+    job.save(ranks, 10)
+    late = [*job.save(ranks, 15), *job.save(ranks, 20)]
+    job.save(ranks[:1], 25)  # rank 1 did not come to it: nothing was whole
+    caplog.clear()
+    assert job.start()[0].facts.parent_step == 20
+    assert not caplog.messages
+    for file in late:
+        Path(file.path).unlink()
+    assert job.start()[0].facts.parent_step == 10
+    missed = f"step 20 of launch L1 was whole once: {late[2].path} is gone, and 1 state before it"
+    assert caplog.messages == [
+        f"run run goes on from step 10, though {missed}; see: ckptstore resolve run --explain",
+    ]
+
+
 def test_one_step_only(catalog: Catalog, tmp_path: Path) -> None:
     job = Job(catalog, tmp_path)
     ranks = job.start()
