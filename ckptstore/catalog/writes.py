@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
+from ckptstore.catalog import at_path
 from ckptstore.catalog.among import among
-from ckptstore.catalog.given_up import IS_ANOTHER, OWN_STATE, of_another, state_but_trashed
+from ckptstore.catalog.given_up import state_but_trashed
 from ckptstore.catalog.tables import checkpoints, endings, launches, outcomes, pins, resolutions, runs, saves, sources
 from ckptstore.core.model import FileState
 
@@ -129,7 +130,7 @@ def record_checkpoints(connection: sa.Connection, files: Sequence[Checkpoint], n
         connection.execute(_new_file(dialect), begun)
     if known:
         connection.execute(_file(dialect), known)
-    connection.execute(_AT_PATH, [{"own_path": file.path, **of_another(file)} for file in ordered])
+    at_path.settle(connection, ordered)
 
 
 def put_saves(connection: sa.Connection, files: Sequence[Checkpoint], now: datetime) -> None:
@@ -193,19 +194,6 @@ def _file(dialect: str) -> Any:
     changed["created_at"] = sa.case((own > other, other), else_=own)  # two may adopt a file, and write in any order
     changed["state"] = state_but_trashed(statement)
     return statement.on_conflict_do_update(index_elements=["id"], set_=changed)
-
-
-_IS_OVERWRITTEN = (
-    (checkpoints.c.id != sa.bindparam("own_id"))
-    & (checkpoints.c.state != FileState.MOVED.value)
-    & (checkpoints.c.state != FileState.TRASHED.value)  # `not_in` is for one row at a time
-)
-_AT_PATH = (
-    checkpoints.update()
-    .where(checkpoints.c.path == sa.bindparam("own_path"), _IS_OVERWRITTEN | IS_ANOTHER)
-    .values(state=sa.case((_IS_OVERWRITTEN, FileState.MISSING.value), else_=OWN_STATE))
-)
-"""What else a record says of its path, in one statement after the upsert, see `given_up.set_if_another`."""
 
 
 def mark(

@@ -16,6 +16,7 @@ from ckptstore.core.branches import branches
 from ckptstore.errors import RefusedError
 from ckptstore.ops import aliases, lease
 from ckptstore.ops.adopt import Skipped
+from ckptstore.ops.debris import is_abandoned
 from ckptstore.ops.gc_lock import GcLock
 from ckptstore.ops.sync import sync_run
 from ckptstore.ops.worker import PORTION, Trouble, Worker
@@ -153,15 +154,23 @@ class _Gc:
         return None if any((item.root, item.place) in places for item in trashed) else found
 
     def end(self, filled: AbstractSet[str]) -> None:
-        """All is done: the grace begins, but for an ended gc of which a file was tried again in vain."""
-        purge_after = datetime.now(timezone.utc) + self._grace
+        """All is done: the grace begins, but for an ended gc of which a file was tried again in vain.
+
+        No earlier one's ends sooner than was said when it began.
+        """
+        now = datetime.now(timezone.utc)
+        own = now + self._grace
         tried_again = {each.id for each in self._begun.values() if each.ended} - filled
         with self._database.write() as connection:
             self._lock.renew(connection)
             for each in rows.collections_of(connection, self._plan.run_id):
                 if not each.ended or each.id in filled:
-                    rows.end(connection, each.id, None if each.id in tried_again else purge_after)
-        self.collection = replace(self.collection, purge_after=purge_after)
+                    promised = each.purge_after if each.ended else each.graced_from(now)
+                    last = max(promised, now + self._grace)
+                    rows.end(connection, each.id, None if each.id in tried_again else last)
+                    if each.id == self.collection.id:
+                        own = last
+        self.collection = replace(self.collection, purge_after=own)
 
     def check_floor(self) -> None:
         """Raise `RefusedError` unless the newest states that stay are still what the plan was made on.
@@ -244,10 +253,10 @@ class _Gc:
         return [item for item in every if item.path in paths]  # what was refused waits for the next gc
 
     def remove_empty_directories(self) -> None:
-        """Remove the directories among the debris that nothing is in."""
+        """Remove the directories among the debris that nothing is in, and that nobody has begun to write to."""
         with Trash(self.collection.id, self._disk) as trash:
             for each in self._plan.debris:
-                if each.target is None:
+                if each.target is None and is_abandoned(each.path, datetime.now(timezone.utc)):
                     trash.remove_empty(each.root, [f"{each.place}/any"])
 
     def _skip(self, key: Key | None, reason: str) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ckptstore.core.classify import What, classify
@@ -99,7 +100,7 @@ def find(
         by_directory.setdefault(first[source.directory], []).append(source)
     known, going = known | aliases.under(first, known), going | aliases.under(first, going)
     saving = [launches[source.launch].order for source in sources]
-    search = _Search(launches, max(saving, default=0), known, going, int((now - OLD).timestamp() * 1e9))
+    search = _Search(launches, max(saving, default=0), known, going, _before(now))
     debris: list[Debris] = []
     unknown: list[Skipped] = []
     for directory, own in sorted(by_directory.items()):
@@ -152,10 +153,11 @@ class _Search:
         if parsed is None or not is_over:
             return
         folders: list[str] = []
-        empty = True
+        empty = True  # and left: MindSpore makes the directory, and then has to gather what it saves
         for directory in walk(f"{home}/{name}", skip=lambda _: False):
             folders.append("/".join((name, *directory.parts)))
-            empty = empty and not directory.files and not directory.passed
+            is_left = _is_older(directory.path, self.before_ns)
+            empty = empty and is_left and not directory.files and not directory.passed
             for seen in directory.files:
                 stem = seen.name.removesuffix(_TMP)
                 half = seen.name != stem and (is_ttp_file(f"{stem}.ckpt") or is_ttp_file(f"{stem}.safetensors"))
@@ -175,6 +177,22 @@ class _Search:
 
     def _is_history(self, source: Source) -> bool:
         return self.launches[source.launch].order < self.newest
+
+
+def is_abandoned(directory: str, now: datetime) -> bool:
+    """Whether nothing was made in a directory for so long that nobody is about to; False where it is not there."""
+    return _is_older(directory, _before(now))
+
+
+def _before(now: datetime) -> int:
+    return int((now - OLD).timestamp() * 1e9)
+
+
+def _is_older(directory: str, before_ns: int) -> bool:
+    try:
+        return Path(directory).stat(follow_symlinks=False).st_mtime_ns < before_ns
+    except OSError:
+        return False
 
 
 def _debris(root: str, place: str, seen: Seen, reason: str) -> Debris:

@@ -17,7 +17,7 @@ from ckptstore.core.policy import Policy, from_json
 from ckptstore.core.resolver import judge
 from ckptstore.core.retention import Decision, StateFacts, Why
 from ckptstore.errors import RefusedError
-from ckptstore.ops import aliases, debris, lease
+from ckptstore.ops import aliases, copies, debris, lease
 from ckptstore.ops.adopt import Skipped
 from ckptstore.ops.debris import Debris, Target
 from ckptstore.ops.doubt import Doubts, links_among
@@ -126,11 +126,16 @@ def plan_gc(
     seen = disk.observe((file for file in facts.files if file.state is not FileState.TRASHED), read_bytes=False)
     doubts = Doubts(now)
     states, targets = _judge(facts, seen, now, doubts)
-    states = aliases.count_once(states, (file for file in facts.files if file.state in _LIVE), seen)
+    live = [file for file in facts.files if file.state in _LIVE]
+    states = aliases.count_once(states, live, seen)
     retention.check_metric(run, policy, [state.metrics for state in states if state.counts])
     decision = retention.decide(states, policy, now)
     going = {verdict.state.key: targets[verdict.state.key] for verdict in decision.remove}
-    held = {**links_among(going), **aliases.held_elsewhere(database, going)}
+    held = {
+        **links_among(going),
+        **aliases.held_elsewhere(database, going),
+        **copies.held_by_others(database, run_id, going, live),
+    }
     if held:
         states = [replace(state, doubt=state.doubt or held.get(state.key, "")) for state in states]
         decision = retention.decide(states, policy, now)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ckptstore.core.model import Kind
+from ckptstore.core.model import FileState, Kind
 from ckptstore.core.policy import Policy
 from ckptstore.core.retention import Why
 from ckptstore.errors import RefusedError
@@ -23,6 +23,7 @@ from ckptstore.storage import identity
 
 from .jobs import Job
 from .test_gc import LAST_2, gc, names, removed, saved, tree
+from .test_gc_debris import abandon
 
 if TYPE_CHECKING:
     from ckptstore.core.retention import Verdict
@@ -157,6 +158,29 @@ def test_what_another_run_has_too_stays(catalog: Catalog, tmp_path: Path) -> Non
     assert names(job.directory) == all_of("1_10", "3_10", "4_10")
 
 
+@pytest.mark.parametrize("looks", [False, True])
+def test_what_another_run_has_by_the_same_path_stays(catalog: Catalog, tmp_path: Path, *, looks: bool) -> None:
+    """A run that begins with a file of another one registers it as its own."""
+    saved(catalog, tmp_path / "base", 10, 20, 30)
+    catalog.pin("run", 30)
+    files = [Path(file.path) for file in catalog.files("run") if file.global_step == 30]
+    begun = Job(catalog, tmp_path / "begun", run="begun")
+    begun.launches = 10
+    launches = begun.start()
+    for launch, path in zip(launches, files, strict=True):
+        launch.register(path, global_step=5)
+    for step in (10, 20, 30):
+        begun.save(launches, step)
+    if looks:
+        assert catalog.resolve("run").plan.global_step == 30  # type: ignore[union-attr]
+    plan = plan_gc(catalog.database, "begun", LAST_2)
+    assert removed(plan) == [("L11", 10)]
+    assert doubts(catalog, "begun")["L11", 5].endswith("of step 30 of launch L1 of run run: it stays")
+    execute(catalog.database, plan)
+    assert all(path.exists() for path in files)
+    assert [file.state for file in catalog.files("run") if file.global_step == 30] == [FileState.COMPLETE] * 2
+
+
 @pytest.mark.parametrize("at_once", [False, True])
 def test_what_another_run_has_since_the_plan_stays(catalog: Catalog, tmp_path: Path, *, at_once: bool) -> None:
     job = saved(catalog, tmp_path, 10, 20, 30, 40)
@@ -276,8 +300,34 @@ def test_a_directory_of_ttp_that_a_launch_just_made_is_no_debris_under_another_p
 
     saves_ttp(catalog.join("run", rank=0, world_size=2, launch_id="L1b"), link)
     saves_ttp(job.start()[0], job.directory)
-    (job.directory / "ttp_saved_checkpoints-step_30_tmp" / "rank_0").mkdir(parents=True)
+    empty = job.directory / "ttp_saved_checkpoints-step_30_tmp" / "rank_0"
+    empty.mkdir(parents=True)
+    abandon(empty)
     assert plan_gc(catalog.database, "run", LAST_2).debris == ()
     saves_ttp(job.start()[0], tmp_path / "elsewhere")
     (found,) = plan_gc(catalog.database, "run", LAST_2).debris
-    assert found.path == str(job.directory / "ttp_saved_checkpoints-step_30_tmp" / "rank_0"), "once, by no link"
+    assert found.path == str(empty), "once, by no link"
+
+
+def test_copies_of_a_run_in_which_another_one_was_begun_stay(catalog: Catalog, tmp_path: Path) -> None:
+    """`cp -r` copies the journals too, and what they tell is told of the copies: those went with the originals."""
+    job = Job(catalog, tmp_path / "run")
+    ranks = job.start()
+    for launch in ranks:
+        job.announce(launch)
+    for step in (10, 20, 30):
+        job.save(ranks, step)
+    shutil.copytree(job.directory, tmp_path / "copy")
+    copied = names(tmp_path / "copy")
+    assert removed(plan_gc(catalog.database, "run", LAST_2)) == [("L1", 10)]
+    other = Job(catalog, tmp_path / "copy", run="other")
+    other.launches = 10
+    others = other.start()
+    for launch in others:
+        other.announce(launch)
+    plan = plan_gc(catalog.database, "run", LAST_2)
+    assert removed(plan) == []
+    told = f"{other.folder(1)}/net-1_10.ckpt is a copy, where launch L11 of another run saves: all of this state stays"
+    assert doubts(catalog)["L1", 10] == told
+    gc(catalog)
+    assert names(tmp_path / "copy") == copied

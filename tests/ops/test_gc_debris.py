@@ -11,6 +11,7 @@ import pytest
 from ckptstore.core.model import Content, Kind
 from ckptstore.core.policy import Policy
 from ckptstore.core.retention import Why
+from ckptstore.ops.collect import execute
 from ckptstore.ops.register import describe, measured
 from ckptstore.ops.retention import plan_gc
 from ckptstore.ops.trash import undo
@@ -29,6 +30,12 @@ def left(path: Path, *, old: bool = True) -> Path:
     if old:
         os.utime(path, (LONG_AGO, LONG_AGO))
     return path
+
+
+def abandon(folder: Path) -> None:
+    """As if a directory of TTP and this one in it were made long ago."""
+    for each in (folder, folder.parent):
+        os.utime(each, (LONG_AGO, LONG_AGO))
 
 
 def debris(catalog: Catalog) -> dict[str, str]:
@@ -108,20 +115,28 @@ def test_a_ttp_directory_that_cannot_complete(catalog: Catalog, tmp_path: Path) 
     path = path.rename(half / "rank_0" / "ttp_rank_0-2_5.ckpt")
     first[0].register(path, kind="ttp", global_step=15)
     left(half / "rank_1" / "ttp_rank_1-2_5.tmp")
-    (home / "ttp_saved_checkpoints-step_16_tmp" / "rank_0").mkdir(parents=True)
+    empty = home / "ttp_saved_checkpoints-step_16_tmp" / "rank_0"
+    empty.mkdir(parents=True)
     left(home / "ttp_saved_checkpoints-step_17" / "notes.txt")
     assert removed(plan_gc(catalog.database, "run", LAST_2)) == [], "its launch may still complete it"
     second = job.start()
     for launch in second:
         job.announce(launch)
     job.save(second, 20)
+    dead = str(half / "rank_1" / "ttp_rank_1-2_5.tmp")
+    assert set(debris(catalog)) == {dead}, "a launch may have made the other one just now"
+    abandon(empty)
     plan = plan_gc(catalog.database, "run", LAST_2)
     assert removed(plan) == [("L1", 15)]
     assert plan.decision.remove[0].reasons[0].rule is Why.NOT_RESTORABLE
     assert {each.path: each.reason for each in plan.debris} == {
-        str(half / "rank_1" / "ttp_rank_1-2_5.tmp"): "a save that was never finished left it",
-        str(home / "ttp_saved_checkpoints-step_16_tmp" / "rank_0"): "an empty directory of a launch that is history",
+        dead: "a save that was never finished left it",
+        str(empty): "an empty directory of a launch that is history",
     }
+    os.utime(empty)  # a launch that fails at the same step is about to write to it
+    execute(catalog.database, plan)
+    assert empty.exists()
+    abandon(empty)
     gc(catalog)
     assert [path.name for path in home.iterdir() if path.name != ".ckptstore"] == ["ttp_saved_checkpoints-step_17"]
 

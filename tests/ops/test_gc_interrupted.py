@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from ckptstore.core.policy import Policy
 from ckptstore.errors import UsageError
 from ckptstore.ops import collect
 from ckptstore.ops.connect import connect
+from ckptstore.ops.retention import plan_gc
 from ckptstore.ops.trash import purge, undo
 from ckptstore.storage.trash import Disk
 
@@ -249,3 +250,35 @@ def test_what_is_refused_is_tried_once_a_gc(catalog: Catalog, tmp_path: Path, mo
     assert gc(catalog).files == 3
     assert undo(catalog.database, "run").files == 6
     assert there(job) == set(STEPS)
+
+
+@pytest.mark.parametrize("is_interrupted", [False, True])
+def test_a_later_gc_does_not_shorten_the_grace_of_an_earlier_one(
+    catalog: Catalog, tmp_path: Path, *, is_interrupted: bool
+) -> None:
+    """Nor where it ends what that one had begun, or could not do."""
+    saved(catalog, tmp_path, *STEPS)
+
+    class Refusing(Disk):
+        def __init__(self) -> None:
+            refused = iter([PermissionError("Permission denied")])
+
+            def rename(*args: Any, **options: Any) -> None:
+                for error in refused:
+                    raise error
+                Disk.rename(*args, **options)
+
+            self.rename = rename
+
+    month, hour = Policy(keep_last=2, grace=30 * DAY), Policy(keep_last=2, grace=timedelta(hours=1))
+    disk = Interrupted(3) if is_interrupted else Refusing()
+    with suppress(KeyboardInterrupt):
+        collect.execute(catalog.database, plan_gc(catalog.database, "run", month), disk=disk)
+    done = collect.execute(catalog.database, plan_gc(catalog.database, "run", hour))
+    in_two_hours = datetime.now(timezone.utc) + timedelta(hours=2)
+    assert done.troubles == ()
+    assert purge(catalog.database, "run", now=in_two_hours).files == 0
+    with catalog.database.read() as connection:
+        (found,) = rows.collections_of(connection, 1)
+    assert found.purge_after > in_two_hours + 29 * DAY
+    assert purge(catalog.database, "run", now=in_two_hours + 30 * DAY).files == 6
