@@ -28,6 +28,7 @@ _WAIT_SECONDS = 10
 _ANSWER_SECONDS = 120.0
 _LONGEST_PAUSE_SECONDS = 1.0
 _TRUSTED_SECONDS = 1.0
+_FORK_WAITS_SECONDS, _FORK_LOOKS_SECONDS = 1.0, 0.005
 
 
 class Database:
@@ -61,6 +62,20 @@ class Database:
 
     def disconnect(self) -> None:
         """Close the connections that nobody uses; the next transaction opens one."""
+        self._engine.dispose()
+
+    def let_go_before_fork(self) -> None:
+        """Close SQLite's connections: a child would take its parent's locks for its own, and lose what it writes.
+
+        SQLite knows of the locks of a process by its memory, which the child has too (sqlite.org/howtocorrupt.html,
+        §2.6). A transaction that another thread has under way is waited for, a moment.
+        """
+        pool = self._engine.pool
+        if not isinstance(pool, sa.pool.QueuePool) or not self.is_sqlite:
+            return
+        deadline = time.monotonic() + _FORK_WAITS_SECONDS
+        while pool.checkedout() and time.monotonic() < deadline:
+            time.sleep(_FORK_LOOKS_SECONDS)
         self._engine.dispose()
 
     def forget(self) -> None:
@@ -239,12 +254,17 @@ class _Own(threading.local):
 _databases: weakref.WeakSet[Database] = weakref.WeakSet()
 
 
+def _let_go() -> None:
+    for database in list(_databases):
+        database.let_go_before_fork()
+
+
 def _leave_to_parent() -> None:
     for database in _databases:
         database.forget()
 
 
-os.register_at_fork(after_in_child=_leave_to_parent)
+os.register_at_fork(before=_let_go, after_in_child=_leave_to_parent)
 
 
 def open_database(url: str | os.PathLike[str] | None) -> Database:

@@ -7,6 +7,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from ckptstore.errors import CkptstoreError, RefusedError
+from ckptstore.storage.waiting import started
 
 if TYPE_CHECKING:
     from ckptstore.core.model import Checkpoint
@@ -41,8 +42,7 @@ class Keeper:
         self._wanted = max(self._wanted, file.global_step)
         if self._thread is None or not self._thread.is_alive():
             self._ended.clear()
-            self._thread = threading.Thread(target=self._work, name="ckptstore-gc", daemon=True)
-            self._thread.start()
+            self._thread = started(self._work, "ckptstore-gc")
         self._news.set()
 
     def finish(self, seconds: float) -> None:

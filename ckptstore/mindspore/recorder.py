@@ -19,6 +19,7 @@ from ckptstore.errors import CatalogUnavailableError, CkptstoreError, UsageError
 from ckptstore.ops.launch import LONGEST_PAUSE_SECONDS
 from ckptstore.ops.register import measured
 from ckptstore.storage.files import make_durable, names_in
+from ckptstore.storage.waiting import started
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -113,18 +114,16 @@ class Recorder:
                 self._jobs.put(job)
                 self._seconds_left = FLUSH_SECONDS
                 self._start()
-        if is_full:
-            if not self._was_full:
-                log.warning("%d saves wait to be registered: the journal notes the next ones only", MOST_JOBS)
-            self._was_full = True
-            return False
-        return True
+        if is_full and not self._was_full:
+            log.warning("%d saves wait to be registered: the journal notes the next ones only", MOST_JOBS)
+        self._was_full |= is_full
+        return not is_full
 
     def _start(self) -> None:
         if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="ckptstore", daemon=True)
-            self._thread.start()
-            atexit.register(self.close)
+            self._thread = started(self._work, "ckptstore")
+            if self._thread is not None:  # else the next job tries again
+                atexit.register(self.close)
 
     def begin(self) -> None:
         """Training begins: stay ready for what it saves."""
@@ -153,8 +152,10 @@ class Recorder:
         At most `seconds` (None: what is left of FLUSH_SECONDS, in all the calls since the last job; and no longer than
         it takes to see that the catalog still cannot be used).
         """
-        if os.getpid() != self._process or self._thread is None:
+        if os.getpid() != self._process:
             return True
+        if self._thread is None:
+            return self._open_jobs == 0
         begin = time.monotonic()
         patience = self._seconds_left if seconds is None else seconds
         self._next_try = 0.0

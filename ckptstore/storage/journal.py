@@ -13,13 +13,13 @@ import os
 import re
 import secrets
 import threading
-import weakref
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ckptstore.storage import opened
 from ckptstore.storage.claims import FOLDER
 
 if TYPE_CHECKING:
@@ -204,7 +204,6 @@ class JournalWriter:
     """
 
     def __init__(self, directory: str, stem: str, launch: str) -> None:
-        _writers.add(self)
         self._folder = Path(directory) / FOLDER
         self._stem = stem
         self._launch = blake2b(launch.encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
@@ -262,12 +261,21 @@ class JournalWriter:
         with self._lock:
             self._close()
 
+    def close_unless_busy(self) -> None:
+        """As `close`, but where a thread writes: that file stays open."""
+        if self._lock.acquire(blocking=False):
+            try:
+                self._close()
+            finally:
+                self._lock.release()
+
     def forget(self) -> None:
         """Let go of the file without waiting for anyone: whoever held the lock is not in this process."""
         self._lock = threading.Lock()
         self._close()
 
     def _close(self) -> None:
+        opened.discard(self)
         if self._file is not None:
             os.close(self._file)
         self._file = None
@@ -302,23 +310,12 @@ class JournalWriter:
                 break
             os.close(file)
         self._file, self._process, self.path = file, os.getpid(), str(path)
+        opened.add(self)
         if not os.fstat(file).st_size:
             os.fsync(file)
             for folder in (self._folder, self._folder.parent):
                 _sync_directory(folder)
         return file
-
-
-_writers: weakref.WeakSet[JournalWriter] = weakref.WeakSet()
-
-
-def _let_go_in_child() -> None:
-    """A child of a fork has its parent's files, and would hold their locks when the parent is dead."""
-    for writer in _writers:
-        writer.forget()
-
-
-os.register_at_fork(after_in_child=_let_go_in_child)
 
 
 def _take(file: int) -> bool:

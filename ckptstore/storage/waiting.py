@@ -1,13 +1,20 @@
-"""Work on many files: by itself while it is quick, on many threads where it waits for a disk or a network."""
+"""Work on many files: by itself while it is quick, on many threads where it waits for a disk or a network.
+
+And work that goes on while others go on with theirs.
+"""
 
 from __future__ import annotations
 
+import logging
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from time import perf_counter
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+log = logging.getLogger("ckptstore")
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -44,3 +51,14 @@ def for_each(
                 results += done
                 between()
     return results
+
+
+def started(work: Callable[[], object], name: str) -> threading.Thread | None:
+    """A thread that does this work; None, which is said, where the system allows no more threads just now."""
+    thread = threading.Thread(target=work, name=name, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError as error:
+        log.warning("%s: its work waits", error)
+        return None
+    return thread

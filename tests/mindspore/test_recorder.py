@@ -75,6 +75,29 @@ def test_a_full_queue_does_not_make_training_wait_and_loses_nothing(
     assert [file.state for file in catalog.files("run")] == [FileState.COMPLETE] * 7
 
 
+def test_a_thread_that_could_not_be_started_is_started_later(
+    catalog: Catalog,
+    launch: RankLaunch,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    start = threading.Thread.start
+
+    def refused(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    recorder = Recorder(launch)
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    recorder.submit(saved(launch, tmp_path, 1), asynchronous=False)
+    assert not recorder.flush(), "at once: nobody works on it"
+    monkeypatch.setattr(threading.Thread, "start", start)
+    recorder.submit(saved(launch, tmp_path, 2), asynchronous=False)
+    assert recorder.flush(60)
+    assert [file.global_step for file in catalog.files("run")] == [2, 1]
+    assert caplog.messages == ["can't start new thread: its work waits"]
+
+
 def test_a_child_of_a_fork_neither_waits_nor_writes(launch: RankLaunch, tmp_path: Path) -> None:
     """MindSpore's async_save="process" forks; the thread is in the parent only, and its locks may be taken."""
     recorder = Recorder(launch)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import pytest
 import sqlalchemy as sa
 
@@ -23,7 +26,7 @@ from ckptstore.ops.connect import Catalog, connect
 from ckptstore.ops.entries import MOST_CONTENT
 from ckptstore.ops.ledger import Ledger
 from ckptstore.ops.records import LayoutFile
-from ckptstore.storage import journal
+from ckptstore.storage import journal, opened
 from ckptstore.storage.claims import FOLDER
 from tests import ckpt_bytes
 from tests.conftest import new_postgres_database
@@ -668,3 +671,42 @@ def test_gc_knows_what_the_journals_have_and_the_catalog_lacks(
     plan = catalog.plan_gc("run", Policy(keep_last=1, floor=1))
     assert [verdict.state.global_step for verdict in plan.decision.keep] == [10]
     assert [verdict.state.global_step for verdict in plan.decision.remove] == [5]
+
+
+def test_a_directory_for_each_save_does_not_take_all_open_files(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(opened, "MOST_OPEN", 5)
+
+    def open_journals() -> list[str]:
+        return [each.path for each in psutil.Process().open_files() if each.path.endswith(".jsonl")]
+
+    launch = catalog.join("run", launch_id="L1")
+    for step in range(1, 21):
+        launch.register(ckpt_bytes.write(tmp_path / f"step_{step}" / "net.ckpt", step, step), global_step=step)
+        assert len(open_journals()) <= 5
+    paths = [str(tmp_path / f"step_{step}") for step in range(20, 0, -1)]
+    assert [file.path.rpartition("/")[0] for file in catalog.files("run")] == paths
+    assert [len(journal.read(f"{path}/{FOLDER}/rank_0.jsonl").entries) for path in paths] == [2] * 20
+    launch.register(ckpt_bytes.write(tmp_path / "step_1" / "again.ckpt", 21, 21), global_step=21)
+    assert len(journal.read(f"{paths[-1]}/{FOLDER}/rank_0.jsonl").entries) == 3
+
+
+def test_a_child_of_a_fork_has_no_connection_of_its_parents(tmp_path: Path) -> None:
+    """SQLite would take the parent's locks for the child's: what it wrote was lost when the parent closed the file."""
+    program = """
+import os, sys
+import ckptstore
+catalog = ckptstore.connect(sys.argv[1])
+catalog.join("run", launch_id="L1")
+child = os.fork()
+if not child:
+    has_one = any("catalog.db" in os.path.realpath(f"/proc/self/fd/{each}") for each in os.listdir("/proc/self/fd"))
+    os._exit(1 if has_one or not ckptstore.connect(sys.argv[1]).runs() else 0)
+assert os.waitpid(child, 0)[1] == 0
+assert [run.run for run in catalog.runs()] == ["run"]
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "catalog.db")], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
