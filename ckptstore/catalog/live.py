@@ -86,6 +86,11 @@ def files(connection: sa.Connection, launch_id: str) -> list[Checkpoint]:
     return list(rows.files(connection.execute(rows.file_query().where(saves.c.launch_id == launch_id, _LIVE))))
 
 
+def has_any(connection: sa.Connection, launch_id: str) -> bool:
+    """Whether anything of a launch was ever registered, or noted as being written."""
+    return connection.execute(sa.select(saves.c.id).where(saves.c.launch_id == launch_id).limit(1)).first() is not None
+
+
 def has_finished(connection: sa.Connection, launch_id: str) -> bool:
     """Whether a launch has saved a state, whatever became of it; an untrained network is none."""
     unfinished = (FileState.IN_PROGRESS.value, FileState.DAMAGED.value)

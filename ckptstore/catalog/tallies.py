@@ -115,3 +115,12 @@ def _tally(row: Any) -> Tally:
         bytes=size,
         created_at=created_at,
     )
+
+
+def steps_saved(connection: sa.Connection, run: int) -> dict[str, int]:
+    """Of how many steps each launch of a run has a finished file of its state, be it of one rank; the others not."""
+    counted = sa.select(saves.c.launch_id, sa.func.count(saves.c.global_step.distinct()))
+    counted = counted.select_from(saves.join(checkpoints).join(launches, launches.c.id == saves.c.launch_id))
+    of_state = checkpoints.c.content.in_([Content.FULL.value, Content.SHARE.value]) & checkpoints.c.size.is_not(None)
+    chosen = counted.where(launches.c.run_id == run, saves.c.global_step > 0, of_state)
+    return {row[0]: row[1] for row in connection.execute(chosen.group_by(saves.c.launch_id))}

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any, NamedTuple
 
 from mindspore import dataset as ds
 from mindspore.dataset.engine import datasets as nodes
 
-log = logging.getLogger("ckptstore")
+from ckptstore.errors import RefusedError
 
 _ONE_FOR_ONE = (nodes.MapDataset, nodes.ProjectDataset, nodes.RenameDataset, nodes.RepeatDataset)
 
@@ -44,24 +43,28 @@ def steps_of(dataset: Any, world_size: int) -> Steps:
     return Steps(an_epoch, batch_size, shards)
 
 
-def check_start(params: Any) -> None:
-    """Say, as an error, where MindSpore will begin with other batches than the dataset was set to.
+def check_start(params: Any, first: int) -> None:
+    """Raise `RefusedError` unless MindSpore will go on after the first `first` steps, as `resume` has set the dataset.
 
-    Where data sinks to the device it begins with a whole sink of `sink_size` batches (domain §4), and rounds down
-    (MindSpore: `train/dataset_helper.py`, `_DatasetIter`). `params` are its callback parameters when training begins.
+    `params` are its callback parameters when training begins. Another dataset was not set. And where data sinks to the
+    device, MindSpore begins with a whole sink of `sink_size` steps (domain §4), and rounds down
+    (`train/dataset_helper.py`, `_DatasetIter`).
     """
+    dataset = params.train_dataset
+    at = int(dataset.get_init_step())
+    if at != first:
+        raise RefusedError(
+            f"training goes on after step {first}, but the dataset that it gets starts after step {at}",
+            "give resume the dataset that is trained with",
+        )
     if not params.get("dataset_sink_mode"):
         return
-    dataset, sunk = params.train_dataset, int(params.sink_size)
-    first = int(dataset.get_init_step())
-    again = first % (sunk if sunk > 0 else int(dataset.get_dataset_size()))
-    if again:
-        log.error(
-            "the %d batches up to step %d are trained with again: where data sinks, MindSpore begins a whole sink, "
-            "after step %d; train with dataset_sink_mode=False, or resume(step=…) from a multiple of the sink size",
-            again,
-            first,
-            first - again,
+    sunk = int(params.sink_size) if params.sink_size > 0 else int(dataset.get_dataset_size())
+    if first % sunk:
+        raise RefusedError(
+            f"training goes on after step {first}, but where {sunk} steps of data sink at once MindSpore starts after "
+            f"step {first - first % sunk}",
+            f"train with dataset_sink_mode=False, or start from resume(step={first - first % sunk})",
         )
 
 

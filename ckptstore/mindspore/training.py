@@ -121,8 +121,8 @@ class Training:
         self.steps = steps_of(params.train_dataset, self.launch.world_size)
         start = self.launch.start
         self._was_placed = start is not None and not start.fresh and not self.launch.trained
-        if self._was_placed:
-            check_start(params)
+        if start is not None and self._was_placed:
+            check_start(params, start.global_step)
 
     def rewind(self) -> None:
         """Have the dataset start at its beginning again: `resume` said where the first training starts, and no other.

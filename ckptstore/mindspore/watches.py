@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from typing import TYPE_CHECKING, Any
 
 from mindspore.train import ModelCheckpoint
@@ -30,6 +31,7 @@ class PeriodicWatch:
     def __init__(self, callback: Any) -> None:
         self.callback = callback
         self.seen = self._latest()
+        self._written = _facts(self.seen[0])
         self.content = Content.FULL
         self._training: Training | None = None
 
@@ -70,13 +72,21 @@ class PeriodicWatch:
         """Nothing to see: it saves when a step, an epoch or training ends."""
 
     def poll(self) -> Saved | None:
-        """Its last save, if it is a new one."""
-        latest = self._latest()
-        if latest == self.seen or not latest[0]:
+        """Its last save, if it is a new one.
+
+        MindSpore notes the step before it saves and the name after (`_save_ckpt`): where a save fails, as on a full
+        disk, the file of the one before is there under its name, and is no new one.
+        """
+        latest, before = self._latest(), self.seen
+        if latest == before or not latest[0]:
             return None
         self.seen = latest
+        asynchronous = bool(self.callback._config.async_save)
+        written, self._written = self._written, _facts(latest[0])
+        if latest[0] == before[0] and self._written == written and not asynchronous:
+            return None
         self._announce(has_begun=True)
-        return Saved(latest[0], Kind.PERIODIC, self.content, asynchronous=bool(self.callback._config.async_save))
+        return Saved(latest[0], Kind.PERIODIC, self.content, asynchronous=asynchronous)
 
     def end(self, training: Training) -> None:
         """Nothing is left to do."""
@@ -132,6 +142,15 @@ class GaspWatch:
 
     def end(self, training: Training) -> None:
         """Nothing is left to do: what it saves next is adopted when the interpreter ends."""
+
+
+def _facts(path: str) -> tuple[int, int, int] | None:
+    """What tells a file from another one at its path; None where there is none."""
+    try:
+        status = os.stat(path)  # noqa: PTH116 — on the training thread
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns, status.st_size
 
 
 def breakpoints_in(directory: str) -> list[str]:

@@ -20,6 +20,7 @@ from ckptstore.storage import files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
 
     from ckptstore.catalog.engine import Database
     from ckptstore.catalog.reads import Ending, Source
@@ -42,7 +43,7 @@ class History:
 
     `lags` says how many batches brought no update, by launch; `endings` where training ended, by launch and rank;
     `sources` where all launches save, by directory; `contents` what a rank's periodic files hold, where its sources do
-    not tell.
+    not tell; `heard_of` which launches have registered anything.
     """
 
     launches: Mapping[str, Launch]
@@ -50,6 +51,7 @@ class History:
     lags: Mapping[str, int]
     sources: Mapping[str, Sequence[Source]]
     contents: Mapping[tuple[str, int], Content]
+    heard_of: AbstractSet[str] = frozenset()
 
 
 @dataclass(frozen=True)

@@ -52,6 +52,8 @@ def doubt_of(stray: Stray, header: Header, here: FileFacts, history: History, *,
         return f"it was written before launch {own.id} began"
     if stray.kind is Kind.TTP:
         return _doubt_of_ttp(stray, here, history, replaced=replaced)
+    if stray.kind is Kind.PERIODIC and own.parent is None and own.id not in history.heard_of:
+        return f"launch {own.id} has registered nothing: another program may have written it"
     if stray.is_breakpoint and _ended_otherwise(stray.source, header, history):
         return f"the training of launch {own.id} ended with another state"
     others = [

@@ -271,6 +271,7 @@ def _history(
             lags={launch_id: reads.lag(connection, launches[launch_id]) for launch_id in launch_ids},
             sources=by_directory,
             contents={} if is_told else live.contents(connection, launch_ids),
+            heard_of={each for each in launch_ids if live.has_any(connection, each)},
         )
 
 

@@ -8,7 +8,7 @@ from functools import partial
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from ckptstore.catalog import reads, writes
+from ckptstore.catalog import reads, tallies, writes
 from ckptstore.core import position
 from ckptstore.core.model import Assignment, Rejection, Resolution, RestorePlan, Rule
 from ckptstore.core.words import count
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from ckptstore.core.model import Checkpoint, Launch
 
 log = logging.getLogger("ckptstore")
+
+_SAVES_OF_A_RUN = 3
+"""Where a launch saved so many steps, it was under way."""
 
 _TRIES = 5
 """One gc takes a state once; it is another's turn each time after that."""
@@ -99,6 +102,7 @@ def _store(
     if plan is None:
         _check_other_branches(launch.run, ask(step=None, lineage_of=None, every_lineage=True))
         _check_other_launches(database, launch, run_id)
+        _check_parts(database, launch, run_id, resolution)
     start_step = _start_step(launch, plan) if plan else None
     chosen = plan_files(plan) if plan else []
     sources = sources_of(plan) if plan else []
@@ -171,6 +175,25 @@ def _check_other_launches(database: Database, launch: Launch, run_id: int) -> No
             f"{others[-1].parent_step} of launch {others[-1].parent}: nothing here tells of the files of that",
             f"start when the catalog is back; if it is lost: ckptstore scan DIRECTORY --run {quote(launch.run)}",
         )
+
+
+def _check_parts(database: Database, launch: Launch, run_id: int, resolution: Resolution) -> None:
+    """Raise `NothingRestorableError` where a launch saved again and again, and no state of it was ever whole.
+
+    A job that dies in its first save leaves one or two such; one that goes on has another reason, as ranks whose saves
+    are of other steps, or a layout that is not what was told: a fresh start would give all of them up.
+    """
+    with database.read() as connection:
+        saved = tallies.steps_saved(connection, run_id)
+    most = max(saved, key=lambda each: saved[each], default="")
+    if saved.get(most, 0) < _SAVES_OF_A_RUN:
+        return
+    reasons = [reason.detail for rejection in resolution.rejections for reason in rejection.reasons]
+    raise NothingRestorableError(
+        f"nothing of run {launch.run!r} can be restored: of {saved[most]} steps that launch {most} saved none is whole"
+        + (f"; of the newest, {reasons[0]}" if reasons else ""),
+        f"see: ckptstore resolve {quote(launch.run)} --explain; to begin afresh give the run another name",
+    )
 
 
 def plan_files(plan: RestorePlan) -> list[tuple[int, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import nullcontext
 from pathlib import Path
 
 import mindspore as ms
@@ -14,7 +15,7 @@ from mindspore.train import Callback, CheckpointConfig, Model, ModelCheckpoint, 
 from mindspore.train.callback import _InternalCallbackParam
 
 import ckptstore.mindspore
-from ckptstore.errors import UsageError
+from ckptstore.errors import RefusedError, UsageError
 from ckptstore.mindspore.data import check_start
 from ckptstore.mindspore.resume import Start
 from ckptstore.mindspore.training import Training
@@ -209,22 +210,30 @@ def test_a_training_for_each_epoch_starts_at_its_epoch_after_a_resume_too(catalo
 
 
 @pytest.mark.parametrize(
-    ("sink_size", "first", "again"), [(-1, 15, 3), (-1, 12, 0), (5, 15, 0), (4, 15, 3), (None, 15, 0)]
+    ("sink_size", "first", "start"), [(-1, 15, 12), (-1, 12, 12), (5, 15, 15), (4, 15, 12), (None, 15, 15)]
 )
-def test_data_that_sinks_begins_with_a_whole_sink(
-    caplog: pytest.LogCaptureFixture, sink_size: int | None, first: int, again: int
-) -> None:
+def test_data_that_sinks_begins_with_a_whole_sink(sink_size: int | None, first: int, start: int) -> None:
     """The CPU has no sink: what MindSpore tells its callbacks there is made by hand."""
     params = _InternalCallbackParam()
     params.train_dataset = create_dataset()
     params.train_dataset.set_init_step(first)
     params.dataset_sink_mode = sink_size is not None
     params.sink_size = sink_size
-    check_start(params)
-    assert bool(caplog.text) == bool(again)
-    if again:
-        assert f"the {again} batches up to step {first} are trained with again" in caplog.text
-        assert f"after step {first - again};" in caplog.text
+    with nullcontext() if start == first else pytest.raises(RefusedError, match=rf"resume\(step={start}\)"):
+        check_start(params, first)
+
+
+def test_another_dataset_than_resume_got_is_refused(catalog: Catalog, tmp_path: Path) -> None:
+    """It would start at its beginning, and each step after that be counted wrong."""
+    train(create_model(), tmp_path / "ckpt")
+    model, dataset = create_model(), create_dataset()
+    launch = ckptstore.mindspore.join("run")
+    start = launch.resume(model, dataset)
+    callbacks = [ModelCheckpoint("net", str(tmp_path / "ckpt")), launch.registrar()]
+    with pytest.raises(RefusedError, match="goes on after step 6, but the dataset that it gets starts after step 0"):
+        model.train(2, create_dataset(), callbacks=callbacks, initial_epoch=start.initial_epoch)
+    model.train(2, dataset, callbacks=callbacks, initial_epoch=start.initial_epoch)
+    assert launch.global_step == 12
 
 
 def test_a_callback_that_gives_every_save_one_name(catalog: Catalog, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import psycopg
 import pytest
 from mindspore import nn
 from mindspore.train import Callback, CheckpointConfig, Model, ModelCheckpoint
+from mindspore.train.callback import _checkpoint as checkpoint_callback
 
 import ckptstore.mindspore
 from ckptstore.core.model import Content, FileState, Kind
@@ -148,6 +149,31 @@ def test_two_exceptions_without_the_catalog_leave_two_breakpoints_with_their_own
     catalog.resolve("run")  # the second one's is found by whoever looks next
     found = {Path(file.path).name: file.global_step for file in catalog.files("run")}
     assert found == {"net-1_3_breakpoint.ckpt": 3, "net_1-1_5_breakpoint.ckpt": 5}
+
+
+@pytest.mark.parametrize("with_exit", [False, True])
+def test_a_save_that_failed_is_not_the_one_before(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, with_exit: bool
+) -> None:
+    """MindSpore notes the step before it saves, and the name after: on a full disk the two are of two saves."""
+    model, dataset = create_model() if with_exit else without_counter(), create_dataset()
+    launch = ckptstore.mindspore.join("run")
+    launch.resume(model, dataset)
+    ckpt_cb = saving(tmp_path / "ckpt", save_checkpoint_steps=2)
+    save = checkpoint_callback.save_checkpoint
+
+    def failing(network: object, path: str, *more: object, **options: object) -> object:
+        if path.endswith("1_6.ckpt"):
+            raise SystemExit if with_exit else OSError("No space left on device")
+        return save(network, path, *more, **options)
+
+    monkeypatch.setattr(checkpoint_callback, "save_checkpoint", failing)
+    with pytest.raises(SystemExit if with_exit else OSError):
+        model.train(2, dataset, callbacks=[ckpt_cb, launch.registrar(ckpt_cb, save_on_exception=with_exit)])
+    found = {Path(file.path).name: (file.global_step, file.state) for file in catalog.files("run")}
+    whole = FileState.COMPLETE
+    assert {"net-1_2.ckpt": (2, whole), "net-1_4.ckpt": (4, whole)}.items() <= found.items()
+    assert {step for step, _ in found.values()} == ({2, 4, 6} if with_exit else {2, 4})
 
 
 def test_a_breakpoint_never_gets_the_step_of_another_training(catalog: Catalog, tmp_path: Path) -> None:

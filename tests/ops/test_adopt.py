@@ -194,8 +194,10 @@ def test_the_first_share_of_a_launch_is_one_by_what_its_callback_said(catalog: C
             folder, kind=Kind.PERIODIC, prefix="net", breakpoint_prefix="net", names_before=(), content=Content.SHARE
         )
         share(job.folder(launch.rank) / "net-1_10.ckpt", 10, launch.rank)
+    launch.register(job.write(launch, 0, name="net-1_1_breakpoint.ckpt"), kind="dying_gasp", global_step=0)
     assert chosen(catalog.resolve("run")) is None  # that of rank 0 has no counter to prove its step
-    assert [(file.rank, file.content) for file in catalog.files("run")] == [(1, Content.SHARE)]
+    found = [(file.rank, file.content) for file in catalog.files("run") if file.global_step]
+    assert found == [(1, Content.SHARE)]
 
 
 def test_a_share_that_lacks_what_the_rank_s_others_have_is_cut(
@@ -362,12 +364,25 @@ def test_a_save_under_a_prefix_that_the_launch_before_had_too(
         (rank,) = job.start()
         folder = str(job.folder(0))
         rank.add_source(folder, kind=Kind.PERIODIC, prefix="net", breakpoint_prefix="net", names_before=())
+    rank.register(job.write(rank, 0, name="net-0_0.ckpt"), global_step=0)
     path = job.write(rank, 5, name="net-1_5.ckpt")
     assert rank.facts.created_at is not None
     if seconds:
         at = rank.facts.created_at.timestamp() - seconds
         os.utime(path, (at, at))
     assert chosen(catalog.resolve("run")) == (("L2", 5) if step else None)
+
+
+def test_the_saves_of_a_script_that_does_without_are_not_those_of_a_launch_that_saved_nothing(
+    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It died before its first save; then somebody looked for the fault, in the same directory."""
+    job = Job(catalog, tmp_path, world_size=1)
+    (launch,) = job.start()
+    job.announce(launch)
+    path = job.write(launch, 5)
+    assert job.start()[0].resolve() is None
+    assert f"{path} was not taken into the catalog: launch L1 has registered nothing" in caplog.text
 
 
 def test_a_save_under_way_is_finished_though_the_launch_after_it_came_to_nothing(

@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import sqlalchemy as sa
 
+from ckptstore.catalog.engine import Database
 from ckptstore.core.model import FileState, Kind, Rule
 from ckptstore.core.policy import Policy
 from ckptstore.errors import NothingRestorableError, UnknownRunError, UsageError
 from ckptstore.ops.register import describe
-from ckptstore.ops.start import step_shift
+from ckptstore.ops.start import begin, decide, step_shift
 from ckptstore.storage import claims
 from ckptstore.storage import files as storage_files
 
@@ -198,6 +200,31 @@ def test_a_crash_before_the_first_whole_save_starts_fresh(catalog: Catalog, tmp_
     third = job.start()
     assert third[0].resolve() is None
     assert third[0].facts.decided
+
+
+@pytest.mark.parametrize("away", [False, True])
+def test_many_saves_of_which_no_state_is_whole_are_not_a_fresh_start(
+    catalog: Catalog, tmp_path: Path, *, away: bool
+) -> None:
+    """As where ranks save by the second, each at other steps; or where rank 0 speaks for all, and was not told so."""
+    job = Job(catalog, tmp_path / "ckpt")
+    ranks = job.start()
+    for launch in ranks:
+        job.announce(launch)
+    for step in (5, 15):
+        job.save(ranks[:1], step)
+        job.save(ranks[1:], step + 1)
+    told = "of 4 steps that launch L1 saved none is whole; of the newest, no file of rank 0 was recorded"
+    with pytest.raises(NothingRestorableError, match=f"nothing of run 'run' can be restored: {told}") as raised:
+        job.start()
+    assert "give the run another name" in str(raised.value)
+    if away:  # one node sees only its own rank's directory, and the catalog cannot be asked
+        (tmp_path / "ckpt" / "rank_1").rename(tmp_path / "not_mounted")
+        job.save(ranks[:1], 25)
+        url = "sqlite:////proc/nowhere/catalog.db"
+        other = begin(Database(sa.make_url(url)), "run", rank=0, world_size=2, launch_id="L9", layout=None)
+        with pytest.raises(NothingRestorableError, match="of 3 steps that launch L1 saved none is whole"):
+            decide(other, [tmp_path / "ckpt"])
 
 
 def test_losing_every_state_is_not_a_fresh_start(catalog: Catalog, tmp_path: Path) -> None:
