@@ -78,6 +78,11 @@ def set_first_moments(connection: sa.Connection, files: Sequence[Checkpoint], no
         connection.execute(_FIRST_OF_FILE, [{"own_id": file, "own_moment": at} for file, at in of_files])
 
 
+def set_world_size(connection: sa.Connection, launch_id: str, world_size: int) -> None:
+    """Correct how many ranks a launch had."""
+    connection.execute(launches.update().where(launches.c.id == launch_id).values(world_size=world_size))
+
+
 def set_steps_per_epoch(
     connection: sa.Connection, launch_id: str, steps: int, *, batch_size: int | None = None, shards: int | None = None
 ) -> None:

@@ -82,11 +82,11 @@ def reconstruct(found: Sequence[Found], *, world_size: int | None = None, ranks_
     """
     warnings: list[str] = []
     seen = set(ranks_seen)
-    unranked = not seen and all(_rank(file) is None for file in found)
+    unranked = not seen and all(rank_of(file) is None for file in found)
     ranked: list[Ranked] = []
     uncertain: list[UncertainFile] = []
     for file in found:
-        rank = _rank(file)
+        rank = rank_of(file)
         if rank is None and (unranked or world_size == 1):
             rank = 0
         if rank is None or _ranks_differ(file):
@@ -249,12 +249,13 @@ def _inner_rank(file: Found) -> int | None:
     return whole_number(file.info.get("cur_rank"))
 
 
-def _rank(file: Found) -> int | None:
+def rank_of(file: Found) -> int | None:
+    """The rank that wrote a file, by its path, or else by what is in it; None where neither says one."""
     return _inner_rank(file) if file.rank is None else file.rank
 
 
 def _ranks_differ(file: Found) -> bool:
-    return _inner_rank(file) not in (None, _rank(file))
+    return _inner_rank(file) not in (None, rank_of(file))
 
 
 def _world_size(given: int | None, ranks: set[int], warnings: list[str]) -> int:

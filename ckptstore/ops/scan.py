@@ -17,7 +17,7 @@ from ckptstore.core.history import reconstruct
 from ckptstore.core.model import Checkpoint, FileState, Kind, Rule
 from ckptstore.core.replicas import stand_alone
 from ckptstore.errors import RefusedError, UsageError
-from ckptstore.ops import meant
+from ckptstore.ops import meant, stated_size
 from ckptstore.ops.adopt import Skipped
 from ckptstore.ops.adoption import (
     SCANNED,
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 
     from ckptstore.catalog.engine import Database
     from ckptstore.catalog.reads import Source
+    from ckptstore.core.found import Found
     from ckptstore.core.history import History, UncertainFile
 
 _NOT_THERE = (FileState.MISSING, FileState.MOVED, FileState.TRASHED)
@@ -106,17 +107,20 @@ def scan(
     Without `run` it is the one that the journals there tell of, if that is one, else the run of the directory's name;
     and of a run that is trained with ckptstore only what lies in its own directories is taken in. `world_size` is the
     number of ranks (None: by what is there, with a warning). `dry_run` writes nothing. `progress` hears how many more
-    files were looked at. Raises `UsageError` for what cannot be meant, `RefusedError` where the directory's name is
-    that of a run which lives elsewhere, or the catalog knows its files under another path.
+    files were looked at. Raises `UsageError` for what cannot be meant, as a `world_size` that a new file's rank is
+    beyond, `RefusedError` where the directory's name is that of a run which lives elsewhere, or the catalog knows its
+    files under another path.
     """
     root = _meant(directory, run, world_size)
+    tree = look_at(root, progress)
+    if world_size is not None and not dry_run and stated_size.may_be_beyond(tree, world_size):
+        scan(database, root, run=run, world_size=world_size, dry_run=True)  # refuses before anything is written
     seen_by = copy_below(database, root, run or root.name) if dry_run else database
     taken_up = sync_below(seen_by, root)
     name = run or (taken_up.runs[0] if len(taken_up.runs) == 1 else root.name)
     check_name("run", name)  # the root of all directories has none
     run_id = _run_to_fill(database, seen_by, name, root, is_stated=run is not None)
     left_to_it = () if run_id is None or dry_run else reconcile(database, run_id).skipped
-    tree = look_at(root, progress)
     known, others = _known(seen_by, name, root)
     owners = {**others, **dict.fromkeys(known, name)}
     elsewhere = known_elsewhere(database, str(root), tree.checkpoints, known.keys() | others.keys())
@@ -139,13 +143,17 @@ def scan(
         for path, file in kept.items()
         if file.launch.startswith(SCANNED) and path in tree.checkpoints and not is_part(tree, path)
     ]
+    sizes = _sizes(database, run_id) if new or ours else {}
+    found: list[Found] = []
     history = None
-    if new:
+    if new or stated_size.too_small((kept[path] for path in ours), sizes):
         found = read_headers(tree, [*new, *ours])
         history = reconstruct(found, world_size=world_size, ranks_seen=tree.ranks)
     parts = read_headers(tree, [path for path in unwatched if is_part(tree, path)])
     in_parts = look_into(name, tree, parts, kept, others.keys())
     launches = in_order_of_time(_launches(name, history, kept), in_parts.launches)
+    if world_size is not None:
+        stated_size.check(world_size, stated_size.ranks_of(tree, new, found), launches, sizes)
     is_new = set(unwatched)
     adopted = [file for launch in launches for file in launch.files if file.path in is_new]
     overlapping = _overlapping(database, run_id, launches)
@@ -264,6 +272,14 @@ def _world_size(history: History | None, in_parts: Iterable[FoundLaunch]) -> int
     return max(sizes, default=None)
 
 
+def _sizes(database: Database, run_id: int | None) -> dict[str, int]:
+    """The number of ranks of each launch of the run that the catalog has."""
+    if run_id is None:
+        return {}
+    with database.read() as connection:
+        return {launch.id: launch.world_size for launch in reads.launches_of(connection, run_id)}
+
+
 def _overlapping(database: Database, run_id: int | None, launches: Sequence[FoundLaunch]) -> list[str]:
     if run_id is None or not launches:
         return []
@@ -293,7 +309,9 @@ def _write(
             run_id = writes.add_run(connection, run, now)
             writes.lock_run(connection, run_id)  # launches are numbered
             there = reads.launches_of(connection, run_id)
-            new = {launch.id for launch in launches} - {launch.id for launch in there}
+            sizes = {launch.id: launch.world_size for launch in there}
+            new = {launch.id for launch in launches} - sizes.keys()
+            too_small = stated_size.too_small((file for launch in launches for file in launch.files), sizes)
             for launch in launches:
                 if launch.id in new:
                     writes.add_launch(
@@ -306,6 +324,8 @@ def _write(
                     )
                     if launch.steps_per_epoch is not None:
                         writes.set_steps_per_epoch(connection, launch.id, launch.steps_per_epoch)
+                elif launch.id in too_small and launch.world_size > sizes[launch.id]:
+                    writes.set_world_size(connection, launch.id, launch.world_size)
             if new:
                 writes.order_launches(connection, in_order(there, launches, _last_saved(connection, run_id)))
         writes.mark(connection, [file.id for file in damaged], FileState.DAMAGED, Rule.SIZE_MISMATCH, at=now)

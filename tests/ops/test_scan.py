@@ -227,7 +227,7 @@ def test_a_trained_run_gets_what_lies_in_its_own_directories(catalog: Catalog, t
     ttp = root / "ckpt" / "ttp_saved_checkpoints-step_6" / "rank_0" / "ttp_rank_0-2_1.ckpt"
     ttp.parent.mkdir(parents=True)
     ckpt_bytes.write(ttp, 6)
-    done = catalog.scan(root, world_size=1)
+    done = catalog.scan(root, world_size=2)
     assert (done.run, untaken(done, root)) == ("llama", {})
     assert len(done.adopted) == 5
 
@@ -303,6 +303,72 @@ def test_a_missing_highest_rank_is_no_smaller_job(catalog: Catalog, tmp_path: Pa
     assert any("--world-size" in warning for warning in done.warnings)
     assert catalog.resolve("job").plan is None
     shutil.rmtree(root / "rank_2")
+
+
+@pytest.mark.parametrize("named", [True, False], ids=["by directory", "by content"])
+def test_a_rank_beyond_the_stated_size_is_refused_before_anything_is_written(
+    catalog: Catalog, tmp_path: Path, *, named: bool
+) -> None:
+    """A launch of one rank serves all: rank 1 would load rank 0's file."""
+    root = tmp_path / "job"
+    old = connect(f"sqlite:///{tmp_path / 'old.db'}")
+    train(old, root, "job", 3)  # a journal has news too
+    path, _ = save(root, 3, 6, rank=2)
+    if not named:
+        shutil.rmtree(root / "rank_2")
+        path = ckpt_bytes.write(root / "net-2_1.ckpt", 6)
+        path.write_bytes(path.read_bytes() + ckpt_bytes.value("cur_rank", "Int64", (), (2).to_bytes(8, "little")))
+    before = contents(catalog)
+    for dry_run in (True, False):
+        with pytest.raises(UsageError) as error:
+            catalog.scan(root, run="job", world_size=2, dry_run=dry_run)
+        assert str(error.value) == (
+            f"{path} is of rank 2, and the job is said to have 2 ranks; give the number of ranks that saved it, "
+            "--world-size 3 or more; if the file is of another job, scan each alone"
+        )
+        assert contents(catalog) == before
+    assert catalog.scan(root, run="job", world_size=3).world_size == 3
+
+
+def test_a_rank_that_is_of_another_launch_may_be_beyond_the_stated_size(catalog: Catalog, tmp_path: Path) -> None:
+    """The job had four ranks, later two: each launch keeps its own number. An empty directory is no rank's file."""
+    root = tmp_path / "job"
+    for rank in range(4):
+        save(root / "wide", 3, 6, rank=rank)
+    catalog.scan(root, world_size=4)
+    for rank in range(2):
+        save(root / "narrow", 13, 16, rank=rank, at=1000)
+    (root / "narrow" / "rank_3").mkdir()
+    assert len(catalog.scan(root, world_size=2).adopted) == 4
+    save(root / "wide", 9, rank=3)
+    assert len(catalog.scan(root, world_size=2).adopted) == 1
+    with catalog.database.read() as connection:
+        known = reads.launches_of(connection, reads.run_id(connection, "job") or 0)
+    assert sorted(launch.world_size for launch in known) == [2, 4]
+
+
+@pytest.mark.parametrize("is_late", [True, False], ids=["a rank comes later", "both were taken for one rank's"])
+def test_a_launch_that_was_scanned_with_too_few_ranks_gets_the_right_number(
+    catalog: Catalog, tmp_path: Path, *, is_late: bool
+) -> None:
+    root = tmp_path / "job"
+    save(root, 3, 6)
+    if is_late:
+        catalog.scan(root, world_size=1)
+    save(root, 3, 6, rank=1)
+    done = catalog.scan(root, world_size=2)
+    assert len(done.adopted) == (2 if is_late else 4)
+    if not is_late:
+        with catalog.database.write() as connection:  # as an earlier ckptstore left it
+            connection.execute(launches.update().values(world_size=1))
+        assert catalog.scan(root, world_size=2).adopted == ()
+    plan = catalog.resolve("job", world_size=2).plan
+    assert plan is not None
+    assert [(item.rank, item.source.rank) for item in plan.ranks] == [(0, 0), (1, 1)]
+    (root / "rank_1" / "net-2_1.ckpt").unlink()
+    plan = catalog.resolve("job", world_size=2).plan
+    assert plan is not None
+    assert plan.global_step == 3
 
 
 def test_a_file_that_was_written_again_is_another_file(catalog: Catalog, tmp_path: Path) -> None:
