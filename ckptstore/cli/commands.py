@@ -210,18 +210,19 @@ def inspect(file: Path, *, as_json: bool) -> None:
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and write nothing.")
 @as_json
 @click.pass_context
-def scan(context: click.Context, /, directory: str, *, as_json: bool, **asked: Any) -> None:
+def scan(context: click.Context, /, directory: str, *, as_json: bool, **asked: Any) -> int:
     """Adopt the checkpoints below DIRECTORY that no catalog knows.
 
     Names and headers say what they are; what they do not prove is told and not taken. A run that is trained with
     ckptstore gets files from outside its own directories only by --run. It may be done again, and while training
-    writes.
+    writes. Exit code 1: a journal could not be read, and files beside it were left alone.
     """
     from ckptstore.cli import terminal, text, values
 
     with terminal.progress("looked at", "files") as more:
         scanned = catalog(context).scan(directory, progress=more, **asked)
     values.write(values.scanned(scanned)) if as_json else text.scanned(scanned, dry_run=asked["dry_run"])
+    return 1 if scanned.unread else 0
 
 
 ALL = (runs, list_, show, resolve, pin, unpin, inspect, scan)

@@ -98,7 +98,7 @@ def scanned(done: Scanned, *, dry_run: bool) -> None:
         guess = "" if each.best_guess is None else f", perhaps of step {each.best_guess}"
         line(f"uncertain: {each.path}{guess}: {each.reason}")
     _line_of_more(done.uncertain, "uncertain")
-    for skipped in done.skipped[:_FILES_SHOWN]:
+    for skipped in sorted(done.skipped, key=lambda each: each not in done.unread)[:_FILES_SHOWN]:
         line(f"skipped: {skipped.path}: {skipped.reason}")
     _line_of_more(done.skipped, "skipped")
     for opaque in done.opaque[:_FILES_SHOWN]:

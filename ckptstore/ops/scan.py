@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads, recent, writes
 from ckptstore.core.history import reconstruct
-from ckptstore.core.model import Checkpoint, FileState, Kind, Rule
+from ckptstore.core.model import Checkpoint, FileState, Rule
 from ckptstore.core.replicas import stand_alone
 from ckptstore.errors import RefusedError, UsageError
 from ckptstore.ops import meant, stated_size
@@ -29,7 +29,7 @@ from ckptstore.ops.adoption import (
     moment,
     record,
 )
-from ckptstore.ops.authorship import wrote
+from ckptstore.ops.beside_journals import beside, unread
 from ckptstore.ops.foresee import copy_below
 from ckptstore.ops.found_trash import FoundTrash, take_up_trash
 from ckptstore.ops.join import check_name
@@ -40,6 +40,7 @@ from ckptstore.ops.start import remember_place
 from ckptstore.ops.strangers import strangers
 from ckptstore.ops.sync import Synced, sync_below
 from ckptstore.ops.tree import Opaque, changed, is_rewritten, look_at, read_headers
+from ckptstore.ops.watched import watched
 from ckptstore.storage import files
 from ckptstore.storage.places import root_of
 
@@ -50,9 +51,8 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from ckptstore.catalog.engine import Database
-    from ckptstore.catalog.reads import Source
-    from ckptstore.core.found import Found
     from ckptstore.core.history import History, UncertainFile
+    from ckptstore.ops.tree import Tree
 
 _NOT_THERE = (FileState.MISSING, FileState.MOVED, FileState.TRASHED)
 _OPAQUE_ONLY = (
@@ -75,7 +75,8 @@ class Scanned:
 
     `taken_up` is what journals said, `trash` what was in the trash and the catalog did not know of. `world_size` is
     that of what was adopted (None: nothing was new). `counts` says how many files are what, by `What`; `known` how many
-    checkpoints were in the catalog already. What is `uncertain`, `skipped` or `opaque` was not taken in.
+    checkpoints were in the catalog already. What is `uncertain`, `skipped` or `opaque` was not taken in; of what was
+    `skipped`, `unread` are journals that tell of more than could be read.
     """
 
     run: str
@@ -87,6 +88,7 @@ class Scanned:
     missing: tuple[Checkpoint, ...] = ()
     uncertain: tuple[Uncertain, ...] = ()
     skipped: tuple[Skipped, ...] = ()
+    unread: tuple[Skipped, ...] = ()
     opaque: tuple[Opaque, ...] = ()
     warnings: tuple[str, ...] = ()
     taken_up: Synced = field(default_factory=Synced)
@@ -128,14 +130,15 @@ def scan(
     tree.skipped += [Skipped(path, reason) for path, reason in elsewhere.items()]
     others |= elsewhere
     recorded = {file.id for file in known.values()}
-    is_watched = _watched(seen_by, run_id)
-    rewritten = {path for path, file in known.items() if path in tree.checkpoints and is_rewritten(file, tree)}
+    is_watched = watched(seen_by, run_id)
+    held = beside(taken_up.skipped, tree.checkpoints)
+    there = {path: file for path, file in known.items() if path in tree.checkpoints and path not in held}
+    rewritten = {path for path, file in there.items() if is_rewritten(file, tree)}
     unknown = (path for path in tree.checkpoints if path not in known and path not in others)
     unwatched = [path for path in (*unknown, *rewritten) if not is_watched(path)]
+    unwatched = _but(held, unwatched, tree)
     if run is None:
-        unnamed = strangers(seen_by, name, unwatched, owners, taken_up.runs)
-        tree.skipped += [Skipped(path, reason) for path, reason in unnamed.items()]
-        unwatched = [path for path in unwatched if path not in unnamed]
+        unwatched = _but(strangers(seen_by, name, unwatched, owners, taken_up.runs), unwatched, tree)
     new = [path for path in unwatched if not is_part(tree, path)]
     kept = {path: file for path, file in known.items() if path not in rewritten}
     ours = [
@@ -144,13 +147,11 @@ def scan(
         if file.launch.startswith(SCANNED) and path in tree.checkpoints and not is_part(tree, path)
     ]
     sizes = _sizes(database, run_id) if new or ours else {}
-    found: list[Found] = []
-    history = None
-    if new or stated_size.too_small((kept[path] for path in ours), sizes):
-        found = read_headers(tree, [*new, *ours])
-        history = reconstruct(found, world_size=world_size, ranks_seen=tree.ranks)
+    is_due = bool(new or stated_size.too_small((kept[path] for path in ours), sizes))
+    found = read_headers(tree, [*new, *ours]) if is_due else []
+    history = reconstruct(found, world_size=world_size, ranks_seen=tree.ranks) if is_due else None
     parts = read_headers(tree, [path for path in unwatched if is_part(tree, path)])
-    in_parts = look_into(name, tree, parts, kept, others.keys())
+    in_parts = look_into(name, tree, parts, kept, others.keys() | held.keys())
     launches = in_order_of_time(_launches(name, history, kept), in_parts.launches)
     if world_size is not None:
         stated_size.check(world_size, stated_size.ranks_of(tree, new, found), launches, sizes)
@@ -173,9 +174,8 @@ def scan(
         damaged=tuple(damaged),
         missing=tuple(missing),
         uncertain=_uncertain([*(history.uncertain if history else ()), *in_parts.uncertain]),
-        skipped=tuple(
-            sorted({*tree.skipped, *in_parts.skipped, *left_to_it}, key=lambda each: (each.path, each.reason))
-        ),
+        skipped=_skipped([*tree.skipped, *in_parts.skipped, *left_to_it, *taken_up.skipped], adopted),
+        unread=unread(taken_up.skipped),
         opaque=tuple(sorted(tree.opaque, key=lambda each: each.path)),
         warnings=(
             *(history.warnings if history else ()),
@@ -234,24 +234,11 @@ def _known(database: Database, run: str, root: Path) -> tuple[dict[str, Checkpoi
     return known, {path: name for path, name in others.items() if path not in known}
 
 
-def _watched(database: Database, run_id: int | None) -> Callable[[str], bool]:
-    """Whether a path is one that a registrar of this run watches, or reconciliation takes care of."""
-    sources: dict[str, list[Source]] = {}
-    if run_id is not None:
-        with database.read() as connection:
-            for source in reads.sources_of(connection, run_id):
-                sources.setdefault(source.directory, []).append(source)
-    ttp = {home: found for home, every in sources.items() if (found := [s for s in every if s.kind is Kind.TTP])}
-
-    if not sources:
-        return lambda _: False
-
-    def is_watched(path: str) -> bool:
-        home, _, name = path.rpartition("/")
-        above = [source for parent in list(Path(path).parents)[2:3] for source in ttp.get(str(parent), ())]
-        return any(wrote(source, name) for source in [*sources.get(home, ()), *above])
-
-    return is_watched
+def _but(reasons: Mapping[str, str], paths: Iterable[str], tree: Tree) -> list[str]:
+    """The paths but for those that have a reason to be skipped."""
+    paths = list(paths)
+    tree.skipped += [Skipped(path, reasons[path]) for path in paths if path in reasons]
+    return [path for path in paths if path not in reasons]
 
 
 def _launches(run: str, history: History | None, known: Mapping[str, Checkpoint]) -> list[FoundLaunch]:
@@ -336,3 +323,9 @@ def _write(
 
 def _uncertain(found: Iterable[UncertainFile]) -> tuple[Uncertain, ...]:
     return tuple(Uncertain(each.file.path, each.best_guess, each.reason) for each in found)
+
+
+def _skipped(found: Iterable[Skipped], adopted: Iterable[Checkpoint]) -> tuple[Skipped, ...]:
+    """What was skipped, by path; a file of a launch that no journal tells of may have been adopted by its name."""
+    taken = {file.path for file in adopted}
+    return tuple(sorted({each for each in found if each.path not in taken}, key=lambda each: (each.path, each.reason)))

@@ -632,6 +632,28 @@ def test_scan_says_what_it_did_and_what_it_left_alone(database_url: str, tmp_pat
     assert "is not a directory" in wrong.err
 
 
+def test_a_journal_that_cannot_be_read_is_said_first_and_by_the_exit_code(
+    run: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it tells is not known, so what lies beside it is not taken in by its names."""
+    hidden = run.folder(1) / ".ckptstore" / "rank_1.jsonl"
+    with monkeypatch.context() as newer, hidden.open("ab") as file:
+        newer.setattr(journal, "VERSION", 2)
+        file.write(journal.encode({"t": "another"}))
+    for number in range(25):
+        (run.folder(0) / f"net-3_{number}.tmp").touch()
+    beside = ckpt_bytes.write(run.folder(1) / "net-2_10.ckpt", 20)
+    other = ("--db", str(tmp_path / "other.db"), "scan", str(tmp_path), "--world-size", "2")
+    for more in (["--dry-run"], []):
+        done = ckptstore(*other, *more)
+        assert (done.code, done.err) == (1, "")
+        told = [line for line in done.out.splitlines() if line.startswith("skipped: ")]
+        assert told[0] == f"skipped: {hidden}: it has entries of a newer ckptstore, which were left out"
+        skipped = {each["path"]: each["reason"] for each in ckptstore(*other, *more, "--json").json["skipped"]}
+        assert {str(hidden), str(beside)} <= skipped.keys()
+        assert skipped[str(beside)].startswith(f"{hidden}, which may tell of it, was not read: it has entries of a")
+
+
 def test_replicas_can_be_stated(url: str, run: Job, tmp_path: Path) -> None:
     """The run said data parallel; rank 1's file of step 10 is gone."""
     files = {file.rank: file for file in run.catalog.files("run") if file.global_step == 10}

@@ -17,6 +17,7 @@ from ckptstore.errors import RefusedError, UnknownRunError, UsageError
 from ckptstore.ops.adoption import SCANNED, FoundLaunch, in_order
 from ckptstore.ops.connect import Catalog, connect
 from ckptstore.ops.scan import Scanned
+from ckptstore.storage import journal
 from ckptstore.storage.claims import FOLDER
 from tests import ckpt_bytes, parts_bytes
 from tests.contents import contents
@@ -503,6 +504,69 @@ def test_a_rank_whose_journal_is_lost_cuts_no_history(catalog: Catalog, tmp_path
     assert launch.resolve() is not None
     assert (launch.facts.parent, launch.facts.parent_step) == ("L2", 50)
     assert [each for each in order(catalog, "run") if not each.startswith(SCANNED)] == ["L1", "L2", "L3"]
+
+
+@pytest.mark.parametrize("what", ["journal", "folder", "newer"])
+def test_files_beside_a_journal_that_is_not_read_are_left_alone(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """They are the newest state, as it tells: taken in by their names they would count as old copies."""
+    root = tmp_path / "data"
+    lost = connect(f"sqlite:///{tmp_path / 'lost.db'}")
+    two_launches(lost, root)
+    home = root / "start_1" / "rank_1"
+    ttp = home / "ttp_saved_checkpoints-step_51" / "rank_1" / "ttp_rank_1-6_1.ckpt"
+    ttp.parent.mkdir(parents=True)
+    ckpt_bytes.write(ttp, 51)
+    journal_path = home / FOLDER / "rank_1.jsonl"
+    hidden, reason = str(journal_path), "Permission denied"
+    with monkeypatch.context() as patch:
+        if what == "newer":
+            reason = "it has entries of a newer ckptstore, which were left out"
+            with journal_path.open("ab") as file:
+                patch.setattr(journal, "VERSION", 2)
+                file.write(journal.encode({"t": "another"}))
+            patch.undo()
+        elif what == "journal":
+            read = journal.read
+            patch.setattr(journal, "read", lambda path, *more: refuse() if path == hidden else read(path, *more))
+        else:
+            hidden = str(journal_path.parent)
+            scandir = os.scandir
+            patch.setattr(os, "scandir", lambda path: refuse() if str(path) == hidden else scandir(path))
+        left = [] if what == "newer" else sorted(map(str, home.glob("*.ckpt")))  # what it says up to there is known
+        for dry_run in (True, False):
+            done = catalog.scan(root, run="run", world_size=2, dry_run=dry_run)
+            assert (done.adopted, done.warnings) == ((), ())
+            assert [(each.path, each.reason) for each in done.unread] == [(hidden, reason)]
+            assert set(done.unread) <= set(done.skipped)
+            told = {each.path: each.reason for each in done.skipped if each not in done.unread}
+            assert told == dict.fromkeys([*left, str(ttp)], f"{hidden}, which may tell of it, was not read: {reason}")
+    if what != "newer":
+        done = catalog.scan(root, run="run", world_size=2)
+        assert done.unread == ()
+        assert goes_on_from(catalog) == ("L2", 50)
+
+
+def refuse() -> None:
+    raise PermissionError(13, "Permission denied")
+
+
+def test_a_file_that_was_written_again_beside_an_unread_journal_is_still_known(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "job"
+    three, six = save(root, 3, 6)
+    catalog.scan(root, world_size=1)
+    ckpt_bytes.write(six, 6, weight=2.0)
+    folder = three.parent / FOLDER
+    folder.mkdir()
+    scandir = os.scandir
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "scandir", lambda path: refuse() if str(path) == str(folder) else scandir(path))
+        done = catalog.scan(root, world_size=1)
+    assert (done.adopted, done.missing, done.damaged) == ((), (), ())
+    assert [file.path for file in catalog.scan(root, world_size=1).adopted] == [str(six)]
 
 
 @pytest.mark.parametrize("is_late", [False, True], ids=["as it was", "a second after all others"])

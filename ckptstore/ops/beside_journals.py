@@ -1,0 +1,40 @@
+"""Files that lie beside a journal which was not read: it may tell of them, so nothing else is taken for the truth."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ckptstore.core.naming import above_ttp
+from ckptstore.storage.claims import FOLDER
+from ckptstore.storage.journal import directory_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ckptstore.ops.adopt import Skipped
+
+
+def unread(skipped: Iterable[Skipped]) -> tuple[Skipped, ...]:
+    """Which of what was skipped are journals, or folders of them: all or some of what they tell is not known."""
+    return tuple(each for each in skipped if _home(each.path))
+
+
+def beside(skipped: Iterable[Skipped], paths: Iterable[str]) -> dict[str, str]:
+    """Which of these paths an unread journal may tell of, as the one of their directory; and why they are not taken."""
+    homes = {_home(each.path): each for each in unread(skipped)}
+    if not homes:
+        return {}
+    reasons = {}
+    for path in paths:
+        journal = homes.get(path.rpartition("/")[0] or "/") or homes.get(above_ttp(path))
+        if journal is not None:
+            reasons[path] = f"{journal.path}, which may tell of it, was not read: {journal.reason}"
+    return reasons
+
+
+def _home(path: str) -> str:
+    """The directory that a journal, or a folder of them, tells of; empty for another path."""
+    if Path(path).name == FOLDER:
+        return str(Path(path).parent)
+    return directory_of(path) if Path(path).parent.name == FOLDER else ""
