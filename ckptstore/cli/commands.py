@@ -215,7 +215,7 @@ def scan(context: click.Context, /, directory: str, *, as_json: bool, **asked: A
 
     Names and headers say what they are; what they do not prove is told and not taken. A run that is trained with
     ckptstore gets files from outside its own directories only by --run. It may be done again, and while training
-    writes. Exit code 1: a journal could not be read, and files beside it were left alone.
+    writes. Exit code 1: a directory or a journal could not be read.
     """
     from ckptstore.cli import terminal, text, values
 

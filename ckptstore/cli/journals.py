@@ -18,17 +18,18 @@ _SHOWN = 20
 @click.argument("run_or_directory", required=False, metavar="[RUN|DIR]")
 @as_json
 @click.pass_context
-def sync(context: click.Context, run_or_directory: str | None, *, as_json: bool) -> None:
+def sync(context: click.Context, run_or_directory: str | None, *, as_json: bool) -> int:
     """Take up what journals say and the catalog lacks.
 
     Those of a run, or of all runs; or those below a directory, which is written with a slash, as in ./checkpoints. What
-    is the name of a run is the run.
+    is the name of a run is the run. Exit code 1: a directory or a journal could not be read.
     """
     from ckptstore.cli import values
     from ckptstore.ops.connect import connect
 
     done = connect(context.obj).sync(run_or_directory)
     values.write(_values(done)) if as_json else _show(done)
+    return 1 if done.unreadable else 0
 
 
 def _values(done: Synced) -> dict[str, object]:
@@ -50,7 +51,7 @@ def _show(done: Synced) -> None:
     line(f"{journals} looked at, {done.read} with news: {records} taken up")
     if done.spoiled:
         line(f"{done.spoiled} lines passed over: they were torn, or are of another program")
-    for each in done.skipped[:_SHOWN]:
+    for each in sorted(done.skipped, key=lambda each: each not in done.unreadable)[:_SHOWN]:
         line(f"skipped: {each.path}: {each.reason}")
     if len(done.skipped) > _SHOWN:
         line(f"… and {len(done.skipped) - _SHOWN} more skipped; --json has all")

@@ -14,6 +14,7 @@ from ckptstore.catalog import trash as rows
 from ckptstore.catalog.trash import Collection, Item, Phase
 from ckptstore.core.model import FileState
 from ckptstore.errors import RefusedError
+from ckptstore.ops.adopt import Skipped
 from ckptstore.ops.gc_lock import GcLock
 from ckptstore.storage.files import facts
 from ckptstore.storage.trash import trash_below
@@ -48,18 +49,24 @@ class FoundTrash:
     reason: str = ""
 
 
-def take_up_trash(database: Database, root: Path, *, foreseen: Database | None = None) -> tuple[FoundTrash, ...]:
+def take_up_trash(
+    database: Database, root: Path, *, foreseen: Database | None = None
+) -> tuple[tuple[FoundTrash, ...], tuple[Skipped, ...]]:
     """Make unknown trash below a directory this catalog's: for `KEPT_FOR` from now `undo` brings it back.
 
     Only what belongs to records of this catalog is taken up, files of the recorded size and time with what a gc puts
     beside them. What is in another's hands at this moment, or of no run here, is told and left alone. With `foreseen`,
     the catalog as it would be then, nothing is written.
+
+    Told too is what cannot be looked into. Then nothing is taken up: a gc has its trash in several directories, and one
+    that this catalog knows is not looked for again.
     """
     by_gc: dict[str, list[Trashed]] = {}
-    for file in trash_below(str(root)):
+    hidden: list[Skipped] = []
+    for file in trash_below(str(root), lambda path, reason: hidden.append(Skipped(path, reason))):
         by_gc.setdefault(file.collection, []).append(file)
     if not by_gc:
-        return ()
+        return (), tuple(hidden)
     with database.read() as connection:
         known = rows.known_collections(connection, sorted(by_gc))
     with (foreseen or database).read() as connection:
@@ -72,11 +79,13 @@ def take_up_trash(database: Database, root: Path, *, foreseen: Database | None =
         if len(runs) != 1:
             reason = "of several runs" if runs else "of no file that the catalog has a record of"
             found.append(replace(told, reason=reason))
+        elif hidden:
+            found.append(replace(told, reason=f"more of it may be in {hidden[0].path}, which cannot be read"))
         elif foreseen is not None:
             found.append(told)
         else:
             found.append(replace(told, reason=_add(database, gc, runs[0], by_gc[gc], own)))
-    return tuple(found)
+    return tuple(found), tuple(hidden)
 
 
 def _path(file: Trashed) -> str:

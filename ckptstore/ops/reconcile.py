@@ -39,11 +39,12 @@ _OfRank = tuple[str, int]  # a launch and a rank of it
 
 @dataclass(frozen=True)
 class Reconciled:
-    """What a reconciliation changed, and what it could not."""
+    """What a reconciliation changed, and what it could not; of what it skipped, `unread` are whole directories."""
 
     adopted: tuple[Checkpoint, ...] = ()
     vanished: tuple[Checkpoint, ...] = ()
     skipped: tuple[Skipped, ...] = ()
+    unread: tuple[Skipped, ...] = ()
 
 
 def reconcile(
@@ -83,7 +84,7 @@ def reconcile(
         if ledger is None:
             writer.close()
     skipped = dict.fromkeys(each for each in outcomes if isinstance(each, Skipped) and each.path not in found)
-    return Reconciled(tuple(adopted), tuple(vanished), tuple(skipped))
+    return Reconciled(tuple(adopted), tuple(vanished), tuple(skipped), tuple(seen.skipped))
 
 
 class _Known(NamedTuple):

@@ -34,7 +34,7 @@ from ckptstore.ops.foresee import copy_below
 from ckptstore.ops.found_trash import FoundTrash, take_up_trash
 from ckptstore.ops.join import check_name
 from ckptstore.ops.parts import is_part, look_into
-from ckptstore.ops.reconcile import reconcile
+from ckptstore.ops.reconcile import Reconciled, reconcile
 from ckptstore.ops.second_paths import known_elsewhere
 from ckptstore.ops.start import remember_place
 from ckptstore.ops.strangers import strangers
@@ -76,7 +76,7 @@ class Scanned:
     `taken_up` is what journals said, `trash` what was in the trash and the catalog did not know of. `world_size` is
     that of what was adopted (None: nothing was new). `counts` says how many files are what, by `What`; `known` how many
     checkpoints were in the catalog already. What is `uncertain`, `skipped` or `opaque` was not taken in; of what was
-    `skipped`, `unread` are journals that tell of more than could be read.
+    `skipped`, `unread` are directories that could not be read, and journals that tell of more than could be.
     """
 
     run: str
@@ -122,7 +122,7 @@ def scan(
     name = run or (taken_up.runs[0] if len(taken_up.runs) == 1 else root.name)
     check_name("run", name)  # the root of all directories has none
     run_id = _run_to_fill(database, seen_by, name, root, is_stated=run is not None)
-    left_to_it = () if run_id is None or dry_run else reconcile(database, run_id).skipped
+    done = Reconciled() if run_id is None or dry_run else reconcile(database, run_id)
     known, others = _known(seen_by, name, root)
     owners = {**others, **dict.fromkeys(known, name)}
     elsewhere = known_elsewhere(database, str(root), tree.checkpoints, known.keys() | others.keys())
@@ -164,7 +164,7 @@ def scan(
         _write(database, name, launches, [*adopted, *back], damaged=damaged, gone=gone, known=recorded)
         for home in sorted({root_of(str(Path(file.path).parent)) for file in adopted}):
             remember_place(database, name, home)
-    trash = take_up_trash(database, root, foreseen=seen_by if dry_run else None)
+    trash, hidden = take_up_trash(database, root, foreseen=seen_by if dry_run else None)
     return Scanned(
         run=name,
         world_size=_world_size(history, in_parts.launches),
@@ -174,8 +174,8 @@ def scan(
         damaged=tuple(damaged),
         missing=tuple(missing),
         uncertain=_uncertain([*(history.uncertain if history else ()), *in_parts.uncertain]),
-        skipped=_skipped([*tree.skipped, *in_parts.skipped, *left_to_it, *taken_up.skipped], adopted),
-        unread=unread(taken_up.skipped),
+        skipped=_skipped([*tree.skipped, *in_parts.skipped, *done.skipped, *taken_up.skipped, *hidden], adopted),
+        unread=_skipped([*tree.unread, *done.unread, *taken_up.unreadable, *unread(taken_up.skipped), *hidden], ()),
         opaque=tuple(sorted(tree.opaque, key=lambda each: each.path)),
         warnings=(
             *(history.warnings if history else ()),

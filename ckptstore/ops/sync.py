@@ -18,6 +18,7 @@ from ckptstore.ops.records import Said
 from ckptstore.storage import identity, journal
 from ckptstore.storage.files import absolute
 from ckptstore.storage.waiting import for_each
+from ckptstore.storage.walk import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -40,7 +41,7 @@ class Synced:
     """What was taken up: journals looked at and read, records that were new or changed, and what could not be used.
 
     `spoiled` counts lines that are torn, or of other programs; `runs` are those that the journals tell of. Of what was
-    `skipped`, `unreadable` are the journals that could not be looked into at all.
+    `skipped`, `unreadable` are the journals, and directories that may have some, that could not be looked into at all.
     """
 
     journals: int = 0
@@ -96,21 +97,28 @@ def sync_below(database: Database, root: Path) -> Synced:
     """Take up what the journals below a directory say. Raises `UsageError` where that is no directory."""
     if not root.is_dir():
         raise UsageError(f"{root} is not a directory", "give a run, or the directory that the checkpoints are in")
-    paths, hidden = found_below([absolute(root)])
+    paths, hidden = found_below([absolute(root)], with_directories=True)
     taken_up = _added(Synced(skipped=hidden, unreadable=hidden), take_up_found(database, paths))
     with database.read() as connection:
         return replace(taken_up, runs=tuple(replay.runs_told(connection, paths)))
 
 
-def found_below(roots: Iterable[str]) -> tuple[list[str], tuple[Skipped, ...]]:
-    """The journals below some directories, and those, or folders of them, that cannot be read or named."""
+def found_below(roots: Iterable[str], *, with_directories: bool = False) -> tuple[list[str], tuple[Skipped, ...]]:
+    """The journals below some directories, and those, or folders of them, that cannot be read or named.
+
+    `with_directories`: those too that cannot be read, where there may be journals or none.
+    """
     hidden: list[Skipped] = []
 
     def hide(folder: str, error: OSError) -> None:
         hidden.append(Skipped(folder, error.strerror or str(error)))
 
+    def pass_over(error: OSError) -> None:
+        if with_directories and not isinstance(error, FileNotFoundError):
+            hide(shown(str(error.filename)), error)
+
     found: list[str] = []
-    for path in (path for root in roots for path in journal.journals_below(root, hide)):
+    for path in (path for root in roots for path in journal.journals_below(root, hide, pass_over)):
         try:
             found.append(text(path))
         except ValueError as error:  # noqa: PERF203 — one that cannot be named keeps nobody from the others

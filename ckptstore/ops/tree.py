@@ -45,12 +45,16 @@ class Opaque:
 
 @dataclass
 class Tree:
-    """What is in the tree: checkpoints by path with what their paths say, and the ranks that anything names."""
+    """What is in the tree: checkpoints by path with what their paths say, and the ranks that anything names.
+
+    Of what was `skipped`, `unread` is what the file system did not let be looked at.
+    """
 
     checkpoints: dict[str, tuple[Named, Seen]] = field(default_factory=dict)
     ranks: set[int] = field(default_factory=set)
     counts: Counter[str] = field(default_factory=Counter)
     skipped: list[Skipped] = field(default_factory=list)
+    unread: list[Skipped] = field(default_factory=list)
     opaque: list[Opaque] = field(default_factory=list)
 
 
@@ -59,6 +63,7 @@ def look_at(root: Path, progress: Callable[[int], None]) -> Tree:
     tree = Tree()
     for directory in walk(str(root), skip=lambda name: name == FOLDER):
         tree.skipped += [Skipped(passed.path, passed.reason) for passed in directory.passed]
+        tree.unread += [Skipped(passed.path, passed.reason) for passed in directory.passed if passed.is_unread]
         tree.ranks |= {rank for part in directory.parts if (rank := parse_rank_directory(part)) is not None}
         names = [seen.name for seen in directory.files]
         beside = prefixes(names)

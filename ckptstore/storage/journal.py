@@ -180,12 +180,17 @@ def journals_in(directory: str) -> list[str]:
     return sorted(sizes_in(str(Path(directory) / FOLDER)))
 
 
-def journals_below(root: str, on_error: Callable[[str, OSError], None] | None = None) -> Iterator[str]:
+def journals_below(
+    root: str,
+    on_error: Callable[[str, OSError], None] | None = None,
+    on_hidden: Callable[[OSError], None] | None = None,
+) -> Iterator[str]:
     """The journals of every directory below the root, and of itself; no link is followed.
 
     `on_error` hears of each folder of journals that cannot be read. Raises `OSError` for it where nobody listens.
+    `on_hidden` hears of each directory that cannot be read, where there may be journals; None: those are passed over.
     """
-    for directory, below, _ in os.walk(root):
+    for directory, below, _ in os.walk(root, onerror=on_hidden):
         if FOLDER in below:
             below.remove(FOLDER)
             try:

@@ -14,15 +14,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from stat import S_ISREG
+from stat import S_ISDIR, S_ISREG
 from typing import TYPE_CHECKING
 
 from ckptstore.storage.claims import FOLDER
 from ckptstore.storage.files import NO_LINKS, FileFacts
-from ckptstore.storage.walk import walk
+from ckptstore.storage.walk import shown, walk
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from types import TracebackType
 
 _TRASH = (FOLDER, "trash")
@@ -244,18 +244,36 @@ class Trashed:
     facts: FileFacts
 
 
-def trash_below(root: str) -> Iterator[Trashed]:
-    """What is in the trash of every directory below the root, and of itself. No link is followed."""
-    for directory, below, _ in os.walk(root):
-        if FOLDER not in below:
-            continue
-        below.remove(FOLDER)
-        home = Path(directory, *_TRASH)
-        if home.is_dir() and not (home.is_symlink() or home.parent.is_symlink()):
-            for found in walk(str(home), skip=lambda _: False):
-                for file in found.files if found.parts else ():
-                    place = "/".join((*found.parts[1:], file.name))
-                    yield Trashed(directory, found.parts[0], place, FileFacts(file.size, file.mtime_ns))
+def trash_below(root: str, on_error: Callable[[str, str], None]) -> Iterator[Trashed]:
+    """What is in the trash of every directory below the root, and of itself. No link is followed.
+
+    `on_error` hears of each path that cannot be looked into, and why: what is in the trash there is not known.
+    """
+
+    def hear(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):
+            on_error(shown(str(error.filename)), error.strerror or str(error))
+
+    for directory, below, _ in os.walk(root, onerror=hear):
+        if FOLDER in below:
+            below.remove(FOLDER)
+            home = Path(directory, *_TRASH)
+            try:
+                is_there = S_ISDIR(home.lstat().st_mode) and not home.parent.is_symlink()
+            except OSError as error:
+                hear(error)
+                continue
+            yield from _in_trash(directory, home, on_error) if is_there else ()
+
+
+def _in_trash(directory: str, home: Path, on_error: Callable[[str, str], None]) -> Iterator[Trashed]:
+    for found in walk(str(home), skip=lambda _: False):
+        for passed in found.passed:
+            if passed.is_unread:
+                on_error(passed.path, passed.reason)
+        for file in found.files if found.parts else ():
+            place = "/".join((*found.parts[1:], file.name))
+            yield Trashed(directory, found.parts[0], place, FileFacts(file.size, file.mtime_ns))
 
 
 def _facts(name: str, folder: int) -> FileFacts | None:

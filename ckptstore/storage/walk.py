@@ -26,10 +26,11 @@ class Seen:
 
 @dataclass(frozen=True)
 class Passed:
-    """A path that was not looked into or at, and why."""
+    """A path that was not looked into or at, and why; `is_unread`: it is there, and the file system refused it."""
 
     path: str
     reason: str
+    is_unread: bool = False
 
 
 @dataclass(frozen=True)
@@ -72,19 +73,21 @@ def _look(path: str, parts: tuple[str, ...], skip: Callable[[str], bool]) -> tup
     try:
         with os.scandir(path) as entries:
             for entry in entries:
-                reason = _look_at(entry, files, below, skip)
+                reason, is_unread = _look_at(entry, files, below, skip)
                 if reason:
-                    passed.append(Passed(_shown(entry.path), reason))
+                    passed.append(Passed(shown(entry.path), reason, is_unread))
     except OSError as error:
-        passed.append(Passed(_shown(path), error.strerror or str(error)))
+        passed.append(Passed(shown(path), error.strerror or str(error), not isinstance(error, FileNotFoundError)))
     return Directory(path, parts, tuple(files), tuple(passed)), below
 
 
-def _look_at(entry: os.DirEntry[str], files: list[Seen], below: list[str], skip: Callable[[str], bool]) -> str:
-    """Sort an entry in; why not, if it is passed."""
+def _look_at(
+    entry: os.DirEntry[str], files: list[Seen], below: list[str], skip: Callable[[str], bool]
+) -> tuple[str, bool]:
+    """Sort an entry in; why not, if it is passed, and whether it could not be looked at."""
     reason = ""
     try:
-        if not entry.name.isprintable() and _shown(entry.name) != entry.name:
+        if not entry.name.isprintable() and shown(entry.name) != entry.name:
             reason = "its name is not UTF-8"
         elif entry.is_symlink():
             reason = "a link"
@@ -101,10 +104,10 @@ def _look_at(entry: os.DirEntry[str], files: list[Seen], below: list[str], skip:
     except FileNotFoundError:
         pass
     except OSError as error:
-        reason = error.strerror or str(error)
-    return reason
+        return error.strerror or str(error), True
+    return reason, False
 
 
-def _shown(path: str) -> str:
+def shown(path: str) -> str:
     """The path as text that can be printed and stored."""
     return path.encode("utf-8", "backslashreplace").decode("utf-8")

@@ -654,6 +654,19 @@ def test_a_journal_that_cannot_be_read_is_said_first_and_by_the_exit_code(
         assert skipped[str(beside)].startswith(f"{hidden}, which may tell of it, was not read: it has entries of a")
 
 
+def test_a_journal_that_cannot_be_reached_is_exit_code_1(run: Job, tmp_path: Path) -> None:
+    """Here by its path, which no catalog holds; a disk that is away must not pass for one with nothing to do."""
+    hidden = os.fsdecode(os.fsencode(run.folder(1)) + b"\xff")
+    run.folder(1).rename(hidden)
+    told = f"skipped: {tmp_path}/rank_1\\udcff/.ckptstore/rank_1.jsonl: its path is "
+    for command in ("sync", "scan"):
+        done = ckptstore("--db", str(tmp_path / f"{command}.db"), command, f"{tmp_path}/")
+        assert (done.code, done.err) == (1, "")
+        assert told in done.out
+        of_other = ckptstore("--db", str(tmp_path / f"{command}.db"), command, f"{run.folder(0)}/")
+        assert (of_other.code, of_other.err) == (0, "")
+
+
 def test_replicas_can_be_stated(url: str, run: Job, tmp_path: Path) -> None:
     """The run said data parallel; rank 1's file of step 10 is gone."""
     files = {file.rank: file for file in run.catalog.files("run") if file.global_step == 10}

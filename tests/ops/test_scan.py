@@ -13,6 +13,7 @@ import pytest
 from ckptstore.catalog import reads
 from ckptstore.catalog.tables import launches
 from ckptstore.core.model import Checkpoint, Content, FileState, Kind
+from ckptstore.core.policy import Policy
 from ckptstore.errors import RefusedError, UnknownRunError, UsageError
 from ckptstore.ops.adoption import SCANNED, FoundLaunch, in_order
 from ckptstore.ops.connect import Catalog, connect
@@ -22,6 +23,7 @@ from ckptstore.storage.claims import FOLDER
 from tests import ckpt_bytes, parts_bytes
 from tests.contents import contents
 from tests.core.builders import launch
+from tests.ops.gc_world import CLEAN
 from tests.ops.jobs import Job
 
 LENGTH = 5
@@ -546,6 +548,59 @@ def test_files_beside_a_journal_that_is_not_read_are_left_alone(
         done = catalog.scan(root, run="run", world_size=2)
         assert done.unread == ()
         assert goes_on_from(catalog) == ("L2", 50)
+
+
+def as_another_user(url: str, directory: str, hidden: str, *, adopted: int) -> None:
+    if os.getuid() == 0:
+        os.setuid(65534)
+    catalog = connect(url)
+    synced = catalog.sync(Path(directory))
+    is_seen_by_sync = not hidden.endswith("trash")
+    assert [(each.path, each.reason) for each in synced.unreadable] == [(hidden, "Permission denied")] * is_seen_by_sync
+    for dry_run in (True, False):
+        done = catalog.scan(Path(directory), run="run", world_size=2, dry_run=dry_run)
+        assert (hidden, "Permission denied") in {(each.path, each.reason) for each in done.unread}
+        assert set(done.unread) <= set(done.skipped)
+        assert len(done.adopted) == adopted
+        (found,) = done.trash
+        assert found.files == 1
+        assert found.reason.startswith(f"more of it may be in {hidden}")
+
+
+@pytest.mark.parametrize("what", [".", ".ckptstore", ".ckptstore/trash"])
+def test_directories_that_may_not_be_read(sqlite_url: str, tmp_path: Path, what: str) -> None:
+    """A disk that is away must not pass for one on which there is nothing to do; all that can be read is taken in."""
+    root = tmp_path / "data"
+    job = Job(connect(f"sqlite:///{tmp_path / 'lost.db'}"), root, layout="data_parallel")
+    ranks = job.start()
+    for step in (5, 10, 15):
+        job.save(ranks, step)
+    job.catalog.execute(job.catalog.plan_gc("run", Policy(keep_last=2)))
+    for rank in (0, 1):
+        for step in (20, 30):
+            job.write(ranks[rank], step)
+    hidden = job.folder(1) / what
+    catalog = connect(sqlite_url)
+    catalog.database.disconnect()
+    for path in (tmp_path, *tmp_path.rglob("*")):
+        os.chown(path, 65534, 65534)
+    for path in tmp_path.parents:
+        if path.stat().st_mode & 0o001 == 0:
+            path.chmod(path.stat().st_mode | 0o011)
+    hidden.chmod(0)
+    child = CLEAN.Process(
+        target=as_another_user,
+        args=(sqlite_url, str(root), str(hidden)),
+        kwargs={"adopted": 4 if "trash" in what else 2},
+    )
+    child.start()
+    child.join()
+    hidden.chmod(0o700)
+    assert child.exitcode == 0
+    done = catalog.scan(root, run="run", world_size=2)
+    assert (done.unread, [(found.files, found.reason) for found in done.trash]) == ((), [(2, "")])
+    assert catalog.undo("run").files == 2
+    assert {file.global_step for file in catalog.files("run")} == {5, 10, 15, 20, 30}
 
 
 def refuse() -> None:
