@@ -12,6 +12,7 @@ from platformdirs import user_data_path
 from ckptstore.errors import UsageError
 
 _HINT = "use sqlite:////path/catalog.db or postgresql://user@host/name"
+_SLASHES = "write three slashes before a path from here, four before a whole one, as sqlite:////path/catalog.db"
 _PLACES = ("host", "port", "service")
 _LIKE_A_URL = re.compile(r"^\w+:|:[^/]*@|\b(host|dbname|user|password)\s*=")
 
@@ -53,6 +54,8 @@ def _parse(text: str) -> sa.URL:
         raise UsageError("the catalog's URL cannot be read", _HINT) from None
     backend = url.get_backend_name()
     if backend == "sqlite":
+        if url.host or url.port or url.username is not None or url.password is not None:
+            raise UsageError("the URL of an SQLite catalog names a host or a user", _SLASHES)
         if not url.database or url.database == ":memory:":
             raise UsageError("an SQLite catalog needs a file: other processes must see it", _HINT)
         if url.query:

@@ -32,6 +32,15 @@ def test_a_path_names_the_catalog(tmp_path: Path) -> None:
     assert open_database(tmp_path / "c.db").file == tmp_path / "c.db"
 
 
+@pytest.mark.parametrize(
+    "url", ["sqlite://tmp/c.db", "sqlite://secret@/c.db", "sqlite://u:secret@h/c.db", "sqlite://:5/c.db"]
+)
+def test_an_sqlite_url_of_a_host_is_told_about_its_slashes(url: str) -> None:
+    with pytest.raises(UsageError, match="three slashes before a path from here, four before a whole one") as caught:
+        open_database(url)
+    assert "secret" not in str(caught.value)
+
+
 def test_the_environment_names_the_catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CKPTSTORE_URL", str(tmp_path / "a.db"))
     assert open_database(None).file == tmp_path / "a.db"
