@@ -76,7 +76,7 @@ class Policy:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no rule keeps anything: only the floor would be left."""
+        """Whether no rule keeps anything by itself: only the floor, and what launches resumed from, would be left."""
         return not (any(getattr(self, name) for name in _RULES) or self.keep_within or any(self.keep_kind.values()))
 
     def to_json(self) -> dict[str, Any]:

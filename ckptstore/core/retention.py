@@ -11,15 +11,14 @@ from datetime import timezone
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from ckptstore.core.policy import show_duration
-from ckptstore.errors import RefusedError
+from ckptstore.core.policy import Policy, show_duration
+from ckptstore.errors import RefusedError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from datetime import datetime
 
     from ckptstore.core.model import Kind
-    from ckptstore.core.policy import Policy
 
     Kept = Iterator[tuple["StateFacts", str]]
 
@@ -177,7 +176,14 @@ def check(decision: Decision, *, allow_mass_delete: bool = False) -> None:
 
 
 def check_policy(policy: Policy) -> None:
-    """Raise `RefusedError` for a policy without a rule: it would keep the floor alone."""
+    """Raise `RefusedError` for a policy without a rule: it would keep the floor alone. `UsageError` for no policy."""
+    if not isinstance(policy, Policy):
+        raise UsageError(f"the policy is {policy!r}", "give a ckptstore.Policy, as Policy(keep_last=5)")
+    if policy.is_empty and policy.keep_parents:
+        raise RefusedError(
+            "--keep-parents alone does not say how many states to keep",
+            "give a rule that does beside it, as --keep-last 5",
+        )
     if policy.is_empty:
         raise RefusedError(
             "no rule says what to keep", "give one, as --keep-last 5, or store a policy with: ckptstore policy RUN …"

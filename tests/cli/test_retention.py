@@ -125,6 +125,7 @@ def one_line(result: Result) -> str:
         ([], "no rule says what to keep, and no policy is stored"),
         (["--floor", "3"], "no rule says what to keep"),
         (["--keep-last", "0"], "no rule says what to keep"),
+        (["--keep-parents"], "give a rule that does beside it"),
         (["--keep-every", "1000", "--floor", "0"], "leaves no state to restore"),
     ],
 )

@@ -191,7 +191,14 @@ def test_what_is_refused() -> None:
         check_policy(Policy())
     check_policy(Policy(keep_kind={Kind.TTP: 1}))
     with pytest.raises(RefusedError, match="no rule says"):
-        check_policy(Policy(keep_kind={Kind.TTP: 0}, floor=10, keep_parents=True))
+        check_policy(Policy(keep_kind={Kind.TTP: 0}, floor=10))
+    with pytest.raises(
+        RefusedError, match="--keep-parents alone .*; give a rule that does beside it, as --keep-last 5"
+    ):
+        check_policy(Policy(floor=10, keep_parents=True))
+    for none in ("5", {"keep_last": 5}, 5):
+        with pytest.raises(UsageError, match="the policy is .*; give a ckptstore.Policy"):
+            check_policy(none)  # type: ignore[arg-type]
     history = [facts(step) for step in range(1, 101)]
     with pytest.raises(RefusedError, match="leaves no state to restore"):
         check(decide(history[:50], Policy(keep_within=timedelta(hours=1), floor=0), NOW), allow_mass_delete=True)
