@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ckptstore.core.limits import MOST_RANKS
+
 if TYPE_CHECKING:
     from ckptstore.core.model import Resolution
     from ckptstore.ops.connect import Catalog
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
 KINDS = ("periodic", "graceful_exit", "dying_gasp", "ttp")
 NOTHING_RESTORABLE = 3
 STEP = click.IntRange(0, 2**63 - 1)
+RANKS = click.IntRange(1, MOST_RANKS)
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON for scripts.")
 step_argument = click.argument("step", type=STEP)
@@ -75,9 +78,7 @@ def show(context: click.Context, run: str, step: int, *, as_json: bool) -> None:
 @click.command()
 @click.argument("run")
 @click.argument("directory", required=False, type=click.Path(file_okay=False))
-@click.option(
-    "--world-size", type=click.IntRange(1, 2**31 - 1), help="How many ranks will load it. Default: as many as saved."
-)
+@click.option("--world-size", type=RANKS, help="How many ranks will load it. Default: as many as saved.")
 @click.option("--step", type=STEP, help="This step only.")
 @click.option("--lineage", metavar="LAUNCH", help="The history that leads to this launch. Default: to the newest.")
 @click.option("--all", "every_lineage", is_flag=True, help="States that were given up count too.")
@@ -206,7 +207,7 @@ def inspect(file: Path, *, as_json: bool) -> None:
     "--run",
     help="The run that the files are of. Default: that of the journals there, if it is one; else the directory's name.",
 )
-@click.option("--world-size", type=click.IntRange(1, 2**31 - 1), help="How many ranks saved it.")
+@click.option("--world-size", type=RANKS, help="How many ranks saved it.")
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and write nothing.")
 @as_json
 @click.pass_context

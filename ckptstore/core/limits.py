@@ -18,6 +18,9 @@ HIGHEST = 2**63 - 1
 HIGHEST_INTEGER = 2**31 - 1
 """Of epochs, steps in them, ranks and launches."""
 
+MOST_RANKS = 1_000_000
+"""Of a launch. Layouts and plans name every rank: a mistyped number would take all memory wherever they are read."""
+
 LONGEST_NAME = 200
 """Characters of the name of a run, a launch or a tag."""
 
@@ -44,6 +47,11 @@ def integer(value: object) -> int:
 def count(value: object) -> int:
     """What a column of 32 bits holds, from 1. Raises `ValueError`."""
     return whole(value, HIGHEST_INTEGER, lowest=1)
+
+
+def ranks(value: object) -> int:
+    """How many ranks a launch may have, from 1. Raises `ValueError`."""
+    return whole(value, MOST_RANKS, lowest=1)
 
 
 def finite(value: object) -> float:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ckptstore.core.limits import HIGHEST, count, finite, integer, moment, name, optional, text, whole
+from ckptstore.core.limits import HIGHEST, count, finite, integer, moment, name, optional, ranks, text, whole
 from ckptstore.core.model import Checkpoint, Content, FileState, Kind, Launch, Outcome, Rule
 from ckptstore.core.replicas import data_parallel, from_json
 from ckptstore.ops.records import Began, Ended, LayoutFile, Pinned, Ruled, Tagged, Verdict
@@ -309,7 +309,7 @@ def _launch(launch: Launch) -> dict[str, Any]:
 
 
 def _as_launch(told: dict[str, Any]) -> Launch:
-    world_size = count(told["world_size"])
+    world_size = ranks(told["world_size"])
     layout = told["layout"]
     return Launch(
         id=name(told["id"]),

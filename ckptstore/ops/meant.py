@@ -16,10 +16,20 @@ def number(what: str, value: object, hint: str, highest: int = limits.HIGHEST, *
         raise UsageError(f"{what} is {error}", hint) from None
 
 
+def step_of(step: object) -> int:
+    """A global step. Raises `UsageError`."""
+    return number("step", step, "steps are counted from 0")
+
+
+def ranks(what: str, value: object) -> int:
+    """How many ranks a launch has. Raises `UsageError`."""
+    return number(what, value, f"a launch has 1 to {limits.MOST_RANKS} ranks", limits.MOST_RANKS, lowest=1)
+
+
 def rank_of(rank: object, world_size: object) -> tuple[int, int]:
     """A rank, and of how many ranks it is one. Raises `UsageError`."""
     hint = "ranks are counted from 0 to world_size - 1"
-    many = number("world_size", world_size, "a launch has at least one rank", limits.HIGHEST_INTEGER, lowest=1)
+    many = ranks("world_size", world_size)
     found = number("rank", rank, hint, limits.HIGHEST_INTEGER)
     if found >= many:
         raise UsageError(f"rank {found} of {many} ranks", hint)

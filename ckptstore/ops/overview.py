@@ -10,6 +10,7 @@ from ckptstore.catalog import reads, tallies
 from ckptstore.core.lineage import lineage
 from ckptstore.core.model import Kind
 from ckptstore.errors import UsageError
+from ckptstore.ops import meant
 from ckptstore.ops.runs import find_run
 
 if TYPE_CHECKING:
@@ -82,6 +83,7 @@ def files(database: Database, run: str | None, *, kind: str | None = None) -> li
 
 def show(database: Database, run: str, step: int) -> list[Checkpoint]:
     """Every file of one step of a run. Raises `UsageError` if there is none."""
+    step = meant.step_of(step)
     run_id = find_run(database, run)
     with database.read() as connection:
         found = reads.files_of(connection, run_id, step=step)

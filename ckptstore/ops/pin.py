@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ckptstore.catalog import marks, reads, writes
 from ckptstore.core.model import FileState
 from ckptstore.errors import RefusedError
+from ckptstore.ops import meant
 from ckptstore.ops.join import check_name
 from ckptstore.ops.overview import no_such_step
 from ckptstore.ops.records import Pinned, Tagged
@@ -32,6 +33,7 @@ def pin(database: Database, run: str, step: int) -> bool:
 
     Raises `RefusedError` where a file of it is in the trash, or nothing of it is left.
     """
+    step = meant.step_of(step)
     run_id = find_run(database, run)
     now = datetime.now(timezone.utc)
     with database.write() as connection:
@@ -44,6 +46,7 @@ def pin(database: Database, run: str, step: int) -> bool:
 
 def unpin(database: Database, run: str, step: int) -> bool:
     """Take a pin back; whether there was one. Raises `UsageError` for a step that has no save."""
+    step = meant.step_of(step)
     run_id = find_run(database, run)
     now = datetime.now(timezone.utc)
     with database.write() as connection:
@@ -63,6 +66,7 @@ def tag(database: Database, run: str, step: int, name: str) -> bool:
     protection.
     """
     check_name("tag", name)
+    step = meant.step_of(step)
     run_id = find_run(database, run)
     now = datetime.now(timezone.utc)
     with database.write() as connection:

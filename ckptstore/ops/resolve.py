@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads
 from ckptstore.core import remedies, resolver
-from ckptstore.core.limits import HIGHEST
 from ckptstore.core.lineage import Segment, lineage
 from ckptstore.core.model import Kind, Rejection, Resolution, State
 from ckptstore.core.stated import parse
 from ckptstore.errors import UsageError
 from ckptstore.formats.layouts import read_layout
+from ckptstore.ops import meant
 from ckptstore.ops.reconcile import reconcile
 from ckptstore.ops.runs import find_run
 from ckptstore.ops.sync import sync_run
@@ -56,10 +56,8 @@ def resolve(
     """
     if lineage_of is not None and every_lineage:
         raise UsageError("one lineage and all of them are asked for", "give --lineage or --all")
-    if step is not None and not 0 <= step <= HIGHEST:
-        raise UsageError(f"step is {step}", "steps are counted from 0")
-    if world_size is not None and world_size < 1:
-        raise UsageError(f"world size is {world_size}", "a launch has at least one rank")
+    step = None if step is None else meant.step_of(step)
+    world_size = None if world_size is None else meant.ranks("world size", world_size)
     with database.connected():
         run_id = find_run(database, run)
         bring_up_to_date(database, run_id)

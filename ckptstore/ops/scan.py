@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads, recent, writes
 from ckptstore.core.history import reconstruct
+from ckptstore.core.limits import MOST_RANKS
 from ckptstore.core.model import Checkpoint, FileState, Rule
 from ckptstore.core.replicas import stand_alone
 from ckptstore.errors import RefusedError, UsageError
@@ -115,6 +116,7 @@ def scan(
     """
     root = _meant(directory, run, world_size)
     tree = look_at(root, progress)
+    _check_ranks(root, max(tree.ranks, default=0))
     if world_size is not None and not dry_run and stated_size.may_be_beyond(tree, world_size):
         scan(database, root, run=run, world_size=world_size, dry_run=True)  # refuses before anything is written
     seen_by = copy_below(database, root, run or root.name) if dry_run else database
@@ -149,6 +151,7 @@ def scan(
     sizes = _sizes(database, run_id) if new or ours else {}
     is_due = bool(new or stated_size.too_small((kept[path] for path in ours), sizes))
     found = read_headers(tree, [*new, *ours]) if is_due else []
+    _check_ranks(root, max((file.rank for file in found if file.rank is not None), default=0))
     history = reconstruct(found, world_size=world_size, ranks_seen=tree.ranks) if is_due else None
     parts = read_headers(tree, [path for path in unwatched if is_part(tree, path)])
     in_parts = look_into(name, tree, parts, kept, others.keys() | held.keys())
@@ -197,9 +200,18 @@ def _meant(directory: str | Path, run: str | None, world_size: int | None) -> Pa
     root = Path(meant.path("the directory", files.absolute(directory)))
     if not root.is_dir():
         raise UsageError(f"{root} is not a directory", "give the directory that the checkpoints are in")
-    if world_size is not None and world_size < 1:
-        raise UsageError(f"world size is {world_size}", "a job has at least one rank")
+    if world_size is not None:
+        meant.ranks("world size", world_size)
     return root
+
+
+def _check_ranks(root: Path, highest: int) -> None:
+    """Raise `UsageError` where names tell of more ranks than a launch may have."""
+    if highest >= MOST_RANKS:
+        raise UsageError(
+            f"a name below {root} is of rank {highest}, and a launch has at most {MOST_RANKS} ranks",
+            "rename it, or scan a directory that does not have it",
+        )
 
 
 def _run_to_fill(database: Database, seen_by: Database, name: str, root: Path, *, is_stated: bool) -> int | None:

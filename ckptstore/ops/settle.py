@@ -13,7 +13,7 @@ from ckptstore.core import position
 from ckptstore.core.model import Assignment, Rejection, Resolution, RestorePlan, Rule
 from ckptstore.core.words import count
 from ckptstore.errors import CatalogUnavailableError, NothingRestorableError, RefusedError, UsageError
-from ckptstore.ops import exits, lease
+from ckptstore.ops import exits, lease, meant
 from ckptstore.ops.resolve import bring_up_to_date, choose
 from ckptstore.ops.runs import find_run
 
@@ -48,6 +48,7 @@ def settle(
     no place in the launch's data; `RefusedError` where files of whatever was chosen change each time before that can
     be stored.
     """
+    step = None if step is None else meant.step_of(step)
     if step == 0:
         raise UsageError("step is 0", "to start afresh give the run another name")
     stored = _stored(database, launch)

@@ -38,6 +38,14 @@ def test_the_bounds_of_32_bits() -> None:
             check(value)
 
 
+def test_the_most_ranks() -> None:
+    assert limits.ranks(1) == 1
+    assert limits.ranks(1_000_000) == 1_000_000
+    for value in (0, 1_000_001, "2"):
+        with pytest.raises(ValueError, match="not a whole number from 1 to 1000000"):
+            limits.ranks(value)
+
+
 def test_finite_numbers() -> None:
     assert limits.finite(np.float32(0.5)) == 0.5
     for value in (math.nan, math.inf, "x", None, 10**400):

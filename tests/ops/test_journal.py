@@ -25,7 +25,7 @@ from ckptstore.ops import exits, policy, strategies
 from ckptstore.ops.connect import Catalog, connect
 from ckptstore.ops.entries import MOST_CONTENT
 from ckptstore.ops.ledger import Ledger
-from ckptstore.ops.records import LayoutFile
+from ckptstore.ops.records import Began, LayoutFile
 from ckptstore.storage import journal, opened
 from ckptstore.storage.claims import FOLDER
 from tests import ckpt_bytes
@@ -415,6 +415,22 @@ def test_spoiled_journals_say_what_is_whole_in_them(catalog: Catalog, other: Cat
     assert scanned.taken_up.journals == 2
     assert scanned.taken_up.spoiled == 2 * 4
     assert contents(other, but=("journals",)) == contents(catalog, but=("journals",))
+
+
+def test_a_journal_cannot_tell_of_more_ranks_than_a_launch_may_have(catalog: Catalog, tmp_path: Path) -> None:
+    """Seen in a catalog that a mistyped world size had reached: whatever read it needed all memory."""
+    from ckptstore.ops import entries
+
+    job = Job(catalog, tmp_path / "ckpt", world_size=1)
+    (launch,) = begin(job)
+    job.save([launch], 5)
+    (path,) = journal.journals_below(str(tmp_path))
+    known = catalog.runs()
+    entry = entries.of_launch(Began(replace(launch.facts, id="L9")), str(job.folder(0)))
+    with Path(path).open("ab") as file:
+        file.write(journal.encode({**entry, "world_size": 2**31 - 1}))
+    assert catalog.sync(tmp_path).spoiled == 1
+    assert catalog.runs() == known
 
 
 def test_a_journal_cannot_speak_of_files_elsewhere(catalog: Catalog, tmp_path: Path) -> None:

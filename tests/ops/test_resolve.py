@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -425,13 +426,22 @@ def test_what_cannot_be_meant(catalog: Catalog) -> None:
     catalog.join("run")
     with pytest.raises(UsageError, match="step is -1"):
         catalog.resolve("run", step=-1)
-    with pytest.raises(UsageError, match="world size is 0"):
-        catalog.resolve("run", world_size=0)
+    with pytest.raises(UsageError, match="step is '8', not a whole number"):
+        catalog.resolve("run", step="8")  # type: ignore[arg-type]
+    for world_size in (0, 1_000_001, "2"):
+        with pytest.raises(UsageError, match="world size is .*, not a whole number from 1 to 1000000"):
+            catalog.resolve("run", world_size=world_size)  # type: ignore[arg-type]
+    for step in (-1, 2**70, "8", 8.0):
+        with pytest.raises(UsageError, match="step is .*, not a whole number from 0"):
+            catalog.join("run").resolve(step=step)  # type: ignore[arg-type]
+        for ask in (catalog.pin, catalog.unpin, catalog.show, partial(catalog.tag, name="best")):
+            with pytest.raises(UsageError, match="step is .*, not a whole number from 0"):
+                ask("run", step=step)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="verify is 'sizes'"):
         catalog.resolve("run", verify="sizes")  # type: ignore[arg-type]
-    for ask in (catalog.saves, catalog.files):
+    for listed in (catalog.saves, catalog.files):
         with pytest.raises(UsageError, match="there is no kind 'graceful'; use one of: periodic, graceful_exit, "):
-            ask("run", kind="graceful")
+            listed("run", kind="graceful")
 
 
 def test_a_breakpoint_that_nobody_registered_is_adopted_and_serves_both_ranks(catalog: Catalog, tmp_path: Path) -> None:

@@ -70,6 +70,19 @@ def test_a_tree_is_adopted_and_a_second_scan_changes_nothing(catalog: Catalog, t
     assert catalog.resolve("job").plan.global_step == 12  # type: ignore[union-attr]
 
 
+def test_more_ranks_than_a_launch_may_have_are_refused(catalog: Catalog, tmp_path: Path) -> None:
+    """They would take all memory wherever the catalog is read."""
+    root = tmp_path / "job"
+    save(root, 3)
+    with pytest.raises(UsageError, match="world size is 2147483647, not a whole number from 1 to 1000000"):
+        catalog.scan(root, world_size=2**31 - 1)
+    save(root, 3, rank=2**31 - 2)
+    for world_size in (None, 1):
+        with pytest.raises(UsageError, match="is of rank 2147483646, and a launch has at most 1000000 ranks"):
+            catalog.scan(root, world_size=world_size)
+    assert catalog.runs() == []
+
+
 def test_what_changed_behind_the_catalog_is_marked(catalog: Catalog, tmp_path: Path) -> None:
     root = tmp_path / "job"
     three, six, nine = save(root, 3, 6, 9)
