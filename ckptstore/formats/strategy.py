@@ -71,6 +71,8 @@ def read_strategy(path: Path) -> Strategy:
                 reader.skip(reader.end, wire_type)
         if not is_strategy:
             raise reader.bad("no current_stage")
+        if not layouts:  # a graph file, net-graph.meta, begins with a number too
+            raise reader.bad("no parallel_layout_item")
     return _strategy(layouts, stages)
 
 

@@ -129,7 +129,17 @@ def test_a_cut_file_is_an_error_or_has_fewer_parameters(tmp_path: Path) -> None:
             fewer.add(tuple(layout.name for layout in read_strategy(path).parameters))
         except UnreadableError as error:
             assert str(path) in str(error)
-    assert fewer == {(), ("weight",)}
+    assert fewer == {("weight",)}
+
+
+def test_a_graph_file_is_no_strategy(tmp_path: Path) -> None:
+    """MindSpore writes `net-graph.meta` beside every checkpoint: it begins with the number of its version."""
+    path = tmp_path / "net-graph.meta"
+    node = field(1, field(1, b"weight") + b"\x10\x00") + field(3, b"Load")
+    for raw in (b"\x08\x01" + field(4, node), b"\x08\x01"):
+        path.write_bytes(raw)
+        with pytest.raises(UnreadableError, match="not a whole strategy file: no parallel_layout_item"):
+            read_strategy(path)
 
 
 def test_a_cut_group_info_file_is_an_error(tmp_path: Path) -> None:
