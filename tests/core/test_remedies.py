@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ckptstore.core.model import Content, Observed, Reason, Rejection, RestorePlan, Rule, State
+from ckptstore.core.model import Content, FileState, Observed, Reason, Rejection, RestorePlan, Rule, State
 from ckptstore.core.replicas import data_parallel, from_groups
 from ckptstore.core.resolver import judge
 
@@ -49,6 +49,26 @@ def test_a_rejection_says_who_is_served_and_what_would_repair_it() -> None:
         f"for ranks 0,1: no file, a replica among 0,1, {scan}",
         f"for ranks 2,3: no file, a replica among 2,3, {scan}",
         f"for rank 4: bring back, as it was recorded, {file(of, 4).path}",
+    )
+
+
+def test_a_file_that_is_there_or_in_the_trash_need_not_be_brought_back() -> None:
+    of = launch(world_size=2, layout=data_parallel(2))
+    whole = whole_state(of, 15)
+    first, second = whole.files
+    seen = {first.path: Observed(None, unreadable="Permission denied"), second.path: Observed(None)}
+    readable = f"make {first.path} readable: check permissions and the disk"
+    assert rejected(whole, seen).remedies == (
+        f"for ranks 0,1: {readable}, or bring back, as it was recorded, {second.path}",
+    )
+    trashed = replace(whole, files=(first, replace(second, state=FileState.TRASHED)))
+    undo = f"ckptstore undo run brings back {second.path}, while it is in the trash"
+    assert rejected(trashed, seen).remedies == (f"for ranks 0,1: {readable}, or {undo}",)
+    shares = [replace(each, content=Content.SHARE) for each in trashed.files]
+    assert rejected(state(of, *shares), seen).remedies == (f"for ranks 0,1: {readable}, and {undo}",)
+    cut = replace(first, state=FileState.DAMAGED, problem=Rule.UNREADABLE)
+    assert rejected(state(launch(world_size=1), cut), {}).remedies == (
+        f"for rank 0: bring back, as it was recorded, {first.path}",
     )
 
 
