@@ -35,10 +35,6 @@ class Marks:
 def marks_of(connection: sa.Connection, run: int, now: datetime) -> Marks:
     """The marks on the states of a run. A lease that ended before `now` holds nothing."""
     pinned = connection.execute(sa.select(pins.c.global_step).where(pins.c.run_id == run)).scalars()
-    tagged: dict[int, list[str]] = {}
-    named = sa.select(tags.c.global_step, tags.c.name).where(tags.c.run_id == run).order_by(tags.c.name)
-    for step, name in connection.execute(named):
-        tagged.setdefault(step, []).append(name)
     began = (
         sa.select(resolutions.c.parent_launch_id, resolutions.c.parent_step, launches.c.id, leases.c.expires_at)
         .select_from(resolutions.join(launches, launches.c.id == resolutions.c.launch_id).outerjoin(leases))
@@ -53,10 +49,19 @@ def marks_of(connection: sa.Connection, run: int, now: datetime) -> Marks:
             held.setdefault((parent, step), []).append(launch)
     return Marks(
         pinned=frozenset(pinned),
-        tags={step: tuple(names) for step, names in tagged.items()},
+        tags=tags_of(connection, run),
         held={state: tuple(names) for state, names in held.items()},
         parents={state: tuple(names) for state, names in parents.items()},
     )
+
+
+def tags_of(connection: sa.Connection, run: int) -> dict[int, tuple[str, ...]]:
+    """The names that people gave to steps of a run, by step."""
+    found: dict[int, list[str]] = {}
+    named = sa.select(tags.c.global_step, tags.c.name).where(tags.c.run_id == run).order_by(tags.c.name)
+    for step, name in connection.execute(named):
+        found.setdefault(step, []).append(name)
+    return {step: tuple(names) for step, names in found.items()}
 
 
 def hold(connection: sa.Connection, launch_id: str, until: datetime) -> None:

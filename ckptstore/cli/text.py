@@ -45,7 +45,7 @@ def saves(rows: Sequence[SaveRow]) -> None:
         tally = row.tally
         shown.add_row(
             row.run,
-            str(tally.global_step) + (" pinned" if row.pinned else ""),
+            f"{tally.global_step}{_marks(row)}",
             "-" if tally.epoch is None else f"{tally.epoch}_{tally.step_in_epoch}",
             tally.kind.value,
             f"{tally.ranks}/{row.launch.world_size}",
@@ -55,6 +55,12 @@ def saves(rows: Sequence[SaveRow]) -> None:
             row.launch.id,
         )
     shown.print("no saves yet")
+
+
+def _marks(row: SaveRow) -> str:
+    """What protects a save, as people said it: ` pinned, tagged best, paper`."""
+    said = [*(["pinned"] if row.pinned else []), *([f"tagged {', '.join(row.tags)}"] if row.tags else [])]
+    return f" {', '.join(said)}" if said else ""
 
 
 def files(found: Sequence[Checkpoint]) -> None:

@@ -58,6 +58,7 @@ def save(row: SaveRow) -> dict[str, Any]:
         "restorable": row.restorable,
         "abandoned": row.abandoned,
         "pinned": row.pinned,
+        "tags": list(row.tags),
         "created_at": _moment(tally.created_at),
     }
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from ckptstore.catalog import reads, tallies
+from ckptstore.catalog import marks, reads, tallies
 from ckptstore.core.lineage import lineage
 from ckptstore.core.model import Kind
 from ckptstore.errors import UsageError
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class SaveRow:
     """One save as `list` shows it. `restorable` is by the catalog; `resolve` looks at the disk.
 
-    `abandoned`: the run went back to an older state, and on from there.
+    `abandoned`: the run went back to an older state, and on from there. `tags` are the names that its step was given.
     """
 
     run: str
@@ -36,6 +36,7 @@ class SaveRow:
     restorable: bool
     abandoned: bool
     pinned: bool
+    tags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -121,6 +122,7 @@ def _save_rows(database: Database, run: str) -> list[SaveRow]:
     with database.read() as connection:
         launches = {launch.id: launch for launch in reads.launches_of(connection, run_id)}
         pinned = reads.pinned_steps(connection, run_id)
+        tagged = marks.tags_of(connection, run_id)
         history = lineage(list(launches.values()), reads.first_saves(connection, run_id))
         ends = {part.launch.id: part.last_step for part in history}
         return [
@@ -131,6 +133,7 @@ def _save_rows(database: Database, run: str) -> list[SaveRow]:
                 restorable=_restorable(connection, launches[tally.launch], tally),
                 abandoned=_is_beyond(tally, ends),
                 pinned=tally.global_step in pinned,
+                tags=tagged.get(tally.global_step, ()),
             )
             for tally in tallies.tallies(connection, run_id)
         ]
