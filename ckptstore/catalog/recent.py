@@ -38,7 +38,10 @@ class Home:
 
 @dataclass(frozen=True)
 class Saved:
-    """A rank's file of a save, its size in bytes, when it was recorded, and when written, in nanoseconds since 1970."""
+    """A rank's file of a save, its size in bytes, when it was recorded, and when written, in nanoseconds since 1970.
+
+    `amended_at` is when the record was last changed by who looked at the disk (None: never).
+    """
 
     step: int
     rank: int
@@ -47,6 +50,7 @@ class Saved:
     state: FileState
     at: datetime
     mtime_ns: int | None
+    amended_at: datetime | None = None
 
 
 @dataclass(frozen=True)
@@ -111,6 +115,7 @@ def newest_saves(connection: sa.Connection, launch_id: str, count: int) -> list[
             checkpoints.c.state,
             checkpoints.c.created_at,
             checkpoints.c.mtime_ns,
+            checkpoints.c.amended_at,
         )
         .join(saves)
         .where(saves.c.id.in_(sa.select(newest.c.id)), checkpoints.c.state != FileState.MOVED.value)
@@ -125,6 +130,7 @@ def newest_saves(connection: sa.Connection, launch_id: str, count: int) -> list[
             state=FileState(row.state),
             at=row.created_at,
             mtime_ns=row.mtime_ns,
+            amended_at=row.amended_at,
         )
         for row in connection.execute(query)
     ]

@@ -13,6 +13,7 @@ from ckptstore.ops.lease import CLOCKS_DIFFER
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from ckptstore.catalog.recent import Saved
     from ckptstore.core.clocks import Offset
     from ckptstore.ops.checkup import Check
     from ckptstore.ops.run_facts import RunFacts
@@ -25,7 +26,7 @@ def look(facts: RunFacts) -> Check:
     """How far clocks are apart: what records prove, and what they let us estimate."""
     hosts = facts.hosts
     stamps = [
-        Stamp(hosts.get(saved.rank) or f"rank {saved.rank}", saved.step, saved.at, _moment(saved.mtime_ns))
+        Stamp(hosts.get(saved.rank) or f"rank {saved.rank}", saved.step, saved.at, _written(saved))
         for saved in facts.saves
         if saved.size is not None
     ]
@@ -62,5 +63,12 @@ def _estimated(apart: Sequence[Offset]) -> list[str]:
     return [f"{farthest.clock} is about {span(abs(farthest.ahead))} {side} the other{'s' if len(apart) > 2 else ''}"]  # noqa: PLR2004
 
 
-def _moment(mtime_ns: int | None) -> datetime | None:
-    return None if mtime_ns is None else datetime.fromtimestamp(mtime_ns / 1e9, timezone.utc)
+def _written(saved: Saved) -> datetime | None:
+    """When the file was written that the record was made of; None where that is not known.
+
+    A verification gives the record the time of the file that it found, as of one that came back from a copy.
+    """
+    is_of_another = saved.amended_at is not None and saved.amended_at > saved.at
+    return (
+        None if saved.mtime_ns is None or is_of_another else datetime.fromtimestamp(saved.mtime_ns / 1e9, timezone.utc)
+    )

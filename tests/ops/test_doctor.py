@@ -288,6 +288,24 @@ def test_a_clock_that_is_off(
         assert re.match(r"node-1 is about 2[45] min ahead of the others, by .* the last 3 saves", estimated.detail)
 
 
+def test_a_file_that_came_back_from_a_copy_says_nothing_of_clocks(
+    catalog: Catalog, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A verification gives the record the time of the copy, which was made after the record."""
+    skewed(started(catalog, tmp_path, monkeypatch), tmp_path, {}, (10, 20))
+    file = catalog.show("run", 20)[0]
+    path, content = Path(file.path), Path(file.path).read_bytes()
+    path.write_bytes(b"x" + content[1:])
+    assert catalog.verify("run", digest=True).damaged
+    path.write_bytes(content)
+    copied = (datetime.now(timezone.utc) + HOUR / 2).timestamp()
+    os.utime(path, (copied, copied))
+    assert not catalog.verify("run", digest=True).damaged
+    (now,) = (each for each in catalog.files("run") if each.id == file.id)
+    assert (now.state, now.mtime_ns) != (file.state, file.mtime_ns)
+    assert checks(database_url, now=later(HOUR))["clocks"].status is not Status.PROBLEM
+
+
 def test_clocks_that_agree_and_a_record_that_came_late(
     catalog: Catalog, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
