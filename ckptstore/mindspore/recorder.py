@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from ckptstore.catalog.backoff import Backoff
 from ckptstore.core.model import FileState
+from ckptstore.core.words import count
 from ckptstore.errors import CatalogUnavailableError, CkptstoreError, UsageError
 from ckptstore.ops.launch import LONGEST_PAUSE_SECONDS
 from ckptstore.ops.register import measured
@@ -187,7 +188,7 @@ class Recorder:
         """Say, once, what is not in the catalog, and where it is."""
         said = ""
         if self._open_jobs:
-            said = f"{self._open_jobs} saves were not recorded in time; the next start looks for them on disk"
+            said = f"{count(self._open_jobs, 'record was', 'records were')} not made yet; the next start looks on disk"
         elif self._launch.is_behind:
             said = "the catalog lacks the last records: they are in the journals; the next start takes them up"
         if said != self._said:
@@ -328,9 +329,8 @@ class Recorder:
 
         A `.ckpt` that ends between two parameters looks whole: one whose writer has not returned must have all of them.
         """
-        expected = self.state_names if file.mtime_ns is None else frozenset()
         try:
-            whole = measured(file, prove_step=True, expected=expected)
+            whole = measured(file, prove_step=True, expected=self.state_names if file.mtime_ns is None else frozenset())
             if whole is not None and self._durable:
                 make_durable(file.path)
         except FileNotFoundError:

@@ -26,8 +26,8 @@ def by_counter(updates: int, *, counts_all: bool, raised: TracebackType | None) 
     """What the optimizer's counter tells: it went on by `updates` beyond the steps that were counted.
 
     `counts_all`: it left out no step so far. A step is one call of the device in GRAPH_MODE: all of it or nothing. In
-    PyNative an exception, or Ctrl-C, comes between two operators: the optimizer may have counted the step, and changed
-    some of the parameters.
+    PyNative an exception comes between two operators: the optimizer may have counted the step, and changed some of the
+    parameters.
     """
     is_one_call = mindspore.get_context("mode") == mindspore.GRAPH_MODE
     if updates == 1 and is_one_call:

@@ -170,6 +170,20 @@ def test_the_end_waits_no_longer_than_it_must(
     assert caplog.text.count("the next start takes them up") == 1
 
 
+@pytest.mark.parametrize(("jobs", "said"), [(1, "1 record was not made yet"), (2, "2 records were not made yet")])
+def test_what_is_left_is_counted_as_records(
+    launch: RankLaunch, caplog: pytest.LogCaptureFixture, jobs: int, said: str
+) -> None:
+    """A start that is refused before its first step has told where it saves, and saved nothing."""
+    recorder, gate = Recorder(launch), threading.Event()
+    for _ in range(jobs):
+        recorder.call(gate.wait)
+    recorder.say_what_is_left()
+    gate.set()
+    recorder.close()
+    assert f"{said}; the next start looks on disk" in caplog.text
+
+
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_a_file_that_no_catalog_can_hold_keeps_no_other_waiting(
     catalog: Catalog, launch: RankLaunch, tmp_path: Path, caplog: pytest.LogCaptureFixture, *, asynchronous: bool
