@@ -126,25 +126,28 @@ def resolve(
     resolution = opened.resolve(run, **asked)
     decision = opened.branch(resolution.plan) if branch and resolution.plan else None
     if output:
-        _export(resolution, output, directory)
+        _export(resolution, output, directory, asked["step"])
+    elif as_json:
+        values.write(values.resolution(resolution))
     else:
-        values.write(values.resolution(resolution)) if as_json else explanation.resolution(resolution, in_full=explain)
+        explanation.resolution(resolution, in_full=explain, step=asked["step"])
         if decision and not as_json:
             terminal.line(f"the next launch goes on from there (recorded as launch {decision}); no file is deleted")
     return 0 if resolution.plan else NOTHING_RESTORABLE
 
 
-def _export(resolution: Resolution, output: str, directory: str | None) -> None:
+def _export(resolution: Resolution, output: str, directory: str | None, step: int | None) -> None:
     """The plan for another tool on stdout; that there is none on stderr."""
     from pathlib import Path
     from shlex import quote
 
+    from ckptstore.cli.explanation import no_plan
     from ckptstore.cli.terminal import line
     from ckptstore.ops import export
 
     plan = resolution.plan
     if plan is None:
-        line(f"ckptstore: nothing of run {resolution.run} can be restored", err=True)
+        line(f"ckptstore: {no_plan(resolution, step)}", err=True)
     if output == "env":
         for name, value in export.restore_ranks(plan).items():
             click.echo(f"export {name}={quote(value)}")
@@ -187,7 +190,7 @@ def _report_pin(run: str, step: int, *, pinned: bool, changed: bool, as_json: bo
 
 
 @click.command()
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=click.Path(path_type=Path, readable=False))
 @as_json
 def inspect(file: Path, *, as_json: bool) -> None:
     """What is in a checkpoint, strategy or group info file.

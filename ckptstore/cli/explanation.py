@@ -20,14 +20,14 @@ _REMEDIES_SHOWN = 8
 _STATES_SHOWN = 40
 
 
-def resolution(found: Resolution, *, in_full: bool) -> None:
-    """The plan, and why newer states are not taken."""
+def resolution(found: Resolution, *, in_full: bool, step: int | None = None) -> None:
+    """The plan, and why newer states are not taken; `step` is the one that was asked for (None: any)."""
     if found.plan is None:
-        line(f"nothing of run {found.run} can be restored")
+        line(no_plan(found, step))
     else:
         _plan(found.run, found.plan, in_full=in_full)
     if not found.rejections:
-        if in_full:
+        if in_full and (found.plan or step is None):
             line("no newer state was passed over" if found.plan else "no save of it was found")
         return
     if not in_full:
@@ -43,6 +43,15 @@ def resolution(found: Resolution, *, in_full: bool) -> None:
     shown = picture([*found.rejections[:_STATES_SHOWN], *([found.plan] if found.plan else [])])
     if shown:
         lines(("", *shown))
+
+
+def no_plan(found: Resolution, step: int | None) -> str:
+    """That there is no plan, of the step that was asked for (None: of any)."""
+    if step is None:
+        return f"nothing of run {found.run} can be restored"
+    if not found.rejections:
+        return f"run {found.run} has no save of step {step}"
+    return f"step {step} of run {found.run} cannot be restored"
 
 
 def _plan(run: str, plan: RestorePlan, *, in_full: bool) -> None:

@@ -41,7 +41,8 @@ def main() -> None:
         sys.exit(error.exit_code)
     except click.UsageError as error:
         asked = error.ctx.command_path if error.ctx else "ckptstore"
-        _fail(f"{_in_one_line(error)} See: {asked} --help", error.exit_code)
+        message = _in_one_line(error)
+        _fail(f"{message}{'' if message.endswith(('.', '?')) else '.'} See: {asked} --help", error.exit_code)
     except click.ClickException as error:
         _fail(_in_one_line(error), error.exit_code)
     except click.Abort:

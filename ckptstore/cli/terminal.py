@@ -60,6 +60,7 @@ def kinds(of: tuple[Kind, ...]) -> str:
 
 
 _BETWEEN = "  "
+_FOLDED = ("file", "why")
 _NARROWEST = 20
 """Characters of a column that is folded; in less nothing can be read."""
 
@@ -83,7 +84,7 @@ class Rows:
             lines(self._lines())
 
     def _print_folded(self) -> bool:
-        """On a terminal: the widest cells go on in the next line where it is too narrow; False where even that fails.
+        """On a terminal: paths and reasons go on in the next line where it is too narrow; False where even that fails.
 
         No other column is broken: a launch or a step that is cut in two could not be copied.
         """
@@ -93,14 +94,14 @@ class Rows:
 
         console = Console(highlight=False)
         widths = self._widths()
-        widest = max(widths)
+        header, *rows = self._rows
+        widest = max((width for name, width in zip(header, widths, strict=True) if name in _FOLDED), default=0)
         room = console.width - sum(widths) - len(_BETWEEN) * (len(widths) - 1) + widest
         if room < min(widest, _NARROWEST):
             return False
-        header, *rows = self._rows
         made = Table(box=None, pad_edge=False, header_style="bold")
         for name, right, width in zip(header, self._right, widths, strict=True):
-            is_folded = width == widest > room
+            is_folded = name in _FOLDED and width == widest > room
             made.add_column(name, justify="right" if right else "left", overflow="fold", no_wrap=not is_folded)
         for cells in rows:
             made.add_row(*map(Text, cells))

@@ -91,6 +91,7 @@ def test_list(url: str) -> None:
         "restorable": True,
         "abandoned": False,
         "pinned": False,
+        "tags": [],
     }
     assert rows[1]["bytes"] > 0
     assert rows[1]["created_at"].endswith("+00:00")
@@ -157,6 +158,14 @@ def test_nothing_restorable_is_exit_code_3(url: str) -> None:
         found = ckptstore("--db", url, "resolve", "run", "--step", "15", *more)
         assert found.code == 3
         assert found.err == ""
+    for more in ((), ("--explain",)):
+        found = ckptstore("--db", url, "resolve", "run", "--step", "15", *more)
+        assert found.out.splitlines()[0] == "step 15 of run run cannot be restored"
+        found = ckptstore("--db", url, "resolve", "run", "--step", "7", *more)
+        assert (found.code, found.out) == (3, "run run has no save of step 7\n")
+    for step, said in (("15", "step 15 of run run cannot be restored"), ("7", "run run has no save of step 7")):
+        found = ckptstore("--db", url, "resolve", "run", "--step", step, "--format", "paths")
+        assert_one_line(found, 3, said)
     found = ckptstore("--db", url, "resolve", "run", "--step", "7", "--json")
     assert (found.code, found.json["restorable"], found.json["rejected"]) == (3, False, [])
 
@@ -174,6 +183,15 @@ def test_pin_and_unpin(url: str) -> None:
     assert ckptstore("--db", url, "unpin", "run", "10").out == "step 10 of run is already not pinned\n"
     for command in ("pin", "unpin"):
         assert_one_line(ckptstore("--db", url, command, "run", "9999999"), 2, "has no save of step 9999999")
+
+
+def test_tags_are_shown(url: str) -> None:
+    for name in ("paper", "best"):
+        assert ckptstore("--db", url, "tag", "run", "10", name).code == 0
+    assert [row["tags"] for row in ckptstore("--db", url, "list", "--json").json] == [[], ["best", "paper"], []]
+    assert "10 tagged best, paper" in ckptstore("--db", url, "list", "run").out
+    assert ckptstore("--db", url, "pin", "run", "10").code == 0
+    assert "10 pinned, tagged best, paper" in ckptstore("--db", url, "list").out
 
 
 def test_db(database_url: str) -> None:
@@ -523,6 +541,9 @@ def test_no_launch_is_cut_on_a_narrow_terminal(sqlite_url: str, tmp_path: Path) 
         planned = on_a_terminal(width, "--db", sqlite_url, "gc", "run", "--keep-last", "2")
         assert planned.count(launch.id) >= 3
         assert "removing" not in planned
+    broadest = max(map(len, ckptstore("--db", sqlite_url, "list", "run").out.splitlines()))
+    for width in range(broadest - 2, broadest + 1):
+        assert on_a_terminal(width, "--db", sqlite_url, "list", "run").count(launch.id) == 3, width
     rows = on_a_terminal(80, "--db", sqlite_url, "list", "run").splitlines()
     assert [row.split()[1] for row in rows] == ["step", "15", "10", "5"]
 

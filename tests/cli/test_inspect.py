@@ -13,7 +13,7 @@ import pytest
 from mindspore import Tensor
 
 from tests import ckpt_bytes
-from tests.cli.test_cli import COMMAND, HEAVY, assert_one_line, ckptstore, loaded
+from tests.cli.test_cli import COMMAND, HEAVY, as_who_is_not_root, assert_one_line, ckptstore, loaded
 from tests.formats import layouts
 
 WEIGHT = {"name": "weight", "dtype": "Float32", "shape": [2, 2]}
@@ -150,6 +150,12 @@ def test_what_cannot_be_read_is_one_line(tmp_path: Path) -> None:
     ):
         assert_one_line(ckptstore("inspect", str(path)), code, message)
     assert_one_line(ckptstore("inspect"), 2, "Missing argument 'FILE'")
+
+
+def test_a_file_that_this_user_may_not_read(tmp_path: Path) -> None:
+    path = save(tmp_path / "a.ckpt")
+    path.chmod(0)
+    assert_one_line(as_who_is_not_root("inspect", str(path)), 1, f"cannot read {path}: Permission denied; check")
 
 
 def test_names_cannot_write_to_the_terminal(tmp_path: Path) -> None:

@@ -233,6 +233,7 @@ def test_tags_and_pins_protect(url: str) -> None:
         (["gc", "--all", "--keep-last", "2"], "no RUN and no rules"),
         (["gc", "run", "--keep-last", "2", "--now"], "give --apply too"),
         (["gc", "run", "--keep-within", "soon"], "'soon' is no length of time"),
+        (["gc", "run", "--keep-within", "soon"], "1w2d. See: ckptstore gc --help"),
         (["gc", "run", "--keep-kind", "ttp"], "is not of the form ttp=2"),
         (["gc", "run", "--keep-kind", "weekly=2"], "is not of the form ttp=2"),
         (["gc", "run", "--keep-best", "2"], "keep-best needs a metric"),
