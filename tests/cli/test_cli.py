@@ -602,7 +602,7 @@ def test_resolve_in_the_words_of_other_tools(url: str, run: Job, tmp_path: Path)
     launch.set_steps_per_epoch(4)
     nothing = ckptstore("--db", url, "resolve", "run", "--step", "999", "--format", "env")
     assert (nothing.code, nothing.out) == (3, "export RESTORE_RANKS=-1\nexport RESTORE_RANKS_MAP='{}'\n")
-    assert nothing.err == "ckptstore: nothing of run run can be restored\n"
+    assert nothing.err == "ckptstore: run run has no save of step 999\n"
     assert ckptstore("--db", url, "resolve", "run", "--format", "paths", "--json").code == 2
     assert ckptstore("--db", url, "resolve", "run", str(tmp_path)).code == 2
     assert ckptstore("--db", url, "resolve", "run", "--format", "meta").code == 2
