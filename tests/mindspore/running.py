@@ -23,7 +23,7 @@ IMPORTED = ("mindspore.dataset", "mindspore.train", "psutil", "ckptstore.mindspo
 
 def with_msrun() -> dict[str, str]:
     """What to set for an `msrun` whose processes have MindSpore imported already, and soon notice that one died."""
-    return {"PATH": f"{warm_programs(*IMPORTED)}{os.pathsep}{os.environ['PATH']}", "MS_NODE_TIMEOUT": "10"}
+    return {"PATH": f"{warm_programs(*IMPORTED)}{os.pathsep}{os.environ['PATH']}", "MS_NODE_TIMEOUT": "20"}
 
 
 def free_port() -> int:
