@@ -217,7 +217,8 @@ def changed(known: Mapping[str, Checkpoint], tree: Tree) -> tuple[list[Checkpoin
             hidden = any(path == each or path.startswith(f"{each}/") for each in unseen)
             missing += [file] if file.state is FileState.COMPLETE and not hidden else []
         elif file.state is FileState.COMPLETE and here.size != file.size:
-            damaged.append(file)
+            now = _registered(path)  # it may have been saved again, and registered, since the tree was looked at
+            damaged += [file] if now is not None and now.size != file.size else []
         elif file.state is FileState.MISSING and (here.size, here.mtime_ns) == (file.size, file.mtime_ns):
             back.append(replace(file, state=FileState.COMPLETE))
     return damaged, missing, back

@@ -7,6 +7,7 @@ import shutil
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from ckptstore.catalog.tables import launches
 from ckptstore.core.model import Checkpoint, Content, FileState, Kind
 from ckptstore.core.policy import Policy
 from ckptstore.errors import RefusedError, UnknownRunError, UsageError
+from ckptstore.ops import scan as scan_module
 from ckptstore.ops.adoption import SCANNED, FoundLaunch, in_order
 from ckptstore.ops.connect import Catalog, connect
 from ckptstore.ops.scan import Scanned
@@ -25,6 +27,9 @@ from tests.contents import contents
 from tests.core.builders import launch
 from tests.ops.gc_world import CLEAN
 from tests.ops.jobs import Job
+
+if TYPE_CHECKING:
+    from ckptstore.ops.tree import Tree
 
 LENGTH = 5
 """Steps of an epoch."""
@@ -696,3 +701,25 @@ def test_new_launches_go_among_those_that_are_known(known: str, new: str, ordere
     last = {name: at(day) for name, (_, _, day) in days.items() if day}
     found = [FoundLaunch(name, 1, None, at(day), ()) for name, day in new.split()]
     assert in_order(there, found, last) == ordered.split()
+
+
+def test_what_is_saved_again_while_a_scan_looks_is_not_damaged(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by a callback that gives every save one name: the record is newer than what was seen of the file."""
+    job = Job(catalog, tmp_path, world_size=1)
+    (rank,) = job.start()
+    job.announce(rank)
+    path = job.write(rank, 10)
+    rank.register(path, global_step=10)
+    real = scan_module.look_at
+
+    def looked(*about: Any) -> Tree:
+        tree = real(*about)
+        path.write_bytes(path.read_bytes() + ckpt_bytes.value("more", "Float32", (1,), bytes(4)))
+        rank.register(path, global_step=10)
+        return tree
+
+    monkeypatch.setattr(scan_module, "look_at", looked)
+    assert catalog.scan(tmp_path, run="run").damaged == ()
+    assert [file.state for file in catalog.files("run")] == [FileState.COMPLETE]
