@@ -63,7 +63,8 @@ class Recorder:
         self._jobs: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self._live: dict[str, Checkpoint] = {}
         self._waiting: list[_Waiting] = []
-        self._idle = threading.Condition()
+        self._lock = threading.RLock()  # the condition's own `with` is Python: a tenth of what a training waits for
+        self._idle = threading.Condition(self._lock)
         self._open_jobs = 0
         self._hurry = threading.Event()
         self._may_rest = False
@@ -108,23 +109,23 @@ class Recorder:
         """Do `job` on the thread, after those before it; False where too many wait. Never waits itself."""
         if os.getpid() != self._process:  # a child of `async_save="process"`: the thread is its parent's
             return False
-        with self._idle:
+        with self._lock:
             is_full = self._open_jobs >= MOST_JOBS
             if not is_full:
                 self._open_jobs += 1
                 self._jobs.put(job)
                 self._seconds_left = FLUSH_SECONDS
-                self._start()
+                if self._thread is None:
+                    self._start()
         if is_full and not self._was_full:
             log.warning("%d saves wait to be registered: the journal notes the next ones only", MOST_JOBS)
         self._was_full |= is_full
         return not is_full
 
     def _start(self) -> None:
-        if self._thread is None:
-            self._thread = started(self._work, "ckptstore")
-            if self._thread is not None:  # else the next job tries again
-                atexit.register(self.close)
+        self._thread = started(self._work, "ckptstore")
+        if self._thread is not None:  # else the next job tries again
+            atexit.register(self.close)
 
     def begin(self) -> None:
         """Training begins: stay ready for what it saves."""
@@ -140,8 +141,7 @@ class Recorder:
         if os.getpid() != self._process:
             return
         self._may_rest = True
-        thread = self._thread
-        if thread is None:
+        if (thread := self._thread) is None:
             return
         self._jobs.put(None)  # it may be asleep
         if self._has_all():
