@@ -91,6 +91,7 @@ def make_engine(url: sa.URL, wait: float) -> sa.Engine:
         connect_args={
             "connect_timeout": max(2, round(wait)),
             "prepare_threshold": None,
+            "autocommit": True,  # a transaction is begun with its limits, see `opening`: the driver would ask twice
             "fallback_application_name": "ckptstore",
         },
     )
@@ -102,8 +103,8 @@ def opening(wait: float, *, writes: bool) -> str:
     `wait` is how long to wait for a lock, in seconds.
     """
     milliseconds = round(wait * 1000)
-    limits = f"SET LOCAL lock_timeout = {milliseconds}; SET LOCAL statement_timeout = {6 * milliseconds}"
-    return limits if writes else f"SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY; {limits}"
+    begin = "BEGIN" if writes else "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY"
+    return f"{begin}; SET LOCAL lock_timeout = {milliseconds}; SET LOCAL statement_timeout = {6 * milliseconds}"
 
 
 def passes(error: sa.exc.DBAPIError) -> bool:

@@ -128,6 +128,19 @@ def test_one_that_was_not_used_for_a_while_is_not_trusted(url: str, monkeypatch:
     assert len(set(servers)) == 2
 
 
+def test_a_transaction_costs_two_questions_more_than_what_is_asked(url: str, tmp_path: Path) -> None:
+    database = connect(url).database
+    told = tmp_path / "told"
+    with database.connected(), told.open("w+") as file:
+        with database.read() as connection:
+            server = connection.connection.driver_connection.pgconn  # type: ignore[union-attr]
+        server.trace(file.fileno())
+        with database.read() as connection:
+            connection.execute(sa.text("SELECT 1"))
+        server.untrace()
+    assert told.read_text().count("ReadyForQuery") == 3
+
+
 def test_a_read_sees_one_state_and_cannot_write(database_url: str) -> None:
     catalog = connect(database_url)
     count = sa.text("SELECT count(*) FROM runs")
