@@ -27,7 +27,7 @@ FILES = 10_000
 MANY_FILES = 100_000
 ALLOWANCE = 30.0
 STEPS_PER_EPOCH = 10
-QUICK_FILES = 2_000
+QUICK_FILES = 500
 FLOOR = "walk, stat, read"
 _WEIGHTS = {"conv1.weight": (6, 1, 5, 5), "conv2.weight": (16, 6, 5, 5), "fc1.weight": (120, 400), "fc2.bias": (10,)}
 

@@ -5,13 +5,18 @@
 Real MindSpore on the CPU: LeNet-5, a save every 10 steps, which is more often than anybody saves. One training, in
 rounds of ten steps that begin with a save: the registrar hears of every other round only, so that what is compared is
 a second apart, whatever the machine does in the long run. What its thread does after a save counts in full.
+
+Now and then other work of the machine makes any step up to twice as long, with the registrar and without. So steps are
+compared by their place after the save, first with first and tenth with tenth, each by its lowest twentieth: what that
+step takes where nothing disturbs it. Rounds that are alike differ by 0.3 % then; by the medians of pairs, by 2 %.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +30,8 @@ from ckptstore.ops.connect import connect
 
 TASK = "training"
 EVERY = 10
-PAIRS, QUICK_PAIRS = 80, 10
+PAIRS, QUICK_PAIRS = 60, 6
+UNDISTURBED = 20  # of so many rounds one is taken
 WARM_UP = 2  # pairs, in which MindSpore compiles
 MOST = 1.01
 MICROSECONDS_P50, MICROSECONDS_P99 = 50, 1000
@@ -42,10 +48,16 @@ class Clock(Callback):
     def on_train_step_end(self, run_context: Any) -> None:  # noqa: ARG002
         self.ends.append(time.perf_counter())
 
-    def steps(self, number: int) -> float:
-        """The seconds of a step in a round, on the average."""
-        first = number * EVERY  # the steps are counted from 1, their ends from 0
-        return (self.ends[first + EVERY - 1 - 1] - self.ends[first - 1 - 1]) / EVERY
+    def steps(self, number: int) -> list[float]:
+        """The seconds of each step of a round."""
+        before = number * EVERY - 2  # the steps are counted from 1, their ends from 0
+        ends = self.ends[before : before + EVERY + 1]
+        return [end - begin for begin, end in pairwise(ends)]
+
+
+def undisturbed(rounds: Sequence[Sequence[float]]) -> list[float]:
+    """The seconds of each step of a round, by its place after the save, where nothing else disturbs it."""
+    return [sorted(of_place)[len(rounds) // UNDISTURBED] for of_place in zip(*rounds, strict=True)]
 
 
 def is_heard(step: int) -> bool:
@@ -93,6 +105,7 @@ class Rounds:
             CKPTSTORE: [clock.steps(number) for number in rounds if is_heard(number * EVERY)],
             FLOOR: [clock.steps(number) for number in rounds if not is_heard(number * EVERY)],
         }
+        """The seconds of each step of each round."""
 
     def _switch(self, registrar: Any) -> None:
         recorder = registrar._training.recorder
@@ -120,8 +133,12 @@ def run(work: Path, *, quick: bool) -> Found:
     pairs = QUICK_PAIRS if quick else PAIRS
     say(f"{TASK}: {pairs} pairs of {EVERY} steps")
     rounds = Rounds(work / "ckpt", pairs)
-    step = found.add(Row(TASK, "a step of training, mean of ten, steps", rounds.steps, rounds.taken))
-    found.check(Budget("a step of training with the registrar / without", step.ratio(CKPTSTORE, FLOOR).median, MOST))
+    means = {who: [sum(steps) / EVERY for steps in each] for who, each in rounds.taken.items()}
+    found.add(Row(TASK, "a step of training, mean of ten, steps", rounds.steps, means))
+    least = {who: undisturbed(each) for who, each in rounds.taken.items()}
+    found.add(Row(TASK, "a step of training, undisturbed, by its place of ten, steps", rounds.steps, least))
+    name = "a step of training with the registrar / without, undisturbed"
+    found.check(Budget(name, sum(least[CKPTSTORE]) / sum(least[FLOOR]), MOST))
     given = sorted(rounds.hand_overs)
     hooks = sorted(rounds.hooks)
     found.add(Row(TASK, "hand-over of a save on the training thread, saves", len(given), {CKPTSTORE: given}))

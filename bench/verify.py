@@ -27,7 +27,7 @@ from tests.ckpt_bytes import value
 TASK = "verify"
 RANKS = 8
 FILES = 64
-QUICK_FILES = 16
+QUICK_FILES = 8
 MEGABYTES = 32
 SPEED = 0.8
 LIBRARY, CAT = "BLAKE3 alone", "cat"
