@@ -24,6 +24,9 @@ MOST_RANKS = 1_000_000
 LONGEST_NAME = 200
 """Characters of the name of a run, a launch or a tag."""
 
+LONGEST_PATH = 2000
+"""Bytes of a path: an entry of an index of PostgreSQL has 2,704, of a directory with launch, rank and prefix."""
+
 
 def whole(value: object, highest: int = HIGHEST, *, lowest: int = 0) -> int:
     """A whole number, numpy's too, from `lowest` to `highest`. Raises `ValueError` that says what is needed."""
@@ -81,6 +84,14 @@ def text(value: object, longest: int | None = None) -> str:
     if longest is not None and len(value) > longest:
         raise ValueError(f"{value[:longest]!a}…, longer than {longest} characters")
     return value
+
+
+def path(value: object) -> str:
+    """The path of a file or a directory. Raises `ValueError`."""
+    found = text(value)
+    if len(found.encode("utf-8")) > LONGEST_PATH:
+        raise ValueError(f"{found[:80]!a}…, longer than {LONGEST_PATH} bytes")
+    return found
 
 
 def name(value: object) -> str:

@@ -84,7 +84,7 @@ def read_json_strategy(path: Path) -> Strategy:
         raise _bad(path, f"it has more than {MOST_JSON} bytes")
     content = parse_object(raw, path, "whole strategy file")
     layouts, operators = content.get("parallel_layout_item"), content.get("parallel_strategy_item", {})
-    if not isinstance(layouts, dict) or not isinstance(operators, dict):
+    if not (isinstance(layouts, dict) and layouts and isinstance(operators, dict)):
         raise _bad(path, "no parallel_layout_item in it")
     stages = [operator.get("stage") for operator in operators.values() if isinstance(operator, dict)]
     return _strategy(

@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from ckptstore.core import limits
 from ckptstore.core.limits import HIGHEST, count, finite, integer, moment, name, optional, ranks, text, whole
 from ckptstore.core.model import Checkpoint, Content, FileState, Kind, Launch, Outcome, Rule
 from ckptstore.core.replicas import data_parallel, from_json
@@ -342,4 +343,4 @@ def _relative(path: str, directory: str) -> str:
 
 
 def _absolute(path: str, directory: str) -> str:
-    return os.path.normpath(text(path) if path.startswith("/") else f"{directory}/{text(path)}")
+    return limits.path(os.path.normpath(path if path.startswith("/") else f"{directory}/{path}"))

@@ -47,6 +47,7 @@ def metric(name: object, value: object) -> tuple[str, float]:
 def path(what: str, value: object) -> str:
     """A path as it was given. Raises `UsageError`."""
     try:
-        return limits.text(os.fspath(value))  # type: ignore[call-overload]  # it says itself what is no path
+        return limits.path(os.fspath(value))  # type: ignore[call-overload]  # it says itself what is no path
     except (TypeError, ValueError) as error:
-        raise UsageError(f"{what} is {error}", "give it, and what it is in, names in UTF-8") from None
+        hint = f"give it, and what it is in, names in UTF-8, of {limits.LONGEST_PATH} bytes together"
+        raise UsageError(f"{what} is {error}", hint) from None

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
     from ckptstore.catalog.engine import Database
     from ckptstore.core.model import Checkpoint, Launch
-    from ckptstore.ops.adopt import Skipped
     from ckptstore.storage.journal import Entry
 
 log = logging.getLogger("ckptstore")
@@ -118,7 +117,7 @@ def begin(
     What journals in the run's known places say is in the catalog before. Where that cannot be used they are all that
     counts, and the launch is in them until the catalog is back.
     """
-    paths, _ = _journals(database, run, directories)
+    paths, _ = found_below(places(database.name, run, directories))
     try:
         with database.connected():
             schema.ensure(database)
@@ -170,7 +169,7 @@ def decide(
             launch.ledger.complain(f"{error}. Journals and directories decide where training starts.")
             launch.ledger.behind = True
     away = in_memory()
-    paths, hidden = _journals(launch.database, launch.run, directories)
+    paths, hidden = found_below(places(launch.database.name, launch.run, directories), with_directories=True)
     for unseen in (*hidden, *take_up_found(away, paths, look=False).unreadable):
         raise CkptstoreError(
             f"{unseen.path} cannot be read ({unseen.reason}), nor the catalog: where training starts would be a guess",
@@ -298,11 +297,6 @@ def _known(database: Database, run: str) -> frozenset[str]:
     with database.read() as connection:
         run_id = reads.run_id(connection, run)
         return frozenset(launch.id for launch in reads.launches_of(connection, run_id or 0))
-
-
-def _journals(database: Database, run: str, directories: Iterable[str | Path]) -> tuple[list[str], tuple[Skipped, ...]]:
-    """The journals in the known places of a run, and the folders of journals there that cannot be read."""
-    return found_below(places(database.name, run, directories))
 
 
 def _heard(directory: str) -> Said:

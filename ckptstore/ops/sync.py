@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads, replay
 from ckptstore.catalog.replay import TakenUp
-from ckptstore.core.limits import text
+from ckptstore.core import limits
 from ckptstore.errors import UnknownRunError, UsageError
 from ckptstore.ops.adopt import Skipped
 from ckptstore.ops.entries import said
@@ -75,7 +75,7 @@ def sync(database: Database, run_or_directory: str | Path | None = None) -> Sync
 
 def _is_run(database: Database, name: str) -> bool:
     try:
-        text(name)
+        limits.text(name)
     except ValueError:  # the name of a directory need not be UTF-8
         return False
     with database.read() as connection:
@@ -120,7 +120,7 @@ def found_below(roots: Iterable[str], *, with_directories: bool = False) -> tupl
     found: list[str] = []
     for path in (path for root in roots for path in journal.journals_below(root, hide, pass_over)):
         try:
-            found.append(text(path))
+            found.append(limits.path(path))
         except ValueError as error:  # noqa: PERF203 — one that cannot be named keeps nobody from the others
             hidden.append(Skipped(ascii(path)[1:-1], f"its path is {error}"))
     return found, tuple(hidden)

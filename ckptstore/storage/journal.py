@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from ckptstore.storage import opened
 from ckptstore.storage.claims import FOLDER
+from ckptstore.storage.walk import LOST_AND_FOUND
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -191,6 +192,7 @@ def journals_below(
     `on_hidden` hears of each directory that cannot be read, where there may be journals; None: those are passed over.
     """
     for directory, below, _ in os.walk(root, onerror=on_hidden):
+        below[:] = (name for name in below if name != LOST_AND_FOUND)
         if FOLDER in below:
             below.remove(FOLDER)
             try:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from ckptstore.storage.claims import FOLDER
 from ckptstore.storage.files import NO_LINKS, FileFacts
-from ckptstore.storage.walk import shown, walk
+from ckptstore.storage.walk import LOST_AND_FOUND, shown, walk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -255,6 +255,7 @@ def trash_below(root: str, on_error: Callable[[str, str], None]) -> Iterator[Tra
             on_error(shown(str(error.filename)), error.strerror or str(error))
 
     for directory, below, _ in os.walk(root, onerror=hear):
+        below[:] = (name for name in below if name != LOST_AND_FOUND)
         if FOLDER in below:
             below.remove(FOLDER)
             home = Path(directory, *_TRASH)

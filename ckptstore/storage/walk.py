@@ -7,12 +7,15 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ckptstore.core.limits import HIGHEST
+from ckptstore.core.limits import HIGHEST, LONGEST_PATH
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _THREADS = 16
+
+LOST_AND_FOUND = "lost+found"
+"""What ext4 has at the top of each file system, for e2fsck alone: no user may read it, and nobody saves there."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ class Directory:
 
 
 def walk(root: str, *, skip: Callable[[str], bool]) -> Iterator[Directory]:
-    """Every directory of the tree at `root`, in no order; one for whose name `skip` holds is left out.
+    """Every directory of the tree at `root`, in no order; one for whose name `skip` holds is left out, and lost+found.
 
     A directory that cannot be read, a link, a name that is not UTF-8, a time that no catalog holds and what is no
     regular file are among what was passed. A file that vanishes meanwhile is as if it had never been.
@@ -89,10 +92,12 @@ def _look_at(
     try:
         if not entry.name.isprintable() and shown(entry.name) != entry.name:
             reason = "its name is not UTF-8"
+        elif len(os.fsencode(entry.path)) > LONGEST_PATH:
+            reason = f"its path is longer than {LONGEST_PATH} bytes"
         elif entry.is_symlink():
             reason = "a link"
         elif entry.is_dir(follow_symlinks=False):
-            below += [] if skip(entry.name) else [entry.name]
+            below += [] if skip(entry.name) or entry.name == LOST_AND_FOUND else [entry.name]
         elif entry.is_file(follow_symlinks=False):
             status = entry.stat(follow_symlinks=False)
             if abs(status.st_mtime_ns) > HIGHEST:

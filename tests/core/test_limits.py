@@ -68,6 +68,12 @@ def test_what_is_no_name(value: object, why: str) -> None:
         limits.name(value)
 
 
+def test_a_path_has_so_many_bytes() -> None:
+    assert limits.path("/" + "é" * 999) == "/" + "é" * 999
+    with pytest.raises(ValueError, match="longer than 2000 bytes"):
+        limits.path("/" + "é" * 1000)
+
+
 def test_texts() -> None:
     assert limits.text("x" * 5000) == "x" * 5000
     assert limits.name("ünï ☃") == "ünï ☃"

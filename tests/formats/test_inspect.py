@@ -82,6 +82,7 @@ def test_a_safetensors_header_of_any_length(tmp_path: Path) -> None:
         (b"\x0a", "not a whole .ckpt file"),
         (b"\xd8\x5e\x3a\x7f" + bytes(50), "is encrypted"),
         (b"{}", "no parallel_layout_item"),
+        (b'{"parallel_layout_item": {}}', "no parallel_layout_item"),
         (b"  {", "not a whole strategy file"),
         (b"\x08\x01\x08", "not a whole strategy file"),
         (b"\x12\x05", "not a whole group info file"),

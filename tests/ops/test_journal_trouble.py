@@ -153,6 +153,7 @@ def as_another_user(url: str, directory: str, hidden: str) -> None:
     catalog = connect(url)
     synced = catalog.sync(Path(directory))
     assert [(each.path, each.reason) for each in synced.skipped] == [(hidden, "Permission denied")]
+    assert all(each.path.startswith(hidden) for each in catalog.scan(directory, run="run").unread)
     assert catalog.resolve("run").plan.global_step == 25  # type: ignore[union-attr]
     begin(catalog.database, "run", rank=0, world_size=2, launch_id="N1", layout=None, directories=[directory])
     away = open_database("/nowhere/catalog.db")
@@ -166,7 +167,7 @@ def as_another_user(url: str, directory: str, hidden: str) -> None:
     raise AssertionError("it decided without knowing what is in that journal")
 
 
-@pytest.mark.parametrize("what", ["journal", "folder"])
+@pytest.mark.parametrize("what", ["journal", "folder", "directory"])
 def test_journals_that_may_not_be_read(sqlite_url: str, tmp_path: Path, what: str) -> None:
     """By another user: they are named; with a catalog nothing depends on them, without one the start says it."""
     catalog = connect(sqlite_url)
@@ -174,8 +175,10 @@ def test_journals_that_may_not_be_read(sqlite_url: str, tmp_path: Path, what: st
     two_launches(job)
     with catalog.database.write() as connection:
         connection.exec_driver_sql("DELETE FROM journals WHERE path LIKE '%rank_0%'")
-    hidden = job.folder(0) / FOLDER
-    hidden = hidden / "rank_0.jsonl" if what == "journal" else hidden
+    folder = job.folder(0) / FOLDER
+    hidden = {"journal": folder / "rank_0.jsonl", "folder": folder, "directory": tmp_path / "ckpt" / "other"}[what]
+    (tmp_path / "ckpt" / "other").mkdir()
+    (tmp_path / "ckpt" / "lost+found").mkdir(mode=0)
     for path in (tmp_path, *tmp_path.rglob("*")):
         os.chown(path, 65534, 65534)
     for path in tmp_path.parents:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import secrets
 import struct
 from fractions import Fraction
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
+from ckptstore.core.limits import LONGEST_PATH
 from ckptstore.core.model import FileState, Kind
 from ckptstore.errors import RefusedError, UsageError
 from tests import ckpt_bytes
@@ -17,8 +20,6 @@ from tests import ckpt_bytes
 from .jobs import Job
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from ckptstore.ops.connect import Catalog
 
 
@@ -86,6 +87,7 @@ def test_a_path_that_was_overwritten_no_longer_holds_the_older_step(catalog: Cat
         ({"strategy_file": "/n\udce9"}, "strategy_file is .* not UTF-8"),
         ({"path": "n\udce9.ckpt"}, "path is .* not UTF-8"),
         ({"path": "n\0.ckpt"}, "path is .* has a NUL"),
+        ({"path": "long/" * 400 + "net.ckpt"}, "path is .* longer than 2000 bytes"),
         ({"kind": "weekly"}, "unknown kind 'weekly'.*periodic"),
         ({"metrics": {"loss": float("nan")}}, "metric 'loss' is nan"),
         ({"path": "nowhere.ckpt"}, "is not there"),
@@ -233,3 +235,22 @@ def test_what_cannot_tell_whether_it_is_whole_is_taken(
 ) -> None:
     (tmp_path / name).write_bytes(content)
     assert catalog.join("run").register(tmp_path / name, global_step=1).state is FileState.COMPLETE
+
+
+def test_the_longest_path_is_kept_and_a_longer_one_keeps_nobody_from_the_rest(catalog: Catalog, tmp_path: Path) -> None:
+    """Names that do not compress: an index of PostgreSQL has room for so many bytes, and no more."""
+    deep = tmp_path.joinpath(*(secrets.token_hex(60) for _ in range(20)))
+    near = Path(str(deep)[: LONGEST_PATH - len("/rank_0/.ckptstore/rank_0.jsonl")])
+    job = Job(catalog, near, world_size=1)
+    launches = job.start()
+    (launch,) = launches
+    job.announce(launch)
+    job.save(launches, 5)
+    beyond = deep / "net-1_6.ckpt"
+    beyond.parent.mkdir(parents=True)
+    beyond.write_bytes(b"x" * 123)
+    with pytest.raises(UsageError, match="longer than"):
+        launch.register(beyond, global_step=6)
+    job.save(launches, 10)
+    assert [save.tally.global_step for save in catalog.saves("run")] == [10, 5]
+    assert not launch.is_behind

@@ -52,6 +52,14 @@ def test_names_that_are_not_utf_8_and_what_is_no_file(tmp_path: Path) -> None:
     }
 
 
+def test_a_path_that_no_catalog_holds(tmp_path: Path) -> None:
+    deep = tmp_path.joinpath(*["d" * 200] * 10)
+    deep.mkdir(parents=True)
+    (deep / "net-1_5.ckpt").touch()
+    passed = [each for directory in walked(tmp_path).values() for each in directory.passed]
+    assert {each.reason for each in passed} == {"its path is longer than 2000 bytes"}
+
+
 def test_a_directory_that_is_gone_or_left_out(tmp_path: Path) -> None:
     (found,) = walked(tmp_path / "gone").values()
     assert [passed.reason for passed in found.passed] == ["No such file or directory"]
