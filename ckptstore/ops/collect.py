@@ -16,7 +16,7 @@ from ckptstore.core.branches import branches
 from ckptstore.errors import RefusedError
 from ckptstore.ops import aliases, lease
 from ckptstore.ops.adopt import Skipped
-from ckptstore.ops.debris import is_abandoned
+from ckptstore.ops.debris import has_checkpoint_beside, is_abandoned
 from ckptstore.ops.gc_lock import GcLock
 from ckptstore.ops.sync import sync_run
 from ckptstore.ops.worker import PORTION, Trouble, Worker
@@ -221,7 +221,10 @@ class _Gc:
             if count >= PORTION:
                 yield some
                 some, count = [], 0
-        some += [(None, (each.target,)) for each in self._plan.debris if each.target is not None]
+        if some:
+            yield some
+        left = [each.target for each in self._plan.debris if each.target is not None]
+        some = [(None, (target,)) for target in left if not has_checkpoint_beside(target)]
         if some:
             yield some
 

@@ -17,6 +17,7 @@ from ckptstore.core.naming import is_ttp_file, parse_name, parse_ttp_directory
 from ckptstore.ops import aliases
 from ckptstore.ops.adopt import Skipped
 from ckptstore.ops.authorship import wrote
+from ckptstore.storage.files import names_in
 from ckptstore.storage.walk import Directory, look, walk
 
 if TYPE_CHECKING:
@@ -177,6 +178,18 @@ class _Search:
 
     def _is_history(self, source: Source) -> bool:
         return self.launches[source.launch].order < self.newest
+
+
+def has_checkpoint_beside(target: Target) -> bool:
+    """Whether a file is the graph of a checkpoint beside it: one that was to go before it may have stayed."""
+    directory, _, name = target.path.rpartition("/")
+    if not name.endswith(_META):
+        return False
+    try:
+        beside = map(parse_name, names_in(directory))
+        return any(parsed is not None and parsed.prefix == name.removesuffix(_META) for parsed in beside)
+    except OSError:
+        return True
 
 
 def is_abandoned(directory: str, now: datetime) -> bool:

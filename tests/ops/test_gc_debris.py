@@ -71,6 +71,11 @@ def test_a_graph_goes_with_the_last_checkpoint_of_its_launch(catalog: Catalog, t
     assert debris(catalog) == {}, "a checkpoint is beside each"
     job.save(second, 30)
     assert debris(catalog) == {str(graphs[0]): "no checkpoint of its launch is left beside it"}
+    plan = plan_gc(catalog.database, "run", LAST_2)
+    catalog.pin("run", 10)
+    assert execute(catalog.database, plan).files == 0
+    assert graphs[0].exists(), "its checkpoint stays"
+    catalog.unpin("run", 10)
     assert gc(catalog).files == 3
     assert not graphs[0].exists()
     assert graphs[1].exists()
