@@ -110,9 +110,7 @@ def load(
     kept = {name: value for name, value in parameters.items() if name not in _FLAGS}
     _restore_counter(network, kept)
     try:
-        not_loaded, unused = mindspore.load_param_into_net(
-            network, kept, strict_load=True, remove_redundancy=by_broadcast
-        )
+        not_loaded, unused = _put(network, kept, by_broadcast=by_broadcast)
     except (RuntimeError, TypeError, ValueError) as error:
         raise UsageError(
             f"{file.path} does not fit the train network: {str(error).splitlines()[0]}",
@@ -148,6 +146,31 @@ def _read(file: Checkpoint, decryption: Decryption, on_failure: OnFailure) -> di
             "if it was saved with enc_key, give that to resume as dec_key, and its enc_mode as dec_mode",
         ) from error
     return parameters
+
+
+def _put(network: Any, values: Mapping[str, Any], *, by_broadcast: bool) -> tuple[Iterable[str], Iterable[str]]:
+    """Give the parameters of a network these values; which parameters got none, and which values none took.
+
+    In PyNative they are copied to where the parameters are. MindSpore's own loading gives a parameter another tensor
+    (`Parameter.set_data`), and a network that has trained in this process goes on updating the one before: its weights
+    and its counter would never move again.
+    """
+    parameters = {parameter.name: parameter for parameter in network.get_parameters()}
+    own = {name: value for name, value in values.items() if name in parameters}
+    is_pynative = mindspore.get_context("mode") == mindspore.PYNATIVE_MODE
+    if by_broadcast or not own or not (is_pynative and all(_fits(parameters[name], own[name]) for name in own)):
+        put: tuple[list[str], list[str]] = mindspore.load_param_into_net(
+            network, dict(values), strict_load=True, remove_redundancy=by_broadcast
+        )
+        return put
+    for name, value in own.items():
+        parameters[name].copy_(value)
+    return parameters.keys() - own.keys(), values.keys() - own.keys()
+
+
+def _fits(parameter: Any, value: Any) -> bool:
+    is_alike = isinstance(value, mindspore.Tensor) and (parameter.shape, parameter.dtype) == (value.shape, value.dtype)
+    return is_alike and not parameter.has_init and hasattr(parameter, "copy_")  # not in every MindSpore
 
 
 def _restore_counter(network: Any, parameters: dict[str, Any]) -> None:

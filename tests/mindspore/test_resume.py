@@ -318,6 +318,35 @@ class Failing(nn.TrainOneStepCell):
         return super().__call__(*inputs)
 
 
+@pytest.mark.parametrize("mode", [ms.GRAPH_MODE, ms.PYNATIVE_MODE])
+def test_a_network_that_has_trained_in_this_process_goes_on_after_a_resume(
+    catalog: Catalog, tmp_path: Path, request: pytest.FixtureRequest, mode: int
+) -> None:
+    """As where a script catches an exception, joins and resumes: the weights are those of a training without one."""
+    before = ms.get_context("mode")
+    ms.set_context(mode=mode)
+    request.addfinalizer(lambda: ms.set_context(mode=before))
+
+    def trained(name: str, *fails: int) -> np.ndarray:
+        ms.set_seed(1)
+        model, dataset = create_model(), create_dataset()
+        for number in range(len(fails) + 1):
+            launch = ckptstore.mindspore.join(name)
+            start = launch.resume(model, dataset)
+            ckpt_cb = ModelCheckpoint("net", str(tmp_path / name), CheckpointConfig(save_checkpoint_steps=2))
+            failing = [RaiseAt(step) for step in fails[number : number + 1]]
+            callbacks = [*failing, ckpt_cb, launch.registrar(ckpt_cb)]
+            with pytest.raises(RuntimeError, match="on purpose") if failing else nullcontext():
+                model.train(3, dataset, callbacks=callbacks, initial_epoch=start.initial_epoch)
+        assert model.train_network.optimizer.global_step.asnumpy() == 18
+        return np.asarray(model.train_network.network.trainable_params()[0].asnumpy())
+
+    assert trained("retried", 3, 5).tobytes() == trained("undisturbed").tobytes()
+    saved = {file.global_step: file.optimizer_step for file in catalog.files("retried")}
+    assert saved.keys() >= {2, 4, 6, 18}
+    assert all(step == counter for step, counter in saved.items())
+
+
 def test_a_breakpoint_of_which_no_step_was_noted_is_not_the_next_ending_s(catalog: Catalog, tmp_path: Path) -> None:
     """No counter tells how far the step under way had come, and the script catches the error and trains on."""
     network = nn.Dense(3, 4)
