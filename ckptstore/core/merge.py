@@ -30,20 +30,22 @@ def merged(known: Iterable[Checkpoint], records: Iterable[Checkpoint]) -> list[C
     Of the versions of one record the one whose file was written last counts, of those the one that a look at the disk
     amended last, else the one that is furthest in the life of a file: what is gone comes back by a look at the disk
     only, what retention gave up when it says so. It keeps the moment of the first.
-    A path holds one file: of several the one recorded last is there, the others are missing. Every record has its
-    moment (`created_at`), and `known` those of the same ids and paths.
+    A path holds one file: of several of a run the one recorded last is there, the others are missing. What another run
+    has of it may be this very file, and is left as it is. Every record has its moment (`created_at`), and `known` those
+    of the same ids and paths.
     """
     before = {file.id: file for file in known}
     after = dict(before)
     for record in records:
         there = after.get(record.id)
         after[record.id] = record if there is None else _joined(there, record)
-    newest: dict[str, Checkpoint] = {}
+    newest: dict[tuple[str, str], Checkpoint] = {}
     for file in after.values():
-        if file.path not in newest or _moment(file) > _moment(newest[file.path]):
-            newest[file.path] = file
+        place = file.run, file.path
+        if place not in newest or _moment(file) > _moment(newest[place]):
+            newest[place] = file
     for file in list(after.values()):
-        if file.state in _LIVE and newest[file.path].id != file.id:
+        if file.state in _LIVE and newest[file.run, file.path].id != file.id:
             after[file.id] = replace(file, state=FileState.MISSING)
     return [file for file in after.values() if before.get(file.id) != file]
 

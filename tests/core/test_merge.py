@@ -63,6 +63,13 @@ def test_a_path_holds_one_file() -> None:
     assert states(merged([], [first, other])) == {5: FileState.COMPLETE, 10: FileState.COMPLETE}
 
 
+def test_what_another_run_has_of_a_path_may_be_this_very_file() -> None:
+    base, tune = record(5, 1), replace(record(10, 2), run="tune", launch="T1")
+    for order in ([base, tune], [tune, base]):
+        assert states(merged([], order)) == {5: FileState.COMPLETE, 10: FileState.COMPLETE}
+        assert merged(order[:1], order[1:]) == order[1:]
+
+
 def test_what_retention_gave_up_stays_so_until_its_path_is_written_again() -> None:
     whole = record(5, 1)
     for state in (FileState.TRASHED, FileState.MISSING):
