@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from ckptstore.catalog.among import among
 from ckptstore.catalog.replay import POLICY, TAG, put_removal
 from ckptstore.catalog.tables import checkpoints, launches, leases, pins, policies, resolutions, runs, saves, tags
+from ckptstore.core.model import FileState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -116,12 +117,18 @@ def set_policy(connection: sa.Connection, run: int, rules: Mapping[str, Any] | N
     return had
 
 
-def first_file(connection: sa.Connection, run: int) -> tuple[str, str] | None:
-    """The launch and the path of the first file of a run by path, whatever became of it; None where it has none."""
+def files_to_tell(connection: sa.Connection, run: int) -> dict[str, str]:
+    """Files of a run beside which can be journalled what is said of it, by path, and their launches.
+
+    Those of the newest step that has any; where nothing is left, the first by path of all that ever were.
+    """
     joined = checkpoints.join(saves).join(launches, launches.c.id == saves.c.launch_id)
-    query = sa.select(launches.c.id, checkpoints.c.path).select_from(joined).where(launches.c.run_id == run)
-    found = connection.execute(query.order_by(checkpoints.c.path).limit(1)).one_or_none()
-    return None if found is None else (found[0], found[1])
+    query = sa.select(checkpoints.c.path, launches.c.id).select_from(joined).where(launches.c.run_id == run)
+    there = query.where(checkpoints.c.state == FileState.COMPLETE.value)
+    newest = there.with_only_columns(sa.func.max(saves.c.global_step)).scalar_subquery()
+    found = connection.execute(there.where(saves.c.global_step == newest)).all()
+    found = found or connection.execute(query.order_by(checkpoints.c.path).limit(1)).all()
+    return {row[0]: row[1] for row in found}
 
 
 def runs_with_policy(connection: sa.Connection) -> Sequence[str]:

@@ -113,7 +113,7 @@ def _unseen(plan: GcPlan) -> None:
         line(f"ckptstore: … and {len(plan.unseen) - _SHOWN} more directories; --json has all", err=True)
     line(
         f"ckptstore: what run {plan.run} has there stays: mount what is not mounted, see the permissions; if a "
-        "directory is gone for good, make it again, empty",
+        "directory is gone for good, make it again, with an empty .ckptstore in it",
         err=True,
     )
 

@@ -20,6 +20,12 @@ def unread(skipped: Iterable[Skipped]) -> tuple[Skipped, ...]:
     return tuple(each for each in skipped if _home(each.path))
 
 
+def unheard(skipped: Iterable[Skipped]) -> str:
+    """Why nobody knows all that was said of a run, as that a step is pinned; empty if every journal was read."""
+    first = next(iter(unread(skipped)), None)
+    return "" if first is None else f"{first.path}, which may protect it, was not read: {first.reason}"
+
+
 def beside(skipped: Iterable[Skipped], paths: Iterable[str]) -> dict[str, str]:
     """Which of these paths an unread journal may tell of, as the one of their directory; and why they are not taken."""
     homes = {_home(each.path): each for each in unread(skipped)}

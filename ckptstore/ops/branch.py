@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads, writes
@@ -12,7 +11,7 @@ from ckptstore.errors import RefusedError, UsageError
 from ckptstore.ops import lease
 from ckptstore.ops.records import Began
 from ckptstore.ops.settle import plan_files, sources_of
-from ckptstore.ops.writers import for_decision
+from ckptstore.ops.writers import directory_to_tell, for_decision
 
 if TYPE_CHECKING:
     from ckptstore.catalog.engine import Database
@@ -69,8 +68,7 @@ def branch(database: Database, plan: RestorePlan) -> str:
 
 
 def _journal(database: Database, began: Began) -> None:
-    """Beside the files of the state, in the first of their directories: a catalog made anew has it again."""
-    first = min(file.path for _, file in began.plan)
+    """Beside the files of the state, in one of their directories: a catalog made anew has it again."""
     ledger = for_decision(database, began)
-    ledger.tell(began.launch.id, [str(Path(first).parent)])
+    ledger.tell(began.launch.id, [directory_to_tell(file.path for _, file in began.plan)])
     ledger.close()

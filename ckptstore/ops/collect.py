@@ -14,7 +14,7 @@ from ckptstore.catalog.trash import Collection, Item, Phase
 from ckptstore.core import retention
 from ckptstore.core.branches import branches
 from ckptstore.errors import RefusedError
-from ckptstore.ops import aliases, lease
+from ckptstore.ops import aliases, beside_journals, lease
 from ckptstore.ops.adopt import Skipped
 from ckptstore.ops.debris import has_checkpoint_beside, is_abandoned
 from ckptstore.ops.gc_lock import GcLock
@@ -80,8 +80,8 @@ def execute(
     with GcLock(database, plan.run, plan.run_id) as lock:
         worker = Worker(database, lock, disk=disk, progress=progress)
         begun = worker.finish_what_was_begun()
-        now = datetime.now(timezone.utc)
-        worker.purge_due(now)
+        if not beside_journals.unheard(sync_run(database, plan.run_id).skipped):
+            worker.purge_due(datetime.now(timezone.utc))
         gc = _Gc(
             database,
             plan,
@@ -236,7 +236,9 @@ class _Gc:
                 for key, targets in states
                 if not self._skip(key, _changed(targets, lambda target: trash.look(target.root, target.place)))
             ]
-        sync_run(self._database, self._plan.run_id)  # a launch that starts without the catalog says so in a journal
+        # A launch that starts without the catalog says so in a journal, and so does who pins by another one.
+        unheard = beside_journals.unheard(sync_run(self._database, self._plan.run_id).skipped)
+        unchanged = [(key, targets) for key, targets in unchanged if not self._skip(key, unheard)]
         with self._database.write() as connection:
             self._lock.renew(connection)
             self._check_floor_counts(connection)

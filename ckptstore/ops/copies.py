@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 def held_by_others(
     database: Database, run_id: int, going: Collection[Key], files: Iterable[Checkpoint]
 ) -> dict[Key, str]:
-    """Why some of these states may not go: a rank has a file of theirs twice, and once where another run saves."""
+    """Why some of these states may not go: a rank has a file of theirs twice, and once where another run saves.
+
+    `files` are all of these states, those too that are gone: a copy is one also when its original is in the trash.
+    """
     named: dict[tuple[Key, int, Kind, str], list[str]] = defaultdict(list)
     for file in files:
         key = file.launch, file.global_step

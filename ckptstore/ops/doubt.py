@@ -12,6 +12,7 @@ from ckptstore.core.naming import above_ttp
 from ckptstore.errors import UnreadableError
 from ckptstore.formats.ckpt import is_encrypted
 from ckptstore.formats.inspect import read_checkpoint
+from ckptstore.storage.claims import FOLDER
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from ckptstore.ops.retention import Key
 
 _NOT_THERE = "is not there: it may not be mounted"
+_LACKS_JOURNAL = f"has no {FOLDER} any more, where its journal was: it may not be mounted"
 
 QUIET = timedelta(hours=1)
 """What was written since may be being written still."""
@@ -30,10 +32,12 @@ QUIET = timedelta(hours=1)
 class Doubts:
     """The doubts about the states of a run at a moment; each directory is looked at once.
 
-    `unseen` are the directories in which something could not be looked at, with the reason: it may be whole.
+    `journalled` are the directories that have a journal, as the catalog knows: one where none is may be an empty mount
+    point. `unseen` are the directories in which something could not be looked at, with the reason: it may be whole.
     """
 
-    def __init__(self, now: datetime) -> None:
+    def __init__(self, now: datetime, journalled: Collection[str] = ()) -> None:
+        self._journalled = journalled
         self._quiet_since_ns = int((now - QUIET).timestamp() * 1e9)
         self._directories: dict[str, str] = {}
         self.unseen: dict[str, str] = {}
@@ -65,11 +69,19 @@ class Doubts:
             doubt = ""
             if os.path.islink(directory):  # noqa: PTH114 — a closed directory above is no error to this one
                 doubt = _is_a_link(directory)
-            elif not os.path.isdir(directory):  # noqa: PTH112
-                self.unseen[directory] = _NOT_THERE
-                doubt = f"{directory} {_NOT_THERE}"
+            else:
+                reason = self._absence(directory)
+                if reason:
+                    self.unseen[directory] = reason
+                    doubt = f"{directory} {reason}"
             self._directories[directory] = doubt
         return self._directories[directory]
+
+    def _absence(self, directory: str) -> str:
+        if not os.path.isdir(directory):  # noqa: PTH112
+            return _NOT_THERE
+        has_lost = directory in self._journalled and not os.path.isdir(f"{directory}/{FOLDER}")  # noqa: PTH112
+        return _LACKS_JOURNAL if has_lost else ""
 
     def _of_bytes(self, file: Checkpoint, here: Observed) -> str:
         """A file that is not the recorded one may be a checkpoint that nobody registered, unless it is provably cut."""

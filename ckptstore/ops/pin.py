@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import datetime, timezone
-from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
@@ -15,7 +14,7 @@ from ckptstore.ops.join import check_name
 from ckptstore.ops.overview import no_such_step
 from ckptstore.ops.records import Pinned, Tagged
 from ckptstore.ops.runs import find_run
-from ckptstore.ops.writers import shared
+from ckptstore.ops.writers import directory_to_tell, shared
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -97,11 +96,12 @@ def untag(database: Database, run: str, name: str) -> bool:
 
 
 def _journal(database: Database, word: Pinned | Tagged, files: Sequence[Checkpoint]) -> None:
-    """Beside the files of the step, in the first of their directories: a catalog made anew has it again."""
+    """Beside the files of the step, in one of their directories: a catalog made anew has it again."""
     if files:
-        first = min(files, key=lambda file: file.path)
+        directory = directory_to_tell(file.path for file in files)
+        launch = next(file.launch for file in files if file.path.rpartition("/")[0] == directory)
         ledger = shared(database)
-        ledger.pass_on(word, first.launch, str(Path(first.path).parent))
+        ledger.pass_on(word, launch, directory)
         ledger.close()
 
 

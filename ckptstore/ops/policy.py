@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ckptstore.catalog import marks, reads
@@ -11,7 +10,7 @@ from ckptstore.core.policy import Policy, from_json
 from ckptstore.core.retention import check_metric, check_policy
 from ckptstore.ops.records import Ruled
 from ckptstore.ops.runs import find_run
-from ckptstore.ops.writers import shared
+from ckptstore.ops.writers import directory_to_tell, shared
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -47,15 +46,17 @@ def clear(database: Database, run: str) -> bool:
 
 
 def _set(database: Database, run: str, rules: Mapping[str, Any] | None) -> bool:
-    """Store rules, or forget them, and journal it beside the run's first file: a catalog made anew has it again."""
+    """Store rules, or forget them, and journal it beside files of the run: a catalog made anew has it again."""
     run_id = find_run(database, run)
     now = datetime.now(timezone.utc)
     with database.write() as connection:
-        first = marks.first_file(connection, run_id)
+        files = marks.files_to_tell(connection, run_id)
         changed = marks.set_policy(connection, run_id, rules, now)
-    if first is not None and (changed or rules is not None):
+    if files and (changed or rules is not None):
+        directory = directory_to_tell(files)
+        launch = next(launch for path, launch in files.items() if path.rpartition("/")[0] == directory)
         ledger = shared(database)
-        ledger.pass_on(Ruled(run, rules, now), first[0], str(Path(first[1]).parent))
+        ledger.pass_on(Ruled(run, rules, now), launch, directory)
         ledger.close()
     return changed
 

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from ckptstore.catalog import adoptions, live, reads
+from ckptstore.catalog import adoptions, live, reads, replay
 from ckptstore.core.model import Checkpoint, FileState, Kind
 from ckptstore.errors import UsageError
 from ckptstore.ops import register
@@ -19,6 +19,8 @@ from ckptstore.ops.adopt import History, Skipped, Stray, strays, take_in
 from ckptstore.ops.authorship import wrote
 from ckptstore.ops.ttp_directories import before_rename, listing
 from ckptstore.ops.writers import shared
+from ckptstore.storage import journal
+from ckptstore.storage.claims import FOLDER
 from ckptstore.storage.files import names_in
 from ckptstore.storage.waiting import for_each
 
@@ -60,6 +62,7 @@ def reconcile(
     places = _places(database, sources)
     seen = _look(sources, _listings(database, sources), places)  # again: what was saved since is known, and is there
     vanished, growing = _looked_up(database, seen.gone), _looked_up(database, seen.growing)
+    vanished = _without_unmounted(database, run_id, vanished)
     growing = [file for file in growing if file.state is FileState.IN_PROGRESS]  # else it was finished meanwhile
     before = [path for stray in seen.unknown if (path := before_rename(stray.path))]
     recorded = _recorded(database, [*(stray.path for stray in seen.unknown), *(file.path for file in growing), *before])
@@ -194,6 +197,17 @@ def _looked_up(database: Database, ids: Sequence[str]) -> list[Checkpoint]:
         return []
     with database.read() as connection:
         return list(reads.files_by_id(connection, ids).values())
+
+
+def _without_unmounted(database: Database, run_id: int, files: Sequence[Checkpoint]) -> list[Checkpoint]:
+    """Those whose directory has its journal still, if it had one: where it is gone too, a disk may not be mounted."""
+    if not files:
+        return []
+    with database.read() as connection:
+        journalled = {journal.directory_of(path) for path in replay.journals_of(connection, run_id)}
+    homes = {file.path.rpartition("/")[0] for file in files} & journalled
+    empty = {home for home in homes if not (Path(home) / FOLDER).is_dir()}
+    return [file for file in files if file.path.rpartition("/")[0] not in empty]
 
 
 def _recorded(database: Database, paths: Sequence[str]) -> dict[str, list[Checkpoint]]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import marks as marking
-from ckptstore.catalog import reads, trash
+from ckptstore.catalog import reads, replay, trash
 from ckptstore.core import retention
 from ckptstore.core.branches import branches
 from ckptstore.core.model import Content, FileState, Kind, RestorePlan, State
@@ -17,7 +17,7 @@ from ckptstore.core.policy import Policy, from_json
 from ckptstore.core.resolver import judge
 from ckptstore.core.retention import Decision, StateFacts, Why
 from ckptstore.errors import RefusedError
-from ckptstore.ops import aliases, copies, debris, lease
+from ckptstore.ops import aliases, beside_journals, copies, debris, lease
 from ckptstore.ops.adopt import Skipped
 from ckptstore.ops.debris import Debris, Target
 from ckptstore.ops.doubt import Doubts, links_among
@@ -25,9 +25,11 @@ from ckptstore.ops.reconcile import reconcile
 from ckptstore.ops.runs import find_run
 from ckptstore.ops.sync import sync_run
 from ckptstore.storage import files as disk
+from ckptstore.storage.journal import directory_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
     from datetime import timedelta
 
     from ckptstore.catalog.engine import Database
@@ -85,6 +87,7 @@ class _Facts:
     failed: Mapping[str, str]
     marks: Marks
     sources: Sequence[Source]
+    journalled: AbstractSet[str]
 
 
 def plan_gc(
@@ -111,7 +114,9 @@ def plan_gc(
     policy = replace(policy, **stated)  # type: ignore[arg-type]
     retention.check_policy(policy)
     now = now or datetime.now(timezone.utc)
-    skipped = [*sync_run(database, run_id).skipped, *reconcile(database, run_id).skipped]
+    taken_up = sync_run(database, run_id).skipped
+    unheard = beside_journals.unheard(taken_up)
+    skipped = [*taken_up, *reconcile(database, run_id).skipped]
     with database.read() as connection:
         begun = trash.begun(connection, run_id)
         facts = _Facts(
@@ -121,20 +126,22 @@ def plan_gc(
             failed=reads.failed_loads(connection, run_id),
             marks=marking.marks_of(connection, run_id, now - lease.CLOCKS_DIFFER),
             sources=reads.sources_of(connection, run_id),
+            journalled={directory_of(path) for path in replay.journals_of(connection, run_id)},
         )
     facts = replace(facts, files=[_as_it_was(file, begun) for file in facts.files])
     seen = disk.observe((file for file in facts.files if file.state is not FileState.TRASHED), read_bytes=False)
-    doubts = Doubts(now)
+    doubts = Doubts(now, facts.journalled)
     states, targets = _judge(facts, seen, now, doubts)
     live = [file for file in facts.files if file.state in _LIVE]
     states = aliases.count_once(states, live, seen)
+    states = [replace(state, doubt=state.doubt or unheard) for state in states]
     retention.check_metric(run, policy, [state.metrics for state in states if state.counts])
     decision = retention.decide(states, policy, now)
     going = {verdict.state.key: targets[verdict.state.key] for verdict in decision.remove}
     held = {
         **links_among(going),
         **aliases.held_elsewhere(database, going),
-        **copies.held_by_others(database, run_id, going, live),
+        **copies.held_by_others(database, run_id, going, facts.files),
     }
     if held:
         states = [replace(state, doubt=state.doubt or held.get(state.key, "")) for state in states]
@@ -158,9 +165,12 @@ def plan_gc(
         decision=decision,
         targets=going,
         floor=tuple(target for key in must_stay for target in targets[key]),
-        debris=found.debris,
+        debris=() if unheard else found.debris,
         unknown=_unknown(database, skipped, found.unknown),
-        unseen=tuple(Skipped(path, reason) for path, reason in sorted(doubts.unseen.items())),
+        unseen=(
+            *beside_journals.unread(taken_up),
+            *(Skipped(path, reason) for path, reason in sorted(doubts.unseen.items())),
+        ),
     )
 
 

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 
 from ckptstore.catalog import trash as rows
 from ckptstore.catalog.trash import Phase
-from ckptstore.errors import UsageError
+from ckptstore.errors import RefusedError, UsageError
+from ckptstore.ops import beside_journals
 from ckptstore.ops.gc_lock import GcLock
 from ckptstore.ops.runs import find_run
+from ckptstore.ops.sync import sync_run
 from ckptstore.ops.worker import Worker, in_trash_by_mark, nobody
 from ckptstore.storage.trash import Outcome
 
@@ -126,10 +128,14 @@ def purge(
 ) -> Purged:
     """Delete what has been in the trash of a run for longer than its grace, or all of it `at_once`. Can be repeated.
 
-    What is of a step that is pinned or tagged by now stays.
+    What is of a step that is pinned or tagged by now stays, as the run's journals tell too. Raises `RefusedError` where
+    one of those cannot be read, and while another process works on the run's files.
     """
     run_id = find_run(database, run)
     with GcLock(database, run, run_id) as lock:
+        unheard = beside_journals.unheard(sync_run(database, run_id).skipped)
+        if unheard:
+            raise RefusedError(f"nothing of run {run!r} is deleted: {unheard}", "make it readable, or take it away")
         worker = Worker(database, lock, disk=disk, progress=progress)
         worker.finish_what_was_begun()
         now = now or datetime.now(timezone.utc)

@@ -13,7 +13,7 @@ from ckptstore.ops.records import Began
 from ckptstore.storage.journal import SHARED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from ckptstore.catalog.engine import Database
     from ckptstore.core.model import Launch
@@ -38,6 +38,15 @@ def shared(database: Database) -> Ledger:
         return None if found is None else Began(_undecided(found))
 
     return Ledger(database, SHARED, _this_process(), began)
+
+
+def directory_to_tell(paths: Iterable[str]) -> str:
+    """Where to journal what is said of these files: the first of their directories that can be written to, as it seems.
+
+    A disk may be lost, or a tree moved, whose files are in the catalog still.
+    """
+    directories = sorted({path.rpartition("/")[0] for path in paths})
+    return next((each for each in directories if os.access(each, os.W_OK)), directories[0])
 
 
 def _this_process() -> str:

@@ -106,7 +106,7 @@ def test_a_disk_that_is_away_is_not_passed_over(url: str, job: Job, tmp_path: Pa
         assert done.code == 1
         assert "no states on disk" not in done.out
         assert f"ckptstore: {home}: is not there: it may not be mounted" in done.err
-        assert "if a directory is gone for good, make it again, empty" in done.err
+        assert "if a directory is gone for good, make it again, with an empty .ckptstore in it" in done.err
     told = ckptstore("--db", url, "gc", "run", "--json")
     assert told.code == 1
     assert {"path": str(home), "reason": "is not there: it may not be mounted"} in told.json["troubles"]

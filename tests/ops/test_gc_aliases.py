@@ -331,3 +331,22 @@ def test_copies_of_a_run_in_which_another_one_was_begun_stay(catalog: Catalog, t
     assert doubts(catalog)["L1", 10] == told
     gc(catalog)
     assert names(tmp_path / "copy") == copied
+
+
+def test_copies_stay_when_their_originals_are_gone_too(catalog: Catalog, tmp_path: Path) -> None:
+    job = Job(catalog, tmp_path / "run")
+    ranks = job.start()
+    for launch in ranks:
+        job.announce(launch)
+    for step in (10, 20, 30):
+        job.save(ranks, step)
+    shutil.copytree(job.directory, tmp_path / "copy")
+    copied = names(tmp_path / "copy")
+    assert gc(catalog).files == 2
+    other = Job(catalog, tmp_path / "copy", run="other")
+    other.launches = 10
+    for launch in other.start():
+        other.announce(launch)
+    assert removed(plan_gc(catalog.database, "run", LAST_2)) == []
+    gc(catalog)
+    assert names(tmp_path / "copy") == copied

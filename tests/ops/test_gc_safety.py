@@ -263,13 +263,13 @@ def test_a_trash_that_leads_elsewhere_is_not_used(catalog: Catalog, tmp_path: Pa
     outside = tmp_path / "outside"
     outside.mkdir()
     home = job.folder(0) / ".ckptstore"
-    if home.exists():
-        home.rename(tmp_path / "old")
+    home.rename(tmp_path / "old")
     home.symlink_to(outside)
     done = gc(catalog)
     assert {Path(trouble.path).parent for trouble in done.troubles} == {job.folder(0)}
     assert list(outside.iterdir()) == []
     home.unlink()
+    (tmp_path / "old").rename(home)
     assert gc(catalog).troubles == ()
     assert len(names(job.directory)) == 4
 
