@@ -33,6 +33,15 @@ class Tally:
     created_at: datetime
 
 
+def highest_steps(connection: sa.Connection, run: int) -> dict[str, int]:
+    """The launches of a run, and the highest step that each has a save of (0: none)."""
+    highest = (  # for each launch by itself: then the index has it at once, however many saves there are
+        sa.select(sa.func.max(saves.c.global_step)).where(saves.c.launch_id == launches.c.id).scalar_subquery()
+    )
+    query = sa.select(launches.c.id, sa.func.coalesce(highest, 0)).where(launches.c.run_id == run)
+    return {row[0]: row[1] for row in connection.execute(query)}
+
+
 def tallies(connection: sa.Connection, run: int) -> list[Tally]:
     """The saves of a run with the files that are there, newest launch first, then newest step."""
     complete = checkpoints.c.state == FileState.COMPLETE.value

@@ -6,6 +6,7 @@ import atexit
 import json
 import logging
 import os
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from ckptstore.catalog.engine import Database, open_database
@@ -37,7 +38,7 @@ from ckptstore.ops.start import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from ckptstore.catalog.reads import Ending
@@ -56,15 +57,15 @@ _ANSWER_SECONDS = 5.0
 class TrainingLaunch(RankLaunch):
     """What one rank does in a launch of a training script. Made by `ckptstore.mindspore.join`.
 
-    `start` is what `resume` returned; None before. `known` are the run's launches that were known then, and
-    `is_by_journals` tells that the catalog could not be used. `directories` are where the script says that it keeps its
-    files. `global_step` counts the batches consumed so far, by whichever registrar sees them; it is `step_shift` beyond
-    the updates of an optimizer that never left one out. `trained` tells that training has begun, `failed` that an
-    exception ended the last one, and `ending` how, where that is known.
+    `start` is what `resume` returned; None before. `known` are the run's launches that were known then, with the
+    highest step of each, and `is_by_journals` tells that the catalog could not be used. `directories` are where the
+    script says that it keeps its files. `global_step` counts the batches consumed so far, by whichever registrar sees
+    them; it is `step_shift` beyond the updates of an optimizer that never left one out. `trained` tells that training
+    has begun, `failed` that an exception ended the last one, and `ending` how, where that is known.
     """
 
     start: Start | None = None
-    known: frozenset[str] = frozenset()
+    known: Mapping[str, int] = MappingProxyType({})
     is_by_journals: bool = False
     directories: tuple[str, ...] = ()
     global_step: int = 0
@@ -202,7 +203,7 @@ class TrainingLaunch(RankLaunch):
         self.let_go()  # many launches may end here
 
     def check_place(self, directory: str) -> None:
-        """Raise `RefusedError` if a fresh start overlooked what its run had saved in this directory before.
+        """Raise `RefusedError` if this start overlooked what its run had saved in this directory before.
 
         Nobody knew of it then: the catalog could not be reached or was lost. Now it is known where to look. Without the
         catalog a checkpoint that no journal tells of stops it too; where the catalog does not know it, that is said.
@@ -210,11 +211,8 @@ class TrainingLaunch(RankLaunch):
         lost = self._overlooked(directory)
         if lost is not None:
             make_known(self.database, self.run, directory, is_first=self.rank == 0)
-            raise RefusedError(
-                f"this launch starts from the beginning, but {_held(lost)}, and no catalog knew of it",
-                "start again: it is found now; or start a run of another name",
-            )
-        is_first = self.start is not None and self.start.fresh and self.known <= {self.id}
+            raise RefusedError(lost[0], "start again: it is found now; or start a run of another name")
+        is_first = self.start is not None and self.start.fresh and self.known.keys() <= {self.id}
         path = untold(directory) if is_first else None
         if path is not None and self.is_by_journals:
             raise a_guess(path, self.run)
@@ -243,16 +241,20 @@ class TrainingLaunch(RankLaunch):
         if lost is not None:
             self._said_overlooked = True
             log.error(
-                "this launch started from the beginning, but %s, and no catalog knew of it. Training goes on, and its "
-                "saves are registered; to go on from that step instead, stop it and start again with "
-                "resume(lineage=%r)",
-                _held(lost),
-                lost.launch,
+                "%s. Training goes on, and its saves are registered; to go on from that step instead, stop it and "
+                "start again with resume(lineage=%r)",
+                *lost,
             )
 
-    def _overlooked(self, directory: str) -> Checkpoint | None:
-        is_fresh = self.start is not None and self.start.fresh
-        return overlooked(directory, self.run, self.known) if is_fresh else None
+    def _overlooked(self, directory: str) -> tuple[str, str] | None:
+        """What this start overlooked, in words, and the launch that saved it."""
+        if self.start is None or self.facts.branched:  # who goes back on purpose gives up what came after that
+            return None
+        lost = overlooked(directory, self.run, self.known, launch=self.id, start_step=self.start.global_step)
+        if lost is None:
+            return None
+        held = f"{lost.path} holds step {lost.global_step} of run {lost.run}"
+        return f"this launch starts {self.start.place}, but {held}, and no catalog knew of it", lost.launch
 
     def _failed_to_load(self, file: Checkpoint | None, damage: Rule | None, detail: str) -> None:
         """Record that a file could not be loaded, so that the next launch does without it."""
@@ -286,10 +288,6 @@ class TrainingLaunch(RankLaunch):
     def _say(self, message: str) -> None:
         if self.rank == 0:
             log.info(message)
-
-
-def _held(file: Checkpoint) -> str:
-    return f"{file.path} holds step {file.global_step} of run {file.run}"
 
 
 def join(

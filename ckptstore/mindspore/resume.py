@@ -47,6 +47,11 @@ class Start:
     append_info: Mapping[str, Any] = field(default_factory=dict)
     plan: RestorePlan | None = None
 
+    @property
+    def place(self) -> str:
+        """Where that is, in words."""
+        return f"after step {self.global_step}" if self.global_step else "from the beginning"
+
 
 def state_names(network: Any) -> set[str]:
     """The parameters that make up the training state of a train network: weights, optimizer, loss scale.

@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from ckptstore.catalog import reads, replay, schema
+from ckptstore.catalog import reads, replay, schema, tallies
 from ckptstore.catalog.engine import in_memory
 from ckptstore.core import position
 from ckptstore.core.model import Assignment, RestorePlan
@@ -26,7 +26,7 @@ from ckptstore.storage.files import names_in
 from ckptstore.storage.places import places, remember, remembered, root_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from ckptstore.catalog.engine import Database
@@ -40,16 +40,16 @@ _ROOT = "/"
 
 @dataclass(frozen=True)
 class Decision:
-    """Where a launch starts (`plan` None: afresh), when that was decided, and the launches that were known then.
+    """Where a launch starts (`plan` None: afresh), when that was decided, and what was known then.
 
-    `launch` tells the step that it starts at; `shift` by how much that is beyond the updates of an optimizer that never
-    left one out.
+    `known` are the run's launches, with the highest step that each was known to have saved (0: none). `launch` tells
+    the step that it starts at; `shift` by how much that is beyond the updates of an optimizer that never left one out.
     """
 
     launch: Launch
     plan: RestorePlan | None
     at: datetime
-    known: frozenset[str]
+    known: Mapping[str, int]
     shift: int
 
     def to_json(self) -> Entry:
@@ -58,7 +58,7 @@ class Decision:
         return {
             "launch": launch_to_json(self.launch),
             "at": self.at.isoformat(),
-            "known": sorted(self.known),
+            "known": dict(self.known),
             "shift": self.shift,
             "start_step": self.launch.start_step,
             "branched": self.launch.branched,
@@ -87,7 +87,7 @@ def decision_from_json(told: Entry) -> Decision:
         start_step=told["start_step"],
         branched=told["branched"],
     )
-    return Decision(launch, plan, at, frozenset(told["known"]), told["shift"])
+    return Decision(launch, plan, at, told["known"], told["shift"])
 
 
 def launch_to_json(launch: Launch) -> Entry:
@@ -189,7 +189,7 @@ def decide(
 def _decision(launch: RankLaunch, database: Database, plan: RestorePlan | None) -> Decision:
     with database.read() as connection:
         at = reads.decided_at(connection, launch.id) or datetime.now(timezone.utc)
-    return Decision(launch.facts, plan, at, _known(database, launch.run), step_shift(database, launch.facts))
+    return Decision(launch.facts, plan, at, known_steps(database, launch.run), step_shift(database, launch.facts))
 
 
 def step_shift(database: Database, launch: Launch) -> int:
@@ -222,15 +222,21 @@ def make_known(database: Database, run: str, directory: str, *, is_first: bool) 
         log.info("%s. It does not have yet what journals in %s tell.", error, directory)
 
 
-def overlooked(directory: str, run: str, known: frozenset[str]) -> Checkpoint | None:
-    """The newest whole file that journals of a directory have of a run, of launches that nobody knew of; None if none.
+def overlooked(
+    directory: str, run: str, known: Mapping[str, int], *, launch: str, start_step: int
+) -> Checkpoint | None:
+    """The newest whole file that journals of a directory have of a run, and that nobody knew of; None if there is none.
 
-    A launch that started afresh, where such a file is, started from the wrong place.
+    `known` is as a decision has it. A `launch` that started at a lower step, where such a file is, started from the
+    wrong place. Its own files, as other ranks may have saved them by now, are none.
     """
     lost = [
         file
         for file in _heard(directory).files
-        if file.run == run and file.launch not in known and file.global_step > 0 and file.size is not None
+        if file.run == run
+        and file.launch != launch
+        and file.global_step > max(start_step, known.get(file.launch, 0))
+        and file.size is not None
     ]
     return max(lost, key=lambda file: file.global_step, default=None)
 
@@ -293,10 +299,10 @@ def _without_catalog(database: Database, facts: Launch, rank: int) -> RankLaunch
     return launch
 
 
-def _known(database: Database, run: str) -> frozenset[str]:
+def known_steps(database: Database, run: str) -> dict[str, int]:
+    """The launches of a run, and the highest step that each has saved, whatever became of that (0: none)."""
     with database.read() as connection:
-        run_id = reads.run_id(connection, run)
-        return frozenset(launch.id for launch in reads.launches_of(connection, run_id or 0))
+        return tallies.highest_steps(connection, reads.run_id(connection, run) or 0)
 
 
 def _heard(directory: str) -> Said:

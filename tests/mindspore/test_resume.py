@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from contextlib import nullcontext
+import sqlite3
+from contextlib import closing, nullcontext
 from pathlib import Path
 
 import mindspore as ms
@@ -316,6 +317,33 @@ class Failing(nn.TrainOneStepCell):
         if self.calls == 4:
             raise RuntimeError("on purpose")
         return super().__call__(*inputs)
+
+
+@pytest.mark.parametrize(("saved", "begins"), [(False, "from the beginning"), (True, "after step 6")])
+def test_a_start_stops_where_states_are_that_its_catalog_never_heard_of(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, saved: bool, begins: str
+) -> None:
+    """A catalog from an old backup, on a machine that never saw the run: it knows launches, but not their states."""
+    if saved:
+        train(create_model(), tmp_path / "first")
+    launch = ckptstore.mindspore.join("run")
+    kept = tmp_path / "backup.db"
+    with closing(sqlite3.connect(tmp_path / "catalog.db")) as live, closing(sqlite3.connect(kept)) as backup:
+        live.backup(backup)
+    model, dataset = create_model(), create_dataset()
+    start = launch.resume(model, dataset)
+    ckpt_cb = ModelCheckpoint("net", str(tmp_path / "second"), CheckpointConfig(save_checkpoint_steps=3))
+    callbacks = [ckpt_cb, launch.registrar(ckpt_cb)]
+    model.train(start.initial_epoch + 2, dataset, callbacks=callbacks, initial_epoch=start.initial_epoch)
+    newest = catalog.resolve("run").plan
+    assert newest is not None
+    monkeypatch.setenv("CKPTSTORE_URL", str(kept))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another machine"))
+    told = rf"starts {begins}, but .* holds step {newest.global_step} of run run, .* start again"
+    with pytest.raises(RefusedError, match=told):
+        train(create_model(), tmp_path / "second")
+    model = create_model()
+    assert ckptstore.mindspore.join("run").resume(model, dataset).global_step == newest.global_step
 
 
 @pytest.mark.parametrize("mode", [ms.GRAPH_MODE, ms.PYNATIVE_MODE])

@@ -52,7 +52,7 @@ def shown(decision: Decision) -> dict[str, Any]:
     told = decision.to_json()
     assert told["launch"].pop("created_at")
     assert told.pop("at")
-    return {**told, "known": sorted(decision.known)}
+    return told
 
 
 def a_job(catalog: Catalog, directory: Path) -> None:
