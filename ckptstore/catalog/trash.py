@@ -76,10 +76,10 @@ def collections_of(connection: sa.Connection, run: int) -> list[Collection]:
     return [Collection(row.id, row.created_at, row.purge_after, row.ended) for row in rows]
 
 
-def known_collections(connection: sa.Connection, ids: Sequence[str]) -> set[str]:
-    """Those of these gcs, of whatever run, that the catalog knows of."""
-    known = sa.select(collections.c.id).where(among(connection, collections.c.id, ids))
-    return set(connection.execute(known).scalars())
+def known_collections(connection: sa.Connection, ids: Sequence[str]) -> dict[str, int]:
+    """Those of these gcs that the catalog knows of, with their runs."""
+    known = sa.select(collections.c.id, collections.c.run_id).where(among(connection, collections.c.id, ids))
+    return {row.id: row.run_id for row in connection.execute(known)}
 
 
 def add_collection(connection: sa.Connection, run: int, collection: Collection) -> None:

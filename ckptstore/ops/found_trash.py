@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
+from functools import cache
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads
@@ -16,6 +17,7 @@ from ckptstore.core.model import FileState
 from ckptstore.errors import RefusedError
 from ckptstore.ops.adopt import Skipped
 from ckptstore.ops.gc_lock import GcLock
+from ckptstore.storage import identity
 from ckptstore.storage.files import facts
 from ckptstore.storage.trash import trash_below
 
@@ -58,8 +60,8 @@ def take_up_trash(
     beside them. What is in another's hands at this moment, or of no run here, is told and left alone. With `foreseen`,
     the catalog as it would be then, nothing is written.
 
-    Told too is what cannot be looked into. Then nothing is taken up: a gc has its trash in several directories, and one
-    that this catalog knows is not looked for again.
+    A gc has its trash in several directories: of one that the catalog knows, what it lacks is added. Told too is what
+    cannot be looked into. Then nothing is taken up: what is hidden there may show that the trash is of another run.
     """
     by_gc: dict[str, list[Trashed]] = {}
     hidden: list[Skipped] = []
@@ -68,24 +70,52 @@ def take_up_trash(
     if not by_gc:
         return (), tuple(hidden)
     with database.read() as connection:
-        known = rows.known_collections(connection, sorted(by_gc))
+        lacking = {gc: _lacking(connection, gc, files) for gc, files in sorted(by_gc.items())}
+    lacking = {gc: files for gc, files in lacking.items() if files}
     with (foreseen or database).read() as connection:
-        records = reads.files_at_paths(connection, [_path(each) for gc in by_gc.keys() - known for each in by_gc[gc]])
+        records = reads.files_at_paths(connection, [_path(each) for files in lacking.values() for each in files])
     found = []
-    for gc in sorted(by_gc.keys() - known):
-        own = _of_records(by_gc[gc], records)
+    for gc, files in lacking.items():
+        own = _of_records(files, records)
         runs = sorted({file.run for file in own.values()})
-        told = FoundTrash(gc, runs[0] if runs else None, len(by_gc[gc]), sum(each.facts.size for each in by_gc[gc]))
+        told = FoundTrash(gc, runs[0] if runs else None, len(files), sum(each.facts.size for each in files))
         if len(runs) != 1:
             reason = "of several runs" if runs else "of no file that the catalog has a record of"
             found.append(replace(told, reason=reason))
         elif hidden:
             found.append(replace(told, reason=f"more of it may be in {hidden[0].path}, which cannot be read"))
         elif foreseen is not None:
-            found.append(told)
+            with database.read() as connection:
+                reason = _in_the_way(connection, gc, reads.run_id(connection, runs[0]))
+            found.append(replace(told, reason=reason))
         else:
-            found.append(replace(told, reason=_add(database, gc, runs[0], by_gc[gc], own)))
+            found.append(replace(told, reason=_add(database, gc, runs[0], files, own)))
     return tuple(found), tuple(hidden)
+
+
+def _lacking(connection: Connection, gc: str, files: Sequence[Trashed]) -> list[Trashed]:
+    """Those of these files that the catalog does not have in the trash of that gc, whatever their directory's path.
+
+    What is recorded goes into the trash after that, and leaves it before its row goes: so what has no row, and is still
+    there when that was read, never had one.
+    """
+    run_id = rows.known_collections(connection, [gc]).get(gc)
+    if run_id is None:
+        return list(files)
+    what = cache(lambda root: identity.of_directory(root) or root)
+    recorded = {(what(item.root), item.place) for item in rows.items_of(connection, run_id, *Phase, collection=gc)}
+    return [each for each in files if (what(each.root), each.place) not in recorded and each.is_there()]
+
+
+def _in_the_way(connection: Connection, gc: str, run_id: int | None) -> str:
+    """Why nothing can be added to what the catalog has of a gc; empty if it can, or has nothing of it."""
+    known = rows.known_collections(connection, [gc])
+    if gc not in known:
+        return ""
+    if known[gc] != run_id:
+        return "of a gc of another run"
+    has_ended = any(each.id == gc and each.ended for each in rows.collections_of(connection, known[gc]))
+    return "" if has_ended else "its gc has not ended: scan again when it has, or when the next one has"
 
 
 def _path(file: Trashed) -> str:
@@ -115,11 +145,13 @@ def _add(database: Database, gc: str, run: str, files: Sequence[Trashed], own: M
     try:
         with GcLock(database, run, run_id) as lock, database.write() as connection:
             lock.renew(connection)
-            if not rows.known_collections(connection, [gc]):  # else its gc recorded it since we looked
-                _put(connection, run_id, gc, files, own)
+            reason = _in_the_way(connection, gc, run_id)
+            lacking = _lacking(connection, gc, files)  # its gc, or another scan, may have recorded some since we looked
+            if lacking and not reason:
+                _put(connection, run_id, gc, lacking, own)
     except RefusedError as error:
         return error.message
-    return ""
+    return reason
 
 
 def _is_there(record: Checkpoint) -> bool:
@@ -132,8 +164,9 @@ def _is_there(record: Checkpoint) -> bool:
 
 def _put(connection: Connection, run_id: int, gc: str, files: Sequence[Trashed], own: Mapping[str, Checkpoint]) -> None:
     now = datetime.now(timezone.utc)
+    promised = [each.purge_after for each in rows.collections_of(connection, run_id) if each.id == gc]
     rows.add_collection(connection, run_id, Collection(gc, _began(gc, now), now))
-    rows.end(connection, gc, now + KEPT_FOR)
+    rows.end(connection, gc, max([now + KEPT_FOR, *promised]))
     rows.add_items(connection, [_item(gc, file, own.get(_path(file))) for file in files])
 
 

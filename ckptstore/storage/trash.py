@@ -18,7 +18,7 @@ from stat import S_ISDIR, S_ISREG
 from typing import TYPE_CHECKING
 
 from ckptstore.storage.claims import FOLDER
-from ckptstore.storage.files import NO_LINKS, FileFacts
+from ckptstore.storage.files import NO_LINKS, FileFacts, facts
 from ckptstore.storage.walk import LOST_AND_FOUND, shown, walk
 
 if TYPE_CHECKING:
@@ -242,6 +242,13 @@ class Trashed:
     collection: str
     place: str
     facts: FileFacts
+
+    def is_there(self) -> bool:
+        """Whether it is in the trash now, as it was seen."""
+        try:
+            return facts(str(Path(self.root, *_TRASH, self.collection, self.place))) == self.facts
+        except OSError:
+            return False
 
 
 def trash_below(root: str, on_error: Callable[[str, str], None]) -> Iterator[Trashed]:

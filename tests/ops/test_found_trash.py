@@ -7,7 +7,9 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 
+from ckptstore.catalog.tables import collections
 from ckptstore.core.model import FileState
 from ckptstore.core.policy import Policy
 from ckptstore.ops.connect import Catalog
@@ -139,3 +141,45 @@ def test_trash_of_which_the_file_is_at_its_place_is_not_in_the_trash(
     assert list(job.directory.rglob("trash/*")) == []
     assert len(list(job.directory.glob("rank_*/*.ckpt"))) == 8
     assert other.resolve("run", step=10).plan is not None
+
+
+def test_trash_in_several_directories_is_taken_up_one_after_the_other(job: Job, other: Catalog) -> None:
+    for rank in (0, 1):
+        (found,) = other.scan(job.folder(rank), run="run").trash
+        assert (found.files, found.reason) == (2, "")
+    assert other.scan(job.directory, run="run").trash == ()
+    assert states(other) == {5: TRASHED, 10: TRASHED, 15: KEPT, 20: KEPT}
+    assert other.undo("run").files == 4
+    assert states(other) == {5: KEPT, 10: KEPT, 15: KEPT, 20: KEPT}
+    assert len(list(job.directory.glob("rank_*/*.ckpt"))) == 8
+
+
+def test_what_was_brought_back_or_purged_is_not_taken_up_again(job: Job, other: Catalog) -> None:
+    other.scan(job.folder(0), run="run")
+    other.purge("run", now=True)
+    other.scan(job.folder(1), run="run")
+    assert other.undo("run").files == 2
+    assert other.scan(job.directory, run="run").trash == ()
+    assert len(list(job.folder(0).glob("*.ckpt"))) == 2
+    assert len(list(job.folder(1).glob("*.ckpt"))) == 4
+
+
+def test_what_a_known_gc_lacks_waits_until_that_has_ended(job: Job, other: Catalog) -> None:
+    other.scan(job.folder(0), run="run")
+    with other.database.write() as connection:
+        connection.execute(sa.update(collections).values(ended=False))
+    for dry_run in (True, False):
+        (found,) = other.scan(job.folder(1), run="run", dry_run=dry_run).trash
+        assert (found.files, found.reason.partition(":")[0]) == (2, "its gc has not ended")
+    with other.database.write() as connection:
+        connection.execute(sa.update(collections).values(ended=True))
+    assert other.scan(job.folder(1), run="run").trash[0].reason == ""
+
+
+def test_what_a_known_gc_lacks_is_kept_as_long_as_any_that_is_found(job: Job, other: Catalog) -> None:
+    other.scan(job.folder(0), run="run")
+    with other.database.write() as connection:
+        connection.execute(sa.update(collections).values(purge_after=datetime.now(timezone.utc)))
+    other.scan(job.folder(1), run="run")
+    later = datetime.now(timezone.utc) + timedelta(days=29)
+    assert purge(other.database, "run", now=later).waiting == 4
