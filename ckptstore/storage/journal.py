@@ -304,7 +304,7 @@ class JournalWriter:
         return Span(self.path, begin, self._end, self._head)
 
     def _open(self) -> int:
-        """Open the first of the possible files that is in nobody's hands; its name is on the disk then."""
+        """Open the first of the possible files that is in nobody else's hands; its name is on the disk then."""
         self._close()
         self._head = None
         self._folder.mkdir(exist_ok=True)  # never the directory: whoever removed it had reasons
@@ -312,7 +312,12 @@ class JournalWriter:
         for name in (self._stem, own, f"{own}-{os.getpid():x}{secrets.token_hex(4)}"):
             path = self._folder / f"{name}.jsonl"
             is_only_ours = name not in (self._stem, own)
-            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+            try:
+                file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+            except PermissionError:
+                if is_only_ours:
+                    raise
+                continue  # it is another user's, and both may write in the folder
             if is_only_ours or _take(file):
                 break
             os.close(file)

@@ -127,6 +127,32 @@ def test_a_second_writer_has_a_file_of_its_own(tmp_path: Path) -> None:
     assert sorted(journal.journals_in(str(tmp_path))) == sorted(paths)
 
 
+def test_a_journal_of_another_user_stops_no_writer(tmp_path: Path) -> None:
+    """They share a directory in which both may write, and what one has begun the other may only read."""
+    first = JournalWriter(str(tmp_path), "rank_0", "L1")
+    theirs = Path(first.append([{"step": 1}]).path)
+    first.close()
+    theirs.chmod(0o444)
+    program = (
+        "import sys; from ckptstore.storage.journal import JournalWriter\n"
+        "writer = JournalWriter(sys.argv[1], 'rank_0', 'L2')\n"
+        "for step in (2, 3): print(writer.append([{'step': step}]).path)"
+    )
+    rights = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
+    if rights and subprocess.run([*rights, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this sandbox lets nobody give up rights")
+    command = [*rights, sys.executable, "-c", program, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    own, again = done.stdout.split() or [done.stderr, ""]
+    assert again == own != str(theirs)
+    assert (steps(theirs), steps(own)) == ([1], [2, 3])
+    assert journal.journals_in(str(tmp_path)) == sorted([own, str(theirs)])
+    theirs.parent.chmod(0o500)
+    done = subprocess.run([*command[:-2], program.replace("L2", "L3"), str(tmp_path)], capture_output=True, check=False)
+    theirs.parent.chmod(0o700)
+    assert b"PermissionError" in done.stderr, "where no file can be made, that is said"
+
+
 def test_without_locks_every_writer_has_a_file_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import fcntl
 
