@@ -42,7 +42,6 @@ from ckptstore.ops.strangers import strangers
 from ckptstore.ops.sync import Synced, sync_below
 from ckptstore.ops.tree import Opaque, changed, is_rewritten, look_at, read_headers
 from ckptstore.ops.watched import watched
-from ckptstore.storage import files
 from ckptstore.storage.places import root_of
 
 if TYPE_CHECKING:
@@ -193,13 +192,9 @@ def scan(
 
 def _meant(directory: str | Path, run: str | None, world_size: int | None) -> Path:
     """The root of the tree. Raises `UsageError` for what cannot be meant."""
-    if directory == "":  # an empty variable; as a path it is where one happens to be
-        raise UsageError("the directory is ''", "give the directory that the checkpoints are in")
+    root = meant.tree(directory)
     if run is not None:
         check_name("run", run)
-    root = Path(meant.path("the directory", files.absolute(directory)))
-    if not root.is_dir():
-        raise UsageError(f"{root} is not a directory", "give the directory that the checkpoints are in")
     if world_size is not None:
         meant.ranks("world size", world_size)
     return root

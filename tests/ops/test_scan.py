@@ -314,6 +314,24 @@ def test_mistakes_are_named(catalog: Catalog, tmp_path: Path) -> None:
     assert {each.reason for each in mixed.skipped} == {"it is of run 'job'", "it is of run 'other'"}
 
 
+@pytest.mark.parametrize("what", [".ckptstore", ".ckptstore/trash", "gc", "link"])
+def test_what_is_in_the_trash_is_not_taken_in(catalog: Catalog, tmp_path: Path, what: str) -> None:
+    """The next purge deletes it: a run that was made of it would be lost."""
+    job = Job(catalog, tmp_path / "ckpt", world_size=1)
+    ranks = job.start()
+    for step in (5, 10, 15):
+        job.save(ranks, step)
+    catalog.execute(catalog.plan_gc("run", Policy(keep_last=2)))
+    (gc,) = (job.folder(0) / FOLDER / "trash").iterdir()
+    link = tmp_path / "link"
+    link.symlink_to(gc)
+    root = {"gc": gc, "link": link}.get(what, job.folder(0) / what)
+    for dry_run in (True, False):
+        with pytest.raises(UsageError, match=f"^{root} is in a directory that ckptstore keeps for itself .*; give"):
+            catalog.scan(root, run="other", dry_run=dry_run)
+    assert [each.run for each in catalog.runs()] == ["run"]
+
+
 def test_a_missing_highest_rank_is_no_smaller_job(catalog: Catalog, tmp_path: Path) -> None:
     root = tmp_path / "job"
     for rank in (0, 1):
