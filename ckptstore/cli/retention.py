@@ -43,7 +43,7 @@ class KindCount(click.ParamType[Any]):
         kind, _, count = str(value).partition("=")
         if kind not in KINDS or not count.isascii() or not count.isdigit():
             self.fail(f"{value!r} is not of the form ttp=2, with one of {', '.join(KINDS)}", param, ctx)
-        return kind, int(count)
+        return kind, COUNT(count, param, ctx)
 
 
 _RULES = (

@@ -12,7 +12,7 @@ from ckptstore.core.model import Kind
 from ckptstore.errors import UsageError
 
 _SECONDS = {"w": 7 * 86400, "d": 86400, "h": 3600, "m": 60}
-_DURATION = re.compile(r"(?:\d+[wdhm])+", re.ASCII)
+_DURATION = re.compile(r"(?:\d{1,20}[wdhm])+", re.ASCII)  # Python makes no number of thousands of digits
 _LONGEST_SECONDS = 100 * 366 * 86400
 _HIGHEST = 2**63 - 1
 _MODES = ("min", "max")

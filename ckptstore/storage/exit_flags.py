@@ -57,7 +57,7 @@ def noted(note_path: str) -> Flag | None:
     try:
         told = json.loads(Path(note_path).read_text(encoding="ascii"))
         return Flag(str(told["path"]), str(told["key"]))
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
 
@@ -86,6 +86,6 @@ def _read(path: str) -> dict[str, object] | None:
     try:
         with Path(path).open("rb") as file:
             told = json.loads(file.read(_MOST_BYTES))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):  # nested too deeply: it is no flag
         return None
     return told if isinstance(told, dict) else None

@@ -29,6 +29,8 @@ def test_no_note(tmp_path: Path) -> None:
     assert exit_flags.noted(str(tmp_path / "none")) is None
     (tmp_path / "broken").write_text('{"path": "/x"')
     assert exit_flags.noted(str(tmp_path / "broken")) is None
+    (tmp_path / "deep").write_text("[" * 60_000)
+    assert exit_flags.noted(str(tmp_path / "deep")) is None
 
 
 @pytest.mark.parametrize(
@@ -41,6 +43,7 @@ def test_no_note(tmp_path: Path) -> None:
         ('{"other": 1}', False),
         ("[1]", False),
         ('{"GracefulExit": 1', False),
+        pytest.param("[" * 60_000, False, id="deep"),
         ("", False),
     ],
 )
@@ -55,3 +58,5 @@ def test_a_flag(tmp_path: Path, text: str, is_up: bool) -> None:  # noqa: FBT001
 def test_a_flag_that_is_not_there(tmp_path: Path) -> None:
     assert exit_flags.up_since(Flag(str(tmp_path / "none.json"))) is None
     assert exit_flags.flags_in(str(tmp_path / "none")) == []
+    (tmp_path / "deep.json").write_text("[" * 60_000)
+    assert exit_flags.flags_in(str(tmp_path)) == []
