@@ -60,15 +60,11 @@ class Done:
 
     def count(self, *phases: Phase) -> int:
         """How many files were brought through one of these phases."""
-        return sum(number for (phase, outcome), number in self.files.items() if phase in phases and _is_done(outcome))
+        return sum(self.files[phase, Outcome.DONE] for phase in phases)
 
     def size(self, *phases: Phase) -> int:
         """Their bytes."""
-        return sum(number for (phase, outcome), number in self.bytes.items() if phase in phases and _is_done(outcome))
-
-
-def _is_done(outcome: Outcome) -> bool:
-    return outcome in (Outcome.DONE, Outcome.GONE)
+        return sum(self.bytes[phase, Outcome.DONE] for phase in phases)
 
 
 class Worker:
@@ -248,5 +244,6 @@ def _ends_in_trash(item: Item, outcome: Outcome) -> bool:
 
 
 def _is_where_it_was(item: Item, outcome: Outcome) -> bool:
-    """Whether a file is what and where it was: brought back, or another one by the time it was to go."""
-    return outcome is Outcome.CHANGED or (item.phase is Phase.RESTORING and outcome is Outcome.DONE)
+    """Whether a file is what and where it was: brought back, there all along, or another one when it was to go."""
+    back = item.phase is Phase.RESTORING and outcome is Outcome.DONE
+    return back or outcome in (Outcome.CHANGED, Outcome.IN_PLACE)

@@ -31,12 +31,16 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Outcome(str, Enum):
-    """What became of a file: done as asked; gone; not the recorded one any more; or another one is in its place."""
+    """What became of a file: done as asked; gone; not the recorded one any more; or another one is in its place.
+
+    `IN_PLACE` is one that was to be deleted from the trash and is where it was before.
+    """
 
     DONE = "done"
     GONE = "gone"
     CHANGED = "changed"
     OCCUPIED = "occupied"
+    IN_PLACE = "in_place"
 
     __str__ = str.__str__
 
@@ -129,11 +133,11 @@ class Trash:
         return Outcome.DONE if self._return(name, inside, home) else Outcome.OCCUPIED
 
     def purge(self, root: str, place: str, expected: FileFacts) -> Outcome:
-        """Delete a file that is in the trash."""
+        """Delete a file that is in the trash. One that is at its place, as where undo is not known of, stays."""
         folders, name = _split(place)
         there = self._look_inside(root, folders, name)
         if there is None:
-            return Outcome.GONE
+            return Outcome.IN_PLACE if self.look(root, place) == expected else Outcome.GONE
         if there != expected:
             return Outcome.CHANGED
         self._disk.unlink(name, dir_fd=self._open(root, (*self._inside, *folders)))

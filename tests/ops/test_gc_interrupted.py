@@ -112,6 +112,28 @@ def test_a_catalog_of_before_its_gc_was_undone(sqlite_url: str, tmp_path: Path, 
     assert old.resolve("run").plan.global_step == 30  # type: ignore[union-attr]
 
 
+def test_purge_with_a_catalog_of_before_undo_gives_back_what_is_there(sqlite_url: str, tmp_path: Path) -> None:
+    """Nothing was deleted: the states count again, but for one whose file is gone, or is another one."""
+    catalog = connect(sqlite_url)
+    job = saved(catalog, tmp_path, *STEPS)
+    assert gc(catalog).files == 6
+    backup = tmp_path / "backup.db"
+    with closing(sqlite3.connect(str(catalog.database.file))) as now, closing(sqlite3.connect(backup)) as then:
+        now.backup(then)
+    assert undo(catalog.database, "run").files == 6
+    (job.folder(0) / "net-1_10.ckpt").unlink()
+    (job.folder(0) / "net-2_10.ckpt").write_bytes(b"another")
+    old = connect(f"sqlite:///{backup}")
+    done = purge(old.database, "run", at_once=True)
+    assert (done.files, done.bytes, done.waiting, done.troubles) == (0, 0, 0, ())
+    assert there(job) == {20, 30, 40, 50}
+    states = {file.path.partition("/data/")[2]: file.state.value for file in old.files("run")}
+    gone = {path for path, state in states.items() if state != "complete"}
+    assert gone == {"rank_0/net-1_10.ckpt", "rank_0/net-2_10.ckpt"}
+    assert old.resolve("run", step=30).plan is not None
+    assert gc(old, Policy(keep_last=3)).removed == (("L1", 10), ("L1", 20))
+
+
 @pytest.mark.parametrize("at_once", [False, True])
 def test_another_policy_by_then(catalog: Catalog, tmp_path: Path, *, at_once: bool) -> None:
     job = saved(catalog, tmp_path, *STEPS)

@@ -115,6 +115,14 @@ def test_killed_between_the_link_and_the_unlink(root: Path) -> None:
     assert list((root / WHERE / "sub").iterdir()) == []
 
 
+def test_what_is_at_its_place_was_not_deleted_from_the_trash(root: Path) -> None:
+    was = facts(root / "sub" / "a")
+    with Trash("gc") as trash:
+        assert trash.purge(str(root), "sub/a", was) is Outcome.IN_PLACE
+        assert trash.purge(str(root), "sub/a", FileFacts(5, 1)) is Outcome.GONE
+    assert facts(root / "sub" / "a") == was
+
+
 @pytest.mark.parametrize("occupied", [False, True])
 def test_a_file_system_without_hard_links(root: Path, *, occupied: bool) -> None:
     class NoLinks(Disk):
