@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 _TRASH = (FOLDER, "trash")
 _OPEN_FOLDERS = 64
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_NOT_OURS = (errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY, errno.ENOTDIR, errno.ELOOP)
+"""Why a directory is not removed: it is not empty, in use, or none: a file or a link in its place."""
 
 
 class Outcome(str, Enum):
@@ -120,10 +122,15 @@ class Trash:
         return Outcome.GONE if here is None else Outcome.CHANGED
 
     def take_back(self, root: str, place: str, expected: FileFacts) -> Outcome:
-        """Move a file out of the trash to where it was."""
+        """Move a file out of the trash to where it was, if it is not there: the trash may never have been usable."""
         folders, name = _split(place)
-        there = self._look_inside(root, folders, name)
         here = self.look(root, place)
+        try:
+            there = self._look_inside(root, folders, name)
+        except OSError:
+            if here != expected:
+                raise
+            return Outcome.DONE
         if there is None:
             return Outcome.DONE if here == expected else Outcome.GONE
         inside = self._open(root, (*self._inside, *folders))
@@ -189,7 +196,7 @@ class Trash:
             except FileNotFoundError:
                 pass
             except OSError as error:
-                if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY):
+                if error.errno in _NOT_OURS:
                     return
                 raise
             self._forget(root, folders)

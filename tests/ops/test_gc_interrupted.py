@@ -259,6 +259,26 @@ def test_what_is_refused_again_and_again_keeps_no_trash_alive(catalog: Catalog, 
         assert rows.collections_of(connection, 1) == [first]
 
 
+@pytest.mark.parametrize("is_link", [False, True])
+def test_undo_gives_back_what_never_moved(catalog: Catalog, tmp_path: Path, *, is_link: bool) -> None:
+    """The trash cannot be used, before and after: every file is at its place all the time."""
+    job = saved(catalog, tmp_path, *STEPS)
+    for rank in (0, 1):
+        home = job.folder(rank) / ".ckptstore"
+        if is_link:
+            home.rename(tmp_path / f"elsewhere_{rank}")
+            home.symlink_to(tmp_path / f"elsewhere_{rank}")
+        else:
+            (home / "trash").write_bytes(b"in the way")
+    assert len(gc(catalog).troubles) == 6
+    assert catalog.resolve("run", step=30).plan is None
+    back = undo(catalog.database, "run")
+    assert (back.files, back.gone, back.troubles) == (6, 0, ())
+    assert there(job) == set(STEPS)
+    assert catalog.resolve("run", step=30).plan is not None
+    assert catalog.pin("run", 30)
+
+
 def test_what_is_refused_is_tried_once_a_gc(catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many portions come after it."""
     monkeypatch.setattr(collect, "PORTION", 2)

@@ -123,6 +123,21 @@ def test_what_is_at_its_place_was_not_deleted_from_the_trash(root: Path) -> None
     assert facts(root / "sub" / "a") == was
 
 
+@pytest.mark.parametrize("spoiled", [".ckptstore", ".ckptstore/trash"])
+def test_what_never_moved_is_back_though_the_trash_cannot_be_used(root: Path, spoiled: str) -> None:
+    was = facts(root / "sub" / "a")
+    (root / spoiled).parent.mkdir(exist_ok=True)
+    (root / spoiled).symlink_to(root / "sub")
+    assert take_back(root, was) is Outcome.DONE
+    with Trash("gc") as trash:
+        trash.sweep(str(root), ["sub/a"])
+    (root / "sub" / "a").write_bytes(b"another")
+    with pytest.raises(NotADirectoryError):
+        take_back(root, was)
+    assert (root / spoiled).is_symlink()
+    assert (root / "sub" / "a").read_bytes() == b"another"
+
+
 @pytest.mark.parametrize("occupied", [False, True])
 def test_a_file_system_without_hard_links(root: Path, *, occupied: bool) -> None:
     class NoLinks(Disk):
