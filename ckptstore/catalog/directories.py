@@ -12,7 +12,7 @@ from ckptstore.catalog.tables import checkpoints, launches, runs, saves, sources
 from ckptstore.core.model import FileState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 _LIVE = [FileState.COMPLETE.value, FileState.IN_PROGRESS.value, FileState.DAMAGED.value]
 _PATH = checkpoints.c.path
@@ -30,6 +30,21 @@ class Recorded(NamedTuple):
     path: str
     size: int | None
     mtime_ns: int | None
+
+
+_RECORDED = (
+    sa.select(
+        checkpoints.c.id,
+        runs.c.name,
+        saves.c.launch_id,
+        saves.c.global_step,
+        _PATH,
+        checkpoints.c.size,
+        checkpoints.c.mtime_ns,
+    )
+    .select_from(_FILES)
+    .where(checkpoints.c.state.in_(_LIVE))
+)
 
 
 def every_directory(connection: sa.Connection) -> set[str]:
@@ -58,14 +73,22 @@ def runs_that_save_in(connection: sa.Connection, some: Sequence[str]) -> set[int
 def written_within(connection: sa.Connection, begin_ns: int, end_ns: int) -> Iterator[Recorded]:
     """The files of any run that are there and were written in that time, in nanoseconds since 1970, or are just now."""
     when = checkpoints.c.mtime_ns.between(begin_ns, end_ns) | checkpoints.c.mtime_ns.is_(None)
-    query = sa.select(
-        checkpoints.c.id,
-        runs.c.name,
-        saves.c.launch_id,
-        saves.c.global_step,
-        _PATH,
-        checkpoints.c.size,
-        checkpoints.c.mtime_ns,
-    ).select_from(_FILES)
-    found = connection.execute(query.where(checkpoints.c.state.in_(_LIVE), when))
+    found = connection.execute(_RECORDED.where(when))
     return (Recorded._make(row) for row in many(found))
+
+
+def at_the_paths_of(connection: sa.Connection, ids: Iterable[str]) -> Iterator[Recorded]:
+    """The other files that are there by a path of one of these, of whatever run, and that may be the same file.
+
+    Their times do not tell: a look at the one file may have written a new one to one of its records only. Where sizes
+    or digests are known and differ, the one was written over the other.
+    """
+    own = checkpoints.alias()
+    query = _RECORDED.join(own, (own.c.path == _PATH) & (own.c.id != checkpoints.c.id)).where(
+        among(connection, own.c.id, ids),
+        *(
+            (mine == other) | mine.is_(None) | other.is_(None)
+            for mine, other in ((own.c.size, checkpoints.c.size), (own.c.digest, checkpoints.c.digest))
+        ),
+    )
+    return (Recorded._make(row) for row in many(connection.execute(query)))

@@ -68,32 +68,38 @@ def _shared(files: Iterable[Checkpoint], seen: Mapping[str, Observed]) -> list[l
 def held_elsewhere(database: Database, going: Mapping[Key, Sequence[Target]]) -> dict[Key, str]:
     """Why some of these states may not go: a file of theirs is one of another state, of this run or another, too.
 
-    One statement; only files that were recorded with the size of one that goes, and the time that it has or was
-    recorded with, are looked at.
+    By its path, or by another one. For that only files are looked at that were recorded with the size of one that goes,
+    and the time that it has or was recorded with.
     """
     files = [(key, target) for key, targets in going.items() for target in targets if target.checkpoint is not None]
     if not files:
         return {}
-    own = {target.checkpoint for _, target in files}
+    own = {target.checkpoint for _, target in files if target.checkpoint is not None}
     marks = {mark for _, target in files for mark in _marks(target)}
     moments = [mark[0] for mark in marks if isinstance(mark, tuple)]
     with database.read() as connection:
         every = directories.written_within(connection, min(moments), max(moments))
         alike = [record for record in every if record.id not in own and _mark(record) in marks]
+        beside = directories.at_the_paths_of(connection, own)
+        same = {record.path: record for record in beside if record.id not in own}
+    held = {key: _told(target, same[target.path]) for key, target in files if target.path in same}
     if not alike:
-        return {}
+        return held
     wanted = {_mark(record) for record in alike}
     there: dict[identity.Identity | None, list[tuple[Key, Target]]] = defaultdict(list)
     for key, target in files:
         if not wanted.isdisjoint(_marks(target)):
             there[identity.of_file(target.path)].append((key, target))
     there.pop(None, None)
-    held: dict[Key, str] = {}
     for record in alike:
         for key, target in there.get(identity.of_file(record.path), ()):
-            at = f"of step {record.global_step} of launch {record.launch} of run {record.run}"
-            held.setdefault(key, f"{target.path} is also {record.path}, {at}: it stays")
+            held.setdefault(key, _told(target, record))
     return held
+
+
+def _told(target: Target, record: Recorded) -> str:
+    at = f"of step {record.global_step} of launch {record.launch} of run {record.run}"
+    return f"{target.path} is also {record.path}, {at}: it stays"
 
 
 def _marks(target: Target) -> set[tuple[int, int] | str]:

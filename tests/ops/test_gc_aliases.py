@@ -19,7 +19,9 @@ from ckptstore.ops.collect import execute
 from ckptstore.ops.register import describe
 from ckptstore.ops.retention import plan_gc
 from ckptstore.ops.trash import purge, undo
+from ckptstore.ops.verify import verify
 from ckptstore.storage import identity
+from tests import ckpt_bytes
 
 from .jobs import Job
 from .test_gc import LAST_2, gc, names, removed, saved, tree
@@ -179,6 +181,38 @@ def test_what_another_run_has_by_the_same_path_stays(catalog: Catalog, tmp_path:
     execute(catalog.database, plan)
     assert all(path.exists() for path in files)
     assert [file.state for file in catalog.files("run") if file.global_step == 30] == [FileState.COMPLETE] * 2
+
+
+def test_what_another_run_has_by_the_same_path_stays_when_only_one_record_has_the_new_time(
+    catalog: Catalog, tmp_path: Path
+) -> None:
+    """The files came back from a copy that keeps no times, and verify of the one run wrote theirs to its records."""
+    job = saved(catalog, tmp_path, 10, 20, 30, 40)
+    other_run(catalog, job.directory)
+    for path in job.directory.rglob("*.ckpt"):
+        os.utime(path, (1_700_000_000, 1_700_000_000))
+    assert verify(catalog.database, "run", digest=True).damaged == ()
+    assert gc(catalog, LAST_2).removed == (("L1", 20),)
+    (told,) = doubts(catalog).items()
+    assert told[0] == ("L1", 10)
+    assert told[1].endswith("net-1_10.ckpt, of step 10 of launch other of run other: it stays")
+    assert catalog.resolve("other").plan is not None
+
+
+def test_what_another_run_had_by_the_same_path_before_it_was_written_over_holds_nothing(
+    catalog: Catalog, tmp_path: Path
+) -> None:
+    """An experiment that is begun again under another name, where the first one saved: by their digests they differ."""
+    job = saved(catalog, tmp_path, 10, 20, 30, 40)
+    again = Job(catalog, job.directory, run="again")
+    again.launches = 10
+    ranks = again.start()
+    for step in (10, 20, 30, 40):
+        for launch in ranks:
+            path = ckpt_bytes.write(job.folder(launch.rank) / f"net-{step // 10}_10.ckpt", step, step + 1)
+            launch.register(path, global_step=step)
+    plan = plan_gc(catalog.database, "again", LAST_2)
+    assert [step for _, step in removed(plan)] == [20, 10]
 
 
 @pytest.mark.parametrize("at_once", [False, True])
