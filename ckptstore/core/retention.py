@@ -66,11 +66,11 @@ class Because:
 class StateFacts:
     """What retention knows of a state: all files of one launch and one global_step.
 
-    `problem` says why it cannot be restored (empty: it can), `doubt` what is not
-    known of it: it stays. `branch` is the newest
-    launch of the abandoned branch that it is on (empty: it is of the run's lineage). `held_by` are the launches that
-    restore it now, `parent_of` those that ever resumed from it. `is_written` tells that the newest launch still writes
-    a file of it. `metrics` are means over the ranks, `bytes` those of its files that are there.
+    `problem` says why it cannot be restored (empty: it can), `doubt` what is not known of it: it stays. `branch` is the
+    newest launch of the abandoned branch that it is on (empty: it is of the run's lineage). `held_by` are the launches
+    that restore it now, `parent_of` those that ever resumed from it. `is_written` tells that the newest launch still
+    writes a file of it. `metrics` are means over the ranks, `bytes` those of its files that are there. `shift` is by
+    how much its launch's steps are beyond those of the run's first launch: steps of another shift are other steps.
     """
 
     launch: str
@@ -90,6 +90,7 @@ class StateFacts:
     parent_of: tuple[str, ...] = ()
     is_written: bool = False
     weights_only: bool = False
+    shift: int = 0
 
     @property
     def key(self) -> tuple[str, int]:
@@ -228,9 +229,12 @@ def _first(states: Sequence[StateFacts], number: int, detail: str) -> Kept:
 
 
 def _every(counted: Sequence[StateFacts], steps: int) -> Kept:
-    """The first state at or after each multiple of so many steps: saves need not fall on the multiples."""
-    first = {state.global_step // steps: state for state in counted}  # the oldest comes last, and stays
-    return ((state, f"the first from step {at * steps} on") for at, state in first.items() if at)
+    """The first state at or after each multiple of so many steps: saves need not fall on the multiples.
+
+    A launch that counts differently, as with another batch size, has multiples of its own.
+    """
+    first = {(state.shift, state.global_step // steps): state for state in counted}  # the oldest comes last, and stays
+    return ((state, f"the first from step {at * steps} on") for (_, at), state in first.items() if at)
 
 
 def _period(name: str) -> Callable[[StateFacts], str]:
