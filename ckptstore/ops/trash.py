@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
+from ckptstore.catalog import reads, verifications
 from ckptstore.catalog import trash as rows
 from ckptstore.catalog.trash import Phase
+from ckptstore.core.model import FileState
 from ckptstore.errors import RefusedError, UsageError
 from ckptstore.ops import beside_journals
+from ckptstore.ops.examine import Whole, examine
 from ckptstore.ops.gc_lock import GcLock
 from ckptstore.ops.runs import find_run
 from ckptstore.ops.sync import sync_run
@@ -17,12 +20,12 @@ from ckptstore.ops.worker import Worker, in_trash_by_mark, nobody
 from ckptstore.storage.trash import Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from sqlalchemy import Connection
 
     from ckptstore.catalog.engine import Database
-    from ckptstore.catalog.trash import Collection
+    from ckptstore.catalog.trash import Collection, Item
     from ckptstore.ops.worker import Trouble
     from ckptstore.storage.trash import Disk
 
@@ -74,7 +77,8 @@ def undo(database: Database, run: str, *, progress: Callable[[int], None] = nobo
         tried: set[int] = set()
         every = _in_trash(database, run, run_id)
         for chosen in every:
-            _bring_back(database, worker, run_id, chosen, tried)
+            begun = _bring_back(database, worker, run_id, chosen, tried)
+            _take_as_recorded(database, lock, begun)
             if worker.done.files[Phase.RESTORING, Outcome.DONE]:
                 break
             passed_over.append(chosen.created_at)
@@ -101,7 +105,7 @@ def _in_trash(database: Database, run: str, run_id: int) -> list[Collection]:
     return found
 
 
-def _bring_back(database: Database, worker: Worker, run_id: int, collection: Collection, tried: set[int]) -> None:
+def _bring_back(database: Database, worker: Worker, run_id: int, collection: Collection, tried: set[int]) -> list[Item]:
     """Bring back what is in the trash of one gc, and what an undo that was interrupted had begun with."""
     with database.write() as connection:
         items = rows.items_of(connection, run_id, *Phase, collection=collection.id)
@@ -109,6 +113,23 @@ def _bring_back(database: Database, worker: Worker, run_id: int, collection: Col
     begun = [item for item in worker.begin(items, Phase.RESTORING) if item.id not in tried]
     tried.update(item.id for item in begun)
     worker.carry_out(begun)
+    return begun
+
+
+def _take_as_recorded(database: Database, lock: GcLock, items: Sequence[Item]) -> None:
+    """Count what came back whose record is still of a file that is gone, if it has the recorded bytes.
+
+    Of two files of one record that were given up after each other the record is of the later one, which was purged.
+    """
+    with database.read() as connection:
+        records = reads.files_by_id(connection, [item.checkpoint for item in items if item.checkpoint])
+    gone = [file for file in records.values() if file.state is FileState.MISSING]
+    seen = [examine(file, read_bytes=True, heard=lambda _: lock.keep()) for file in gone]
+    now = datetime.now(timezone.utc)
+    whole = [(each.file, replace(each.after, amended_at=now)) for each in seen if isinstance(each, Whole)]
+    if whole:
+        with database.write() as connection:
+            verifications.amend(connection, whole)
 
 
 def _end(connection: Connection, collection: Collection, now: datetime) -> None:

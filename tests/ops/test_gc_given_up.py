@@ -184,6 +184,27 @@ def test_two_files_of_one_record_in_the_trash(catalog: Catalog, tmp_path: Path) 
     assert states(catalog, 10) == ["complete", "complete"]
 
 
+def test_undo_of_the_earlier_of_two_files_of_one_record_whose_later_one_was_purged(
+    catalog: Catalog, tmp_path: Path
+) -> None:
+    """One was saved again with the same bytes: it is the recorded file. The other has other bytes, and is not."""
+    job, ranks = begun(catalog, tmp_path)
+    gc(catalog, grace=timedelta(days=3))
+    for launch in ranks:
+        path = ckpt_bytes.write(job.folder(launch.rank) / "net-1_10.ckpt", 10, weight=10 if launch.rank == 0 else 2)
+        launch.register(path, global_step=10, optimizer_step=10)
+    assert gc(catalog, grace=timedelta(seconds=1)).removed == (("L1", 10),)
+    tomorrow = datetime.now(timezone.utc) + timedelta(days=1)
+    assert purge(catalog.database, "run", now=tomorrow).files == 2, "of the second gc"
+    assert states(catalog, 10) == ["missing", "missing"]
+    done = undo(catalog.database, "run")
+    assert (done.files, done.troubles) == (4, ())
+    assert states(catalog, 10) == ["complete", "missing"]
+    assert states(catalog, 20) == ["complete", "complete"]
+    (kept, _) = sorted(catalog.show("run", 10), key=lambda file: file.rank)
+    assert kept.mtime_ns == (job.folder(0) / "net-1_10.ckpt").stat().st_mtime_ns
+
+
 def half_in_the_trash(catalog: Catalog, tmp_path: Path) -> Job:
     """Step 10, of which rank 0's file could not be brought back, and rank 1's was."""
     job, _ = begun(catalog, tmp_path)
