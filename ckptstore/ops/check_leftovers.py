@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ckptstore.core.words import count, size, span
 from ckptstore.ops.checkup import Status
+from ckptstore.ops.lease import CLOCKS_DIFFER
 from ckptstore.ops.owner import is_dead, shown
 from ckptstore.ops.run_facts import roots
 from ckptstore.storage import exit_flags
@@ -61,7 +62,7 @@ def _trash(facts: RunFacts) -> Check:
     if facts.lock is None and not all(each.ended for each in facts.trash):
         detail += "; a gc was interrupted"
         return facts.check("trash", Status.NOTE, detail, "the next gc, undo or purge goes on with it")
-    due = [each for each in facts.trash if each.purge_after < facts.now]
+    due = [each for each in facts.trash if each.purge_after < facts.now - CLOCKS_DIFFER]
     if due:
         detail += f"; {size(sum(each.bytes for each in due))} of it for longer than the grace"
         hint = f"ckptstore purge {quote(facts.run)}; the next gc does it too"

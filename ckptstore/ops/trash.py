@@ -14,6 +14,7 @@ from ckptstore.errors import RefusedError, UsageError
 from ckptstore.ops import beside_journals
 from ckptstore.ops.examine import Whole, examine
 from ckptstore.ops.gc_lock import GcLock
+from ckptstore.ops.lease import CLOCKS_DIFFER
 from ckptstore.ops.runs import find_run
 from ckptstore.ops.sync import sync_run
 from ckptstore.ops.worker import Worker, in_trash_by_mark, nobody
@@ -178,6 +179,6 @@ def purge(
         bytes=worker.done.size(Phase.PURGING),
         waiting=len(unmarked) + len(marked),
         waiting_bytes=sum(item.size for item in (*unmarked, *marked)),
-        next_at=min((ends[item.collection] for item in unmarked), default=None),
+        next_at=min((ends[item.collection] + CLOCKS_DIFFER for item in unmarked), default=None),
         troubles=tuple(worker.done.troubles),
     )

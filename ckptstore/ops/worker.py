@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from ckptstore.catalog import trash as rows
 from ckptstore.catalog.trash import Item, Phase
 from ckptstore.errors import RefusedError
+from ckptstore.ops.lease import CLOCKS_DIFFER
 from ckptstore.storage.files import FileFacts
 from ckptstore.storage.trash import Disk, Outcome, Trash
 
@@ -134,10 +135,13 @@ class Worker:
             return rows.items_of(connection, self._lock.run_id, phase)
 
     def purge_due(self, now: datetime) -> None:
-        """Delete what has been in the trash for longer than its grace, which begins when its gc has ended."""
+        """Delete what has been in the trash for longer than its grace, which begins when its gc has ended.
+
+        The host of that gc may have another clock: it counts 10 minutes longer than was said.
+        """
         with self._database.read() as connection:
             every = rows.collections_of(connection, self._lock.run_id)
-        self.purge({each.id for each in every if each.ended and each.purge_after <= now})
+        self.purge({each.id for each in every if each.ended and each.purge_after <= now - CLOCKS_DIFFER})
 
     def purge(self, gcs: AbstractSet[str]) -> None:
         """Delete what these have in the trash, and what is of no step that is pinned or tagged."""

@@ -422,6 +422,8 @@ def test_trash(catalog: Catalog, database_url: str, tmp_path: Path) -> None:
     found = checks(database_url)["trash"]
     assert found.status is Status.OK
     assert "6 files" in found.detail
+    over = checks(database_url, now=later(24 * HOUR + timedelta(minutes=9)))["trash"]
+    assert over.status is Status.OK, "purge would leave it"
     due = checks(database_url, now=later(25 * HOUR))["trash"]
     assert due.status is Status.NOTE
     assert "for longer than the grace" in due.detail

@@ -131,6 +131,17 @@ def test_a_policy_says_how_long_the_grace_is(catalog: Catalog, tmp_path: Path) -
         assert purge(catalog.database, "run", now=later).waiting == left
 
 
+def test_the_grace_allows_for_clocks_that_differ(catalog: Catalog, tmp_path: Path) -> None:
+    """A host that is 9 minutes ahead deletes nothing that another one has promised; who says --now means it."""
+    saved(catalog, tmp_path, 10, 20, 30, 40)
+    done = gc(catalog, Policy(keep_last=2, grace=timedelta(minutes=5)))
+    assert done.purge_after is not None
+    early = purge(catalog.database, "run", now=done.purge_after + timedelta(minutes=9))
+    assert (early.files, early.waiting) == (0, 4)
+    assert early.next_at == done.purge_after + timedelta(minutes=10)
+    assert purge(catalog.database, "run", now=early.next_at).files == 4
+
+
 def test_saves_of_mindformers_are_no_business_of_gc(catalog: Catalog, tmp_path: Path) -> None:
     """They are never restored here, which must not make them what goes once a newer state can be restored."""
     root = tmp_path / "data"

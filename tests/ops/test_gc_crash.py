@@ -89,7 +89,7 @@ def world(home: Path, request: pytest.FixtureRequest) -> World:
         gc(made, Disk())
     if action == "gc after the grace":
         database = made.catalog.database
-        execute(database, plan_gc(database, "run", POLICY), grace=timedelta(seconds=-1))
+        execute(database, plan_gc(database, "run", POLICY), grace=-timedelta(hours=1))
         job.save(job.start(), 90)
     made.keep()
     return made
