@@ -46,13 +46,14 @@ def settle(
     there. Raises `NothingRestorableError` where that state cannot be restored, and where states once were whole, of
     whatever branch, and there is none to go on from: a fresh start would hide them; `UsageError` where the state has
     no place in the launch's data; `RefusedError` where files of whatever was chosen change each time before that can
-    be stored.
+    be stored, and where the launch's answer is an old one, since later launches have saved.
     """
     step = None if step is None else meant.step_of(step)
     if step == 0:
         raise UsageError("step is 0", "to start afresh give the run another name")
     stored = _stored(database, launch)
     if stored is not None:
+        _check_overtaken(database, launch)
         return stored[0]
     run_id = find_run(database, launch.run)
     bring_up_to_date(database, run_id)
@@ -71,6 +72,21 @@ def settle(
     if settled is None:
         raise CatalogUnavailableError(f"the restore plan of launch {launch.id} was not kept by {database.name}")
     return settled[0]
+
+
+def _check_overtaken(database: Database, launch: Launch) -> None:
+    """Raise `RefusedError` where a launch that began later has saved: who asks now was given an id that was used."""
+    with database.read() as connection:
+        run_id = reads.run_id(connection, launch.run) or 0
+        saved = reads.first_saves(connection, run_id)
+        later = [each for each in reads.launches_of(connection, run_id) if each.order > launch.order and each.decided]
+    newest = next((each for each in reversed(later) if each.id in saved), None)
+    if newest is not None:
+        raise RefusedError(
+            f"launch {launch.id!r} of run {launch.run!r} began before launch {newest.id}, which has saved since: it "
+            "would start from an old state",
+            "give each start a launch id of its own, also one that is requeued",
+        )
 
 
 def _store(

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from ckptstore.catalog.engine import Database
 from ckptstore.core.model import FileState, Kind, Rule
 from ckptstore.core.policy import Policy
-from ckptstore.errors import NothingRestorableError, UnknownRunError, UsageError
+from ckptstore.errors import NothingRestorableError, RefusedError, UnknownRunError, UsageError
 from ckptstore.ops.register import describe
 from ckptstore.ops.start import begin, decide, step_shift
 from ckptstore.storage import claims
@@ -703,3 +703,17 @@ def test_a_replica_of_the_same_host_is_nearer(
     for lost in (1, 3):
         Path(files[lost].path).unlink()
     assert chosen(catalog.resolve("run")) == (15, [0, 0, 2, 2])
+
+
+def test_an_id_that_was_used_before_starts_nothing_from_an_old_state(catalog: Catalog, tmp_path: Path) -> None:
+    """A job that was requeued under its own id, while others went on; ranks of one launch may ask again and again."""
+    job = Job(catalog, tmp_path / "ckpt", world_size=1)
+    job.save(job.start(), 10)
+    used = catalog.join("run", launch_id="job7")
+    assert used.resolve().global_step == 10  # type: ignore[union-attr]
+    assert used.resolve().global_step == 10  # type: ignore[union-attr]
+    (later,) = job.start()
+    assert catalog.join("run", launch_id="job7").resolve().global_step == 10  # type: ignore[union-attr]
+    job.save([later], 20)
+    with pytest.raises(RefusedError, match=r"'job7' of run 'run' began before launch L2, which has saved .* its own"):
+        catalog.join("run", launch_id="job7").resolve()
