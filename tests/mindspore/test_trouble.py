@@ -76,9 +76,9 @@ def test_saves_that_nobody_knew_of_do_not_stop_a_training_that_has_begun(
     """They are in a directory that the callback names in the second epoch only, and in that of the third."""
     readers: list[str] = []
 
-    def read(*asked: Any) -> Any:
+    def read(*asked: Any, **named: Any) -> Any:
         readers.append(threading.current_thread().name)
-        return overlooked(*asked)
+        return overlooked(*asked, **named)
 
     monkeypatch.setattr("ckptstore.mindspore.launch.overlooked", read)
     lost = connect(str(tmp_path / "lost.db")).join("run", launch_id="OLD")
