@@ -146,7 +146,7 @@ def undo(context: click.Context, run: str, *, as_json: bool) -> int:
     with terminal.progress("brought back", "files") as more:
         done = trash.undo(catalog(context).database, run, progress=more)
     values.write(values.undone(done)) if as_json else text.undone(done)
-    return text.troubles(done.troubles, run)
+    return text.not_undone(done)
 
 
 @click.command()

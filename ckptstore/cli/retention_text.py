@@ -50,8 +50,14 @@ def undone(done: Undone) -> None:
     for newer in done.passed_over:
         line(f"run {done.run}: nothing of the gc of {moment(newer)} could be brought back; the one before it:")
     line(f"run {done.run}: {count(done.files, 'file', 'files')} brought back, {size(done.bytes)}")
+
+
+def not_undone(done: Undone) -> int:
+    """What did not come back, on stderr. The exit code."""
     if done.gone:
-        line(f"{count(done.gone, 'file was', 'files were')} not in the trash any more")
+        were = count(done.gone, "file was", "files were")
+        line(f"ckptstore: run {done.run}: {were} not in the trash any more", err=True)
+    return troubles(done.troubles, done.run) or int(done.gone > 0)
 
 
 def purged(done: Purged) -> None:

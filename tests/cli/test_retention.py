@@ -91,6 +91,22 @@ def test_apply_undo_purge(url: str, job: Job) -> None:
     assert "nothing of run 'run' is in the trash" in refused.err
 
 
+@pytest.mark.parametrize(("lost", "gone"), [("net-1_10.ckpt", 2), ("*.ckpt", 6)])
+@pytest.mark.parametrize("as_json", [False, True])
+def test_undo_of_what_is_not_in_the_trash_any_more(url: str, job: Job, lost: str, gone: int, *, as_json: bool) -> None:
+    """Somebody made room by hand: not all came back, and a script must see that."""
+    assert ckptstore("--db", url, "gc", "run", "--keep-last", "3", "--apply").code == 0
+    for path in job.directory.rglob(f".ckptstore/trash/*/{lost}"):
+        path.unlink()
+    back = ckptstore("--db", url, "undo", "run", *(["--json"] if as_json else []))
+    assert back.code == 1
+    assert one_line(back) == f"ckptstore: run run: {gone} files were not in the trash any more\n"
+    if as_json:
+        assert (back.json["files"], back.json["gone"]) == (6 - gone, gone)
+    else:
+        assert f"run run: {6 - gone} files brought back" in back.out
+
+
 def test_now(url: str, job: Job) -> None:
     done = ckptstore("--db", url, "gc", "run", "--keep-last", "3", "--apply", "--now")
     assert "6 files of 3 states deleted" in done.out
