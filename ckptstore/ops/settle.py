@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from ckptstore.catalog import reads, tallies, writes
 from ckptstore.core import position
 from ckptstore.core.model import Assignment, Rejection, Resolution, RestorePlan, Rule
+from ckptstore.core.resolver import NOT_LINEAGE
 from ckptstore.core.words import count
 from ckptstore.errors import CatalogUnavailableError, NothingRestorableError, RefusedError, UsageError
 from ckptstore.ops import exits, lease, meant
@@ -18,6 +19,8 @@ from ckptstore.ops.resolve import bring_up_to_date, choose
 from ckptstore.ops.runs import find_run
 
 if TYPE_CHECKING:
+    from collections.abc import Set as AbstractSet
+
     from sqlalchemy import Connection
 
     from ckptstore.catalog.engine import Database
@@ -143,7 +146,35 @@ def _store(
         return False
     if plan is not None:
         _say_what_is_missed(plan, resolution)
+        beside = {
+            (each.launch, each.global_step)
+            for each in resolution.rejections
+            if each.reasons == (NOT_LINEAGE,) and each.global_step > plan.global_step
+        }
+        if beside and not is_branch and not _went_back(database, run_id):
+            _say_what_is_beside(plan, ask(step=None, lineage_of=None, every_lineage=True).plan, beside)
     return True
+
+
+def _went_back(database: Database, run_id: int) -> bool:
+    """Whether a launch of the run was asked to go back: what came after that was given up on purpose."""
+    with database.read() as connection:
+        return any(launch.branched for launch in reads.launches_of(connection, run_id))
+
+
+def _say_what_is_beside(plan: RestorePlan, highest: RestorePlan | None, beside: AbstractSet[tuple[str, int]]) -> None:
+    """Warn of a higher state that is whole and of another history, which nobody gave up: two jobs at once leave one."""
+    if highest is not None and (highest.launch.id, highest.global_step) in beside:
+        log.warning(
+            "run %s goes on from step %d of launch %s, though step %d of launch %s is whole, of a history that nobody "
+            "gave up: to go on from that one instead, stop it and start again with resume(lineage=%r)",
+            plan.launch.run,
+            plan.global_step,
+            plan.launch.id,
+            highest.global_step,
+            highest.launch.id,
+            highest.launch.id,
+        )
 
 
 def _say_what_is_missed(plan: RestorePlan, resolution: Resolution) -> None:

@@ -705,6 +705,31 @@ def test_a_replica_of_the_same_host_is_nearer(
     assert chosen(catalog.resolve("run")) == (15, [0, 0, 2, 2])
 
 
+def test_a_start_says_which_history_it_leaves_behind(
+    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two jobs on one run by mistake: what was started last counts. Nothing is said of what was given up on purpose."""
+    job = Job(catalog, tmp_path / "ckpt", world_size=1)
+    first = job.start()
+    job.save(first, 10)
+    second = job.start()
+    job.save(second, 20)
+    job.save(first, 30)
+    caplog.clear()
+    (third,) = job.start()
+    assert (third.facts.parent, third.facts.parent_step) == ("L2", 20)
+    assert "goes on from step 20 of launch L2, though step 30 of launch L1 is whole" in caplog.text
+    assert "resume(lineage='L1')" in caplog.text
+    chosen = catalog.join("run", launch_id="L4")
+    assert chosen.resolve(lineage="L1").global_step == 30  # type: ignore[union-attr]
+    job.launches = 4
+    job.save([chosen], 40)
+    job.save([third], 50)
+    caplog.clear()
+    job.start()
+    assert "of a history that nobody gave up" not in caplog.text
+
+
 def test_an_id_that_was_used_before_starts_nothing_from_an_old_state(catalog: Catalog, tmp_path: Path) -> None:
     """A job that was requeued under its own id, while others went on; ranks of one launch may ask again and again."""
     job = Job(catalog, tmp_path / "ckpt", world_size=1)
