@@ -34,6 +34,7 @@ from ckptstore.ops.beside_journals import beside, unread
 from ckptstore.ops.foresee import copy_below
 from ckptstore.ops.found_trash import FoundTrash, take_up_trash
 from ckptstore.ops.join import check_name
+from ckptstore.ops.on_record import on_record
 from ckptstore.ops.parts import is_part, look_into
 from ckptstore.ops.reconcile import Reconciled, reconcile
 from ckptstore.ops.second_paths import known_elsewhere
@@ -54,7 +55,6 @@ if TYPE_CHECKING:
     from ckptstore.core.history import History, UncertainFile
     from ckptstore.ops.tree import Tree
 
-_NOT_THERE = (FileState.MISSING, FileState.MOVED, FileState.TRASHED)
 _OPAQUE_ONLY = (
     "only checkpoints of PyTorch or TensorFlow are there: nothing tells their steps, so there is no run to go on"
 )
@@ -124,24 +124,24 @@ def scan(
     check_name("run", name)  # the root of all directories has none
     run_id = _run_to_fill(database, seen_by, name, root, is_stated=run is not None)
     done = Reconciled() if run_id is None or dry_run else reconcile(database, run_id)
-    known, others = _known(seen_by, name, root)
-    owners = {**others, **dict.fromkeys(known, name)}
+    records = on_record(seen_by, name, root, tree)
+    known, others = records.known, records.others
     elsewhere = known_elsewhere(database, str(root), tree.checkpoints, known.keys() | others.keys())
-    tree.skipped += [Skipped(path, f"it is of run {others[path]!r}") for path in others if path in tree.checkpoints]
-    tree.skipped += [Skipped(path, reason) for path, reason in elsewhere.items()]
+    tree.skipped += [*records.skipped, *(Skipped(path, reason) for path, reason in elsewhere.items())]
     others |= elsewhere
-    recorded = {file.id for file in known.values()}
     is_watched = watched(seen_by, run_id)
     held = beside(taken_up.skipped, tree.checkpoints)
     there = {path: file for path, file in known.items() if path in tree.checkpoints and path not in held}
-    rewritten = {path for path, file in there.items() if is_rewritten(file, tree)}
+    rewritten = {path for path, file in there.items() if path in records.replaced or is_rewritten(file, tree)}
     unknown = (path for path in tree.checkpoints if path not in known and path not in others)
     unwatched = [path for path in (*unknown, *rewritten) if not is_watched(path)]
     unwatched = _but(held, unwatched, tree)
+    _but(held, records.replaced, tree)
     if run is None:
-        unwatched = _but(strangers(seen_by, name, unwatched, owners, taken_up.runs), unwatched, tree)
+        unwatched = _but(strangers(seen_by, name, unwatched, records.owners, taken_up.runs), unwatched, tree)
     new = [path for path in unwatched if not is_part(tree, path)]
-    kept = {path: file for path, file in known.items() if path not in rewritten}
+    anew = rewritten | records.replaced | records.doubtful
+    kept = {path: file for path, file in known.items() if path not in anew}
     ours = [
         path
         for path, file in kept.items()
@@ -161,9 +161,9 @@ def scan(
     adopted = [file for launch in launches for file in launch.files if file.path in is_new]
     overlapping = _overlapping(database, run_id, launches)
     damaged, missing, back = changed(kept, tree)
-    gone = [*missing, *(known[path] for path in rewritten)]
+    gone = [*missing, *(known[path] for path in rewritten - records.replaced)]
     if not dry_run:
-        _write(database, name, launches, [*adopted, *back], damaged=damaged, gone=gone, known=recorded)
+        _write(database, name, launches, [*adopted, *back], damaged=damaged, gone=gone, known=records.ids)
         for home in sorted({root_of(str(Path(file.path).parent)) for file in adopted}):
             remember_place(database, name, home)
     trash, hidden = take_up_trash(database, root, foreseen=seen_by if dry_run else None)
@@ -171,7 +171,7 @@ def scan(
         run=name,
         world_size=_world_size(history, in_parts.launches),
         counts=dict(tree.counts),
-        known=len(known.keys() & tree.checkpoints.keys()),
+        known=len((known.keys() & tree.checkpoints.keys()) - records.replaced - records.doubtful),
         adopted=tuple(adopted),
         damaged=tuple(damaged),
         missing=tuple(missing),
@@ -225,20 +225,6 @@ def _run_to_fill(database: Database, seen_by: Database, name: str, root: Path, *
             "give this one another name with --run, or that name if it is the same run",
         )
     return run_id
-
-
-def _known(database: Database, run: str, root: Path) -> tuple[dict[str, Checkpoint], dict[str, str]]:
-    """What the catalog has below the root by path: this run's records, the live one of several; other runs' names."""
-    with database.read() as connection:
-        recorded = reads.files_below(connection, str(root))
-    known: dict[str, Checkpoint] = {}
-    others: dict[str, str] = {}
-    for file in recorded:
-        if file.run != run:
-            others[file.path] = file.run
-        elif file.path not in known or known[file.path].state in _NOT_THERE:
-            known[file.path] = file
-    return known, {path: name for path, name in others.items() if path not in known}
 
 
 def _but(reasons: Mapping[str, str], paths: Iterable[str], tree: Tree) -> list[str]:

@@ -196,10 +196,10 @@ def is_rewritten(file: Checkpoint, tree: Tree) -> bool:
     if file.digest is None:
         return same_size and file.state in (FileState.COMPLETE, FileState.DAMAGED)
     is_whole = file.state is FileState.COMPLETE
-    return same_size and is_whole and file.launch.startswith(SCANNED) and _has_other_bytes(file)
+    return same_size and is_whole and file.launch.startswith(SCANNED) and has_other_bytes(file)
 
 
-def _has_other_bytes(file: Checkpoint) -> bool:
+def has_other_bytes(file: Checkpoint) -> bool:
     """Whether the bytes are not those whose digest a verification took; a file that cannot be read does not tell."""
     try:
         return files.digest(file.path) != file.digest

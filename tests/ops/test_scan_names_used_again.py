@@ -1,0 +1,125 @@
+"""Files under the names of others, which are gone or in the trash: what a scan takes in, and what it says."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from ckptstore.core.model import FileState, Kind
+from ckptstore.core.policy import Policy
+from ckptstore.ops.adoption import SCANNED
+from ckptstore.ops.connect import Catalog
+from tests import ckpt_bytes
+
+from .jobs import Job
+
+STEPS = (5, 10, 15, 20)
+
+
+def name(step: int) -> str:
+    return f"net-{(step - 1) // 10 + 1}_{(step - 1) % 10 + 1}.ckpt"
+
+
+def write_anew(job: Job, *steps: int) -> list[str]:
+    """Another training without a registrar writes files of the same names and sizes."""
+    return [str(ckpt_bytes.write(job.folder(0) / name(step), step, weight=2000.0)) for step in steps]
+
+
+@pytest.fixture
+def job(catalog: Catalog, tmp_path: Path) -> Job:
+    """A launch of one rank, four states of which were registered an hour ago."""
+    job = Job(catalog, tmp_path / "ckpt", world_size=1)
+    (launch,) = job.start()
+    hour_ago = time.time_ns() - 3600 * 10**9
+    for step in STEPS:
+        path = job.write(launch, step)
+        os.utime(path, ns=(hour_ago, hour_ago + step * 10**9))
+        launch.register(path, global_step=step, optimizer_step=step)
+    return job
+
+
+def empty(job: Job) -> None:
+    for path in job.folder(0).glob("*.ckpt"):
+        path.unlink()
+    assert len(job.catalog.scan(job.directory, run="run").missing) == 4
+
+
+def test_a_run_goes_on_in_a_directory_that_was_emptied(job: Job) -> None:
+    empty(job)
+    paths = write_anew(job, *STEPS)
+    for dry_run in (True, False):
+        done = job.catalog.scan(job.directory, run="run", world_size=1, dry_run=dry_run)
+        assert (done.known, done.skipped) == (0, ())
+        assert sorted(file.path for file in done.adopted) == sorted(paths)
+    again = job.catalog.scan(job.directory, run="run", world_size=1)
+    assert (again.known, again.adopted, again.missing, again.damaged) == (4, (), (), ())
+    plan = job.catalog.resolve("run").plan
+    assert plan is not None
+    assert (plan.global_step, plan.launch.id.startswith(SCANNED)) == (20, True)
+
+
+def test_a_run_of_another_name_takes_a_directory_that_was_emptied(job: Job) -> None:
+    empty(job)
+    paths = write_anew(job, *STEPS)
+    done = job.catalog.scan(job.directory, run="other", world_size=1)
+    assert sorted(file.path for file in done.adopted) == sorted(paths)
+    plan = job.catalog.resolve("other").plan
+    assert plan is not None
+    assert plan.global_step == 20
+    assert {file.state for file in job.catalog.files("run")} == {FileState.MISSING}
+    told = job.catalog.scan(job.directory, run="run", world_size=1)
+    assert (told.adopted, told.known) == ((), 0)
+    assert {(each.path, each.reason) for each in told.skipped} == {(path, "it is of run 'other'") for path in paths}
+
+
+def test_a_copy_that_lost_its_time_is_no_new_launch(job: Job) -> None:
+    """It would be one that went back, and what came after it would be given up."""
+    (file,) = job.catalog.show("run", 10)
+    path = Path(file.path)
+    bytes_of_it = path.read_bytes()
+    path.unlink()
+    job.catalog.scan(job.directory, run="run")
+    path.write_bytes(bytes_of_it)
+    for dry_run in (True, False):
+        done = job.catalog.scan(job.directory, run="run", dry_run=dry_run)
+        assert (done.adopted, done.known) == ((), 3)
+        ((told, reason),) = [(each.path, each.reason) for each in done.skipped]
+        assert told == str(path)
+        assert "Copy it again with its time (cp -p)" in reason
+    assert file.mtime_ns is not None
+    os.utime(path, ns=(file.mtime_ns, file.mtime_ns))
+    done = job.catalog.scan(job.directory, run="run")
+    assert (done.skipped, done.known) == ((), 4)
+    assert {each.state for each in job.catalog.files("run")} == {FileState.COMPLETE}
+
+
+@pytest.mark.parametrize("run", ["run", "other"])
+def test_what_gc_moved_to_the_trash_has_its_path_until_it_is_purged(job: Job, run: str) -> None:
+    job.catalog.execute(job.catalog.plan_gc("run", Policy(keep_last=2)))
+    paths = write_anew(job, 5, 10)
+    done = job.catalog.scan(job.directory, run=run, world_size=1)
+    assert done.adopted == ()
+    reasons = {each.path: each.reason for each in done.skipped if each.path in paths}
+    assert reasons.keys() == set(paths)
+    assert all("gc moved to the trash" in each and "ckptstore purge run" in each for each in reasons.values())
+    assert job.catalog.purge("run", now=True).files == 2
+    done = job.catalog.scan(job.directory, run=run, world_size=1)
+    assert {each.path for each in done.skipped} & set(paths) == set()
+    assert {*(each.path for each in done.adopted), *(each.path for each in done.uncertain)} == set(paths)
+
+
+def test_what_a_rank_saves_is_left_to_it_and_told(job: Job) -> None:
+    empty(job)
+    (launch,) = job.start(resume=False)
+    launch.add_source(str(job.folder(0)), kind=Kind.PERIODIC, prefix="net", breakpoint_prefix="net", names_before=())
+    (path,) = write_anew(job, 5)
+    done = job.catalog.scan(job.directory, run="run", world_size=1)
+    assert (done.adopted, done.known) == ((), 0)
+    assert [each.path for each in done.skipped] == [path]
+    launch.register(job.write(launch, 25), global_step=25, optimizer_step=25)
+    job.catalog.scan(job.directory, run="run", world_size=1)
+    states = {(file.launch, file.state) for file in job.catalog.files("run") if file.path == path}
+    assert states == {("L1", FileState.MISSING), ("L2", FileState.COMPLETE)}
