@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ckptstore.catalog import trash
 from ckptstore.errors import UsageError
 from ckptstore.ops.collect import execute
 from ckptstore.ops.retention import plan_gc
@@ -89,7 +90,10 @@ def world(home: Path, request: pytest.FixtureRequest) -> World:
         gc(made, Disk())
     if action == "gc after the grace":
         database = made.catalog.database
-        execute(database, plan_gc(database, "run", POLICY), grace=-timedelta(hours=1))
+        execute(database, plan_gc(database, "run", POLICY))
+        with database.write() as connection:
+            for each in trash.collections_of(connection, 1):
+                trash.end(connection, each.id, each.created_at - timedelta(hours=1))
         job.save(job.start(), 90)
     made.keep()
     return made
