@@ -14,6 +14,7 @@ from ckptstore.core.branches import branches
 from ckptstore.core.model import Content, FileState, Kind, RestorePlan, State
 from ckptstore.core.naming import above_ttp
 from ckptstore.core.policy import Policy, from_json
+from ckptstore.core.position import shift
 from ckptstore.core.resolver import judge
 from ckptstore.core.retention import Decision, StateFacts, Why
 from ckptstore.errors import RefusedError
@@ -217,6 +218,7 @@ def _judge(
         steps.setdefault(launch_id, []).append(step)
     branch_of = branches(list(facts.launches.values()), facts.first_saves, steps)
     newest_launch = max((launch.order for launch in facts.launches.values()), default=0)
+    shifts = {launch_id: shift(facts.launches[launch_id], facts.launches) for launch_id in steps}
     homes = {source.directory for source in facts.sources}
     states: list[StateFacts] = []
     targets: dict[Key, tuple[Target, ...]] = {}
@@ -253,6 +255,7 @@ def _judge(
                 parent_of=facts.marks.parents.get(key, ()),
                 is_written=is_written,
                 weights_only=weights_only,
+                shift=shifts[launch.id],
             )
         )
     if not states and facts.first_saves:  # what was marked as gone may be on a disk that is not mounted

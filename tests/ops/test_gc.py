@@ -14,7 +14,7 @@ from ckptstore.core.retention import Why
 from ckptstore.ops.collect import Collected, execute
 from ckptstore.ops.retention import GcPlan, plan_gc
 from ckptstore.ops.trash import purge, undo
-from tests import parts_bytes
+from tests import ckpt_bytes, parts_bytes
 
 from .jobs import Job
 
@@ -140,6 +140,22 @@ def test_the_grace_allows_for_clocks_that_differ(catalog: Catalog, tmp_path: Pat
     assert (early.files, early.waiting) == (0, 4)
     assert early.next_at == done.purge_after + timedelta(minutes=10)
     assert purge(catalog.database, "run", now=early.next_at).files == 4
+
+
+def test_every_so_many_steps_of_launches_that_count_differently(catalog: Catalog, tmp_path: Path) -> None:
+    """The batch size is doubled after step 1000: the second launch goes on with step 500, and saves 550 to 1000."""
+    kept = {}
+    for order, (epoch, batch, steps) in enumerate(((100, 32, range(100, 1001, 100)), (50, 64, range(550, 1001, 50)))):
+        launch = catalog.join("run", launch_id=f"L{order}")
+        launch.set_steps_per_epoch(epoch, batch_size=batch)
+        launch.resolve()
+        for step in steps:
+            path = ckpt_bytes.write(tmp_path / f"net_{order}-{step}_1.ckpt", step, step)
+            launch.register(path, global_step=step, optimizer_step=step + 500 * order)
+        kept |= {(launch.id, step): step % 100 == 0 for step in steps}
+    kept["L1", 550] = kept["L1", 950] = True  # the first from step 500 on; the floor
+    plan = plan_gc(catalog.database, "run", Policy(keep_every=100))
+    assert set(removed(plan)) == {key for key, stays in kept.items() if not stays}
 
 
 def test_saves_of_mindformers_are_no_business_of_gc(catalog: Catalog, tmp_path: Path) -> None:
