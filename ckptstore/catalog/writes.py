@@ -210,6 +210,13 @@ def mark(
     connection.execute(checkpoints.update().where(chosen).values(values))
 
 
+def quarantine(connection: sa.Connection, files: Sequence[Checkpoint], now: datetime) -> None:  # noqa: ARG001
+    """Set what is wrong with the states in these files, but not in another that was written to the path since."""
+    for file in sorted(files, key=lambda file: file.id):
+        chosen = (checkpoints.c.id == file.id) & checkpoints.c.mtime_ns.is_not_distinct_from(file.mtime_ns)
+        connection.execute(checkpoints.update().where(chosen).values(quarantine=file.quarantine))
+
+
 def add_source(
     connection: sa.Connection,
     *,

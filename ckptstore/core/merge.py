@@ -29,7 +29,8 @@ def merged(known: Iterable[Checkpoint], records: Iterable[Checkpoint]) -> list[C
 
     Of the versions of one record the one whose file was written last counts, of those the one that a look at the disk
     amended last, else the one that is furthest in the life of a file: what is gone comes back by a look at the disk
-    only, what retention gave up when it says so. It keeps the moment of the first.
+    only, what retention gave up when it says so. It keeps the moment of the first, and what was ever found to be wrong
+    with the state in that very file.
     A path holds one file: of several of a run the one recorded last is there, the others are missing. What another run
     has of it may be this very file, and is left as it is. Every record has its moment (`created_at`), and `known` those
     of the same ids and paths.
@@ -51,13 +52,16 @@ def merged(known: Iterable[Checkpoint], records: Iterable[Checkpoint]) -> list[C
 
 
 def _joined(one: Checkpoint, other: Checkpoint) -> Checkpoint:
-    return replace(max(one, other, key=_version), created_at=min(_began(one), _began(other)))
+    last = max(one, other, key=_version)
+    is_same_file = _version(one)[:2] == _version(other)[:2]
+    wrong = max(one.quarantine, other.quarantine) if is_same_file else last.quarantine
+    return replace(last, created_at=min(_began(one), _began(other)), quarantine=wrong)
 
 
 def _version(file: Checkpoint) -> tuple[bool, int, int, float, int, int, str]:
     """Greater for what is to be believed; of records that differ in nothing else, for the one that says more."""
     facts = (file.size, file.digest, file.optimizer_step, file.epoch, file.step_in_epoch, file.strategy_file)
-    told = (*facts, file.content.value, file.quarantine or None, *sorted(file.metrics.items()))
+    told = (*facts, file.content.value, *sorted(file.metrics.items()))
     written = -1 if file.mtime_ns is None else file.mtime_ns
     known = sum(fact is not None for fact in told)
     life = _LIFE[file.state]

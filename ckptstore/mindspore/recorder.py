@@ -8,7 +8,7 @@ import os
 import queue
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +19,7 @@ from ckptstore.core.words import count
 from ckptstore.errors import CatalogUnavailableError, CkptstoreError, UsageError
 from ckptstore.ops.launch import LONGEST_PAUSE_SECONDS
 from ckptstore.ops.register import measured
-from ckptstore.storage.files import make_durable, names_in
+from ckptstore.storage.files import make_durable
 from ckptstore.storage.waiting import started
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ MOST_JOBS = 1000
 """How many jobs may wait. A job is a save: where so many wait, the disks are far behind."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Waiting:
     """A file being written, until when to wait for it (in seconds of the monotonic clock), and what was said of it."""
 
@@ -61,7 +61,6 @@ class Recorder:
         self._durable = durable
         self._launch = launch
         self._jobs: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
-        self._live: dict[str, Checkpoint] = {}
         self._waiting: list[_Waiting] = []
         self._lock = threading.RLock()  # the condition's own `with` is Python: a tenth of what a training waits for
         self._idle = threading.Condition(self._lock)
@@ -104,6 +103,18 @@ class Recorder:
                 self._launch.record([whole])
 
         self.call(job)
+
+    def quarantine_after(self, step: int, reason: str) -> None:
+        """Quarantine the states after a step that were saved so far, those that are still being written too."""
+
+        def job() -> None:
+            for waiting in self._waiting:
+                if waiting.file.global_step > step:
+                    waiting.file = replace(waiting.file, quarantine=waiting.file.quarantine or reason)
+            self._launch.kept.quarantine_after(step, reason)
+
+        if not self.call(job):
+            log.error("what was saved after step %d is not quarantined: too many files wait for their records", step)
 
     def call(self, job: Callable[[], object]) -> bool:
         """Do `job` on the thread, after those before it; False where too many wait. Never waits itself."""
@@ -321,8 +332,7 @@ class Recorder:
     def _keep(self, whole: Checkpoint) -> None:
         self._launch.record([whole])
         self.on_recorded(whole)
-        self._live[whole.path] = whole
-        self._notice_vanished(Path(whole.path).parent)
+        self._launch.kept.notice_vanished(Path(whole.path).parent)
 
     def _measure(self, file: Checkpoint) -> Checkpoint | None:
         """The measured record; None while the file is not there, is that of another step, or is still written.
@@ -338,13 +348,3 @@ class Recorder:
         if whole is not None and whole.state is FileState.DAMAGED:
             log.error("%s is empty or cut: it is registered as damaged, and no start takes it", whole.path)
         return whole
-
-    def _notice_vanished(self, directory: Path) -> None:
-        """MindSpore's keep_checkpoint_max deletes files by itself (domain §9)."""
-        names = names_in(str(directory))
-        here = [file for file in self._live.values() if Path(file.path).parent == directory]
-        gone = [file for file in here if Path(file.path).name not in names]
-        if gone:
-            self._launch.mark_missing(gone)
-            for file in gone:
-                del self._live[file.path]

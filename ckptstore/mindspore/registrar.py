@@ -16,7 +16,7 @@ from ckptstore.errors import RefusedError, UsageError
 from ckptstore.mindspore.graceful_exit import disarm
 from ckptstore.mindspore.recorder import FLUSH_SECONDS
 from ckptstore.mindspore.termination import Termination
-from ckptstore.mindspore.training import Training, repaired_step
+from ckptstore.mindspore.training import Training
 from ckptstore.mindspore.ttp import TtpWatch
 from ckptstore.mindspore.under_way import UnderWay, by_counter
 from ckptstore.mindspore.watches import PeriodicWatch, watches_for
@@ -167,7 +167,7 @@ class Registrar(Callback):
         done = self._launch.global_step
         epochs_before = params.cur_epoch_num - 1
         if self._is_repair:
-            self._launch.global_step = repaired_step(params, epochs_before * steps)
+            self._launch.global_step = self._training.goes_on(epochs_before * steps)
             self._continue_count(params)
         elif start is not None and not start.fresh and epochs_before != done // steps:
             log.warning(
@@ -248,7 +248,7 @@ class Registrar(Callback):
         self._is_training = False
         training = self._training
         with self.surviving("the start of the next training"):
-            training.rewind()
+            training.ended(error[1] if error else None)
         kind = error[0] if error else None
         name = kind.__name__ if isinstance(kind, type) else None
         self._launch.failed = name is not None

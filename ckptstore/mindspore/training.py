@@ -17,6 +17,7 @@ from ckptstore.core.model import Content, Kind, epoch_and_step
 from ckptstore.mindspore.communication import strategy_file
 from ckptstore.mindspore.data import check_start, steps_of
 from ckptstore.mindspore.recorder import Recorder
+from ckptstore.mindspore.repair import is_wrong_result, repaired_step
 from ckptstore.mindspore.resume import COUNTER, state_names
 from ckptstore.ops.register import describe
 from ckptstore.ops.start import remember_place
@@ -94,6 +95,7 @@ class Training:
         self.outputs: Any = None
         self.is_readable = True
         self._was_placed = False
+        self._is_wrong = self._was_wrong = False
         self._metrics = metrics
         self._optimizer_counter: Any = None
         self._claimed: set[tuple[str, Kind, str]] = set()
@@ -113,6 +115,7 @@ class Training:
         """Take up the training that MindSpore begins with these callback parameters."""
         self.params = params
         self.outputs = None
+        self._is_wrong, self._was_wrong = False, self._is_wrong
         self.recorder.begin()
         self.state_names = state_names(params.train_network)
         self.recorder.state_names = frozenset(self.state_names)
@@ -124,11 +127,22 @@ class Training:
         if start is not None and self._was_placed:
             check_start(params, start.global_step)
 
-    def rewind(self) -> None:
-        """Have the dataset start at its beginning again: `resume` said where the first training starts, and no other.
+    def goes_on(self, steps_of_epochs: int) -> int:
+        """The step that MindSpore goes on after, having repaired a fault; what it went back from may be quarantined."""
+        step = repaired_step(self.params, steps_of_epochs)
+        if self._was_wrong:
+            reason = f"MindSpore found a wrong result (TREError) and went back from it to step {step}"
+            log.warning("all that this launch saved after step %d is quarantined: %s", step, reason)
+            self.recorder.quarantine_after(step, reason)
+        return step
 
-        MindSpore keeps that, and would begin there in each later training too (`dataset/engine/iterators.py`).
+    def ended(self, error: object) -> None:
+        """Note whether the state is wrong, by the exception if one ended training, and have the dataset begin anew.
+
+        `resume` said where the first training starts, and no other. MindSpore keeps that, and would begin there in each
+        later training too (`dataset/engine/iterators.py`).
         """
+        self._is_wrong = is_wrong_result(error)
         if self._was_placed:
             self.params.train_dataset.set_init_step(0)
 
@@ -296,6 +310,8 @@ class Training:
 
     def quarantine(self) -> str:
         """What is wrong with the state as it is now; empty if nothing is."""
+        if self._is_wrong:
+            return "MindSpore found a wrong result (TREError)"
         loss = self.loss()
         if loss is None or math.isfinite(loss) or self._was_skipped():
             return ""
@@ -330,17 +346,3 @@ class Training:
         if message not in self._complained:
             self._complained.add(message)
             log.warning("%s", message)
-
-
-def repaired_step(params: Any, steps_of_epochs: int) -> int:
-    """The step that MindSpore goes on after, having repaired a fault in the same process.
-
-    It calls `_train` again: with `initial_step` counted in the epoch, or from the beginning where data sinks; a
-    training result error leaves it in the callback parameters (`_handle_tft`, `_calc_cb_initial_step` in
-    `train/model.py`).
-    """
-    from_the_beginning = int(params.get("initial_step") or 0)
-    if from_the_beginning:
-        return from_the_beginning
-    given = int(params.cur_step_num)
-    return given if params.get("dataset_sink_mode") else steps_of_epochs + given

@@ -20,6 +20,7 @@ from ckptstore.formats.inspect import is_cut
 from ckptstore.ops import adopt, exits, lease, meant, strategies
 from ckptstore.ops import register as registering
 from ckptstore.ops.collect import Collected, execute
+from ckptstore.ops.kept import Kept
 from ckptstore.ops.reconcile import Reconciled, reconcile
 from ckptstore.ops.records import Began, Ended, Verdict
 from ckptstore.ops.retention import plan_gc
@@ -53,6 +54,7 @@ class RankLaunch:
         self.rank = index(rank)
         self._began = Began(facts)
         self.ledger = for_rank(database, rank, facts.id, lambda: self._began)
+        self.kept = Kept(self.ledger)
         self._has_saved = False
         self._sources: list[Source] = []
         self._gasps: set[str] = set()
@@ -135,6 +137,7 @@ class RankLaunch:
         saved = Verdict(self.id, self.rank, Outcome.SAVED, datetime.now(timezone.utc)) if proves else None
         self.ledger.record(files, saved)
         self._has_saved = True
+        self.kept.add(files)
         self._gasps.update(file.path for file in files if file.kind is Kind.DYING_GASP)
 
     def resolve(
@@ -247,10 +250,6 @@ class RankLaunch:
             registering.moved(self.ledger, self.id, before, after)
         except CatalogUnavailableError as error:
             self.ledger.fall_behind(error)
-
-    def mark_missing(self, files: Sequence[Checkpoint]) -> None:
-        """Record that these files are no longer there."""
-        self.ledger.mark(files, FileState.MISSING)
 
     def mark_damaged(self, file: Checkpoint, rule: Rule) -> None:
         """Record that a file is not what it should be: no later plan takes it."""

@@ -97,6 +97,15 @@ def test_what_a_look_at_the_disk_showed_last_counts() -> None:
     assert states(merged([], [again, seen[2]])) == {5: FileState.COMPLETE}
 
 
+def test_what_is_wrong_with_a_state_stays_so_until_another_file_has_its_name() -> None:
+    whole = record(5, 2)
+    wrong, seen = replace(whole, quarantine="its result"), replace(whole, amended_at=START + timedelta(hours=1))
+    for known, told in permutations([wrong, seen]):
+        (kept,) = {file.id: file for file in [known, *merged([known], [told])]}.values()
+        assert (kept.quarantine, kept.amended_at) == (wrong.quarantine, seen.amended_at)
+    assert [file.quarantine for file in merged([wrong], [record(5, 3)])] == [""]
+
+
 def test_a_record_without_its_moment_cannot_be_placed() -> None:
     with pytest.raises(ValueError, match="has no moment"):
         merged([], [replace(record(5, 1), created_at=None)] * 2)
@@ -118,6 +127,8 @@ def histories(draw: st.DrawFn) -> list[Checkpoint]:
             if draw(st.booleans()):
                 gone = draw(st.sampled_from([FileState.MISSING, FileState.MOVED, FileState.DAMAGED]))
                 told.append(replace(whole, state=gone))
+            if draw(st.booleans()):
+                told.append(replace(whole, quarantine=draw(st.sampled_from(["its loss", "its result"]))))
             for hours in draw(st.lists(st.integers(0, 3), max_size=2)):
                 seen = draw(st.sampled_from([FileState.COMPLETE, FileState.MISSING, FileState.DAMAGED]))
                 told.append(replace(whole, state=seen, amended_at=START + timedelta(hours=hours)))

@@ -225,6 +225,35 @@ def test_a_file_that_another_thread_still_writes_is_registered_once_it_has_all_p
     assert (found.state, found.size) == (FileState.COMPLETE, Path(file.path).stat().st_size)
 
 
+def test_what_is_still_written_and_what_is_of_no_callback_is_quarantined_too(
+    catalog: Catalog, launch: RankLaunch, tmp_path: Path
+) -> None:
+    recorder = Recorder(launch)
+    recorder.state_names = frozenset({"weight", "global_step", "moments"})
+    launch.register(saved(launch, tmp_path, 1).path, global_step=1)
+    launch.register(saved(launch, tmp_path, 2).path, global_step=2)
+    begun = replace(saved(launch, tmp_path, 3), mtime_ns=None)
+    recorder.submit(begun, asynchronous=True)
+    recorder.quarantine_after(1, "wrong")
+    with Path(begun.path).open("ab") as file:
+        file.write(ckpt_bytes.value("moments", "Float32", (1,), b"\0" * 4))
+    assert recorder.flush(60)
+    found = {file.global_step: (file.state, file.quarantine) for file in catalog.files("run")}
+    assert found == {step: (FileState.COMPLETE, wrong) for step, wrong in ((1, ""), (2, "wrong"), (3, "wrong"))}
+    recorder.submit(saved(launch, tmp_path, 2), asynchronous=False)
+    assert recorder.flush(60)
+    recorder.close()
+    assert [file.quarantine for file in catalog.show("run", 2)] == [""]
+
+
+def test_a_full_queue_says_what_is_not_quarantined(
+    launch: RankLaunch, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "MOST_JOBS", 0)
+    Recorder(launch).quarantine_after(4, "wrong")
+    assert "what was saved after step 4 is not quarantined: too many files wait for their records" in caplog.messages
+
+
 def test_a_file_that_is_cut_is_registered_as_damaged(
     catalog: Catalog, launch: RankLaunch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

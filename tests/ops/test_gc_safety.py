@@ -343,7 +343,7 @@ def test_a_recorder_that_misses_its_files_does_not_take_them_from_gc(catalog: Ca
     saved(catalog, tmp_path, 10, 20, 30, 40)
     files = catalog.show("run", 10)
     gc(catalog)
-    catalog.join("run", rank=0, world_size=2, launch_id="L9").mark_missing(files)
+    catalog.join("run", rank=0, world_size=2, launch_id="L9").ledger.mark(files, FileState.MISSING)
     assert undo(catalog.database, "run").files == 4
     assert {file.state.value for file in catalog.show("run", 10)} == {"complete"}
 

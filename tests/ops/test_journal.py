@@ -85,7 +85,7 @@ def a_long_story(job: Job) -> None:
     first = begin(job)
     for step in (5, 10, 15):
         job.save(first, step)
-    first[0].mark_missing([job.catalog.show("run", 5)[0]])
+    first[0].ledger.mark([job.catalog.show("run", 5)[0]], FileState.MISSING)
     Path(job.catalog.show("run", 5)[0].path).unlink()
     left = first[1].register(
         ckpt_bytes.write(job.folder(1) / "net_train.ckpt", 17, 17), kind="graceful_exit", global_step=17

@@ -13,6 +13,7 @@ import pytest
 from ckptstore.catalog import schema
 from ckptstore.catalog.engine import open_database
 from ckptstore.catalog.tables import metadata
+from ckptstore.core.model import FileState
 from ckptstore.core.policy import Policy
 from ckptstore.errors import CatalogUnavailableError, SchemaError
 from ckptstore.ops.connect import connect
@@ -70,7 +71,7 @@ def test_a_trainer_can_do_what_training_needs(roles: Server, tmp_path: Path) -> 
     ranks[0].renew_lease()
     ranks[0].set_ending(10, 10, "RuntimeError")
     Path(files[0].path).unlink()
-    ranks[0].mark_missing([files[0]])
+    ranks[0].ledger.mark([files[0]], FileState.MISSING)
     again = job.start()
     assert [launch.facts.start_step for launch in again] == [10, 10]  # the other rank has the same
     again[0].load_failed(files[1], "for a test")
