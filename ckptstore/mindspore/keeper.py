@@ -88,7 +88,7 @@ class Keeper:
                 done.purged_files,
             )
         for trouble in done.troubles:
-            self._complain(f"gc cannot remove {trouble.path}: {trouble.reason}")
+            self._complain(f"gc is kept from its work by {trouble.path}: {trouble.reason}")
 
     def _complain(self, message: str) -> None:
         if message not in self._complained:

@@ -25,6 +25,7 @@ from ckptstore.ops.reconcile import Reconciled, reconcile
 from ckptstore.ops.records import Began, Ended, Verdict
 from ckptstore.ops.retention import plan_gc
 from ckptstore.ops.settle import settle
+from ckptstore.ops.worker import Trouble
 from ckptstore.ops.writers import for_rank
 from ckptstore.storage import claims
 from ckptstore.storage.files import absolute
@@ -305,8 +306,13 @@ class RankLaunch:
             return tallies.newest_of_all_ranks(connection, self.id, self.world_size)
 
     def collect(self, policy: Policy) -> Collected:
-        """Run gc on this launch's run: what the policy removes goes to the trash. Raises as `Catalog.execute` does."""
-        return execute(self.database, plan_gc(self.database, self.run, policy))
+        """Run gc on this launch's run: what the policy removes goes to the trash. Raises as `Catalog.execute` does.
+
+        What could not be seen is among the troubles: nobody reads the plan.
+        """
+        plan = plan_gc(self.database, self.run, policy)
+        done = execute(self.database, plan)
+        return replace(done, troubles=(*done.troubles, *(Trouble(each.path, each.reason) for each in plan.unseen)))
 
     def renew_lease(self) -> None:
         """Tell that this launch is alive: the state that it started from is held for longer.
