@@ -169,13 +169,13 @@ def _put(network: Any, values: Mapping[str, Any], *, by_broadcast: bool) -> tupl
         )
         return put
     for name, value in own.items():
-        parameters[name].copy_(value)
+        mindspore.ops.assign(parameters[name], value)
     return parameters.keys() - own.keys(), values.keys() - own.keys()
 
 
 def _fits(parameter: Any, value: Any) -> bool:
     is_alike = isinstance(value, mindspore.Tensor) and (parameter.shape, parameter.dtype) == (value.shape, value.dtype)
-    return is_alike and not parameter.has_init and hasattr(parameter, "copy_")  # not in every MindSpore
+    return is_alike and not parameter.has_init
 
 
 def _restore_counter(network: Any, parameters: dict[str, Any]) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from mindspore import dataset as ds
 from mindspore import nn
+from mindspore.common.api import _pynative_executor
 from mindspore.train import Callback, CheckpointConfig, Model, ModelCheckpoint, RunContext
 from mindspore.train.callback import _InternalCallbackParam
 
@@ -207,7 +208,9 @@ def test_a_training_for_each_epoch_starts_at_its_epoch_after_a_resume_too(catalo
     watching = Watching()
     assert launched(watching).global_step == 10
     assert watching.batches == [4, 5, *range(6), *range(6)]
-    assert [save.tally.global_step for save in catalog.saves("run")] == list(range(24, 0, -2))
+    there = [24, 22, 20, 18, 16, 10, 8, 6, 4, 2]  # MindSpore keeps five of a launch
+    assert [save.tally.global_step for save in catalog.saves("run")] == there
+    assert len(list((tmp_path / "ckpt").glob("*.ckpt"))) == len(there)
 
 
 @pytest.mark.parametrize(
@@ -344,6 +347,48 @@ def test_a_start_stops_where_states_are_that_its_catalog_never_heard_of(
         train(create_model(), tmp_path / "second")
     model = create_model()
     assert ckptstore.mindspore.join("run").resume(model, dataset).global_step == newest.global_step
+
+
+class Breaking(nn.Dense):
+    """Fails in the middle of a step: MindSpore goes on taking what is called for a part of it (PyNative)."""
+
+    left = 0
+
+    def construct(self, x: object) -> object:
+        self.left -= 1
+        if self.left == 0:
+            raise RuntimeError("on purpose")
+        return super().construct(x)
+
+
+def test_a_network_that_failed_in_the_middle_of_a_step_goes_on_after_a_resume(
+    catalog: Catalog, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    mode = ms.get_context("mode")
+    ms.set_context(mode=ms.PYNATIVE_MODE)
+    request.addfinalizer(lambda: ms.set_context(mode=mode))
+
+    def trained(name: str, fails_at: int) -> bytes:
+        ms.set_seed(1)
+        network, dataset = Breaking(3, 4), create_dataset()
+        network.left = fails_at
+        optimizer = nn.Momentum(network.trainable_params(), learning_rate=0.1, momentum=0.9)
+        model = Model(network, nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean"), optimizer)
+        for is_last in (False, True) if fails_at else (True,):
+            launch = ckptstore.mindspore.join(name)
+            flag = _pynative_executor.grad_flag()
+            _pynative_executor.set_grad_flag(True)  # an exception may leave it so: no parameter may be copied to
+            start = launch.resume(model, dataset)
+            network.weight.asnumpy()  # MindSpore looks at the flag when it comes to it
+            _pynative_executor.set_grad_flag(flag)
+            ckpt_cb = ModelCheckpoint("net", str(tmp_path / name), CheckpointConfig(save_checkpoint_steps=2))
+            callbacks = [ckpt_cb, launch.registrar(ckpt_cb)]
+            with nullcontext() if is_last else pytest.raises(RuntimeError, match="on purpose"):
+                model.train(2, dataset, callbacks=callbacks, initial_epoch=start.initial_epoch)
+        assert optimizer.global_step.asnumpy() == 12
+        return bytes(network.weight.asnumpy().tobytes())
+
+    assert trained("retried", 6) == trained("undisturbed", 0)
 
 
 @pytest.mark.parametrize("mode", [ms.GRAPH_MODE, ms.PYNATIVE_MODE])
