@@ -12,6 +12,7 @@ from ckptstore.core.naming import above_ttp
 from ckptstore.errors import UnreadableError
 from ckptstore.formats.ckpt import is_encrypted
 from ckptstore.formats.inspect import read_checkpoint
+from ckptstore.ops.beside_journals import has_lost_its_journal
 from ckptstore.storage.claims import FOLDER
 
 if TYPE_CHECKING:
@@ -80,8 +81,7 @@ class Doubts:
     def _absence(self, directory: str) -> str:
         if not os.path.isdir(directory):  # noqa: PTH112
             return _NOT_THERE
-        has_lost = directory in self._journalled and not os.path.isdir(f"{directory}/{FOLDER}")  # noqa: PTH112
-        return _LACKS_JOURNAL if has_lost else ""
+        return _LACKS_JOURNAL if has_lost_its_journal(directory, self._journalled) else ""
 
     def _of_bytes(self, file: Checkpoint, here: Observed) -> str:
         """A file that is not the recorded one may be a checkpoint that nobody registered, unless it is provably cut."""

@@ -17,10 +17,10 @@ from ckptstore.errors import UsageError
 from ckptstore.ops import register
 from ckptstore.ops.adopt import History, Skipped, Stray, strays, take_in
 from ckptstore.ops.authorship import wrote
+from ckptstore.ops.beside_journals import has_lost_its_journal
 from ckptstore.ops.ttp_directories import before_rename, listing
 from ckptstore.ops.writers import shared
 from ckptstore.storage import journal
-from ckptstore.storage.claims import FOLDER
 from ckptstore.storage.files import names_in
 from ckptstore.storage.waiting import for_each
 
@@ -205,9 +205,9 @@ def _without_unmounted(database: Database, run_id: int, files: Sequence[Checkpoi
         return []
     with database.read() as connection:
         journalled = {journal.directory_of(path) for path in replay.journals_of(connection, run_id)}
-    homes = {file.path.rpartition("/")[0] for file in files} & journalled
-    empty = {home for home in homes if not (Path(home) / FOLDER).is_dir()}
-    return [file for file in files if file.path.rpartition("/")[0] not in empty]
+    homes = {file.path.rpartition("/")[0] for file in files}
+    lost = {home for home in homes if has_lost_its_journal(home, journalled)}
+    return [file for file in files if file.path.rpartition("/")[0] not in lost]
 
 
 def _recorded(database: Database, paths: Sequence[str]) -> dict[str, list[Checkpoint]]:

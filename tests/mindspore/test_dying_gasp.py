@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -263,12 +263,10 @@ class Own(nn.Optimizer):
 @pytest.mark.parametrize("counts_first", [True, False])
 @pytest.mark.parametrize("own", [True, False])
 def test_a_half_updated_network_is_never_restored(
-    catalog: Catalog, tmp_path: Path, request: pytest.FixtureRequest, *, own: bool, counts_first: bool
+    catalog: Catalog, tmp_path: Path, set_mode: Callable[[int], None], *, own: bool, counts_first: bool
 ) -> None:
     """In PyNative; neither what ckptstore saves nor MindSpore's own breakpoint, adopted by whoever looks next."""
-    mode = ms.get_context("mode")
-    ms.set_context(mode=ms.PYNATIVE_MODE)
-    request.addfinalizer(lambda: ms.set_context(mode=mode))
+    set_mode(ms.PYNATIVE_MODE)
     network, dataset = nn.Dense(3, 4), create_dataset()
     optimizer = Own(0.1, network.trainable_params())
     optimizer.counts_first = counts_first
@@ -293,11 +291,9 @@ def test_a_half_updated_network_is_never_restored(
 
 
 def test_an_exception_before_the_update_loses_no_step_in_pynative(
-    catalog: Catalog, tmp_path: Path, request: pytest.FixtureRequest
+    catalog: Catalog, tmp_path: Path, set_mode: Callable[[int], None]
 ) -> None:
-    mode = ms.get_context("mode")
-    ms.set_context(mode=ms.PYNATIVE_MODE)
-    request.addfinalizer(lambda: ms.set_context(mode=mode))
+    set_mode(ms.PYNATIVE_MODE)
 
     class Fails(nn.Dense):
         left = 5

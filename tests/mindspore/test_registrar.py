@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -76,12 +77,10 @@ class Helper:
 
 
 def test_a_sink_counts_its_steps_from_the_first_epoch_on(
-    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, set_mode: Callable[[int], None]
 ) -> None:
     """MindSpore's own sink process; only what sinks on a device is replaced: one call that trains a whole epoch."""
-    mode = ms.get_context("mode")
-    ms.set_context(mode=ms.GRAPH_MODE)
-    request.addfinalizer(lambda: ms.set_context(mode=mode))
+    set_mode(ms.GRAPH_MODE)
     model, dataset = create_model(), create_dataset()
     launch = ckptstore.mindspore.join("run")
     launch.resume(model, dataset)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing, nullcontext
 from pathlib import Path
 
@@ -362,11 +363,9 @@ class Breaking(nn.Dense):
 
 
 def test_a_network_that_failed_in_the_middle_of_a_step_goes_on_after_a_resume(
-    catalog: Catalog, tmp_path: Path, request: pytest.FixtureRequest
+    catalog: Catalog, tmp_path: Path, set_mode: Callable[[int], None]
 ) -> None:
-    mode = ms.get_context("mode")
-    ms.set_context(mode=ms.PYNATIVE_MODE)
-    request.addfinalizer(lambda: ms.set_context(mode=mode))
+    set_mode(ms.PYNATIVE_MODE)
 
     def trained(name: str, fails_at: int) -> bytes:
         ms.set_seed(1)
@@ -393,12 +392,10 @@ def test_a_network_that_failed_in_the_middle_of_a_step_goes_on_after_a_resume(
 
 @pytest.mark.parametrize("mode", [ms.GRAPH_MODE, ms.PYNATIVE_MODE])
 def test_a_network_that_has_trained_in_this_process_goes_on_after_a_resume(
-    catalog: Catalog, tmp_path: Path, request: pytest.FixtureRequest, mode: int
+    catalog: Catalog, tmp_path: Path, set_mode: Callable[[int], None], mode: int
 ) -> None:
     """As where a script catches an exception, joins and resumes: the weights are those of a training without one."""
-    before = ms.get_context("mode")
-    ms.set_context(mode=mode)
-    request.addfinalizer(lambda: ms.set_context(mode=before))
+    set_mode(mode)
 
     def trained(name: str, *fails: int) -> np.ndarray:
         ms.set_seed(1)
@@ -459,12 +456,10 @@ class Interrupted(nn.TrainOneStepCell):
 
 
 def test_an_update_that_only_the_optimizer_knows_of_is_counted(
-    catalog: Catalog, tmp_path: Path, request: pytest.FixtureRequest
+    catalog: Catalog, tmp_path: Path, set_mode: Callable[[int], None]
 ) -> None:
     """In GRAPH_MODE, where a step is one call of the device; in PyNative a part of it may be missing."""
-    mode = ms.get_context("mode")
-    ms.set_context(mode=ms.GRAPH_MODE)
-    request.addfinalizer(lambda: ms.set_context(mode=mode))
+    set_mode(ms.GRAPH_MODE)
     network = nn.Dense(3, 4)
     loss = nn.WithLossCell(network, nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean"))
     model = Model(Interrupted(loss, nn.Momentum(network.trainable_params(), 0.1, 0.9)))

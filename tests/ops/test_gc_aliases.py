@@ -345,12 +345,7 @@ def test_a_directory_of_ttp_that_a_launch_just_made_is_no_debris_under_another_p
 
 def test_copies_of_a_run_in_which_another_one_was_begun_stay(catalog: Catalog, tmp_path: Path) -> None:
     """`cp -r` copies the journals too, and what they tell is told of the copies: those went with the originals."""
-    job = Job(catalog, tmp_path / "run")
-    ranks = job.start()
-    for launch in ranks:
-        job.announce(launch)
-    for step in (10, 20, 30):
-        job.save(ranks, step)
+    job = saved(catalog, tmp_path, 10, 20, 30)
     shutil.copytree(job.directory, tmp_path / "copy")
     copied = names(tmp_path / "copy")
     assert removed(plan_gc(catalog.database, "run", LAST_2)) == [("L1", 10)]
@@ -368,12 +363,7 @@ def test_copies_of_a_run_in_which_another_one_was_begun_stay(catalog: Catalog, t
 
 
 def test_copies_stay_when_their_originals_are_gone_too(catalog: Catalog, tmp_path: Path) -> None:
-    job = Job(catalog, tmp_path / "run")
-    ranks = job.start()
-    for launch in ranks:
-        job.announce(launch)
-    for step in (10, 20, 30):
-        job.save(ranks, step)
+    job = saved(catalog, tmp_path, 10, 20, 30)
     shutil.copytree(job.directory, tmp_path / "copy")
     copied = names(tmp_path / "copy")
     assert gc(catalog).files == 2

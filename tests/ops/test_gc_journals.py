@@ -57,15 +57,10 @@ def test_nothing_goes_while_a_journal_was_not_read(catalog: Catalog, tmp_path: P
 
 
 def test_a_training_that_collects_hears_why_nothing_goes(catalog: Catalog, tmp_path: Path) -> None:
-    job = Job(catalog, tmp_path / "data")
-    ranks = job.start()
-    for launch in ranks:
-        job.announce(launch)
-    for step in (10, 20, 30):
-        job.save(ranks, step)
+    job = saved(catalog, tmp_path, 10, 20, 30)
     unread = job.folder(1) / FOLDER / "rank_1.jsonl"
     end_in_a_newer_entry(unread)
-    done = ranks[0].collect(LAST_2)
+    done = job.start()[0].collect(LAST_2)
     assert (done.files, [each.path for each in done.troubles]) == (0, [str(unread)])
 
 
