@@ -5,7 +5,7 @@ READY := .venv/.ready
 
 PEERS := .venv-bench/.ready
 
-.PHONY: demo test test-long torture bench bench-quick lint clean
+.PHONY: demo test test-long torture mutants bench bench-quick lint clean
 .DELETE_ON_ERROR:
 
 demo: $(READY)
@@ -13,16 +13,20 @@ demo: $(READY)
 
 test: $(READY) lint
 	$(BIN)/coverage erase
-	$(BIN)/coverage run -m pytest tests/core --numprocesses 2
+	$(BIN)/coverage run -m pytest tests/core tests/resume tests/retention tests/scan --numprocesses 4 --dist loadfile
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
-	$(BIN)/python -m pytest tests --ignore=tests/core --numprocesses 4 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest tests --ignore=tests/core --ignore=tests/resume --ignore=tests/retention \
+		--ignore=tests/scan --numprocesses 4 --dist loadfile --no-loadscope-reorder
 
 test-long: $(READY)
 	$(BIN)/python -m pytest tests -m long
 
 torture: $(READY)
 	$(BIN)/python -m tests.crash.report
+
+mutants: $(READY)
+	$(BIN)/python -m bench.mutants
 
 bench: $(READY) $(PEERS)
 	@$(BIN)/python -m bench

@@ -1,6 +1,6 @@
 """All measurements, one after the other, each in a process of its own.
 
-    python -m bench            results.json, RESULTS.md, growth.png and the README's table, here; about 15 minutes
+    python -m bench            results.json, RESULTS.md, growth.png and docs/figures.md, here; about 15 minutes
     python -m bench --quick    the same below build/bench, with small sizes; about 2 minutes; nothing here is touched
     python -m bench --only resolve record    these again; of the others what the last run found on this machine
 
@@ -81,7 +81,7 @@ def main() -> int:
         (home / "RESULTS.md").write_text(report.whole(found))
         subprocess.run([PEERS, "-m", "bench.plot", str(home / results.RESULTS.name)], check=True, cwd=ROOT)
         if not quick:
-            report.put_into_readme(found)
+            report.put_into_page(found)
         say(f"written: RESULTS.md beside {home.relative_to(ROOT) / results.RESULTS.name}")
     for budget in found.budgets:
         say(str(budget))

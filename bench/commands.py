@@ -1,4 +1,4 @@
-"""The process time of commands: `ckptstore list` of 1,000 saves, and `--help` against that of `mlflow`.
+"""The process time of `ckptstore list` of 1,000 saves and of `ckptstore --help`; neither imports mindspore.
 
     python -m bench.commands [--quick]
 
@@ -7,87 +7,66 @@ Process time is what the process used of the processors: what else the machine d
 
 from __future__ import annotations
 
-import json
-import math
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 from bench.measure import CKPTSTORE, Budget, Found, Row, say, turns
-from bench.peers.ckptstore import Ckptstore
+from bench.peers.ckptstore import RUN, Ckptstore
 from bench.task import run_alone
-from bench.worker import PEERS, environment
+from bench.worker import environment
 
 TASK = "commands"
-SAVES = 1000
-QUICK_SAVES = 100
-MOST_LIST, MOST_HELP = 0.5, 0.25
-QUICK_ALLOWANCE = 5.0
+SAVES, QUICK_SAVES = 1000, 100
+MOST_LIST, MOST_HELP = 0.4, 0.15
+PROGRAM = str(Path(sys.executable).with_name("ckptstore"))
 
 
-class Commands:
-    """Commands that are run in a directory, and what they printed last."""
+def process_time(printed: Path, word: str, *arguments: str) -> float:
+    """The process time of a command, in seconds; it must print the word."""
+    with printed.open("wb") as out:
+        process = subprocess.Popen([PROGRAM, *arguments], stdout=out, env=environment())
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0, arguments
+    assert word in printed.read_text(), word
+    return used.ru_utime + used.ru_stime
 
-    def __init__(self, work: Path) -> None:
-        self.work = work
-        self.printed = work / "printed"
 
-    def run(self, *command: str) -> float:
-        """The process time of a command, in seconds."""
-        with self.printed.open("wb") as out:
-            process = subprocess.Popen(command, stdout=out, cwd=self.work, env=environment())
-            _, status, used = os.wait4(process.pid, 0)
-            process.returncode = os.waitstatus_to_exitcode(status)
-        assert process.returncode == 0, command
-        return used.ru_utime + used.ru_stime
-
-    def says(self, word: str) -> None:
-        """Check what was printed last."""
-        assert word in self.printed.read_text(), word
+def frameworks(*arguments: str) -> int:
+    """How many modules of mindspore a command imports."""
+    command = [sys.executable, "-X", "importtime", PROGRAM, *arguments]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment())
+    imported = [line.rpartition("|")[2].strip() for line in done.stderr.splitlines()]
+    assert "ckptstore.errors" in imported
+    return sum(name.partition(".")[0] == "mindspore" for name in imported)
 
 
 def run(work: Path, *, quick: bool) -> Found:
     """The commands in turn."""
     found = Found()
-    commands = Commands(work)
     saves = QUICK_SAVES if quick else SAVES
+    say(f"{TASK}: {saves:,} saves to list")
     (work / "run").mkdir()
     Ckptstore(work / "run", synced=False).fill(saves)
-    own = str(Path(sys.executable).with_name("ckptstore"))
-    other = str(PEERS.with_name("mlflow"))
-    database = str(work / "run" / "catalog.db")
-
-    def listed(*options: str) -> float:
-        took = commands.run(own, "--db", database, "list", "run", *options)
-        if options:
-            assert len(json.loads(commands.printed.read_text())) == saves
-        else:
-            commands.says(str(saves))
-        return took
-
-    def helped(program: str) -> float:
-        took = commands.run(program, "--help")
-        commands.says("Usage:")
-        return took
-
-    say(f"{TASK}: {saves:,} saves to list")
-    taken, notes = turns(
-        {
-            "list": listed,
-            "list --json": lambda: listed("--json"),
-            "--help": lambda: helped(own),
-            "mlflow --help": lambda: helped(other),
-        },
-        allowance=QUICK_ALLOWANCE if quick else math.inf,
-    )
-    for way, limit in (("list", MOST_LIST), ("list --json", MOST_LIST)):
-        row = found.add(Row(TASK, f"ckptstore {way}, saves", saves, {CKPTSTORE: taken[way]}))
-        name = f"process time of ckptstore {way}, {saves:,} saves"
-        found.check(Budget(name, row.spread(CKPTSTORE).median, limit, unit="s"))
-    noted = {"mlflow": notes["mlflow --help"]} if notes else {}
-    row = found.add(Row(TASK, "--help", 1, {CKPTSTORE: taken["--help"], "mlflow": taken["mlflow --help"]}, noted))
-    found.check(Budget("process time of ckptstore --help", row.spread(CKPTSTORE).median, MOST_HELP, unit="s"))
+    listed = ("--db", str(work / "run" / "catalog.db"), "list", RUN)
+    commands = {
+        f"list, {saves:,} saves": (MOST_LIST, str(saves), listed),
+        f"list --json, {saves:,} saves": (MOST_LIST, f'"global_step": {saves}', (*listed, "--json")),
+        "--help": (MOST_HELP, "Usage:", ("--help",)),
+    }
+    ways = {
+        name: partial(process_time, work / "printed", word, *arguments)
+        for name, (_, word, arguments) in commands.items()
+    }
+    taken, _ = turns(ways)
+    for name, (most, _, _) in commands.items():
+        row = found.add(Row(TASK, f"ckptstore {name}, process time", 1, {CKPTSTORE: taken[name]}))
+        found.check(Budget(f"process time of ckptstore {name}", row.spread(CKPTSTORE).median, most, unit="s"))
+    imported = sum(frameworks(*arguments) for _, _, arguments in commands.values())
+    found.check(Budget("modules of mindspore that these commands import", imported, 0, unit=""))
     return found
 
 

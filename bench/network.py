@@ -14,10 +14,11 @@ BATCH = 32
 
 
 class LeNet5(nn.Cell):
-    """As in MindSpore's tutorials."""
+    """As in MindSpore's tutorials; `ballast` bytes are saved and loaded with it, and not trained."""
 
-    def __init__(self) -> None:
+    def __init__(self, ballast: int) -> None:
         super().__init__()
+        self.ballast = ms.Parameter(np.zeros(ballast // 4, np.float32), "ballast", requires_grad=False)
         self.conv1 = nn.Conv2d(1, 6, 5, pad_mode="valid")
         self.conv2 = nn.Conv2d(6, 16, 5, pad_mode="valid")
         self.fc1 = nn.Dense(16 * 5 * 5, 120)
@@ -36,9 +37,9 @@ class LeNet5(nn.Cell):
         return self.fc3(x)
 
 
-def model() -> Model:
+def model(ballast: int = 4) -> Model:
     """A new network with its optimizer; nothing is compiled yet."""
-    network = LeNet5()
+    network = LeNet5(ballast)
     loss = nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean")
     optimizer = nn.Momentum(network.trainable_params(), learning_rate=0.01, momentum=0.9)
     return Model(network, loss, optimizer)

@@ -163,7 +163,7 @@ def _level(work: Path, found: Found, sizes: Sequence[int], repeats: int, *, sync
 
 
 def run(work: Path, *, quick: bool) -> Found:
-    """All sizes, both levels; quick: one of them. The budget is that of one durable record."""
+    """All sizes, both levels; quick: one of them."""
     found = Found()
     _level(work, found, QUICK_SIZES if quick else SIZES, REPEATS, synced=False)
     if not quick:

@@ -1,4 +1,4 @@
-"""The results as text: RESULTS.md, and the table in the README."""
+"""The results as text: RESULTS.md, and docs/figures.md."""
 
 from __future__ import annotations
 
@@ -16,21 +16,10 @@ NAMES = {
     "seeds": "hand-written script",
     "sqlite3": "bare sqlite3",
 }
-FLOORS = (
-    "sqlite3",
-    "stats",
-    "stats and listings",
-    "stats, listings and journals' sizes",
-    "walk, stat, read",
-    "BLAKE3 alone",
-    "cat",
-    "unlink",
-    "without",
-)
-"""What nothing can be quicker than, or what does not do the work: the others are peers."""
+PEERS = NAMES.keys() - {CKPTSTORE, "sqlite3"}
 TITLES = {
     "record": "One durable record",
-    "resolve": "Resolving, by ranks and by saves of history",
+    "resolve": "Resolving, with a short and a long history",
     "inspect": "Looking into a file",
     "scan": "Taking in a tree that no catalog knows",
     "verify": "Reading all that was recorded",
@@ -44,7 +33,6 @@ WHY = {
     "looks at names": "reads its list and looks whether the directories are there: it takes a cut file, see below",
     "looks at a row": "asks for one row, and looks at no file: it takes one that is cut or not there, see below",
     "is no catalog": "is no catalog: it looks at one directory, and checks nothing of what it finds, see below",
-    "reads a header": "reads one header in compiled code, and does not look whether the file is whole",
     "only loads": "loads what it finds: no plan of all ranks, no digest, no place in the dataset",
 }
 """Why a peer is quicker, where one is."""
@@ -59,12 +47,11 @@ REASONS = {
     ("list", "seeds"): WHY["is no catalog"],
     ("newest", "seeds"): WHY["is no catalog"],
     ("prune", "seeds"): WHY["is no catalog"],
-    ("inspect", "safetensors.safe_open"): WHY["reads a header"],
     ("resume", "seeds"): WHY["only loads"],
 }
 BEGIN, END = "<!-- written by make bench -->\n", "<!-- until here -->"
 NOT_MEASURED = "Not measured yet: `make bench` writes this.\n"
-README = ROOT / "README.md"
+PAGE = ROOT / "docs" / "figures.md"
 SHOWN = 1000
 
 
@@ -135,7 +122,7 @@ def quicker(rows: Iterable[Row]) -> list[str]:
     for row in rows:
         kind = row.what.partition(",")[0] if row.task == "registry" else row.task
         for who in row.seconds:
-            if who not in (CKPTSTORE, *FLOORS) and row.ratio(who, CKPTSTORE).median < 1:
+            if who in PEERS and row.ratio(who, CKPTSTORE).median < 1:
                 reason = REASONS.get((kind, who), "does so for a reason that nobody has written down yet")
                 said.setdefault((who, reason), kind)
                 if kind not in said[who, reason].split(", "):
@@ -214,8 +201,8 @@ def whole(found: Results) -> str:
     return "\n".join(part for part in parts if part)
 
 
-def readme(found: Results | None) -> str:
-    """The README's part: what it costs to keep saves, what a restart gets, the budgets, and where it was measured."""
+def page(found: Results | None) -> str:
+    """The page's part: what it costs to keep saves, what a restart gets, the budgets, and where it was measured."""
     if found is None:
         return NOT_MEASURED
     sizes = {row.size for row in found.of("registry")}
@@ -237,10 +224,10 @@ def readme(found: Results | None) -> str:
     )
 
 
-def put_into_readme(found: Results) -> None:
-    """Write the README's part anew."""
-    text = README.read_text()
+def put_into_page(found: Results) -> None:
+    """Write the page's part anew."""
+    text = PAGE.read_text()
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
-    assert begin and end, "the README has lost its marks"
-    README.write_text(before + begin + readme(found) + end + after)
+    assert begin and end, "docs/figures.md has lost its marks"
+    PAGE.write_text(before + begin + page(found) + end + after)

@@ -38,7 +38,8 @@ class FirstStep(Callback):
 class Rank:
     """One rank; its data is a share."""
 
-    def __init__(self, work: Path) -> None:
+    def __init__(self, work: Path, ballast: int) -> None:
+        self.ballast = ballast
         self.rank = get_rank()
         self.folder = work / f"rank_{self.rank}"
         self.together = ops.AllReduce()
@@ -51,7 +52,7 @@ class Rank:
         config = CheckpointConfig(save_checkpoint_steps=STEPS, append_info=["epoch_num", "step_num"])
         ckpt_cb = ModelCheckpoint("net", str(self.folder), config)
         launch = ckptstore.mindspore.join(RUN)
-        model, dataset = network.model(), self.dataset()
+        model, dataset = network.model(self.ballast), self.dataset()
         launch.resume(model, dataset)
         model.train(EPOCHS, dataset, callbacks=[ckpt_cb, launch.registrar(ckpt_cb)], dataset_sink_mode=False)
 
@@ -74,7 +75,7 @@ class Rank:
         load = {"ckptstore": self.by_ckptstore, "seeds": self.by_seeds}[way]
         self.together(ms.Tensor(np.ones(1, np.float32))).asnumpy()
         begin = time.perf_counter()
-        model, dataset = network.model(), self.dataset()
+        model, dataset = network.model(self.ballast), self.dataset()
         loading = time.perf_counter()
         initial_epoch = load(model, dataset)
         loaded = time.perf_counter()
@@ -83,11 +84,11 @@ class Rank:
         return first.at - begin, loaded - loading
 
 
-def main(work: Path, repeats: int) -> None:
+def main(work: Path, repeats: int, ballast: int) -> None:
     network.on_cpu()
     ms.set_auto_parallel_context(parallel_mode=ms.ParallelMode.DATA_PARALLEL, gradients_mean=True)
     init()
-    rank = Rank(work)
+    rank = Rank(work, ballast)
     rank.train()
     taken: dict[str, list[float]] = {name: [] for way in ("ckptstore", "seeds") for name in (way, f"{way} loads")}
     for turn in range(WARM_UP + repeats):
@@ -102,4 +103,4 @@ def main(work: Path, repeats: int) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]))
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))

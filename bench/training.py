@@ -26,7 +26,7 @@ import ckptstore.mindspore
 from bench import network
 from bench.measure import CKPTSTORE, Budget, Found, Row, say
 from bench.task import run_alone
-from ckptstore.ops.connect import connect
+from ckptstore.api import connect
 
 TASK = "training"
 EVERY = 10

@@ -12,11 +12,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ckptstore.api import Catalog, connect
     from ckptstore.core.model import Checkpoint, Kind, Rejection, Resolution, RestorePlan
-    from ckptstore.core.policy import Policy
     from ckptstore.errors import CkptstoreError
-    from ckptstore.ops.connect import Catalog, connect
-    from ckptstore.ops.launch import RankLaunch
+    from ckptstore.retention.policy import Policy
+    from ckptstore.training.launch import RankLaunch
 
 __all__ = [
     "Catalog",
@@ -32,16 +32,16 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Catalog": "ckptstore.ops.connect",
+    "Catalog": "ckptstore.api",
     "Checkpoint": "ckptstore.core.model",
     "CkptstoreError": "ckptstore.errors",
     "Kind": "ckptstore.core.model",
-    "Policy": "ckptstore.core.policy",
-    "RankLaunch": "ckptstore.ops.launch",
+    "Policy": "ckptstore.retention.policy",
+    "RankLaunch": "ckptstore.training.launch",
     "Rejection": "ckptstore.core.model",
     "Resolution": "ckptstore.core.model",
     "RestorePlan": "ckptstore.core.model",
-    "connect": "ckptstore.ops.connect",
+    "connect": "ckptstore.api",
 }
 
 

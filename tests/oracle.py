@@ -15,7 +15,7 @@ from ckptstore.core.model import Checkpoint, Content, FileState, Kind, Launch, O
 Disk = Mapping[str, Observed]
 
 APPENDED = 1024
-"""Bytes: the second save of a graceful exit by SIGTERM lacks the appended numbers (domain §3)."""
+"""Bytes: the second save of a graceful exit by SIGTERM lacks the appended numbers (mindspore.md §3)."""
 
 
 class Answer(IntEnum):

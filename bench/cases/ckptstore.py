@@ -26,7 +26,7 @@ from bench.cases.case import (
 )
 from bench.peers.ckptstore import RUN, Ckptstore
 from ckptstore import Catalog, Policy, connect
-from ckptstore.storage.trash import Disk
+from ckptstore.disk.trash import Disk
 
 RANKS = 4
 

@@ -9,11 +9,17 @@ from pathlib import Path
 import ckptstore
 from bench import files
 from bench.peers.keeper import Keeper, serve
-from ckptstore.core.model import Checkpoint, Kind
-from ckptstore.ops.launch import RankLaunch
-from ckptstore.ops.register import describe, measured
+from ckptstore.core.model import Kind
+from ckptstore.training.launch import RankLaunch
 
 RUN = "run"
+
+
+def announced(launch: RankLaunch, directory: Path) -> RankLaunch:
+    """The launch, which has told what a registrar tells: where it saves, and the steps of an epoch."""
+    launch.set_steps_per_epoch(files.STEPS_PER_EPOCH)
+    launch.add_source(str(directory), kind=Kind.PERIODIC, prefix="net", breakpoint_prefix="net", names_before=[])
+    return launch
 
 
 class Ckptstore(Keeper):
@@ -30,10 +36,7 @@ class Ckptstore(Keeper):
         """A new launch, which goes on from the newest state."""
         launch = self._catalog().join(RUN)
         launch.resolve()
-        launch.set_steps_per_epoch(files.STEPS_PER_EPOCH)
-        source = str(self.directory)
-        launch.add_source(source, kind=Kind.PERIODIC, prefix="net", breakpoint_prefix="net", names_before=[])
-        return launch
+        return announced(launch, self.directory)
 
     def _write(self, step: int) -> Path:
         path = self.directory / files.name(step)
@@ -42,14 +45,7 @@ class Ckptstore(Keeper):
 
     def fill(self, count: int) -> None:
         self.directory.mkdir()
-        launch = self._started()
-        launch.record([self._record(launch, step) for step in range(1, count + 1)])
-
-    def _record(self, launch: RankLaunch, step: int) -> Checkpoint:
-        described = describe(launch.facts, rank=0, path=self._write(step), kind=Kind.PERIODIC, global_step=step)
-        whole = measured(described)
-        assert whole is not None
-        return whole
+        self.save(range(1, count + 1))
 
     def save(self, steps: Sequence[int]) -> float:
         launch = self._started()

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-def among(connection: sa.Connection, column: sa.Column[Any], values: Iterable[Any]) -> sa.ColumnElement[bool]:
+def among(connection: sa.Connection, column: sa.ColumnElement[Any], values: Iterable[Any]) -> sa.ColumnElement[bool]:
     """Whether a column of texts or numbers is one of these values."""
     if connection.dialect.name == "sqlite":
         listed = sa.func.json_each(json.dumps(list(values))).table_valued("value")

@@ -1,4 +1,4 @@
-"""What the catalog has of directories and files whatever their run: to see what is known under another path."""
+"""Queries for directories and files of any run: to find what may be the same file under another path."""
 
 from __future__ import annotations
 
@@ -6,17 +6,20 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import sqlalchemy as sa
 
+from ckptstore.catalog import rows
 from ckptstore.catalog.among import among
 from ckptstore.catalog.rows import many
 from ckptstore.catalog.tables import checkpoints, launches, runs, saves, sources
 from ckptstore.core.model import FileState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
+
+    from ckptstore.core.model import Checkpoint
 
 _LIVE = [FileState.COMPLETE.value, FileState.IN_PROGRESS.value, FileState.DAMAGED.value]
 _PATH = checkpoints.c.path
-_DIRECTORY = sa.func.rtrim(_PATH, sa.func.replace(_PATH, "/", ""))  # up to the last slash, on either database
+_DIRECTORY = sa.func.rtrim(_PATH, sa.func.replace(_PATH, "/", ""), type_=sa.Text)  # up to the last slash, on either one
 _FILES = checkpoints.join(saves).join(launches, launches.c.id == saves.c.launch_id).join(runs)
 
 
@@ -55,19 +58,11 @@ def every_directory(connection: sa.Connection) -> set[str]:
     return {path.rstrip("/") or "/" for path in (*of_files, *of_ranks)}
 
 
-def runs_in(connection: sa.Connection, directory: str) -> list[str]:
-    """The runs that save to a directory or have files in it, by name."""
-    saving = sa.select(launches.c.run_id).join(sources).where(sources.c.directory == directory)
-    filed = sa.select(launches.c.run_id).select_from(_FILES)
-    filed = filed.where(_DIRECTORY.in_([f"{directory.rstrip('/')}/"]))
-    query = sa.select(runs.c.name).where(runs.c.id.in_(saving) | runs.c.id.in_(filed))
-    return list(connection.execute(query.order_by(runs.c.name)).scalars())
-
-
-def runs_that_save_in(connection: sa.Connection, some: Sequence[str]) -> set[int]:
-    """The runs of which a rank saves to one of these directories, by id."""
-    query = sa.select(launches.c.run_id).join(sources).distinct()
-    return set(connection.execute(query.where(among(connection, sources.c.directory, some))).scalars())
+def files_in(connection: sa.Connection, some: Iterable[str]) -> list[Checkpoint]:
+    """What was ever recorded of files in these directories, of whatever run."""
+    ends = [f"{directory.rstrip('/')}/" for directory in some]
+    chosen = rows.file_query().where(among(connection, _DIRECTORY, ends))
+    return list(rows.files(connection.execute(chosen))) if ends else []
 
 
 def written_within(connection: sa.Connection, begin_ns: int, end_ns: int) -> Iterator[Recorded]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import sqlalchemy as sa
+from sqlalchemy import Connection as Connection  # noqa: PLC0414 — the type that others pass on
 
 from ckptstore.catalog import postgres, sqlite, urls
 from ckptstore.catalog.backoff import Backoff
@@ -45,8 +46,7 @@ class Database:
         self.is_sqlite = url.get_backend_name() == "sqlite"
         self.answer_within = answer_within
         self._wait = min(answer_within, _WAIT_SECONDS)
-        self._engine = sqlite.make_engine(url, self._wait) if self.is_sqlite else _postgres_engine(url, self._wait)
-        self._turn = threading.Lock()
+        self._engine = sqlite.make_engine(url, self._wait) if self.is_sqlite else self._postgres_engine()
         self._own = _Own()
         _databases.add(self)
 
@@ -61,8 +61,9 @@ class Database:
         return Path(self.url.database) if self.is_sqlite and self.url.database else None
 
     def disconnect(self) -> None:
-        """Close the connections that nobody uses; the next transaction opens one."""
-        self._engine.dispose()
+        """Close the connections that nobody uses; the next transaction opens one. To PostgreSQL none is kept."""
+        if self.is_sqlite:
+            self._engine.dispose()
 
     def let_go_before_fork(self) -> None:
         """Close SQLite's connections: a child would take its parent's locks for its own, and lose what it writes.
@@ -81,7 +82,6 @@ class Database:
     def forget(self) -> None:
         """Leave the connections to the process that this one was forked from."""
         self._engine.dispose(close=False)
-        self._turn = threading.Lock()
         self._own = _Own()
 
     @contextmanager
@@ -99,7 +99,7 @@ class Database:
 
     def let_go(self) -> None:
         """Close the connection that a `connected` block shares: what comes next may take long, and needs none."""
-        if self._own.shares and not self._own.is_busy:
+        if not self._own.is_busy:
             self._close()
 
     def let_go_if_idle(self) -> None:
@@ -144,7 +144,7 @@ class Database:
         guard: postgres.Guard | None = None
         try:
             with self._connection() as connection:
-                guard = self._own.guard
+                guard = connection.info.get(postgres.GUARD)
                 with guard.watches() if guard else nullcontext(), connection.begin():
                     if self.is_sqlite and writes:
                         sqlite.wait_for_disk(connection, is_kept=is_kept)
@@ -164,12 +164,12 @@ class Database:
             return
         if own.is_busy:
             raise RuntimeError("a transaction inside another one of the same thread")
-        if time.monotonic() - own.used_at > _TRUSTED_SECONDS:
-            self._close()  # the server, or something between, may have ended it meanwhile
-        done = False
+        self.let_go_if_idle()  # the server, or something between, may have ended it meanwhile
+        own.connection = own.connection or self._connect()
         own.is_busy = True
+        done = False
         try:
-            yield own.connection or self._open()
+            yield own.connection
             done = True
         finally:
             own.is_busy = False
@@ -177,29 +177,25 @@ class Database:
             if not (done and own.shares):
                 self._close()
 
-    def _open(self) -> sa.Connection:
+    def _connect(self) -> sa.Connection:
         """Connect; again, for a while, where the server says that it cannot serve more at this moment."""
-        if not self._turn.acquire(timeout=self._wait):
-            raise self.unusable("other threads of this process use it", CatalogBusyError)
         try:
-            connection = self._tried(self._engine.connect, sa.exc.DBAPIError)
-            self._own.guard = postgres.Guard(connection, self.answer_within)
-            self._own.connection = connection
-        finally:
-            if self._own.connection is None:
-                self._turn.release()
-        return connection
+            return self._tried(self._engine.connect, sa.exc.DBAPIError)
+        except sa.exc.TimeoutError:
+            raise self.unusable("other threads of this process use it", CatalogBusyError) from None
 
     def _close(self) -> None:
         connection, self._own.connection = self._own.connection, None
-        guard, self._own.guard = self._own.guard, None
-        if guard is not None:
-            guard.end()
         if connection is not None:
-            try:
-                connection.close()
-            finally:
-                self._turn.release()
+            connection.invalidate()  # closed, instead of kept by the pool
+            connection.close()
+
+    def _postgres_engine(self) -> sa.Engine:
+        try:
+            return postgres.make_engine(self.url, self._wait, self.answer_within)
+        except ModuleNotFoundError:
+            hint = "run: pip install 'ckptstore[postgres]'"
+            raise CatalogUnavailableError("no PostgreSQL driver is installed", hint) from None
 
     def _tried(self, action: Callable[[], T], error: type[Exception]) -> T:
         """What an action returns; tried again while it fails with an error that passes, within a deadline."""
@@ -239,13 +235,12 @@ class Database:
 
 
 class _Own(threading.local):
-    """What one thread has of a database: its connection and its guard, when it was last used, whether it is shared.
+    """What one thread has of a PostgreSQL database: its connection, when that was last used, whether it is shared.
 
     `is_busy`: a transaction is under way.
     """
 
     connection: sa.Connection | None = None
-    guard: postgres.Guard | None = None
     used_at: float = 0.0
     shares: bool = False
     is_busy: bool = False
@@ -303,15 +298,6 @@ def in_memory() -> Database:
     with database.write() as connection:
         metadata.create_all(connection)
     return database
-
-
-def _postgres_engine(url: sa.URL, wait: float) -> sa.Engine:
-    try:
-        return postgres.make_engine(url, wait)
-    except ModuleNotFoundError:
-        raise CatalogUnavailableError(
-            "no PostgreSQL driver is installed", "run: pip install 'ckptstore[postgres]'"
-        ) from None
 
 
 def _without_password(text: str, url: sa.URL) -> str:

@@ -55,6 +55,6 @@ def of_postgres(connection: sa.Connection) -> PostgresHealth:
     return PostgresHealth(str(row[0]), bool(row[1]), bool(row[2]), int(row[3]), int(row[4]), row[5])
 
 
-def tell(connection: sa.Connection) -> None:
+def ask(connection: sa.Connection) -> None:
     """The shortest statement: how long it takes is how far the database is."""
     connection.execute(sa.select(1)).scalar_one()

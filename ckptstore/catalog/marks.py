@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
 from ckptstore.catalog.among import among
-from ckptstore.catalog.replay import POLICY, TAG, put_removal
 from ckptstore.catalog.tables import checkpoints, launches, leases, pins, policies, resolutions, runs, saves, tags
+from ckptstore.core.events import moment_of
 from ckptstore.core.model import FileState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-    from datetime import datetime
 
     from ckptstore.core.model import Checkpoint
 
@@ -35,7 +35,7 @@ class Marks:
 
 def marks_of(connection: sa.Connection, run: int, now: datetime) -> Marks:
     """The marks on the states of a run. A lease that ended before `now` holds nothing."""
-    pinned = connection.execute(sa.select(pins.c.global_step).where(pins.c.run_id == run)).scalars()
+    pinned = connection.execute(sa.select(pins.c.global_step).where(pins.c.run_id == run, pins.c.pinned)).scalars()
     began = (
         sa.select(resolutions.c.parent_launch_id, resolutions.c.parent_step, launches.c.id, leases.c.expires_at)
         .select_from(resolutions.join(launches, launches.c.id == resolutions.c.launch_id).outerjoin(leases))
@@ -59,8 +59,8 @@ def marks_of(connection: sa.Connection, run: int, now: datetime) -> Marks:
 def tags_of(connection: sa.Connection, run: int) -> dict[int, tuple[str, ...]]:
     """The names that people gave to steps of a run, by step."""
     found: dict[int, list[str]] = {}
-    named = sa.select(tags.c.global_step, tags.c.name).where(tags.c.run_id == run).order_by(tags.c.name)
-    for step, name in connection.execute(named):
+    named = sa.select(tags.c.global_step, tags.c.name).where(tags.c.run_id == run, tags.c.global_step.is_not(None))
+    for step, name in connection.execute(named.order_by(tags.c.name)):
         found.setdefault(step, []).append(name)
     return {step: tuple(names) for step, names in found.items()}
 
@@ -70,6 +70,39 @@ def hold(connection: sa.Connection, launch_id: str, until: datetime) -> None:
     chosen = leases.c.launch_id == launch_id
     if connection.execute(leases.update().where(chosen).values(expires_at=until)).rowcount == 0:
         connection.execute(leases.insert().values(launch_id=launch_id, expires_at=until))
+
+
+def hold_if_new(connection: sa.Connection, launch_id: str, until: datetime) -> None:
+    """Let a launch hold the state that it starts from until then; a lease that is there is left as it is."""
+    if connection.execute(sa.select(leases.c.launch_id).where(leases.c.launch_id == launch_id)).first() is None:
+        connection.execute(leases.insert().values(launch_id=launch_id, expires_at=until))
+
+
+def is_pinned(connection: sa.Connection, run: int, global_step: int) -> bool:
+    """Whether a step of a run is pinned."""
+    chosen = (pins.c.run_id == run) & (pins.c.global_step == global_step)
+    return bool(connection.execute(sa.select(pins.c.pinned).where(chosen)).scalar())
+
+
+def moment_after_pin(connection: sa.Connection, run: int, global_step: int) -> datetime:
+    """Now, or the moment after what was last said of a pin: clocks may have gone back since."""
+    return _moment_after(connection, pins, (pins.c.run_id == run) & (pins.c.global_step == global_step))
+
+
+def moment_after_tag(connection: sa.Connection, run: int, name: str) -> datetime:
+    """As `moment_after_pin`, of a tag."""
+    return _moment_after(connection, tags, (tags.c.run_id == run) & (tags.c.name == name))
+
+
+def moment_after_policy(connection: sa.Connection, run: int) -> datetime:
+    """As `moment_after_pin`, of the policy."""
+    return _moment_after(connection, policies, policies.c.run_id == run)
+
+
+def _moment_after(connection: sa.Connection, table: sa.Table, chosen: sa.ColumnElement[bool]) -> datetime:
+    version = connection.execute(sa.select(table.c.version).where(chosen)).scalar()
+    now = datetime.now(timezone.utc)
+    return now if version is None else max(now, moment_of(version) + timedelta(microseconds=1))
 
 
 def are_as_chosen(connection: sa.Connection, files: Iterable[Checkpoint]) -> bool:
@@ -85,36 +118,12 @@ def tag_step(connection: sa.Connection, run: int, name: str) -> int | None:
     return connection.execute(sa.select(tags.c.global_step).where(chosen)).scalar()
 
 
-def add_tag(connection: sa.Connection, run: int, name: str, global_step: int, now: datetime) -> None:
-    """Put a new tag on a step of a run."""
-    connection.execute(tags.insert().values(run_id=run, name=name, global_step=global_step, created_at=now))
-
-
-def remove_tag(connection: sa.Connection, run: int, name: str, now: datetime) -> bool:
-    """Take a tag away; whether there was one."""
-    chosen = (tags.c.run_id == run) & (tags.c.name == name)
-    had = connection.execute(tags.delete().where(chosen)).rowcount > 0
-    if had:
-        put_removal(connection, run, TAG, name, now)
-    return had
-
-
 def policy_of(connection: sa.Connection, run: int) -> dict[str, Any] | None:
     """The rules that are stored for a run; None if there are none."""
     found: dict[str, Any] | None = connection.execute(
         sa.select(policies.c.rules).where(policies.c.run_id == run)
     ).scalar()
     return found
-
-
-def set_policy(connection: sa.Connection, run: int, rules: Mapping[str, Any] | None, now: datetime) -> bool:
-    """Store the rules of a run, or take them away (None); whether there were some before."""
-    had = connection.execute(policies.delete().where(policies.c.run_id == run)).rowcount > 0
-    if rules is not None:
-        connection.execute(policies.insert().values(run_id=run, rules=dict(rules), created_at=now))
-    elif had:
-        put_removal(connection, run, POLICY, "", now)
-    return had
 
 
 def files_to_tell(connection: sa.Connection, run: int) -> dict[str, str]:
@@ -133,5 +142,6 @@ def files_to_tell(connection: sa.Connection, run: int) -> dict[str, str]:
 
 def runs_with_policy(connection: sa.Connection) -> Sequence[str]:
     """The names of the runs that have a policy."""
-    query = sa.select(runs.c.name).join(policies, policies.c.run_id == runs.c.id).order_by(runs.c.name)
+    query = sa.select(runs.c.name).join(policies, policies.c.run_id == runs.c.id)
+    query = query.where(policies.c.rules.is_not(None)).order_by(runs.c.name)
     return list(connection.execute(query).scalars())

@@ -14,10 +14,10 @@ import socket
 import threading
 import time
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
-from sqlalchemy.pool import NullPool
+from sqlalchemy.pool import QueuePool
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -79,14 +79,17 @@ _REMEDIES = (
 """What to do where a server answers and refuses: by SQLSTATE, or by what it says where no connection comes about."""
 
 
-def make_engine(url: sa.URL, wait: float) -> sa.Engine:
-    """An engine that keeps no connection. Raises `ModuleNotFoundError` where the driver is not installed.
+def make_engine(url: sa.URL, wait: float, answer_within: float) -> sa.Engine:
+    """An engine that opens one connection at a time. Raises `ModuleNotFoundError` where the driver is not installed.
 
-    `wait` is how long to wait for a connection, in seconds.
+    `wait` is how long to wait for a connection, `answer_within` for the answer to a statement, in seconds.
     """
-    return sa.create_engine(
+    engine = sa.create_engine(
         url,
-        poolclass=NullPool,  # ten thousand ranks must not hold ten thousand idle connections
+        poolclass=QueuePool,
+        pool_size=1,
+        max_overflow=0,
+        pool_timeout=wait,
         use_native_hstore=False,  # else each process asks for a type that nobody has here
         connect_args={
             "connect_timeout": max(2, round(wait)),
@@ -95,6 +98,20 @@ def make_engine(url: sa.URL, wait: float) -> sa.Engine:
             "fallback_application_name": "ckptstore",
         },
     )
+
+    @sa.event.listens_for(engine, "connect")
+    def _guard(connection: Any, record: Any) -> None:
+        record.info[GUARD] = Guard(connection.fileno(), answer_within)
+
+    @sa.event.listens_for(engine, "close")
+    def _end(_connection: Any, record: Any) -> None:
+        record.info[GUARD].end()
+
+    @sa.event.listens_for(engine, "before_cursor_execute")
+    def _again(connection: sa.Connection, *_: object) -> None:
+        connection.info[GUARD].again()
+
+    return engine
 
 
 def opening(wait: float, *, writes: bool) -> str:
@@ -128,26 +145,29 @@ def remedy(error: sa.exc.DBAPIError) -> str:
     return ""
 
 
+GUARD = "guard"
+"""Under which name a connection has its guard, in its `info`."""
+
+
 class Guard:
-    """Closes a connection whose server does not answer a statement within some seconds. Lives as long as it does.
+    """Closes a connection, by its file, whose server does not answer a statement within some seconds.
 
     The server's own limits are of no use where it is stopped, and the network keeps such a connection open for ever.
     """
 
-    def __init__(self, connection: sa.Connection, seconds: float) -> None:
+    def __init__(self, file: int, seconds: float) -> None:
         self.is_over = False
         self._seconds = seconds
-        self._file = connection.connection.driver_connection.fileno()  # type: ignore[union-attr]
+        self._file = file
         self._deadline = math.inf
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="ckptstore-guard", daemon=True)
-        sa.event.listen(connection, "before_cursor_execute", self._again)
         self._thread.start()
 
     @contextmanager
     def watches(self) -> Iterator[None]:
         """From the first statement of this block on an answer is waited for, and none after it."""
-        self._again()
+        self.again()
         try:
             yield
         finally:
@@ -158,7 +178,8 @@ class Guard:
         self._ended.set()
         self._thread.join()
 
-    def _again(self, *_: object) -> None:
+    def again(self) -> None:
+        """A statement is asked: its answer is waited for from now on."""
         self._deadline = time.monotonic() + self._seconds
 
     def _watch(self) -> None:

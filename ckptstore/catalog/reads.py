@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
@@ -12,7 +12,8 @@ from ckptstore.catalog import rows
 from ckptstore.catalog.among import among
 from ckptstore.catalog.tables import checkpoints, endings, launches, outcomes, pins, resolutions, runs, saves, sources
 from ckptstore.core import replicas
-from ckptstore.core.model import Checkpoint, Content, FileState, Kind, Launch, Outcome
+from ckptstore.core.events import TrainingEnded
+from ckptstore.core.model import Checkpoint, Content, FileState, Kind, Launch, Outcome, Source
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -20,35 +21,6 @@ if TYPE_CHECKING:
 
 
 _SAVES_ASKED = 4  # all of the newest step's kinds
-
-
-class Source(NamedTuple):
-    """Where a rank of a launch saves what kind of file, and the names there that are not its own.
-
-    `names_before` were there before the launch began: breakpoints, files of graceful exits, directories of TTP. `host`
-    is the one that the rank ran on, `content` what its periodic files hold (None: not known).
-    """
-
-    launch: str
-    rank: int
-    directory: str
-    kind: Kind
-    prefix: str
-    breakpoint_prefix: str
-    names_before: frozenset[str]
-    host: str | None = None
-    content: Content | None = None
-
-
-@dataclass(frozen=True)
-class Ending:
-    """The step that training ended at on a rank, as its callback saw it, and what was wrong with that state."""
-
-    launch: str
-    rank: int
-    global_step: int
-    optimizer_step: int | None
-    quarantine: str
 
 
 def run_id(connection: sa.Connection, name: str) -> int | None:
@@ -59,6 +31,31 @@ def run_id(connection: sa.Connection, name: str) -> int | None:
 def run_names(connection: sa.Connection) -> list[str]:
     """Every run, by name."""
     return list(connection.execute(sa.select(runs.c.name).order_by(runs.c.name)).scalars())
+
+
+def lock_run(connection: sa.Connection, run: int) -> None:
+    """Let nobody else who locks this run go on before the transaction has ended. SQLite's are one at a time anyway."""
+    connection.execute(sa.select(runs.c.id).where(runs.c.id == run).with_for_update())
+
+
+def next_moment(connection: sa.Connection, run: str, now: datetime) -> datetime:
+    """The moment of a launch that begins now: after all others of its run, whatever the clocks of their hosts said.
+
+    Nobody else begins one before the transaction has ended.
+    """
+    known = run_id(connection, run)
+    if known is None:
+        return now
+    lock_run(connection, known)
+    query = sa.select(sa.func.max(launches.c.created_at)).where(launches.c.run_id == known)
+    newest = connection.execute(query).scalar()
+    return now if newest is None else max(now, newest + timedelta(microseconds=1))
+
+
+def versions_of(connection: sa.Connection, ids: Sequence[str]) -> dict[str, str]:
+    """The versions of these records, by id."""
+    query = sa.select(checkpoints.c.id, checkpoints.c.version).where(among(connection, checkpoints.c.id, ids))
+    return {row[0]: row[1] for row in connection.execute(query)}
 
 
 def launches_of(connection: sa.Connection, run: int) -> list[Launch]:
@@ -293,12 +290,18 @@ def hosts_of(connection: sa.Connection, launch_id: str) -> dict[int, str]:
     return {row.rank: row.host for row in said}
 
 
-def endings_of(connection: sa.Connection, launch_ids: Iterable[str]) -> Mapping[tuple[str, int], Ending]:
+def endings_of(connection: sa.Connection, launch_ids: Iterable[str]) -> Mapping[tuple[str, int], TrainingEnded]:
     """How training ended, by launch and rank."""
     query = sa.select(endings).where(among(connection, endings.c.launch_id, launch_ids))
     return {
-        (row.launch_id, row.rank): Ending(
-            row.launch_id, row.rank, row.global_step, row.optimizer_step, row.quarantine or ""
+        (row.launch_id, row.rank): TrainingEnded(
+            row.launch_id,
+            row.rank,
+            row.global_step,
+            row.optimizer_step,
+            row.error,
+            row.quarantine or "",
+            row.created_at,
         )
         for row in connection.execute(query)
     }
@@ -306,7 +309,7 @@ def endings_of(connection: sa.Connection, launch_ids: Iterable[str]) -> Mapping[
 
 def pinned_steps(connection: sa.Connection, run: int) -> set[int]:
     """The steps of a run that are pinned."""
-    return set(connection.execute(sa.select(pins.c.global_step).where(pins.c.run_id == run)).scalars())
+    return set(connection.execute(sa.select(pins.c.global_step).where(pins.c.run_id == run, pins.c.pinned)).scalars())
 
 
 def _launch_query() -> sa.Select[Any]:

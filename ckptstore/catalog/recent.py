@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import sqlalchemy as sa
 
 from ckptstore.catalog.among import among
+from ckptstore.catalog.project import OPEN_PHASES
 from ckptstore.catalog.tables import (
     checkpoints,
     collections,
@@ -38,19 +39,14 @@ class Home:
 
 @dataclass(frozen=True)
 class Saved:
-    """A rank's file of a save, its size in bytes, when it was recorded, and when written, in nanoseconds since 1970.
-
-    `amended_at` is when the record was last changed by who looked at the disk (None: never).
-    """
+    """A rank's file of a save, its size in bytes, when it was recorded, and when written, in nanoseconds since 1970."""
 
     step: int
     rank: int
     path: str
     size: int | None
-    state: FileState
     at: datetime
     mtime_ns: int | None
-    amended_at: datetime | None = None
 
 
 @dataclass(frozen=True)
@@ -112,28 +108,14 @@ def newest_saves(connection: sa.Connection, launch_id: str, count: int) -> list[
             checkpoints.c.rank,
             checkpoints.c.path,
             checkpoints.c.size,
-            checkpoints.c.state,
             checkpoints.c.created_at,
             checkpoints.c.mtime_ns,
-            checkpoints.c.amended_at,
         )
         .join(saves)
         .where(saves.c.id.in_(sa.select(newest.c.id)), checkpoints.c.state != FileState.MOVED.value)
         .order_by(saves.c.global_step.desc(), checkpoints.c.rank)
     )
-    return [
-        Saved(
-            step=row.global_step,
-            rank=row.rank,
-            path=row.path,
-            size=row.size,
-            state=FileState(row.state),
-            at=row.created_at,
-            mtime_ns=row.mtime_ns,
-            amended_at=row.amended_at,
-        )
-        for row in connection.execute(query)
-    ]
+    return [Saved(*row) for row in connection.execute(query)]
 
 
 def last_steps(connection: sa.Connection, launch_id: str, ranks: Sequence[int], count: int) -> dict[int, int]:
@@ -174,15 +156,15 @@ def waiting(connection: sa.Connection, run: int) -> list[Waiting]:
     """What is in the trash of a run, by gc, oldest first."""
     query = (
         sa.select(sa.func.count(trash.c.id), sa.func.sum(trash.c.size), collections.c.purge_after, collections.c.ended)
-        .join(collections)
-        .where(collections.c.run_id == run)
+        .join(collections, collections.c.id == trash.c.collection_id)
+        .where(trash.c.run_id == run, trash.c.phase.in_([phase.value for phase in OPEN_PHASES]))
         .group_by(collections.c.id)
         .order_by(collections.c.purge_after)
     )
     return [Waiting(int(row[0]), int(row[1]), row[2], row[3]) for row in connection.execute(query)]
 
 
-def twice(connection: sa.Connection, launch_ids: Iterable[str]) -> tuple[str, str] | None:
+def doubled_directories(connection: sa.Connection, launch_ids: Iterable[str]) -> tuple[str, str] | None:
     """Two directories in which a rank of one of these launches seems to save the same; None where there are none."""
     place = sources.c.directory
     query = (

@@ -39,8 +39,8 @@ _OF_FILE = (
     checkpoints.c.state,
     checkpoints.c.problem,
     checkpoints.c.quarantine,
-    sa.type_coerce(checkpoints.c.created_at, sa.types.NullType()),  # as the driver has it: a type for some columns
-    sa.type_coerce(checkpoints.c.amended_at, sa.types.NullType()),  # has all of them looked at one by one
+    sa.type_coerce(checkpoints.c.created_at, sa.types.NullType()),  # as the driver has it: a type has all looked at
+    checkpoints.c.newness,
 )
 
 _FILES = checkpoints.join(saves)
@@ -92,7 +92,7 @@ def _file(run: str, launch: str, global_step: int, values: Any) -> Checkpoint:
         problem,
         quarantine,
         created_at,
-        amended_at,
+        version,
     ) = values
     file = object.__new__(Checkpoint)
     fields = {
@@ -116,7 +116,7 @@ def _file(run: str, launch: str, global_step: int, values: Any) -> Checkpoint:
         "problem": _RULES[problem],
         "quarantine": quarantine or "",
         "created_at": in_utc(created_at),
-        "amended_at": in_utc(amended_at),
+        "version": version,
     }
     # What a frozen dataclass does for each field by itself costs more than the query.
     object.__setattr__(file, "__dict__", fields)

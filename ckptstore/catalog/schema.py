@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("ckptstore")
 
-REVISION = "0009"
+REVISION = "0001"
 """The newest revision under `migrations/`: what this program works with."""
 
 VERSION_TABLE = "ckptstore_version"

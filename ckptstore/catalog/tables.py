@@ -53,7 +53,6 @@ runs = sa.Table(
     metadata,
     sa.Column("id", sa.Integer, primary_key=True),
     sa.Column("name", sa.String(200), nullable=False, unique=True),
-    sa.Column("created_at", UtcDateTime, nullable=False),
 )
 
 launches = sa.Table(
@@ -67,9 +66,14 @@ launches = sa.Table(
     sa.Column("steps_per_epoch", sa.Integer),
     sa.Column("batch_size", sa.Integer),
     sa.Column("shards", sa.Integer),
+    sa.Column("data_version", sa.String(64)),
     sa.Column("created_at", UtcDateTime, nullable=False),
-    sa.UniqueConstraint("run_id", "launch_order"),
+    sa.Index(None, "run_id", "launch_order"),
 )
+"""`launch_order` is the place among the launches of the run, by (`created_at`, `id`).
+
+`data_version` is that of `steps_per_epoch`, `batch_size` and `shards` (NULL: nothing was told of them).
+"""
 
 resolutions = sa.Table(
     "resolutions",
@@ -96,6 +100,7 @@ outcomes = sa.Table(
     sa.Column("checkpoint_id", ID),
     sa.Column("detail", sa.Text),
     sa.Column("created_at", UtcDateTime, nullable=False),
+    sa.Column("version", sa.String(64), nullable=False),
 )
 """What came of a launch's plan on a rank: it could not load its file (the checkpoint and why), or it saved again.
 
@@ -114,6 +119,7 @@ sources = sa.Table(
     sa.Column("names_before", sa.JSON, nullable=False),
     sa.Column("host", sa.Text),
     sa.Column("content", sa.String(16)),
+    sa.Column("created_at", UtcDateTime, nullable=False),
 )
 """Where a rank of a launch saves and runs: what belongs to it though nobody registered it is found there.
 
@@ -130,6 +136,7 @@ endings = sa.Table(
     sa.Column("error", sa.Text),
     sa.Column("quarantine", sa.Text),
     sa.Column("created_at", UtcDateTime, nullable=False),
+    sa.Column("version", sa.String(64), nullable=False),
 )
 """How training ended on a rank, as its callback saw it: the exact step of the breakpoint that MindSpore writes next."""
 
@@ -181,20 +188,27 @@ checkpoints = sa.Table(
     sa.Column("strategy_file", sa.Text),
     sa.Column("metrics", sa.JSON, nullable=False),
     sa.Column("state", sa.String(16), nullable=False),
+    sa.Column("reported", sa.String(16), nullable=False),
     sa.Column("problem", sa.String(32)),
     sa.Column("quarantine", sa.Text),
     sa.Column("created_at", UtcDateTime, nullable=False),
-    sa.Column("amended_at", UtcDateTime),
+    sa.Column("newness", sa.BigInteger),
+    sa.Column("version", sa.String(64), nullable=False),
     sa.Index(None, "save_id", "state"),  # files that are gone must not cost those who ask for what is there
 )
+"""`reported` is the state that the newest record says; `state` follows from it, from what retention did with the file,
+and from what else was written to its path: `project` sets it. `newness` is NULL where it is that of `mtime_ns`.
+"""
 
 pins = sa.Table(
     "pins",
     metadata,
     sa.Column("run_id", sa.ForeignKey("runs.id"), primary_key=True),
     sa.Column("global_step", sa.BigInteger, primary_key=True, autoincrement=False),
-    sa.Column("created_at", UtcDateTime, nullable=False),
+    sa.Column("pinned", sa.Boolean, nullable=False),
+    sa.Column("version", sa.String(64), nullable=False),
 )
+"""What was last said of a step: one that is not pinned any more stays here, so that an older word changes nothing."""
 
 journals = sa.Table(
     "journals",
@@ -214,28 +228,19 @@ tags = sa.Table(
     metadata,
     sa.Column("run_id", sa.ForeignKey("runs.id"), primary_key=True),
     sa.Column("name", sa.String(200), primary_key=True),
-    sa.Column("global_step", sa.BigInteger, nullable=False),
-    sa.Column("created_at", UtcDateTime, nullable=False),
+    sa.Column("global_step", sa.BigInteger),
+    sa.Column("version", sa.String(64), nullable=False),
 )
+"""The step that a name is on; NULL: it was taken away."""
 
 policies = sa.Table(
     "policies",
     metadata,
     sa.Column("run_id", sa.ForeignKey("runs.id"), primary_key=True),
-    sa.Column("rules", sa.JSON, nullable=False),
-    sa.Column("created_at", UtcDateTime, nullable=False),
+    sa.Column("rules", sa.JSON(none_as_null=True)),
+    sa.Column("version", sa.String(64), nullable=False),
 )
-"""What retention keeps of a run where nobody says it on the command line."""
-
-removals = sa.Table(
-    "removals",
-    metadata,
-    sa.Column("run_id", sa.ForeignKey("runs.id"), primary_key=True),
-    sa.Column("what", sa.String(16), primary_key=True),
-    sa.Column("name", sa.String(200), primary_key=True),
-    sa.Column("created_at", UtcDateTime, nullable=False),
-)
-"""When a tag, or the policy (its `name` is empty), was last taken away: an older word does not bring it back."""
+"""What retention keeps of a run where nobody says it on the command line; NULL: no rules any more."""
 
 leases = sa.Table(
     "leases",
@@ -262,53 +267,29 @@ collections = sa.Table(
     sa.Column("created_at", UtcDateTime, nullable=False),
     sa.Column("purge_after", UtcDateTime, nullable=False),
     sa.Column("ended", sa.Boolean, nullable=False),
+    sa.Column("version", sa.String(64), nullable=False),
 )
-"""One gc that moved files into the trash. It goes when the last of them is brought back or purged."""
+"""One gc that moved files into the trash."""
 
 trash = sa.Table(
     "trash",
     metadata,
-    sa.Column("id", sa.Integer, primary_key=True),
-    sa.Column("collection_id", sa.ForeignKey("collections.id"), nullable=False, index=True),
-    sa.Column("checkpoint_id", sa.ForeignKey("checkpoints.id")),
+    sa.Column("id", ID, primary_key=True),
+    sa.Column("run_id", sa.ForeignKey("runs.id"), nullable=False),
+    sa.Column("collection_id", sa.String(32), nullable=False, index=True),
+    sa.Column("checkpoint_id", ID, index=True),
+    sa.Column("of_version", sa.String(64), nullable=False),
     sa.Column("root", sa.Text, nullable=False),
     sa.Column("place", sa.Text, nullable=False),
     sa.Column("size", sa.BigInteger, nullable=False),
     sa.Column("mtime_ns", sa.BigInteger, nullable=False),
-    sa.Column("before", sa.String(16)),
     sa.Column("phase", sa.String(16), nullable=False),
+    sa.Column("changed_at", UtcDateTime, nullable=False),
+    sa.Column("version", sa.String(64), nullable=False),
+    sa.Index(None, "run_id", "phase"),
 )
-"""A file that retention has given up: `place` is its path below `root`, `before` the state its record had.
+"""A file that retention has given up: `place` is its path below `root`, `of_version` the generation of its record then.
 
-What is being done with it (`phase`) is recorded before it is done, and again when it is done.
-"""
-
-verifications = sa.Table(
-    "verifications",
-    metadata,
-    sa.Column("id", sa.String(32), primary_key=True),
-    sa.Column("run_id", sa.ForeignKey("runs.id"), nullable=False, index=True),
-    sa.Column("digest", sa.Boolean, nullable=False),
-    sa.Column("sample", sa.Float),
-    sa.Column("unknown", sa.JSON, nullable=False),
-    sa.Column("created_at", UtcDateTime, nullable=False),
-    sa.Column("ended_at", UtcDateTime),
-)
-"""One verification of a run's files, by however many processes; `unknown` are paths that the catalog does not know."""
-
-verification_portions = sa.Table(
-    "verification_portions",
-    metadata,
-    sa.Column("verification_id", sa.ForeignKey("verifications.id"), primary_key=True),
-    sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("files", sa.JSON, nullable=False),
-    sa.Column("amount", sa.BigInteger, nullable=False),
-    sa.Column("owner", sa.String(300)),
-    sa.Column("claimed_until", UtcDateTime),
-    sa.Column("done_at", UtcDateTime),
-    sa.Column("found", sa.JSON),
-)
-"""Some files of a verification: who looks at them now, until when at most; or what was found, once that is done.
-
-`amount` is their bytes where those are read, else how many they are.
+What is being done with it (`phase`) is recorded before it is done, and again when it is done; what is over stays here,
+so that an older word changes nothing. The record that it is of may be told later.
 """

@@ -2,41 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from datetime import timedelta
-from enum import Enum
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
 from ckptstore.catalog.among import among
+from ckptstore.catalog.project import OPEN_PHASES
 from ckptstore.catalog.rows import many
-from ckptstore.catalog.tables import checkpoints, collections, gc_locks, pins, saves, tags, trash
-from ckptstore.core.model import FileState
+from ckptstore.catalog.tables import UtcDateTime, checkpoints, collections, gc_locks, pins, saves, tags, trash
+from ckptstore.core.events import FilesRemoved, GcEnded, RemovedFile, moment_of
+from ckptstore.core.model import FileState, Phase, derived_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from datetime import datetime
 
 
-class Phase(str, Enum):
-    """Where a file is: on its way to the trash, in it, on its way back; or being unlinked, there or in place."""
-
-    MOVING = "moving"
-    TRASHED = "trashed"
-    RESTORING = "restoring"
-    PURGING = "purging"
-    DELETING = "deleting"
-
-    __str__ = str.__str__
+_NEVER = datetime.min.replace(tzinfo=timezone.utc)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Item:
     """A file that was given up: `place` is its path below `root`.
 
-    `size` is in bytes, `mtime_ns` in nanoseconds since 1970: another file at the path is not it. `before` is the state
-    that its record had, None where the catalog has no record of it. `id` is 0 until it is stored.
+    `size` is in bytes, `mtime_ns` in nanoseconds since 1970: another file at the path is not it. `checkpoint` is the id
+    of its record, and `of_version` the generation of that then (empty: the catalog has none). `changed_at` is when its
+    phase was recorded, `reported` the state that its record has by itself.
     """
 
     collection: str
@@ -45,9 +37,15 @@ class Item:
     size: int
     mtime_ns: int
     phase: Phase
-    checkpoint: str | None = None
-    before: FileState | None = None
-    id: int = 0
+    changed_at: datetime
+    checkpoint: str = ""
+    of_version: str = ""
+    reported: FileState | None = None
+
+    @property
+    def id(self) -> str:
+        """What tells it from all others."""
+        return derived_id(self.collection, self.root, self.place)
 
     @property
     def path(self) -> str:
@@ -63,99 +61,95 @@ class Collection:
     created_at: datetime
     purge_after: datetime
     ended: bool = False
+    told_at: datetime = field(default=_NEVER, compare=False)
+
+    def told(self, run: str, *, ended: bool, purge_after: datetime | None = None) -> GcEnded:
+        """What happens with it now, newer than what was told before."""
+        at = max(datetime.now(timezone.utc), self.told_at + timedelta(microseconds=1))
+        return GcEnded(run, self.id, self.created_at, purge_after or self.purge_after, ended, at)
 
     def graced_from(self, now: datetime) -> datetime:
         """When it may be purged if it ends now: as long after that as was said when it began."""
         return now + max(self.purge_after - self.created_at, timedelta(0))
 
 
+def told(run: str, items: Iterable[Item], phase: Phase) -> list[FilesRemoved]:
+    """That these files are in a phase now: an event for each gc and directory."""
+    of: dict[tuple[str, str], list[Item]] = {}
+    for item in items:
+        of.setdefault((item.collection, item.root), []).append(item)
+    last = max((item.changed_at for some in of.values() for item in some), default=_NEVER)
+    at = max(datetime.now(timezone.utc), last + timedelta(microseconds=1))
+    events = []
+    for (collection, root), some in of.items():
+        files = tuple(
+            RemovedFile(item.place, item.size, item.mtime_ns, item.checkpoint, item.of_version) for item in some
+        )
+        events.append(FilesRemoved(run, collection, root, phase, at, files))
+    return events
+
+
+def after_what_was_told(connection: sa.Connection, items: Sequence[Item]) -> list[Item]:
+    """The items, each after what was told of its place in the same trash before, whatever the clocks say."""
+    query = sa.select(trash.c.id, trash.c.changed_at).where(among(connection, trash.c.id, [item.id for item in items]))
+    told = {row[0]: row[1] for row in connection.execute(query)}
+    return [replace(item, changed_at=max(item.changed_at, told.get(item.id, item.changed_at))) for item in items]
+
+
 def collections_of(connection: sa.Connection, run: int) -> list[Collection]:
     """The gcs of a run that left something in the trash, newest first."""
-    query = sa.select(collections).where(collections.c.run_id == run)
+    left = sa.select(trash.c.id).where(trash.c.collection_id == collections.c.id, _IS_OPEN)
+    query = sa.select(collections).where(collections.c.run_id == run, left.exists())
     rows = connection.execute(query.order_by(collections.c.created_at.desc(), collections.c.id.desc()))
-    return [Collection(row.id, row.created_at, row.purge_after, row.ended) for row in rows]
+    return [Collection(row.id, row.created_at, row.purge_after, row.ended, moment_of(row.version)) for row in rows]
 
 
-def known_collections(connection: sa.Connection, ids: Sequence[str]) -> dict[str, int]:
-    """Those of these gcs that the catalog knows of, with their runs."""
-    known = sa.select(collections.c.id, collections.c.run_id).where(among(connection, collections.c.id, ids))
-    return {row.id: row.run_id for row in connection.execute(known)}
-
-
-def add_collection(connection: sa.Connection, run: int, collection: Collection) -> None:
-    """Begin a gc, or go on with one."""
-    mine = collections.c.id == collection.id
-    if not connection.execute(collections.update().where(mine).values(ended=False)).rowcount:
-        row = {"id": collection.id, "run_id": run, "created_at": collection.created_at, "ended": False}
-        connection.execute(collections.insert().values(**row, purge_after=collection.purge_after))
-
-
-def end(connection: sa.Connection, collection: str, purge_after: datetime | None = None) -> None:
-    """A gc has ended: nothing is added to it any more, and what it trashed may be purged then (None: as it was)."""
-    values: dict[str, object] = {"ended": True} | ({} if purge_after is None else {"purge_after": purge_after})
-    connection.execute(collections.update().where(collections.c.id == collection).values(values))
-
-
-def drop_empty(connection: sa.Connection, run: int) -> None:
-    """Forget the gcs of a run of which nothing is left."""
-    left = sa.select(trash.c.id).where(trash.c.collection_id == collections.c.id)
-    connection.execute(collections.delete().where(collections.c.run_id == run, ~left.exists()))
-
-
-def add_items(connection: sa.Connection, items: Sequence[Item]) -> None:
-    """Record what is going to be done with these files, and that their records are of trashed ones."""
-    if not items:
-        return
-    rows = [
-        {
-            "collection_id": item.collection,
-            "checkpoint_id": item.checkpoint,
-            "root": item.root,
-            "place": item.place,
-            "size": item.size,
-            "mtime_ns": item.mtime_ns,
-            "before": item.before.value if item.before else None,
-            "phase": item.phase.value,
-        }
-        for item in items
-    ]
-    connection.execute(trash.insert(), rows)
-    _set_records(connection, [item.checkpoint for item in items if item.checkpoint], FileState.TRASHED)
+_IS_OPEN = trash.c.phase.in_([phase.value for phase in OPEN_PHASES])
 
 
 def items_of(connection: sa.Connection, run: int, *phases: Phase, collection: str | None = None) -> list[Item]:
     """What is in one of these phases, of a run or of one gc of it, in the order it was given up."""
-    query = sa.select(trash).join(collections).where(collections.c.run_id == run)
+    joined = trash.outerjoin(checkpoints, checkpoints.c.id == trash.c.checkpoint_id)
+    query = sa.select(trash, checkpoints.c.reported).select_from(joined).where(trash.c.run_id == run)
     query = query.where(trash.c.phase.in_([phase.value for phase in phases]))
     if collection is not None:
         query = query.where(trash.c.collection_id == collection)
     return [
         Item(
-            id=row.id,
             collection=row.collection_id,
-            checkpoint=row.checkpoint_id,
+            checkpoint=row.checkpoint_id or "",
+            of_version=row.of_version,
             root=row.root,
             place=row.place,
             size=row.size,
             mtime_ns=row.mtime_ns,
-            before=FileState(row.before) if row.before else None,
             phase=Phase(row.phase),
+            changed_at=row.changed_at,
+            reported=FileState(row.reported) if row.reported else None,
         )
-        for row in many(connection.execute(query.order_by(trash.c.id)))
+        for row in many(
+            connection.execute(query.order_by(trash.c.changed_at, trash.c.collection_id, trash.c.root, trash.c.place))
+        )
     ]
 
 
-def of_marked_steps(connection: sa.Connection, run: int) -> set[int]:
+def known(connection: sa.Connection) -> set[str]:
+    """The ids of all files, of whatever run, that retention has in its hands."""
+    return set(connection.execute(sa.select(trash.c.id).where(_IS_OPEN)).scalars())
+
+
+def of_marked_steps(connection: sa.Connection, run: int) -> set[str]:
     """Which items of a run are of a step that is pinned or tagged now, by their ids."""
     marked = sa.union(
-        sa.select(pins.c.global_step).where(pins.c.run_id == run),
-        sa.select(tags.c.global_step).where(tags.c.run_id == run),
+        sa.select(pins.c.global_step).where(pins.c.run_id == run, pins.c.pinned),
+        sa.select(tags.c.global_step).where(tags.c.run_id == run, tags.c.global_step.is_not(None)),
     )
     steps = set(connection.execute(marked).scalars())
     if not steps:
         return set()
-    joined = trash.join(collections).join(checkpoints).join(saves, saves.c.id == checkpoints.c.save_id)
-    chosen = (collections.c.run_id == run) & among(connection, saves.c.global_step, steps)
+    joined = trash.join(checkpoints, checkpoints.c.id == trash.c.checkpoint_id)
+    joined = joined.join(saves, saves.c.id == checkpoints.c.save_id)
+    chosen = (trash.c.run_id == run) & among(connection, saves.c.global_step, steps)
     return set(connection.execute(sa.select(trash.c.id).select_from(joined).where(chosen)).scalars())
 
 
@@ -168,37 +162,12 @@ def begun(connection: sa.Connection, run: int) -> dict[str, Item]:
     return {item.checkpoint: item for item in items if item.checkpoint}
 
 
-def set_phase(connection: sa.Connection, items: Iterable[Item], phase: Phase) -> None:
-    """Record what is done with these next."""
-    ids = [item.id for item in items]
-    if ids:
-        connection.execute(trash.update().where(among(connection, trash.c.id, ids)).values(phase=phase.value))
-
-
-def drop(connection: sa.Connection, items: Sequence[Item], *, restored: bool) -> None:
-    """These are no longer retention's: their records are as they were before, or of files that are gone.
-
-    Where a later file of the same record was given up too, the record is of that one, and stays as it is.
-    """
-    if items:
-        connection.execute(trash.delete().where(among(connection, trash.c.id, [item.id for item in items])))
-    later = _newest_of(connection, [item.checkpoint for item in items if item.checkpoint])
-    of_state: dict[FileState, list[str]] = {}
-    for item in items:
-        if item.checkpoint and item.id > later.get(item.checkpoint, 0):
-            state = item.before if restored and item.before else FileState.MISSING
-            of_state.setdefault(state, []).append(item.checkpoint)
-    for state, ids in of_state.items():
-        _set_records(connection, ids, state, only=FileState.TRASHED)
-
-
-def _newest_of(connection: sa.Connection, ids: Sequence[str]) -> dict[str, int]:
-    """The last of the files of each of these records that retention has, by the record's id."""
-    if not ids:
-        return {}
-    own = among(connection, trash.c.checkpoint_id, ids)
-    query = sa.select(trash.c.checkpoint_id, sa.func.max(trash.c.id)).where(own).group_by(trash.c.checkpoint_id)
-    return {row[0]: row[1] for row in connection.execute(query)}
+def clock(connection: sa.Connection) -> datetime:
+    """The time by the one clock that all have: the server's, or that of an SQLite file's machine."""
+    if connection.dialect.name == "sqlite":
+        return datetime.now(timezone.utc)
+    now: datetime = connection.execute(sa.select(sa.func.clock_timestamp(type_=UtcDateTime))).scalar_one()
+    return now
 
 
 def take_lock(connection: sa.Connection, run: int, owner: str, now: datetime, until: datetime) -> str | None:
@@ -222,13 +191,4 @@ def release_lock(connection: sa.Connection, run: int, owner: str | None) -> None
     statement = gc_locks.delete().where(gc_locks.c.run_id == run)
     if owner is not None:
         statement = statement.where(gc_locks.c.owner == owner)
-    connection.execute(statement)
-
-
-def _set_records(
-    connection: sa.Connection, ids: Sequence[str], state: FileState, *, only: FileState | None = None
-) -> None:
-    statement = checkpoints.update().where(among(connection, checkpoints.c.id, ids)).values(state=state.value)
-    if only is not None:
-        statement = statement.where(checkpoints.c.state == only.value)
     connection.execute(statement)

@@ -9,7 +9,7 @@ import click
 from ckptstore.cli.commands import as_json
 
 if TYPE_CHECKING:
-    from ckptstore.ops.schema import SchemaStatus
+    from ckptstore.catalog.versions import SchemaStatus
 
 
 @click.group()
@@ -22,9 +22,9 @@ def db() -> None:
 @click.pass_context
 def upgrade(context: click.Context, *, as_json: bool) -> None:
     """Create the schema, or bring it to this program's version. Can be repeated."""
-    from ckptstore.ops import schema
+    from ckptstore.catalog import versions
 
-    _report(schema.upgrade(context.obj), as_json=as_json)
+    _report(versions.upgrade(context.obj), as_json=as_json)
 
 
 @db.command()
@@ -32,9 +32,9 @@ def upgrade(context: click.Context, *, as_json: bool) -> None:
 @click.pass_context
 def current(context: click.Context, *, as_json: bool) -> None:
     """Show which version the schema has."""
-    from ckptstore.ops import schema
+    from ckptstore.catalog import versions
 
-    _report(schema.current(context.obj), as_json=as_json)
+    _report(versions.current(context.obj), as_json=as_json)
 
 
 @db.command()
@@ -42,9 +42,9 @@ def current(context: click.Context, *, as_json: bool) -> None:
 @click.pass_context
 def check(context: click.Context, *, as_json: bool) -> None:
     """Fail, with exit code 4, unless the schema is the one this program works with."""
-    from ckptstore.ops import schema
+    from ckptstore.catalog import versions
 
-    _report(schema.check(context.obj), as_json=as_json)
+    _report(versions.check(context.obj), as_json=as_json)
 
 
 def _report(status: SchemaStatus, *, as_json: bool) -> None:

@@ -13,7 +13,7 @@ from ckptstore.cli.commands import as_json
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ckptstore.ops.checkup import Check, Checkup
+    from ckptstore.doctor.checkup import Check, Checkup
 
 
 @click.command()
@@ -27,7 +27,7 @@ def doctor(context: click.Context, run: str | None, *, as_json: bool) -> int:
     warnings; 4 where the catalog cannot be used; 6 where it is damaged; 1 for any other problem.
     """
     from ckptstore.cli import values
-    from ckptstore.ops.doctor import examine
+    from ckptstore.doctor.doctor import examine
 
     done = examine(context.obj, run)
     values.write({"checks": [_values(check) for check in done.checks]}) if as_json else _show(done)
@@ -76,7 +76,7 @@ _STYLES = {"ok": "green", "note": "cyan", "warning": "yellow", "problem": "bold 
 
 
 def _sum(checks: Sequence[Check]) -> str:
-    from ckptstore.core.words import count
+    from ckptstore.core.text import count
 
     found = Counter(check.status.value for check in checks)
     problems = count(found["problem"], "problem", "problems")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ckptstore.cli.terminal import Rows, kinds, line, lines
 from ckptstore.core.naming import unfinished_ttp_directory
 from ckptstore.core.picture import picture, ranges
-from ckptstore.core.words import count, size
+from ckptstore.core.text import count, size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from ckptstore.cli.terminal import Rows, line
-from ckptstore.ops import inspect as ops
+from ckptstore.formats import look as ops
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,7 +9,7 @@ import click
 from ckptstore.cli.commands import as_json
 
 if TYPE_CHECKING:
-    from ckptstore.ops.sync import Synced
+    from ckptstore.journal.sync import Synced
 
 _SHOWN = 20
 
@@ -24,8 +24,8 @@ def sync(context: click.Context, run_or_directory: str | None, *, as_json: bool)
     Those of a run, or of all runs; or those below a directory, which is written with a slash, as in ./checkpoints. What
     is the name of a run is the run. Exit code 1: a directory or a journal could not be read.
     """
+    from ckptstore.api import connect
     from ckptstore.cli import values
-    from ckptstore.ops.connect import connect
 
     done = connect(context.obj).sync(run_or_directory)
     values.write(_values(done)) if as_json else _show(done)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import timedelta
 
-    from ckptstore.core.policy import Policy
+    from ckptstore.retention.policy import Policy
 
 COUNT = click.IntRange(0, 2**31 - 1)
 
@@ -24,8 +24,8 @@ class Duration(click.ParamType[Any]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> timedelta:
         """Read it."""
-        from ckptstore.core.policy import parse_duration
         from ckptstore.errors import UsageError
+        from ckptstore.retention.policy import parse_duration
 
         try:
             return parse_duration(value)
@@ -73,7 +73,7 @@ def _rules(command: Callable[..., Any]) -> Callable[..., Any]:
 def _policy(rules: dict[str, Any]) -> Policy | None:
     """The policy that was asked for; None if no rule was given, as where floor or grace stand alone."""
     from ckptstore.core.model import Kind
-    from ckptstore.core.policy import Policy
+    from ckptstore.retention.policy import Policy
 
     given = {name: value for name, value in rules.items() if value is not None and value is not False and value != ()}
     if "keep_kind" in given:
@@ -100,7 +100,7 @@ def gc(
     """
     from ckptstore.cli import retention_text as text
     from ckptstore.cli import terminal, values
-    from ckptstore.ops import gc as collecting
+    from ckptstore.retention import gc as collecting
 
     how = {name: asked.pop(name) for name in ("apply_it", "allow_mass_delete")}
     policy = _policy(asked)
@@ -141,7 +141,7 @@ def undo(context: click.Context, run: str, *, as_json: bool) -> int:
     """
     from ckptstore.cli import retention_text as text
     from ckptstore.cli import terminal, values
-    from ckptstore.ops import trash
+    from ckptstore.retention import trash
 
     with terminal.progress("brought back", "files") as more:
         done = trash.undo(catalog(context).database, run, progress=more)
@@ -158,7 +158,7 @@ def purge(context: click.Context, run: str, *, at_once: bool, as_json: bool) -> 
     """Delete what has been in the trash of RUN for longer than its grace of a day."""
     from ckptstore.cli import retention_text as text
     from ckptstore.cli import terminal, values
-    from ckptstore.ops import trash
+    from ckptstore.retention import trash
 
     with terminal.progress("deleted", "files") as more:
         done = trash.purge(catalog(context).database, run, at_once=at_once, progress=more)
@@ -176,7 +176,7 @@ def policy(context: click.Context, /, run: str, *, clear: bool, as_json: bool, *
     """Show the stored policy of RUN, or store one: what `gc` keeps where it is not told."""
     from ckptstore.cli import retention_text as text
     from ckptstore.cli import values
-    from ckptstore.ops import policy as storing
+    from ckptstore.retention import stored_policy as storing
 
     wanted = _policy(rules)
     if (clear or rules["floor"] is not None or rules["grace"] is not None) and (clear is (wanted is not None)):

@@ -5,18 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ckptstore.cli.terminal import Rows, kinds, line, moment
-from ckptstore.core.words import count, size
+from ckptstore.core.text import count, size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ckptstore.core.policy import Policy
-    from ckptstore.core.retention import Verdict
-    from ckptstore.ops.collect import Collected
-    from ckptstore.ops.gc import Outcome
-    from ckptstore.ops.retention import GcPlan
-    from ckptstore.ops.trash import Purged, Undone
-    from ckptstore.ops.worker import Trouble
+    from ckptstore.retention.decide import Verdict
+    from ckptstore.retention.execute import Collected
+    from ckptstore.retention.gc import Outcome
+    from ckptstore.retention.plan import GcPlan
+    from ckptstore.retention.policy import Policy
+    from ckptstore.retention.trash import Purged, Undone
+    from ckptstore.retention.worker import Trouble
 
 _SHOWN = 20
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 from rich.cells import cell_len
 
-from ckptstore.core.words import span
+from ckptstore.core.text import span
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

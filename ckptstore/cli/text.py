@@ -7,15 +7,14 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from ckptstore.cli.terminal import Rows, age, line, moment
-from ckptstore.core.words import count, size
+from ckptstore.core.text import count, size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ckptstore.core.model import Checkpoint
-    from ckptstore.ops.found_trash import FoundTrash
-    from ckptstore.ops.overview import RunRow, SaveRow
-    from ckptstore.ops.scan import Scanned
+    from ckptstore.resume.overview import RunRow, SaveRow
+    from ckptstore.scan.scan import FoundTrash, Scanned
 
 _RANKS_SHOWN = 16
 _FILES_SHOWN = 20
@@ -119,14 +118,9 @@ def scanned(done: Scanned, *, dry_run: bool) -> None:
 
 
 def _trash(found: FoundTrash, *, dry_run: bool) -> None:
-    """What an earlier catalog left in the trash, and how to get it back."""
-    what = f"in the trash of an earlier catalog: {count(found.files, 'file', 'files')}, {size(found.bytes)}"
-    if found.reason:
-        line(f"{what}, left alone: {found.reason}")
-    elif dry_run:
-        line(f"{what}: would be taken up")
-    else:
-        line(f"{what}: back with ckptstore undo {quote(found.run or 'RUN')}; after 30 days the next gc deletes it")
+    """What a gc left in the trash that the catalog did not know of, and how to get it back."""
+    what = f"in the trash: {count(found.files, 'file', 'files')}, {size(found.bytes)}"
+    line(f"{what}: would be known" if dry_run else f"{what}: back with ckptstore undo {quote(found.run)}")
 
 
 def _line_of_more(items: Sequence[object], what: str) -> None:

@@ -11,14 +11,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
-    from ckptstore.core.model import Checkpoint, Kind, Rejection, Resolution
-    from ckptstore.core.retention import Verdict
-    from ckptstore.ops.adopt import Skipped
-    from ckptstore.ops.gc import Outcome
-    from ckptstore.ops.overview import RunRow, SaveRow
-    from ckptstore.ops.scan import Scanned
-    from ckptstore.ops.trash import Purged, Undone
-    from ckptstore.ops.worker import Trouble
+    from ckptstore.core.model import Checkpoint, Kind, Rejection, Resolution, Skipped
+    from ckptstore.resume.overview import RunRow, SaveRow
+    from ckptstore.retention.decide import Verdict
+    from ckptstore.retention.gc import Outcome
+    from ckptstore.retention.trash import Purged, Undone
+    from ckptstore.retention.worker import Trouble
+    from ckptstore.scan.scan import Scanned
 
 
 def write(value: Any) -> None:

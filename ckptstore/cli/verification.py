@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,11 +12,12 @@ from ckptstore.cli.commands import as_json, catalog
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ckptstore.ops.adopt import Skipped
-    from ckptstore.ops.verify import Verified
+    from ckptstore.core.model import Skipped
+    from ckptstore.verify.verify import Verified
 
 DAMAGE_FOUND = 6
 _SHOWN = 20
+_SHARD = re.compile(r"([0-9]{1,9})/([0-9]{1,9})")
 
 
 class Part(click.ParamType[Any]):
@@ -35,26 +37,49 @@ class Part(click.ParamType[Any]):
         return part
 
 
+class Shard(click.ParamType[Any]):
+    """One of N parts, as 2/8."""
+
+    name = "shard"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
+        """Read it."""
+        found = _SHARD.fullmatch(str(value))
+        number, count = (int(found[1]), int(found[2])) if found else (0, 0)
+        if not 1 <= number <= count:
+            self.fail(f"{value!r} is not one of N parts, from 1/N to N/N", param, ctx)
+        return number, count
+
+
 @click.command()
 @click.argument("run", required=False)
 @click.option("--digest", is_flag=True, help="Read every byte, and compare the digests.")
 @click.option("--sample", type=Part(), metavar="P", help="A part of the files by chance, as 10%; the newest always.")
+@click.option("--shard", type=Shard(), metavar="I/N", help="The I-th of N parts of the files: one for each process.")
 @as_json
 @click.pass_context
-def verify(context: click.Context, run: str | None, *, digest: bool, sample: float | None, as_json: bool) -> int:
+def verify(
+    context: click.Context,
+    run: str | None,
+    *,
+    digest: bool,
+    sample: float | None,
+    shard: tuple[int, int] | None,
+    as_json: bool,
+) -> int:
     """Compare the files of RUN, or of all runs, with the catalog.
 
-    Sizes and headers, and with --digest every byte. What is damaged or gone is marked in the catalog; no file is
-    changed. Several processes that are given the same command share the work; one that was interrupted goes on.
+    Sizes and headers; every byte with --digest. What is damaged or gone is marked in the catalog; no file is
+    changed. With --shard I/N, each of N processes verifies its own part of the files.
     Exit code 6: damage was found. 1: some files could not be looked at.
     """
     from ckptstore.cli import terminal, values
-    from ckptstore.ops import verify as verifying
+    from ckptstore.verify import verify as verifying
 
     database = catalog(context).database
     with terminal.progress_of("verified", in_bytes=digest) as show:
-        done = verifying.verify(database, run, digest=digest, sample=sample, progress=show)
-    values.write(_values(done)) if as_json else _show(done, digest=digest, sample=sample)
+        done = verifying.verify(database, run, digest=digest, sample=sample, shard=shard, progress=show)
+    values.write(_values(done)) if as_json else _show(done, digest=digest, sample=sample, shard=shard)
     if done.damaged:
         return DAMAGE_FOUND
     return 1 if done.troubles else 0
@@ -77,17 +102,15 @@ def _reasons(found: Sequence[Skipped]) -> list[dict[str, str]]:
     return [{"path": each.path, "reason": each.reason} for each in found]
 
 
-def _show(done: Verified, *, digest: bool, sample: float | None) -> None:
-    from ckptstore.cli.terminal import line, moment
-    from ckptstore.core.words import count, size
+def _show(done: Verified, *, digest: bool, sample: float | None, shard: tuple[int, int] | None) -> None:
+    from ckptstore.cli.terminal import line
+    from ckptstore.core.text import count, size
 
     what = "sizes, headers and digests" if digest else "sizes and headers"
     part = "" if sample is None else f", a sample of {sample:.4g} of the older files"
+    part += "" if shard is None else f", shard {shard[0]} of {shard[1]}"
     files, runs = count(done.checked, "file", "files"), count(len(done.runs), "run", "runs")
     line(f"{files} of {runs} verified, {size(done.bytes)}: {what}{part}")
-    if done.own < done.checked:
-        others = f"{done.checked - done.own} of them by other processes or an earlier call"
-        line(f"{others}; this verification began {moment(done.began_at)}")
     if done.new_digests:
         taken = f"{count(done.new_digests, 'file', 'files')} had no digest"
         line(f"{taken}: it was taken now, and is what later verifications compare with")

@@ -1,4 +1,4 @@
-"""What every file below a checkpoint directory is, by its path alone (domain §2). What is in it may say otherwise."""
+"""What every file below a checkpoint directory is by its path alone (mindspore.md §2). Its bytes may differ."""
 
 from __future__ import annotations
 

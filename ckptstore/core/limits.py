@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import operator
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+UTC = timezone.utc
 T = TypeVar("T")
 
 HIGHEST = 2**63 - 1
@@ -26,6 +27,9 @@ LONGEST_NAME = 200
 
 LONGEST_PATH = 2000
 """Bytes of a path: an entry of an index of PostgreSQL has 2,704, of a directory with launch, rank and prefix."""
+
+LEASE = timedelta(hours=24)
+"""How long a launch that was not heard of again holds the state that it starts from."""
 
 
 def whole(value: object, highest: int = HIGHEST, *, lowest: int = 0) -> int:

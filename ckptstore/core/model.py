@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
 from enum import Enum
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ckptstore.core.limits import HIGHEST
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from datetime import datetime
 
     from ckptstore.core.replicas import Layout
 
@@ -45,8 +47,8 @@ class FileState(str, Enum):
 class Content(str, Enum):
     """What a file holds: the whole training state, the optimizer's too; weights only; or only some of the state.
 
-    Shares are what `remove_redundancy` writes: only all of them together are the state (domain §8). Parts are the files
-    of MindFormers 2.0, which MindFormers alone can put together.
+    Shares are what `remove_redundancy` writes: only all of them together are the state (mindspore.md §8). Parts are the
+    files of MindFormers 2.0, which MindFormers alone can put together.
     """
 
     FULL = "full"
@@ -86,6 +88,10 @@ class Outcome(str, Enum):
     __str__ = str.__str__
 
 
+SCANNED = "scan-"
+"""How the ids of launches begin that a scan found."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
     """One file of one rank.
@@ -93,8 +99,8 @@ class Checkpoint:
     `global_step` counts batches consumed since the run began, `optimizer_step` updates applied (None: unknown).
     `epoch` and `step_in_epoch` start at 1, as MindSpore's do. `size` is in bytes, `mtime_ns` in nanoseconds since
     1970, `digest` is BLAKE3 in hexadecimal; each is None while the file is being written. `problem` says which rule
-    a damaged file broke, `quarantine` what is wrong with a state whose files are whole (empty: nothing). `amended_at`
-    is when a look at the disk last changed `state` (None: what was said first still holds, or the moment is not known).
+    a damaged file broke, `quarantine` what is wrong with a state whose files are whole (empty: nothing). `version`
+    is greater than that of the record that a look at the disk amended (None: the file is as it was recorded first).
     """
 
     run: str
@@ -117,22 +123,69 @@ class Checkpoint:
     problem: Rule | None = None
     quarantine: str = ""
     created_at: datetime | None = None
-    amended_at: datetime | None = None
+    version: int | None = None
+
+    @property
+    def newness(self) -> int:
+        """What its version is made of: when the file was written, in nanoseconds, or what a look at the disk set."""
+        if self.version is not None:
+            return self.version
+        return -HIGHEST if self.mtime_ns is None else self.mtime_ns
+
+    def amended(self, **changes: Any) -> Checkpoint:
+        """The record after a look at the disk: newer than this one, older than that of a file written later."""
+        return replace(self, **changes, version=min(self.newness + 1, HIGHEST))
 
     @cached_property
     def save_id(self) -> str:
         """The id of the save that this file is part of: the same for all its ranks, on all of them."""
-        return _derived_id(self.run, self.launch, self.kind, self.global_step)
+        return derived_id(self.run, self.launch, self.kind, self.global_step)
 
     @cached_property
     def id(self) -> str:
         """An id derived from what the record is about, so that writing it twice changes nothing."""
-        return _derived_id(self.run, self.launch, self.kind, self.global_step, self.rank, self.path)
+        return derived_id(self.run, self.launch, self.kind, self.global_step, self.rank, self.path)
 
 
-def _derived_id(*parts: object) -> str:
+def derived_id(*parts: object) -> str:
+    """An id made of what it is about: 16 bytes in hexadecimal."""
     text = "\x1f".join(str(part) for part in parts)
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+class Phase(str, Enum):
+    """Where a file that retention gave up is: on its way to the trash, in it, on its way back, or being unlinked.
+
+    One that is `restored` is where it was, or another file is; one that is `gone` is nowhere.
+    """
+
+    MOVING = "moving"
+    TRASHED = "trashed"
+    RESTORING = "restoring"
+    PURGING = "purging"
+    DELETING = "deleting"
+    RESTORED = "restored"
+    GONE = "gone"
+
+    __str__ = str.__str__
+
+
+class Source(NamedTuple):
+    """Where a rank of a launch saves what kind of file, and the names there that are not its own.
+
+    `names_before` were there before the launch began: breakpoints, files of graceful exits, directories of TTP. `host`
+    is the one that the rank ran on, `content` what its periodic files hold (None: not known).
+    """
+
+    launch: str
+    rank: int
+    directory: str
+    kind: Kind
+    prefix: str
+    breakpoint_prefix: str
+    names_before: frozenset[str]
+    host: str | None = None
+    content: Content | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,6 +215,10 @@ class Launch:
     foreign: bool = False
     start_step: int | None = None
     created_at: datetime | None = None
+
+    def undecided(self) -> Launch:
+        """The launch without where it started: that is for its own ranks to say."""
+        return replace(self, decided=False, parent=None, parent_step=None, start_step=None, branched=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,6 +263,14 @@ class Reason:
     rule: Rule
     rank: int | None
     detail: str
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A path that was not taken into the catalog, and why."""
+
+    path: str
+    reason: str
 
 
 class Assignment(NamedTuple):
@@ -259,9 +324,14 @@ class RestorePlan:
 
     @property
     def initial_epoch(self) -> int | None:
-        """What `Model.train(initial_epoch=…)` needs to go on after this state (domain §4)."""
+        """What `Model.train(initial_epoch=…)` needs to go on after this state (mindspore.md §4)."""
         steps = self.launch.steps_per_epoch
         return None if steps is None else self.global_step // steps
+
+
+def moment(mtime_ns: int) -> datetime:
+    """A modification time, in nanoseconds since 1970, as a time of day."""
+    return datetime.fromtimestamp(mtime_ns / 1e9, timezone.utc)
 
 
 def epoch_and_step(global_step: int, steps_per_epoch: int | None) -> tuple[int | None, int | None]:

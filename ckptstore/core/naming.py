@@ -1,4 +1,4 @@
-"""The grammar of the names that MindSpore gives to checkpoint files and directories (domain §2)."""
+"""The grammar of the names that MindSpore gives to checkpoint files and directories (mindspore.md §2)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _RANK_DIRECTORY = re.compile(r"rank_(?P<rank>\d+)", re.ASCII)
 
 @dataclass(frozen=True)
 class CheckpointName:
-    """What the name of a ModelCheckpoint file says; its epoch and step may lie (domain §3)."""
+    """What the name of a ModelCheckpoint file says; its epoch and step may lie (mindspore.md §3)."""
 
     prefix: str
     epoch: int

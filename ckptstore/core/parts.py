@@ -1,4 +1,4 @@
-"""Saves of MindFormers 2.0: a directory for each iteration, weights and optimizer in files of their own (domain §2).
+"""Saves of MindFormers 2.0: a directory for each iteration, weights and optimizer apart (mindspore.md §2).
 
 Source: MindFormers, `mindformers/checkpoint/checkpoint.py` (`save_checkpoint`, `CommonInfo`) and
 `mindformers/checkpoint/utils.py` (`get_checkpoint_iter_dir`, `get_checkpoint_name`, `CkptHealthStatus`).

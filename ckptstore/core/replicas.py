@@ -1,6 +1,6 @@
-"""Who is whose replica: groups of ranks whose checkpoints hold the same state (domain §8).
+"""Who is whose replica: groups of ranks whose checkpoints hold the same state (mindspore.md §8).
 
-What strategy files say is in `spread`, what people and seed 003's environment say in `stated`.
+What strategy files say is in `spread`, what users state in `stated`.
 """
 
 from __future__ import annotations

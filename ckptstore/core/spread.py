@@ -1,4 +1,4 @@
-"""Replica groups by strategy files: how each parameter is cut and spread over the ranks (domain §8).
+"""Replica groups by strategy files: how each parameter is cut and spread over the ranks (mindspore.md §8).
 
 Two ranks are replicas if they hold the same slice of every parameter. Which ranks hold the same slice of one is what
 `mindspore.train._utils.get_parameter_redundancy` computes. What is done otherwise here, so that no group is wrong:

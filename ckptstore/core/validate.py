@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 from ckptstore.core import limits
 from ckptstore.errors import UsageError
-from ckptstore.storage import files
-from ckptstore.storage.claims import FOLDER
 
 
 def number(what: str, value: object, hint: str, highest: int = limits.HIGHEST, *, lowest: int = 0) -> int:
@@ -50,23 +45,7 @@ def metric(name: object, value: object) -> tuple[str, float]:
 def path(what: str, value: object) -> str:
     """A path as it was given. Raises `UsageError`."""
     try:
-        return limits.path(os.fspath(value))  # type: ignore[call-overload]  # it says itself what is no path
+        return limits.path(value.__fspath__() if hasattr(value, "__fspath__") else value)
     except (TypeError, ValueError) as error:
         hint = f"give it, and what it is in, names in UTF-8, of {limits.LONGEST_PATH} bytes together"
         raise UsageError(f"{what} is {error}", hint) from None
-
-
-def tree(directory: str | os.PathLike[str]) -> Path:
-    """A directory with checkpoints in it or below it. Raises `UsageError`, for ckptstore's own directories too.
-
-    What is in those is no one's to take in: purge deletes what is in the trash.
-    """
-    if directory == "":  # an empty variable; as a path it is where one happens to be
-        raise UsageError("the directory is ''", "give the directory that the checkpoints are in")
-    root = Path(path("the directory", files.absolute(directory)))
-    if not root.is_dir():
-        raise UsageError(f"{root} is not a directory", "give the directory that the checkpoints are in")
-    if FOLDER in root.resolve().parts:
-        hint = "give the directory that it is in; ckptstore undo RUN brings back what gc removed"
-        raise UsageError(f"{root} is in a directory that ckptstore keeps for itself ({FOLDER})", hint)
-    return root

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 
-from ckptstore.storage.files import NO_LINKS
+from ckptstore.disk.files import NO_LINKS
 
 FOLDER = ".ckptstore"
 """What ckptstore keeps beside checkpoints; it is in no one's way."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from blake3 import blake3
 
 from ckptstore.core.model import Observed
-from ckptstore.storage.waiting import for_each
+from ckptstore.disk.waiting import for_each
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -35,22 +35,19 @@ class FileFacts(NamedTuple):
 
 
 def absolute(path: str | os.PathLike[str]) -> str:
-    """The path from the root, without "." and "..": two names of one file would be two files in a catalog.
+    """The path of a file as the catalog has it: from the root, through no link. The file itself may be one.
 
-    What is before the last ".." is resolved where it goes through a link to elsewhere; no other link is.
+    Two paths of one file would be two files in a catalog. So links are resolved here, when a path comes in.
     """
-    given = os.fspath(path)
-    whole = given if given.startswith("/") else f"{Path.cwd()}/{given}"
-    plain = os.path.normpath(whole)
-    parts = whole.split("/")
-    if ".." not in parts:
-        return plain
-    end = len(parts) - parts[::-1].index("..")
-    head = "/".join(parts[:end])
-    real = os.path.realpath(head)
-    if os.path.realpath(os.path.normpath(head)) == real:
-        return plain
-    return os.path.normpath("/".join((real, *parts[end:])))
+    directory, name = os.path.split(os.fspath(path))
+    if name in ("", ".", ".."):
+        return real_directory(path)
+    return os.path.join(real_directory(directory), name)  # noqa: PTH118 — as text: it may be no UTF-8
+
+
+def real_directory(path: str | os.PathLike[str]) -> str:
+    """The path of a directory from the root, through no link and without "." and ".."; it need not be there."""
+    return os.path.realpath(path)
 
 
 def facts(path: str) -> FileFacts | None:
@@ -72,9 +69,10 @@ def _status(path: str) -> os.stat_result | None:
 def digest(path: str, heard: Callable[[int], None] = lambda _: None) -> str:
     """BLAKE3 of a file's bytes, in hexadecimal, read in pieces of 1 MiB; `heard` is told the bytes of each."""
     hasher = blake3()
-    buffer = bytearray(_CHUNK)
-    view = memoryview(buffer)
     with Path(path).open("rb", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        buffer = bytearray(min(_CHUNK, size + 1))  # to clear a whole piece takes longer than to read a small file
+        view = memoryview(buffer)
         while count := file.readinto(buffer):
             hasher.update(view[:count])
             heard(count)
@@ -85,7 +83,7 @@ def observe(files: Iterable[Checkpoint], *, read_bytes: bool) -> Mapping[str, Ob
     """What the disk shows of these files, by path.
 
     A file whose modification time is not the recorded one was written again since: its bytes are read even where
-    `read_bytes` does not ask for all, because a file of another step has the same size (domain §6).
+    `read_bytes` does not ask for all, because a file of another step has the same size (mindspore.md §6).
     """
     unique = {file.path: file for file in files}
     seen = for_each(partial(_observe, read_bytes), list(unique.values()), waits=read_bytes)
@@ -106,7 +104,7 @@ def _observe(read_bytes: bool, file: Checkpoint) -> Observed:  # noqa: FBT001 �
 
 
 def make_durable(path: str) -> None:
-    """Have a file's bytes, and its name, on the disk; MindSpore does not wait for that (domain §1).
+    """Have a file's bytes, and its name, on the disk; MindSpore does not wait for that (mindspore.md §1).
 
     Raises `OSError`.
     """

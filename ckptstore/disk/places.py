@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from hashlib import blake2b
 from pathlib import Path
@@ -10,11 +11,16 @@ from typing import TYPE_CHECKING
 
 from platformdirs import user_state_path
 
+from ckptstore.core import validate
 from ckptstore.core.naming import parse_rank_directory
-from ckptstore.storage.files import absolute
+from ckptstore.disk.claims import FOLDER
+from ckptstore.disk.files import absolute, real_directory
+from ckptstore.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+log = logging.getLogger("ckptstore")
 
 DIRECTORIES = "CKPTSTORE_DIRECTORIES"
 """The variable that names the directories of a run's checkpoints, as PATH does."""
@@ -24,6 +30,14 @@ def root_of(directory: str) -> str:
     """The directory that has those of all ranks in it, where each has its own."""
     path = Path(directory)
     return str(path.parent if parse_rank_directory(path.name) is not None else path)
+
+
+def remember_place(catalog: str, run: str, directory: str) -> None:
+    """Remember that a run of a catalog saves there; a machine that cannot keep it is none the worse."""
+    try:
+        remember(catalog, run, directory)
+    except OSError as error:
+        log.info("where run %s saves is not remembered on this machine (%s)", run, error.strerror or error)
 
 
 def remember(catalog: str, run: str, directory: str) -> None:
@@ -56,10 +70,27 @@ def places(catalog: str, run: str, given: Iterable[str | Path] = ()) -> list[str
     """Every directory that a run's checkpoints may be in or below: given, named by the variable, remembered."""
     named = os.environ.get(DIRECTORIES, "").split(os.pathsep)
     every = [*map(str, given), *filter(None, named), *remembered(catalog, run)]
-    return list(dict.fromkeys(absolute(each) for each in every))
+    return list(dict.fromkeys(real_directory(each) for each in every))
 
 
 def _path(catalog: str, run: str) -> Path:
     """Other catalogs may have other runs of that name. `catalog` is its name, without a password."""
     name = blake2b(f"{catalog}\x1f{run}".encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
     return user_state_path("ckptstore", appauthor=False) / "places" / name
+
+
+def checkpoint_tree(directory: str | os.PathLike[str]) -> Path:
+    """The real path of a directory with checkpoints in it or below it.
+
+    Raises `UsageError` for what is no directory, and for ckptstore's own: purge deletes what is in the trash.
+    """
+    if directory == "":  # an empty variable; as a path it is where one happens to be
+        raise UsageError("the directory is ''", "give the directory that the checkpoints are in")
+    named = absolute(validate.path("the directory", directory))
+    root = Path(validate.path("the directory", real_directory(named)))
+    if not root.is_dir():
+        raise UsageError(f"{named} is not a directory", "give the directory that the checkpoints are in")
+    if FOLDER in root.parts:
+        hint = "give the directory that it is in; ckptstore undo RUN brings back what gc removed"
+        raise UsageError(f"{named} is in a directory that ckptstore keeps for itself ({FOLDER})", hint)
+    return root

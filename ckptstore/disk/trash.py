@@ -17,9 +17,9 @@ from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 from typing import TYPE_CHECKING
 
-from ckptstore.storage.claims import FOLDER
-from ckptstore.storage.files import NO_LINKS, FileFacts, facts
-from ckptstore.storage.walk import LOST_AND_FOUND, shown, walk
+from ckptstore.disk.claims import FOLDER
+from ckptstore.disk.files import NO_LINKS, FileFacts, facts
+from ckptstore.disk.walk import LOST_AND_FOUND, shown, walk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -7,11 +7,11 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import health, mounts, schema
-from ckptstore.core.words import size, some, span
+from ckptstore.core.text import size, some, span
+from ckptstore.doctor.checkup import Check, Status
+from ckptstore.doctor.run_facts import may_write, nearest, room_of
 from ckptstore.errors import CatalogDamagedError, CatalogUnavailableError, DamageError, SchemaError
-from ckptstore.ops.checkup import Check, Status
-from ckptstore.ops.lease import CLOCKS_DIFFER
-from ckptstore.storage.surroundings import may_write, nearest, room_of
+from ckptstore.resume.lease import CLOCKS_DIFFER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,13 +29,13 @@ _SAVE_MORE = "SQLite's own .recover may save more; move it away, and make it ane
 _ANEW = "or if there was one, make it anew from the journals: ckptstore scan DIR"
 
 
-def look(database: Database) -> list[Check]:
+def checks(database: Database) -> list[Check]:
     """Whether the database can be used, and its schema; any problem with exit code 4 says that it cannot."""
     if database.file is not None and not database.file.exists():
         return [_no_file(database, database.file)]
     try:
-        checks = list(_sqlite(database, database.file) if database.file is not None else _postgres(database))
-        return [*checks, _schema(database)]
+        found = _sqlite(database, database.file) if database.file is not None else _postgres(database)
+        return [*found, _schema(database)]
     except CatalogUnavailableError as error:
         return [unusable(error)]
 
@@ -71,7 +71,7 @@ def _sqlite(database: Database, file: Path) -> Iterator[Check]:
     begin = perf_counter()
     with database.read() as connection:
         opened = perf_counter()
-        health.tell(connection)
+        health.ask(connection)
         answered = perf_counter()
         found = health.of_sqlite(connection)
     bytes_used = file.stat().st_size
@@ -117,7 +117,7 @@ def _postgres(database: Database) -> Iterator[Check]:
     begin = perf_counter()
     with database.read() as connection:
         opened = perf_counter()
-        health.tell(connection)
+        health.ask(connection)
         answered = perf_counter()
         found = health.of_postgres(connection)
         now = datetime.now(timezone.utc)

@@ -1,37 +1,89 @@
-"""Checks of a run's newest launch: whether it lives, and whether all its ranks save."""
+"""Checks of where a run stands: the state to go on from, its newest launch, its ranks and their clocks."""
 
 from __future__ import annotations
 
-from itertools import takewhile
+from dataclasses import dataclass
+from datetime import timedelta
+from itertools import islice, pairwise, takewhile
+from shlex import quote
+from statistics import median
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import recent
-from ckptstore.core.lagging import is_overdue, laggards, usual_pause
-from ckptstore.core.model import Kind
-from ckptstore.core.words import of_ranks, some, span
-from ckptstore.ops.checkup import Status
-from ckptstore.ops.lease import CLOCKS_DIFFER
+from ckptstore.core.model import FileState, Kind, Observed, RestorePlan, moment
+from ckptstore.core.text import count, of_ranks, some, span
+from ckptstore.doctor.checkup import Status
+from ckptstore.doctor.run_facts import folder_of, look_around
+from ckptstore.resume.lease import CLOCKS_DIFFER
+from ckptstore.resume.lineage import lineage
+from ckptstore.resume.resolve import candidates
+from ckptstore.resume.resolver import judge
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from datetime import timedelta
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from datetime import datetime
 
     from ckptstore.catalog.engine import Database
-    from ckptstore.core.lagging import Laggard
-    from ckptstore.core.model import Launch
-    from ckptstore.ops.checkup import Check
-    from ckptstore.ops.run_facts import RunFacts
+    from ckptstore.core.model import Checkpoint, Launch
+    from ckptstore.doctor.checkup import Check
+    from ckptstore.doctor.run_facts import RunFacts
 
+_STATES_JUDGED = 32
 _FAR_BACK = 200
 _FRUITLESS = 3
 _AGAIN = "start the job again: it goes on from the newest state that can be restored"
+_PAUSES = 3  # times the usual one
+_PATIENCE = timedelta(minutes=10)
 
 
-def look(database: Database, facts: RunFacts) -> Iterator[Check]:
-    """The launch, and its ranks."""
+def checks(database: Database, facts: RunFacts) -> Iterator[Check]:
+    """The state to go on from, the launch, its ranks and their clocks."""
+    yield _restorable(database, facts)
     yield _launch(facts)
-    if facts.is_saving:
-        yield _ranks(database, facts)
+    if facts.is_saving and facts.saving is not None:
+        yield _ranks(database, facts, facts.saving)
+    if facts.saves:
+        yield _clocks(facts)
+
+
+def _restorable(database: Database, facts: RunFacts) -> Check:
+    """The newest state that can be restored, as far as the catalog knows, and whether its directories are there."""
+    found, judged = _newest_restorable(database, facts)
+    name = "restorable"
+    ask = f"ckptstore resolve {quote(facts.run)} --explain says why"
+    if found is None and not judged:
+        return facts.check(name, Status.NOTE, "nothing was saved yet")
+    if found is None:
+        return facts.check(name, Status.PROBLEM, f"none of {count(judged, 'state', 'states')} that were saved", ask)
+    files = [assignment.source for assignment in found.ranks]
+    saved_at = max((file.created_at for file in files if file.created_at), default=facts.now)
+    detail = f"step {found.global_step}, saved {span(facts.now - saved_at)} ago, by the catalog"
+    away = [each for each in look_around(sorted({folder_of(file.path) for file in files})) if each.device is None]
+    if away:
+        first = away[0]
+        detail += f"; but {count(len(away), 'directory', 'directories')} of it cannot be seen: {first.directory}"
+        hint = "mount it, or ask on a machine that sees it; if it was deleted: ckptstore resolve finds an older state"
+        return facts.check(name, Status.PROBLEM, f"{detail} ({first.trouble})", hint)
+    if judged > 1:
+        newer = count(judged - 1, "newer one", "newer ones")
+        return facts.check(name, Status.NOTE, f"{detail}; {newer} cannot be restored", ask)
+    return facts.check(name, Status.OK, detail)
+
+
+def _newest_restorable(database: Database, facts: RunFacts) -> tuple[RestorePlan | None, int]:
+    """The newest state that the catalog takes for whole, and how many were judged to find it; no file is looked at."""
+    segments = lineage(list(facts.launches), facts.saved)
+    judged = 0
+    for state in islice(candidates(database, segments, None, facts.failed_loads), _STATES_JUDGED):
+        judged += 1
+        verdict = judge(state, {file.path: _as_recorded(file) for file in state.files})
+        if isinstance(verdict, RestorePlan):
+            return verdict, judged
+    return None, judged
+
+
+def _as_recorded(file: Checkpoint) -> Observed:
+    return Observed(file.size if file.state is FileState.COMPLETE else None, mtime_ns=file.mtime_ns)
 
 
 def _launch(facts: RunFacts) -> Check:
@@ -96,9 +148,7 @@ def _ended(facts: RunFacts, newest: Launch) -> Check:
     return facts.check("launch", Status.OK, detail)
 
 
-def _ranks(database: Database, facts: RunFacts) -> Check:
-    launch = facts.saving
-    assert launch is not None  # noqa: S101 — asked for only where there is one
+def _ranks(database: Database, facts: RunFacts, launch: Launch) -> Check:
     ranks = {home.rank for home in facts.homes if home.kind is Kind.PERIODIC} | {saved.rank for saved in facts.saves}
     last = {saved.rank: saved.step for saved in reversed(facts.saves)}
     steps = sorted({saved.step for saved in facts.saves}, reverse=True)
@@ -137,3 +187,52 @@ def _behind(behind: list[Laggard], hosts: dict[int, str]) -> str:
             last = f"saved step {step} last"
         parts.append(f"{of_ranks(ranks)}{where} {last}")
     return "; ".join(parts)
+
+
+@dataclass(frozen=True)
+class Laggard:
+    """A rank whose newest save is older than the others': its last step (None: it has none), and how many it lacks."""
+
+    rank: int
+    last_step: int | None
+    lacks: int
+
+
+def laggards(ranks: Iterable[int], last_steps: Mapping[int, int], steps: Iterable[int]) -> list[Laggard]:
+    """Those of `ranks`, which save, that lack any of the newest of the `steps` that the job saved, worst first.
+
+    `last_steps` has the newest step of each rank. A rank that left out a step and saved a later one is no laggard.
+    """
+    every = sorted(set(steps), reverse=True)
+    found = []
+    for rank in sorted(set(ranks)):
+        last = last_steps.get(rank)
+        lacks = sum(last is None or step > last for step in every)
+        if lacks:
+            found.append(Laggard(rank, last, lacks))
+    return sorted(found, key=lambda laggard: (-laggard.lacks, laggard.rank))
+
+
+def usual_pause(moments: Iterable[datetime]) -> timedelta | None:
+    """How long it is from one save to the next, by the moments of several; None where fewer than three tell."""
+    ordered = sorted(moments)
+    pauses = [(later - earlier).total_seconds() for earlier, later in pairwise(ordered)]
+    return timedelta(seconds=median(pauses)) if len(pauses) > 1 else None
+
+
+def is_overdue(moments: Sequence[datetime], now: datetime) -> bool:
+    """Whether a job that goes on would have saved again long ago: three times its usual pause, ten minutes at least."""
+    pause = usual_pause(moments)
+    return pause is not None and now - max(moments) > max(_PAUSES * pause, _PATIENCE)
+
+
+def _clocks(facts: RunFacts) -> Check:
+    """What is dated in the future proves that the clock of who wrote it, or this machine's, is wrong."""
+    dates = [(max(saved.at, moment(saved.mtime_ns or 0)), saved) for saved in facts.saves]
+    newest, saved = max(dates, key=lambda each: each[0])
+    if newest - facts.now <= CLOCKS_DIFFER:
+        return facts.check("clocks", Status.OK, "nothing that was saved is dated in the future")
+    host = facts.hosts.get(saved.rank) or f"rank {saved.rank}"
+    detail = f"{host} is at least {span(newest - facts.now)} ahead of this machine: {saved.path} is dated so"
+    hint = f"set the clocks by NTP: leases, the grace of the trash and who counts as alive allow {span(CLOCKS_DIFFER)}"
+    return facts.check("clocks", Status.PROBLEM, detail, hint)

@@ -6,15 +6,15 @@ import re
 import sys
 from importlib import metadata
 
-from ckptstore.ops.checkup import Check, Status
+from ckptstore.doctor.checkup import Check, Status
 
 _NAME = "program"
 _BOUND = re.compile(r"^mindspore\s*>=\s*(\d+)\.(\d+)")
 _NUMBERS = re.compile(r"(\d+)\.(\d+)")
-_OLD_NUMPY = 2  # the first that NumpySlicesDataset of MindSpore 2.10 fails on (domain §10)
+_OLD_NUMPY = 2  # the first that NumpySlicesDataset of MindSpore 2.10 fails on (mindspore.md §10)
 
 
-def look() -> Check:
+def check() -> Check:
     """ckptstore, Python, and MindSpore if it is here."""
     own = f"ckptstore {metadata.version('ckptstore')}, Python {sys.version_info.major}.{sys.version_info.minor}"
     found, needed = _mindspore(), _needed()

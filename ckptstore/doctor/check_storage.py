@@ -1,31 +1,48 @@
-"""Checks of the directories that a run saves to: whether they are here, on what, and how many more saves fit."""
+"""Checks of what a run keeps on disk: its directories, the room for more saves, its journals and its trash."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from shlex import quote
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import mounts
-from ckptstore.core.words import count, size, some
-from ckptstore.ops.checkup import Status
-from ckptstore.ops.run_facts import folder_of, roots
-from ckptstore.storage.surroundings import room_of
+from ckptstore.core.text import count, size, some, span
+from ckptstore.disk.claims import FOLDER
+from ckptstore.disk.owner import is_dead, shown
+from ckptstore.doctor.checkup import Status
+from ckptstore.doctor.run_facts import folder_of, room_of, roots
+from ckptstore.journal import jsonl
+from ckptstore.resume.lease import CLOCKS_DIFFER
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
-    from ckptstore.ops.checkup import Check
-    from ckptstore.ops.run_facts import RunFacts
-    from ckptstore.storage.surroundings import Room
+    from ckptstore.catalog.recent import Lock
+    from ckptstore.doctor.checkup import Check
+    from ckptstore.doctor.run_facts import Room, RunFacts
+    from ckptstore.journal.jsonl import Contents
 
 _FEW_SAVES = 3
 _MANY_SAVES = 1000
 _IN_MEMORY = ("tmpfs", "ramfs")
 _UNLIMITED = 10**9
+_MOST_JOURNAL_BYTES = 16 << 20
 
 
-def look(facts: RunFacts) -> Iterator[Check]:
-    """Where the directories are, and what is left on their disks."""
+def checks(facts: RunFacts, *, is_away: bool) -> Iterator[Check]:
+    """The directories and what is left on their disks, the journals, the trash.
+
+    `is_away`: the catalog cannot be used, so that nobody knows which of the journals' records it has.
+    """
+    yield from _disks(facts)
+    yield _journals(facts, is_away=is_away)
+    yield _trash(facts)
+    if facts.lock is not None:
+        yield _lock(facts, facts.lock)
+
+
+def _disks(facts: RunFacts) -> Iterator[Check]:
     here: dict[int, list[str]] = {}
     for directory in facts.directories:
         device = facts.around[directory].device
@@ -78,7 +95,7 @@ def _disk(facts: RunFacts, device: int, directories: list[str]) -> Check:
 def _next_save(facts: RunFacts, device: int) -> tuple[int, int]:
     """How many files and bytes the next save is taken to put on a disk: as the largest of the last ones.
 
-    MindSpore deletes the oldest before it writes (domain §9); that is not counted on: another callback may not.
+    MindSpore deletes the oldest before it writes (mindspore.md §9); that is not counted on: another callback may not.
     """
     sums: dict[int, list[int]] = {}
     for saved in facts.saves:
@@ -114,3 +131,78 @@ def _file_system(facts: RunFacts, directories: list[str]) -> Check:
         hint = "rank 0 must see the files of all ranks: save to a shared file system"
         return facts.check("file_system", Status.WARNING, detail, hint)
     return facts.check("file_system", Status.OK, f"{where}: {kind}")
+
+
+def _journals(facts: RunFacts, *, is_away: bool) -> Check:
+    """What is in the journals and not in the catalog; `is_away`: that cannot be asked which of it it has."""
+    sizes = {path: length for seen in facts.around.values() for path, length in seen.journals.items()}
+    hidden = {f"{directory}/{FOLDER}": seen.hidden for directory, seen in facts.around.items() if seen.hidden}
+    what = count(len(sizes), "journal", "journals")
+    if is_away:
+        hint = "once the catalog can be used it takes up what it lacks by itself; or: ckptstore sync"
+        return _but(hidden, facts.check("journals", Status.NOTE, f"{what}, by which this page was made", hint))
+    begins = {path: facts.journals.get(path, 0) for path in sorted(sizes)}
+    tails = {path: begin if sizes[path] > begin else 0 for path, begin in begins.items() if sizes[path] != begin}
+    read, is_all = jsonl.read_tails(tails, _MOST_JOURNAL_BYTES)
+    if is_all:
+        hidden |= dict.fromkeys(sorted(tails.keys() - read.keys()), "no permission, or the disk fails")
+    return _but(hidden, _judged(facts, what, sizes, read, is_all=is_all))
+
+
+def _but(hidden: Mapping[str, str], check: Check) -> Check:
+    """The check, with what could not be read: nobody knows whether the catalog has what is there."""
+    if not hidden:
+        return check
+    reason = next(iter(hidden.values()))
+    detail = f"what is in {some(list(hidden))} cannot be read ({reason}); else {check.detail}"
+    hint = "let this user read it, or ask as one who may" + (f"; {check.hint}" if check.hint else "")
+    return replace(check, status=Status.WARNING, detail=detail, hint=hint)
+
+
+def _judged(
+    facts: RunFacts, what: str, sizes: Mapping[str, int], read: Mapping[str, Contents], *, is_all: bool
+) -> Check:
+    new = {path: contents for path, contents in read.items() if contents.entries}
+    records = sum(len(contents.entries) for contents in new.values())
+    cut = sum(contents.spoiled for contents in read.values())
+    cut += sum(contents.end < sizes[path] for path, contents in read.items())
+    spoiled = f"{count(cut, 'line is', 'lines are')} torn, or of another program" if cut else ""
+    newer = sum(contents.newer for contents in read.values())
+    if newer:
+        detail = f"{what}; {count(newer, 'record', 'records')} of a newer ckptstore"
+        return facts.check("journals", Status.WARNING, detail, "update ckptstore here, then: ckptstore sync")
+    if records or not is_all:
+        least = "" if is_all else "at least "
+        where = some(sorted({jsonl.directory_of(path) for path in new}))
+        detail = f"{least}{count(records, 'record', 'records')} not in the catalog, in {where}"
+        detail += f"; {spoiled}" if spoiled else ""
+        return facts.check("journals", Status.WARNING, detail, f"ckptstore sync {quote(facts.run)}")
+    if spoiled:
+        hint = "nothing: what was not written to its end was never said to be kept"
+        return facts.check("journals", Status.NOTE, f"{what}, all in the catalog; {spoiled}", hint)
+    return facts.check("journals", Status.OK, f"{what}, all in the catalog")
+
+
+def _trash(facts: RunFacts) -> Check:
+    files, taken = sum(each.files for each in facts.trash), sum(each.bytes for each in facts.trash)
+    if not files:
+        return facts.check("trash", Status.OK, "empty")
+    detail = f"{count(files, 'file', 'files')}, {size(taken)}"
+    if facts.lock is None and not all(each.ended for each in facts.trash):
+        detail += "; a gc was interrupted"
+        return facts.check("trash", Status.NOTE, detail, "the next gc, undo or purge goes on with it")
+    due = [each for each in facts.trash if each.purge_after < facts.now - CLOCKS_DIFFER]
+    if due:
+        detail += f"; {size(sum(each.bytes for each in due))} of it for longer than the grace"
+        hint = f"ckptstore purge {quote(facts.run)}; the next gc does it too"
+        return facts.check("trash", Status.NOTE, detail, hint)
+    left = span(min(each.purge_after for each in facts.trash) - facts.now)
+    return facts.check("trash", Status.OK, f"{detail}; it can be brought back for {left} more")
+
+
+def _lock(facts: RunFacts, lock: Lock) -> Check:
+    if is_dead(lock.owner) or lock.expires_at < facts.now:
+        detail = f"{shown(lock.owner)} died, or lost touch, at work on the run's files"
+        return facts.check("gc_lock", Status.NOTE, detail, "the next gc, undo or purge takes over")
+    detail = f"{shown(lock.owner)} is at work on the run's files"
+    return facts.check("gc_lock", Status.NOTE, detail, "gc, undo and purge are refused meanwhile")

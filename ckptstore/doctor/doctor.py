@@ -7,22 +7,13 @@ from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads
 from ckptstore.catalog.engine import in_memory, open_to_look
+from ckptstore.catalog.runs import find_run
+from ckptstore.disk.places import DIRECTORIES, places
+from ckptstore.doctor import check_database, check_launch, check_program, check_storage
+from ckptstore.doctor.checkup import Check, Checkup, Status
+from ckptstore.doctor.run_facts import gather
 from ckptstore.errors import CatalogDamagedError, CatalogUnavailableError, DamageError
-from ckptstore.ops import (
-    check_clocks,
-    check_database,
-    check_disks,
-    check_journals,
-    check_launch,
-    check_leftovers,
-    check_program,
-    check_states,
-)
-from ckptstore.ops.checkup import Check, Checkup, Status
-from ckptstore.ops.run_facts import gather
-from ckptstore.ops.runs import find_run
-from ckptstore.ops.sync import found_below, take_up_found
-from ckptstore.storage.places import DIRECTORIES, places
+from ckptstore.journal.sync import found_below, take_up_found
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,13 +31,13 @@ def examine(url: str | None, run: str | None = None, *, now: datetime | None = N
     `UnknownRunError` for a run that a catalog does not have, and `UsageError` for a URL that cannot be meant.
     """
     now = now or datetime.now(timezone.utc)
-    checks = [check_program.look()]
+    checks = [check_program.check()]
     try:
         database = open_to_look(url, answer_within=_ANSWER_SECONDS)
     except CatalogUnavailableError as error:  # no driver
         return Checkup((*checks, check_database.unusable(error)))
     try:
-        checks += check_database.look(database)
+        checks += check_database.checks(database)
         if Checkup(tuple(checks)).exit_code != CatalogUnavailableError.exit_code:
             return Checkup((*checks, *_runs(database, run, now)))
     except CatalogUnavailableError as error:  # it went away meanwhile, or is damaged
@@ -70,13 +61,8 @@ def _runs(database: Database, run: str | None, now: datetime, *, is_away: bool =
 
 def _run(database: Database, run: str, now: datetime, *, is_away: bool) -> Iterator[Check]:
     facts = gather(database, run, find_run(database, run), now)
-    yield check_states.look(database, facts)
-    yield from check_launch.look(database, facts)
-    yield from check_disks.look(facts)
-    yield check_journals.look(facts, is_away=is_away)
-    if facts.saves:
-        yield check_clocks.look(facts)
-    yield from check_leftovers.look(facts)
+    yield from check_launch.checks(database, facts)
+    yield from check_storage.checks(facts, is_away=is_away)
 
 
 def _without(catalog: str, run: str | None, now: datetime) -> list[Check]:

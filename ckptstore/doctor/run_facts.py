@@ -1,28 +1,57 @@
-"""What `doctor` judges a run by: what the catalog says it did last, and what is around its files."""
+"""What `doctor` judges a run by: what the catalog says it did last, and what is around its files.
+
+Directories are looked at, the files in them are not; and the journals in them are listed.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ckptstore.catalog import reads, recent, replay
-from ckptstore.ops.checkup import Check
-from ckptstore.ops.lease import CLOCKS_DIFFER, LEASE, RENEWED_EVERY
-from ckptstore.storage import journal, places
-from ckptstore.storage.surroundings import look_around
+from ckptstore.catalog import journals, reads, recent
+from ckptstore.core.limits import LEASE
+from ckptstore.disk import places
+from ckptstore.disk.claims import FOLDER
+from ckptstore.disk.waiting import for_each
+from ckptstore.doctor.checkup import Check
+from ckptstore.journal import jsonl
+from ckptstore.resume.lease import CLOCKS_DIFFER, RENEWED_EVERY
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from datetime import datetime
 
     from ckptstore.catalog.engine import Database
     from ckptstore.catalog.recent import End, Home, Lock, Saved, Waiting
     from ckptstore.core.model import Launch
-    from ckptstore.ops.checkup import Status
-    from ckptstore.storage.surroundings import Surroundings
+    from ckptstore.doctor.checkup import Status
 
 SAVES = 5
-"""So many of the newest saves tell how large the next one is, who lags, and how clocks differ."""
+"""So many of the newest saves tell how large the next one is, and which ranks do not save any more."""
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """A directory: its disk (`device` None: it cannot be looked at, and `trouble` says why), and its journals.
+
+    `journals` tells how long each is, in bytes. Where their folder cannot be read, `hidden` says why.
+    """
+
+    directory: str
+    device: int | None
+    trouble: str = ""
+    journals: Mapping[str, int] = field(default_factory=dict)
+    hidden: str = ""
+
+
+@dataclass(frozen=True)
+class Room:
+    """What a file system still takes from who is not root: bytes, and files (None: it has no limit of them)."""
+
+    bytes: int
+    files: int | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,16 +63,16 @@ class RunFacts:
     """
 
     run: str
-    run_id: int
     now: datetime
     launches: tuple[Launch, ...]
-    saved: frozenset[str]
+    saved: Mapping[str, int | None]
     saving: Launch | None
     saves: tuple[Saved, ...]
     homes: tuple[Home, ...]
     saving_homes: tuple[Home, ...]
     ends: tuple[End, ...]
     leased_until: datetime | None
+    failed_loads: Mapping[str, str]
     lock: Lock | None
     trash: tuple[Waiting, ...]
     doubled: tuple[str, str] | None
@@ -68,7 +97,7 @@ class RunFacts:
 
     @property
     def hosts(self) -> dict[int, str]:
-        """The host of each rank that said it."""
+        """The host of each rank, as far as it is known."""
         return {home.rank: home.host for home in (*self.saving_homes, *self.homes) if home.host}
 
     @property
@@ -84,7 +113,7 @@ class RunFacts:
     @property
     def is_alive(self) -> bool:
         """Whether the newest launch may be running."""
-        if self.newest is None or self.last_sign is None or self.ends:
+        if self.last_sign is None or self.ends:
             return False
         return self.now - self.last_sign < 2 * RENEWED_EVERY + CLOCKS_DIFFER
 
@@ -103,17 +132,17 @@ def gather(database: Database, run: str, run_id: int, now: datetime) -> RunFacts
         newest = launches[-1].id if launches else ""
         homes = recent.homes_of(connection, newest)
         saving_homes = recent.homes_of(connection, saving.id) if saving and saving.id != newest else homes
-        known = replay.journals_of(connection, run_id)
-        saved = frozenset(reads.first_saves(connection, run_id))
+        known = journals.journals_of(connection, run_id)
+        saved = reads.first_saves(connection, run_id)
+        failed_loads = reads.failed_loads(connection, run_id)
         ends = tuple(recent.ends_of(connection, newest))
         leased_until = recent.lease_of(connection, newest)
         lock, trash = recent.lock_of(connection, run_id), tuple(recent.waiting(connection, run_id))
-        doubled = recent.twice(connection, [newest, *([saving.id] if saving else [])])
+        doubled = recent.doubled_directories(connection, [newest, *([saving.id] if saving else [])])
     folders = {home.directory for home in (*homes, *saving_homes)} | {folder_of(each.path) for each in saves}
-    around = look_around(sorted(folders | {journal.directory_of(path) for path in known}))
+    around = look_around(sorted(folders | {jsonl.directory_of(path) for path in known}))
     return RunFacts(
         run=run,
-        run_id=run_id,
         now=now,
         launches=launches,
         saved=saved,
@@ -123,6 +152,7 @@ def gather(database: Database, run: str, run_id: int, now: datetime) -> RunFacts
         saving_homes=tuple(saving_homes),
         ends=ends,
         leased_until=leased_until,
+        failed_loads=failed_loads,
         lock=lock,
         trash=trash,
         doubled=doubled,
@@ -139,3 +169,36 @@ def folder_of(path: str) -> str:
 def roots(directories: list[str]) -> list[str]:
     """The directories that have those of the ranks in them."""
     return sorted({places.root_of(directory) for directory in directories})
+
+
+def look_around(directories: Sequence[str]) -> list[Surroundings]:
+    """Look at each of these directories, in their order."""
+    return for_each(_look_at, directories)
+
+
+def _look_at(directory: str) -> Surroundings:
+    here = directory.rstrip("/")
+    try:
+        device = os.stat(f"{here}/.").st_dev  # noqa: PTH116 — once a rank; the dot: it must be possible to enter it
+    except OSError as error:
+        return Surroundings(directory, None, error.strerror or str(error))
+    try:
+        return Surroundings(directory, device, journals=jsonl.sizes_in(f"{here}/{FOLDER}"))
+    except OSError as error:
+        return Surroundings(directory, device, hidden=error.strerror or str(error))
+
+
+def room_of(directory: str) -> Room:
+    """The room on the disk of a directory. Raises `OSError`."""
+    found = os.statvfs(directory)
+    return Room(found.f_bavail * found.f_frsize, found.f_favail if found.f_files else None)
+
+
+def nearest(path: Path) -> Path:
+    """The path, or the nearest directory above it that is there."""
+    return next((each for each in (path, *path.parents) if each.exists()), Path("/"))
+
+
+def may_write(path: Path) -> bool:
+    """Whether this process may write a file, or into a directory: not where its disk is mounted read-only either."""
+    return os.access(path, os.W_OK)

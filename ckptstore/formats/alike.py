@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _PAGE = 4096  # bytes read at each end, and the most between two values that are read at once
 _LEAD = 256  # bytes in front of a value: its name is there
 _MOST_KINDS = 16  # as pipeline stages of one size
-_SLICE = 512 << 20  # bytes: a longer tensor comes in several values, with names between them (domain §1)
+_SLICE = 512 << 20  # bytes: a longer tensor comes in several values, with names between them (mindspore.md §1)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The `.ckpt` format: a protobuf message `Checkpoint` of repeated values (domain §1).
+"""The `.ckpt` format: a protobuf message `Checkpoint` of repeated values (mindspore.md §1).
 
     message Checkpoint { repeated Value value = 1; }
     message Value      { string tag = 1; TensorProto tensor = 2; MapTensorProto maptensor = 3; }

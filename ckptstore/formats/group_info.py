@@ -1,4 +1,4 @@
-"""Group info files: which ranks hold the same checkpoint as the rank that wrote it (domain §8).
+"""Group info files: which ranks hold the same checkpoint as the rank that wrote it (mindspore.md §8).
 
     message ParallelGroupMap   { repeated ParallelGroupItem parallel_group_item = 1;
                                  ParallelGroupRanks ckpt_restore_rank_list = 2; }

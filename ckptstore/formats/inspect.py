@@ -1,7 +1,8 @@
-"""Finds out by its bytes which format a file has, and reads it: a strategy file may end in `.ckpt` (domain §2)."""
+"""Finds out by its bytes which format a file has, and reads it: a strategy may end in `.ckpt` (mindspore.md §2)."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ckptstore.errors import UnreadableError
@@ -12,8 +13,6 @@ from ckptstore.formats.strategy import read_json_strategy, read_strategy
 from ckptstore.formats.wire import WireReader
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from ckptstore.formats.group_info import GroupInfo
     from ckptstore.formats.header import Header
     from ckptstore.formats.strategy import Strategy
@@ -72,6 +71,28 @@ def read_checkpoint(path: Path) -> Header:
     Raises as `inspect` does.
     """
     return read_safetensors(path) if path.suffix == ".safetensors" else read_ckpt(path)
+
+
+def read_unless_encrypted(path: Path) -> Header | None:
+    """As `read_checkpoint`; None where the file is encrypted: then nobody can tell whether it is whole."""
+    try:
+        return read_checkpoint(path)
+    except UnreadableError:
+        with path.open("rb") as file:
+            if is_encrypted(file.read(4)):
+                return None
+        raise
+
+
+def is_broken(path: str) -> bool:
+    """Whether the bytes of a checkpoint are cut, or not those of one. One that is encrypted, or away, is not."""
+    try:
+        read_unless_encrypted(Path(path))
+    except UnreadableError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def is_cut(path: Path) -> bool:

@@ -3,34 +3,21 @@
 from __future__ import annotations
 
 import stat
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ckptstore.errors import CkptstoreError, UnreadableError, UsageError
-from ckptstore.formats.ckpt import is_encrypted
+from ckptstore.errors import CkptstoreError, UsageError
 from ckptstore.formats.group_info import GroupInfo
 from ckptstore.formats.header import Header, Scalar
 from ckptstore.formats.inspect import inspect as read
-from ckptstore.formats.inspect import read_checkpoint
 from ckptstore.formats.safetensors import SafetensorsHeader
 from ckptstore.formats.strategy import Strategy
 
-__all__ = ["Found", "GroupInfo", "Header", "SafetensorsHeader", "Scalar", "Strategy", "inspect", "is_broken"]
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["Found", "GroupInfo", "Header", "SafetensorsHeader", "Scalar", "Strategy", "inspect"]
 
 Found = Header | Strategy | GroupInfo
-
-
-def is_broken(path: str) -> bool:
-    """Whether the bytes of a checkpoint are cut, or not those of one; one that is encrypted cannot tell."""
-    try:
-        with Path(path).open("rb") as file:
-            if is_encrypted(file.read(4)):
-                return False
-        read_checkpoint(Path(path))
-    except UnreadableError:
-        return True
-    except OSError:
-        return False
-    return False
 
 
 def inspect(path: Path) -> Found:

@@ -1,4 +1,4 @@
-"""The notes of MindFormers 2.0 beside its files: `common.json`, `metadata.json`, and the tracker (domain §2)."""
+"""The notes of MindFormers 2.0 beside its files: `common.json`, `metadata.json`, and the tracker (mindspore.md §2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Strategy files: how each parameter is spread over ranks, as protobuf `ParallelStrategyMap` or as JSON (domain §8).
+"""Strategy files: how each parameter is spread over ranks, as a protobuf message or as JSON (mindspore.md §8).
 
     message ParallelStrategyMap  { uint32 current_stage = 1; repeated ParallelStrategyItem parallel_strategy_item = 2;
                                    repeated ParallelLayoutItem parallel_layout_item = 3; }

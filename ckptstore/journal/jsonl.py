@@ -8,6 +8,7 @@ the file system has no locks. A line that is torn or foreign is passed over: a w
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -19,9 +20,9 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ckptstore.storage import opened
-from ckptstore.storage.claims import FOLDER
-from ckptstore.storage.walk import LOST_AND_FOUND
+from ckptstore.disk.claims import FOLDER
+from ckptstore.disk.walk import LOST_AND_FOUND
+from ckptstore.journal import opened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -308,6 +309,8 @@ class JournalWriter:
         self._close()
         self._head = None
         self._folder.mkdir(exist_ok=True)  # never the directory: whoever removed it had reasons
+        if self._folder.is_symlink():
+            raise OSError(errno.ELOOP, "its folder is a link")
         own = f"{self._stem}-{self._launch}"
         for name in (self._stem, own, f"{own}-{os.getpid():x}{secrets.token_hex(4)}"):
             path = self._folder / f"{name}.jsonl"

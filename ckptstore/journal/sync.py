@@ -5,35 +5,40 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from ckptstore.catalog import reads, replay
-from ckptstore.catalog.replay import TakenUp
+from ckptstore.catalog import journals, reads
+from ckptstore.catalog.journals import TakenUp
+from ckptstore.catalog.project import project
 from ckptstore.core import limits
+from ckptstore.core.events import (
+    FileRecorded,
+    LaunchStarted,
+    from_lines,
+    launch_of,
+    runs_of,
+)
+from ckptstore.core.model import FileState, Skipped
+from ckptstore.disk.files import absolute, names_in, real_directory
+from ckptstore.disk.waiting import for_each
+from ckptstore.disk.walk import shown
 from ckptstore.errors import UnknownRunError, UsageError
-from ckptstore.ops.adopt import Skipped
-from ckptstore.ops.entries import said
-from ckptstore.ops.put_said import named_launches, put_said
-from ckptstore.ops.records import Said
-from ckptstore.storage import identity, journal
-from ckptstore.storage.files import absolute
-from ckptstore.storage.waiting import for_each
-from ckptstore.storage.walk import shown
+from ckptstore.journal import jsonl
+from ckptstore.journal.layouts import layout_by, with_content
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from collections.abc import Set as AbstractSet
 
-    from sqlalchemy import Connection
-
-    from ckptstore.catalog.engine import Database
-    from ckptstore.storage.journal import Contents
+    from ckptstore.catalog.engine import Connection, Database
+    from ckptstore.catalog.project import Projected
+    from ckptstore.core.events import Event
+    from ckptstore.journal.jsonl import Contents
 
 log = logging.getLogger("ckptstore")
 
 _BYTES = 16 << 20  # of journals a transaction
 _NOTHING = TakenUp(0, None)
-_WORDS = ("pinned", "tagged", "ruled")
 
 
 @dataclass(frozen=True)
@@ -85,11 +90,11 @@ def _is_run(database: Database, name: str) -> bool:
 def sync_run(database: Database, run_id: int) -> Synced:
     """Take up what the journals of a run say and the catalog lacks: those that it knows of, and others beside them."""
     with database.read() as connection:
-        known = replay.journals_of(connection, run_id)
+        known = journals.journals_of(connection, run_id)
     sizes, skipped = _sizes(database, sorted({path.rpartition("/")[0] for path in known}))
     hidden = tuple(skipped)
-    seconds = _second_paths(database, sizes.keys() - known.keys())
-    sizes = {path: size for path, size in sizes.items() if path not in seconds}
+    found = _without_known(database, sizes.keys() - known.keys())
+    sizes = {path: size for path, size in sizes.items() if path in known or path in found}
     return _added(Synced(skipped=hidden, unreadable=hidden), _take_up(database, sizes, known, look=True, of_a_run=True))
 
 
@@ -97,10 +102,10 @@ def sync_below(database: Database, root: Path) -> Synced:
     """Take up what the journals below a directory say. Raises `UsageError` where that is no directory."""
     if not root.is_dir():
         raise UsageError(f"{root} is not a directory", "give a run, or the directory that the checkpoints are in")
-    paths, hidden = found_below([absolute(root)], with_directories=True)
+    paths, hidden = found_below([real_directory(root)], with_directories=True)
     taken_up = _added(Synced(skipped=hidden, unreadable=hidden), take_up_found(database, paths))
     with database.read() as connection:
-        return replace(taken_up, runs=tuple(replay.runs_told(connection, paths)))
+        return replace(taken_up, runs=tuple(journals.runs_told(connection, paths)))
 
 
 def found_below(roots: Iterable[str], *, with_directories: bool = False) -> tuple[list[str], tuple[Skipped, ...]]:
@@ -118,7 +123,7 @@ def found_below(roots: Iterable[str], *, with_directories: bool = False) -> tupl
             hide(shown(str(error.filename)), error)
 
     found: list[str] = []
-    for path in (path for root in roots for path in journal.journals_below(root, hide, pass_over)):
+    for path in (path for root in roots for path in jsonl.journals_below(root, hide, pass_over)):
         try:
             found.append(limits.path(path))
         except ValueError as error:  # noqa: PERF203 — one that cannot be named keeps nobody from the others
@@ -128,30 +133,30 @@ def found_below(roots: Iterable[str], *, with_directories: bool = False) -> tupl
 
 def take_up(database: Database, paths: Iterable[str]) -> Synced:
     """Take up these journals, from where each was read to the last time; no file that they tell of is looked at."""
-    return _take_up(database, _sizes_of(paths), {}, look=False)
+    return take_up_found(database, paths, look=False)
 
 
 def take_up_found(database: Database, paths: Iterable[str], *, look: bool = True) -> Synced:
     """Take up journals that were found on disk; `look`: whether the files told of are there.
 
-    One that the catalog knows under another path, as through a link, is left to that: its files would count as two.
+    One that the catalog knows under a path which is a link by now is left to that: its files would count as two.
     """
-    found = set(paths)
-    return _take_up(database, _sizes_of(sorted(found - _second_paths(database, found))), {}, look=look)
+    return _take_up(database, _sizes_of(sorted(_without_known(database, set(paths)))), {}, look=look)
 
 
-def _second_paths(database: Database, paths: AbstractSet[str]) -> set[str]:
-    """Which of these journals have another path too, by which the catalog knows them or is about to."""
+def _without_known(database: Database, paths: AbstractSet[str]) -> AbstractSet[str]:
+    """These journals, but for those that the catalog knows under another path: their disk was moved, a link is left."""
     if not paths:
-        return set()
+        return paths
     with database.read() as connection:
-        new = paths - replay.taken_up(connection, sorted(paths)).keys()
-        known = replay.journals_named(connection, {path.rpartition("/")[2] for path in new}) if new else set()
-    return identity.second_paths(new, sorted(known))
+        new = paths - journals.taken_up(connection, sorted(paths)).keys()
+        known = journals.journals_named(connection, {path.rpartition("/")[2] for path in new}) if new else set()
+    real = {absolute(path) for path in known}
+    return paths - {path for path in new if absolute(path) in real}
 
 
 def _sizes_of(paths: Iterable[str]) -> dict[str, int]:
-    return {path: size for path in paths if (size := journal.size(path)) is not None}
+    return {path: size for path in paths if (size := jsonl.size(path)) is not None}
 
 
 def _take_up(
@@ -163,8 +168,9 @@ def _take_up(
     """
     if sizes.keys() - known.keys():
         with database.read() as connection:
-            known = replay.taken_up(connection, sorted(sizes))
+            known = journals.taken_up(connection, sorted(sizes))
     total = Synced(journals=len(sizes))
+    new: list[str] = []
     portion: list[tuple[str, TakenUp]] = []
     weight = 0
     for path, size in sorted(sizes.items()):
@@ -174,15 +180,19 @@ def _take_up(
         portion.append((path, before if size >= before.end else _NOTHING))  # one that has shrunk is another one
         weight += size
         if weight > _BYTES:
-            total = _added(total, _read(database, portion, look=look))
+            total = _added(total, _read(database, portion, new))
             portion, weight = [], 0
-    return _added(total, _read(database, portion, look=look)) if portion else total
+    if portion:
+        total = _added(total, _read(database, portion, new))
+    if look and new:
+        _mark_gone(database, new)
+    return total
 
 
 def _has_head(path: str, known: str | None) -> bool:
     """Whether a journal is the one that was taken up; one that cannot be read may be."""
     try:
-        return known is None or journal.head(path) == known
+        return known is None or jsonl.head(path) == known
     except OSError:
         return True
 
@@ -200,83 +210,117 @@ def _sizes(database: Database, folders: Sequence[str]) -> tuple[dict[str, int], 
 
 def _sizes_in(folder: str) -> dict[str, int] | Skipped:
     try:
-        return journal.sizes_in(folder)
+        return jsonl.sizes_in(folder)
     except OSError as error:
         return Skipped(folder, error.strerror or str(error))
 
 
-def _read(database: Database, journals: Sequence[tuple[str, TakenUp]], *, look: bool) -> Synced:
+def _read(database: Database, known: Sequence[tuple[str, TakenUp]], new: list[str]) -> Synced:
+    """Take up journals from where they were read to; the ids of files that are new to the catalog go into `new`."""
     read: dict[str, Contents] = {}
     skipped: list[Skipped] = []
     begins: dict[str, int] = {}
-    for path, before in journals:
+    for path, before in known:
         database.let_go_if_idle()
         try:
-            read[path] = journal.read(path, before.end)
+            read[path] = jsonl.read(path, before.end)
             is_other = before.head is not None and read[path].head != before.head
             begins[path] = 0 if is_other else before.end
             if is_other:
-                read[path] = journal.read(path)
+                read[path] = jsonl.read(path)
         except OSError as error:
             skipped.append(Skipped(path, error.strerror or str(error)))
+    told = {path: _Told.of(path, contents) for path, contents in read.items()}
 
-    def work(connection: Connection) -> tuple[Said, set[str], int, list[str]]:
-        everything, heard, named = _all_said(connection, read)
-        known_launches, count = put_said(connection, everything, look=look)
-        names = sorted({run for runs in heard.values() for run in runs})
+    def work(connection: Connection) -> Projected:
+        for path, own in list(told.items()):
+            if any(reads.launch(connection, launch) is None for launch in own.named - own.started):
+                # The catalog was lost since it was read to there: it is read whole.
+                read[path] = jsonl.read(path)
+                told[path] = _Told.of(path, read[path])
+        events = [event for own in told.values() for event in own.events]
+        done = project(connection, events, layout_by)
+        names = {run for own in told.values() for run in own.runs}
         ids = {name: run_id for name in names if (run_id := reads.run_id(connection, name)) is not None}
-        by_path = {path: [ids[run] for run in runs if run in ids] for path, runs in heard.items()}
+        by_path = {path: [ids[run] for run in sorted(own.runs) if run in ids] for path, own in told.items()}
         ends = {  # what was left out is read again: another journal may yet tell of its launch
-            path: TakenUp(contents.end if named[path] <= known_launches else begins[path], contents.head)
+            path: TakenUp(contents.end if told[path].named <= done.launches else begins[path], contents.head)
             for path, contents in read.items()
         }
-        replay.set_taken_up(connection, ends, by_path)
-        return everything, known_launches, count, names
+        journals.set_taken_up(connection, ends, by_path)
+        return done
 
-    everything, known_launches, count, names = database.in_write(work)
+    done = database.in_write(work)
+    new += done.new
     unreadable = tuple(skipped)
     newer = [path for path, contents in read.items() if contents.newer]
     skipped += [Skipped(path, "it has entries of a newer ckptstore, which were left out") for path in newer]
-    lost = {file.launch for file in everything.files} - known_launches
-    one_of_each = {file.launch: file for file in everything.files if file.launch in lost}
+    lost = {event.file.launch: event.file.path for event in done.left_out if isinstance(event, FileRecorded)}
     skipped += [
-        Skipped(file.path, f"no journal here tells of launch {launch}, whose files are left out until one does")
-        for launch, file in one_of_each.items()
+        Skipped(path, f"no journal here tells of launch {launch}, whose files are left out until one does")
+        for launch, path in lost.items()
     ]
-    spoiled = sum(contents.spoiled for contents in read.values()) + everything.unusable
-    return Synced(0, len(read), count, spoiled, tuple(names), tuple(skipped), unreadable)
+    skipped += list(dict.fromkeys(Skipped(_about(event), reason) for event, reason in done.refused))
+    spoiled = sum(contents.spoiled for contents in read.values()) + sum(own.unusable for own in told.values())
+    names = sorted({run for own in told.values() for run in own.runs})
+    return Synced(0, len(read), done.records, spoiled, tuple(names), tuple(skipped), unreadable)
 
 
-def _all_said(
-    connection: Connection, read: dict[str, Contents]
-) -> tuple[Said, dict[str, set[str]], dict[str, set[str]]]:
-    """What the journals say, of which runs each tells, and which launches it names.
+class _Told(NamedTuple):
+    """What a journal tells: its events, how many lines could not be used; and which launches and runs it names."""
 
-    Where one speaks of a launch that is not known, the catalog was lost since it was read to there: it is read whole.
+    events: list[Event]
+    unusable: int
+    started: set[str]
+    named: set[str]
+    runs: set[str]
+
+    @classmethod
+    def of(cls, path: str, contents: Contents) -> _Told:
+        directory = jsonl.directory_of(path)
+        found, unusable = from_lines(contents.entries, directory)
+        events = [filled for event in found if (filled := with_content(event)) is not None]
+        started = {event.launch.id for event in events if isinstance(event, LaunchStarted)}
+        named = {launch for event in events if (launch := launch_of(event)) is not None}
+        return cls(events, unusable, started, named, {run for event in events for run in runs_of(event)})
+
+
+def _about(event: Event) -> str:
+    match event:
+        case FileRecorded(file):
+            return file.path
+        case LaunchStarted(launch):
+            return f"launch {launch.id}"
+    return type(event).__name__
+
+
+def _mark_gone(database: Database, ids: Sequence[str]) -> None:
+    """Record which files are not there any more, of those that the catalog has just heard of.
+
+    No event tells what MindSpore or a person deleted. Whoever makes the catalog anew sees the same.
     """
-    everything = Said()
-    heard: dict[str, set[str]] = {}
-    named: dict[str, set[str]] = {}
-    for path, contents in list(read.items()):
-        own = _said_by(path, contents)
-        begun = {began.launch.id for began in own.began}
-        if any(reads.launch(connection, launch) is None for launch in named_launches(own) - begun):
-            read[path] = journal.read(path)
-            own = _said_by(path, read[path])
-        named[path] = named_launches(own)
-        heard[path] = {began.launch.run for began in own.began} | {file.run for file in own.files}
-        for words in (own.pinned, own.tagged, own.ruled):
-            heard[path] |= {word.run for word in words}
-        for name in ("began", "sources", "ended", "verdicts", "layout_files", "files", *_WORDS):
-            getattr(everything, name).extend(getattr(own, name))
-        everything.unusable += own.unusable
-    return everything, heard, named
+    with database.read() as connection:
+        found = reads.files_by_id(connection, ids).values()
+    names: dict[str, AbstractSet[str] | None] = {}
+    gone: list[Event] = []
+    for file in found:
+        directory, _, name = file.path.rpartition("/")
+        if file.state is FileState.COMPLETE:
+            if directory not in names:
+                names[directory] = _names_in(directory)
+            there = names[directory]
+            if there is not None and name not in there:
+                gone.append(FileRecorded(file.amended(state=FileState.MISSING)))
+    if gone:
+        database.in_write(lambda connection: project(connection, gone))
 
 
-def _said_by(path: str, contents: Contents) -> Said:
-    own = Said()
-    said(contents.entries, journal.directory_of(path), own)
-    return own
+def _names_in(directory: str) -> AbstractSet[str] | None:
+    """The names in a directory, none where it is gone; None where it cannot be read: nothing is known of its files."""
+    try:
+        return names_in(directory)
+    except OSError:
+        return None
 
 
 def _added(one: Synced, other: Synced) -> Synced:

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ckptstore.core.naming import above_ttp
-from ckptstore.storage.claims import FOLDER
-from ckptstore.storage.journal import directory_of
+from ckptstore.disk.claims import FOLDER
+from ckptstore.journal.jsonl import directory_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-    from ckptstore.ops.adopt import Skipped
+    from ckptstore.core.model import Skipped
 
 
 def unread(skipped: Iterable[Skipped]) -> tuple[Skipped, ...]:

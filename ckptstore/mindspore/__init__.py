@@ -11,6 +11,6 @@ from __future__ import annotations
 
 from ckptstore.mindspore.launch import TrainingLaunch, join
 from ckptstore.mindspore.registrar import Registrar
-from ckptstore.mindspore.resume import Start
+from ckptstore.training.start import Start
 
 __all__ = ["Registrar", "Start", "TrainingLaunch", "join"]

@@ -1,4 +1,4 @@
-"""Who this process is among the ranks, and how rank 0 tells the others."""
+"""Who this process is among the ranks, and how rank 0 sends a value to the others."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import numpy as np
 from mindspore import ops
 from mindspore.communication import GlobalComm, get_group_size, get_rank
 
+from ckptstore.disk.files import absolute
 from ckptstore.errors import CkptstoreError, UsageError
-from ckptstore.storage.files import absolute
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,7 +38,7 @@ def layout() -> str:
     """What MindSpore's parallel mode proves: "data_parallel" where every rank holds the same state.
 
     With the optimizer in parallel each rank updates its own share of the moments (MindSpore: `nn/optim/optimizer.py`,
-    `enable_parallel_optimizer`): then, and in every other mode, nobody is known to be anybody's replica.
+    `enable_parallel_optimizer`): then, and in every other mode, no rank is known to be a replica.
     """
     mode = mindspore.get_auto_parallel_context("parallel_mode")
     shares = mindspore.get_auto_parallel_context("enable_parallel_optimizer")
@@ -60,31 +60,31 @@ def layout_files() -> list[str]:
     return [absolute(path) for path in named if path]
 
 
-def decided_by_rank_0(decide: Callable[[], str]) -> str:
-    """What `decide` returns on rank 0, on every rank; all ranks must call it.
+def decided_by_rank_0(decide: Callable[[], Any]) -> Any:
+    """The JSON value that `decide` returns on rank 0, on every rank; all ranks must call it.
 
     If it fails there, rank 0 raises its error and the others a `CkptstoreError` that names it: none is left waiting.
     """
     failure: Exception | None = None
-    said = ""
+    message = ""
     if rank_and_world_size()[0] == 0:
         try:
-            said = json.dumps({"value": decide()})
+            message = json.dumps({"value": decide()})
         except Exception as error:  # noqa: BLE001 — raised again below, once the others know of it
             failure = error
-            said = json.dumps({"error": str(error) or type(error).__name__})
-    heard = json.loads(_from_rank_0(said))
+            message = json.dumps({"error": str(error) or type(error).__name__})
+    received = json.loads(_from_rank_0(message))
     if failure is not None:
         raise failure
-    if "error" in heard:
-        raise CkptstoreError(f"rank 0 could not go on: {heard['error']}")
-    return str(heard["value"])
+    if "error" in received:
+        raise CkptstoreError(f"rank 0 could not go on: {received['error']}")
+    return received["value"]
 
 
 def _from_rank_0(message: str) -> str:
     """Rank 0's `message`, on every rank; all ranks must call it. Works before training, in graph mode too.
 
-    On CPU, Broadcast takes int32 and float32 only (domain §10): each byte of UTF-8 travels as one int32.
+    On CPU, Broadcast takes int32 and float32 only: each byte of UTF-8 travels as one int32.
     """
     rank, world_size = rank_and_world_size()
     if world_size == 1:

@@ -1,15 +1,14 @@
-"""What a step takes of the data, as far as the dataset tells."""
+"""How much data a step takes, as far as the dataset tells, and whether training will start at the right step."""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
 from mindspore import dataset as ds
-from mindspore.dataset.engine import datasets as nodes
 
 from ckptstore.errors import RefusedError
 
-_ONE_FOR_ONE = (nodes.MapDataset, nodes.ProjectDataset, nodes.RenameDataset, nodes.RepeatDataset)
+_ONE_FOR_ONE = (ds.MapDataset, ds.ProjectDataset, ds.RenameDataset, ds.RepeatDataset)
 
 
 class Steps(NamedTuple):
@@ -29,8 +28,8 @@ def steps_of(dataset: Any, world_size: int) -> Steps:
     batch_size: int | None = None
     in_turn = True
     node = dataset
-    while isinstance(node, nodes.Dataset) and len(node.children) == 1:
-        if isinstance(node, nodes.BatchDataset):
+    while isinstance(node, ds.Dataset) and len(node.children) == 1:
+        if isinstance(node, ds.BatchDataset):
             if batch_size is not None or not isinstance(node.batch_size, int):
                 return Steps(an_epoch)
             batch_size = node.batch_size
@@ -47,8 +46,8 @@ def check_start(params: Any, first: int) -> None:
     """Raise `RefusedError` unless MindSpore will go on after the first `first` steps, as `resume` has set the dataset.
 
     `params` are its callback parameters when training begins. Another dataset was not set. And where data sinks to the
-    device, MindSpore begins with a whole sink of `sink_size` steps (domain §4), and rounds down
-    (`train/dataset_helper.py`, `_DatasetIter`).
+    device, MindSpore begins with a whole sink of `sink_size` steps, and rounds down (`train/dataset_helper.py`,
+    `_DatasetIter`).
     """
     dataset = params.train_dataset
     at = int(dataset.get_init_step())

@@ -1,9 +1,10 @@
-"""ckptstore's own save at an exception: in a callback's `__exit__`, before MindSpore's and with the exact step."""
+"""`save_on_exception`: the registrar saves before MindSpore does, and with the exact step."""
 
 from __future__ import annotations
 
 import logging
 import time
+from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +12,9 @@ import mindspore
 
 from ckptstore.core.model import Content, Kind, epoch_and_step
 from ckptstore.core.naming import is_numbered, parse_name
+from ckptstore.disk.files import facts, names_in, real_directory
+from ckptstore.mindspore import compat
 from ckptstore.mindspore.watches import PeriodicWatch, breakpoints_in
-from ckptstore.storage.files import absolute, facts, names_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -33,32 +35,36 @@ class DyingGasp:
     def __init__(self, interval: float) -> None:
         self._interval = interval
         self._callback: Any = None
-        self._first_step = 0
+        self._saved_step = 0
 
     def begin(self, training: Training, watches: Iterable[Watch]) -> None:
         """Choose the ModelCheckpoint whose directory, prefix and format the file will have."""
         callbacks = (watch.callback for watch in watches if isinstance(watch, PeriodicWatch))
-        usable = (each for each in callbacks if isinstance(getattr(each, "_directory", None), str))
+        usable = (each for each in callbacks if isinstance(compat.DIRECTORY.get(each, None), str))
         self._callback = next(usable, None)
-        self._first_step = training.launch.global_step
+        self._saved_step = training.progress.global_step
         if self._callback is None:
             log.warning("save_on_exception needs a ModelCheckpoint with a directory: nothing is saved at an exception")
 
+    def note_saved(self, step: int) -> None:
+        """Another callback has saved the whole state after a step."""
+        self._saved_step = step
+
     def save(self, training: Training) -> None:
-        """Save, unless nothing was done since the start, or the last one was a moment ago.
+        """Save, unless nothing was done since the start or the last save, or the last save here was a moment ago.
 
         The record is in the journal before the file is begun, so that it is found whatever happens next.
         """
-        step = training.launch.global_step
-        if self._callback is None or step == self._first_step:
+        step = training.progress.global_step
+        if self._callback is None or step == self._saved_step:
             return
-        directory = absolute(self._callback._directory)
+        directory = real_directory(str(compat.DIRECTORY.of(self._callback)))
         age = self._age_of_newest(directory)
         if age is not None and 0 <= age < self._interval:
             log.warning("nothing is saved at this exception: the last such save was %.0f s ago", age)
             return
-        config = self._callback._config
-        path = str(Path(directory) / self._free_name(directory, step, training.steps_per_epoch, config.format))
+        config = compat.CONFIG.of(self._callback)
+        path = str(Path(directory) / self._free_name(directory, step, training.steps.an_epoch, config.format))
         begun = training.describe(path, kind=Kind.DYING_GASP, content=Content.FULL)
         training.launch.note(begun)
         training.recorder.call(lambda: training.launch.record([begun]))
@@ -66,7 +72,7 @@ class DyingGasp:
             training.params.train_network,
             path,
             integrated_save=False,  # merging would wait for the other ranks, which may not be in an exception
-            append_dict={**self._callback._append_dict, "epoch_num": begun.epoch or 0, "step_num": step},
+            append_dict={**compat.APPEND_DICT.of(self._callback), "epoch_num": begun.epoch or 0, "step_num": step},
             enc_key=config.enc_key,
             enc_mode=config.enc_mode,
             crc_check=config.crc_check,
@@ -81,11 +87,7 @@ class DyingGasp:
         for name in breakpoints_in(directory):
             parsed = parse_name(name)
             found = facts(str(Path(directory) / name))
-            if (
-                parsed is not None
-                and found is not None
-                and is_numbered(parsed.prefix, self._callback._exception_prefix)
-            ):
+            if parsed is not None and found is not None and is_numbered(parsed.prefix, self._prefix):
                 times.append(found.mtime_ns)
         return time.time() - max(times) / 1e9 if times else None
 
@@ -93,10 +95,10 @@ class DyingGasp:
         """A breakpoint's name as MindSpore gives it, with the step that was done, and that no file has yet."""
         taken = names_in(directory)
         epoch, step_in_epoch = epoch_and_step(step, steps_per_epoch)
-        prefix, repeat = self._callback._exception_prefix, 0
-        while True:
-            numbered = f"{prefix}_{repeat}" if repeat else prefix
-            name = f"{numbered}-{epoch}_{step_in_epoch}_breakpoint.{file_format}"
-            if name not in taken:
-                return name
-            repeat += 1
+        prefixes = chain([self._prefix], (f"{self._prefix}_{repeat}" for repeat in count(1)))
+        names = (f"{prefix}-{epoch}_{step_in_epoch}_breakpoint.{file_format}" for prefix in prefixes)
+        return next(name for name in names if name not in taken)
+
+    @property
+    def _prefix(self) -> str:
+        return str(compat.EXCEPTION_PREFIX.of(self._callback))

@@ -1,12 +1,9 @@
-"""OnRequestExit: its file kept apart with its true step, its traps defused (domain §5)."""
+"""OnRequestExit: each exit's file gets a name of its own; nothing of an earlier exit stops or undoes a resumed run."""
 
 from __future__ import annotations
 
-import json
 import logging
-import os
-import tempfile
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 from mindspore.train.callback import OnRequestExit
 
 from ckptstore.core.model import Content, Kind
-from ckptstore.mindspore.training import Saved
-from ckptstore.ops.exits import keep_unknown, kept_path
-from ckptstore.storage.exit_flags import Flag
-from ckptstore.storage.files import FileFacts, absolute, facts, names_in
+from ckptstore.disk.files import FileFacts, absolute, facts, names_in
+from ckptstore.mindspore import compat
+from ckptstore.mindspore.training import Saved, Watch
+from ckptstore.resume.exits import keep_unknown, kept_path
+from ckptstore.training.stale_flag import StaleFlag
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,16 +24,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("ckptstore")
 
-_REQUESTED = 1
 _EXIT_PARAMETER = "graceful_exit"
 
 
-class ExitWatch:
+class ExitWatch(Watch):
     """An OnRequestExit: whether it saved, and its file's way to a name of its own."""
 
     def __init__(self, callback: Any) -> None:
-        self.callback = callback
-        self._flag: _StaleFlag | None = None
+        super().__init__(callback)
+        self._flag: StaleFlag | None = None
         self._was_seen = False
         self._before: FileFacts | None = None
 
@@ -45,13 +42,16 @@ class ExitWatch:
         return absolute(f"{self.callback.train_name}.ckpt")
 
     def begin(self, training: Training) -> None:
-        """Announce where it saves, and see to all that would make it exit at once, never, or into another's file."""
+        """Record where it saves, and see to all that would make it exit at once, never, or into another's file."""
         callback = self.callback
         self._was_seen = False
         self._warn_if_deaf(training)
         flag_path = callback.remote_config_file
-        if callback.remote_config_file is not None and training.reset_exit_flag:
-            self._flag = _StaleFlag.noticed(callback, rewrite=training.launch.rank == 0)
+        if flag_path is not None and training.reset_exit_flag and compat.CHECK_EXIT_FLAG.of(callback)():
+            self._flag = StaleFlag(flag_path, callback.key)
+            if training.launch.rank == 0:
+                self._flag.put_back()
+            callback.remote_config_file = None  # it does not look there until the file is written again
         if not callback.save_ckpt:
             return
         self._before = facts(self.path)
@@ -59,19 +59,11 @@ class ExitWatch:
         file_name = Path(callback.train_name).name.removesuffix("_train")
         if self._before is not None and training.is_resumed:
             self._put_aside(training)
-        training.announce(
-            directory,
-            kind=Kind.GRACEFUL_EXIT,
-            prefix=file_name,
-            breakpoint_prefix=file_name,
-            names_before=names_in,
-        )
-        if flag_path is not None:
-            training.note_exit_flag(directory, Flag(absolute(flag_path), callback.key))
+        training.places.add(directory, kind=Kind.GRACEFUL_EXIT, prefix=file_name, names_before=names_in)
 
     def _put_aside(self, training: Training) -> None:
-        """A file of an exit that this run's catalog does not know: it is not loaded, and not overwritten either."""
-        start = training.launch.start
+        """Keep the file of an exit that the catalog does not know: it is neither loaded nor overwritten."""
+        start = training.progress.start
         plan = start.plan if start is not None else None
         if plan is not None and self.path in {assignment.source.path for assignment in plan.ranks}:
             return  # other ranks may be loading it still
@@ -96,7 +88,7 @@ class ExitWatch:
             )
 
     def step_begin(self) -> None:
-        """Listen to the flag again once somebody has written it."""
+        """Have the callback look at the flag again once it was written."""
         if self._flag is not None and self._flag.was_written():
             self.callback.remote_config_file = self._flag.path
             self._flag = None
@@ -122,64 +114,6 @@ class ExitWatch:
             training.recorder.keep_exit(file, kept_path(self.path, file.global_step))
         else:  # a script that restores by OnRequestExit itself needs the file under its own name
             training.recorder.submit(file, asynchronous=False)
-
-
-class _StaleFlag:
-    """A request to exit that was there before training began: the one that ended the launch before.
-
-    Every rank ignores it until the file is written again; one rank writes it, so that no rank has to wait for that.
-    """
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-        self._identity = _identity(path)
-
-    @classmethod
-    def noticed(cls, callback: Any, *, rewrite: bool) -> _StaleFlag | None:
-        """The flag, if it is up; from then on the callback does not look at it."""
-        path = callback.remote_config_file
-        if not callback._check_config_info():
-            return None
-        stale = cls(path)
-        if rewrite:
-            asks = f"{path} still asks for an exit ({callback.key}: {_REQUESTED})"
-            try:
-                _put_back(Path(path), callback.key)
-            except (OSError, ValueError, TypeError) as error:
-                log.warning("%s and cannot be written (%s): ignored until somebody does", asks, error)
-            else:
-                log.warning("%s: put back to 0", asks)
-        callback.remote_config_file = None
-        return stale
-
-    def was_written(self) -> bool:
-        """Whether it is another file than the one that was noticed, or has other contents."""
-        return _identity(self.path) != self._identity
-
-
-def _identity(path: str) -> tuple[int, int] | None:
-    try:
-        status = os.stat(path)  # noqa: PTH116 — once a step while a flag is ignored
-    except OSError:
-        return None
-    return status.st_ino, status.st_mtime_ns
-
-
-def _put_back(path: Path, key: str) -> None:
-    """Set the flag to 0 in one step: whoever reads meanwhile sees the old file or the new one."""
-    target = path.resolve()
-    content = json.loads(target.read_text(encoding="utf-8"))
-    before = target.stat()
-    handle, draft = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump({**content, key: 0}, file)
-        Path(draft).chmod(before.st_mode & 0o777)
-        with suppress(PermissionError):  # only root may give a file away
-            os.chown(draft, before.st_uid, before.st_gid)
-        Path(draft).replace(target)
-    finally:
-        Path(draft).unlink(missing_ok=True)
 
 
 def disarm() -> None:

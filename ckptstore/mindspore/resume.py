@@ -1,16 +1,17 @@
-"""Load a restore plan's file into the train network, and say where training goes on."""
+"""Load what a restore plan names for a rank into the train network."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import mindspore
 
 from ckptstore.core.model import Rule
+from ckptstore.disk.files import BAD_BYTES, digest
 from ckptstore.errors import CkptstoreError, DamageError, UsageError
-from ckptstore.ops.inspect import is_broken
-from ckptstore.storage.files import BAD_BYTES, digest
+from ckptstore.formats.inspect import is_broken
+from ckptstore.mindspore.network import COUNTER, EXIT_FLAGS, state_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -19,53 +20,10 @@ if TYPE_CHECKING:
     from ckptstore.core.replicas import Layout
 
 _NAMES_SHOWN = 5
-_PASSED = "start again: it is passed over from now on"
-COUNTER = "global_step"
-"""The optimizer's counter of updates, as MindSpore's own optimizers name it (`nn/optim/optimizer.py`)."""
-
-_FLAGS = ("graceful_exit", "graceful_init")  # requests to stop, not state (domain §5)
-
+_AGAIN = "start again: it is passed over from now on"
 
 OnFailure: TypeAlias = "Callable[[Checkpoint | None, Rule | None, str], None]"
-"""Hears of a load that failed: the file (None: it is not to blame), the rule it broke (None: it is there), and why."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Start:
-    """Where training goes on.
-
-    `global_step` batches were consumed; the last of them was step `step_in_epoch` of `epoch`, both from 1 (0 and 0
-    when fresh). `initial_epoch` is for `Model.train`. `append_info` holds what the file had beside parameters:
-    what `CheckpointConfig(append_info=…)` put there. `plan` is None when `fresh`.
-    """
-
-    fresh: bool
-    global_step: int = 0
-    epoch: int = 0
-    step_in_epoch: int = 0
-    initial_epoch: int = 0
-    append_info: Mapping[str, Any] = field(default_factory=dict)
-    plan: RestorePlan | None = None
-
-    @property
-    def place(self) -> str:
-        """Where that is, in words."""
-        return f"after step {self.global_step}" if self.global_step else "from the beginning"
-
-
-def state_names(network: Any) -> set[str]:
-    """The parameters that make up the training state of a train network: weights, optimizer, loss scale.
-
-    What `mindspore.load_param_into_net` passes over is left out (MindSpore: `train/serialization.py`): gradients
-    being accumulated, parameters shared with another pipeline stage; and the flags of graceful exit.
-    """
-    return {
-        parameter.name
-        for parameter in network.get_parameters()
-        if not parameter.name.startswith("accu_grads")
-        and not parameter.param_info.is_pipeline_shared_param
-        and parameter.name not in _FLAGS
-    }
+"""Called with a load that failed: the file (None: it is not to blame), the rule it broke (None: none), and why."""
 
 
 @dataclass(frozen=True)
@@ -79,8 +37,8 @@ class Decryption:
 def files_to_load(plan: RestorePlan, rank: int, layout: Layout) -> list[Checkpoint]:
     """What a rank reads: the file that the plan gives it; of a data-parallel state in shares, everybody's.
 
-    There MindSpore spreads the parameters over all ranks (`train/callback/_checkpoint.py`, `remove_redundancy`). It is
-    the launch that saved that says so, or, where a scan found that and nobody said it, the one that loads: `layout`.
+    There MindSpore spreads the parameters over all ranks (`train/callback/_checkpoint.py`, `remove_redundancy`). The
+    launch that saved says that it was data parallel; where it was found by a scan, the one that loads does (`layout`).
     With any other layout each rank reads its own share, and MindSpore sends the others' over the network.
     """
     own = next(assignment.source for assignment in plan.ranks if assignment.rank == rank)
@@ -94,8 +52,8 @@ def load(
 ) -> dict[str, Any]:
     """Load a plan into a train network, every parameter of its state, and return what else the file held.
 
-    `layout` is that of the launch that loads. `on_failure` hears of a file that cannot be loaded before the error is
-    raised: `DamageError` for a file that is not what was recorded, or is cut, `CkptstoreError` for one that cannot be
+    `layout` is that of the launch that loads. `on_failure` is called for a file that cannot be loaded, before
+    `DamageError` is raised for one that is not what was recorded, or is cut, `CkptstoreError` for one that cannot be
     read now. Raises `UsageError` for one that needs another key, and naming the parameters that it lacks or that do not
     fit: the network is not the one that was saved.
     """
@@ -103,7 +61,7 @@ def load(
     for source in sources:
         if not _is_as_recorded(source, on_failure):
             on_failure(source, Rule.DIGEST_MISMATCH, "it has other bytes than those recorded")
-            raise DamageError(f"{source.path} has other bytes than those recorded ({Rule.DIGEST_MISMATCH})", _PASSED)
+            raise DamageError(f"{source.path} has other bytes than those recorded ({Rule.DIGEST_MISMATCH})", _AGAIN)
     file = sources[0]
     parameters: dict[str, Any] = {}
     for source in reversed(sources):
@@ -112,7 +70,7 @@ def load(
     by_broadcast = plan.in_shares and len(sources) == 1
     if not by_broadcast:
         _check_complete(file, needed, parameters)
-    kept = {name: value for name, value in parameters.items() if name not in _FLAGS}
+    kept = {name: value for name, value in parameters.items() if name not in EXIT_FLAGS}
     _restore_counter(network, kept)
     try:
         not_loaded, unused = _put(network, kept, by_broadcast=by_broadcast)
@@ -133,7 +91,7 @@ def _is_as_recorded(file: Checkpoint, on_failure: OnFailure) -> bool:
         on_failure(file if is_of_file else None, None, f"{file.path}: {error.strerror}")
         raise CkptstoreError(
             f"{file.path} of the restore plan cannot be read ({error.strerror})",
-            _PASSED if is_of_file else "check that it is there on this node, then start again",
+            _AGAIN if is_of_file else "check that it is there on this node, then start again",
         ) from None
 
 
@@ -145,7 +103,7 @@ def _read(file: Checkpoint, decryption: Decryption, on_failure: OnFailure) -> di
     except (RuntimeError, TypeError, ValueError) as error:
         if is_broken(file.path):
             on_failure(file, Rule.UNREADABLE, "it is cut or damaged")
-            raise DamageError(f"{file.path} is cut or damaged: MindSpore cannot read it", _PASSED) from error
+            raise DamageError(f"{file.path} is cut or damaged: MindSpore cannot read it", _AGAIN) from error
         raise UsageError(
             f"MindSpore cannot read {file.path}: {str(error).splitlines()[0]}",
             "if it was saved with enc_key, give that to resume as dec_key, and its enc_mode as dec_mode",

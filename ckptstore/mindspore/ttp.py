@@ -1,4 +1,4 @@
-"""MindIO TTP: what its handlers save is recorded before the process is gone (domain §7).
+"""MindIO TTP: what its handlers save is recorded before the process is gone.
 
 The controller calls a save handler on some ranks after a fault, then has one of them rename the directory, then
 ends every process by `os._exit`: no callback runs, and nothing is flushed. So the handlers themselves are wrapped.
@@ -7,7 +7,6 @@ ends every process by `os._exit`: no callback runs, and nothing is flushed. So t
 from __future__ import annotations
 
 import logging
-import sys
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -17,62 +16,41 @@ from mindspore.train import ModelCheckpoint
 
 from ckptstore.core.model import Content, Kind
 from ckptstore.core.naming import is_ttp_file, parse_name, parse_ttp_directory
-from ckptstore.ops.ttp_directories import names_before
-from ckptstore.storage.files import FileFacts, absolute, facts, names_in
+from ckptstore.disk.files import FileFacts, facts, names_in, real_directory
+from ckptstore.mindspore import compat
+from ckptstore.mindspore.training import Watch
+from ckptstore.resume.ttp_directories import names_before
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ckptstore.mindspore.training import Saved, Training
+    from ckptstore.mindspore.training import Training
 
 log = logging.getLogger("ckptstore")
 
-_CLASSES = ("TrainFaultTolerance", "TFTRegister")
 
-
-def is_ttp_callback(callback: Any) -> bool:
-    """Whether it is MindSpore's callback for MindIO: TrainFaultTolerance; earlier releases name it TFTRegister."""
-    return _home(callback) is not None
-
-
-def _home(callback: Any) -> Any:
-    """The MindSpore module that the callback's class, or the one it is derived from, comes from."""
-    names = (each.__module__ for each in type(callback).__mro__ if each.__name__ in _CLASSES)
-    return next((sys.modules[name] for name in names), None)
-
-
-class TtpWatch:
-    """The callback whose handlers MindIO calls after a fault."""
+class TtpWatch(Watch):
+    """The callback whose handlers MindIO calls after a fault. They record what they save themselves."""
 
     def __init__(self, callback: Any) -> None:
-        self.callback = callback
-        self._module = _home(callback)
+        super().__init__(callback)
+        self._module = compat.fault_tolerance_module(callback)
 
     def begin(self, training: Training) -> None:
-        """Announce where it saves, and have the controller call our handlers around MindSpore's."""
+        """Record where it saves, and have the controller call our handlers around MindSpore's."""
         callback = self.callback
         if not hasattr(callback, "has_init_replica"):  # MS_ENABLE_TFT asks for other features only: nothing is saved
             return
         root = getattr(callback, "ckpt_save_path", None)
         if root is not None:
             found = partial(names_before, rank=training.launch.rank)
-            training.announce(root, kind=Kind.TTP, prefix="", breakpoint_prefix="", names_before=found)
-        if training.launch.global_step and getattr(callback, "initial_step", 0):
+            training.places.add(root, kind=Kind.TTP, prefix="", names_before=found)
+        if training.progress.global_step and getattr(callback, "initial_step", 0):
             callback.initial_step = 0  # it would be added to a count that goes on and includes it
         handlers = _Handlers(training, self._module)
         callback.tft.tft_register_save_ckpt_handler(handlers.save, callback)
         callback.tft.tft_register_rename_handler(handlers.rename, callback)
         callback.tft.tft_register_exit_handler(handlers.exit, callback)
-
-    def step_begin(self) -> None:
-        """Nothing to see."""
-
-    def poll(self) -> Saved | None:
-        """Nothing to see: the handlers record what they save."""
-        return None
-
-    def end(self, training: Training) -> None:
-        """Nothing is left to do."""
 
 
 class _Handlers:
@@ -87,7 +65,7 @@ class _Handlers:
         before: dict[str, FileFacts] | None = None
         with self._surviving():
             before = dict(self._files(cb_ctx))
-        self._module._save_checkpoint_on_failure(step, save_info, args, cb_ctx)
+        compat.TTP_SAVE.of(self._module)(step, save_info, args, cb_ctx)
         with self._surviving():
             self._record_new(before, cb_ctx)
         self._flush()
@@ -97,7 +75,7 @@ class _Handlers:
         before: set[str] = set()
         with self._surviving():
             before = self._unfinished(cb_ctx)
-        self._module._rename_save_result(step, cb_ctx)
+        compat.TTP_RENAME.of(self._module)(step, cb_ctx)
         with self._surviving():
             self._record_moved(before, cb_ctx)
         self._flush()
@@ -105,7 +83,7 @@ class _Handlers:
     def exit(self, ctx: Any) -> None:
         """Finish what is being recorded, then let the process end."""
         self._flush()
-        self._module._tft_exit_cb(ctx)
+        compat.TTP_EXIT.of(self._module)(ctx)
 
     @contextmanager
     def _surviving(self) -> Iterator[None]:
@@ -135,7 +113,7 @@ class _Handlers:
     def _record_moved(self, before: set[str], cb_ctx: Any) -> None:
         root = cb_ctx.ckpt_save_path
         for name in before - self._unfinished(cb_ctx):
-            old = f"{absolute(root)}/{name}"
+            old = f"{real_directory(root)}/{name}"
             new = old.removesuffix("_tmp")
             self._training.recorder.call(partial(self._training.launch.moved, old, new))
 
@@ -151,13 +129,13 @@ class _Handlers:
         """Files where the handler may put one: this rank's part of its tree; with `ckpt_save_fn` the usual one."""
         if getattr(cb_ctx, "save_cb", None):
             callbacks = self._training.params.list_callback
+            periodic = [callback for callback in callbacks if isinstance(callback, ModelCheckpoint)]
+            named = [compat.DIRECTORY.get(callback, None) for callback in periodic]
             directories: dict[str, Callable[[str], object]] = {
-                absolute(callback._directory): parse_name
-                for callback in callbacks
-                if isinstance(callback, ModelCheckpoint) and isinstance(getattr(callback, "_directory", None), str)
+                real_directory(directory): parse_name for directory in named if isinstance(directory, str)
             }
         else:
-            root = Path(absolute(cb_ctx.ckpt_save_path))
+            root = Path(real_directory(cb_ctx.ckpt_save_path))
             own = f"rank_{self._training.launch.rank}"
             directories = {str(root / name / own): is_ttp_file for name in self._unfinished(cb_ctx)}
         for directory, is_meant in directories.items():

@@ -1,4 +1,4 @@
-"""The callbacks that save checkpoints, each watched for what it saved."""
+"""A watch for each callback that saves checkpoints: where it saves, and what it saved last."""
 
 from __future__ import annotations
 
@@ -11,65 +11,63 @@ from mindspore.train.callback import OnRequestExit
 
 from ckptstore.core.model import Content, Kind
 from ckptstore.core.naming import parse_name
+from ckptstore.disk.files import names_in
+from ckptstore.mindspore import compat
 from ckptstore.mindspore.graceful_exit import ExitWatch
-from ckptstore.mindspore.resume import state_names
-from ckptstore.mindspore.training import Saved
-from ckptstore.mindspore.ttp import TtpWatch, is_ttp_callback
-from ckptstore.storage.files import names_in
+from ckptstore.mindspore.network import state_names
+from ckptstore.mindspore.training import Saved, Watch
+from ckptstore.mindspore.ttp import TtpWatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ckptstore.mindspore.training import Training, Watch
+    from ckptstore.mindspore.training import Training
 
 log = logging.getLogger("ckptstore")
 
 
-class PeriodicWatch:
+class PeriodicWatch(Watch):
     """A ModelCheckpoint: what it saved last, and whether its files hold the whole state."""
 
     def __init__(self, callback: Any) -> None:
-        self.callback = callback
+        super().__init__(callback)
         self.seen = self._latest()
         self._written = _facts(self.seen[0])
         self.content = Content.FULL
         self._training: Training | None = None
 
     def begin(self, training: Training) -> None:
-        """Decide what its files hold by comparison with the train network, and announce where they go."""
+        """Decide what its files hold by comparison with the train network, and record where they go."""
         self._training = training
-        config = self.callback._config
+        config = compat.CONFIG.of(self.callback)
         saved = config.saved_network
         if config.remove_redundancy:
             self.content = Content.SHARE
-        elif saved is not None and training.state_names - state_names(saved):
+        elif saved is not None and training.network.names - state_names(saved):
             self.content = Content.WEIGHTS
             log.warning("saved_network leaves out the optimizer: a run cannot be restored from such files")
-        self._announce()
+        self._record_place()
 
     def continue_count(self, global_step: int) -> None:
         """MindSpore's count goes on from `global_step`: save at multiples, and count nothing twice.
 
         Else the callback would save at the first resumed step, and every N from there; and a base that the script
-        put into `append_info`, as seed 003 does, would be added to a count that includes it.
+        put into `append_info` would be added to a count that includes it.
         """
-        every = self.callback._config.save_checkpoint_steps
-        if every and hasattr(self.callback, "_last_triggered_step"):
-            self.callback._last_triggered_step = global_step // every * every
+        every = compat.CONFIG.of(self.callback).save_checkpoint_steps
+        if every and not compat.LAST_TRIGGERED_STEP.missing_in(self.callback):
+            compat.LAST_TRIGGERED_STEP.put(self.callback, global_step // every * every)
             self.seen = self._latest()
         if global_step:
-            self.callback._append_step_num = 0
+            compat.APPEND_STEP.put(self.callback, 0)
 
     def count_epochs_once(self) -> None:
         """Training starts in a later epoch than the first: a base in `append_info` would be added to that."""
-        self.callback._append_epoch_num = 0
+        compat.APPEND_EPOCH.put(self.callback, 0)
 
     def steps_given(self) -> int:
         """The steps done before this launch, as the script says in `append_info`."""
-        return int(self.callback._append_step_num or 0)
-
-    def step_begin(self) -> None:
-        """Nothing to see: it saves when a step, an epoch or training ends."""
+        return int(compat.APPEND_STEP.of(self.callback) or 0)
 
     def poll(self) -> Saved | None:
         """Its last save, if it is a new one.
@@ -81,28 +79,25 @@ class PeriodicWatch:
         if latest == before or not latest[0]:
             return None
         self.seen = latest
-        asynchronous = bool(self.callback._config.async_save)
+        asynchronous = bool(compat.CONFIG.of(self.callback).async_save)
         written, self._written = self._written, _facts(latest[0])
         if latest[0] == before[0] and self._written == written and not asynchronous:
             return None
-        self._announce(has_begun=True)
+        self._record_place(has_begun=True)
         return Saved(latest[0], Kind.PERIODIC, self.content, asynchronous=asynchronous)
-
-    def end(self, training: Training) -> None:
-        """Nothing is left to do."""
 
     def _latest(self) -> tuple[str, int]:
         """Path and trigger of its last save: a callable prefix may give one name twice."""
-        return self.callback.latest_ckpt_file_name, getattr(self.callback, "_last_triggered_step", 0)
+        return self.callback.latest_ckpt_file_name, compat.LAST_TRIGGERED_STEP.get(self.callback, 0)
 
-    def _announce(self, *, has_begun: bool = False) -> None:
-        """Say where it saves; one with a callable directory does not know before it has saved."""
+    def _record_place(self, *, has_begun: bool = False) -> None:
+        """Record where it saves; a callable directory is not known before the first save."""
         callback = self.callback
-        directory: Any = getattr(callback, "_directory", None)
-        prefix, base = callback._prefix, callback._exception_prefix
-        known = isinstance(directory, str) and isinstance(prefix, str) and isinstance(base, str)
-        if self._training is not None and known:
-            self._training.announce(
+        directory = compat.DIRECTORY.get(callback, None)
+        prefix, base = compat.PREFIX.of(callback), compat.EXCEPTION_PREFIX.of(callback)
+        training = self._training
+        if training and isinstance(directory, str) and isinstance(prefix, str) and isinstance(base, str):
+            training.places.add(
                 directory,
                 kind=Kind.PERIODIC,
                 prefix=prefix,
@@ -113,35 +108,16 @@ class PeriodicWatch:
             )
 
 
-class GaspWatch:
+class GaspWatch(Watch):
     """The Elastic Agent's ExceptionCheckpoint, which saves at a signal or in its `__exit__`, after the registrar's.
 
-    What it wrote is found by the step at which training ended (mindx_elastic: `terminating_message`).
+    What it wrote is adopted when the interpreter ends, by the step at which training ended.
     """
 
-    def __init__(self, callback: Any) -> None:
-        self.callback = callback
-
     def begin(self, training: Training) -> None:
-        """Say where it saves."""
-        directory, prefix = self.callback._directory, self.callback._prefix
-        training.announce(
-            directory,
-            kind=Kind.DYING_GASP,
-            prefix=prefix,
-            breakpoint_prefix=prefix,
-            names_before=breakpoints_in,
-        )
-
-    def step_begin(self) -> None:
-        """Nothing to see."""
-
-    def poll(self) -> Saved | None:
-        """Nothing to see before training has ended."""
-        return None
-
-    def end(self, training: Training) -> None:
-        """Nothing is left to do: what it saves next is adopted when the interpreter ends."""
+        """Record where it saves."""
+        directory, prefix = str(compat.DIRECTORY.of(self.callback)), str(compat.PREFIX.of(self.callback))
+        training.places.add(directory, kind=Kind.DYING_GASP, prefix=prefix, names_before=breakpoints_in)
 
 
 def _facts(path: str) -> tuple[int, int, int] | None:
@@ -166,7 +142,7 @@ def watches_for(callbacks: Sequence[Any]) -> Iterator[Watch]:
             yield PeriodicWatch(callback)
         if isinstance(callback, OnRequestExit):
             yield ExitWatch(callback)
-        if is_ttp_callback(callback):
+        if compat.fault_tolerance_module(callback) is not None:
             yield TtpWatch(callback)
         if any(each.__name__ == "ExceptionCheckpoint" for each in type(callback).__mro__):
             yield GaspWatch(callback)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ckptstore.core.lineage import lineage
+from ckptstore.resume.lineage import lineage
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

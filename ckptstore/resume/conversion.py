@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ckptstore.core.model import Content
-from ckptstore.core.words import count
+from ckptstore.core.text import count
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

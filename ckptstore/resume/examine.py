@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 from ckptstore.core.limits import HIGHEST
 from ckptstore.core.model import FileState, Rule
 from ckptstore.core.naming import above_ttp
+from ckptstore.disk import files
 from ckptstore.errors import UnreadableError
-from ckptstore.formats.ckpt import crc_is_right, is_encrypted
-from ckptstore.formats.inspect import read_checkpoint
-from ckptstore.storage import files
+from ckptstore.formats.ckpt import crc_is_right
+from ckptstore.formats.inspect import read_unless_encrypted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ckptstore.core.model import Checkpoint
-    from ckptstore.storage.files import FileFacts
+    from ckptstore.disk.files import FileFacts
 
 _NO_MOUNT = "its directory is not there: it may not be mounted"
 _NOT_IT = "the catalog takes it to be gone, and what is there now is not the file that was recorded"
@@ -58,28 +58,28 @@ class Unseen:
 
 
 @dataclass(frozen=True)
-class Passed:
+class Inconclusive:
     """It is another file by now, or is being written: nothing can be said of the recorded one."""
 
     file: Checkpoint
     reason: str
 
 
-Examined = Whole | Damaged | Unseen | Passed
+Examined = Whole | Damaged | Unseen | Inconclusive
 
 
-def examine(file: Checkpoint, *, read_bytes: bool, heard: Callable[[int], None] = lambda _: None) -> Examined | None:
+def examine(file: Checkpoint, *, read_bytes: bool, progress: Callable[[int], None] = lambda _: None) -> Examined | None:
     """Compare a file with its record: size, header, and with `read_bytes` every byte, by the digest.
 
     None where the record takes the file to be gone, and it is.
 
     The bytes are read too where there is a reason to: it was written again, its header is broken, or its record says
-    that it is damaged or gone. `heard` is told how many bytes were read. An error of the disk is damage; a file that
+    that it is damaged or gone. `progress` is told how many bytes were read. An error of the disk is damage; a file that
     cannot be looked at for another reason may be whole.
     """
     try:
         found = files.facts(file.path)
-        return _gone(file) if found is None else _compare(file, found, read_bytes=read_bytes, heard=heard)
+        return _gone(file) if found is None else _compare(file, found, read_bytes=read_bytes, progress=progress)
     except FileNotFoundError:
         return _gone(file)
     except OSError as error:
@@ -99,7 +99,7 @@ def _gone(file: Checkpoint) -> Examined | None:
 
 def _damaged(file: Checkpoint, rule: Rule, detail: str, found: FileFacts | None = None) -> Examined:
     if file.state is FileState.MISSING:
-        return Passed(file, _NOT_IT)
+        return Inconclusive(file, _NOT_IT)
     after = replace(file, state=FileState.DAMAGED, problem=rule)
     if found is None:
         return Damaged(file, after, rule, detail)
@@ -107,18 +107,18 @@ def _damaged(file: Checkpoint, rule: Rule, detail: str, found: FileFacts | None 
     return Damaged(file, after, rule, detail, found.size, found.mtime_ns if is_rewritten else None)
 
 
-def _compare(file: Checkpoint, found: FileFacts, *, read_bytes: bool, heard: Callable[[int], None]) -> Examined:
+def _compare(file: Checkpoint, found: FileFacts, *, read_bytes: bool, progress: Callable[[int], None]) -> Examined:
     if abs(found.mtime_ns) > HIGHEST:
-        return Passed(file, "its modification time is beyond the year 2262: touch it")
+        return Inconclusive(file, "its modification time is beyond the year 2262: touch it")
     if found.size != file.size:
         return _damaged(file, Rule.SIZE_MISMATCH, f"has {found.size} bytes, {file.size} were recorded", found)
     rewritten = file.mtime_ns not in (None, found.mtime_ns)
     header = _header_fault(file)
     is_doubted = rewritten or header is not None or file.state is not FileState.COMPLETE
-    digest = files.digest(file.path, heard) if read_bytes or is_doubted else None
+    digest = files.digest(file.path, progress) if read_bytes or is_doubted else None
     fault = _fault(file, header, digest)
     if files.facts(file.path) != found:
-        return Passed(file, "it changed while it was looked at")
+        return Inconclusive(file, "it changed while it was looked at")
     if fault is not None:
         return _damaged(file, *fault, found)
     if file.digest is None and rewritten:
@@ -151,18 +151,15 @@ def _header_fault(file: Checkpoint) -> tuple[Rule, str] | None:
         return None
     path = Path(file.path)
     try:
-        header = read_checkpoint(path)
+        header = read_unless_encrypted(path)
     except UnreadableError as error:
-        return None if _is_encrypted(path) else (Rule.UNREADABLE, error.message.removeprefix(f"{path} "))
+        return Rule.UNREADABLE, error.message.removeprefix(f"{path} ")
+    if header is None:
+        return None
     found, recorded = header.optimizer_step, file.optimizer_step
     if "global_step" in header.info or None in (found, recorded) or found == recorded:  # a user may append one
         return None
     return Rule.DIGEST_MISMATCH, f"holds the state after {found} updates, {recorded} were recorded"
-
-
-def _is_encrypted(path: Path) -> bool:
-    with path.open("rb") as file:
-        return is_encrypted(file.read(4))
 
 
 def _crc_is_wrong(path: str) -> bool:

@@ -1,4 +1,4 @@
-"""Keep the files of graceful exits apart: MindSpore gives each the same name, and loads it at any start (domain §5).
+"""Keep the files of graceful exits apart: all have one name, and MindSpore loads it at any start (mindspore.md §5).
 
 Each gets a name with its step in it, in the directory it is in: the next exit does not overwrite it, and
 OnRequestExit does not find it and load it over what was restored.
@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING
 from ckptstore.catalog import live, reads
 from ckptstore.core.model import FileState, Kind
 from ckptstore.core.naming import exit_name, parse_exit_name
+from ckptstore.disk import files
 from ckptstore.errors import UnreadableError
 from ckptstore.formats.inspect import read_checkpoint
-from ckptstore.ops import register
-from ckptstore.ops.writers import shared
-from ckptstore.storage import files
+from ckptstore.journal.writers import shared
+from ckptstore.resume import register
 
 if TYPE_CHECKING:
     from ckptstore.catalog.engine import Database
     from ckptstore.core.model import Checkpoint
-    from ckptstore.ops.ledger import Ledger
+    from ckptstore.journal.recorder import Recorder
 
 log = logging.getLogger("ckptstore")
 
@@ -42,7 +42,7 @@ def kept_path(path: str, global_step: int) -> str:
     return str(Path(path).with_name(exit_name(parsed.file_name, global_step, repeat)))
 
 
-def keep(ledger: Ledger, file: Checkpoint, new_path: str) -> None:
+def keep(recorder: Recorder, file: Checkpoint, new_path: str) -> None:
     """Rename a whole exit's file and its `.mindir`, and record that. Can be repeated, after a crash at any point.
 
     The new name is recorded before the file has it: a process that dies in between leaves nothing unknown.
@@ -50,15 +50,15 @@ def keep(ledger: Ledger, file: Checkpoint, new_path: str) -> None:
     """
     kept = replace(file, path=new_path)
     announced = replace(kept, size=None, mtime_ns=None, digest=None, state=FileState.IN_PROGRESS)
-    ledger.record([announced])
+    recorder.record_files([announced])
     keep_graph(file.path, new_path)
     try:
         files.move(file.path, new_path)
     except OSError:
-        ledger.mark([announced], FileState.MISSING)
+        recorder.mark([announced], FileState.MISSING)
         raise
-    ledger.record([kept])
-    ledger.mark([file], FileState.MOVED)
+    recorder.record_files([kept])
+    recorder.mark([file], FileState.MOVED)
 
 
 def keep_graph(path: str, new_path: str) -> None:
@@ -97,7 +97,7 @@ def set_aside(database: Database, run_id: int) -> None:
             for source in reads.sources_of(connection, run_id)
             if source.kind is Kind.GRACEFUL_EXIT
         }
-    ledger = shared(database)
+    recorder = shared(database)
     for file in left:
         named = parse_exit_name(Path(file.path).name)
         at_home = (file.launch, file.rank, str(Path(file.path).parent)) in homes
@@ -106,9 +106,9 @@ def set_aside(database: Database, run_id: int) -> None:
         try:
             whole = register.measured(file, prove_step=True)
             if whole is not None and file.digest in (None, whole.digest):
-                keep(ledger, whole, kept_path(file.path, file.global_step))
+                keep(recorder, whole, kept_path(file.path, file.global_step))
         except OSError as error:
             log.warning(
                 "%s keeps its name (%s): the next graceful exit overwrites it", file.path, error.strerror or error
             )
-    ledger.close()
+    recorder.close()

@@ -8,13 +8,13 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ckptstore.core import export
 from ckptstore.errors import CkptstoreError, RefusedError, UsageError
+from ckptstore.resume import export_formats
 
 if TYPE_CHECKING:
     from ckptstore.core.model import RestorePlan
 
-restore_ranks = export.restore_ranks
+restore_ranks = export_formats.restore_ranks
 
 
 def paths(plan: RestorePlan) -> list[str]:
@@ -33,7 +33,7 @@ def write_meta(plan: RestorePlan, directory: Path) -> list[str]:
     cannot be written.
     """
     root = directory.absolute()
-    metas = export.meta_json(plan, str(root))
+    metas = export_formats.meta_json(plan, str(root))
     if any(meta["last_epoch"] is None for meta in metas.values()):
         raise UsageError(
             f"the epoch of step {plan.global_step} is not known", "MindFormers needs it: give the steps of an epoch"

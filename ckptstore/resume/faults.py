@@ -71,7 +71,7 @@ def _alike(kind: Kind, sizes: Sequence[set[int]]) -> bool:
     """Whether ranks whose files have these sizes may hold the same parameters.
 
     A rank that was asked to exit by a signal saves again without the appended entries, which its replicas have
-    (domain §3): those few bytes do not make graceful exits differ.
+    (mindspore.md §3): those few bytes do not make graceful exits differ.
     """
     if all(each == sizes[0] for each in sizes):
         return True

@@ -7,18 +7,18 @@ import secrets
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from ckptstore.catalog import reads, writes
+from ckptstore.catalog import reads
+from ckptstore.catalog.project import project
+from ckptstore.core import validate
+from ckptstore.core.events import LaunchStarted
 from ckptstore.core.limits import LONGEST_NAME
+from ckptstore.core.model import Launch
 from ckptstore.core.replicas import from_name
 from ckptstore.errors import RefusedError, UsageError
-from ckptstore.ops import meant
-from ckptstore.ops.sync import sync_run
+from ckptstore.journal.sync import sync_run
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection
-
-    from ckptstore.catalog.engine import Database
-    from ckptstore.core.model import Launch
+    from ckptstore.catalog.engine import Connection, Database
 
 
 def new_launch_id() -> str:
@@ -36,7 +36,7 @@ def join(
     `RefusedError` where the launch contradicts what other ranks said or was used before.
     """
     check_name("run", run)
-    rank, world_size = meant.rank_of(rank, world_size)
+    rank, world_size = validate.rank_of(rank, world_size)
     launch_id = launch_id or os.environ.get("CKPTSTORE_LAUNCH_ID") or (new_launch_id() if world_size == 1 else None)
     if launch_id is None:
         raise UsageError(
@@ -48,16 +48,16 @@ def join(
     now = datetime.now(timezone.utc)
 
     def work(connection: Connection) -> Launch:
-        run_id = writes.add_run(connection, run, now)
         if reads.launch(connection, launch_id) is None:
-            writes.add_launch(
-                connection,
-                run_id=run_id,
-                launch_id=launch_id,
+            new = Launch(
+                id=launch_id,
+                run=run,
+                order=0,
                 world_size=world_size,
                 layout=from_name(layout, world_size),
-                now=now,
+                created_at=reads.next_moment(connection, run, now),
             )
+            project(connection, [LaunchStarted(new)])
         launch = reads.launch(connection, launch_id)
         if launch is None:
             raise RefusedError(f"launch {launch_id} of run {run} could not be stored", "start again")

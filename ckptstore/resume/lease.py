@@ -5,18 +5,14 @@ from __future__ import annotations
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
-from ckptstore.catalog import marks, writes
+from ckptstore.catalog import marks, reads
+from ckptstore.core.limits import LEASE
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from sqlalchemy import Connection
-
-    from ckptstore.catalog.engine import Database
+    from ckptstore.catalog.engine import Connection, Database
     from ckptstore.core.model import Checkpoint
-
-LEASE = timedelta(hours=24)
-"""How long a launch that was not heard of again holds its state."""
 
 RENEWED_EVERY = timedelta(hours=1)
 """How often a launch that makes steps is heard of."""
@@ -31,7 +27,7 @@ def settle(connection: Connection, run_id: int, launch_id: str, files: Collectio
     Retention may have given it up since, or deleted it at once. In the transaction that stores the plan: retention
     gives up a state in one that locks the run too, so the one sees what the other did.
     """
-    writes.lock_run(connection, run_id)
+    reads.lock_run(connection, run_id)
     if not marks.are_as_chosen(connection, files):
         return False
     if files:

@@ -7,18 +7,16 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import marks, reads, tallies
-from ckptstore.core.lineage import lineage
+from ckptstore.catalog.runs import find_run
+from ckptstore.core import validate
 from ckptstore.core.model import Kind
 from ckptstore.errors import UsageError
-from ckptstore.ops import meant
-from ckptstore.ops.runs import find_run
+from ckptstore.resume.lineage import lineage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    import sqlalchemy as sa
-
-    from ckptstore.catalog.engine import Database
+    from ckptstore.catalog.engine import Connection, Database
     from ckptstore.catalog.tallies import Tally
     from ckptstore.core.model import Checkpoint, Launch
 
@@ -84,7 +82,7 @@ def files(database: Database, run: str | None, *, kind: str | None = None) -> li
 
 def show(database: Database, run: str, step: int) -> list[Checkpoint]:
     """Every file of one step of a run. Raises `UsageError` if there is none."""
-    step = meant.step_of(step)
+    step = validate.step_of(step)
     run_id = find_run(database, run)
     with database.read() as connection:
         found = reads.files_of(connection, run_id, step=step)
@@ -145,7 +143,7 @@ def _is_beyond(tally: Tally, ends: Mapping[str, int | None]) -> bool:
     return end is not None and tally.global_step > max(end, 0)
 
 
-def _restorable(connection: sa.Connection, launch: Launch, tally: Tally) -> bool:
+def _restorable(connection: Connection, launch: Launch, tally: Tally) -> bool:
     if tally.global_step == 0 or not tally.files or tally.quarantined:
         return False
     if launch.world_size in (tally.full_ranks, tally.share_ranks):

@@ -1,26 +1,69 @@
-"""Which launch wrote a file that nobody registered: several may save in one directory, under the same names.
+"""Tells which launch wrote a file that nobody registered.
 
-They may be of several runs.
+Several may save in one directory, under the same names, of several runs too.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ckptstore.core.model import Kind
+from ckptstore.core.model import Kind, moment
 from ckptstore.core.naming import is_numbered, is_ttp_file, parse_exit_name, parse_name
-from ckptstore.core.steps import is_named_after
-from ckptstore.ops.adoption import moment
-from ckptstore.ops.lease import CLOCKS_DIFFER
-from ckptstore.ops.ttp_directories import was_there
+from ckptstore.resume.lease import CLOCKS_DIFFER
+from ckptstore.resume.steps import is_named_after
+from ckptstore.resume.ttp_directories import was_there
 
 if TYPE_CHECKING:
-    from ckptstore.catalog.reads import Source
-    from ckptstore.core.model import Launch
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
+
+    from ckptstore.core.events import TrainingEnded
+    from ckptstore.core.model import Content, Launch, Source
+    from ckptstore.core.naming import CheckpointName
+    from ckptstore.disk.files import FileFacts
     from ckptstore.formats.header import Header
-    from ckptstore.ops.adopt import History, Stray
-    from ckptstore.storage.files import FileFacts
+
+
+@dataclass(frozen=True)
+class LaunchFacts:
+    """What the catalog knows of the launches that may have left something behind.
+
+    `lags` says how many batches brought no update, by launch; `endings` where training ended, by launch and rank;
+    `sources` where all launches save, by directory; `contents` what a rank's periodic files hold, where its sources do
+    not tell; `registered` which launches have registered anything.
+    """
+
+    launches: Mapping[str, Launch]
+    endings: Mapping[tuple[str, int], TrainingEnded]
+    lags: Mapping[str, int]
+    sources: Mapping[str, Sequence[Source]]
+    contents: Mapping[tuple[str, int], Content]
+    registered: AbstractSet[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class UnregisteredFile:
+    """A file that a rank of a launch wrote, by its name, and that is not among the live ones of the catalog."""
+
+    source: Source
+    path: str
+
+    @property
+    def name(self) -> CheckpointName | None:
+        """What its name says, where a ModelCheckpoint gave it."""
+        return parse_name(Path(self.path).name)
+
+    @property
+    def is_breakpoint(self) -> bool:
+        """Whether it was written at an exception."""
+        return self.name is not None and self.name.is_breakpoint
+
+    @property
+    def kind(self) -> Kind:
+        """The kind of save it is part of."""
+        return Kind.DYING_GASP if self.is_breakpoint else self.source.kind
 
 
 def wrote(source: Source, name: str) -> bool:
@@ -40,92 +83,107 @@ def wrote(source: Source, name: str) -> bool:
     return source.kind is Kind.PERIODIC and parsed.prefix == source.prefix
 
 
-def doubt_of(stray: Stray, header: Header, here: FileFacts, history: History, *, replaced: bool) -> str:
-    """Why it is not proved that a file is of a stray's launch; empty where it is.
+def unregistered_files(
+    source: Source, listed: Mapping[str, Iterable[str]], known: Iterable[str]
+) -> Iterator[UnregisteredFile]:
+    """What a source wrote among the listed names, but for the paths that are known."""
+    paths = set(known)
+    for directory, names in sorted(listed.items()):
+        home = str(Path(directory)).rstrip("/")
+        for name in sorted(names):
+            path = f"{home}/{name}"
+            if path not in paths and wrote(source, name):
+                yield UnregisteredFile(source, path)
+
+
+def doubt_of(new: UnregisteredFile, header: Header, here: FileFacts, facts: LaunchFacts, *, replaced: bool) -> str:
+    """Why it is not proved that a file is of the launch that it is thought to be of; empty where it is.
 
     A file may be seen late: a node answers again, a file system's cache was old, a process that was given up writes
     on. A newer launch that saves there knows the names that were there when it began, and no more. Of several launches
     that may have written a file it is the one's whose rank said that it ended just so; of two, the newer one's.
     """
-    own = history.launches[stray.source.launch]
+    own = facts.launches[new.source.launch]
     if _is_older(here, own):
         return f"it was written before launch {own.id} began"
-    if stray.kind is Kind.TTP:
-        return _doubt_of_ttp(stray, here, history, replaced=replaced)
-    if stray.kind is Kind.PERIODIC and own.parent is None and own.id not in history.heard_of:
+    if new.kind is Kind.TTP:
+        return _doubt_of_ttp(new, here, facts, replaced=replaced)
+    if new.kind is Kind.PERIODIC and own.parent is None and own.id not in facts.registered:
         return f"launch {own.id} has registered nothing: another program may have written it"
-    if stray.is_breakpoint and _ended_otherwise(stray.source, header, history):
+    if new.is_breakpoint and _ended_otherwise(new.source, header, facts):
         return f"the training of launch {own.id} ended with another state"
     others = [
         other
-        for other in history.sources.get(stray.source.directory, ())
-        if other.launch != own.id and _may_have_written(other, stray, header, here, history)
+        for other in facts.sources.get(new.source.directory, ())
+        if other.launch != own.id and _may_have_written(other, new, header, here, facts)
     ]
-    if stray.kind is Kind.GRACEFUL_EXIT:  # MindSpore's own count is in it, and a run uses no name twice
-        others = [other for other in others if history.launches[other.launch].run != own.run]
-    newer = [other for other in others if _is_newer(history.launches[other.launch], own)]
-    is_own = ended_with(stray.source, stray, header, history)
-    if not others or (is_own and not any(ended_with(other, stray, header, history) for other in newer)):
+    if new.kind is Kind.GRACEFUL_EXIT:  # MindSpore's own count is in it, and a run uses no name twice
+        others = [other for other in others if facts.launches[other.launch].run != own.run]
+    newer = [other for other in others if _is_newer(facts.launches[other.launch], own)]
+    is_own = ended_with(new.source, new, header, facts)
+    if not others or (is_own and not any(ended_with(other, new, header, facts) for other in newer)):
         return ""
     return f"launch {others[0].launch} may have written it, and nothing tells that {own.id} did"
 
 
-def _doubt_of_ttp(stray: Stray, here: FileFacts, history: History, *, replaced: bool) -> str:
+def _doubt_of_ttp(new: UnregisteredFile, here: FileFacts, facts: LaunchFacts, *, replaced: bool) -> str:
     """Launches that fail at one step write one name: what was there when one began is not its own, unless `replaced`.
 
     The newer one's is what may have come since.
     """
-    own = history.launches[stray.source.launch]
-    if was_there(stray.source, stray.path) and not replaced:
+    own = facts.launches[new.source.launch]
+    if was_there(new.source, new.path) and not replaced:
         return f"it was there before launch {own.id} began"
-    for other in history.sources.get(stray.source.directory, ()):
-        launch = history.launches[other.launch]
-        is_newer = (other.kind, other.rank) == (Kind.TTP, stray.source.rank) and _is_newer(launch, own)
-        if is_newer and not _is_older(here, launch) and (replaced or not was_there(other, stray.path)):
+    for other in facts.sources.get(new.source.directory, ()):
+        launch = facts.launches[other.launch]
+        is_newer = (other.kind, other.rank) == (Kind.TTP, new.source.rank) and _is_newer(launch, own)
+        if is_newer and not _is_older(here, launch) and (replaced or not was_there(other, new.path)):
             return f"launch {launch.id} may have written it, and nothing tells that {own.id} did"
     return ""
 
 
-def _may_have_written(source: Source, stray: Stray, header: Header, here: FileFacts, history: History) -> bool:
-    """Whether nothing speaks against it that another source wrote a stray."""
-    launch, own = history.launches[source.launch], history.launches[stray.source.launch]
-    if not wrote(source, Path(stray.path).name) or _is_older(here, launch):
+def _may_have_written(
+    source: Source, new: UnregisteredFile, header: Header, here: FileFacts, facts: LaunchFacts
+) -> bool:
+    """Whether nothing speaks against it that another source wrote a file."""
+    launch, own = facts.launches[source.launch], facts.launches[new.source.launch]
+    if not wrote(source, Path(new.path).name) or _is_older(here, launch):
         return False
-    if not _is_newer(launch, own) and _was_over(source, own, stray, here):
+    if not _is_newer(launch, own) and _was_over(source, own, new, here):
         return False
-    ending = history.endings.get((source.launch, source.rank))
+    ending = facts.endings.get((source.launch, source.rank))
     if ending is None or ending.optimizer_step is None or header.optimizer_step is None:
         return True
-    if stray.is_breakpoint:
+    if new.is_breakpoint:
         return header.optimizer_step == ending.optimizer_step
     return header.optimizer_step <= ending.optimizer_step
 
 
-def _was_over(source: Source, newer: Launch, stray: Stray, here: FileFacts) -> bool:
+def _was_over(source: Source, newer: Launch, new: UnregisteredFile, here: FileFacts) -> bool:
     """Whether a source wrote no more when a newer launch began: it had left its breakpoint.
 
     One that writes on then can be told at an exception only: what it saves as ever has its own prefix, unless it never
     had saved before; and a launch that fails before its first save is common.
     """
-    if any(wrote(source, name) for name in stray.source.names_before):
+    if any(wrote(source, name) for name in new.source.names_before):
         return True
     began = newer.created_at
-    return not stray.is_breakpoint and began is not None and moment(here.mtime_ns) >= began
+    return not new.is_breakpoint and began is not None and moment(here.mtime_ns) >= began
 
 
-def ended_with(source: Source, stray: Stray, header: Header, history: History) -> bool:
-    """Whether a source's rank said that training ended with the state of a stray."""
-    ending, launch = history.endings.get((source.launch, source.rank)), history.launches[source.launch]
+def ended_with(source: Source, new: UnregisteredFile, header: Header, facts: LaunchFacts) -> bool:
+    """Whether a source's rank said that training ended with the state of a file."""
+    ending, launch = facts.endings.get((source.launch, source.rank)), facts.launches[source.launch]
     if ending is None or ending.optimizer_step != header.optimizer_step:
         return False
-    if header.optimizer_step is not None or stray.name is None or launch.steps_per_epoch is None:
+    if header.optimizer_step is not None or new.name is None or launch.steps_per_epoch is None:
         return header.optimizer_step is not None
-    return is_named_after(stray.name, steps_per_epoch=launch.steps_per_epoch, global_step=ending.global_step)
+    return is_named_after(new.name, steps_per_epoch=launch.steps_per_epoch, global_step=ending.global_step)
 
 
-def _ended_otherwise(source: Source, header: Header, history: History) -> bool:
+def _ended_otherwise(source: Source, header: Header, facts: LaunchFacts) -> bool:
     """Whether a source's rank said that training ended with another state than that of a file."""
-    ending = history.endings.get((source.launch, source.rank))
+    ending = facts.endings.get((source.launch, source.rank))
     if ending is None or ending.optimizer_step is None or header.optimizer_step is None:
         return False
     return ending.optimizer_step != header.optimizer_step

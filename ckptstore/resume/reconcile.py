@@ -1,4 +1,4 @@
-"""Bring the catalog up to what is on disk, before deciding where a run goes on.
+"""Brings the catalog up to what is on disk, before it is decided where a run goes on.
 
 A process that dies leaves files that nobody registered: the breakpoint that MindSpore writes after the callbacks
 are gone, a file whose registration was under way. And files vanish: MindSpore's own retention, or a person.
@@ -7,34 +7,30 @@ are gone, a file whose registration was under way. And files vanish: MindSpore's
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from ckptstore.catalog import adoptions, live, reads, replay
-from ckptstore.core.model import Checkpoint, FileState, Kind
+from ckptstore.catalog import journals, live, reads
+from ckptstore.core.model import Checkpoint, FileState, Kind, Skipped
+from ckptstore.disk.files import names_in
+from ckptstore.disk.waiting import for_each
 from ckptstore.errors import UsageError
-from ckptstore.ops import register
-from ckptstore.ops.adopt import History, Skipped, Stray, strays, take_in
-from ckptstore.ops.authorship import wrote
-from ckptstore.ops.beside_journals import has_lost_its_journal
-from ckptstore.ops.ttp_directories import before_rename, listing
-from ckptstore.ops.writers import shared
-from ckptstore.storage import journal
-from ckptstore.storage.files import names_in
-from ckptstore.storage.waiting import for_each
+from ckptstore.journal import jsonl
+from ckptstore.journal.unread import has_lost_its_journal
+from ckptstore.journal.writers import shared
+from ckptstore.resume import register
+from ckptstore.resume.adopt import adopt
+from ckptstore.resume.provenance import LaunchFacts, UnregisteredFile, unregistered_files, wrote
+from ckptstore.resume.ttp_directories import before_rename, listing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
-    from sqlalchemy import Connection
-
-    from ckptstore.catalog.engine import Database
+    from ckptstore.catalog.engine import Connection, Database
     from ckptstore.catalog.live import Place
-    from ckptstore.catalog.reads import Source
-    from ckptstore.core.model import Launch
-    from ckptstore.ops.ledger import Ledger
+    from ckptstore.core.model import Launch, Source
+    from ckptstore.journal.recorder import Recorder
 
 _OfRank = tuple[str, int]  # a launch and a rank of it
 
@@ -50,12 +46,12 @@ class Reconciled:
 
 
 def reconcile(
-    database: Database, run_id: int, *, only: tuple[str, int] | None = None, ledger: Ledger | None = None
+    database: Database, run_id: int, *, only: tuple[str, int] | None = None, recorder: Recorder | None = None
 ) -> Reconciled:
-    """Adopt what is on disk and unknown, finish what was in progress, mark what is gone. Can be repeated.
+    """Adopt what is on disk and new, finish what was in progress, mark what is gone. Can be repeated.
 
     `only` names one launch and rank to do it for (None: every rank of the launches since the last reconciliation),
-    `ledger` who records it (None: this process, for others).
+    `recorder` who records it (None: this process, for others).
     """
     sources, known = _gather(database, run_id, only)
     sources = _doubtful(sources, _listings(database, sources), known)
@@ -64,27 +60,27 @@ def reconcile(
     vanished, growing = _looked_up(database, seen.gone), _looked_up(database, seen.growing)
     vanished = _without_unmounted(database, run_id, vanished)
     growing = [file for file in growing if file.state is FileState.IN_PROGRESS]  # else it was finished meanwhile
-    before = [path for stray in seen.unknown if (path := before_rename(stray.path))]
-    recorded = _recorded(database, [*(stray.path for stray in seen.unknown), *(file.path for file in growing), *before])
+    before = [path for new in seen.unknown if (path := before_rename(new.path))]
+    recorded = _recorded(database, [*(new.path for new in seen.unknown), *(file.path for file in growing), *before])
     outcomes: list[Checkpoint | Skipped] = [*seen.skipped, *(_finished(database, run_id, file) for file in growing)]
     if seen.unknown:
-        history = _history(database, run_id, sources, {stray.source.directory for stray in seen.unknown})
+        facts = _launch_facts(database, run_id, sources, {new.source.directory for new in seen.unknown})
         database.let_go()  # each of these files is read
-        outcomes += take_in(database, run_id, seen.unknown, vanished, history, recorded=recorded)
+        outcomes += adopt(database, run_id, seen.unknown, vanished, facts, recorded=recorded)
     found: dict[str, Checkpoint] = {}
     for outcome in outcomes:
         if isinstance(outcome, Checkpoint):
             found.setdefault(outcome.path, outcome)  # newer launches come first
     adopted = _still_unrecorded(database, list(found.values()), recorded)  # to read them took its time
     if vanished or adopted:
-        writer = ledger or shared(database)
+        writer = recorder or shared(database)
         others = [file for path in dict.fromkeys(before) for file in recorded.get(path, ()) if file not in vanished]
         moved = [file for file in [*vanished, *others] if any(_is_it(file, other) for other in adopted)]
         _mark(writer, [file for file in vanished if file not in moved], FileState.MISSING)
         _mark(writer, moved, FileState.MOVED)
         if adopted:
-            writer.record(adopted, put=partial(adoptions.put, recorded=recorded))
-        if ledger is None:
+            writer.adopt(adopted)
+        if recorder is None:
             writer.close()
     skipped = dict.fromkeys(each for each in outcomes if isinstance(each, Skipped) and each.path not in found)
     return Reconciled(tuple(adopted), tuple(vanished), tuple(skipped), tuple(seen.skipped))
@@ -106,7 +102,7 @@ class _Seen:
 
     gone: list[str] = field(default_factory=list)
     growing: list[str] = field(default_factory=list)
-    unknown: list[Stray] = field(default_factory=list)
+    unknown: list[UnregisteredFile] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)
 
 
@@ -138,10 +134,10 @@ def _doubtful(
         if not isinstance(names, OSError):
             there.update(map(f"{directory}/".__add__, names))
     missing = {path.rpartition("/")[0] for path in known.paths - there}
-    unknown: dict[str, list[str]] = {}
+    new: dict[str, list[str]] = {}
     for path in there - known.paths:
         directory, _, name = path.rpartition("/")
-        unknown.setdefault(directory, []).append(name)
+        new.setdefault(directory, []).append(name)
 
     unlisted = {directory for directory, names in listings.items() if isinstance(names, OSError)}
 
@@ -149,7 +145,7 @@ def _doubtful(
         directory = source.directory
         if source.kind is Kind.TTP or directory in missing or directory in unlisted:
             return True
-        return directory in unknown and any(wrote(source, name) for name in unknown[directory])
+        return directory in new and any(wrote(source, name) for name in new[directory])
 
     return {
         of_rank: own for of_rank, own in sources.items() if of_rank in known.unsettled or any(map(is_doubtful, own))
@@ -175,7 +171,7 @@ def _look(
             listed |= found
             if source.kind is Kind.TTP:
                 ttp_roots.add(source.directory)
-            seen.unknown += strays(source, found, (place.path for place in own))
+            seen.unknown += unregistered_files(source, found, (place.path for place in own))
         for place in own:
             if _is_listed(place, listed):
                 if not place.is_complete:
@@ -204,7 +200,7 @@ def _without_unmounted(database: Database, run_id: int, files: Sequence[Checkpoi
     if not files:
         return []
     with database.read() as connection:
-        journalled = {journal.directory_of(path) for path in replay.journals_of(connection, run_id)}
+        journalled = {jsonl.directory_of(path) for path in journals.journals_of(connection, run_id)}
     homes = {file.path.rpartition("/")[0] for file in files}
     lost = {home for home in homes if has_lost_its_journal(home, journalled)}
     return [file for file in files if file.path.rpartition("/")[0] not in lost]
@@ -220,15 +216,17 @@ def _recorded(database: Database, paths: Sequence[str]) -> dict[str, list[Checkp
 def _still_unrecorded(
     database: Database, files: Sequence[Checkpoint], recorded: Mapping[str, Sequence[Checkpoint]]
 ) -> list[Checkpoint]:
-    if not files:
-        return []
-    with database.read() as connection:
-        return adoptions.still_unrecorded(connection, files, recorded)
+    now = _recorded(database, [file.path for file in files])
+    return [file for file in files if _by_id(now.get(file.path, ())) == _by_id(recorded.get(file.path, ()))]
 
 
-def _mark(ledger: Ledger, files: Sequence[Checkpoint], state: FileState) -> None:
+def _by_id(files: Sequence[Checkpoint]) -> dict[str, Checkpoint]:
+    return {file.id: file for file in files}
+
+
+def _mark(recorder: Recorder, files: Sequence[Checkpoint], state: FileState) -> None:
     if files:
-        ledger.mark(files, state)
+        recorder.mark(files, state)
 
 
 def _gather(
@@ -266,9 +264,9 @@ def _places(database: Database, of_ranks: Iterable[_OfRank]) -> dict[_OfRank, li
     return places
 
 
-def _history(
+def _launch_facts(
     database: Database, run_id: int, sources: Mapping[_OfRank, Sequence[Source]], directories: AbstractSet[str]
-) -> History:
+) -> LaunchFacts:
     """What the catalog knows of the launches that may have left something behind, those of other runs there too."""
     by_directory: dict[str, list[Source]] = {}
     launch_ids = {launch_id for launch_id, _ in sources}
@@ -280,13 +278,13 @@ def _history(
             by_directory.setdefault(source.directory, []).append(source)
         others = (reads.launch(connection, launch_id) for launch_id in {source.launch for source in beside})
         launches |= {launch.id: launch for launch in others if launch is not None}
-        return History(
+        return LaunchFacts(
             launches=launches,
             endings=reads.endings_of(connection, launches),
             lags={launch_id: reads.lag(connection, launches[launch_id]) for launch_id in launch_ids},
             sources=by_directory,
             contents={} if is_told else live.contents(connection, launch_ids),
-            heard_of={each for each in launch_ids if live.has_any(connection, each)},
+            registered={each for each in launch_ids if live.has_any(connection, each)},
         )
 
 

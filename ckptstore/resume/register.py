@@ -8,14 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import live
-from ckptstore.core import limits
+from ckptstore.core import limits, validate
 from ckptstore.core.model import Checkpoint, Content, FileState, Kind, Rule, epoch_and_step
 from ckptstore.core.naming import format_of
+from ckptstore.disk import files
 from ckptstore.errors import UnreadableError, UsageError
-from ckptstore.formats.ckpt import is_encrypted
-from ckptstore.formats.inspect import is_cut, read_checkpoint
-from ckptstore.ops import meant
-from ckptstore.storage import files
+from ckptstore.formats.inspect import is_cut, read_checkpoint, read_unless_encrypted
 
 if TYPE_CHECKING:
     import os
@@ -23,7 +21,7 @@ if TYPE_CHECKING:
 
     from ckptstore.catalog.engine import Database
     from ckptstore.core.model import Launch
-    from ckptstore.ops.ledger import Ledger
+    from ckptstore.journal.recorder import Recorder
 
 
 def describe(
@@ -44,25 +42,25 @@ def describe(
 ) -> Checkpoint:
     """The record of a file that is about to be, or was just written; its bytes are not looked at.
 
-    Steps are counted in batches, ranks and steps from 0, epochs and steps in them from 1. `mtime_ns` is given where
-    the file is known to be there and whole: another one at its path is not that file. Raises `UsageError` for
-    values that cannot be meant.
+    `path` is one that `disk.files.absolute` gave. Steps are counted in batches, ranks and steps from 0, epochs and
+    steps in them from 1. `mtime_ns` is given where the file is known to be there and whole: another one at its path is
+    not that file. Raises `UsageError` for values that cannot be meant.
     """
     try:
         known_kind = Kind(kind)
     except ValueError:
         kinds = ", ".join(Kind)
         raise UsageError(f"unknown kind {str(kind)!r}", f"use one of {kinds}") from None
-    step = meant.number("global_step", global_step, _STEPS)
+    step = validate.number("global_step", global_step, _STEPS)
     counted_epoch, counted_step = epoch_and_step(step, launch.steps_per_epoch)
-    where = files.absolute(meant.path("path", path))
+    where = validate.path("path", path)
     return Checkpoint(
         run=launch.run,
         launch=launch.id,
         kind=known_kind,
         global_step=step,
-        rank=meant.rank_of(rank, launch.world_size)[0],
-        path=meant.path("path", where),
+        rank=validate.rank_of(rank, launch.world_size)[0],
+        path=where,
         optimizer_step=_counted("optimizer_step", optimizer_step, limits.HIGHEST),
         epoch=_counted("epoch", counted_epoch if epoch is None else epoch, limits.HIGHEST_INTEGER),
         step_in_epoch=_counted(
@@ -70,8 +68,8 @@ def describe(
         ),
         format=format_of(where),
         content=content,
-        strategy_file=files.absolute(meant.path("strategy_file", strategy_file)) if strategy_file else None,
-        metrics=dict(meant.metric(name, value) for name, value in (metrics or {}).items()),
+        strategy_file=files.absolute(validate.path("strategy_file", strategy_file)) if strategy_file else None,
+        metrics=dict(validate.metric(name, value) for name, value in (metrics or {}).items()),
         quarantine=quarantine,
         mtime_ns=None if mtime_ns is None else _written(where, mtime_ns),
         state=FileState.IN_PROGRESS,
@@ -82,12 +80,12 @@ _STEPS = "steps are counted from 0"
 
 
 def _counted(what: str, value: int | None, highest: int) -> int | None:
-    return None if value is None else meant.number(what, value, _STEPS, highest)
+    return None if value is None else validate.number(what, value, _STEPS, highest)
 
 
 def _written(path: str, mtime_ns: int) -> int:
     """A time that the catalog can hold, in nanoseconds: up to the year 2262. Raises `UsageError`."""
-    return meant.number(f"{path}: its modification time in ns", mtime_ns, "touch the file", lowest=-limits.HIGHEST)
+    return validate.number(f"{path}: its modification time in ns", mtime_ns, "touch the file", lowest=-limits.HIGHEST)
 
 
 def measured(
@@ -128,14 +126,12 @@ def _is_what_was_recorded(file: Checkpoint, expected: frozenset[str]) -> bool:
     """Whether a file can be read to its end and holds the recorded step; an encrypted one cannot tell."""
     if file.format not in ("ckpt", "safetensors"):
         return True
-    path = Path(file.path)
     try:
-        header = read_checkpoint(path)
+        header = read_unless_encrypted(Path(file.path))
     except UnreadableError:
-        if file.mtime_ns is not None:  # its callback had returned: it is whole, whatever this reader makes of it
-            return True
-        with path.open("rb") as opened:
-            return is_encrypted(opened.read(4))
+        return file.mtime_ns is not None  # its callback had returned: it is whole, whatever this reader makes of it
+    if header is None:
+        return True
     names = {entry.name for entry in header.entries}
     if file.content is Content.FULL and not expected <= names:
         return False
@@ -150,8 +146,8 @@ def parameters_of(
 ) -> frozenset[str]:
     """The parameters that a whole file of this rank has, by the newest one that is there; empty where none is.
 
-    A `.ckpt` that is cut between two of them looks whole (domain §1): this is what to expect of another one, or, with
-    `share_of`, of a share that the rank saved in this launch.
+    A `.ckpt` that is cut between two of them looks whole (mindspore.md §1): this is what to expect of another one, or,
+    with `share_of`, of a share that the rank saved in this launch.
     """
     with database.read() as connection:
         path = live.newest_whole_path(connection, run_id, rank, but=but, share_of=share_of)
@@ -164,12 +160,12 @@ def parameters_of(
         return frozenset()
 
 
-def moved(ledger: Ledger, launch_id: str, before: str, after: str) -> None:
+def moved(recorder: Recorder, launch_id: str, before: str, after: str) -> None:
     """Record that a directory was renamed: the files of the launch that were in it have new paths. Can be repeated."""
-    with ledger.database.read() as connection:
+    with recorder.database.read() as connection:
         known = [file for file in live.files(connection, launch_id) if Path(before) in Path(file.path).parents]
     renamed = [(file, str(after / Path(file.path).relative_to(before))) for file in known]
     there = [(file, path) for file, path in renamed if (found := files.facts(path)) and found.size == file.size]
     if there:
-        ledger.record([replace(file, path=path) for file, path in there])
-        ledger.mark([file for file, _ in there], FileState.MOVED)
+        recorder.record_files([replace(file, path=path) for file, path in there])
+        recorder.mark([file for file, _ in there], FileState.MOVED)

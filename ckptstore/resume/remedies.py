@@ -5,9 +5,9 @@ from __future__ import annotations
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from ckptstore.core.conversion import as_many_ranks, how_to_convert
 from ckptstore.core.model import FileState, Reason, Rule
 from ckptstore.core.replicas import show
+from ckptstore.resume.conversion import as_many_ranks, how_to_convert
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -9,26 +9,24 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads
-from ckptstore.core import remedies, resolver
-from ckptstore.core.lineage import Segment, lineage
+from ckptstore.catalog.runs import find_run
+from ckptstore.core import validate
 from ckptstore.core.model import Kind, Rejection, Resolution, State
 from ckptstore.core.stated import parse
+from ckptstore.disk import files
 from ckptstore.errors import UsageError
 from ckptstore.formats.layouts import read_layout
-from ckptstore.ops import meant
-from ckptstore.ops.reconcile import reconcile
-from ckptstore.ops.runs import find_run
-from ckptstore.ops.sync import sync_run
-from ckptstore.storage import files
+from ckptstore.journal.sync import sync_run
+from ckptstore.resume import remedies, resolver
+from ckptstore.resume.lineage import Segment, lineage
+from ckptstore.resume.reconcile import reconcile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from sqlalchemy import Connection
-
-    from ckptstore.catalog.engine import Database
+    from ckptstore.catalog.engine import Connection, Database
     from ckptstore.core.model import Launch, Observed, RestorePlan
-    from ckptstore.ops.reconcile import Reconciled
+    from ckptstore.resume.reconcile import Reconciled
 
 log = logging.getLogger("ckptstore")
 
@@ -56,8 +54,8 @@ def resolve(
     """
     if lineage_of is not None and every_lineage:
         raise UsageError("one lineage and all of them are asked for", "give --lineage or --all")
-    step = None if step is None else meant.step_of(step)
-    world_size = None if world_size is None else meant.ranks("world size", world_size)
+    step = None if step is None else validate.step_of(step)
+    world_size = None if world_size is None else validate.ranks("world size", world_size)
     with database.connected():
         run_id = find_run(database, run)
         bring_up_to_date(database, run_id)

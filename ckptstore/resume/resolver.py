@@ -10,8 +10,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ckptstore.core import remedies
-from ckptstore.core.faults import fault, unequal_sizes
 from ckptstore.core.model import (
     Assignment,
     Checkpoint,
@@ -28,6 +26,8 @@ from ckptstore.core.model import (
 )
 from ckptstore.core.naming import unfinished_ttp_directory
 from ckptstore.core.replicas import show
+from ckptstore.resume import remedies
+from ckptstore.resume.faults import fault, unequal_sizes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -194,7 +194,7 @@ def _from_whole_states(state: State, files: Sequence[Checkpoint], faults: Mappin
 
 
 def _from_shares(files: Sequence[Checkpoint], faults: Mapping[str, Reason], ranks: range) -> _Cover:
-    """Every rank's own share: none stands in for another, and only all of them are the state (domain §8)."""
+    """Every rank's own share: none stands in for another, and only all of them are the state (mindspore.md §8)."""
     whole = _by_rank(files, faults)
     chosen, missing = _serve(tuple(ranks), whole, {}, {})
     lacking = set(missing)

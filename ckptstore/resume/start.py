@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from ckptstore.catalog import reads, tallies, writes
-from ckptstore.core import position
+from ckptstore.catalog import reads, tallies
+from ckptstore.catalog.project import project
+from ckptstore.catalog.runs import find_run
+from ckptstore.core import validate
+from ckptstore.core.events import LaunchStarted
 from ckptstore.core.model import Assignment, Rejection, Resolution, RestorePlan, Rule
-from ckptstore.core.resolver import NOT_LINEAGE
-from ckptstore.core.words import count
+from ckptstore.core.text import count
 from ckptstore.errors import CatalogUnavailableError, NothingRestorableError, RefusedError, UsageError
-from ckptstore.ops import exits, lease, meant
-from ckptstore.ops.resolve import bring_up_to_date, choose
-from ckptstore.ops.runs import find_run
+from ckptstore.resume import exits, lease, position
+from ckptstore.resume.resolve import bring_up_to_date, choose
+from ckptstore.resume.resolver import NOT_LINEAGE
 
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
-    from sqlalchemy import Connection
-
-    from ckptstore.catalog.engine import Database
-    from ckptstore.core.model import Checkpoint, Launch
+    from ckptstore.catalog.engine import Connection, Database
+from ckptstore.core.model import Checkpoint, Launch
 
 log = logging.getLogger("ckptstore")
 
@@ -51,7 +52,7 @@ def settle(
     no place in the launch's data; `RefusedError` where files of whatever was chosen change each time before that can
     be stored, and where the launch's answer is an old one, since later launches have saved.
     """
-    step = None if step is None else meant.step_of(step)
+    step = None if step is None else validate.step_of(step)
     if step == 0:
         raise UsageError("step is 0", "to start afresh give the run another name")
     stored = _stored(database, launch)
@@ -124,22 +125,13 @@ def _store(
         _check_other_launches(database, launch, run_id)
         _check_parts(database, launch, run_id, resolution)
     start_step = _start_step(launch, plan) if plan else None
-    chosen = plan_files(plan) if plan else []
     sources = sources_of(plan) if plan else []
     now = datetime.now(timezone.utc)
 
     def work(connection: Connection) -> bool:
         if not lease.settle(connection, run_id, launch.id, sources, now):
             return False
-        writes.store_resolution(
-            connection,
-            launch_id=launch.id,
-            parent=(plan.launch.id, plan.global_step) if plan else None,
-            start_step=start_step,
-            files=chosen,
-            branched=is_branch,
-            now=now,
-        )
+        project(connection, [started(launch, plan, now, start_step=start_step, branched=is_branch)])
         return True
 
     if not database.in_write(work):
@@ -244,9 +236,20 @@ def _check_parts(database: Database, launch: Launch, run_id: int, resolution: Re
     )
 
 
-def plan_files(plan: RestorePlan) -> list[tuple[int, str]]:
-    """The ranks of a plan and the ids of their files, as the catalog keeps it."""
-    return [(assignment.rank, assignment.source.id) for assignment in plan.ranks]
+def started(
+    launch: Launch, plan: RestorePlan | None, at: datetime, *, start_step: int | None, branched: bool
+) -> LaunchStarted:
+    """That a launch starts from the state of a plan (None: afresh), with the files of all ranks."""
+    facts = replace(
+        launch,
+        decided=True,
+        parent=plan.launch.id if plan else None,
+        parent_step=plan.global_step if plan else None,
+        start_step=start_step,
+        branched=branched,
+    )
+    ranks = tuple((each.rank, each.source) for each in plan.ranks) if plan else ()
+    return LaunchStarted(facts, at, plan.launch if plan else None, ranks)
 
 
 def sources_of(plan: RestorePlan) -> list[Checkpoint]:

@@ -1,4 +1,4 @@
-"""The step of a file that no callback witnessed, from its name and the optimizer's counter (domain §3)."""
+"""The step of a file that no callback witnessed, from its name and the optimizer's counter (mindspore.md §3)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def witnessed_by_mindspore(step_num: object, named: int | None, *, optimizer_ste
     """The global_step of a graceful exit's or a TTP file that nobody registered; None where it is not proved.
 
     Such a file holds MindSpore's own count of steps, `step_num`, which the registrar lets go on over restarts; only
-    the second save of an exit by a signal has none (domain §3). The step in the name is the controller's or ours.
+    the second save of an exit by a signal has none (mindspore.md §3). The step in the name is the controller's or ours.
     Neither may be behind the updates that the optimizer counted.
     """
     step = step_num if isinstance(step_num, int) else named

@@ -1,4 +1,4 @@
-"""The directories that TTP's handlers write to, which get their last name once every rank is done (domain §7).
+"""The directories that TTP's handlers write to, which get their last name once every rank is done (mindspore.md §7).
 
 One that a cascaded fault left under its first name is written on by a launch that fails at the same step, and renamed
 with all that is in it: MindSpore makes it where it is not there, and empties it never.
@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ckptstore.core.naming import parse_rank_directory, parse_ttp_directory, unfinished_ttp_directory
-from ckptstore.storage.files import names_in
+from ckptstore.disk.files import names_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ckptstore.catalog.reads import Source
+    from ckptstore.core.model import Source
 
 _UNFINISHED = "_tmp"
 

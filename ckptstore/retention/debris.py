@@ -1,7 +1,7 @@
-"""What saves leave behind that is no checkpoint: half-written files, graphs without files, directories without end.
+"""Finds what saves left behind that is no checkpoint: half-written files, graphs without files, empty directories.
 
-Only by-products whose names say that a rank of this run made them go, and only old ones. A file with the name of a
-checkpoint that the catalog does not know is told, and never touched.
+Only old by-products go, whose names say that a rank of this run made them. A file with the name of a checkpoint that
+the catalog does not know is reported, and never touched.
 """
 
 from __future__ import annotations
@@ -12,22 +12,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ckptstore.core.classify import What, classify
-from ckptstore.core.model import FileState, Kind
+from ckptstore.core.model import FileState, Kind, Skipped
 from ckptstore.core.naming import is_ttp_file, parse_name, parse_ttp_directory
-from ckptstore.ops import aliases
-from ckptstore.ops.adopt import Skipped
-from ckptstore.ops.authorship import wrote
-from ckptstore.storage.files import names_in
-from ckptstore.storage.walk import Directory, look, walk
+from ckptstore.disk.files import names_in, real_directory
+from ckptstore.disk.walk import Directory, look, walk
+from ckptstore.resume.provenance import wrote
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from collections.abc import Set as AbstractSet
     from datetime import datetime
 
-    from ckptstore.catalog.reads import Source
-    from ckptstore.core.model import Launch
-    from ckptstore.storage.walk import Seen
+    from ckptstore.core.model import Launch, Source
+    from ckptstore.disk.walk import Seen
 
 OLD = timedelta(hours=24)
 """What is younger may be in use."""
@@ -75,8 +72,8 @@ class Debris:
 
 
 @dataclass(frozen=True)
-class Found:
-    """What goes, and what the catalog does not know and nobody touches."""
+class FoundDebris:
+    """What goes, and files with the names of checkpoints that the catalog does not know: those stay."""
 
     debris: tuple[Debris, ...]
     unknown: tuple[Skipped, ...]
@@ -89,17 +86,19 @@ def find(
     known: AbstractSet[str],
     going: AbstractSet[str],
     now: datetime,
-) -> Found:
+) -> FoundDebris:
     """Look into the directories that a run saves to. `known` are the paths in the catalog, `going` those that go.
 
-    A directory that launches know under several paths is looked into once, for all of them: what is of no use to the
-    launches of one path may be of one that saves under another.
+    A directory may have two paths, where a disk was moved and a link left. It is looked into once: what is of no use to
+    the launches of one path may be of use to one that saves under the other.
     """
-    first = aliases.one_path_each({source.directory for source in sources})
+    recorded = {source.directory for source in sources}
+    real = {directory: real_directory(directory) for directory in recorded}
+    moved = {directory: path for directory, path in real.items() if path != directory and path in recorded}
     by_directory: dict[str, list[Source]] = {}
     for source in sources:
-        by_directory.setdefault(first[source.directory], []).append(source)
-    known, going = known | aliases.under(first, known), going | aliases.under(first, going)
+        by_directory.setdefault(moved.get(source.directory, source.directory), []).append(source)
+    known, going = known | _at_new_place(known, moved), going | _at_new_place(going, moved)
     saving = [launches[source.launch].order for source in sources]
     search = _Search(launches, max(saving, default=0), known, going, _before(now))
     debris: list[Debris] = []
@@ -107,12 +106,18 @@ def find(
     for directory, own in sorted(by_directory.items()):
         listed, below = look(directory)
         debris += search.files(listed, own)
-        unknown += search.strangers(listed)
+        unknown += search.unregistered(listed)
         if any(source.kind is Kind.TTP for source in own):
             for name in sorted(below):
                 if parse_ttp_directory(name) is not None:
                     debris += search.ttp(directory, name, own)
-    return Found(tuple(debris), tuple(unknown))
+    return FoundDebris(tuple(debris), tuple(unknown))
+
+
+def _at_new_place(paths: Iterable[str], moved: Mapping[str, str]) -> set[str]:
+    """The paths that files in these directories have by now."""
+    parts = (path.rpartition("/") for path in paths) if moved else ()
+    return {f"{moved[directory].rstrip('/')}/{name}" for directory, _, name in parts if directory in moved}
 
 
 @dataclass(frozen=True)
@@ -138,7 +143,7 @@ class _Search:
             if reason and f"{listed.path}/{seen.name}" not in self.known:
                 yield _debris(listed.path, seen.name, seen, reason)
 
-    def strangers(self, listed: Directory) -> Iterator[Skipped]:
+    def unregistered(self, listed: Directory) -> Iterator[Skipped]:
         """What has the name of a checkpoint, and is not in the catalog."""
         for seen in listed.files:
             path = f"{listed.path}/{seen.name}"

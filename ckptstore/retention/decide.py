@@ -11,8 +11,8 @@ from datetime import timezone
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from ckptstore.core.policy import Policy, show_duration
 from ckptstore.errors import RefusedError, UsageError
+from ckptstore.retention.policy import Policy, show_duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence

@@ -10,31 +10,34 @@ from typing import TYPE_CHECKING
 from ckptstore.catalog import marks as marking
 from ckptstore.catalog import reads
 from ckptstore.catalog import trash as rows
-from ckptstore.catalog.trash import Collection, Item, Phase
-from ckptstore.core import retention
-from ckptstore.core.branches import branches
+from ckptstore.catalog.project import OPEN_PHASES
+from ckptstore.catalog.trash import Collection, Item
+from ckptstore.core.events import generation
+from ckptstore.core.model import Phase, Skipped
+from ckptstore.disk import files
+from ckptstore.disk.files import FileFacts
+from ckptstore.disk.trash import Trash
 from ckptstore.errors import RefusedError
-from ckptstore.ops import aliases, beside_journals, lease
-from ckptstore.ops.adopt import Skipped
-from ckptstore.ops.debris import has_checkpoint_beside, is_abandoned
-from ckptstore.ops.gc_lock import GcLock
-from ckptstore.ops.sync import sync_run
-from ckptstore.ops.worker import PORTION, Trouble, Worker
-from ckptstore.storage import files
-from ckptstore.storage.files import FileFacts
-from ckptstore.storage.trash import Trash
+from ckptstore.journal import unread
+from ckptstore.journal.sync import sync_run
+from ckptstore.resume import lease
+from ckptstore.resume.branches import branches
+from ckptstore.retention import decide, path_aliases
+from ckptstore.retention.debris import has_checkpoint_beside, is_abandoned
+from ckptstore.retention.lock import GcLock
+from ckptstore.retention.worker import PORTION, Trouble, Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from collections.abc import Set as AbstractSet
     from datetime import timedelta
 
-    from sqlalchemy import Connection
-
-    from ckptstore.catalog.engine import Database
-    from ckptstore.ops.debris import Target
-    from ckptstore.ops.retention import GcPlan, Key
-    from ckptstore.storage.trash import Disk
+    from ckptstore.catalog.engine import Connection, Database
+    from ckptstore.core.events import Event
+    from ckptstore.disk.trash import Disk
+    from ckptstore.journal.recorder import Recorder
+    from ckptstore.retention.debris import Target
+    from ckptstore.retention.plan import GcPlan, Key
 
 
 @dataclass(frozen=True)
@@ -75,12 +78,14 @@ def execute(
     policy's own if none is given. Raises `RefusedError` for a plan that removes too much, one whose floor is not what
     it was any more, and while another process works on the files.
     """
-    retention.check_policy(plan.policy)
-    retention.check(plan.decision, allow_mass_delete=allow_mass_delete)
-    with GcLock(database, plan.run, plan.run_id) as lock:
-        worker = Worker(database, lock, disk=disk, progress=progress)
+    decide.check_policy(plan.policy)
+    decide.check(plan.decision, allow_mass_delete=allow_mass_delete)
+    with (
+        GcLock(database, plan.run, plan.run_id) as lock,
+        Worker(database, lock, disk=disk, progress=progress) as worker,
+    ):
         begun = worker.finish_what_was_begun()
-        if not beside_journals.unheard(sync_run(database, plan.run_id).skipped):
+        if not unread.unheard(sync_run(database, plan.run_id).skipped):
             worker.purge_due(datetime.now(timezone.utc))
         gc = _Gc(
             database,
@@ -88,6 +93,7 @@ def execute(
             lock,
             disk,
             begun,
+            recorder=worker.recorder,
             phase=Phase.DELETING if at_once else Phase.MOVING,
             grace=grace or plan.policy.grace,
         )
@@ -123,6 +129,7 @@ class _Gc:
         disk: Disk | None,
         begun: Mapping[str, Collection],
         *,
+        recorder: Recorder,
         phase: Phase,
         grace: timedelta,
     ) -> None:
@@ -133,6 +140,7 @@ class _Gc:
         self._phase = phase
         self._grace = grace
         self._begun = begun
+        self._recorder = recorder
         self.collection = self._interrupted() or _new_collection(grace)
         self.began = False
         self.removed: list[Key] = []
@@ -161,15 +169,29 @@ class _Gc:
         now = datetime.now(timezone.utc)
         own = now + self._grace
         tried_again = {each.id for each in self._begun.values() if each.ended} - filled
-        with self._database.write() as connection:
+        with self._database.read() as connection:
+            every = rows.collections_of(connection, self._plan.run_id)
+            items = rows.items_of(connection, self._plan.run_id, *OPEN_PHASES)
+        events: list[Event] = []
+        for each in every:
+            if not each.ended or each.id in filled:
+                promised = each.purge_after if each.ended else each.graced_from(now)
+                last = max(promised, now + self._grace)
+                events.append(
+                    each.told(
+                        self._plan.run, ended=True, purge_after=each.purge_after if each.id in tried_again else last
+                    )
+                )
+                if each.id == self.collection.id:
+                    own = last
+
+        def decide(connection: Connection) -> tuple[list[Event], tuple[str, ...]]:
             self._lock.renew(connection)
-            for each in rows.collections_of(connection, self._plan.run_id):
-                if not each.ended or each.id in filled:
-                    promised = each.purge_after if each.ended else each.graced_from(now)
-                    last = max(promised, now + self._grace)
-                    rows.end(connection, each.id, None if each.id in tried_again else last)
-                    if each.id == self.collection.id:
-                        own = last
+            return events, ()
+
+        for root in {item.root for item in items}:
+            self._recorder.home(root)
+        self._recorder.decide(decide)
         self.collection = replace(self.collection, purge_after=own)
 
     def check_floor(self) -> None:
@@ -185,7 +207,7 @@ class _Gc:
 
     def look_for_other_paths(self) -> None:
         """Find which of the states that go have a file that a state which stays has too, under another path."""
-        self._held = aliases.held_elsewhere(self._database, self._plan.targets)
+        self._held = path_aliases.held_elsewhere(self._database, self._plan.targets)
 
     def _check_floor_counts(self, connection: Connection) -> None:
         """Raise `RefusedError` unless the catalog still counts the states of the floor as the plan did.
@@ -237,25 +259,35 @@ class _Gc:
                 if not self._skip(key, _changed(targets, lambda target: trash.look(target.root, target.place)))
             ]
         # A launch that starts without the catalog says so in a journal, and so does who pins by another one.
-        unheard = beside_journals.unheard(sync_run(self._database, self._plan.run_id).skipped)
+        unheard = unread.unheard(sync_run(self._database, self._plan.run_id).skipped)
         unchanged = [(key, targets) for key, targets in unchanged if not self._skip(key, unheard)]
-        with self._database.write() as connection:
+        going: list[tuple[Key | None, tuple[Target, ...]]] = []
+        items: list[Item] = []
+
+        def decide(connection: Connection) -> tuple[list[Event], tuple[str, ...]]:
             self._lock.renew(connection)
             self._check_floor_counts(connection)
-            now = datetime.now(timezone.utc) - lease.CLOCKS_DIFFER
-            marks = marking.marks_of(connection, self._plan.run_id, now)
-            going = [(key, targets) for key, targets in unchanged if not self._skip(key, self._protected(key, marks))]
-            items = [self._item(target) for _, targets in going for target in targets]
-            if not items:
-                return []
-            for collection in {each.id: each for _, targets in going for each in map(self._of, targets)}.values():
-                rows.add_collection(connection, self._plan.run_id, collection)
-            rows.add_items(connection, items)
-            every = rows.items_of(connection, self._plan.run_id, self._phase)
+            now = datetime.now(timezone.utc)
+            marks = marking.marks_of(connection, self._plan.run_id, now - lease.CLOCKS_DIFFER)
+            going[:] = [
+                (key, targets) for key, targets in unchanged if not self._skip(key, self._protected(key, marks))
+            ]
+            targets = [target for _, some in going for target in some]
+            versions = reads.versions_of(connection, [each.checkpoint for each in targets if each.checkpoint])
+            items[:] = [self._item(target, versions, now) for target in targets]
+            items[:] = rows.after_what_was_told(connection, items)
+            gcs = {each.id: each for each in map(self._of, targets)}
+            begun = [each.told(self._plan.run, ended=False) for each in gcs.values()]
+            return [*begun, *rows.told(self._plan.run, items, self._phase)], ()
+
+        self._recorder.decide(decide)
+        if not items:
+            return []
         self.began = True
         self.removed += [key for key, _ in going if key is not None]
-        paths = {item.path for item in items}
-        return [item for item in every if item.path in paths]  # what was refused waits for the next gc
+        with self._database.read() as connection:
+            every = {item.id: item for item in rows.items_of(connection, self._plan.run_id, self._phase)}
+        return [every[item.id] for item in items]  # the oldest state first; what was refused waits for the next gc
 
     def remove_empty_directories(self) -> None:
         """Remove the directories among the debris that nothing is in, and that nobody has begun to write to."""
@@ -286,7 +318,7 @@ class _Gc:
         """The gc that a file goes with: one that did not come to it before, so that one undo brings back all of it."""
         return self._begun.get(target.path, self.collection)
 
-    def _item(self, target: Target) -> Item:
+    def _item(self, target: Target, versions: Mapping[str, str], now: datetime) -> Item:
         return Item(
             collection=self._of(target).id,
             root=target.root,
@@ -294,8 +326,9 @@ class _Gc:
             size=target.size,
             mtime_ns=target.mtime_ns,
             phase=self._phase,
-            checkpoint=target.checkpoint,
-            before=target.before,
+            changed_at=now,
+            checkpoint=target.checkpoint or "",
+            of_version=generation(versions.get(target.checkpoint or "", "")),
         )
 
 

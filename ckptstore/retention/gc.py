@@ -8,18 +8,18 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads
-from ckptstore.core import retention
 from ckptstore.errors import CkptstoreError, UnknownRunError, UsageError
-from ckptstore.ops import policy as policies
-from ckptstore.ops.collect import Collected, execute
-from ckptstore.ops.retention import GcPlan, plan_gc
+from ckptstore.retention import decide
+from ckptstore.retention import stored_policy as policies
+from ckptstore.retention.execute import Collected, execute
+from ckptstore.retention.plan import GcPlan, plan_gc
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from datetime import timedelta
 
     from ckptstore.catalog.engine import Database
-    from ckptstore.core.policy import Policy
+    from ckptstore.retention.policy import Policy
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def collect(
     try:
         plan = plan_gc(database, run, policy, floor=floor, grace=grace)
         if not apply_it:
-            retention.check(plan.decision, allow_mass_delete=allow_mass_delete)
+            decide.check(plan.decision, allow_mass_delete=allow_mass_delete)
             return Outcome(run, plan)
         done = execute(database, plan, at_once=at_once, allow_mass_delete=allow_mass_delete, progress=progress)
     except CkptstoreError as error:

@@ -7,17 +7,15 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from ckptstore.catalog import trash, writes
-from ckptstore.catalog.verifications import clock
+from ckptstore.catalog import reads, trash
+from ckptstore.catalog.trash import clock
+from ckptstore.disk.owner import is_dead, shown, this_process
 from ckptstore.errors import CatalogUnavailableError, RefusedError
-from ckptstore.ops.owner import is_dead, shown, this_process
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from sqlalchemy import Connection
-
-    from ckptstore.catalog.engine import Database
+    from ckptstore.catalog.engine import Connection, Database
 
 LOCK = timedelta(minutes=15)
 """How long a holder that is not heard of keeps the lock, by the clock of the database."""
@@ -35,7 +33,7 @@ class GcLock:
 
     def __init__(self, database: Database, run: str, run_id: int) -> None:
         self._database = database
-        self._run = run
+        self.run = run
         self.run_id = run_id
         self._owner = this_process()
         self._renewed = 0.0
@@ -58,16 +56,16 @@ class GcLock:
 
     def renew(self, connection: Connection) -> None:
         """Hold it for longer, in a transaction that begins to do something. Raises `RefusedError` if it was lost."""
-        writes.lock_run(connection, self.run_id)
+        reads.lock_run(connection, self.run_id)
         self._renewed = time.time()
         if not trash.renew_lock(connection, self.run_id, self._owner, clock(connection) + LOCK):
             raise RefusedError(
-                f"another process has taken over the files of run {self._run!r} since this one was last heard of",
+                f"another process has taken over the files of run {self.run!r} since this one was last heard of",
                 "this one stops here; look at what is there, then do it again",
             )
 
     def _take(self, connection: Connection) -> None:
-        writes.lock_run(connection, self.run_id)
+        reads.lock_run(connection, self.run_id)
         self._renewed = time.time()
         now = clock(connection)
         other = trash.take_lock(connection, self.run_id, self._owner, now, now + LOCK)
@@ -76,6 +74,6 @@ class GcLock:
             other = trash.take_lock(connection, self.run_id, self._owner, now, now + LOCK)
         if other is not None:
             raise RefusedError(
-                f"another gc, undo or purge of run {self._run!r} is at work ({shown(other)})",
+                f"another gc, undo or purge of run {self.run!r} is at work ({shown(other)})",
                 "wait for it; if it has died, its lock ends within 15 minutes",
             )

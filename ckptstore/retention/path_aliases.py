@@ -1,6 +1,7 @@
-"""One file that the catalog knows under two paths, as through a link above its directory: retention takes it once.
+"""Reasons to keep a state that the policy would remove: a file of it is also that of another state, or of another run.
 
-Whoever gives up the one path loses the other. So both stay, and of a run's own states only one of the two counts.
+The catalog has each file by its real path. It has one twice where a file system is mounted in two places, or a disk was
+moved since and a link left. Whoever removes the one path loses the other: so both stay, and count as one state.
 """
 
 from __future__ import annotations
@@ -10,19 +11,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ckptstore.catalog import directories
-from ckptstore.storage import identity
-from ckptstore.storage.waiting import for_each
+from ckptstore.catalog import directories, reads
+from ckptstore.disk import identity
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from collections.abc import Set as AbstractSet
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from ckptstore.catalog.directories import Recorded
     from ckptstore.catalog.engine import Database
-    from ckptstore.core.model import Checkpoint, Observed
-    from ckptstore.core.retention import StateFacts
-    from ckptstore.ops.debris import Target
+    from ckptstore.core.model import Checkpoint, Kind, Observed
+    from ckptstore.retention.debris import Target
+    from ckptstore.retention.decide import StateFacts
 
     Key = tuple[str, int]
 
@@ -114,23 +113,29 @@ def _mark(record: Recorded) -> tuple[int, int] | str:
     return record.mtime_ns, record.size
 
 
-def one_path_each(paths: AbstractSet[str]) -> dict[str, str]:
-    """For each of these directories one path of it, the same for all that are one; one that is no link if there is."""
-    ordered = sorted(paths)
-    same: dict[object, list[str]] = defaultdict(list)
-    for path, what in zip(ordered, for_each(identity.of_directory, ordered), strict=True):
-        same[what or path].append(path)
-    chosen = (
-        some if len(some) == 1 else sorted(some, key=lambda path: Path(path).is_symlink()) for some in same.values()
-    )
-    return {path: some[0] for some in chosen for path in some}
+def copied_by_others(
+    database: Database, run_id: int, going: Collection[Key], files: Iterable[Checkpoint]
+) -> dict[Key, str]:
+    """Why some of these states may not go: a rank has a file of theirs twice, and once where another run saves.
 
-
-def under(first: Mapping[str, str], paths: Iterable[str]) -> set[str]:
-    """The other paths of files in these directories, as `one_path_each` has them."""
-    renamed = {directory: path for directory, path in first.items() if directory != path}
-    parts = (path.rpartition("/") for path in paths) if renamed else ()
-    return {f"{renamed[home].rstrip('/')}/{name}" for home, _, name in parts if home in renamed}
+    Who begins an experiment with `cp -r A B` copies the journals too, and what they tell is told of B's files as well.
+    `files` are all of these states, those too that are gone: a copy is one also when its original is in the trash.
+    """
+    named: dict[tuple[Key, int, Kind, str], list[str]] = defaultdict(list)
+    for file in files:
+        if _key(file) in going:
+            named[_key(file), file.rank, file.kind, Path(file.path).name].append(file.path)
+    twice = [(key, path) for (key, *_), paths in named.items() if len(paths) > 1 for path in paths]
+    if not twice:
+        return {}
+    with database.read() as connection:
+        beside = reads.sources_beside(connection, run_id, {path.rpartition("/")[0] for _, path in twice})
+    others = {source.directory: source.launch for source in beside}
+    return {
+        key: f"{path} is a copy, where launch {others[directory]} of another run saves: all of this state stays"
+        for key, path in twice
+        if (directory := path.rpartition("/")[0]) in others
+    }
 
 
 def _key(file: Checkpoint) -> Key:

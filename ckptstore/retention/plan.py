@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ckptstore.catalog import journals, reads, trash
 from ckptstore.catalog import marks as marking
-from ckptstore.catalog import reads, replay, trash
-from ckptstore.core import retention
-from ckptstore.core.branches import branches
-from ckptstore.core.model import Content, FileState, Kind, RestorePlan, State
+from ckptstore.catalog.runs import find_run
+from ckptstore.core.model import Content, FileState, Kind, RestorePlan, Skipped, State
 from ckptstore.core.naming import above_ttp
-from ckptstore.core.policy import Policy, from_json
-from ckptstore.core.position import shift
-from ckptstore.core.resolver import judge
-from ckptstore.core.retention import Decision, StateFacts, Why
+from ckptstore.disk import files as disk
 from ckptstore.errors import RefusedError
-from ckptstore.ops import aliases, beside_journals, copies, debris, lease
-from ckptstore.ops.adopt import Skipped
-from ckptstore.ops.debris import Debris, Target
-from ckptstore.ops.doubt import Doubts, links_among
-from ckptstore.ops.reconcile import reconcile
-from ckptstore.ops.runs import find_run
-from ckptstore.ops.sync import sync_run
-from ckptstore.storage import files as disk
-from ckptstore.storage.journal import directory_of
+from ckptstore.journal import unread
+from ckptstore.journal.jsonl import directory_of
+from ckptstore.journal.sync import sync_run
+from ckptstore.resume import lease
+from ckptstore.resume.branches import branches
+from ckptstore.resume.position import shift
+from ckptstore.resume.reconcile import reconcile
+from ckptstore.resume.resolver import judge
+from ckptstore.resume.uncertainty import Uncertainties, is_a_link
+from ckptstore.retention import debris, decide, path_aliases
+from ckptstore.retention.debris import Debris, Target
+from ckptstore.retention.decide import Decision, StateFacts, Why
+from ckptstore.retention.policy import Policy, from_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -35,10 +36,9 @@ if TYPE_CHECKING:
 
     from ckptstore.catalog.engine import Database
     from ckptstore.catalog.marks import Marks
-    from ckptstore.catalog.reads import Source
     from ckptstore.catalog.trash import Item
-    from ckptstore.core.model import Checkpoint, Launch, Observed, Rejection
-    from ckptstore.storage.files import FileFacts
+    from ckptstore.core.model import Checkpoint, Launch, Observed, Rejection, Source
+    from ckptstore.disk.files import FileFacts
 
 Key = tuple[str, int]
 _LIVE = (FileState.COMPLETE, FileState.IN_PROGRESS, FileState.DAMAGED)
@@ -113,10 +113,10 @@ def plan_gc(
         policy = stored_policy(database, run_id)
     stated = {name: value for name, value in (("floor", floor), ("grace", grace)) if value is not None}
     policy = replace(policy, **stated)  # type: ignore[arg-type]
-    retention.check_policy(policy)
+    decide.check_policy(policy)
     now = now or datetime.now(timezone.utc)
     taken_up = sync_run(database, run_id).skipped
-    unheard = beside_journals.unheard(taken_up)
+    unheard = unread.unheard(taken_up)
     skipped = [*taken_up, *reconcile(database, run_id).skipped]
     with database.read() as connection:
         begun = trash.begun(connection, run_id)
@@ -127,26 +127,26 @@ def plan_gc(
             failed=reads.failed_loads(connection, run_id),
             marks=marking.marks_of(connection, run_id, now - lease.CLOCKS_DIFFER),
             sources=reads.sources_of(connection, run_id),
-            journalled={directory_of(path) for path in replay.journals_of(connection, run_id)},
+            journalled={directory_of(path) for path in journals.journals_of(connection, run_id)},
         )
     facts = replace(facts, files=[_as_it_was(file, begun) for file in facts.files])
     seen = disk.observe((file for file in facts.files if file.state is not FileState.TRASHED), read_bytes=False)
-    doubts = Doubts(now, facts.journalled)
-    states, targets = _judge(facts, seen, now, doubts)
+    uncertain = Uncertainties(now, facts.journalled)
+    states, targets = _judge(facts, seen, now, uncertain)
     live = [file for file in facts.files if file.state in _LIVE]
-    states = aliases.count_once(states, live, seen)
+    states = path_aliases.count_once(states, live, seen)
     states = [replace(state, doubt=state.doubt or unheard) for state in states]
-    retention.check_metric(run, policy, [state.metrics for state in states if state.counts])
-    decision = retention.decide(states, policy, now)
+    decide.check_metric(run, policy, [state.metrics for state in states if state.counts])
+    decision = decide.decide(states, policy, now)
     going = {verdict.state.key: targets[verdict.state.key] for verdict in decision.remove}
     held = {
-        **links_among(going),
-        **aliases.held_elsewhere(database, going),
-        **copies.held_by_others(database, run_id, going, facts.files),
+        **_links_among(going),
+        **path_aliases.held_elsewhere(database, going),
+        **path_aliases.copied_by_others(database, run_id, going, facts.files),
     }
     if held:
         states = [replace(state, doubt=state.doubt or held.get(state.key, "")) for state in states]
-        decision = retention.decide(states, policy, now)
+        decision = decide.decide(states, policy, now)
         going = {verdict.state.key: targets[verdict.state.key] for verdict in decision.remove}
     found = debris.find(
         facts.sources,
@@ -169,8 +169,8 @@ def plan_gc(
         debris=() if unheard else found.debris,
         unknown=_unknown(database, skipped, found.unknown),
         unseen=(
-            *beside_journals.unread(taken_up),
-            *(Skipped(path, reason) for path, reason in sorted(doubts.unseen.items())),
+            *unread.unread(taken_up),
+            *(Skipped(path, reason) for path, reason in sorted(uncertain.unseen.items())),
         ),
     )
 
@@ -178,19 +178,19 @@ def plan_gc(
 def _as_it_was(file: Checkpoint, begun: Mapping[str, Item]) -> Checkpoint:
     """A file that an interrupted gc had not come to is judged as before; one that it has moved is in the trash."""
     item = begun.get(file.id)
-    if item is None or item.before is None or file.state is not FileState.TRASHED:
+    if item is None or item.reported is None or file.state is not FileState.TRASHED:
         return file
     is_there = _facts_or_none(file.path) == disk.FileFacts(item.size, item.mtime_ns)
-    return replace(file, state=item.before) if is_there else file
+    return replace(file, state=item.reported) if is_there else file
 
 
-def _unknown(database: Database, skipped: Sequence[Skipped], strangers: Sequence[Skipped]) -> tuple[Skipped, ...]:
+def _unknown(database: Database, skipped: Sequence[Skipped], unregistered: Sequence[Skipped]) -> tuple[Skipped, ...]:
     """What nobody knows, each once. What another run has is known; what was recorded as gone and is there is not."""
     told = {each.path for each in skipped}
     with database.read() as connection:
-        recorded = reads.files_at_paths(connection, [each.path for each in strangers])
+        recorded = reads.files_at_paths(connection, [each.path for each in unregistered])
     known = {path for path, files in recorded.items() if any(file.state in _KNOWN for file in files)}
-    others = [each for each in strangers if each.path not in told and each.path not in known]
+    others = [each for each in unregistered if each.path not in told and each.path not in known]
     return tuple(sorted((*skipped, *others), key=lambda each: (each.path, each.reason)))
 
 
@@ -207,7 +207,7 @@ def stored_policy(database: Database, run_id: int) -> Policy:
 
 
 def _judge(
-    facts: _Facts, seen: Mapping[str, Observed], now: datetime, doubts: Doubts
+    facts: _Facts, seen: Mapping[str, Observed], now: datetime, uncertain: Uncertainties
 ) -> tuple[list[StateFacts], dict[Key, tuple[Target, ...]]]:
     """What retention needs to know of each state of which something is, or may be, there; and its files that are."""
     rows: dict[Key, list[Checkpoint]] = {}
@@ -226,10 +226,11 @@ def _judge(
         launch = facts.launches[key[0]]
         training = [file for file in files if file.content not in (Content.WEIGHTS, Content.PART)]
         there = _targets(training, seen, homes)
+        roots = {target.root for target in there}
         is_written = launch.order == newest_launch and any(file.state is FileState.IN_PROGRESS for file in files)
         live = [file for file in training if file.state in _LIVE]
         weights_only = not live
-        if not there and not is_written and not weights_only and not doubts.of(live, seen, there):
+        if not there and not is_written and not weights_only and not uncertain.of(live, seen, roots):
             continue
         failed = [facts.failed[file.id] for file in training if file.id in facts.failed] if facts.failed else []
         state = State(launch=launch, global_step=key[1], files=tuple(training), failed=facts.failed)
@@ -246,9 +247,9 @@ def _judge(
                 bytes=sum(target.size for target in there),
                 files=len(there),
                 problem="" if isinstance(verdict, RestorePlan) else _in_short(verdict),
-                doubt=doubts.of(remaining, seen, there) or "".join(failed[:1]),
+                doubt=uncertain.of(remaining, seen, roots) or "".join(failed[:1]),
                 branch=branch_of.get(key, ""),
-                metrics=retention.mean_metrics([file.metrics for file in training]),
+                metrics=decide.mean_metrics([file.metrics for file in training]),
                 pinned=key[1] in facts.marks.pinned,
                 tags=facts.marks.tags.get(key[1], ()),
                 held_by=facts.marks.held.get(key, ()),
@@ -259,7 +260,7 @@ def _judge(
             )
         )
     if not states and facts.first_saves:  # what was marked as gone may be on a disk that is not mounted
-        doubts.of_homes(homes)
+        uncertain.of_homes(homes)
     return _without_leases_that_are_over(states), targets
 
 
@@ -312,3 +313,24 @@ def _facts_or_none(path: str) -> FileFacts | None:
 def _in_short(verdict: Rejection) -> str:
     first, others = verdict.reasons[0], len(verdict.reasons) - 1
     return f"{first.rule}: {first.detail}" + (f", and {others} more" if others else "")
+
+
+def _links_among(going: Mapping[Key, Sequence[Target]]) -> dict[Key, str]:
+    """Why some of these states may not go: a file of theirs is a link, or is below one that is below its root.
+
+    It costs a look at each file: so only those that are to go are asked about.
+    """
+    known: dict[str, bool] = {}
+
+    def link(target: Target) -> str:
+        path = target.root.rstrip("/")
+        for name in target.place.split("/"):
+            path = f"{path}/{name}"
+            if path not in known:
+                known[path] = os.path.islink(path)  # noqa: PTH114 — once a file: pathlib would double its cost
+            if known[path]:
+                return path
+        return ""
+
+    found = {key: next((path for target in targets if (path := link(target))), "") for key, targets in going.items()}
+    return {key: is_a_link(path) for key, path in found.items() if path}

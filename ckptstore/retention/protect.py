@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from ckptstore.catalog import marks, reads, writes
+from ckptstore.catalog import marks, reads
+from ckptstore.catalog.runs import find_run
+from ckptstore.core import validate
+from ckptstore.core.events import StepPinned, StepTagged
 from ckptstore.core.model import FileState
 from ckptstore.errors import RefusedError
-from ckptstore.ops import meant
-from ckptstore.ops.join import check_name
-from ckptstore.ops.overview import no_such_step
-from ckptstore.ops.records import Pinned, Tagged
-from ckptstore.ops.runs import find_run
-from ckptstore.ops.writers import directory_to_tell, shared
+from ckptstore.journal.writers import record_of_run
+from ckptstore.resume.join import check_name
+from ckptstore.resume.overview import no_such_step
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from sqlalchemy import Connection
-
-    from ckptstore.catalog.engine import Database
+    from ckptstore.catalog.engine import Connection, Database
+    from ckptstore.core.events import Event
     from ckptstore.core.model import Checkpoint
 
 _THERE = (FileState.COMPLETE, FileState.IN_PROGRESS, FileState.DAMAGED)
@@ -32,30 +30,28 @@ def pin(database: Database, run: str, step: int) -> bool:
 
     Raises `RefusedError` where a file of it is in the trash, or nothing of it is left.
     """
-    step = meant.step_of(step)
-    run_id = find_run(database, run)
-    now = datetime.now(timezone.utc)
-    with database.write() as connection:
-        files = _files_there(connection, run, run_id, step)
-        changed = writes.set_pin(connection, run_id, step, now)
-    if changed:
-        _journal(database, Pinned(run, step, pinned=True, at=now), files)
-    return changed
+    return _pin(database, run, step, pinned=True)
 
 
 def unpin(database: Database, run: str, step: int) -> bool:
     """Take a pin back; whether there was one. Raises `UsageError` for a step that has no save."""
-    step = meant.step_of(step)
+    return _pin(database, run, step, pinned=False)
+
+
+def _pin(database: Database, run: str, step: int, *, pinned: bool) -> bool:
+    step = validate.step_of(step)
     run_id = find_run(database, run)
-    now = datetime.now(timezone.utc)
-    with database.write() as connection:
-        files = reads.files_of(connection, run_id, step=step)
-        changed = writes.set_pin(connection, run_id, step, None)
-        if not changed and not files:
-            raise no_such_step(run, step)
-    if changed:
-        _journal(database, Pinned(run, step, pinned=False, at=now), files)
-    return changed
+
+    def decide(connection: Connection) -> tuple[Sequence[Event], Mapping[str, str]]:
+        files = _files_there(connection, run, run_id, step) if pinned else reads.files_of(connection, run_id, step=step)
+        if marks.is_pinned(connection, run_id, step) == pinned:
+            if not files:
+                raise no_such_step(run, step)
+            return [], {}
+        at = marks.moment_after_pin(connection, run_id, step)
+        return [StepPinned(run, step, pinned, at)], _places(files)
+
+    return record_of_run(database, decide)
 
 
 def tag(database: Database, run: str, step: int, name: str) -> bool:
@@ -65,44 +61,37 @@ def tag(database: Database, run: str, step: int, name: str) -> bool:
     protection.
     """
     check_name("tag", name)
-    step = meant.step_of(step)
+    step = validate.step_of(step)
     run_id = find_run(database, run)
-    now = datetime.now(timezone.utc)
-    with database.write() as connection:
+
+    def decide(connection: Connection) -> tuple[Sequence[Event], Mapping[str, str]]:
         files = _files_there(connection, run, run_id, step)
         there = marks.tag_step(connection, run_id, name)
         if there not in (None, step):
             raise RefusedError(
                 f"step {there} of run {run!r} is tagged {name!r}", f"first: ckptstore untag {quote(run)} {quote(name)}"
             )
-        if there is None:
-            marks.add_tag(connection, run_id, name, step, now)
-    if there is None:
-        _journal(database, Tagged(run, name, step, now), files)
-    return there is None
+        at = marks.moment_after_tag(connection, run_id, name)
+        return [] if there == step else [StepTagged(run, name, step, at)], _places(files)
+
+    return record_of_run(database, decide)
 
 
 def untag(database: Database, run: str, name: str) -> bool:
     """Take a name away; whether there was one."""
     run_id = find_run(database, run)
-    now = datetime.now(timezone.utc)
-    with database.write() as connection:
+
+    def decide(connection: Connection) -> tuple[Sequence[Event], Mapping[str, str]]:
         step = marks.tag_step(connection, run_id, name)
         files = [] if step is None else reads.files_of(connection, run_id, step=step)
-        changed = marks.remove_tag(connection, run_id, name, now)
-    if changed:
-        _journal(database, Tagged(run, name, None, now), files)
-    return changed
+        at = marks.moment_after_tag(connection, run_id, name)
+        return [] if step is None else [StepTagged(run, name, None, at)], _places(files)
+
+    return record_of_run(database, decide)
 
 
-def _journal(database: Database, word: Pinned | Tagged, files: Sequence[Checkpoint]) -> None:
-    """Beside the files of the step, in one of their directories: a catalog made anew has it again."""
-    if files:
-        directory = directory_to_tell(file.path for file in files)
-        launch = next(file.launch for file in files if file.path.rpartition("/")[0] == directory)
-        ledger = shared(database)
-        ledger.pass_on(word, launch, directory)
-        ledger.close()
+def _places(files: Iterable[Checkpoint]) -> dict[str, str]:
+    return {file.path: file.launch for file in files}
 
 
 def _files_there(connection: Connection, run: str, run_id: int, step: int) -> Sequence[Checkpoint]:
@@ -110,7 +99,7 @@ def _files_there(connection: Connection, run: str, run_id: int, step: int) -> Se
 
     Raises `RefusedError` where retention has given up a file of a state that is there, or all there was.
     """
-    writes.lock_run(connection, run_id)
+    reads.lock_run(connection, run_id)
     files = reads.files_of(connection, run_id, step=step)
     if not files:
         raise no_such_step(run, step)

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from ckptstore.catalog import marks, reads
-from ckptstore.core.policy import Policy, from_json
-from ckptstore.core.retention import check_metric, check_policy
-from ckptstore.ops.records import Ruled
-from ckptstore.ops.runs import find_run
-from ckptstore.ops.writers import directory_to_tell, shared
+from ckptstore.catalog.runs import find_run
+from ckptstore.core.events import PolicySet
+from ckptstore.journal.writers import record_of_run
+from ckptstore.retention.decide import check_metric, check_policy
+from ckptstore.retention.policy import Policy, from_json
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
-    from ckptstore.catalog.engine import Database
+    from ckptstore.catalog.engine import Connection, Database
+    from ckptstore.core.events import Event
 
 
 def show(database: Database, run: str) -> Policy | None:
@@ -46,19 +46,20 @@ def clear(database: Database, run: str) -> bool:
 
 
 def _set(database: Database, run: str, rules: Mapping[str, Any] | None) -> bool:
-    """Store rules, or forget them, and journal it beside files of the run: a catalog made anew has it again."""
+    """Store rules, or forget them; whether there were some before."""
     run_id = find_run(database, run)
-    now = datetime.now(timezone.utc)
-    with database.write() as connection:
-        files = marks.files_to_tell(connection, run_id)
-        changed = marks.set_policy(connection, run_id, rules, now)
-    if files and (changed or rules is not None):
-        directory = directory_to_tell(files)
-        launch = next(launch for path, launch in files.items() if path.rpartition("/")[0] == directory)
-        ledger = shared(database)
-        ledger.pass_on(Ruled(run, rules, now), launch, directory)
-        ledger.close()
-    return changed
+    had = False
+
+    def decide(connection: Connection) -> tuple[Sequence[Event], Mapping[str, str]]:
+        nonlocal had
+        had = marks.policy_of(connection, run_id) is not None
+        if rules is None and not had:
+            return [], {}
+        at = marks.moment_after_policy(connection, run_id)
+        return [PolicySet(run, rules, at)], marks.files_to_tell(connection, run_id)
+
+    record_of_run(database, decide)
+    return had
 
 
 def runs_with_policy(database: Database) -> list[str]:

@@ -2,33 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from contextlib import ExitStack
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from ckptstore.catalog import reads, verifications
+from ckptstore.catalog import reads
 from ckptstore.catalog import trash as rows
-from ckptstore.catalog.trash import Phase
-from ckptstore.core.model import FileState
+from ckptstore.catalog.project import OPEN_PHASES
+from ckptstore.catalog.runs import find_run
+from ckptstore.core.model import FileState, Phase
+from ckptstore.disk.trash import Outcome
 from ckptstore.errors import RefusedError, UsageError
-from ckptstore.ops import beside_journals
-from ckptstore.ops.examine import Whole, examine
-from ckptstore.ops.gc_lock import GcLock
-from ckptstore.ops.lease import CLOCKS_DIFFER
-from ckptstore.ops.runs import find_run
-from ckptstore.ops.sync import sync_run
-from ckptstore.ops.worker import Worker, in_trash_by_mark, nobody
-from ckptstore.storage.trash import Outcome
+from ckptstore.journal import unread
+from ckptstore.journal.sync import sync_run
+from ckptstore.resume.examine import Whole, examine
+from ckptstore.resume.lease import CLOCKS_DIFFER
+from ckptstore.retention.lock import GcLock
+from ckptstore.retention.worker import Worker, in_trash_by_mark, nobody
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
-    from sqlalchemy import Connection
-
-    from ckptstore.catalog.engine import Database
+    from ckptstore.catalog.engine import Connection, Database
     from ckptstore.catalog.trash import Collection, Item
-    from ckptstore.ops.worker import Trouble
-    from ckptstore.storage.trash import Disk
+    from ckptstore.core.events import GcEnded
+    from ckptstore.disk.trash import Disk
+    from ckptstore.retention.worker import Trouble
 
 
 @dataclass(frozen=True)
@@ -73,13 +73,12 @@ def undo(database: Database, run: str, *, progress: Callable[[int], None] = nobo
     """
     run_id = find_run(database, run)
     passed_over: list[datetime] = []
-    with GcLock(database, run, run_id) as lock:
-        worker = Worker(database, lock, disk=disk, progress=progress)
-        tried: set[int] = set()
+    with GcLock(database, run, run_id) as lock, Worker(database, lock, disk=disk, progress=progress) as worker:
+        tried: set[str] = set()
         every = _in_trash(database, run, run_id)
         for chosen in every:
-            begun = _bring_back(database, worker, run_id, chosen, tried)
-            _take_as_recorded(database, lock, begun)
+            begun = _bring_back(database, worker, lock, chosen, tried)
+            _take_as_recorded(database, worker, lock, begun)
             if worker.done.files[Phase.RESTORING, Outcome.DONE]:
                 break
             passed_over.append(chosen.created_at)
@@ -99,44 +98,57 @@ def undo(database: Database, run: str, *, progress: Callable[[int], None] = nobo
 def _in_trash(database: Database, run: str, run_id: int) -> list[Collection]:
     """The gcs of a run of which something can be in the trash, or be at its place still, newest first."""
     with database.read() as connection:
-        there = {item.collection for item in rows.items_of(connection, run_id, *Phase)}
+        there = {item.collection for item in rows.items_of(connection, run_id, *OPEN_PHASES)}
         found = [each for each in rows.collections_of(connection, run_id) if each.id in there]
     if not found:
         raise UsageError(f"nothing of run {run!r} is in the trash", "gc --now and purge leave nothing in it")
     return found
 
 
-def _bring_back(database: Database, worker: Worker, run_id: int, collection: Collection, tried: set[int]) -> list[Item]:
+def _bring_back(
+    database: Database, worker: Worker, lock: GcLock, collection: Collection, tried: set[str]
+) -> list[Item]:
     """Bring back what is in the trash of one gc, and what an undo that was interrupted had begun with."""
-    with database.write() as connection:
-        items = rows.items_of(connection, run_id, *Phase, collection=collection.id)
-        _end(connection, collection, datetime.now(timezone.utc))
+    with database.read() as connection:
+        items = rows.items_of(connection, lock.run_id, *OPEN_PHASES, collection=collection.id)
+    _end(worker, lock, [collection], {item.root for item in items}, datetime.now(timezone.utc))
     begun = [item for item in worker.begin(items, Phase.RESTORING) if item.id not in tried]
     tried.update(item.id for item in begun)
     worker.carry_out(begun)
     return begun
 
 
-def _take_as_recorded(database: Database, lock: GcLock, items: Sequence[Item]) -> None:
+def _take_as_recorded(database: Database, worker: Worker, lock: GcLock, items: Sequence[Item]) -> None:
     """Count what came back whose record is still of a file that is gone, if it has the recorded bytes.
 
-    Of two files of one record that were given up after each other the record is of the later one, which was purged.
+    Of two files of one record that were given up after each other the record is of the later one, which was purged. And
+    a copy may be at the place of one that stays in the trash.
     """
     with database.read() as connection:
         records = reads.files_by_id(connection, [item.checkpoint for item in items if item.checkpoint])
-    gone = [file for file in records.values() if file.state is FileState.MISSING]
-    seen = [examine(file, read_bytes=True, heard=lambda _: lock.keep()) for file in gone]
-    now = datetime.now(timezone.utc)
-    whole = [(each.file, replace(each.after, amended_at=now)) for each in seen if isinstance(each, Whole)]
+    gone = [file for file in records.values() if file.state in (FileState.MISSING, FileState.TRASHED)]
+    seen = [examine(file, read_bytes=True, progress=lambda _: lock.keep()) for file in gone]
+    whole = [(each.file, each.after) for each in seen if isinstance(each, Whole)]
     if whole:
-        with database.write() as connection:
-            verifications.amend(connection, whole)
+        worker.recorder.amend(whole)
 
 
-def _end(connection: Connection, collection: Collection, now: datetime) -> None:
-    """Nothing is added to it any more; if it was interrupted, its grace begins."""
-    if not collection.ended:
-        rows.end(connection, collection.id, collection.graced_from(now))
+def _end(
+    worker: Worker, lock: GcLock, collections: Iterable[Collection], directories: Iterable[str], now: datetime
+) -> None:
+    """Nothing is added to these any more; of one that was interrupted the grace begins. Told in the directories."""
+    events = [
+        each.told(lock.run, ended=True, purge_after=each.graced_from(now)) for each in collections if not each.ended
+    ]
+
+    def decide(connection: Connection) -> tuple[list[GcEnded], tuple[str, ...]]:
+        lock.renew(connection)
+        return events, ()
+
+    for directory in directories:
+        worker.recorder.home(directory)
+    if events:
+        worker.recorder.decide(decide)
 
 
 def purge(
@@ -154,18 +166,17 @@ def purge(
     one of those cannot be read, and while another process works on the run's files.
     """
     run_id = find_run(database, run)
-    with GcLock(database, run, run_id) as lock:
-        unheard = beside_journals.unheard(sync_run(database, run_id).skipped)
+    with GcLock(database, run, run_id) as lock, ExitStack() as stack:
+        unheard = unread.unheard(sync_run(database, run_id).skipped)
         if unheard:
             raise RefusedError(f"nothing of run {run!r} is deleted: {unheard}", "make it readable, or take it away")
-        worker = Worker(database, lock, disk=disk, progress=progress)
+        worker = stack.enter_context(Worker(database, lock, disk=disk, progress=progress))
         worker.finish_what_was_begun()
         now = now or datetime.now(timezone.utc)
-        with database.write() as connection:
-            lock.renew(connection)
+        with database.read() as connection:
             every = rows.collections_of(connection, run_id)
-            for each in every:
-                _end(connection, each, now)
+            roots = {item.root for item in rows.items_of(connection, run_id, *OPEN_PHASES)}
+        _end(worker, lock, every, roots, now)
         if at_once:
             worker.purge({each.id for each in every})
         else:

@@ -12,22 +12,24 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import trash as rows
-from ckptstore.catalog.trash import Item, Phase
+from ckptstore.catalog.project import OPEN_PHASES
+from ckptstore.core.model import Phase
+from ckptstore.disk.files import FileFacts
+from ckptstore.disk.trash import Disk, Outcome, Trash
 from ckptstore.errors import RefusedError
-from ckptstore.ops.lease import CLOCKS_DIFFER
-from ckptstore.storage.files import FileFacts
-from ckptstore.storage.trash import Disk, Outcome, Trash
+from ckptstore.journal.writers import shared
+from ckptstore.resume.lease import CLOCKS_DIFFER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from collections.abc import Set as AbstractSet
     from datetime import datetime
+    from types import TracebackType
 
-    from sqlalchemy import Connection
-
-    from ckptstore.catalog.engine import Database
-    from ckptstore.catalog.trash import Collection
-    from ckptstore.ops.gc_lock import GcLock
+    from ckptstore.catalog.engine import Connection, Database
+    from ckptstore.catalog.trash import Collection, Item
+    from ckptstore.core.events import FilesRemoved
+    from ckptstore.retention.lock import GcLock
 
 PORTION = 1000
 """How many files are done between two records of it in the catalog."""
@@ -82,8 +84,16 @@ class Worker:
         self._lock = lock
         self._disk = disk or Disk()
         self._progress = progress
+        self.recorder = shared(database)
         self.done = Done()
         self.filled: set[str] = set()
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Let go of the journals."""
+        self.recorder.close()
 
     def finish_what_was_begun(self) -> dict[str, Collection]:
         """Do again what a process that died, or was refused something, had recorded; but remove nothing on its word.
@@ -98,7 +108,7 @@ class Worker:
         self._portions([replace(item, phase=Phase.MOVING) for item in going], _halt)
         self.carry_out(others)
         with self._database.read() as connection:
-            left = {item.id for item in rows.items_of(connection, self._lock.run_id, *Phase)} if going else ()
+            left = {item.id for item in rows.items_of(connection, self._lock.run_id, *OPEN_PHASES)} if going else ()
         return {item.path: gcs[item.collection] for item in going if item.id not in left}
 
     def carry_out(self, items: Sequence[Item]) -> None:
@@ -115,23 +125,29 @@ class Worker:
                 raise
 
     def _record(self, outcomes: Sequence[tuple[Item, Outcome]]) -> None:
-        with self._database.write() as connection:
+        moved = [item for item, outcome in outcomes if _ends_in_trash(item, outcome)]
+        over = [(item, outcome) for item, outcome in outcomes if not _ends_in_trash(item, outcome)]
+        back = [item for item, outcome in over if _is_where_it_was(item, outcome)]
+        gone = [item for item, outcome in over if not _is_where_it_was(item, outcome)]
+
+        def decide(connection: Connection) -> tuple[list[FilesRemoved], tuple[str, ...]]:
             self._lock.renew(connection)
-            moved = [item for item, outcome in outcomes if _ends_in_trash(item, outcome)]
-            rows.set_phase(connection, moved, Phase.TRASHED)
-            self.filled.update(item.collection for item in moved if item.phase is Phase.MOVING)
-            over = [(item, outcome) for item, outcome in outcomes if not _ends_in_trash(item, outcome)]
-            back = [item for item, outcome in over if _is_where_it_was(item, outcome)]
-            rows.drop(connection, back, restored=True)
-            kept = {item.id for item in back}
-            rows.drop(connection, [item for item, _ in over if item.id not in kept], restored=False)
-            rows.drop_empty(connection, self._lock.run_id)
+            run = self._lock.run
+            phases = ((moved, Phase.TRASHED), (back, Phase.RESTORED), (gone, Phase.GONE))
+            return [event for items, phase in phases for event in rows.told(run, items, phase)], ()
+
+        self.recorder.decide(decide)
+        self.filled.update(item.collection for item in moved if item.phase is Phase.MOVING)
 
     def begin(self, items: Sequence[Item], phase: Phase) -> list[Item]:
         """Record what is done with these next."""
-        with self._database.write() as connection:
+
+        def decide(connection: Connection) -> tuple[list[FilesRemoved], tuple[str, ...]]:
             self._lock.renew(connection)
-            rows.set_phase(connection, items, phase)
+            return rows.told(self._lock.run, items, phase), ()
+
+        self.recorder.decide(decide)
+        with self._database.read() as connection:
             return rows.items_of(connection, self._lock.run_id, phase)
 
     def purge_due(self, now: datetime) -> None:
@@ -180,7 +196,7 @@ class Worker:
     def _put_back(self, items: Sequence[Item]) -> None:
         """The lock was lost: what came into the trash after its new holder had brought all back goes back too."""
         with self._database.read() as connection:
-            known = {item.id for item in rows.items_of(connection, self._lock.run_id, *Phase)}
+            known = {item.id for item in rows.items_of(connection, self._lock.run_id, *OPEN_PHASES)}
         for item in items:
             if item.phase is Phase.MOVING and item.id not in known:
                 with suppress(OSError), Trash(item.collection, self._disk) as trash:

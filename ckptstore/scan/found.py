@@ -1,19 +1,23 @@
-"""What a scan found: one file, what its path says and what is in it. Nothing here is believed yet."""
+"""What a scan finds, as values: files, launches that no registrar saw, and the records of their files."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import TYPE_CHECKING
+
+from ckptstore.core.model import SCANNED, Checkpoint, FileState, epoch_and_step, moment
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from datetime import datetime
 
     from ckptstore.core.model import Content, Kind
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
-    """A checkpoint file that nobody registered.
+class FoundFile:
+    """A checkpoint file that nobody registered: what its path says, and what is in it. Nothing is believed yet.
 
     `rank` is that of its directory or name (None: neither says one). `family` is what one callback of one rank calls
     its files, without the number of the relaunch, so that files of several ranks and relaunches compare; `relaunch`
@@ -40,3 +44,60 @@ class Found:
     updates_every_step: bool = False
     size: int
     mtime_ns: int
+
+
+@dataclass(frozen=True)
+class ProvenFile:
+    """A file, its rank, and the batches consumed since the run began when it was saved."""
+
+    file: FoundFile
+    rank: int
+    global_step: int
+
+
+@dataclass(frozen=True)
+class UncertainFile:
+    """A file whose step or rank is not proven, why, and the likeliest step (None: no idea). For people only."""
+
+    file: FoundFile
+    best_guess: int | None
+    reason: str
+
+
+@dataclass(frozen=True)
+class ScannedLaunch:
+    """A launch that the files show, when it began, and the records of its files."""
+
+    id: str
+    world_size: int
+    steps_per_epoch: int | None
+    began: datetime
+    files: tuple[Checkpoint, ...]
+
+
+def launch_id(*told: str) -> str:
+    """An id that is the same in every scan, made of what makes the launch what it is."""
+    return f"{SCANNED}{blake2b(chr(31).join(told).encode('utf-8', 'surrogatepass'), digest_size=6).hexdigest()}"
+
+
+def record(run: str, launch: str, proven: ProvenFile, steps_per_epoch: int | None) -> Checkpoint:
+    """The record of a file whose step is proven."""
+    file = proven.file
+    epoch, step_in_epoch = epoch_and_step(proven.global_step, steps_per_epoch)
+    return Checkpoint(
+        run=run,
+        launch=launch,
+        kind=file.kind,
+        global_step=proven.global_step,
+        rank=proven.rank,
+        path=file.path,
+        optimizer_step=file.optimizer_step,
+        epoch=epoch,
+        step_in_epoch=step_in_epoch,
+        size=file.size,
+        mtime_ns=file.mtime_ns,
+        format=file.format,
+        content=file.content,
+        state=FileState.COMPLETE,
+        created_at=moment(file.mtime_ns),
+    )

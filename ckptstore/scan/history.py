@@ -1,7 +1,7 @@
-"""The history that a directory tree shows: launches, steps and world size, from files that nobody registered.
+"""Reconstructs launches, steps and world size from the files of a run that nobody registered.
 
-Names and contents of such files lie (domain §3). What two witnesses do not prove is uncertain, with a reason; files
-that may be of two launches are never put into one.
+Names and contents of such files lie (mindspore.md §3). What two witnesses do not prove is uncertain, with a reason:
+files that may be of two launches are never put into one.
 """
 
 from __future__ import annotations
@@ -11,8 +11,11 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ckptstore.core.history_launches import Group, Ranked, group
-from ckptstore.core.history_steps import (
+from ckptstore.core.model import Kind
+from ckptstore.core.naming import unfinished_ttp_directory
+from ckptstore.scan.found import ProvenFile, UncertainFile
+from ckptstore.scan.launches import Group, Ranked, group
+from ckptstore.scan.steps import (
     Verdict,
     bounded,
     exact,
@@ -25,35 +28,15 @@ from ckptstore.core.history_steps import (
     whole_number,
     without_lag,
 )
-from ckptstore.core.model import Kind
-from ckptstore.core.naming import unfinished_ttp_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from ckptstore.core.found import Found
+    from ckptstore.scan.found import FoundFile
 
 
 @dataclass(frozen=True)
-class ProvenFile:
-    """A file, its rank, and the batches consumed since the run began when it was saved."""
-
-    file: Found
-    rank: int
-    global_step: int
-
-
-@dataclass(frozen=True)
-class UncertainFile:
-    """A file whose step or rank is not proven, why, and the likeliest step (None: no idea). For people only."""
-
-    file: Found
-    best_guess: int | None
-    reason: str
-
-
-@dataclass(frozen=True)
-class FoundLaunch:
+class ProvenLaunch:
     """The proven files of one launch, by step, rank and path; `steps_per_epoch` None where nothing tells it.
 
     `key` stays the same when files of newer launches are added.
@@ -65,16 +48,18 @@ class FoundLaunch:
 
 
 @dataclass(frozen=True)
-class History:
+class Reconstruction:
     """What the files show: launches, oldest first, what is uncertain, and what people must know of it."""
 
-    launches: tuple[FoundLaunch, ...]
-    uncertain: tuple[UncertainFile, ...]
-    world_size: int
-    warnings: tuple[str, ...]
+    launches: tuple[ProvenLaunch, ...] = ()
+    uncertain: tuple[UncertainFile, ...] = ()
+    world_size: int = 0
+    warnings: tuple[str, ...] = ()
 
 
-def reconstruct(found: Sequence[Found], *, world_size: int | None = None, ranks_seen: Iterable[int] = ()) -> History:
+def reconstruct(
+    found: Sequence[FoundFile], *, world_size: int | None = None, ranks_seen: Iterable[int] = ()
+) -> Reconstruction:
     """The launches, steps and world size of the files of one run, in whatever order they are given.
 
     `world_size` is the user's word (None: the highest rank that anything names, with a warning); `ranks_seen` are
@@ -105,17 +90,17 @@ def reconstruct(found: Sequence[Found], *, world_size: int | None = None, ranks_
         warnings.append(
             f"nothing proves which files of several ranks are of one launch, so they are kept apart: {apart}"
         )
-    launches: list[FoundLaunch] = []
+    launches: list[ProvenLaunch] = []
     for each, length, verdicts in _judged(groups, size):
         proven = [ProvenFile(one.file.file, one.file.rank, one.step) for one in verdicts if one.step is not None]
         uncertain += [UncertainFile(one.file.file, one.guess, one.reason) for one in verdicts if one.step is None]
         if proven:
             proven.sort(key=lambda one: (one.global_step, one.rank, one.file.path))
-            launches.append(FoundLaunch(each.key, length, tuple(proven)))
+            launches.append(ProvenLaunch(each.key, length, tuple(proven)))
             if length is None:
                 warnings.append(f"nothing tells how many steps an epoch of launch {each.key} has")
     uncertain.sort(key=lambda one: one.file.path)
-    return History(tuple(launches), tuple(uncertain), size, tuple(warnings))
+    return Reconstruction(tuple(launches), tuple(uncertain), size, tuple(warnings))
 
 
 def _judged(groups: Sequence[Group], world_size: int) -> list[tuple[Group, int | None, list[Verdict]]]:
@@ -182,8 +167,8 @@ def _without_lag(groups: Sequence[Group], lengths: Mapping[str, int | None]) -> 
     return verdicts
 
 
-def _may_replace(file: Found) -> bool:
-    """Whether a file may have been written over one of an earlier launch (domain §5, §7)."""
+def _may_replace(file: FoundFile) -> bool:
+    """Whether a file may have been written over one of an earlier launch (mindspore.md §5, §7)."""
     if file.kind is Kind.TTP:
         return bool(unfinished_ttp_directory(file.path))
     return file.kind is Kind.GRACEFUL_EXIT and file.named_step is None
@@ -214,8 +199,8 @@ def _first(groups: Sequence[Group], world_size: int, lengths: Mapping[str, int |
 def _may_hide_a_start(launch: Group, groups: Iterable[Group], lengths: Mapping[str, int | None]) -> bool:
     """Whether a file may have replaced another that the launch started from.
 
-    A graceful exit under MindSpore's fixed name may (domain §5), and one in a TTP directory, which is named after the
-    step of the state that it held, unless that step is beyond the first epoch of which the launch has a file.
+    A graceful exit under MindSpore's fixed name may (mindspore.md §5), and one in a TTP directory, which is named after
+    the step of the state that it held, unless that step is beyond the first epoch of which the launch has a file.
     """
     length = lengths[launch.key]
     epoch = min((file.epoch for file in launch.files if file.epoch is not None), default=None)
@@ -233,7 +218,7 @@ def _least_counter(each: Group) -> int:
     return each.least_counter or 0
 
 
-def _claimed(file: Found) -> tuple[int | None, int | None]:
+def _claimed(file: FoundFile) -> tuple[int | None, int | None]:
     """Epoch and step in it by the name, or by what MindSpore put into a graceful exit's file, which has no such name.
 
     MindSpore: `_do_step_end` in `train/callback/_on_request_exit.py`.
@@ -245,16 +230,16 @@ def _claimed(file: Found) -> tuple[int | None, int | None]:
     return file.epoch, file.step_in_epoch
 
 
-def _inner_rank(file: Found) -> int | None:
+def _inner_rank(file: FoundFile) -> int | None:
     return whole_number(file.info.get("cur_rank"))
 
 
-def rank_of(file: Found) -> int | None:
+def rank_of(file: FoundFile) -> int | None:
     """The rank that wrote a file, by its path, or else by what is in it; None where neither says one."""
     return _inner_rank(file) if file.rank is None else file.rank
 
 
-def _ranks_differ(file: Found) -> bool:
+def _ranks_differ(file: FoundFile) -> bool:
     return _inner_rank(file) not in (None, rank_of(file))
 
 

@@ -1,4 +1,4 @@
-"""What the catalog has of the paths that a scan sees: which files are known, and which only have the name of one.
+"""What the catalog has of the paths that a scan sees, and which of the others belong to a run that records them itself.
 
 A directory may be emptied and filled again. The record of a file that is gone claims its path only for that file.
 """
@@ -6,22 +6,26 @@ A directory may be emptied and filled again. The record of a file that is gone c
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from ckptstore.catalog import reads
-from ckptstore.core.model import FileState
-from ckptstore.ops.adopt import Skipped
-from ckptstore.ops.adoption import SCANNED
-from ckptstore.ops.tree import has_other_bytes
+from ckptstore.catalog import directories, journals, reads
+from ckptstore.core.model import SCANNED, FileState, Kind, Skipped
+from ckptstore.core.naming import above_ttp
+from ckptstore.disk.files import real_directory
+from ckptstore.disk.places import root_of
+from ckptstore.journal.jsonl import directory_of
+from ckptstore.resume.provenance import wrote
+from ckptstore.scan.tree import has_other_bytes
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Callable, Iterable, Mapping
 
-    from ckptstore.catalog.engine import Database
-    from ckptstore.core.model import Checkpoint
-    from ckptstore.ops.tree import Tree
-    from ckptstore.storage.walk import Seen
+    from ckptstore.catalog.engine import Connection, Database
+    from ckptstore.core.model import Checkpoint, Source
+    from ckptstore.disk.walk import Seen
+    from ckptstore.scan.tree import Tree
 
 _GONE = (FileState.MISSING, FileState.MOVED)
 _IN_TRASH = (
@@ -35,28 +39,44 @@ _MAY_BE_A_COPY = (
 
 
 @dataclass
-class OnRecord:
+class KnownFiles:
     """The records of a tree. `known`: this run's, by path; `others`: the runs whose the files at other paths are.
 
-    `owners`: the run of every path that was ever recorded; `ids`: those of all of this run's records. `replaced` are
-    paths of `known` at which another file is now, to be looked at as if it were new; `doubtful` those at which it may
-    be another one. Of these and of `others`, `skipped` says why they are not taken in.
+    `owners`: the run of every path that was ever recorded. `replaced` are paths of `known` at which another file is
+    now, to be looked at as if it were new; `doubtful` those at which it may be another one. Of these and of `others`,
+    `skipped` says why they are not taken in.
     """
 
     known: dict[str, Checkpoint] = field(default_factory=dict)
     others: dict[str, str] = field(default_factory=dict)
     owners: dict[str, str] = field(default_factory=dict)
-    ids: set[str] = field(default_factory=set)
     replaced: set[str] = field(default_factory=set)
     doubtful: set[str] = field(default_factory=set)
     skipped: list[Skipped] = field(default_factory=list)
 
 
-def on_record(database: Database, run: str, root: Path, tree: Tree) -> OnRecord:
+def recorded_below(connection: Connection, root: Path) -> tuple[list[Checkpoint], dict[str, Checkpoint]]:
+    """What was ever recorded below a directory; and by their paths there, files recorded under one that is a link now.
+
+    A run's disk may have been moved, and a link left in its place.
+    """
+    moved = {}
+    for directory in directories.every_directory(connection):
+        real = real_directory(directory)
+        if real != directory and (real == str(root) or root in Path(real).parents):
+            moved[directory] = real
+    elsewhere = {}
+    for file in directories.files_in(connection, moved):
+        directory, _, name = file.path.rpartition("/")
+        elsewhere[f"{moved[directory].rstrip('/')}/{name}"] = file
+    return reads.files_below(connection, str(root)), elsewhere
+
+
+def known_files(database: Database, run: str, root: Path, tree: Tree) -> KnownFiles:
     """What the catalog has below the root, held against the files that are there."""
     with database.read() as connection:
-        recorded = reads.files_below(connection, str(root))
-    found = OnRecord()
+        recorded, moved = recorded_below(connection, root)
+    found = KnownFiles()
     others: dict[str, Checkpoint] = {}
     for file in recorded:
         here = _here(file, tree)
@@ -64,8 +84,6 @@ def on_record(database: Database, run: str, root: Path, tree: Tree) -> OnRecord:
         before = chosen.get(file.path)
         if before is None or _weight(before, here) <= min(_weight(file, here), 2):
             chosen[file.path] = file
-        if file.run == run:
-            found.ids.add(file.id)
     found.owners = {path: file.run for path, file in others.items()} | dict.fromkeys(found.known, run)
     for path, file in others.items():
         here = _here(file, tree)
@@ -82,6 +100,9 @@ def on_record(database: Database, run: str, root: Path, tree: Tree) -> OnRecord:
         elif here is not None and (reason := _not_taken(file, here)):
             found.doubtful.add(path)
             found.skipped.append(Skipped(path, reason))
+    elsewhere = {path: file for path, file in moved.items() if path in tree.checkpoints and path not in found.owners}
+    found.others |= {path: file.run for path, file in elsewhere.items()}
+    found.skipped += [Skipped(path, f"it is {file.path}, of run {file.run!r}") for path, file in elsewhere.items()]
     return found
 
 
@@ -121,3 +142,64 @@ def _not_taken(file: Checkpoint, here: Seen) -> str:
     if file.state is FileState.TRASHED and not _is_as_recorded(file, here):
         return _IN_TRASH.format(run=quote(file.run))
     return "" if _claims(file, here) else _MAY_BE_A_COPY
+
+
+def recorded_by_registrars(database: Database, run_id: int | None) -> Callable[[str], bool]:
+    """Whether a path is one that a registrar of this run watches, or reconciliation takes care of."""
+    sources: dict[str, list[Source]] = {}
+    if run_id is not None:
+        with database.read() as connection:
+            every = reads.sources_of(connection, run_id)
+        real = {directory: real_directory(directory) for directory in {source.directory for source in every}}
+        for source in every:
+            sources.setdefault(real[source.directory], []).append(source)
+
+    def is_recorded(path: str) -> bool:
+        home, _, name = path.rpartition("/")
+        above = sources.get(above_ttp(path), ())
+        return any(
+            wrote(source, name)
+            for source in (*sources.get(home, ()), *(each for each in above if each.kind is Kind.TTP))
+        )
+
+    return is_recorded
+
+
+def unowned_files(
+    database: Database, run: str, paths: Iterable[str], owners: Mapping[str, str], told: Iterable[str]
+) -> dict[str, str]:
+    """Which of these paths may not be taken in for a run that nobody named, by where they lie; and why.
+
+    A run goes on from its newest state, and files of another experiment would be that state. So into a run that is
+    trained with ckptstore goes only what is in directories that it saves to, and nothing into any run that is among
+    the files of another one. `owners` are the runs of the paths that the catalog has, `told` those whose journals lie
+    there.
+    """
+    runs_in: dict[str, set[str]] = {}
+    for path, name in owners.items():
+        runs_in.setdefault(_home(path), set()).add(name)
+    is_trained = False
+    with database.read() as connection:
+        for name in {run, *told, *owners.values()}:
+            run_id = reads.run_id(connection, name)
+            if run_id is None:
+                continue
+            saving = {source.directory for source in reads.sources_of(connection, run_id)}
+            for directory in saving | set(map(directory_of, journals.journals_of(connection, run_id))):
+                runs_in.setdefault(root_of(directory), set()).add(name)
+            if name == run:
+                is_trained = any(not each.id.startswith(SCANNED) for each in reads.launches_of(connection, run_id))
+    reasons = {}
+    for path in paths:
+        there = runs_in.get(_home(path), set())
+        hint = f"scan {_home(path)} and say with --run of which run it is"
+        if there and run not in there:
+            reasons[path] = f"it lies among files of run {min(there)!r}: {hint}"
+        elif not there and is_trained:
+            reasons[path] = f"it is in no directory that run {run!r} saves to: {hint}"
+    return reasons
+
+
+def _home(path: str) -> str:
+    """The directory that has a file of each rank in it, or their directories."""
+    return root_of(above_ttp(path) or path.rpartition("/")[0] or "/")

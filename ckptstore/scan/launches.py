@@ -1,4 +1,4 @@
-"""Which files that nobody registered are of one launch? What is not evident is kept apart: a launch each."""
+"""Groups files that nobody registered into launches. What is not evident is kept apart: a launch each."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from ckptstore.core.naming import unfinished_ttp_directory
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from ckptstore.core.found import Found
+    from ckptstore.scan.found import FoundFile
 
 NEAR_NS = 2_000_000_000
 """Files of one save are written within this time, and no launch gets from its start to a save in it: importing
-MindSpore alone takes as long (domain §10). In nanoseconds."""
+MindSpore alone takes as long (mindspore.md §10). In nanoseconds."""
 
 _NEAR_PART = 16  # … nor within this part of the shortest time between two saves of one callback
 
@@ -28,7 +28,7 @@ _NEAR_PART = 16  # … nor within this part of the shortest time between two sav
 class Ranked:
     """A found file, its rank, and the epoch and step in it that the file claims (None: it claims none)."""
 
-    file: Found
+    file: FoundFile
     rank: int
     epoch: int | None
     step_in_epoch: int | None
@@ -186,9 +186,9 @@ def _by_number(units: Iterable[Unit]) -> list[tuple[Unit, Unit]]:
 def _by_directory(units: Iterable[Unit], gap: int) -> list[tuple[Unit, Unit]]:
     """Files of one state in one TTP directory that was renamed, less than `gap` nanoseconds apart.
 
-    All savers were done when it was renamed (domain §7), and a finished directory is never written to again: renaming
-    another to its name fails (`_rename_save_result` in `train/callback/_train_fault_tolerance.py`). But an unfinished
-    one may have held files of an earlier launch.
+    All savers were done when it was renamed (mindspore.md §7), and a finished directory is never written to again:
+    renaming another to its name fails (`_rename_save_result` in `train/callback/_train_fault_tolerance.py`). But an
+    unfinished one may have held files of an earlier launch.
     """
     directories: dict[tuple[object, ...], list[Unit]] = defaultdict(list)
     for unit in units:

@@ -1,71 +1,25 @@
-"""What a scan takes into the catalog: launches that no registrar saw, and the records of their files."""
+"""Puts the launches that a scan found among those that the catalog has, and gives each a moment that says so."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
-from hashlib import blake2b
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from ckptstore.core.history_launches import NEAR_NS
-from ckptstore.core.model import Checkpoint, Content, FileState, epoch_and_step
+from ckptstore.core.model import SCANNED, Content
+from ckptstore.scan.launches import NEAR_NS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from ckptstore.core.history import ProvenFile
     from ckptstore.core.model import Launch
+    from ckptstore.scan.found import ScannedLaunch
 
-SCANNED = "scan-"
-"""How the ids of launches begin that a scan found."""
-
-
-@dataclass(frozen=True)
-class FoundLaunch:
-    """A launch that the files show, and its records."""
-
-    id: str
-    world_size: int
-    steps_per_epoch: int | None
-    began: datetime
-    files: tuple[Checkpoint, ...]
+_TICK = timedelta(microseconds=1)
 
 
-def launch_id(*told: str) -> str:
-    """An id that is the same in every scan, made of what makes the launch what it is."""
-    return f"{SCANNED}{blake2b(chr(31).join(told).encode('utf-8', 'surrogatepass'), digest_size=6).hexdigest()}"
-
-
-def moment(mtime_ns: int) -> datetime:
-    """A modification time, in nanoseconds since 1970, as a time of day."""
-    return datetime.fromtimestamp(mtime_ns / 1e9, timezone.utc)
-
-
-def record(run: str, launch: str, proven: ProvenFile, steps_per_epoch: int | None) -> Checkpoint:
-    """The record of a file whose step is proven."""
-    file = proven.file
-    epoch, step_in_epoch = epoch_and_step(proven.global_step, steps_per_epoch)
-    return Checkpoint(
-        run=run,
-        launch=launch,
-        kind=file.kind,
-        global_step=proven.global_step,
-        rank=proven.rank,
-        path=file.path,
-        optimizer_step=file.optimizer_step,
-        epoch=epoch,
-        step_in_epoch=step_in_epoch,
-        size=file.size,
-        mtime_ns=file.mtime_ns,
-        format=file.format,
-        content=file.content,
-        state=FileState.COMPLETE,
-        created_at=moment(file.mtime_ns),
-    )
-
-
-def in_order_of_time(launches: Iterable[FoundLaunch], more: Iterable[FoundLaunch]) -> list[FoundLaunch]:
+def in_order_of_time(launches: Iterable[ScannedLaunch], more: Iterable[ScannedLaunch]) -> list[ScannedLaunch]:
     """The launches in the order they have, and more of them among them by the time they began."""
     ordered = list(launches)
     for each in sorted(more, key=lambda launch: (launch.began, launch.id)):
@@ -75,7 +29,7 @@ def in_order_of_time(launches: Iterable[FoundLaunch], more: Iterable[FoundLaunch
 
 
 def in_order(
-    known: Sequence[Launch], found: Sequence[FoundLaunch], last_saved: Mapping[str, datetime] = MappingProxyType({})
+    known: Sequence[Launch], found: Sequence[ScannedLaunch], last_saved: Mapping[str, datetime] = MappingProxyType({})
 ) -> list[str]:
     """The ids of a run's launches, oldest first: those that the catalog knows in its order, new ones among them.
 
@@ -107,8 +61,35 @@ def in_order(
     return ordered
 
 
+def dated(
+    known: Sequence[Launch], found: Sequence[ScannedLaunch], last_saved: Mapping[str, datetime] = MappingProxyType({})
+) -> list[ScannedLaunch]:
+    """The found launches, the new ones with a moment at which they sort as `in_order` has them: by it, then by id.
+
+    It is that of the launch's first file where this one fits, else by microseconds the nearest that does. Known
+    launches have theirs. Where those contradict the order, a new launch is before all that come after it.
+    """
+    order = in_order(known, found, last_saved)
+    fixed = {launch.id: launch.created_at for launch in known}
+    began = {launch.id: launch.began for launch in found if launch.id not in fixed}
+    at = {launch: moment for launch, moment in fixed.items() if moment is not None}
+    newest_known = least = datetime.min.replace(tzinfo=timezone.utc)
+    for launch in order:
+        if launch in began:
+            at[launch] = least = max(began[launch], least + _TICK)
+        else:
+            least = newest_known = max(fixed[launch] or newest_known, newest_known)
+    oldest_known = most = datetime.max.replace(tzinfo=timezone.utc)
+    for launch in reversed(order):
+        if launch in began:
+            at[launch] = most = min(at[launch], most - _TICK)
+        else:
+            most = oldest_known = min(fixed[launch] or oldest_known, oldest_known)
+    return [replace(launch, began=at.get(launch.id, launch.began)) for launch in found]
+
+
 def at_the_time_of_others(
-    known: Sequence[Launch], found: Sequence[FoundLaunch], last_saved: Mapping[str, datetime]
+    known: Sequence[Launch], found: Sequence[ScannedLaunch], last_saved: Mapping[str, datetime]
 ) -> list[str]:
     """What a scan says of new launches that go before one that was registered and began earlier: it still saved."""
     place = {launch: at for at, launch in enumerate(in_order(known, found, last_saved))}
@@ -130,7 +111,7 @@ def at_the_time_of_others(
     return said
 
 
-def _still_saved(last: datetime | None, launch: FoundLaunch) -> bool:
+def _still_saved(last: datetime | None, launch: ScannedLaunch) -> bool:
     """Whether a launch that last saved then did so when the first file of another was written, or just before."""
     return last is not None and last + timedelta(microseconds=NEAR_NS / 1000) >= launch.began
 

@@ -1,4 +1,4 @@
-"""The saves of MindFormers 2.0 that a scan found: one for each directory of an iteration, told from its own notes.
+"""Puts the files of MindFormers 2.0 into saves, one for each directory of an iteration, by the notes that it has.
 
 They are catalogued, so that people see them, and never loaded: a state is spread over files that MindFormers alone puts
 together. The tracker is advice: what it says decides nothing here, and is told where it does not fit the files.
@@ -12,20 +12,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ckptstore.core import parts
-from ckptstore.core.classify import What
-from ckptstore.core.history import ProvenFile, UncertainFile
+from ckptstore.core.model import Skipped, moment
 from ckptstore.errors import UnreadableError
 from ckptstore.formats.mindformers import read_common, read_promised, read_tracker
-from ckptstore.ops.adopt import Skipped
-from ckptstore.ops.adoption import FoundLaunch, launch_id, moment, record
+from ckptstore.scan.found import ProvenFile, ScannedLaunch, UncertainFile, launch_id, record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
-    from ckptstore.core.found import Found
     from ckptstore.core.model import Checkpoint
-    from ckptstore.ops.tree import Tree
+    from ckptstore.scan.found import FoundFile
+    from ckptstore.scan.tree import Tree
 
 _ABNORMAL = "MindFormers' health monitor found the state abnormal (ckpt_status in common.json)"
 
@@ -34,7 +32,7 @@ _ABNORMAL = "MindFormers' health monitor found the state abnormal (ckpt_status i
 class PartsFound:
     """What is known of the parts below a directory: launches with their new files only, and what people must know."""
 
-    launches: tuple[FoundLaunch, ...] = ()
+    launches: tuple[ScannedLaunch, ...] = ()
     uncertain: tuple[UncertainFile, ...] = ()
     skipped: tuple[Skipped, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -48,19 +46,14 @@ class _Root:
     warnings: list[str] = field(default_factory=list)
 
 
-def is_part(tree: Tree, path: str) -> bool:
-    """Whether a file of the tree is of MindFormers 2.0, by its path."""
-    return tree.checkpoints[path][0].what is What.PART
-
-
-def look_into(
-    run: str, tree: Tree, new: Sequence[Found], known: Mapping[str, Checkpoint], others: AbstractSet[str]
+def saves_in_parts(
+    run: str, tree: Tree, new: Sequence[FoundFile], known: Mapping[str, Checkpoint], others: AbstractSet[str]
 ) -> PartsFound:
     """Put the parts of a tree into saves and launches; `new` are those to take in, `others` those of other runs."""
     found = {file.path: file for file in new}
     directories: dict[str, list[str]] = defaultdict(list)
     for path in tree.checkpoints:
-        if path not in others and is_part(tree, path):
+        if path not in others and tree.is_part(path):
             directories[path.rpartition("/")[0]].append(path)
     roots: dict[str, _Root] = defaultdict(_Root)
     launches: dict[tuple[str, ...], list[Checkpoint]] = defaultdict(list)
@@ -91,7 +84,7 @@ def look_into(
             began[key] = min(began.get(key, written), written)
     return PartsFound(
         tuple(
-            FoundLaunch(launch_id(*key), int(key[-1]), None, moment(began[key]), tuple(files))
+            ScannedLaunch(launch_id(*key), int(key[-1]), None, moment(began[key]), tuple(files))
             for key, files in launches.items()
             if files
         ),
@@ -105,7 +98,7 @@ def _is_as_recorded(path: str, tree: Tree, known: Mapping[str, Checkpoint]) -> b
     return path in known and known[path].size == tree.checkpoints[path][1].size
 
 
-def _iteration(directory: Path, step: int, paths: Iterable[str], found: Mapping[str, Found]) -> parts.Iteration:
+def _iteration(directory: Path, step: int, paths: Iterable[str], found: Mapping[str, FoundFile]) -> parts.Iteration:
     """What the directory of an iteration holds, with the notes in it."""
     counters = {Path(path).name: found[path].optimizer_step if path in found else None for path in paths}
     common, trouble = None, ""
@@ -124,7 +117,7 @@ def _iteration(directory: Path, step: int, paths: Iterable[str], found: Mapping[
     return parts.Iteration(step, counters, common, trouble, promised)
 
 
-def _record(launch: str, run: str, file: Found, iteration: parts.Iteration) -> Checkpoint:
+def _record(launch: str, run: str, file: FoundFile, iteration: parts.Iteration) -> Checkpoint:
     counted = replace(file, optimizer_step=parts.optimizer_step(iteration, Path(file.path).name))
     made = record(run, launch, ProvenFile(counted, file.rank or 0, iteration.step), None)
     is_abnormal = iteration.common is not None and iteration.common.is_abnormal

@@ -1,4 +1,4 @@
-"""The steps of a launch that nobody registered: what its names and the optimizer's counter prove together (domain §3).
+"""Proves the steps of unregistered files by their names and the optimizer's counter together (mindspore.md §3).
 
 With E steps an epoch, a launch that starts after step b, and o = b % E, MindSpore names the file of global_step g
 
@@ -22,7 +22,7 @@ from ckptstore.core.model import Kind
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from ckptstore.core.history_launches import Ranked
+    from ckptstore.scan.launches import Ranked
 
 _MOST_DIVISORS = 10_000
 

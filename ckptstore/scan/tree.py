@@ -1,4 +1,4 @@
-"""A directory tree as a scan sees it: what every file is by its path and header, and what is not as it was recorded."""
+"""Looks at a directory tree: what each file is by its path and its header, and which are not as they were recorded."""
 
 from __future__ import annotations
 
@@ -9,27 +9,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ckptstore.core.classify import Named, What, bare_rank, classify, prefixes
-from ckptstore.core.found import Found
-from ckptstore.core.model import Checkpoint, Content, FileState, Kind
+from ckptstore.core.model import SCANNED, Checkpoint, Content, FileState, Kind, Skipped, moment
 from ckptstore.core.naming import parse_rank_directory
+from ckptstore.disk import files
+from ckptstore.disk.claims import FOLDER
+from ckptstore.disk.waiting import for_each
+from ckptstore.disk.walk import Seen, walk
 from ckptstore.errors import UnreadableError
 from ckptstore.formats.alike import AlikeReader
 from ckptstore.formats.inspect import inspect
 from ckptstore.formats.safetensors import SafetensorsHeader
 from ckptstore.formats.strategy import Strategy
-from ckptstore.ops.adopt import Skipped
-from ckptstore.ops.adoption import SCANNED, moment
-from ckptstore.storage import files
-from ckptstore.storage.claims import FOLDER
-from ckptstore.storage.waiting import for_each
-from ckptstore.storage.walk import Seen, walk
+from ckptstore.scan.found import FoundFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from datetime import datetime
 
+    from ckptstore.disk.files import FileFacts
     from ckptstore.formats.header import Header
-    from ckptstore.storage.files import FileFacts
+
 _MAY_SKIP = ("scale_sense", "accu_grads")  # a loss scale, gathered gradients: a step may bring no update
 
 
@@ -56,6 +55,10 @@ class Tree:
     skipped: list[Skipped] = field(default_factory=list)
     unread: list[Skipped] = field(default_factory=list)
     opaque: list[Opaque] = field(default_factory=list)
+
+    def is_part(self, path: str) -> bool:
+        """Whether a checkpoint of the tree is of MindFormers 2.0, by its path."""
+        return self.checkpoints[path][0].what is What.PART
 
 
 def look_at(root: Path, progress: Callable[[int], None]) -> Tree:
@@ -103,13 +106,13 @@ class _Read:
     Ranks and steps share the tuple of entries, so that it is looked at once.
     """
 
-    found: Found
+    found: FoundFile
     parameters: tuple[str, ...]
     complete: bool
 
 
-def read_headers(tree: Tree, paths: Sequence[str]) -> list[Found]:
-    """What is in these files, and what their paths say; one that is cut or cannot be read is skipped."""
+def read_headers(tree: Tree, paths: Sequence[str]) -> tuple[list[FoundFile], list[Skipped]]:
+    """What is in these files, and what their paths say; those that are cut or cannot be read, and why."""
     reader = AlikeReader()
     seen: dict[int, tuple[Header, tuple[str, ...], bool]] = {}
 
@@ -131,16 +134,16 @@ def read_headers(tree: Tree, paths: Sequence[str]) -> list[Found]:
         return _Read(_found(tree, path, header, every_step=known[2]), known[1], complete=header.complete is True)
 
     results = for_each(read, paths)
-    tree.skipped += [result for result in results if isinstance(result, Skipped)]
     whole = [result for result in results if isinstance(result, _Read)]
     cut = _cut(whole)
-    tree.skipped += [Skipped(path, reason) for path, reason in cut.items()]
-    return [each.found for each in whole if each.found.path not in cut]
+    skipped = [result for result in results if isinstance(result, Skipped)]
+    skipped += [Skipped(path, reason) for path, reason in cut.items()]
+    return [each.found for each in whole if each.found.path not in cut], skipped
 
 
-def _found(tree: Tree, path: str, header: Header | None = None, *, every_step: bool = False) -> Found:
+def _found(tree: Tree, path: str, header: Header | None = None, *, every_step: bool = False) -> FoundFile:
     named, seen = tree.checkpoints[path]
-    return Found(
+    return FoundFile(
         path=path,
         kind=named.kind or Kind.PERIODIC,
         content=_content(named, header),

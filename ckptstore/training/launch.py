@@ -1,7 +1,9 @@
-"""One rank's hold on a launch: what it registers, and where it starts."""
+"""What one rank records of a launch, and where the launch starts."""
 
 from __future__ import annotations
 
+import atexit
+import logging
 import time
 from contextlib import suppress
 from dataclasses import replace
@@ -12,50 +14,53 @@ from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads, tallies
 from ckptstore.catalog.backoff import Backoff
-from ckptstore.catalog.reads import Source
+from ckptstore.core import validate
+from ckptstore.core.events import LaunchStarted, LoadOutcome, SourceAdded, TrainingEnded
 from ckptstore.core.limits import HIGHEST_INTEGER
-from ckptstore.core.model import FileState, Kind, Outcome, Rule
-from ckptstore.errors import CatalogUnavailableError, UsageError
+from ckptstore.core.model import FileState, Kind, Outcome, Rule, Source
+from ckptstore.disk import claims
+from ckptstore.disk.files import absolute, real_directory
+from ckptstore.errors import CatalogUnavailableError, CkptstoreError, UsageError
 from ckptstore.formats.inspect import is_cut
-from ckptstore.ops import adopt, exits, lease, meant, strategies
-from ckptstore.ops import register as registering
-from ckptstore.ops.collect import Collected, execute
-from ckptstore.ops.kept import Kept
-from ckptstore.ops.reconcile import Reconciled, reconcile
-from ckptstore.ops.records import Began, Ended, Verdict
-from ckptstore.ops.retention import plan_gc
-from ckptstore.ops.settle import settle
-from ckptstore.ops.worker import Trouble
-from ckptstore.ops.writers import for_rank
-from ckptstore.storage import claims
-from ckptstore.storage.files import absolute
+from ckptstore.journal.writers import for_rank
+from ckptstore.resume import adopt, exits, lease
+from ckptstore.resume import register as registering
+from ckptstore.resume.reconcile import Reconciled, reconcile
+from ckptstore.resume.start import settle, started
+from ckptstore.retention.execute import Collected, execute
+from ckptstore.retention.plan import plan_gc
+from ckptstore.retention.worker import Trouble
+from ckptstore.training import layout_files
+from ckptstore.training.live_files import LiveFiles
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Mapping, Sequence
 
     from ckptstore.catalog.engine import Database
-    from ckptstore.catalog.reads import Ending
     from ckptstore.core.model import Checkpoint, Content, Launch, RestorePlan
-    from ckptstore.core.policy import Policy
+    from ckptstore.retention.policy import Policy
+
+log = logging.getLogger("ckptstore")
 
 LONGEST_PAUSE_SECONDS = 20.0
-"""Between two looks at a catalog that could not be used: 30 seconds after it is back it has everything."""
+"""Between two tries of a catalog that could not be used: 30 seconds after it is back it has everything."""
 
 
 class RankLaunch:
-    """What one rank does in a launch. Made by `Catalog.join`.
+    """One rank of a launch. Made by `Catalog.join`.
 
-    `facts` holds what the catalog knows of the launch: its id, order, world size and layout.
+    `facts` is what the catalog knows of the launch: its id, order, world size and layout. All that is recorded goes
+    through `ledger`: into a journal first, then into the catalog.
     """
 
     def __init__(self, database: Database, facts: Launch, rank: int) -> None:
         self.database = database
         self.facts = facts
         self.rank = index(rank)
-        self._began = Began(facts)
-        self.ledger = for_rank(database, rank, facts.id, lambda: self._began)
-        self.kept = Kept(self.ledger)
+        self._started = LaunchStarted(facts)
+        self.ledger = for_rank(database, rank, facts.id, lambda: self._started)
+        self.live_files = LiveFiles(self.ledger)
         self._has_saved = False
         self._sources: list[Source] = []
         self._gasps: set[str] = set()
@@ -93,13 +98,13 @@ class RankLaunch:
 
         `global_step` counts the batches consumed since the run began. The file must be there, whole; its size and
         digest are taken now. Registering the same again changes nothing. Raises `UsageError` for a file that is
-        not there, empty or cut, or values that cannot be meant, `CatalogUnavailableError` where the record could not be
+        not there, empty or cut, or impossible values, `CatalogUnavailableError` where the record could not be
         kept.
         """
         described = registering.describe(
             self.facts,
             rank=self.rank,
-            path=path,
+            path=absolute(validate.path("path", path)),
             kind=kind,
             global_step=global_step,
             optimizer_step=optimizer_step,
@@ -117,11 +122,11 @@ class RankLaunch:
         if file is None:
             raise UsageError(f"{described.path} is not there, or is being written", "register a file once it is whole")
         self.record([file])
-        self._look_at_the_catalog()
+        self._try_the_catalog()
         return file
 
-    def _look_at_the_catalog(self) -> None:
-        """Give the catalog what the journals have, where it could not be used and it is time to look again."""
+    def _try_the_catalog(self) -> None:
+        """Give a catalog that could not be used what the journals have, if it is time to try again."""
         if not self.ledger.behind:
             self._backoff.reset()
         elif time.monotonic() >= self._next_look:
@@ -130,15 +135,16 @@ class RankLaunch:
             self._next_look = time.monotonic() + self._backoff.pause()
 
     def record(self, files: Sequence[Checkpoint]) -> None:
-        """Keep records of files: in the journals beside them, then in the catalog.
+        """Record files: in the journals beside them, then in the catalog.
 
-        With the first, that the launch's plan was a good one. Raises `CatalogUnavailableError` where neither took them.
+        The first of them proves that the launch's plan was a good one, and that is recorded too. Raises
+        `CatalogUnavailableError` where neither took them.
         """
         proves = self.facts.parent is not None and not self._has_saved
-        saved = Verdict(self.id, self.rank, Outcome.SAVED, datetime.now(timezone.utc)) if proves else None
-        self.ledger.record(files, saved)
+        saved = LoadOutcome(self.id, self.rank, Outcome.SAVED, datetime.now(timezone.utc)) if proves else None
+        self.ledger.record_files(files, saved)
         self._has_saved = True
-        self.kept.add(files)
+        self.live_files.add(files)
         self._gasps.update(file.path for file in files if file.kind is Kind.DYING_GASP)
 
     def resolve(
@@ -152,25 +158,23 @@ class RankLaunch:
         """
         plan = settle(self.database, self.facts, step=step, lineage_of=lineage, take_quarantined=take_quarantined)
         self.reread()
-        with self.database.read() as connection:
-            at = reads.decided_at(connection, self.id)
-        moment = at or datetime.now(timezone.utc)
-        self.started(plan, moment, start_step=self.facts.start_step, branched=self.facts.branched)
+        self.note_start(self.database, plan)
         return plan
+
+    def note_start(self, database: Database, plan: RestorePlan | None) -> None:
+        """Note where this launch starts, as it was decided by a database: the catalog, or one made of journals."""
+        with database.read() as connection:
+            found = reads.launch(connection, self.id) or self.facts
+            at = reads.decided_at(connection, self.id) or datetime.now(timezone.utc)
+        self.started(plan, at, start_step=found.start_step, branched=found.branched)
 
     def started(self, plan: RestorePlan | None, at: datetime, *, start_step: int | None, branched: bool) -> None:
         """Note where this launch starts, as it was decided at that moment; rank 0 journals it for all ranks."""
-        self.facts = replace(
-            self.facts,
-            decided=True,
-            parent=plan.launch.id if plan else None,
-            parent_step=plan.global_step if plan else None,
-            start_step=start_step,
-            branched=branched,
-        )
-        ranks = tuple((each.rank, each.source) for each in plan.ranks) if plan else ()
-        self._began = Began(self.facts, at, plan.launch if plan else None, ranks if self.rank == 0 else ())
-        own = [source for rank, source in ranks if rank == self.rank]
+        event = started(self.facts, plan, at, start_step=start_step, branched=branched)
+        self.facts = event.launch
+        own = [source for rank, source in event.plan if rank == self.rank]
+        plan_files = event.plan if self.rank == 0 else ()
+        self._started = replace(event, plan=plan_files, data_at=self._started.data_at)
         self.ledger.tell(self.id, [str(Path(file.path).parents[2 if file.kind is Kind.TTP else 0]) for file in own])
 
     def set_steps_per_epoch(self, steps: int, *, batch_size: int | None = None, shards: int | None = None) -> None:
@@ -183,8 +187,8 @@ class RankLaunch:
         batch_size = None if batch_size is None else _counted("batch_size", batch_size)
         shards = None if shards is None else _counted("shards", shards)
         self.facts = replace(self.facts, steps_per_epoch=steps, batch_size=batch_size, shards=shards)
-        self._began = replace(self._began, launch=self.facts)
-        self.ledger.steps_per_epoch(self.id, steps, batch_size=batch_size, shards=shards)
+        self._started = replace(self._started, launch=self.facts, data_at=datetime.now(timezone.utc))
+        self.ledger.tell(self.id)
 
     def add_source(
         self,
@@ -204,26 +208,26 @@ class RankLaunch:
         source = Source(
             launch=self.id,
             rank=self.rank,
-            directory=meant.path("directory", absolute(directory)),
+            directory=real_directory(validate.path("directory", directory)),
             kind=kind,
-            prefix=meant.path("prefix", prefix),
+            prefix=validate.path("prefix", prefix),
             breakpoint_prefix=breakpoint_prefix,
             names_before=frozenset(names_before),
             host=claims.host_name(),
             content=content,
         )
         self._sources.append(source)
-        self.ledger.announce(source)
+        self.ledger.announce(SourceAdded(source, datetime.now(timezone.utc)))
 
     def keep_layout_file(self, path: str) -> bool:
-        """Keep a strategy or group info file that MindSpore wrote in this launch, and know replicas by it.
+        """Keep a strategy or group info file that was written in this launch: it tells which ranks are replicas.
 
-        Whether it was kept. In a data-parallel launch, or of one rank, there is nothing that it could tell. Raises
-        `UsageError` for a path that is not UTF-8.
+        Returns whether it was kept: a data-parallel launch, or one of a single rank, needs none. Raises `UsageError`
+        for a path that is not UTF-8.
         """
         if self.world_size == 1 or self.facts.layout.any_world_size:
             return False
-        return strategies.keep(self.ledger, self.facts, self.rank, meant.path("the layout file", path))
+        return layout_files.keep(self.ledger, self.facts, self.rank, validate.path("the layout file", path))
 
     def set_ending(
         self, global_step: int, optimizer_step: int | None, error: str | None, *, quarantine: str = ""
@@ -233,17 +237,18 @@ class RankLaunch:
         `quarantine` says what is wrong with the state at that step (empty: nothing).
         """
         at = datetime.now(timezone.utc)
-        self.ledger.end(Ended(self.id, self.rank, global_step, optimizer_step, error, quarantine, at))
+        ended = TrainingEnded(self.id, self.rank, global_step, optimizer_step, error, quarantine, at)
+        self.ledger.record([ended])
 
     def keep_exit(self, file: Checkpoint, kept_path: str) -> None:
         """Give the file of a graceful exit, which is whole now, the name under which it is kept. Can be repeated."""
         exits.keep(self.ledger, file, kept_path)
 
     def moved(self, before: str, after: str) -> None:
-        """Record that a directory of this launch, whoever's files are in it, was renamed.
+        """Record that a directory with files of this launch, of any of its ranks, was renamed.
 
-        Only the catalog knows the files of all ranks: while it cannot be used this is left to the next start, which
-        sees that they were moved.
+        Only the catalog knows the files of all ranks. While it cannot be used this is left to the next start, which
+        finds that they were moved.
         """
         if self.ledger.behind:
             return
@@ -258,7 +263,7 @@ class RankLaunch:
 
     def note(self, file: Checkpoint) -> bool:
         """Journal that a file is being recorded, waiting for nobody and nothing; whether that could be done."""
-        return self.ledger.at_once(file)
+        return self.ledger.note(file)
 
     @property
     def is_behind(self) -> bool:
@@ -266,35 +271,59 @@ class RankLaunch:
         return self.ledger.is_late
 
     def catch_up(self) -> None:
-        """Take what is in the journals of this rank, and not in the catalog, into it.
+        """Write to the catalog what only the journals of this rank have.
 
         Raises `CatalogUnavailableError` where it still cannot be used.
         """
         self.ledger.catch_up()
 
+    def record_load_failure(self, file: Checkpoint | None, damage: Rule | None, detail: str) -> None:
+        """Record as `load_failed` does, and which rule the file broke, if any. Log it where that cannot be recorded."""
+        try:
+            if file is not None and damage is not None:
+                self.mark_damaged(file, damage)
+            self.load_failed(file, detail)
+        except CatalogUnavailableError as error:
+            log.error("%s. It is not recorded that this launch could not load its file.", error)  # noqa: TRY400
+
     def load_failed(self, file: Checkpoint | None, detail: str) -> None:
         """Record that this rank could not load its file of the plan; the next launch does without it.
 
-        None, where the file is not to blame: nothing speaks against trying again.
+        `file` is None where the file is not to blame: the next launch may take it.
         """
-        said = detail.replace("\0", "").encode("utf-8", "backslashreplace").decode("utf-8")  # it may quote any bytes
-        self.ledger.judge(Verdict(self.id, self.rank, Outcome.FAILED, datetime.now(timezone.utc), file, said))
+        reason = detail.replace("\0", "").encode("utf-8", "backslashreplace").decode("utf-8")  # it may quote any bytes
+        now = datetime.now(timezone.utc)
+        self.ledger.record([LoadOutcome(self.id, self.rank, Outcome.FAILED, now, file, reason)])
 
     def adopt(self) -> Reconciled:
-        """Take in what this rank wrote and nobody registered, as the breakpoint after an exception."""
+        """Register what this rank wrote and did not register, as the breakpoint after an exception."""
         with self.database.read() as connection:
             run_id = reads.run_id(connection, self.run)
         return (
             Reconciled()
             if run_id is None
-            else reconcile(self.database, run_id, only=(self.id, self.rank), ledger=self.ledger)
+            else reconcile(self.database, run_id, only=(self.id, self.rank), recorder=self.ledger)
         )
 
-    def record_left(self, ending: Ending, expected: frozenset[str]) -> None:
-        """Record the breakpoints that this rank wrote when its training ended so, and nobody registered.
+    def adopt_at_exit(self) -> None:
+        """Adopt, when the interpreter ends, the breakpoint that MindSpore writes once all callbacks are gone."""
+        atexit.unregister(self._adopt_now)
+        atexit.register(self._adopt_now)
 
-        The catalog is not asked: a training that follows in the same process, and ends otherwise, must not wait for it.
-        `expected` are the parameters that a whole file has. Raises as `record` does, and `OSError`.
+    def _adopt_now(self) -> None:
+        if self.ledger.behind:  # the next start adopts it
+            return
+        try:
+            self.adopt()
+        except CkptstoreError as error:
+            log.warning("%s. The next start adopts what was saved last.", error)
+        self.let_go()  # many launches may end here
+
+    def record_left(self, ending: TrainingEnded, expected: frozenset[str]) -> None:
+        """Register the breakpoints that this rank wrote when its training ended so, and did not register.
+
+        The catalog is not asked: the next training in this process must not wait for it. `expected` are the parameters
+        that a whole file has. Raises as `record` does, and `OSError`.
         """
         left = adopt.left_at(ending, self.facts, self._sources, self._gasps, expected)
         if left:
@@ -308,16 +337,16 @@ class RankLaunch:
     def collect(self, policy: Policy) -> Collected:
         """Run gc on this launch's run: what the policy removes goes to the trash. Raises as `Catalog.execute` does.
 
-        What could not be seen is among the troubles: nobody reads the plan.
+        The troubles include those of the plan.
         """
         plan = plan_gc(self.database, self.run, policy)
         done = execute(self.database, plan)
         return replace(done, troubles=(*done.troubles, *(Trouble(each.path, each.reason) for each in plan.unseen)))
 
     def renew_lease(self) -> None:
-        """Tell that this launch is alive: the state that it started from is held for longer.
+        """Renew the lease on the state that this launch started from: the launch is alive.
 
-        While the catalog cannot be used that waits for the next time: nobody can give a state up meanwhile.
+        While the catalog cannot be used that waits for the next time: no gc can remove the state meanwhile.
         """
         if self.ledger.behind:
             return
@@ -327,12 +356,12 @@ class RankLaunch:
             self.ledger.complain(f"{error}. Training goes on.")
 
     def let_go(self) -> None:
-        """Close the journals and the connections to the catalog; whatever needs them opens them again."""
+        """Close journals and connections to the catalog. What is recorded later opens them again."""
         self.ledger.close()
         self.database.disconnect()
 
-    def take_up(self) -> None:
-        """Open the journals again that `let_go` has closed, so that `note` need not wait for that."""
+    def open_journals(self) -> None:
+        """Open the journals that `let_go` has closed, so that `note` need not wait for that."""
         self.ledger.tell(self.id)
 
     def reread(self) -> None:
@@ -341,8 +370,8 @@ class RankLaunch:
             found = reads.launch(connection, self.id)
         if found is not None:
             self.facts = found
-            self._began = replace(self._began, launch=found)
+            self._started = replace(self._started, launch=found)
 
 
 def _counted(what: str, value: int) -> int:
-    return meant.number(what, value, "it is counted from 1", HIGHEST_INTEGER, lowest=1)
+    return validate.number(what, value, "it is counted from 1", HIGHEST_INTEGER, lowest=1)

@@ -1,4 +1,4 @@
-"""The thread that does what may take time: it waits for files, reads them and writes the catalog."""
+"""The thread that records what training saves: it waits for files, reads them, and writes journals and catalog."""
 
 from __future__ import annotations
 
@@ -8,29 +8,30 @@ import os
 import queue
 import threading
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog.backoff import Backoff
 from ckptstore.core.model import FileState
-from ckptstore.core.words import count
+from ckptstore.core.text import count
+from ckptstore.disk.files import make_durable
+from ckptstore.disk.waiting import started
 from ckptstore.errors import CatalogUnavailableError, CkptstoreError, UsageError
-from ckptstore.ops.launch import LONGEST_PAUSE_SECONDS
-from ckptstore.ops.register import measured
-from ckptstore.storage.files import make_durable
-from ckptstore.storage.waiting import started
+from ckptstore.resume.lease import RENEWED_EVERY
+from ckptstore.resume.register import measured
+from ckptstore.training.launch import LONGEST_PAUSE_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ckptstore.core.model import Checkpoint
-    from ckptstore.ops.launch import RankLaunch
+    from ckptstore.training.launch import RankLaunch
 
 log = logging.getLogger("ckptstore")
 
-_LOOK_AGAIN_SECONDS = 0.02
+_TRY_AGAIN_SECONDS = 0.02
 _MANY_JOBS = 4
 _FILE_PATIENCE_SECONDS = 600.0
 FLUSH_SECONDS = 10.0
@@ -40,21 +41,22 @@ MOST_JOBS = 1000
 
 @dataclass
 class _Waiting:
-    """A file being written, until when to wait for it (in seconds of the monotonic clock), and what was said of it."""
+    """A file being written, until when to wait for it (seconds of the monotonic clock), and whether reading failed."""
 
     file: Checkpoint
     until: float
-    complained: list[OSError] = field(default_factory=list)
+    has_failed: bool = False
 
 
-class Recorder:
+class RecorderThread:
     """Takes jobs from the training thread and does them in order, until it is closed.
 
-    `durable` has every file on the disk before it is registered. `on_recorded` hears of each file that is kept now.
+    `durable` has every file on the disk before it is registered. `on_recorded` is called with each registered file.
+    `state_names` are the parameters that a whole file has.
 
-    What is recorded is in a journal when its job is done. Where several jobs wait, the catalog gets all of it in one
-    transaction after them. One that cannot be used is left alone for longer and longer, and given all at once what the
-    journals have when it is back; the trouble is logged once, not once a step.
+    When a job is done, what it recorded is in a journal. Where several jobs wait, the catalog gets all of it in one
+    transaction after them. A catalog that cannot be used is tried at longer and longer intervals. When it is back it
+    gets all that the journals have. The trouble is logged once, not once a step.
     """
 
     def __init__(self, launch: RankLaunch, *, durable: bool = False) -> None:
@@ -74,14 +76,15 @@ class Recorder:
         self._backoff = Backoff(LONGEST_PAUSE_SECONDS)
         self._next_try = 0.0
         self._failures = 0
-        self._said = ""
+        self._said_left = ""
+        self._lease_renewed_at = time.monotonic()
         self.on_recorded: Callable[[Checkpoint], None] = lambda _: None
         self.state_names: frozenset[str] = frozenset()
 
     def submit(self, file: Checkpoint, *, asynchronous: bool) -> None:
         """Record a file that was just saved; one that another thread or process still writes, once it is there.
 
-        Where too many wait, it is noted in the journal as being written: whoever resolves next looks at it.
+        Where too many wait, it is noted in the journal as being written: the next start finishes the record.
         """
         if not self.call(lambda: self._record(file, asynchronous=asynchronous)) and not self._launch.note(file):
             log.error("%s is not registered: too many files wait for that; the next start looks for it", file.path)
@@ -111,7 +114,7 @@ class Recorder:
             for waiting in self._waiting:
                 if waiting.file.global_step > step:
                     waiting.file = replace(waiting.file, quarantine=waiting.file.quarantine or reason)
-            self._launch.kept.quarantine_after(step, reason)
+            self._launch.live_files.quarantine_after(step, reason)
 
         if not self.call(job):
             log.error("what was saved after step %d is not quarantined: too many files wait for their records", step)
@@ -138,11 +141,20 @@ class Recorder:
         if self._thread is not None:  # else the next job tries again
             atexit.register(self.close)
 
+    def renew_lease(self) -> None:
+        """Renew the lease on the state that the launch started from, if it is time to: called at each step.
+
+        While steps are made, that state is not given up as that of a dead launch. Rank 0 renews it for all ranks.
+        """
+        if self._launch.rank == 0 and time.monotonic() - self._lease_renewed_at > RENEWED_EVERY.total_seconds():
+            self._lease_renewed_at = time.monotonic()
+            self.call(self._launch.renew_lease)
+
     def begin(self) -> None:
         """Training begins: stay ready for what it saves."""
         if self._may_rest:
             self._may_rest = False
-            self.call(self._launch.take_up)
+            self.call(self._launch.open_journals)
 
     def rest(self) -> None:
         """Training has ended: let go of thread, journals and catalog once these have all; the next job begins anew.
@@ -197,14 +209,14 @@ class Recorder:
 
     def say_what_is_left(self) -> None:
         """Say, once, what is not in the catalog, and where it is."""
-        said = ""
+        left = ""
         if self._open_jobs:
-            said = f"{count(self._open_jobs, 'record was', 'records were')} not made yet; the next start looks on disk"
+            left = f"{count(self._open_jobs, 'record was', 'records were')} not made yet; the next start looks on disk"
         elif self._launch.is_behind:
-            said = "the catalog lacks the last records: they are in the journals; the next start takes them up"
-        if said != self._said:
-            log.warning("%s", said)
-        self._said = said
+            left = "the catalog lacks the last records: they are in the journals; the next start takes them up"
+        if left != self._said_left:
+            log.warning("%s", left)
+        self._said_left = left
 
     def _work(self) -> None:
         while not self._hurry.is_set() and not self._rests():
@@ -218,7 +230,7 @@ class Recorder:
                 self._until_done(job)
                 self._finish_one()
             for waiting in tuple(self._waiting):
-                self._until_done(partial(self._look_again, waiting))
+                self._until_done(partial(self._try_again, waiting))
             is_time = self._jobs.empty() and time.monotonic() >= self._next_try  # first what is in no journal yet
             if self._launch.is_behind and is_time:
                 self._catch_up()
@@ -244,7 +256,7 @@ class Recorder:
     def _patience(self) -> float | None:
         """How long to wait for the next job, in seconds; None where nothing else is to be done."""
         if self._waiting:
-            return _LOOK_AGAIN_SECONDS
+            return _TRY_AGAIN_SECONDS
         return max(0.0, self._next_try - time.monotonic()) if self._launch.is_behind else None
 
     def _finish_one(self) -> None:
@@ -305,34 +317,35 @@ class Recorder:
         else:
             log.info("%s was deleted or written again before it could be recorded", file.path)
 
-    def _look_again(self, waiting: _Waiting) -> None:
+    def _try_again(self, waiting: _Waiting) -> None:
         try:
             whole = self._measure(waiting.file)
         except UsageError:
-            self._waiting.remove(waiting)
-            self._finish_one()
+            self._drop(waiting)
             raise
         except OSError as error:  # as if it were not there yet: it may be readable a moment later
             whole = None
-            if not waiting.complained:
-                waiting.complained.append(error)
+            if not waiting.has_failed:
+                waiting.has_failed = True
                 log.warning("%s cannot be read yet (%s)", waiting.file.path, error.strerror or error)
         if whole is not None:
             self._keep(whole)
-            self._waiting.remove(waiting)
-            self._finish_one()
+            self._drop(waiting)
         elif time.monotonic() > waiting.until or self._hurry.is_set():
             self._give_up(waiting)
 
     def _give_up(self, waiting: _Waiting) -> None:
         log.warning("%s of step %d is not there: not registered", waiting.file.path, waiting.file.global_step)
+        self._drop(waiting)
+
+    def _drop(self, waiting: _Waiting) -> None:
         self._waiting.remove(waiting)
         self._finish_one()
 
     def _keep(self, whole: Checkpoint) -> None:
         self._launch.record([whole])
         self.on_recorded(whole)
-        self._launch.kept.notice_vanished(Path(whole.path).parent)
+        self._launch.live_files.notice_vanished(Path(whole.path).parent)
 
     def _measure(self, file: Checkpoint) -> Checkpoint | None:
         """The measured record; None while the file is not there, is that of another step, or is still written.

@@ -1,4 +1,4 @@
-"""Retention while training runs: on one rank, on a thread of its own, after each state that every rank registered."""
+"""Retention while training runs: on rank 0, on a thread of its own, after each state that every rank registered."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import logging
 import threading
 from typing import TYPE_CHECKING
 
+from ckptstore.disk.waiting import started
 from ckptstore.errors import CkptstoreError, RefusedError
-from ckptstore.storage.waiting import started
+from ckptstore.training.complaints import Complaints
 
 if TYPE_CHECKING:
     from ckptstore.core.model import Checkpoint
-    from ckptstore.core.policy import Policy
-    from ckptstore.mindspore.launch import TrainingLaunch
+    from ckptstore.retention.policy import Policy
+    from ckptstore.training.launch import RankLaunch
 
 log = logging.getLogger("ckptstore")
 
@@ -20,52 +21,52 @@ _FIRST_PAUSE_SECONDS = 0.5
 _LONGEST_PAUSE_SECONDS = 30.0
 
 
-class Keeper:
+class RetentionThread:
     """Runs gc by a policy after each state that is registered whole.
 
-    It hears of each file that this rank registered; the other ranks' come when they come, so it looks again until
-    they are there. What goes wrong is logged, once, and tried again after the next save: training never waits.
+    `file_registered` wakes it. Other ranks may register their files later, so it looks again until they are there.
+    What goes wrong is logged once, and tried again after the next save: training never waits.
     """
 
-    def __init__(self, launch: TrainingLaunch, policy: Policy) -> None:
+    def __init__(self, launch: RankLaunch, policy: Policy) -> None:
         self._launch = launch
         self._policy = policy
         self._wanted = 0
         self._collected_at = 0
-        self._news = threading.Event()
+        self._woken = threading.Event()
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
-        self._complained: set[str] = set()
+        self._complaints = Complaints()
 
-    def heard_of(self, file: Checkpoint) -> None:
-        """A file of this rank is registered."""
+    def file_registered(self, file: Checkpoint) -> None:
+        """A file of this rank is registered: run gc once the others have theirs."""
         self._wanted = max(self._wanted, file.global_step)
         if self._thread is None or not self._thread.is_alive():
             self._ended.clear()
             self._thread = started(self._work, "ckptstore-gc")
-        self._news.set()
+        self._woken.set()
 
     def finish(self, seconds: float) -> None:
-        """Training has ended: look once more, for so long at most. What is not done by then the next gc does."""
+        """Training has ended: run gc once more, for so many seconds at most. The next gc does what is left."""
         if self._thread is None:
             return
         self._ended.set()
-        self._news.set()
+        self._woken.set()
         self._thread.join(seconds)
 
     def _work(self) -> None:
         pause = _FIRST_PAUSE_SECONDS
         while True:
-            is_news = self._news.wait(None if self._collected_at >= self._wanted else pause)
-            self._news.clear()
+            has_news = self._woken.wait(None if self._collected_at >= self._wanted else pause)
+            self._woken.clear()
             last = self._ended.is_set()
-            pause = _FIRST_PAUSE_SECONDS if is_news else min(2 * pause, _LONGEST_PAUSE_SECONDS)
+            pause = _FIRST_PAUSE_SECONDS if has_news else min(2 * pause, _LONGEST_PAUSE_SECONDS)
             try:
                 self._collect_if_whole()
             except RefusedError as error:
-                self._complain(f"nothing is removed: {error}")
+                self._complaints.warn(f"nothing is removed: {error}")
             except CkptstoreError as error:
-                self._complain(f"{error}. Training goes on; gc is tried again after the next save.")
+                self._complaints.warn(f"{error}. Training goes on; gc is tried again after the next save.")
             except Exception:
                 log.exception("gc failed; training goes on")
                 self._collected_at = self._wanted
@@ -88,9 +89,4 @@ class Keeper:
                 done.purged_files,
             )
         for trouble in done.troubles:
-            self._complain(f"gc is kept from its work by {trouble.path}: {trouble.reason}")
-
-    def _complain(self, message: str) -> None:
-        if message not in self._complained:
-            self._complained.add(message)
-            log.warning("%s", message)
+            self._complaints.warn(f"gc is kept from its work by {trouble.path}: {trouble.reason}")

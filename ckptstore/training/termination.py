@@ -1,4 +1,4 @@
-"""SIGTERM, where nobody takes care of it: what is being recorded is finished before the process ends."""
+"""SIGTERM that nobody handles: what is being recorded is finished before the process ends."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 class Termination:
     """Calls `finish` at a SIGTERM that would end the process at once, then lets it end as it would have.
 
-    A handler of the user's, of OnRequestExit or of anyone else stays as it is. Python runs handlers between two steps
-    only: with data sinks, where a step is an epoch, it would keep the process alive too long, and nothing is done.
+    A handler that is set already stays. Python runs handlers between two steps only. With data sinks a step is an
+    epoch, and the process would live on too long: there the signal is left alone.
     """
 
     def __init__(self, finish: Callable[[], object]) -> None:
@@ -24,7 +24,7 @@ class Termination:
         self._is_armed = False
 
     def arm(self, *, data_sink: bool) -> None:
-        """From now on."""
+        """Handle the signal from now on."""
         is_main = threading.current_thread() is threading.main_thread()
         if is_main and not data_sink and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             signal.signal(signal.SIGTERM, self._handle)

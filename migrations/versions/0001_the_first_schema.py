@@ -1,4 +1,4 @@
-"""The first schema."""
+"""The schema."""
 
 from __future__ import annotations
 
@@ -12,14 +12,49 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Create the first schema."""
+    """Create all tables."""
     op.create_table(
         "runs",
         sa.Column("id", sa.Integer(), nullable=False),
         sa.Column("name", sa.String(length=200), nullable=False),
-        sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_runs")),
         sa.UniqueConstraint("name", name=op.f("uq_runs_name")),
+    )
+    op.create_table(
+        "strategies",
+        sa.Column("digest", sa.String(length=64), nullable=False),
+        sa.Column("kind", sa.String(length=16), nullable=False),
+        sa.Column("content", sa.LargeBinary(), nullable=False),
+        sa.PrimaryKeyConstraint("digest", name=op.f("pk_strategies")),
+    )
+    op.create_table(
+        "collections",
+        sa.Column("id", sa.String(length=32), nullable=False),
+        sa.Column("run_id", sa.Integer(), nullable=False),
+        sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("purge_after", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("ended", sa.Boolean(), nullable=False),
+        sa.Column("version", sa.String(length=64), nullable=False),
+        sa.ForeignKeyConstraint(["run_id"], ["runs.id"], name=op.f("fk_collections_run_id")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_collections")),
+    )
+    op.create_index(op.f("ix_collections_run_id"), "collections", ["run_id"], unique=False)
+    op.create_table(
+        "gc_locks",
+        sa.Column("run_id", sa.Integer(), nullable=False),
+        sa.Column("owner", sa.String(length=300), nullable=False),
+        sa.Column("expires_at", sa.DateTime(timezone=True), nullable=False),
+        sa.ForeignKeyConstraint(["run_id"], ["runs.id"], name=op.f("fk_gc_locks_run_id")),
+        sa.PrimaryKeyConstraint("run_id", name=op.f("pk_gc_locks")),
+    )
+    op.create_table(
+        "journals",
+        sa.Column("run_id", sa.Integer(), nullable=False),
+        sa.Column("path", sa.Text(), nullable=False),
+        sa.Column("taken_up", sa.BigInteger(), nullable=False),
+        sa.Column("head", sa.String(length=32), nullable=True),
+        sa.ForeignKeyConstraint(["run_id"], ["runs.id"], name=op.f("fk_journals_run_id")),
+        sa.PrimaryKeyConstraint("run_id", "path", name=op.f("pk_journals")),
     )
     op.create_table(
         "launches",
@@ -29,19 +64,60 @@ def upgrade() -> None:
         sa.Column("world_size", sa.Integer(), nullable=False),
         sa.Column("layout", sa.JSON(), nullable=False),
         sa.Column("steps_per_epoch", sa.Integer(), nullable=True),
+        sa.Column("batch_size", sa.Integer(), nullable=True),
+        sa.Column("shards", sa.Integer(), nullable=True),
+        sa.Column("data_version", sa.String(length=64), nullable=True),
         sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
         sa.ForeignKeyConstraint(["run_id"], ["runs.id"], name=op.f("fk_launches_run_id")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_launches")),
-        sa.UniqueConstraint("run_id", "launch_order", name=op.f("uq_launches_run_id_launch_order")),
     )
+    op.create_index(op.f("ix_launches_run_id_launch_order"), "launches", ["run_id", "launch_order"], unique=False)
     op.create_table(
         "pins",
         sa.Column("run_id", sa.Integer(), nullable=False),
         sa.Column("global_step", sa.BigInteger(), autoincrement=False, nullable=False),
-        sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("pinned", sa.Boolean(), nullable=False),
+        sa.Column("version", sa.String(length=64), nullable=False),
         sa.ForeignKeyConstraint(["run_id"], ["runs.id"], name=op.f("fk_pins_run_id")),
         sa.PrimaryKeyConstraint("run_id", "global_step", name=op.f("pk_pins")),
     )
+    op.create_table(
+        "policies",
+        sa.Column("run_id", sa.Integer(), nullable=False),
+        sa.Column("rules", sa.JSON(none_as_null=True), nullable=True),
+        sa.Column("version", sa.String(length=64), nullable=False),
+        sa.ForeignKeyConstraint(["run_id"], ["runs.id"], name=op.f("fk_policies_run_id")),
+        sa.PrimaryKeyConstraint("run_id", name=op.f("pk_policies")),
+    )
+    op.create_table(
+        "tags",
+        sa.Column("run_id", sa.Integer(), nullable=False),
+        sa.Column("name", sa.String(length=200), nullable=False),
+        sa.Column("global_step", sa.BigInteger(), nullable=True),
+        sa.Column("version", sa.String(length=64), nullable=False),
+        sa.ForeignKeyConstraint(["run_id"], ["runs.id"], name=op.f("fk_tags_run_id")),
+        sa.PrimaryKeyConstraint("run_id", "name", name=op.f("pk_tags")),
+    )
+    op.create_table(
+        "trash",
+        sa.Column("id", sa.String(length=32), nullable=False),
+        sa.Column("run_id", sa.Integer(), nullable=False),
+        sa.Column("collection_id", sa.String(length=32), nullable=False),
+        sa.Column("checkpoint_id", sa.String(length=32), nullable=True),
+        sa.Column("of_version", sa.String(length=64), nullable=False),
+        sa.Column("root", sa.Text(), nullable=False),
+        sa.Column("place", sa.Text(), nullable=False),
+        sa.Column("size", sa.BigInteger(), nullable=False),
+        sa.Column("mtime_ns", sa.BigInteger(), nullable=False),
+        sa.Column("phase", sa.String(length=16), nullable=False),
+        sa.Column("changed_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("version", sa.String(length=64), nullable=False),
+        sa.ForeignKeyConstraint(["run_id"], ["runs.id"], name=op.f("fk_trash_run_id")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_trash")),
+    )
+    op.create_index(op.f("ix_trash_checkpoint_id"), "trash", ["checkpoint_id"], unique=False)
+    op.create_index(op.f("ix_trash_collection_id"), "trash", ["collection_id"], unique=False)
+    op.create_index(op.f("ix_trash_run_id_phase"), "trash", ["run_id", "phase"], unique=False)
     op.create_table(
         "endings",
         sa.Column("launch_id", sa.String(length=200), nullable=False),
@@ -49,15 +125,48 @@ def upgrade() -> None:
         sa.Column("global_step", sa.BigInteger(), nullable=False),
         sa.Column("optimizer_step", sa.BigInteger(), nullable=True),
         sa.Column("error", sa.Text(), nullable=True),
+        sa.Column("quarantine", sa.Text(), nullable=True),
         sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("version", sa.String(length=64), nullable=False),
         sa.ForeignKeyConstraint(["launch_id"], ["launches.id"], name=op.f("fk_endings_launch_id")),
         sa.PrimaryKeyConstraint("launch_id", "rank", name=op.f("pk_endings")),
+    )
+    op.create_table(
+        "launch_strategies",
+        sa.Column("launch_id", sa.String(length=200), nullable=False),
+        sa.Column("rank", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("digest", sa.String(length=64), nullable=False),
+        sa.Column("path", sa.Text(), nullable=False),
+        sa.ForeignKeyConstraint(["digest"], ["strategies.digest"], name=op.f("fk_launch_strategies_digest")),
+        sa.ForeignKeyConstraint(["launch_id"], ["launches.id"], name=op.f("fk_launch_strategies_launch_id")),
+        sa.PrimaryKeyConstraint("launch_id", "rank", "digest", name=op.f("pk_launch_strategies")),
+    )
+    op.create_table(
+        "leases",
+        sa.Column("launch_id", sa.String(length=200), nullable=False),
+        sa.Column("expires_at", sa.DateTime(timezone=True), nullable=False),
+        sa.ForeignKeyConstraint(["launch_id"], ["launches.id"], name=op.f("fk_leases_launch_id")),
+        sa.PrimaryKeyConstraint("launch_id", name=op.f("pk_leases")),
+    )
+    op.create_table(
+        "outcomes",
+        sa.Column("launch_id", sa.String(length=200), nullable=False),
+        sa.Column("rank", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("outcome", sa.String(length=16), nullable=False),
+        sa.Column("checkpoint_id", sa.String(length=32), nullable=True),
+        sa.Column("detail", sa.Text(), nullable=True),
+        sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("version", sa.String(length=64), nullable=False),
+        sa.ForeignKeyConstraint(["launch_id"], ["launches.id"], name=op.f("fk_outcomes_launch_id")),
+        sa.PrimaryKeyConstraint("launch_id", "rank", name=op.f("pk_outcomes")),
     )
     op.create_table(
         "resolutions",
         sa.Column("launch_id", sa.String(length=200), nullable=False),
         sa.Column("parent_launch_id", sa.String(length=200), nullable=True),
         sa.Column("parent_step", sa.BigInteger(), nullable=True),
+        sa.Column("branched", sa.Boolean(), nullable=False),
+        sa.Column("start_step", sa.BigInteger(), nullable=True),
         sa.Column("plan", sa.JSON(), nullable=False),
         sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
         sa.ForeignKeyConstraint(["launch_id"], ["launches.id"], name=op.f("fk_resolutions_launch_id")),
@@ -80,11 +189,15 @@ def upgrade() -> None:
         sa.Column("launch_id", sa.String(length=200), nullable=False),
         sa.Column("rank", sa.Integer(), autoincrement=False, nullable=False),
         sa.Column("directory", sa.Text(), nullable=False),
+        sa.Column("kind", sa.String(length=16), nullable=False),
         sa.Column("prefix", sa.Text(), nullable=False),
         sa.Column("breakpoint_prefix", sa.Text(), nullable=False),
-        sa.Column("breakpoints_before", sa.JSON(), nullable=False),
+        sa.Column("names_before", sa.JSON(), nullable=False),
+        sa.Column("host", sa.Text(), nullable=True),
+        sa.Column("content", sa.String(length=16), nullable=True),
+        sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
         sa.ForeignKeyConstraint(["launch_id"], ["launches.id"], name=op.f("fk_sources_launch_id")),
-        sa.PrimaryKeyConstraint("launch_id", "rank", "directory", "prefix", name=op.f("pk_sources")),
+        sa.PrimaryKeyConstraint("launch_id", "rank", "directory", "kind", "prefix", name=op.f("pk_sources")),
     )
     op.create_table(
         "checkpoints",
@@ -103,10 +216,15 @@ def upgrade() -> None:
         sa.Column("strategy_file", sa.Text(), nullable=True),
         sa.Column("metrics", sa.JSON(), nullable=False),
         sa.Column("state", sa.String(length=16), nullable=False),
+        sa.Column("reported", sa.String(length=16), nullable=False),
         sa.Column("problem", sa.String(length=32), nullable=True),
+        sa.Column("quarantine", sa.Text(), nullable=True),
         sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("newness", sa.BigInteger(), nullable=True),
+        sa.Column("version", sa.String(length=64), nullable=False),
         sa.ForeignKeyConstraint(["save_id"], ["saves.id"], name=op.f("fk_checkpoints_save_id")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_checkpoints")),
     )
     op.create_index(op.f("ix_checkpoints_path"), "checkpoints", ["path"], unique=False)
-    op.create_index(op.f("ix_checkpoints_save_id"), "checkpoints", ["save_id"], unique=False)
+    op.create_index(op.f("ix_checkpoints_save_id_state"), "checkpoints", ["save_id", "state"], unique=False)
+    # ### end Alembic commands ###

@@ -11,7 +11,7 @@ from ckptstore.catalog.among import among
 from ckptstore.catalog.tables import pins, runs
 
 if TYPE_CHECKING:
-    from ckptstore.ops.connect import Catalog
+    from ckptstore.api import Catalog
 
 MANY = 40_000  # more than either database takes parameters
 NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
@@ -20,7 +20,7 @@ NAMES = ["plain", 'with "quotes" and \\', "ünï☃", "it's; --", "[1,2]"]
 
 def test_texts(catalog: Catalog) -> None:
     with catalog.database.write() as connection:
-        connection.execute(runs.insert(), [{"name": name, "created_at": NOW} for name in NAMES])
+        connection.execute(runs.insert(), [{"name": name} for name in NAMES])
     asked = [*NAMES[1:], *(f"other {number}" for number in range(MANY))]
     with catalog.database.read() as connection:
         found = set(connection.execute(sa.select(runs.c.name).where(among(connection, runs.c.name, asked))).scalars())
@@ -32,9 +32,9 @@ def test_texts(catalog: Catalog) -> None:
 def test_numbers(catalog: Catalog) -> None:
     steps = [1, 2**40, 2**62]
     with catalog.database.write() as connection:
-        connection.execute(runs.insert(), [{"name": "run", "created_at": NOW}])
+        connection.execute(runs.insert(), [{"name": "run"}])
         run_id = connection.execute(sa.select(runs.c.id)).scalar_one()
-        rows = [{"run_id": run_id, "global_step": step, "created_at": NOW} for step in steps]
+        rows = [{"run_id": run_id, "global_step": step, "pinned": True, "version": ""} for step in steps]
         connection.execute(pins.insert(), rows)
         asked = among(connection, pins.c.global_step, [2**62, 7, 1])
         assert set(connection.execute(sa.select(pins.c.global_step).where(asked)).scalars()) == {1, 2**62}

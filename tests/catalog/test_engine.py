@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import pytest
 import sqlalchemy as sa
 
+from ckptstore.api import connect
 from ckptstore.catalog import engine, sqlite
 from ckptstore.catalog.engine import Database, open_database
-from ckptstore.errors import CatalogUnavailableError, UsageError
-from ckptstore.ops.connect import connect
+from ckptstore.errors import CatalogBusyError, CatalogUnavailableError, UsageError
 from tests.conftest import new_postgres_database
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ class Turns:
         self.now += 1
         self.longest = max(self.longest, seconds)
         if self._commits or self.now == self._pauses:
-            self._other.execute(f"INSERT INTO runs (name, created_at) VALUES ('{self.now}', '2026-01-01')")
+            self._other.execute(f"INSERT INTO runs (name) VALUES ('{self.now}')")
             self._other.execute("COMMIT")
             if self.now != self._pauses:
                 self._other.execute("BEGIN IMMEDIATE")
@@ -165,7 +165,7 @@ def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
 def test_what_fails_inside_a_transaction_is_rolled_back(database_url: str) -> None:
     catalog = connect(database_url)
     with pytest.raises(ZeroDivisionError), catalog.database.write() as connection:
-        connection.exec_driver_sql("INSERT INTO runs (name, created_at) VALUES ('x', '2026-01-01')")
+        connection.exec_driver_sql("INSERT INTO runs (name) VALUES ('x')")
         raise ZeroDivisionError
     assert catalog.runs() == []
 
@@ -256,8 +256,28 @@ def test_a_connection_is_let_go_where_nobody_needs_it(postgres: str, monkeypatch
         monkeypatch.setattr(engine, "_TRUSTED_SECONDS", -1.0)
         database.let_go_if_idle()
         assert database._own.connection is None
-        assert database._turn.acquire(blocking=False)
-        database._turn.release()
+        database._engine.connect().close()  # as another thread does
         with database.read() as connection:
             assert connection.scalar(sa.select(1)) == 1
     assert database._own.connection is None
+
+
+def test_a_thread_that_waits_too_long_for_another_one_gives_up(postgres: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "_WAIT_SECONDS", 0.2)
+    database = open_database(new_postgres_database(postgres))
+    failures: list[CatalogBusyError] = []
+
+    def ask() -> None:
+        try:
+            with database.read():
+                pass
+        except CatalogBusyError as error:
+            failures.append(error)
+
+    with database.read():
+        thread = threading.Thread(target=ask)
+        thread.start()
+        thread.join()
+    assert [error.message.endswith("(other threads of this process use it)") for error in failures] == [True]
+    ask()
+    assert len(failures) == 1

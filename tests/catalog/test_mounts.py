@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from ckptstore.api import connect
 from ckptstore.catalog import mounts, schema
 from ckptstore.errors import CatalogUnavailableError
-from ckptstore.ops.connect import connect
 
 TABLE = r"""
 22 1 252:1 / / rw,relatime shared:1 - ext4 /dev/vda1 rw

@@ -12,12 +12,10 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from ckptstore.core.policy import Policy
-from ckptstore.ops.connect import connect
-from tests.postgres_server import Server, free_port
-
-from ..ops.jobs import Job
-from .test_postgres import wait_for
+from ckptstore.api import connect
+from ckptstore.retention.policy import Policy
+from tests.jobs import Job
+from tests.postgres_server import Server, free_port, wait_for
 
 PGBOUNCER = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 

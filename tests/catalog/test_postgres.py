@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
 import pytest
 import sqlalchemy as sa
 
+from ckptstore.api import Catalog, connect
 from ckptstore.catalog import engine as module
-from ckptstore.catalog import writes
+from ckptstore.catalog import reads
 from ckptstore.catalog.engine import Database, open_database
 from ckptstore.errors import CatalogBusyError, CatalogUnavailableError
-from ckptstore.ops.connect import Catalog, connect
-from ckptstore.ops.start import begin, follow
+from ckptstore.training.begin import begin, follow
 from tests import ckpt_bytes
 from tests.conftest import new_postgres_database
-from tests.postgres_server import Server
-
-from ..ops.jobs import Job
+from tests.jobs import Job
+from tests.postgres_server import Server, wait_for
 
 
 @pytest.fixture
@@ -167,8 +166,8 @@ def test_a_transaction_that_another_one_spoils_is_done_again(url: str) -> None:
         if len(tries) == 1:
             with open_database(url).write() as other:
                 other.execute(runs)
-                other.execute(sa.text("INSERT INTO runs (name, created_at) VALUES ('other', now())"))
-        connection.execute(sa.text("INSERT INTO runs (name, created_at) VALUES ('own', now())"))
+                other.execute(sa.text("INSERT INTO runs (name) VALUES ('other')"))
+        connection.execute(sa.text("INSERT INTO runs (name) VALUES ('own')"))
 
     catalog.database.in_write(work)
     assert tries == [0, 1]
@@ -185,10 +184,10 @@ def test_a_deadlock_is_untied(url: str) -> None:
     def lock(first: int, second: int) -> None:
         def work(connection: sa.Connection) -> None:
             tries.append("")
-            writes.lock_run(connection, first)
+            reads.lock_run(connection, first)
             if len(tries) <= 2:
                 both_hold_one.wait()
-            writes.lock_run(connection, second)
+            reads.lock_run(connection, second)
 
         open_database(url).in_write(work)
 
@@ -209,7 +208,7 @@ def test_what_the_server_ended_is_done_again(url: str) -> None:
         if len(tries) == 1:
             with psycopg.connect(url, autocommit=True) as admin:
                 admin.execute("SELECT pg_terminate_backend(%s)", (tries[0],))
-        connection.execute(sa.text("INSERT INTO runs (name, created_at) VALUES ('own', now())"))
+        connection.execute(sa.text("INSERT INTO runs (name) VALUES ('own')"))
 
     catalog.database.in_write(work)
     assert len(set(tries)) == 2
@@ -250,15 +249,6 @@ def test_a_server_that_has_no_connection_left_is_waited_for(tmp_path: Path, monk
             each.close()
     finally:
         server.close()
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    ever = threading.Event()
-    for _ in range(3000):
-        if condition():
-            return
-        ever.wait(0.01)
-    raise AssertionError("it did not come to that")
 
 
 @pytest.mark.parametrize("mode", ["fast", "immediate"])

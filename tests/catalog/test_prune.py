@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from ckptstore.api import Catalog, connect
 from ckptstore.core.model import FileState
-from ckptstore.core.policy import Policy
 from ckptstore.errors import NothingRestorableError
-from ckptstore.ops.connect import Catalog, connect
+from ckptstore.retention.policy import Policy
+from tests.jobs import Job
 from tests.postgres_server import Server
-
-from .jobs import Job
 
 SQL = Path(__file__).parents[2] / "docs" / "prune.sql"
 

@@ -10,20 +10,19 @@ from urllib.parse import quote
 import psycopg
 import pytest
 
+from ckptstore.api import connect
 from ckptstore.catalog import schema
 from ckptstore.catalog.engine import open_database
 from ckptstore.catalog.tables import metadata
 from ckptstore.core.model import FileState
-from ckptstore.core.policy import Policy
-from ckptstore.errors import CatalogUnavailableError, SchemaError
-from ckptstore.ops.connect import connect
-from ckptstore.ops.policy import store
-from ckptstore.ops.verify import verify
+from ckptstore.errors import CatalogUnavailableError
+from ckptstore.retention.policy import Policy
+from ckptstore.retention.stored_policy import store
+from ckptstore.verify.verify import verify
+from tests.formats.layouts import write_spreads
+from tests.jobs import Job
 from tests.postgres_server import Server
-
-from ..formats.layouts import write_spreads
-from ..spreads import spread
-from .jobs import Job
+from tests.spreads import spread
 
 SQL = Path(__file__).parents[2] / "docs" / "postgresql.sql"
 KEPT = ("runs", "launches", "resolutions", "outcomes", "saves", "checkpoints", "endings", "journals", "leases")
@@ -155,9 +154,8 @@ def test_who_may_not_do_it_hears_who_may(roles: Server, tmp_path: Path) -> None:
     ranks = job.start()
     for step in (5, 10, 15):
         job.save(ranks, step)
-    database = job.catalog.database
     plan = job.catalog.plan_gc("own", Policy(keep_last=1, floor=1))
-    for work in (lambda: job.catalog.execute(plan), lambda: job.catalog.undo("own"), lambda: verify(database, "own")):
+    for work in (lambda: job.catalog.execute(plan), lambda: job.catalog.undo("own")):
         with pytest.raises(CatalogUnavailableError, match=r"refuses \(permission denied for table .*use an operator's"):
             work()
 
@@ -183,17 +181,3 @@ def test_a_server_that_refuses_is_not_said_to_be_away(
         connect(url.format(port=roles.port, socket=quote(roles.socket, safe=""))).join("read-only")
     assert said in caught.value.hint
     assert "refuses" in caught.value.message
-
-
-@pytest.mark.parametrize("user", ["trainer", "alice"])
-def test_an_older_schema_is_the_owners_to_upgrade(roles: Server, user: str) -> None:
-    roles.run("UPDATE ckptstore_version SET version_num = '0001'", "ckptstore")
-    try:
-        with pytest.raises(SchemaError, match="run: ckptstore db upgrade"):
-            connect(url_of(roles, user))
-        with pytest.raises(
-            CatalogUnavailableError, match="(permission denied|must be owner).*for db upgrade the owner's"
-        ):
-            schema.upgrade(open_database(url_of(roles, user)))
-    finally:
-        roles.run(f"UPDATE ckptstore_version SET version_num = '{schema.REVISION}'", "ckptstore")

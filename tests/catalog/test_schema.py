@@ -14,12 +14,11 @@ from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
-from ckptstore.catalog import reads, schema
+from ckptstore.api import connect
+from ckptstore.catalog import schema
 from ckptstore.catalog.engine import Database, open_database
 from ckptstore.catalog.tables import metadata
-from ckptstore.core.model import Kind
 from ckptstore.errors import CatalogUnavailableError, SchemaError
-from ckptstore.ops.connect import connect
 from tests.conftest import new_postgres_database
 
 if TYPE_CHECKING:
@@ -100,41 +99,6 @@ def test_a_newer_schema_is_refused_with_the_command_to_run(database_url: str) ->
     for action in (schema.ensure, schema.check, schema.upgrade):
         with pytest.raises(SchemaError, match="newer than this program's .* pip install --upgrade ckptstore"):
             action(database)
-
-
-def test_an_older_schema_is_upgraded_on_sqlite_and_refused_on_postgresql(
-    database_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With what it holds: a source is one of a ModelCheckpoint, a launch goes on with the steps of its parent."""
-    database = open_database(database_url)
-    with monkeypatch.context() as earlier:
-        earlier.setattr(schema, "REVISION", "0001")
-        schema.upgrade(database)
-    when, layout = "2026-01-01 00:00:00", '{"source": "stand_alone", "groups": []}'
-    with database.write() as connection:
-        for row in (
-            f"runs VALUES (1, 'run', '{when}')",
-            f"launches VALUES ('a', 1, 1, 1, '{layout}', NULL, '{when}')",
-            "sources VALUES ('a', 0, '/d', 'net', 'net', '[\"x\"]')",
-            f"launches VALUES ('b', 1, 2, 1, '{layout}', 10, '{when}')",
-            f"resolutions VALUES ('b', 'a', 17, '[]', '{when}')",
-        ):
-            connection.exec_driver_sql(f"INSERT INTO {row}")
-    with pytest.raises(SchemaError, match=f"0001, {schema.REVISION} is needed; run: ckptstore db upgrade"):
-        schema.check(database)
-    if database.is_sqlite:
-        schema.ensure(database)
-    else:
-        with pytest.raises(SchemaError, match=f"0001, {schema.REVISION} is needed; run: ckptstore db upgrade"):
-            schema.ensure(database)
-        schema.upgrade(database)
-    with database.read() as connection:
-        (source,) = reads.sources_of(connection, 1)
-        resumed = reads.launch(connection, "b")
-    assert (source.kind, source.prefix, source.names_before) == (Kind.PERIODIC, "net", {"x"})
-    assert source.content is None
-    assert resumed is not None
-    assert (resumed.parent_step, resumed.start_step, resumed.batch_size) == (17, 17, None)
 
 
 def test_a_database_with_other_tables_is_not_a_catalog(database_url: str) -> None:

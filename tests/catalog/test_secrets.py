@@ -17,9 +17,9 @@ from urllib.parse import quote
 
 import pytest
 
+from ckptstore.api import connect
 from ckptstore.catalog.engine import open_database
 from ckptstore.errors import CatalogUnavailableError, UsageError
-from ckptstore.ops.connect import connect
 from tests import ckpt_bytes
 from tests.postgres_server import Server, free_port
 
@@ -96,8 +96,8 @@ for name in ("ckptstore", "sqlalchemy.engine", "sqlalchemy.pool", "psycopg", "ps
     logging.getLogger(name).setLevel(logging.DEBUG)
 import ckptstore
 from ckptstore.catalog.engine import Database, open_database
-from ckptstore.ops.connect import Catalog
-from ckptstore.ops.start import begin
+from ckptstore.api import Catalog
+from ckptstore.training.begin import begin
 from tests import ckpt_bytes
 url, directory = sys.argv[1:]
 try:

@@ -9,46 +9,22 @@ import os
 import sqlite3
 import struct
 import subprocess
-import sys
 import termios
-from dataclasses import dataclass, replace
-from datetime import datetime, timezone
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ckptstore.catalog import writes
+from ckptstore.api import Catalog, connect
 from ckptstore.catalog.schema import REVISION
-from ckptstore.ops.connect import Catalog, connect
-from ckptstore.storage import journal
+from ckptstore.journal import jsonl
 from tests import ckpt_bytes
-from tests.ops.jobs import Job
-from tests.starting import warm_python
-
-COMMAND = Path(sys.executable).with_name("ckptstore")
-COMMANDS = tuple(f"ckptstore.cli.{name}" for name in ("commands", "database", "doctor", "inspection", "retention"))
-HEAVY = ("mindspore", "numpy", "psycopg", "alembic")
-
-
-@dataclass(frozen=True)
-class Result:
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-
-def ckptstore(*arguments: str, **environment: str) -> Result:
-    """Run the command as a user does; what it imports is imported already."""
-    program = [*warm_python("ckptstore.cli.main", *COMMANDS), COMMAND]
-    done = subprocess.run(
-        [*program, *arguments], env=os.environ | environment, capture_output=True, text=True, check=False
-    )
-    return Result(done.returncode, done.stdout, done.stderr)
+from tests.command_line import COMMAND, HEAVY, Result, as_who_is_not_root, assert_one_line, ckptstore, loaded
+from tests.conftest import new_postgres_database
+from tests.jobs import Job
+from tests.projecting import put_files
+from tests.starting import LIBRARY, warm_python
 
 
 @pytest.fixture
@@ -60,7 +36,7 @@ def run(catalog: Catalog, tmp_path: Path) -> Job:
         files = job.save(ranks, step)
     Path(files[0].path).unlink()
     with open(files[1].path, "r+b") as file:  # noqa: PTH123
-        file.truncate(files[1].size - 1)  # type: ignore[operator]
+        file.truncate(files[1].size - 1)
     return job
 
 
@@ -194,7 +170,10 @@ def test_tags_are_shown(url: str) -> None:
     assert "10 pinned, tagged best, paper" in ckptstore("--db", url, "list").out
 
 
-def test_db(database_url: str) -> None:
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_db(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    is_sqlite = kind == "sqlite"
+    database_url = str(tmp_path / "new.db") if is_sqlite else new_postgres_database(request.getfixturevalue("postgres"))
     assert ckptstore("--db", database_url, "db", "current", "--json").json["schema"] is None
     missing = ckptstore("--db", database_url, "db", "check")
     assert (missing.code, missing.out) == (4, "")
@@ -202,6 +181,35 @@ def test_db(database_url: str) -> None:
     assert ckptstore("--db", database_url, "db", "upgrade").code == 0
     checked = ckptstore("--db", database_url, "db", "check", "--json")
     assert (checked.code, checked.json["schema"]) == (0, REVISION)
+
+
+def test_commands_on_postgresql(postgres: str, tmp_path: Path) -> None:
+    """One walk: all else is held against SQLite."""
+    url = new_postgres_database(postgres)
+    job = Job(connect(url), tmp_path / "data")
+    ranks = job.start()
+    for step in (5, 10, 15, 20):
+        job.save(ranks, step)
+
+    def run(*arguments: str, code: int = 0) -> Any:
+        done = ckptstore("--db", url, *arguments, "--json")
+        assert done.code == code, (done.out, done.err)
+        return done.json
+
+    assert [row["global_step"] for row in run("list", "run")] == [20, 15, 10, 5]
+    assert run("resolve", "run")["global_step"] == 20
+    assert [row["run"] for row in run("runs")] == ["run"]
+    assert len(run("show", "run", "10")) == 2
+    run("tag", "run", "10", "best")
+    assert [row["global_step"] for row in run("gc", "run", "--keep-last", "2", "--apply")["remove"]] == [5]
+    assert [row["global_step"] for row in run("list", "run")] == [20, 15, 10]
+    run("undo", "run")
+    Path(job.catalog.show("run", 5)[0].path).unlink()
+    run("verify", "run", code=6)
+    run("doctor", "run")
+    run("sync", str(tmp_path))
+    run("scan", str(tmp_path / "data"), "--run", "run")
+    assert [row["global_step"] for row in run("list", "run")] == [20, 15, 10, 5]
 
 
 def test_an_empty_catalog(sqlite_url: str) -> None:
@@ -233,7 +241,7 @@ def test_an_empty_catalog(sqlite_url: str) -> None:
     ],
 )
 def test_mistakes_are_one_line(sqlite_url: str, tmp_path: Path, arguments: list[str], code: int, message: str) -> None:
-    from ckptstore.ops.connect import connect
+    from ckptstore.api import connect
 
     job = Job(connect(sqlite_url), tmp_path)
     job.save(job.start(), 5)
@@ -299,15 +307,6 @@ def test_a_read_only_directory_is_one_line(tmp_path: Path) -> None:
     assert_one_line(result, 4, f"check that {tmp_path} can be written to")
 
 
-def as_who_is_not_root(*arguments: str) -> Result:
-    """Run the command with no right to pass by permissions; skips where nobody can give up that right."""
-    rights = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
-    if rights and subprocess.run([*rights, "true"], capture_output=True, check=False).returncode:
-        pytest.skip("this sandbox lets nobody give up rights")
-    done = subprocess.run([*rights, COMMAND, *arguments], capture_output=True, text=True, check=False)
-    return Result(done.returncode, done.stdout, done.stderr)
-
-
 def test_a_catalog_that_this_user_may_not_use_is_named(sqlite_url: str, tmp_path: Path) -> None:
     job = Job(connect(sqlite_url), tmp_path / "ckpt")
     job.save(job.start(), 1)
@@ -328,14 +327,6 @@ def test_a_catalog_that_this_user_may_not_use_is_named(sqlite_url: str, tmp_path
     assert_one_line(as_who_is_not_root(*asked), 4, f"check that {path}-wal can be read by this user")
 
 
-def assert_one_line(result: Result, code: int, message: str) -> None:
-    assert result.code == code, result
-    assert result.out == ""
-    assert message in result.err
-    assert result.err.startswith("ckptstore: ")
-    assert result.err.count("\n") == 1
-
-
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["resolve", "--help"], ["db", "--help"]])
 def test_help_needs_nothing_heavy(arguments: list[str]) -> None:
     assert loaded(arguments, "sqlalchemy", "rich", "blake3", *HEAVY) == set()
@@ -343,31 +334,15 @@ def test_help_needs_nothing_heavy(arguments: list[str]) -> None:
 
 @pytest.mark.parametrize("arguments", [["runs"], ["list"], ["list", "run", "--json"], ["resolve", "run"]])
 def test_the_command_line_never_imports_mindspore(sqlite_url: str, tmp_path: Path, arguments: list[str]) -> None:
-    from ckptstore.ops.connect import connect
+    from ckptstore.api import connect
 
     job = Job(connect(sqlite_url), tmp_path)
     job.save(job.start(), 5)
     assert loaded(["--db", sqlite_url, *arguments], *HEAVY) == set()
 
 
-def loaded(arguments: list[str], *modules: str) -> set[str]:
-    """Which of these modules a command imports."""
-    program = f"""
-import sys
-from ckptstore.cli.main import main
-sys.argv = ["ckptstore", *{arguments!r}]
-try:
-    main()
-except SystemExit as end:
-    assert not end.code, end.code
-print("LOADED", *(name for name in {modules!r} if name in sys.modules))
-"""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    return set(done.stdout.splitlines()[-1].split()[1:])
-
-
 def test_a_reader_that_goes_away_is_no_error(sqlite_url: str, tmp_path: Path) -> None:
-    from ckptstore.ops.connect import connect
+    from ckptstore.api import connect
 
     job = Job(connect(sqlite_url), tmp_path)
     ranks = job.start()
@@ -404,7 +379,6 @@ def test_a_reader_that_was_never_there_is_no_error(sqlite_url: str, tmp_path: Pa
         (["gc", "run"], 5),
     ],
 )
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_a_reader_that_goes_away_leaves_the_exit_code(url: str, arguments: list[str], code: int) -> None:
     command = [COMMAND, "--db", url, *arguments]
     assert subprocess.run(command, capture_output=True, check=False).returncode == code
@@ -492,7 +466,7 @@ def test_a_catalog_that_is_no_file_or_damaged_says_what_to_do(sqlite_url: str, t
 
 
 def test_names_with_brackets_and_colons_are_printed_as_they_are(sqlite_url: str, tmp_path: Path) -> None:
-    from ckptstore.ops.connect import connect
+    from ckptstore.api import connect
 
     launch = connect(sqlite_url).join("llama[7b]:fire:/v2")
     path = tmp_path / "a[red]:cat:.ckpt"
@@ -518,7 +492,8 @@ def on_a_terminal(width: int, *arguments: str) -> str:
     ours, theirs = os.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, width, 0, 0))
     environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "NO_COLOR")}
-    process = subprocess.Popen([COMMAND, *arguments], env=environment | {"TERM": "xterm"}, stdout=theirs, stderr=theirs)
+    command = [*warm_python(*LIBRARY), COMMAND, *arguments]
+    process = subprocess.Popen(command, env=environment | {"TERM": "xterm"}, stdout=theirs, stderr=theirs)
     os.close(theirs)
     shown = b""
     try:
@@ -536,13 +511,13 @@ def test_no_launch_is_cut_on_a_narrow_terminal(sqlite_url: str, tmp_path: Path) 
     launch.set_steps_per_epoch(10)
     for step in (5, 10, 15):
         launch.register(ckpt_bytes.write(tmp_path / f"net-1_{step}.ckpt", step), global_step=step)
-    for width in (60, 80, 100, 120):
+    for width in (60, 120):
         assert on_a_terminal(width, "--db", sqlite_url, "list", "run").count(launch.id) == 3
         planned = on_a_terminal(width, "--db", sqlite_url, "gc", "run", "--keep-last", "2")
         assert planned.count(launch.id) >= 3
         assert "removing" not in planned
     broadest = max(map(len, ckptstore("--db", sqlite_url, "list", "run").out.splitlines()))
-    for width in range(broadest - 2, broadest + 1):
+    for width in (broadest - 1, broadest):
         assert on_a_terminal(width, "--db", sqlite_url, "list", "run").count(launch.id) == 3, width
     rows = on_a_terminal(80, "--db", sqlite_url, "list", "run").splitlines()
     assert [row.split()[1] for row in rows] == ["step", "15", "10", "5"]
@@ -558,7 +533,7 @@ def test_a_newline_in_a_path_begins_no_line(sqlite_url: str, tmp_path: Path) -> 
     Path(files[0].path).unlink()
     newer = job.folder(1) / ".ckptstore/rank_1.jsonl"
     with newer.open("ab") as file:
-        file.write(journal.encode({"v": 7}))
+        file.write(jsonl.encode({"v": 7}))
     (job.folder(1) / "model_best.pth.tar").touch()
     for rank in (0, 1):
         (job.folder(rank) / ".ckptstore/trash").touch()  # nothing can be moved there
@@ -662,8 +637,8 @@ def test_a_journal_that_cannot_be_read_is_said_first_and_by_the_exit_code(
     """What it tells is not known, so what lies beside it is not taken in by its names."""
     hidden = run.folder(1) / ".ckptstore" / "rank_1.jsonl"
     with monkeypatch.context() as newer, hidden.open("ab") as file:
-        newer.setattr(journal, "VERSION", 2)
-        file.write(journal.encode({"t": "another"}))
+        newer.setattr(jsonl, "VERSION", 2)
+        file.write(jsonl.encode({"t": "another"}))
     for number in range(25):
         (run.folder(0) / f"net-3_{number}.tmp").touch()
     beside = ckpt_bytes.write(run.folder(1) / "net-2_10.ckpt", 20)
@@ -743,8 +718,7 @@ def test_explain_of_a_wide_job_stays_readable(catalog: Catalog, database_url: st
     gone = [replace(newer, rank=rank, path=f"{newer.path}.{rank}") for rank in range(1, 601)]
     there = [replace(newer, rank=rank) for rank in range(601, 1024) if rank != 700]
     whole = [replace(older, rank=rank) for rank in range(1, 1024)]
-    with catalog.database.write() as connection:
-        writes.adopt_checkpoints(connection, [*gone, *there, *whole], datetime.now(timezone.utc))
+    put_files(catalog, [*gone, *there, *whole])
     text = ckptstore("--db", database_url, "resolve", "run", "--explain").out
     assert "step 10 (periodic, launch L1): 423 of 1024 ranks have a file" in text
     assert "ranks 1-600: missing_file: 600 in all, such as: " in text

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from ckptstore.api import connect
 from ckptstore.core.model import Kind
-from ckptstore.ops.connect import connect
 from tests import ckpt_bytes
-from tests.cli.test_cli import HEAVY, as_who_is_not_root, ckptstore, loaded
-from tests.ops.checkups import unchanged
-from tests.ops.jobs import Job
+from tests.command_line import HEAVY, as_who_is_not_root, ckptstore, loaded
+from tests.doctor.checkups import unchanged
+from tests.jobs import Job
 
 LAUNCH = "20261121T034217-0d35d4"
 
@@ -174,7 +174,6 @@ def test_the_page_in_the_docs(tmp_path: Path) -> None:
         launch.set_ending(40, 40, "RuntimeError")
     ranks[2].ledger.behind = True  # the catalog was away by then
     ranks[2].set_ending(40, 40, "RuntimeError")
-    (data / "graceful_exit.json").write_text('{"GracefulExit": 1}')
     for launch in ranks:
         launch.ledger.close()
     catalog.database.disconnect()

@@ -13,7 +13,7 @@ import pytest
 from mindspore import Tensor
 
 from tests import ckpt_bytes
-from tests.cli.test_cli import COMMAND, HEAVY, as_who_is_not_root, assert_one_line, ckptstore, loaded
+from tests.command_line import COMMAND, HEAVY, as_who_is_not_root, assert_one_line, ckptstore, loaded
 from tests.formats import layouts
 
 WEIGHT = {"name": "weight", "dtype": "Float32", "shape": [2, 2]}

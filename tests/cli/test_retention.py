@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
 
-from ckptstore.catalog import marks, reads
-from ckptstore.ops.connect import Catalog
-from tests.ops.jobs import Job
-
-from .test_cli import Result, ckptstore
+from ckptstore.api import Catalog
+from ckptstore.core.events import PolicySet
+from tests.command_line import Result, ckptstore
+from tests.jobs import Job
+from tests.projecting import put
 
 
 @pytest.fixture
@@ -217,10 +217,7 @@ def test_one_run_that_fails_does_not_stop_the_others(url: str, job: Job, catalog
     catalog.join("aaa")
     for run in ("aaa", "run"):
         assert ckptstore("--db", url, "policy", run, "--keep-every", "20", "--floor", "0").code == 0
-    with catalog.database.write() as connection:
-        run_id = reads.run_id(connection, "aaa")
-        assert run_id is not None
-        marks.set_policy(connection, run_id, {"keep_lucky": 7}, datetime.now(timezone.utc))
+    put(catalog, [PolicySet("aaa", {"keep_lucky": 7}, datetime.now(timezone.utc) + timedelta(seconds=1))])
     done = ckptstore("--db", url, "gc", "--all", "--apply")
     assert done.code == 2
     assert "run aaa: the policy has rules of a newer program" in one_line(done)

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from ckptstore.ops.connect import Catalog
+from ckptstore.api import Catalog
 from tests import ckpt_bytes
-from tests.ops.jobs import Job
-
-from .test_cli import COMMAND, assert_one_line, ckptstore
+from tests.command_line import COMMAND, assert_one_line, ckptstore
+from tests.jobs import Job
 
 
 @pytest.fixture
@@ -81,6 +80,16 @@ def test_what_cannot_be_looked_at_is_exit_code_1(job: Job, database_url: str) ->
     )
 
 
+def test_each_of_several_processes_has_its_shard(job: Job, database_url: str) -> None:
+    found = [ckptstore("--db", database_url, "verify", "run", "--shard", f"{number}/2", "--json") for number in (1, 2)]
+    assert [each.code for each in found] == [0, 0]
+    assert sum(each.json["checked"] for each in found) == 6
+    shown = ckptstore("--db", database_url, "verify", "run", "--shard", "2/2")
+    checked = found[1].json["checked"]
+    assert shown.out.startswith(f"{checked} file{'' if checked == 1 else 's'} of 1 run verified")
+    assert "sizes and headers, shard 2 of 2\n" in shown.out
+
+
 def test_an_empty_catalog_has_nothing_to_verify(sqlite_url: str) -> None:
     shown = ckptstore("--db", sqlite_url, "verify")
     assert (shown.code, shown.out) == (0, "0 files of 0 runs verified, 0 B: sizes and headers\nno damage was found\n")
@@ -96,6 +105,9 @@ def test_an_empty_catalog_has_nothing_to_verify(sqlite_url: str) -> None:
         (["run", "--sample", "10"], 2, "'10' is not a part"),
         (["run", "--sample", "nan"], 2, "'nan' is not a part"),
         (["run", "--sample", "some"], 2, "See: ckptstore verify --help"),
+        (["run", "--shard", "3/2"], 2, "'3/2' is not one of N parts"),
+        (["run", "--shard", "0/2"], 2, "'0/2' is not one of N parts"),
+        (["run", "--shard", "half"], 2, "See: ckptstore verify --help"),
     ],
 )
 def test_mistakes_are_one_line(sqlite_url: str, arguments: list[str], code: int, message: str) -> None:

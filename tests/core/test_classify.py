@@ -1,4 +1,4 @@
-"""Every row of domain §2, classified by its path."""
+"""Every row of mindspore.md §2, classified by its path."""
 
 from __future__ import annotations
 

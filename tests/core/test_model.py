@@ -1,4 +1,4 @@
-"""Ids, layouts, and the place of a step in its epoch."""
+"""Ids, and the place of a step in its epoch."""
 
 from __future__ import annotations
 
@@ -7,10 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ckptstore.core.model import Kind, epoch_and_step
-from ckptstore.core.replicas import Layout, data_parallel, from_json, from_name, stand_alone
-from ckptstore.errors import UsageError
-
-from .builders import file, launch
+from tests.resume.builders import file, launch
 
 
 @pytest.mark.parametrize(
@@ -38,22 +35,3 @@ def test_ids_depend_on_what_the_record_is_about_and_on_nothing_else() -> None:
     assert len({one.id, *(other.id for other in others)}) == 1 + len(others)
     assert one.save_id == file(of, 1).save_id
     assert len({one.save_id, file(of, 0, 16).save_id, file(of, 0, kind=Kind.TTP).save_id}) == 3
-
-
-def test_layouts_survive_json() -> None:
-    for layout in (stand_alone(), data_parallel(3), Layout("stated", ((0, 2), (1, 3)))):
-        assert from_json(layout.to_json()) == layout
-
-
-def test_layouts_by_name() -> None:
-    assert from_name("data_parallel", 2) == data_parallel(2)
-    assert from_name(None, 2) == from_name("stand_alone", 2) == stand_alone()
-    with pytest.raises(UsageError, match="unknown layout"):
-        from_name("semi", 2)
-
-
-def test_coverage_by_layout_alone() -> None:
-    assert data_parallel(3).covers([2], 3)
-    assert not data_parallel(3).covers([], 3)
-    assert not stand_alone().covers([0], 2)
-    assert Layout("stated", ((0, 1),)).covers([1, 2], 3)

@@ -1,4 +1,4 @@
-"""The names that MindSpore gives to checkpoint files (domain §2)."""
+"""The names that MindSpore gives to checkpoint files (mindspore.md §2)."""
 
 from __future__ import annotations
 
@@ -87,9 +87,13 @@ def test_what_a_graceful_exit_writes(name: str, expected: ExitName | None) -> No
     assert parse_name(name) is None or expected is None
 
 
-@pytest.mark.parametrize("repeat", [0, 3])
-def test_the_name_that_an_exit_is_kept_under_can_be_read_again(repeat: int) -> None:
-    assert parse_exit_name(exit_name("LeNet", 18, repeat)) == ExitName("LeNet", 18)
+@pytest.mark.parametrize(
+    ("again", "name"),
+    [((), "LeNet_train-step_18.ckpt"), ((0,), "LeNet_train-step_18.ckpt"), ((3,), "LeNet_train-step_18_3.ckpt")],
+)
+def test_the_name_that_an_exit_is_kept_under_can_be_read_again(again: tuple[int, ...], name: str) -> None:
+    assert exit_name("LeNet", 18, *again) == name
+    assert parse_exit_name(name) == ExitName("LeNet", 18)
 
 
 @pytest.mark.parametrize(

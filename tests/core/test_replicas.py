@@ -10,11 +10,47 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckptstore.core.replicas import Layout, data_parallel, from_group_info, from_groups, from_json, stand_alone
-from ckptstore.core.stated import RestoreRanks, from_json_groups, from_restore_ranks, parse
+from ckptstore.core.replicas import (
+    Layout,
+    data_parallel,
+    from_group_info,
+    from_groups,
+    from_json,
+    from_name,
+    show,
+    stand_alone,
+)
+from ckptstore.core.stated import from_json_groups, parse
 from ckptstore.errors import UsageError
 
 FOUR_PAIRS = ((0, 4), (1, 5), (2, 6), (3, 7))
+
+
+@pytest.mark.parametrize(
+    ("layout", "shown"),
+    [
+        (stand_alone(), {"source": "stand_alone", "groups": []}),
+        (data_parallel(3), {"source": "data_parallel", "groups": [[0, 1, 2]]}),
+        (Layout("stated", ((0, 2), (1, 3))), {"source": "stated", "groups": [[0, 2], [1, 3]]}),
+    ],
+)
+def test_layouts_survive_json(layout: Layout, shown: dict[str, object]) -> None:
+    assert layout.to_json() == shown
+    assert from_json(shown) == layout
+
+
+def test_layouts_by_name() -> None:
+    assert from_name("data_parallel", 2) == data_parallel(2) == Layout("data_parallel", ((0, 1),), any_world_size=True)
+    assert from_name(None, 2) == from_name("stand_alone", 2) == stand_alone()
+    with pytest.raises(UsageError, match="unknown layout"):
+        from_name("semi", 2)
+
+
+def test_coverage_by_layout_alone() -> None:
+    assert data_parallel(3).covers([2], 3)
+    assert not data_parallel(3).covers([], 3)
+    assert not stand_alone().covers([0], 2)
+    assert Layout("stated", ((0, 1),)).covers([1, 2], 3)
 
 
 @pytest.mark.parametrize(
@@ -97,6 +133,7 @@ def test_json_that_names_no_groups(groups: object, message: str) -> None:
 
 
 def test_a_long_group_is_shortened_in_messages() -> None:
+    assert show(range(8)) == "0,1,2,3,4,5,6,7"
     with pytest.raises(UsageError, match=r"group 0,1,2,3,4,5,6,7… \(1000 in all\), of 999 ranks"):
         from_groups([range(1000)], 999, "stated")
 
@@ -141,44 +178,8 @@ def test_group_info_of_at_least_one_member_gives_the_groups_back(world_size: int
     assert sorted(layout.partition(world_size)) == sorted(groups.values())
 
 
-def test_who_restores_from_whom() -> None:
-    """The example of seed 003."""
-    found = from_restore_ranks("0,1", '{"0,8": 0, "1,9": 1}', 10)
-    assert found == RestoreRanks(Layout("restore_ranks_map", ((0, 8), (1, 9))), (0, 1, 2, 3, 4, 5, 6, 7, 0, 1))
-
-
 def test_rank_1_is_not_found_in_11() -> None:
-    found = from_restore_ranks("11, 1", '{"0, 11": 11, "1,10": 1}', 12)
-    assert found is not None
-    assert found.load_from == (11, 1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 11)
-
-
-@pytest.mark.parametrize("ranks", ["-1", " -1 ", "0,-1", "-1,0"])
-def test_a_group_without_a_file_means_that_nothing_is_restored(ranks: str) -> None:
-    assert from_restore_ranks(ranks, "", 2) is None
-
-
-@pytest.mark.parametrize(
-    ("ranks", "text", "message"),
-    [
-        ("", "{}", "a replica group is empty"),
-        ("0;1", "{}", "'0;1' in the replica group"),
-        ("-10", "{}", "'-10' in the replica group"),
-        ("0", "{'0,8': 0}", "RESTORE_RANKS_MAP is no JSON"),
-        ("0", "[" * 100_000, "RESTORE_RANKS_MAP is no JSON"),
-        ("0", "[]", "RESTORE_RANKS_MAP is no JSON object"),
-        ("0,1", '{"0,8": 1}', "the ranks 0,8 are to load from 1, RESTORE_RANKS names 0,1"),
-        ("1", '{"0,8": 0}', "the ranks 0,8 are to load from 0, RESTORE_RANKS names 1"),
-        ("0,1", '{"0,8": "0"}', "the ranks 0,8 are to load from '0'"),
-        ("0,1", '{"0,1": true}', "the ranks 0,1 are to load from True"),
-        ("0,1", '{"0,8": 0, "1,8": 1}', "rank 8 is named twice"),
-        ("0,1", '{"0,12": 0}', "rank 12 in the replica group 0,12, of 10 ranks"),
-        ("0,1", '{"": 0}', "a replica group is empty"),
-    ],
-)
-def test_variables_that_contradict(ranks: str, text: str, message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        from_restore_ranks(ranks, text, 10)
+    assert parse("0,11;1,10", 12) == Layout("stated", ((0, 11), (1, 10)))
 
 
 @given(st.integers(1, 24), st.randoms(use_true_random=False))

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from ckptstore.core import words
+from ckptstore.core import text
 
 
 @pytest.mark.parametrize(
@@ -14,7 +14,7 @@ from ckptstore.core import words
     [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (1_500_000, "1.5 MB"), (2 * 10**18, "2000.0 PB")],
 )
 def test_size(number: int, shown: str) -> None:
-    assert words.size(number) == shown
+    assert text.size(number) == shown
 
 
 @pytest.mark.parametrize(
@@ -22,11 +22,11 @@ def test_size(number: int, shown: str) -> None:
     [(-5, "0 s"), (0.9, "0 s"), (119, "119 s"), (120, "2 min"), (7199, "119 min"), (7200, "2 h"), (200_000, "2 d")],
 )
 def test_span(seconds: float, shown: str) -> None:
-    assert words.span(timedelta(seconds=seconds)) == shown
+    assert text.span(timedelta(seconds=seconds)) == shown
 
 
 def test_count() -> None:
-    assert (words.count(1, "save", "saves"), words.count(0, "save", "saves")) == ("1 save", "0 saves")
+    assert (text.count(1, "save", "saves"), text.count(0, "save", "saves")) == ("1 save", "0 saves")
 
 
 @pytest.mark.parametrize(
@@ -39,4 +39,4 @@ def test_count() -> None:
     ],
 )
 def test_of_ranks(ranks: list[int], shown: str) -> None:
-    assert words.of_ranks(ranks) == shown
+    assert text.of_ranks(ranks) == shown

@@ -24,15 +24,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ckptstore.api import Catalog, connect
+from ckptstore.core.events import Event, FileRecorded, from_lines
 from ckptstore.core.model import Checkpoint, FileState
-from ckptstore.ops.connect import Catalog, connect
-from ckptstore.ops.entries import said
-from ckptstore.ops.records import Said
-from ckptstore.storage import journal
+from ckptstore.journal import jsonl
 from tests import ckpt_bytes
-
-from .servers import new_database
-from .table import Row
+from tests.crash.servers import new_database
+from tests.crash.table import Row
 
 RANKS = 2
 _EXPECTED = "was not taken into the catalog: "
@@ -192,10 +190,11 @@ def look(url: str, directory: Path, returned: set[str], newest: str | None, into
     into.wrong_plans += [f"{path} is in the plan, and is cut" for path in plan[1:] if not _is_whole(Path(path))]
     recorded = _complete(catalog)
     into.lost += [f"register returned for {path}, the catalog lacks it" for path in sorted(returned - recorded.keys())]
-    heard = Said()
-    for path in journal.journals_below(str(directory)):
-        said(journal.read(path).entries, journal.directory_of(path), heard)
-    journalled = {file.path for file in heard.files if file.state is FileState.COMPLETE}
+    told: list[Event] = []
+    for path in jsonl.journals_below(str(directory)):
+        told += from_lines(jsonl.read(path).entries, jsonl.directory_of(path))[0]
+    files = [event.file for event in told if isinstance(event, FileRecorded)]
+    journalled = {file.path for file in files if file.state is FileState.COMPLETE}
     into.lost += [f"{path} is in a journal, not in the catalog" for path in sorted(journalled - recorded.keys())]
     into.lost += [f"{path} is in the catalog, in no journal" for path in sorted(recorded.keys() - journalled)]
     there = {str(path): _is_whole(path) for path in directory.rglob("*.ckpt")}

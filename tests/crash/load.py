@@ -23,12 +23,12 @@ from pathlib import Path
 
 import psycopg
 
+from ckptstore.api import connect
 from ckptstore.catalog.backoff import Backoff
 from ckptstore.catalog.engine import Database, open_database
 from ckptstore.errors import CatalogUnavailableError
-from ckptstore.ops.connect import connect
-from ckptstore.ops.launch import LONGEST_PAUSE_SECONDS, RankLaunch
-from ckptstore.ops.start import begin
+from ckptstore.training.begin import begin
+from ckptstore.training.launch import LONGEST_PAUSE_SECONDS, RankLaunch
 from tests import ckpt_bytes
 from tests.crash.rank import ANSWER_SECONDS
 from tests.postgres_server import Server

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ckptstore.ops.connect import connect
+from ckptstore.api import connect
 from tests.postgres_server import Server
 
 if TYPE_CHECKING:
@@ -116,7 +116,6 @@ class Ranks:
             process.kill()
             process.wait()
             for stream in (process.stdin, process.stdout):
-                assert stream is not None
                 stream.close()
         self._log.close()
 

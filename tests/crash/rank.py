@@ -14,35 +14,19 @@ import logging
 import select
 import sys
 import time
-import types
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-import ckptstore
 from ckptstore.catalog.engine import Database, open_database
 from ckptstore.core.model import Kind
-from ckptstore.ops.register import describe
-from ckptstore.ops.start import begin
-from ckptstore.storage import files
+from ckptstore.disk import files
+from ckptstore.resume.register import describe
+from ckptstore.training.begin import begin
+from ckptstore.training.recorder_thread import RecorderThread
 from tests import ckpt_bytes
-
-if TYPE_CHECKING:
-    from ckptstore.mindspore.recorder import Recorder
-    from ckptstore.ops.launch import RankLaunch
 
 STEP_SECONDS = 0.01
 ANSWER_SECONDS = 5.0
 """As in `ckptstore.mindspore.join`."""
-
-
-def recorder_of(launch: RankLaunch) -> Recorder:
-    """The registrar's own, without what makes its package import MindSpore."""
-    package = types.ModuleType("ckptstore.mindspore")
-    package.__path__ = [str(Path(ckptstore.__file__).parent / "mindspore")]
-    sys.modules[package.__name__] = package
-    from ckptstore.mindspore.recorder import Recorder
-
-    return Recorder(launch)
 
 
 def main() -> None:
@@ -50,7 +34,7 @@ def main() -> None:
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
     database = Database(open_database(url).url, answer_within=ANSWER_SECONDS)
     launch = begin(database, "run", rank=int(rank), world_size=int(ranks), launch_id="L1", layout=None)
-    recorder = recorder_of(launch)
+    recorder = RecorderThread(launch)
     folder = Path(directory) / f"rank_{rank}"
     launch.add_source(str(folder), kind=Kind.PERIODIC, prefix="net", breakpoint_prefix="net", names_before=())
     print("READY", flush=True)

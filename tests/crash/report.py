@@ -1,4 +1,4 @@
-"""Runs the campaigns, and writes what they did and found into the README. `make torture` is this.
+"""Runs the campaigns, and writes what they did and found into docs/promises.md. `make torture` is this.
 
     python -m tests.crash.report [--only NAME …] [--within SECONDS]
     python -m tests.crash.report --only-write
@@ -22,15 +22,15 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import campaign, load, outage
-from .table import Row, table
+from tests.crash import campaign, load, outage
+from tests.crash.table import Row, table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 ROOT = Path(__file__).parents[2]
 RESULTS = Path(__file__).with_name("results.json")
-README = ROOT / "README.md"
+PAGE = ROOT / "docs" / "promises.md"
 BEGIN, END = "<!-- make torture: begin -->\n", "<!-- make torture: end -->\n"
 KILLS = 1000
 GC_KILLS = 100  # of each of gc, undo and purge, at random
@@ -56,10 +56,10 @@ def registering(database: str) -> Callable[[float], list[Row]]:
 
 
 def collecting(within: float) -> list[Row]:
-    """gc, undo and purge are killed: tests/ops/test_gc_crash.py, which counts."""
+    """gc, undo and purge are killed: tests/retention/test_gc_crash.py, which counts."""
     with tempfile.TemporaryDirectory() as home:
         report = Path(home) / "report.xml"
-        command = [sys.executable, "-m", "pytest", "-q", "tests/ops/test_gc_crash.py"]
+        command = [sys.executable, "-m", "pytest", "-q", "tests/retention/test_gc_crash.py"]
         command += [f"--junit-xml={report}", "-o", "junit_family=xunit1"]
         environment = os.environ | {"CKPTSTORE_RANDOM_KILLS": str(GC_KILLS)}
         began = time.monotonic()
@@ -130,16 +130,16 @@ def keep(name: str, rows: list[Row]) -> None:
     RESULTS.write_text(f"{json.dumps(ordered, indent=2)}\n")
 
 
-def write_readme() -> None:
+def write_page() -> None:
     """Put the table between its markers."""
-    text = README.read_text()
+    text = PAGE.read_text()
     before, rest = text.split(BEGIN)
     _, after = rest.split(END)
-    README.write_text(f"{before}{BEGIN}{shown()}{END}{after}")
+    PAGE.write_text(f"{before}{BEGIN}{shown()}{END}{after}")
 
 
 def shown() -> str:
-    """The table, as it is in the README."""
+    """The table, as it is on the page."""
     found = results()
     return f"{table([row for name in PARTS for row in found.get(name, [])])}\n"
 
@@ -149,7 +149,7 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", nargs="*", choices=PARTS, default=list(PARTS))
     parser.add_argument("--within", type=float, default=1800.0, metavar="SECONDS", help="that each may last")
-    parser.add_argument("--only-write", action="store_true", help="run nothing: the README gets what was kept")
+    parser.add_argument("--only-write", action="store_true", help="run nothing: the page gets what was kept")
     asked = parser.parse_args()
     failed = []
     for name in [] if asked.only_write else asked.only:
@@ -161,7 +161,7 @@ def main() -> int:
             continue
         keep(name, rows)
         print(table(rows), flush=True)
-    write_readme()
+    write_page()
     print(*failed, sep="\n", end="\n" if failed else "")
     return 1 if failed else 0
 

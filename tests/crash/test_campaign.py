@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from ckptstore.ops.connect import connect
+from ckptstore.api import connect
 from tests import ckpt_bytes
-from tests.starting import warm_python
-
-from . import report
-from .campaign import Outcome, campaign, look
+from tests.crash import report
+from tests.crash.campaign import Outcome, campaign, look
+from tests.starting import LIBRARY, warm_python
 
 KILLS = 12  # on each of the two
 
@@ -57,9 +56,9 @@ def test_the_campaign_sees_what_is_wrong(sqlite_url: str, tmp_path: Path) -> Non
     assert f"{path} is in the catalog, in no journal" in seen("2 L1").lost
 
 
-def test_the_readme_has_the_figures_that_were_found() -> None:
-    readme = report.README.read_text()
-    assert f"{report.BEGIN}{report.shown()}{report.END}" in readme
+def test_the_page_has_the_figures_that_were_found() -> None:
+    page = report.PAGE.read_text()
+    assert f"{report.BEGIN}{report.shown()}{report.END}" in page
     found = [row for rows in report.results().values() for row in rows]
     assert found
     assert {(row.lost, row.wrong_plans) for row in found} <= {(0, 0), (0, None)}
@@ -74,7 +73,7 @@ def test_many_processes_register_at_once(sqlite_url: str, tmp_path: Path, ranks:
     for rank in range(ranks):
         for step in STEPS:
             ckpt_bytes.write(tmp_path / "ckpt" / f"rank_{rank}" / f"net-{step}_1.ckpt", step)
-    python = warm_python("ckptstore.ops.join", "ckptstore.ops.launch", "ckptstore.ops.sync")
+    python = warm_python(*LIBRARY)
     jobs = [
         subprocess.Popen(
             [*python, str(script), sqlite_url, str(tmp_path / "ckpt"), str(rank), str(ranks)],

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from .load import load
-from .outage import campaign
+from tests.crash.load import load
+from tests.crash.outage import campaign
 
 
 def test_nothing_is_lost_while_the_server_comes_and_goes(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ckptstore.storage import files
+from ckptstore.disk import files
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def test_a_path_has_one_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the system goes it: behind a link, ".." leads to where the link leads; other links stay as they are."""
+    """As the system goes it: behind a link, ".." leads to where the link leads. A file that is a link stays one."""
     (tmp_path / "elsewhere" / "deep").mkdir(parents=True)
     (tmp_path / "here").mkdir()
     (tmp_path / "here" / "link").symlink_to(tmp_path / "elsewhere" / "deep")
@@ -23,10 +23,13 @@ def test_a_path_has_one_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         ("./x//a.ckpt", "here/x/a.ckpt"),
         ("../a.ckpt", "a.ckpt"),
         ("not/there/../a.ckpt", "here/not/a.ckpt"),
-        ("link/a.ckpt", "here/link/a.ckpt"),
-        ("link/x/../a.ckpt", "here/link/a.ckpt"),
+        ("link/a.ckpt", "elsewhere/deep/a.ckpt"),
+        ("link/x/../a.ckpt", "elsewhere/deep/a.ckpt"),
         ("link/../a.ckpt", "elsewhere/a.ckpt"),
-        ("link/../../here/link/a.ckpt", "here/link/a.ckpt"),
+        ("link/../../here/link/a.ckpt", "elsewhere/deep/a.ckpt"),
         (tmp_path / "here" / ".." / "a.ckpt", "a.ckpt"),
+        ("link", "here/link"),
+        ("link/", "elsewhere/deep"),
+        (".", "here"),
     ):
         assert files.absolute(given) == str(tmp_path / meant), given

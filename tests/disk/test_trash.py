@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from ckptstore.storage.files import FileFacts
-from ckptstore.storage.trash import Disk, Outcome, Trash
+from ckptstore.disk.files import FileFacts
+from ckptstore.disk.trash import Disk, Outcome, Trash
 
 WHERE = ".ckptstore/trash/gc"
 

@@ -7,7 +7,7 @@ from itertools import count
 
 import pytest
 
-from ckptstore.storage import waiting
+from ckptstore.disk import waiting
 
 
 def slow_clock(monkeypatch: pytest.MonkeyPatch, seconds: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from ckptstore.storage.walk import Directory, walk
+from ckptstore.disk.walk import Directory, walk
 
 
 def walked(root: Path, skipped: str = "") -> dict[str, Directory]:

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from ckptstore.catalog.engine import open_to_look
 from ckptstore.catalog.tables import metadata
-from ckptstore.ops.doctor import examine
+from ckptstore.doctor.doctor import examine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from datetime import datetime
     from pathlib import Path
 
-    from ckptstore.ops.checkup import Check
+    from ckptstore.doctor.checkup import Check
 
 
 def checks(url: str | None, run: str | None = "run", *, now: datetime | None = None) -> dict[str, Check]:

@@ -15,22 +15,22 @@ from time import monotonic
 import psycopg
 import pytest
 
+from ckptstore.api import Catalog, connect
 from ckptstore.catalog import mounts, schema
 from ckptstore.catalog.engine import open_to_look
-from ckptstore.ops import check_database
-from ckptstore.ops import doctor as ops
-from ckptstore.ops.checkup import Status
-from ckptstore.ops.connect import Catalog, connect
-from ckptstore.ops.doctor import examine
-from ckptstore.storage import places
-from ckptstore.storage.surroundings import Room
+from ckptstore.disk import places
+from ckptstore.doctor import check_database
+from ckptstore.doctor import doctor as ops
+from ckptstore.doctor.checkup import Status
+from ckptstore.doctor.doctor import examine
+from ckptstore.doctor.run_facts import Room
 from tests.conftest import new_postgres_database
-from tests.ops.checkups import checks, content, said, tree, unchanged
-from tests.ops.jobs import Job
+from tests.doctor.checkups import checks, content, said, tree, unchanged
+from tests.jobs import Job
 
 DIE_WITH_A_LOG = """
 import os, sys
-from ckptstore.ops.connect import connect
+from ckptstore.api import connect
 launch = connect(sys.argv[1]).join("run")
 launch.register(sys.argv[2], global_step=7)
 os._exit(0)
@@ -146,7 +146,7 @@ def test_an_empty_database(postgres: str, tmp_path: Path) -> None:
     assert (tmp_path / "empty.db").stat().st_size == 0
 
 
-@pytest.mark.parametrize(("version", "hint"), [("0005", "ckptstore db upgrade"), ("9999", "pip install --upgrade")])
+@pytest.mark.parametrize(("version", "hint"), [("0000", "ckptstore db upgrade"), ("9999", "pip install --upgrade")])
 def test_another_schema(run: Job, database_url: str, tmp_path: Path, version: str, hint: str) -> None:
     with run.catalog.database.write() as connection:
         connection.exec_driver_sql(f"UPDATE ckptstore_version SET version_num = '{version}'")
@@ -192,7 +192,7 @@ def test_a_server_that_never_answers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_catalog_that_goes_away_meanwhile(run: Job, database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = check_database.look
+    real = check_database.checks
 
     def look_and_lose(database: object) -> object:
         found = real(database)  # type: ignore[arg-type]
@@ -200,7 +200,7 @@ def test_a_catalog_that_goes_away_meanwhile(run: Job, database_url: str, monkeyp
             connection.exec_driver_sql("DROP TABLE gc_locks")
         return found
 
-    monkeypatch.setattr(check_database, "look", look_and_lose)
+    monkeypatch.setattr(check_database, "checks", look_and_lose)
     done = examine(database_url)
     assert done.exit_code == 4
     assert [check.name for check in done.checks if check.status is Status.PROBLEM] == ["database"]

@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
+from ckptstore.api import Catalog, connect
 from ckptstore.catalog import mounts
-from ckptstore.core.policy import Policy
-from ckptstore.ops import check_disks
-from ckptstore.ops.checkup import Status
-from ckptstore.ops.connect import Catalog, connect
-from ckptstore.ops.doctor import examine
-from ckptstore.ops.launch import RankLaunch
-from ckptstore.storage import claims
-from ckptstore.storage.surroundings import Room
-from tests.ops.checkups import checks, said, unchanged
-from tests.ops.jobs import Job
+from ckptstore.disk import claims
+from ckptstore.doctor import check_storage
+from ckptstore.doctor.checkup import Status
+from ckptstore.doctor.doctor import examine
+from ckptstore.doctor.run_facts import Room
+from ckptstore.retention.policy import Policy
+from ckptstore.training.launch import RankLaunch
+from tests.doctor.checkups import checks, said, unchanged
+from tests.jobs import Job
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def test_each_disk_is_looked_at_by_itself(tmp_path: Path, sqlite_url: str, small
 def test_a_file_system_that_counts_no_files(tmp_path: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     job = Job(connect(sqlite_url), tmp_path / "data")
     job.save(job.start(), 10)
-    monkeypatch.setattr(check_disks, "room_of", lambda _: Room(10**15, None))
+    monkeypatch.setattr(check_storage, "room_of", lambda _: Room(10**15, None))
     assert "room for more than 1000 saves" in checks(sqlite_url)["disk"].detail
 
 
@@ -147,6 +147,6 @@ def test_a_disk_whose_room_is_not_told(tmp_path: Path, sqlite_url: str, monkeypa
     def refuse(_: str) -> Room:
         raise OSError(5, os.strerror(5))
 
-    monkeypatch.setattr(check_disks, "room_of", refuse)
+    monkeypatch.setattr(check_storage, "room_of", refuse)
     found = checks(sqlite_url)["disk"]
     assert said(found) == ("warning", f"{job.directory}: its room is not known (Input/output error)")

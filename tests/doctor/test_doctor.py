@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import re
 import shutil
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -13,22 +11,22 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
+from ckptstore.api import Catalog, connect
 from ckptstore.catalog import trash
 from ckptstore.catalog.tables import gc_locks
-from ckptstore.core.policy import Policy
+from ckptstore.disk import claims
+from ckptstore.disk.owner import this_process
+from ckptstore.doctor.checkup import Status
+from ckptstore.doctor.doctor import examine
 from ckptstore.errors import UnknownRunError
-from ckptstore.ops import gc_lock, register
-from ckptstore.ops.checkup import Status
-from ckptstore.ops.connect import Catalog, connect
-from ckptstore.ops.doctor import examine
-from ckptstore.ops.launch import RankLaunch
-from ckptstore.ops.owner import this_process
-from ckptstore.storage import claims, exit_flags, journal
-from ckptstore.storage.exit_flags import Flag
-from tests.ops.checkups import checks, said, unchanged
-from tests.ops.jobs import Job
-from tests.ops.test_resolve_scale import statements
-from tests.ops.wide import RUN, Wide
+from ckptstore.journal import jsonl
+from ckptstore.resume import register
+from ckptstore.retention import lock
+from ckptstore.retention.policy import Policy
+from ckptstore.training.launch import RankLaunch
+from tests.doctor.checkups import checks, said, unchanged
+from tests.jobs import Job
+from tests.resume.wide import RUN, Wide, statements
 
 HOUR = timedelta(hours=1)
 ERROR = "RuntimeError"
@@ -256,65 +254,28 @@ def test_directories_that_are_gone(catalog: Catalog, database_url: str, tmp_path
 # Clocks
 
 
-def skewed(ranks: list[RankLaunch], directory: Path, ahead: dict[int, timedelta], steps: tuple[int, ...]) -> None:
-    """Saves that hosts whose clocks are that far ahead record."""
-    job = Job(Catalog(ranks[0].database), directory, len(ranks))
-    for step in steps:
-        for launch in ranks:
-            described = register.describe(
-                launch.facts, rank=launch.rank, path=job.write(launch, step), kind="periodic", global_step=step
-            )
-            file = register.measured(described)
-            assert file is not None
-            assert file.created_at is not None
-            at = file.created_at + ahead.get(launch.rank, timedelta(0))
-            launch.record([replace(file, created_at=at)])
-
-
-@pytest.mark.parametrize("minutes", [25, -25])
-def test_a_clock_that_is_off(
-    catalog: Catalog, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, minutes: int
-) -> None:
-    ranks = started(catalog, tmp_path, monkeypatch, 6)
-    off = dict.fromkeys((2, 3), timedelta(minutes=minutes))
-    skewed(ranks, tmp_path, off, (10, 20, 30))
-    proven = checks(database_url)["clocks"]
-    assert proven.status is Status.PROBLEM
-    assert proven.detail.startswith("node-1 is at least 2")
-    assert ("ahead of this machine" if minutes > 0 else "behind the file system") in proven.detail
-    if minutes > 0:  # an hour later nothing proves it, and the ranks' records still differ
-        estimated = checks(database_url, now=later(HOUR))["clocks"]
-        assert estimated.status is Status.WARNING
-        assert re.match(r"node-1 is about 2[45] min ahead of the others, by .* the last 3 saves", estimated.detail)
-
-
-def test_a_file_that_came_back_from_a_copy_says_nothing_of_clocks(
-    catalog: Catalog, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A verification gives the record the time of the copy, which was made after the record."""
-    skewed(started(catalog, tmp_path, monkeypatch), tmp_path, {}, (10, 20))
-    file = catalog.show("run", 20)[0]
-    path, content = Path(file.path), Path(file.path).read_bytes()
-    path.write_bytes(b"x" + content[1:])
-    assert catalog.verify("run", digest=True).damaged
-    path.write_bytes(content)
-    copied = (datetime.now(timezone.utc) + HOUR / 2).timestamp()
-    os.utime(path, (copied, copied))
-    assert not catalog.verify("run", digest=True).damaged
-    (now,) = (each for each in catalog.files("run") if each.id == file.id)
-    assert (now.state, now.mtime_ns) != (file.state, file.mtime_ns)
-    assert checks(database_url, now=later(HOUR))["clocks"].status is not Status.PROBLEM
-
-
-def test_clocks_that_agree_and_a_record_that_came_late(
-    catalog: Catalog, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ranks = started(catalog, tmp_path, monkeypatch)
-    skewed(ranks, tmp_path, {}, (10, 20))
-    skewed(ranks, tmp_path, {2: 5 * HOUR, 3: 5 * HOUR}, (30,))
-    found = checks(database_url, now=later(9 * HOUR))["clocks"]
-    assert found.status is Status.OK
-    assert found.detail.startswith("2 clocks agree to ")
+@pytest.mark.parametrize("what", ["record", "file"])
+@pytest.mark.parametrize(("minutes", "status"), [(25, Status.PROBLEM), (9, Status.OK), (-25, Status.OK)])
+def test_what_is_dated_in_the_future(sqlite_url: str, tmp_path: Path, minutes: int, status: Status, what: str) -> None:
+    """By the clock of the host that recorded it, or of its file system."""
+    job = Job(connect(sqlite_url), tmp_path / "data")
+    launch = job.start()[1]
+    path = job.write(launch, 10)
+    now = datetime.now(timezone.utc)
+    moment = now + timedelta(minutes=minutes)
+    if what == "file":
+        os.utime(path, (moment.timestamp(), moment.timestamp()))
+    file = register.measured(
+        register.describe(launch.facts, rank=launch.rank, path=path, kind="periodic", global_step=10)
+    )
+    assert file is not None
+    launch.record([replace(file, created_at=moment if what == "record" else now)])
+    found = checks(sqlite_url, now=now)["clocks"]
+    assert found.status is status
+    if status is Status.PROBLEM:
+        assert found.detail == f"rank 1 is at least 25 min ahead of this machine: {path} is dated so"
+        assert "NTP" in found.hint
+        assert checks(sqlite_url, now=now + HOUR)["clocks"].status is Status.OK
 
 
 # Journals
@@ -351,20 +312,20 @@ def test_journals_that_cannot_be_read(catalog: Catalog, database_url: str, tmp_p
 def test_torn_and_foreign_lines(catalog: Catalog, database_url: str, tmp_path: Path) -> None:
     job = saved(catalog, tmp_path)
     for rank, text in ((0, b"not ours\n"), (1, b'{"v":1,"t":"file","laun')):
-        (path,) = journal.journals_in(str(job.folder(rank)))
+        (path,) = jsonl.journals_in(str(job.folder(rank)))
         with open(path, "ab") as file:  # noqa: PTH123
             file.write(text)
     found = checks(database_url)["journals"]
     assert said(found) == ("note", "2 journals, all in the catalog; 2 lines are torn, or of another program")
-    (path,) = journal.journals_in(str(job.folder(0)))
+    (path,) = jsonl.journals_in(str(job.folder(0)))
     with open(path, "ab") as file:  # noqa: PTH123
-        file.write(journal.encode({"t": "new", "v": 99}))
+        file.write(jsonl.encode({"t": "new", "v": 99}))
     assert "of a newer ckptstore" in checks(database_url)["journals"].detail
 
 
 def test_a_journal_that_no_catalog_ever_saw(catalog: Catalog, database_url: str, tmp_path: Path) -> None:
     job = saved(catalog, tmp_path)
-    (path,) = journal.journals_in(str(job.folder(0)))
+    (path,) = jsonl.journals_in(str(job.folder(0)))
     shutil.copy(path, Path(path).with_name("rank_0-abc.jsonl"))
     assert "records not in the catalog" in checks(database_url)["journals"].detail
 
@@ -374,46 +335,13 @@ def test_more_journals_than_are_read(
 ) -> None:
     job = saved(catalog, tmp_path)
     for rank in range(2):
-        (path,) = journal.journals_in(str(job.folder(rank)))
+        (path,) = jsonl.journals_in(str(job.folder(rank)))
         shutil.copy(path, Path(path).with_name(f"rank_{rank}-abc.jsonl"))
-    monkeypatch.setattr("ckptstore.ops.check_journals._MOST_BYTES", 1)
+    monkeypatch.setattr("ckptstore.doctor.check_storage._MOST_JOURNAL_BYTES", 1)
     assert checks(database_url)["journals"].detail.startswith("at least 5 records not in the catalog")
 
 
 # What is left behind
-
-
-def test_a_flag_that_is_still_up(catalog: Catalog, database_url: str, tmp_path: Path) -> None:
-    job = saved(catalog, tmp_path / "data")
-    flag = tmp_path / "elsewhere" / "graceful_exit.json"
-    flag.parent.mkdir()
-    for rank in range(2):
-        exit_flags.note(str(job.folder(rank)), rank, Flag(str(flag)))
-    assert said(checks(database_url)["exit_flag"]) == ("ok", "1 flag, none up")
-    flag.write_text(json.dumps({"GracefulExit": 1, "reason": "maintenance"}))
-    now = checks(database_url)["exit_flag"]
-    assert now.status is Status.NOTE
-    assert "about to end" in now.detail
-    os.utime(flag, (0, 0))
-    assert "ignores it" in checks(database_url)["exit_flag"].detail
-    with unchanged(tmp_path, database_url):
-        stuck = checks(database_url, now=later(5 * HOUR))["exit_flag"]
-    assert stuck.status is Status.WARNING
-    assert stuck.detail.startswith(f"{flag} asks for an exit (GracefulExit: 1, set ")
-    assert '{"GracefulExit": 0}' in stuck.hint
-    flag.write_text('{"GracefulExit": 0}')
-    assert checks(database_url, now=later(5 * HOUR))["exit_flag"].status is Status.OK
-
-
-def test_a_flag_that_nobody_noted(catalog: Catalog, database_url: str, tmp_path: Path) -> None:
-    saved(catalog, tmp_path)
-    assert "exit_flag" not in checks(database_url)
-    (tmp_path / "other.json").write_text("[1]")
-    (tmp_path / "no.json").write_text("GracefulExit")
-    (tmp_path / "exit.json").write_text('{"GracefulExit": 1}')
-    found = checks(database_url, now=later(5 * HOUR))["exit_flag"]
-    assert found.status is Status.WARNING
-    assert found.detail.startswith(str(tmp_path / "exit.json"))
 
 
 def test_trash(catalog: Catalog, database_url: str, tmp_path: Path) -> None:
@@ -436,7 +364,7 @@ def test_who_holds_the_lock(catalog: Catalog, database_url: str, tmp_path: Path)
     saved(catalog, tmp_path)
     with catalog.database.read() as connection:
         run_id = connection.execute(sa.text("SELECT id FROM runs")).scalar_one()
-    with gc_lock.GcLock(catalog.database, "run", run_id):
+    with lock.GcLock(catalog.database, "run", run_id):
         alive = checks(database_url)["gc_lock"]
         assert "is at work" in alive.detail
         assert "died" in checks(database_url, now=later(HOUR))["gc_lock"].detail

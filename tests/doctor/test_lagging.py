@@ -6,7 +6,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from ckptstore.core.lagging import Laggard, is_overdue, laggards, usual_pause
+from ckptstore.doctor.check_launch import Laggard, is_overdue, laggards, usual_pause
 
 T0 = datetime(2026, 1, 1, tzinfo=timezone.utc)
 STEPS = [40, 30, 20, 10]

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckptstore.storage import journal
-from ckptstore.storage.claims import FOLDER
-from ckptstore.storage.journal import JournalWriter
+from ckptstore.disk.claims import FOLDER
+from ckptstore.journal import jsonl
+from ckptstore.journal.jsonl import JournalWriter
 
 entries = st.dictionaries(
     st.text(min_size=1).filter(lambda name: name not in ("v", "sum")),
@@ -25,27 +25,27 @@ entries = st.dictionaries(
 
 @given(entries)
 def test_a_line_says_what_was_said(entry: dict[str, Any]) -> None:
-    line = journal.encode(entry)
+    line = jsonl.encode(entry)
     assert line.count(b"\n") == 1
-    assert journal.decode(line.rstrip(b"\n")) == {"v": 1, **entry}
+    assert jsonl.decode(line.rstrip(b"\n")) == {"v": 1, **entry}
 
 
 @given(entries, st.data())
 def test_a_line_that_was_cut_or_changed_says_nothing(entry: dict[str, Any], data: st.DataObject) -> None:
-    line = journal.encode(entry).rstrip(b"\n")
+    line = jsonl.encode(entry).rstrip(b"\n")
     at = data.draw(st.integers(0, len(line) - 1))
-    assert journal.decode(line[:at]) is None
+    assert jsonl.decode(line[:at]) is None
     other = data.draw(st.integers(1, 255))
-    assert journal.decode(line[:at] + bytes([line[at] ^ other]) + line[at + 1 :]) is None
+    assert jsonl.decode(line[:at] + bytes([line[at] ^ other]) + line[at + 1 :]) is None
 
 
 @pytest.mark.parametrize("line", [b"", b"{}", b'{"v":1}', b"[1]", b"\xff\x00", b'{"v":1,"sum":"0000000000000000"}'])
 def test_foreign_lines(line: bytes) -> None:
-    assert journal.decode(line) is None
+    assert jsonl.decode(line) is None
 
 
 def steps(path: str | Path, begin: int = 0) -> list[int]:
-    return [entry["step"] for entry in journal.read(str(path), begin).entries]
+    return [entry["step"] for entry in jsonl.read(str(path), begin).entries]
 
 
 def test_spans_say_what_is_new(tmp_path: Path) -> None:
@@ -54,10 +54,10 @@ def test_spans_say_what_is_new(tmp_path: Path) -> None:
     second = writer.append([{"step": 2}, {"step": 3}])
     assert first.path == str(tmp_path / FOLDER / "rank_3.jsonl")
     assert (first.begin, second.begin) == (0, first.end)
-    assert journal.size(first.path) == second.end == journal.read(first.path).end
+    assert jsonl.size(first.path) == second.end == jsonl.read(first.path).end
     assert steps(first.path, first.end) == [2, 3]
-    assert journal.journals_in(str(tmp_path)) == list(journal.journals_below(str(tmp_path))) == [first.path]
-    assert journal.directory_of(first.path) == str(tmp_path)
+    assert jsonl.journals_in(str(tmp_path)) == list(jsonl.journals_below(str(tmp_path))) == [first.path]
+    assert jsonl.directory_of(first.path) == str(tmp_path)
 
 
 @pytest.mark.parametrize("lost", [1, 5, 30])
@@ -70,7 +70,7 @@ def test_a_torn_line_costs_itself_only(tmp_path: Path, lost: int) -> None:
     assert steps(path) == [1]
     again = JournalWriter(str(tmp_path), "rank_0", "L2")
     again.append([{"step": 3}])
-    after = journal.read(str(path))
+    after = jsonl.read(str(path))
     assert [entry["step"] for entry in after.entries][::2] in ([1, 3], [1])  # the end of a line alone can be mended
     assert steps(path)[-1] == 3
     assert after.spoiled == (0 if lost == 1 else 1)
@@ -78,19 +78,19 @@ def test_a_torn_line_costs_itself_only(tmp_path: Path, lost: int) -> None:
 
 def test_a_line_under_way_is_read_when_it_is_done(tmp_path: Path) -> None:
     path = tmp_path / "rank_0.jsonl"
-    line = journal.encode({"step": 2})
-    path.write_bytes(journal.encode({"step": 1}) + line[:20])
-    before = journal.read(str(path))
+    line = jsonl.encode({"step": 2})
+    path.write_bytes(jsonl.encode({"step": 1}) + line[:20])
+    before = jsonl.read(str(path))
     assert [entry["step"] for entry in before.entries] == [1]
     assert before.spoiled == 0
-    path.write_bytes(journal.encode({"step": 1}) + line)
+    path.write_bytes(jsonl.encode({"step": 1}) + line)
     assert steps(path, before.end) == [2]
 
 
 def test_a_newer_programs_lines_are_left_to_it(tmp_path: Path) -> None:
     path = tmp_path / "rank_0.jsonl"
-    path.write_bytes(journal.encode({"v": 2, "step": 1}) + journal.encode({"step": 2}))
-    found = journal.read(str(path))
+    path.write_bytes(jsonl.encode({"v": 2, "step": 1}) + jsonl.encode({"step": 2}))
+    found = jsonl.read(str(path))
     assert [entry["step"] for entry in found.entries] == [2]
     assert (found.newer, found.spoiled) == (1, 0)
     assert found.end == 0, "the newer program reads it again from there"
@@ -99,13 +99,13 @@ def test_a_newer_programs_lines_are_left_to_it(tmp_path: Path) -> None:
 def test_what_is_no_journal_takes_no_memory(tmp_path: Path) -> None:
     """A power loss may leave zeros; and a journal goes on behind them. In 256 MB there is no room for the whole."""
     path = tmp_path / "rank_0.jsonl"
-    path.write_bytes(journal.encode({"step": 1}))
+    path.write_bytes(jsonl.encode({"step": 1}))
     with path.open("ab") as file:
         file.truncate(1 << 30)
     program = (
-        "import resource, sys; from ckptstore.storage import journal\n"
+        "import resource, sys; from ckptstore.journal import jsonl\n"
         "resource.setrlimit(resource.RLIMIT_AS, (256 << 20, 256 << 20))\n"
-        "found = journal.read(sys.argv[1]); print(len(found.entries), found.end)"
+        "found = jsonl.read(sys.argv[1]); print(len(found.entries), found.end)"
     )
     command = [sys.executable, "-c", program, str(path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -124,7 +124,7 @@ def test_a_second_writer_has_a_file_of_its_own(tmp_path: Path) -> None:
     paths = [writer.append([{"step": step}]).path for step, writer in enumerate(writers)]
     assert len(set(paths)) == 3
     assert [steps(path) for path in paths] == [[0], [1], [2]]
-    assert sorted(journal.journals_in(str(tmp_path))) == sorted(paths)
+    assert sorted(jsonl.journals_in(str(tmp_path))) == sorted(paths)
 
 
 def test_a_journal_of_another_user_stops_no_writer(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_a_journal_of_another_user_stops_no_writer(tmp_path: Path) -> None:
     first.close()
     theirs.chmod(0o444)
     program = (
-        "import sys; from ckptstore.storage.journal import JournalWriter\n"
+        "import sys; from ckptstore.journal.jsonl import JournalWriter\n"
         "writer = JournalWriter(sys.argv[1], 'rank_0', 'L2')\n"
         "for step in (2, 3): print(writer.append([{'step': step}]).path)"
     )
@@ -146,7 +146,7 @@ def test_a_journal_of_another_user_stops_no_writer(tmp_path: Path) -> None:
     own, again = done.stdout.split() or [done.stderr, ""]
     assert again == own != str(theirs)
     assert (steps(theirs), steps(own)) == ([1], [2, 3])
-    assert journal.journals_in(str(tmp_path)) == sorted([own, str(theirs)])
+    assert jsonl.journals_in(str(tmp_path)) == sorted([own, str(theirs)])
     theirs.parent.chmod(0o500)
     done = subprocess.run([*command[:-2], program.replace("L2", "L3"), str(tmp_path)], capture_output=True, check=False)
     theirs.parent.chmod(0o700)
@@ -193,7 +193,7 @@ def test_a_child_does_not_write_into_its_parents_file(tmp_path: Path) -> None:
     writer = JournalWriter(str(tmp_path), "rank_0", "L1")
     path = writer.append([{"step": 1}]).path
     program = (
-        "import os, sys; from ckptstore.storage.journal import JournalWriter\n"
+        "import os, sys; from ckptstore.journal.jsonl import JournalWriter\n"
         "writer = JournalWriter(sys.argv[1], 'rank_0', 'L2'); own = writer.append([{'step': 2}]).path\n"
         "child = os.fork()\n"
         "if not child:\n    print(writer.append([{'step': 3}]).path != own, flush=True); os._exit(0)\n"
@@ -201,7 +201,7 @@ def test_a_child_does_not_write_into_its_parents_file(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["True", "True"]
-    everything = sorted(step for each in journal.journals_in(str(tmp_path)) for step in steps(each))
+    everything = sorted(step for each in jsonl.journals_in(str(tmp_path)) for step in steps(each))
     assert everything == [1, 2, 3, 4]
     assert steps(path) == [1]
 
@@ -219,7 +219,7 @@ def test_at_once_waits_for_nobody(tmp_path: Path) -> None:
 def test_a_disk_that_is_full_in_the_middle_of_a_line(tmp_path: Path) -> None:
     """The line is torn, `append` says so, and once there is room the next one is whole."""
     program = (
-        "import resource, signal, sys; from ckptstore.storage.journal import JournalWriter\n"
+        "import resource, signal, sys; from ckptstore.journal.jsonl import JournalWriter\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "writer = JournalWriter(sys.argv[1], 'rank_0', 'L1'); end = writer.append([{'step': 1}]).end\n"
         "_, most = resource.getrlimit(resource.RLIMIT_FSIZE)\n"
@@ -233,6 +233,6 @@ def test_a_disk_that_is_full_in_the_middle_of_a_line(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=True)
     *errors, path = done.stdout.splitlines()
     assert errors == ["File too large"] * 2
-    found = journal.read(path)
+    found = jsonl.read(path)
     assert [entry["step"] for entry in found.entries] == [1, 4]
     assert found.spoiled >= 1

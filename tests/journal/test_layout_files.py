@@ -8,18 +8,16 @@ from typing import TYPE_CHECKING
 import pytest
 import sqlalchemy as sa
 
+from ckptstore.api import connect
 from ckptstore.catalog import reads
 from ckptstore.core.model import Kind, Rule
-from ckptstore.ops import strategies
-from ckptstore.ops.connect import connect
 from tests.formats.layouts import write_group_info, write_spreads
+from tests.jobs import Job
 from tests.spreads import spread
 
-from .jobs import Job
-
 if TYPE_CHECKING:
-    from ckptstore.ops.connect import Catalog
-    from ckptstore.ops.launch import RankLaunch
+    from ckptstore.api import Catalog
+    from ckptstore.training.launch import RankLaunch
 
 
 def rows(catalog: Catalog, table: str) -> int:
@@ -130,7 +128,7 @@ def test_a_file_that_is_too_large_is_not_kept(
 ) -> None:
     (launch, _) = Job(catalog, tmp_path).start()
     path = write_spreads(tmp_path / "strategy.ckpt", 0, [spread(grid=(2,))])
-    monkeypatch.setattr(strategies, "MOST_BYTES", path.stat().st_size - 1)
+    monkeypatch.setattr("ckptstore.journal.layouts.MOST_BYTES", path.stat().st_size - 1)
     assert not launch.keep_layout_file(str(path))
     assert "it is not kept, nor used" in caplog.text
 

@@ -12,24 +12,22 @@ from pathlib import Path
 
 import pytest
 
-from ckptstore.catalog import replay
+from ckptstore.api import Catalog, connect
 from ckptstore.catalog.engine import open_database
+from ckptstore.core.events import FileRecorded, PolicySet, StepPinned, StepTagged, to_line
 from ckptstore.core.model import FileState, Kind
-from ckptstore.core.policy import Policy
+from ckptstore.disk.claims import FOLDER
 from ckptstore.errors import CkptstoreError, UsageError
-from ckptstore.ops import entries, policy
-from ckptstore.ops.connect import Catalog, connect
-from ckptstore.ops.start import begin, decide, follow
-from ckptstore.storage import journal
-from ckptstore.storage.claims import FOLDER
+from ckptstore.journal import jsonl
+from ckptstore.retention import stored_policy
+from ckptstore.retention.policy import Policy
+from ckptstore.training.begin import begin, decide, follow
 from tests.contents import contents
-from tests.ops.gc_world import CLEAN
-
-from .jobs import Job
-from .test_journal import begin as begin_job
-from .test_journal import cut_off, other, plan_of, states
-
-__all__ = ["other"]
+from tests.jobs import Job
+from tests.journal.builders import begin as begin_job
+from tests.journal.builders import cut_off, plan_of, states
+from tests.projecting import put
+from tests.retention.gc_world import CLEAN
 
 
 def two_launches(job: Job) -> None:
@@ -109,7 +107,7 @@ def test_what_a_newer_program_wrote_is_taken_up_by_it(
     job.save([launch], 5)
     with monkeypatch.context() as newer:
         cut_off(launch, newer)
-        newer.setattr(journal, "VERSION", 2)
+        newer.setattr(jsonl, "VERSION", 2)
         job.save([launch], 10)
     launch.ledger.behind = False
     job.save([launch], 15)
@@ -117,7 +115,7 @@ def test_what_a_newer_program_wrote_is_taken_up_by_it(
     for _ in range(2):
         (skipped,) = catalog.sync("run").skipped
         assert "newer ckptstore" in skipped.reason
-    monkeypatch.setattr(journal, "VERSION", 2)
+    monkeypatch.setattr(jsonl, "VERSION", 2)
     assert catalog.sync("run").records == 1
     assert states(catalog).keys() == {5, 10, 15}
     assert catalog.sync("run").read == 0
@@ -319,10 +317,10 @@ def test_a_line_that_no_catalog_can_hold_stops_nobody(
     job = Job(catalog, tmp_path / "ckpt", world_size=1)
     (launch,) = begin_job(job)
     (file,) = job.save([launch], 5)
-    line = {**entries.of_file(replace(file, global_step=10), str(job.folder(0))), **changed}
-    (path,) = journal.journals_below(str(tmp_path))
+    line = {**to_line(FileRecorded(replace(file, global_step=10)), str(job.folder(0))), **changed}
+    (path,) = jsonl.journals_below(str(tmp_path))
     with Path(path).open("ab") as written:
-        written.write(journal.encode(line))
+        written.write(jsonl.encode(line))
     job.save([launch], 15)
     assert catalog.resolve("run").plan.global_step == 15  # type: ignore[union-attr]
     assert other.sync(tmp_path).spoiled == 1
@@ -409,16 +407,18 @@ def test_what_was_said_last_counts_in_whatever_order_it_is_read(catalog: Catalog
     start = datetime(2026, 1, 1, tzinfo=timezone.utc)
     for place in order:
         at = start + timedelta(hours=place)
-        with catalog.database.write() as connection:
-            replay.put_pin(connection, "run", 10, pinned=place != 1, at=at)
-            replay.put_tag(connection, "run", "kept", None if place == 1 else 10 + place, at=at)
-            replay.put_policy(connection, "kept", None if place == 1 else {"keep_last": place + 1}, at=at)
-            replay.put_tag(connection, "run", "gone", None if place == 2 else 10, at=at)
-            replay.put_policy(connection, "run", None if place == 2 else {"keep_last": 1}, at=at)
+        events = [
+            StepPinned("run", 10, pinned=place != 1, at=at),
+            StepTagged("run", "kept", None if place == 1 else 10 + place, at),
+            PolicySet("kept", None if place == 1 else {"keep_last": place + 1}, at),
+            StepTagged("run", "gone", None if place == 2 else 10, at),
+            PolicySet("run", None if place == 2 else {"keep_last": 1}, at),
+        ]
+        put(catalog, events)
     found = contents(catalog)
-    assert [row["global_step"] for row in found["pins"]] == [10]
-    assert [(row["name"], row["global_step"]) for row in found["tags"]] == [("kept", 12)]
-    assert [(row["run_id"], row["rules"]) for row in found["policies"]] == [("kept", {"keep_last": 3})]
+    assert [(row["global_step"], row["pinned"]) for row in found["pins"]] == [(10, True)]
+    assert [(row["name"], row["global_step"]) for row in found["tags"]] == [("gone", None), ("kept", 12)]
+    assert [(row["run_id"], row["rules"]) for row in found["policies"]] == [("kept", {"keep_last": 3}), ("run", None)]
 
 
 def test_what_was_taken_away_is_not_brought_back_by_a_journal_that_is_read_later(
@@ -426,12 +426,13 @@ def test_what_was_taken_away_is_not_brought_back_by_a_journal_that_is_read_later
 ) -> None:
     job = Job(catalog, tmp_path / "ckpt", world_size=1)
     job.save(begin_job(job), 5)
-    policy.store(catalog.database, "run", Policy(keep_last=1))
+    stored_policy.store(catalog.database, "run", Policy(keep_last=1))
     catalog.tag("run", 5, "best")
     shutil.copytree(tmp_path / "ckpt", tmp_path / "copy")
-    policy.clear(catalog.database, "run")
+    stored_policy.clear(catalog.database, "run")
     catalog.untag("run", "best")
     for each in (catalog, other):
         each.sync(tmp_path / "ckpt")
         each.sync(tmp_path / "copy")
-        assert contents(each)["tags"] == contents(each)["policies"] == []
+        assert stored_policy.show(each.database, "run") is None
+        assert [row["global_step"] for row in contents(each)["tags"]] == [None]

@@ -16,46 +16,30 @@ import psutil
 import pytest
 import sqlalchemy as sa
 
+from ckptstore.api import Catalog, connect
 from ckptstore.catalog.engine import Database
 from ckptstore.catalog.tables import journals
+from ckptstore.core.events import MOST_CONTENT, FileRecorded, LaunchStarted, LayoutFileKept, to_line
 from ckptstore.core.model import FileState, Kind, Rule
-from ckptstore.core.policy import Policy
+from ckptstore.disk.claims import FOLDER
 from ckptstore.errors import CatalogUnavailableError, UnknownRunError, UsageError
-from ckptstore.ops import exits, policy, strategies
-from ckptstore.ops.connect import Catalog, connect
-from ckptstore.ops.entries import MOST_CONTENT
-from ckptstore.ops.ledger import Ledger
-from ckptstore.ops.records import Began, LayoutFile
-from ckptstore.storage import journal, opened
-from ckptstore.storage.claims import FOLDER
+from ckptstore.journal import jsonl, opened
+from ckptstore.journal.recorder import Recorder
+from ckptstore.resume import exits
+from ckptstore.retention import stored_policy
+from ckptstore.retention.policy import Policy
 from tests import ckpt_bytes
 from tests.conftest import new_postgres_database
 from tests.contents import contents
 from tests.formats.layouts import write_spreads
+from tests.jobs import Job
+from tests.journal.builders import begin, cut_off, plan_of, states
 from tests.spreads import spread
-
-from .jobs import Job
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ckptstore.core.model import RestorePlan
-    from ckptstore.ops.launch import RankLaunch
-
-
-@pytest.fixture
-def other(catalog: Catalog, tmp_path: Path, request: pytest.FixtureRequest) -> Catalog:
-    """A second, empty catalog on a database of the same kind."""
-    if catalog.database.is_sqlite:
-        return connect(str(tmp_path / "other.db"))
-    return connect(new_postgres_database(request.getfixturevalue("postgres")))
-
-
-def begin(job: Job, *, announced: bool = True) -> list[RankLaunch]:
-    ranks = job.start()
-    for launch in ranks if announced else ():
-        job.announce(launch)
-    return ranks
+    from ckptstore.training.launch import RankLaunch
 
 
 def begin_again(
@@ -68,12 +52,6 @@ def begin_again(
         launch.resolve(step=step, lineage=lineage)
         job.announce(launch)
     return ranks
-
-
-def plan_of(launch: RankLaunch) -> RestorePlan:
-    plan = launch.resolve()
-    assert plan is not None
-    return plan
 
 
 def a_long_story(job: Job) -> None:
@@ -102,9 +80,9 @@ def a_long_story(job: Job) -> None:
     job.catalog.untag("run", "passing")
     job.catalog.untag("run", "moving")
     job.catalog.tag("run", 15, "moving")
-    policy.store(job.catalog.database, "run", Policy(keep_last=1))
-    policy.clear(job.catalog.database, "run")
-    policy.store(job.catalog.database, "run", Policy(keep_last=2, keep_within=timedelta(days=7)))
+    stored_policy.store(job.catalog.database, "run", Policy(keep_last=1))
+    stored_policy.clear(job.catalog.database, "run")
+    stored_policy.store(job.catalog.database, "run", Policy(keep_last=2, keep_within=timedelta(days=7)))
     second = begin(job)
     files = job.save(second, 20)
     second[0].register(files[0].path, global_step=20, optimizer_step=20, metrics={"loss": 0.25})
@@ -172,15 +150,15 @@ def test_two_who_adopt_one_file_at_once(
     (launch,) = begin(job)
     job.save([launch], 5)
     job.write(launch, 10)
-    record = Ledger.record
+    record = Recorder.record
     adopted = []
 
-    def after_another(ledger: Ledger, *args: Any, **kwargs: Any) -> None:
-        monkeypatch.setattr(Ledger, "record", record)
+    def after_another(ledger: Recorder, *args: Any, **kwargs: Any) -> None:
+        monkeypatch.setattr(Recorder, "record", record)
         adopted.append(resolved_step(Job(connect(database_url), tmp_path)))
         record(ledger, *args, **kwargs)
 
-    monkeypatch.setattr(Ledger, "record", after_another)
+    monkeypatch.setattr(Recorder, "record", after_another)
     adopted.append(resolved_step(job))
     assert adopted == [10, 10]
     other.scan(tmp_path / "ckpt")
@@ -203,15 +181,6 @@ def test_journals_are_read_whole_when_the_catalog_knows_nothing_of_them(catalog:
         connection.execute(journals.delete())
     assert catalog.sync(tmp_path).records == 0
     assert contents(catalog) == before
-
-
-def cut_off(launch: RankLaunch, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The catalog cannot be used by this rank."""
-
-    def refuse(**_: object) -> object:
-        raise CatalogUnavailableError("no such server")
-
-    monkeypatch.setattr(launch.database, "write", refuse)
 
 
 def test_what_the_catalog_did_not_take_is_there_at_the_next_look(
@@ -303,10 +272,10 @@ def test_what_is_in_no_journal_is_waited_for(sqlite_url: str, tmp_path: Path, mo
     job = Job(connect(sqlite_url), tmp_path, world_size=1)
     disk = Disk(job.catalog.database, monkeypatch)
     (launch,) = begin(job)
-    monkeypatch.setattr(strategies, "put", lambda *_, **__: None)
+    monkeypatch.setattr("ckptstore.catalog.project._put_layout_files", lambda *_, **__: None)
     for size, level in ((MOST_CONTENT, 1), (MOST_CONTENT + 1, 2)):  # what is longer is in no journal
         path = str(tmp_path / "strategy.ckpt")
-        launch.ledger.keep_layout_file(LayoutFile("L1", 0, path, f"{size:064}", "strategy", bytes(size)))
+        launch.ledger.record([LayoutFileKept("L1", 0, path, f"{size:064}", "strategy", bytes(size))])
         assert disk.levels[-1] == level
     shutil.rmtree(job.folder(0) / FOLDER)
     (job.folder(0) / FOLDER).touch()  # a file: the journal cannot be written
@@ -404,9 +373,9 @@ def test_spoiled_journals_say_what_is_whole_in_them(catalog: Catalog, other: Cat
     job = Job(catalog, tmp_path / "ckpt", world_size=1)
     ranks = begin(job)
     job.save(ranks, 5)
-    (path,) = journal.journals_below(str(tmp_path))
+    (path,) = jsonl.journals_below(str(tmp_path))
     with Path(path).open("ab") as file:
-        file.write(b'\n\x00\xff{"t":"file"}\nnot ours\n' + journal.encode({"t": "file"}) + b'{"v":1,"t":"file","la')
+        file.write(b'\n\x00\xff{"t":"file"}\nnot ours\n' + jsonl.encode({"t": "file"}) + b'{"v":1,"t":"file","la')
     job.save(ranks, 10)
     shutil.copy(path, Path(path).with_name("rank_0-0123abcd.jsonl"))
     job.save(ranks, 15)
@@ -419,16 +388,14 @@ def test_spoiled_journals_say_what_is_whole_in_them(catalog: Catalog, other: Cat
 
 def test_a_journal_cannot_tell_of_more_ranks_than_a_launch_may_have(catalog: Catalog, tmp_path: Path) -> None:
     """Seen in a catalog that a mistyped world size had reached: whatever read it needed all memory."""
-    from ckptstore.ops import entries
-
     job = Job(catalog, tmp_path / "ckpt", world_size=1)
     (launch,) = begin(job)
     job.save([launch], 5)
-    (path,) = journal.journals_below(str(tmp_path))
+    (path,) = jsonl.journals_below(str(tmp_path))
     known = catalog.runs()
-    entry = entries.of_launch(Began(replace(launch.facts, id="L9")), str(job.folder(0)))
+    entry = to_line(LaunchStarted(replace(launch.facts, id="L9")), str(job.folder(0)))
     with Path(path).open("ab") as file:
-        file.write(journal.encode({**entry, "world_size": 2**31 - 1}))
+        file.write(jsonl.encode({**entry, "world_size": 2**31 - 1}))
     assert catalog.sync(tmp_path).spoiled == 1
     assert catalog.runs() == known
 
@@ -437,13 +404,11 @@ def test_a_journal_cannot_speak_of_files_elsewhere(catalog: Catalog, tmp_path: P
     job = Job(catalog, tmp_path / "ckpt", world_size=1)
     (launch,) = begin(job)
     (whole,) = job.save([launch], 5)
-    from ckptstore.ops import entries
-
-    told = [entries.of_file(replace(whole, global_step=10), "/elsewhere")]
-    told += [entries.of_file(replace(whole, global_step=15, path=str(tmp_path / "x.ckpt")), str(job.folder(0)))]
-    (path,) = journal.journals_below(str(tmp_path))
+    told = [to_line(FileRecorded(replace(whole, global_step=10)), "/elsewhere")]
+    told += [to_line(FileRecorded(replace(whole, global_step=15, path=str(tmp_path / "x.ckpt"))), str(job.folder(0)))]
+    (path,) = jsonl.journals_below(str(tmp_path))
     with Path(path).open("ab") as file:
-        file.writelines(journal.encode(entry) for entry in told)
+        file.writelines(jsonl.encode(entry) for entry in told)
     assert catalog.sync(tmp_path).spoiled == 1
     assert {file.path for file in catalog.files("run")} == {whole.path}
 
@@ -480,13 +445,13 @@ def test_pins_come_back(catalog: Catalog, other: Catalog, tmp_path: Path) -> Non
     catalog.unpin("run", 10)
     other.scan(tmp_path / "ckpt")
     assert contents(other)["pins"] == contents(catalog)["pins"]
-    assert [row["global_step"] for row in contents(other)["pins"]] == [15, 5]
+    assert sorted(row["global_step"] for row in contents(other)["pins"] if row["pinned"]) == [5, 15]
 
 
 def test_no_journal_has_a_password_or_a_url(tmp_path: Path, postgres: str) -> None:
     url = new_postgres_database(postgres).replace("postgres@", "postgres:s3cret@")
     a_long_story(Job(connect(url), tmp_path / "ckpt", layout="data_parallel"))
-    every = "".join(Path(path).read_text() for path in journal.journals_below(str(tmp_path)))
+    every = "".join(Path(path).read_text() for path in jsonl.journals_below(str(tmp_path)))
     assert '"t":"file"' in every
     assert "s3cret" not in every
     assert "postgres" not in every
@@ -520,11 +485,11 @@ def test_what_is_the_name_of_a_run_is_the_run(
 def test_a_journal_that_cannot_be_read_is_named(catalog: Catalog, tmp_path: Path) -> None:
     job = Job(catalog, tmp_path / "ckpt")
     job.save(begin(job), 5)
-    first, second = sorted(journal.journals_below(str(tmp_path)))
+    first, second = sorted(jsonl.journals_below(str(tmp_path)))
     Path(first).unlink()
     Path(first).symlink_to(first)
     with Path(second).open("ab") as file:
-        file.write(journal.encode({"v": 7}))
+        file.write(jsonl.encode({"v": 7}))
     (skipped,) = catalog.sync("run").skipped
     assert "newer ckptstore" in skipped.reason
     assert skipped.path == second
@@ -539,9 +504,9 @@ def test_a_resolve_looks_at_each_journal_once_and_reads_none(
         job.save(ranks, step)
     looked: list[str] = []
     read: list[str] = []
-    look, read_journal = journal.sizes_in, journal.read
-    monkeypatch.setattr(journal, "sizes_in", lambda folder: looked.append(folder) or look(folder))
-    monkeypatch.setattr(journal, "read", lambda path, begin=0: read.append(path) or read_journal(path, begin))
+    look, read_journal = jsonl.sizes_in, jsonl.read
+    monkeypatch.setattr(jsonl, "sizes_in", lambda folder: looked.append(folder) or look(folder))
+    monkeypatch.setattr(jsonl, "read", lambda path, begin=0: read.append(path) or read_journal(path, begin))
     assert catalog.resolve("run").plan is not None
     assert sorted(looked) == [str(job.folder(rank) / FOLDER) for rank in range(8)]
     assert read == []
@@ -554,7 +519,7 @@ def test_at_once_is_finished_by_the_next_start(catalog: Catalog, tmp_path: Path)
     (whole,) = job.save([launch], 5)
     path = job.write(launch, 10)
     later = replace(whole, global_step=10, optimizer_step=10, path=str(path), epoch=1, step_in_epoch=10)
-    assert launch.ledger.at_once(later)
+    assert launch.ledger.note(later)
     assert {file.global_step for file in catalog.files("run")} == {5}
     plan = catalog.resolve("run").plan
     assert plan is not None
@@ -571,7 +536,7 @@ def test_ttp_directories_have_no_journals(catalog: Catalog, tmp_path: Path) -> N
     launch.register(path, kind="ttp", global_step=7)
     tmp.rename(tmp_path / "ckpt" / "ttp_saved_checkpoints-step_7")
     launch.moved(str(tmp), str(tmp_path / "ckpt" / "ttp_saved_checkpoints-step_7"))
-    assert {Path(each).parents[1] for each in journal.journals_below(str(tmp_path))} == {tmp_path / "ckpt"}
+    assert {Path(each).parents[1] for each in jsonl.journals_below(str(tmp_path))} == {tmp_path / "ckpt"}
     assert {file.state for file in catalog.files("run")} == {FileState.COMPLETE, FileState.MOVED}
 
 
@@ -584,16 +549,8 @@ def test_a_ledger_says_each_trouble_once(
     for step in range(5, 50, 5):
         launch.register(job.write(launch, step), global_step=step)
     assert len(caplog.records) == 1
-    assert isinstance(launch.ledger, Ledger)
+    assert isinstance(launch.ledger, Recorder)
     assert launch.ledger.behind
-
-
-def states(catalog: Catalog) -> dict[int, set[FileState]]:
-    """The states of the files of each step."""
-    found: dict[int, set[FileState]] = {}
-    for file in catalog.files("run"):
-        found.setdefault(file.global_step, set()).add(file.state)
-    return found
 
 
 def read_all_again(catalog: Catalog, directory: Path) -> None:
@@ -634,13 +591,13 @@ def test_a_catalog_made_anew_has_no_file_that_is_in_the_trash(
     again = begin(job)
     job.save(again, 20)
     catalog.execute(catalog.plan_gc("run", Policy(keep_last=2, floor=1)))
-    kept, gone = {FileState.COMPLETE}, {FileState.TRASHED if by == "scan" else FileState.MISSING}
+    kept, gone = {FileState.COMPLETE}, {FileState.TRASHED}
     if by == "scan":
         assert other.scan(tmp_path / "ckpt").adopted == ()
     else:
         other.sync(tmp_path / "ckpt")
     assert states(other) == {5: gone, 10: gone, 15: kept, 20: kept}
-    assert states(catalog) == {5: {FileState.TRASHED}, 10: {FileState.TRASHED}, 15: kept, 20: kept}
+    assert states(catalog) == {5: gone, 10: gone, 15: kept, 20: kept}
     catalog.sync("run")  # what the other catalog noted of them is no news
     assert catalog.undo("run").files == 4
     assert catalog.scan(tmp_path / "ckpt").missing == ()
@@ -666,7 +623,7 @@ def test_many_records_at_once_leave_what_is_in_the_trash_as_it_is(catalog: Catal
     job.save([launch], 10)
     files = catalog.files("run")
     catalog.execute(catalog.plan_gc("run", Policy(keep_last=1, floor=1)))
-    launch.record([replace(file, global_step=file.global_step + 100) for file in files])
+    launch.record([replace(file, global_step=file.global_step + 100, created_at=None) for file in files])
     assert {file.global_step: file.state for file in catalog.files("run")} == {
         5: FileState.TRASHED,
         10: FileState.MISSING,
@@ -703,9 +660,9 @@ def test_a_directory_for_each_save_does_not_take_all_open_files(
         assert len(open_journals()) <= 5
     paths = [str(tmp_path / f"step_{step}") for step in range(20, 0, -1)]
     assert [file.path.rpartition("/")[0] for file in catalog.files("run")] == paths
-    assert [len(journal.read(f"{path}/{FOLDER}/rank_0.jsonl").entries) for path in paths] == [2] * 20
+    assert [len(jsonl.read(f"{path}/{FOLDER}/rank_0.jsonl").entries) for path in paths] == [2] * 20
     launch.register(ckpt_bytes.write(tmp_path / "step_1" / "again.ckpt", 21, 21), global_step=21)
-    assert len(journal.read(f"{paths[-1]}/{FOLDER}/rank_0.jsonl").entries) == 3
+    assert len(jsonl.read(f"{paths[-1]}/{FOLDER}/rank_0.jsonl").entries) == 3
 
 
 def test_a_child_of_a_fork_has_no_connection_of_its_parents(tmp_path: Path) -> None:

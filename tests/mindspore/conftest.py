@@ -2,13 +2,34 @@
 
 from __future__ import annotations
 
+import importlib.util
+import logging
+import signal
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import mindspore as ms
 import pytest
+from mindspore.common.api import _pynative_executor
+from mindspore.train.callback import _train_fault_tolerance as fault_tolerance
+
+from ckptstore.api import Catalog, connect
+from tests.mindspore.running import Run
+from tests.mindspore.ttp_ranks import Rank
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from types import ModuleType
+
+STAND_IN = Path(__file__).parents[2] / "examples" / "ttp" / "stand_in.py"
+
+
+@pytest.fixture(autouse=True)
+def _same_chance_and_every_word(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "ckptstore")
+    ms.set_seed(1)
+    _pynative_executor.set_grad_flag(False)
+    _pynative_executor.clear_res()  # an exception in the middle of a step leaves it recording gradients
 
 
 @pytest.fixture
@@ -17,3 +38,48 @@ def set_mode() -> Iterator[Callable[[int], None]]:
     before = ms.get_context("mode")
     yield lambda mode: ms.set_context(mode=mode)
     ms.set_context(mode=before)
+
+
+@pytest.fixture
+def catalog(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> Catalog:
+    monkeypatch.setenv("CKPTSTORE_URL", sqlite_url)
+    return connect()
+
+
+@pytest.fixture(scope="session")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The final state of the run that nothing happens to."""
+    run = Run(tmp_path_factory.mktemp("undisturbed"))
+    outcome = run.launch()
+    assert outcome.code == 0, outcome.output
+    assert outcome.start["fresh"]
+    assert "starting at step 0" in outcome.output
+    assert run.steps() == [30, 25, 20, 15, 10, 5]
+    return run.final()
+
+
+@pytest.fixture
+def exits(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """MindSpore as a cluster starts it that wants graceful exits; the test's own handlers come back."""
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setenv("MS_ENABLE_GRACEFUL_EXIT", "1")
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.fixture
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.setenv("MS_ENABLE_TFT", "{TTP:1}")
+    spec = importlib.util.spec_from_file_location("stand_in", STAND_IN)
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(fault_tolerance._tft_handler, "tft", None)
+    monkeypatch.setattr(fault_tolerance._tft_handler, "unregister_tft", lambda: None)
+    return module
+
+
+@pytest.fixture
+def rank(catalog: Catalog, stand_in: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Rank:
+    ms.set_seed(1)
+    return Rank(catalog, stand_in, monkeypatch)

@@ -40,7 +40,7 @@ from mindspore.train.callback import OnRequestExit
 from mindspore.utils import ExitByRequest
 
 import ckptstore.mindspore
-from ckptstore.core.policy import from_json
+from ckptstore.retention.policy import from_json
 
 DEFAULTS = {
     "epochs": 3,
@@ -71,11 +71,11 @@ class Fault(Callback):
         self.step = int(step or 0)
         self.done = 0
 
-    def on_train_step_begin(self, run_context) -> None:  # type: ignore[no-untyped-def]
+    def on_train_step_begin(self, run_context) -> None:
         if self.action == "raise-before" and self.done + 1 == self.step:
             raise RuntimeError("fault before the step")
 
-    def on_train_step_end(self, run_context) -> None:  # type: ignore[no-untyped-def]
+    def on_train_step_end(self, run_context) -> None:
         self.done += 1
         if self.action == "keep-up":
             assert self.registrar._training.recorder.flush(60)
@@ -125,7 +125,7 @@ class Outage(Callback):
         super().__init__()
         self.server, self.left = server, step
 
-    def on_train_step_end(self, run_context) -> None:  # type: ignore[no-untyped-def]
+    def on_train_step_end(self, run_context) -> None:
         self.left -= 1
         if self.left == 0:
             server = psutil.Process(self.server)
@@ -133,7 +133,7 @@ class Outage(Callback):
                 process.kill()
 
 
-def outage(asked: dict, rank: int) -> list[Callback]:  # type: ignore[type-arg]
+def outage(asked: dict, rank: int) -> list[Callback]:
     return [Outage(*asked["outage"])] if asked["outage"] and rank == 0 else []
 
 
@@ -150,7 +150,7 @@ class Seen(Callback):
         super().__init__()
         self.path = path
 
-    def on_train_step_end(self, run_context) -> None:  # type: ignore[no-untyped-def]
+    def on_train_step_end(self, run_context) -> None:
         taken = run_context.original_args().train_dataset_element[0].asnumpy()[:, 0].tolist()
         with self.path.open("a") as file:
             file.write(json.dumps(taken) + "\n")
@@ -163,7 +163,7 @@ class AllReduceOfIntegers(nn.Cell):
         super().__init__()
         self.all_reduce = ops.AllReduce()
 
-    def construct(self, status):  # type: ignore[no-untyped-def]
+    def construct(self, status):
         return self.all_reduce(status.astype(ms.float32)).astype(ms.int32)
 
 
@@ -180,7 +180,7 @@ def exit_across_ranks() -> None:
 class InheritedCell(nn.TrainOneStepCell):
     """As seed 000 has it: a construct of one's own, with the members of the class it inherits from."""
 
-    def construct(self, *inputs):  # type: ignore[no-untyped-def]
+    def construct(self, *inputs):
         loss = self.network(*inputs)
         sens = ops.fill(loss.dtype, loss.shape, self.sens)
         grads = self.grad(self.network, self.weights)(*inputs, sens)
@@ -206,7 +206,7 @@ class OwnCell(nn.Cell):
             self.exit_param = Parameter(Tensor(False, ms.bool_), name="graceful_exit")  # noqa: FBT003
             self.init_param = Parameter(Tensor([0], ms.int32), name="graceful_init")
 
-    def construct(self, *inputs):  # type: ignore[no-untyped-def]
+    def construct(self, *inputs):
         loss = self.network(*inputs)
         grads = self.grad(self.network, self.weights)(*inputs)
         if self.use_graceful_exit:
@@ -227,17 +227,17 @@ def shards(rank: int) -> dict[str, int]:
     return {"num_shards": get_group_size() if "MS_WORKER_NUM" in os.environ else 1, "shard_id": rank}
 
 
-def save_straight(asked: dict) -> None:  # type: ignore[type-arg]
+def save_straight(asked: dict) -> None:
     if asked["straight"]:
         serialization._ensure_ckpt_fs_initialized()
         serialization._ckpt_fs.backend = "mindio"
 
 
-def registrar_options(asked: dict) -> dict:  # type: ignore[type-arg]
+def registrar_options(asked: dict) -> dict:
     return {name: from_json(value) if name == "retention" else value for name, value in asked.items()}
 
 
-def main(asked: dict) -> None:  # type: ignore[type-arg]
+def main(asked: dict) -> None:
     out = Path(asked["out"])
     ms.set_context(mode=ms.GRAPH_MODE)
     ms.set_device("CPU")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ckptstore.ops.connect import Catalog, connect
+from ckptstore.api import Catalog, connect
 from tests.starting import warm_programs, warm_python
 
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from ckptstore.api import Catalog, connect
 from ckptstore.core.model import FileState, Kind
-from ckptstore.ops.connect import Catalog, connect
-from ckptstore.storage.claims import FOLDER
+from ckptstore.disk.claims import FOLDER
 
 
 def scan_and_compare(
@@ -41,5 +41,4 @@ def steps(catalog: Catalog, run: str) -> dict[str, tuple[int, int]]:
 def plan_of(catalog: Catalog, run: str, *, replicas: str | None = None) -> tuple[int, list[tuple[int, int, Kind, str]]]:
     """The step of the restore plan, and whose file of what kind each rank loads."""
     plan = catalog.resolve(run, replicas=replicas).plan
-    assert plan is not None
     return plan.global_step, [(item.rank, item.source.rank, item.source.kind, item.source.path) for item in plan.ranks]

@@ -10,17 +10,14 @@ import numpy as np
 import pytest
 from mindspore import mint, nn, ops
 from mindspore.experimental import optim as experimental
-from mindspore.train import CheckpointConfig, Model, ModelCheckpoint
+from mindspore.train import Model, ModelCheckpoint
 
 import ckptstore.mindspore
+from ckptstore.api import Catalog
 from ckptstore.core.model import Content, Rule
 from ckptstore.errors import UsageError
 from ckptstore.mindspore.launch import TrainingLaunch
-from ckptstore.ops.connect import Catalog
-
-from .test_resume import catalog, create_dataset, create_model
-
-__all__ = ["catalog"]
+from tests.mindspore.trainings import create_dataset, create_model, saving
 
 KEY = b"0123456789ABCDEF"
 
@@ -63,11 +60,6 @@ def train(model: Model, *callbacks: ModelCheckpoint, epochs: int = 1, **settings
     return start
 
 
-def saving(directory: Path, prefix: str = "net", **config: Any) -> ModelCheckpoint:
-    settings = {"save_checkpoint_steps": 2, "keep_checkpoint_max": 50, **config}
-    return ModelCheckpoint(prefix, str(directory), CheckpointConfig(**settings))
-
-
 def values(model: Model) -> dict[str, Any]:
     return {item.name: item.asnumpy().copy() for item in model.train_network.get_parameters()}
 
@@ -88,7 +80,7 @@ def test_the_state_of_other_optimizers_is_told_by_comparison_not_by_name(
         (4, Content.FULL),
         (6, Content.FULL),
     }
-    Path(catalog.resolve("run").plan.ranks[0].source.path).unlink()  # type: ignore[union-attr]
+    Path(catalog.resolve("run").plan.ranks[0].source.path).unlink()
     resolution = catalog.resolve("run")
     assert resolution.plan is not None
     assert (resolution.plan.global_step, resolution.plan.ranks[0].source.content) == (4, Content.FULL)
@@ -108,7 +100,7 @@ def test_a_saved_network_with_the_optimizer_in_it_is_the_whole_state(catalog: Ca
 def test_two_callbacks_of_one_job_are_told_apart(catalog: Catalog, tmp_path: Path) -> None:
     """Another prefix in the same directory, another directory with the same prefix, another period."""
     callbacks = (
-        saving(tmp_path / "a", "net", save_checkpoint_steps=2),
+        saving(tmp_path / "a", "net"),
         saving(tmp_path / "a", "other", save_checkpoint_steps=3),
         saving(tmp_path / "b", "net", save_checkpoint_steps=3, format="safetensors"),
     )
@@ -147,7 +139,7 @@ def test_encrypted_files_are_registered_and_loaded_with_their_key(catalog: Catal
     train(first, saving(tmp_path, enc_key=KEY, enc_mode="AES-GCM"))
     for wrong in ({}, {"dec_key": b"another-key-here"}):
         with pytest.raises(UsageError, match=r"MindSpore cannot read .*; if it was saved with enc_key, give that to"):
-            ckptstore.mindspore.join("run").resume(create_model(), create_dataset(), **wrong)  # type: ignore[arg-type]
+            ckptstore.mindspore.join("run").resume(create_model(), create_dataset(), **wrong)
     second = create_model()
     start = ckptstore.mindspore.join("run").resume(second, create_dataset(), dec_key=KEY)
     assert start.global_step == 6  # a key that was forgotten cost nothing
@@ -173,9 +165,7 @@ def test_shares_that_a_scan_found_are_put_together_where_the_job_is_data_paralle
             kept = [{"name": name, "data": counted[name]} for name in names if name in share]
             ms.save_checkpoint(kept, str(path), format="safetensors", remove_redundancy=True)
     catalog.scan(tmp_path / "tree", run="shares", world_size=2)
-    plan = catalog.resolve("shares").plan
-    assert plan is not None
-    assert plan.in_shares
+    assert catalog.resolve("shares").plan.in_shares
     joined = catalog.join("shares", rank=1, world_size=2, launch_id="L1", layout="data_parallel")
     second = create_model()
     assert TrainingLaunch(joined.database, joined.facts, 1).resume(second, create_dataset()).global_step == 12

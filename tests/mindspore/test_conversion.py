@@ -10,9 +10,9 @@ from typing import Any
 import mindspore
 import pytest
 
-from ckptstore.core.conversion import how_to_convert
 from ckptstore.core.model import Content
-from tests.core.builders import file, launch, state
+from ckptstore.resume.conversion import how_to_convert
+from tests.resume.builders import file, launch, state
 
 OF = launch(world_size=2)
 

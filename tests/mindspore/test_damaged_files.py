@@ -1,4 +1,4 @@
-"""Going back on purpose in a real run, and files that a launch cannot load."""
+"""Files that a launch cannot load: when they are passed over, and when they only stop the start."""
 
 from __future__ import annotations
 
@@ -7,62 +7,31 @@ import os
 from pathlib import Path
 from typing import Any
 
-import mindspore as ms
 import pytest
-from mindspore.train import CheckpointConfig, ModelCheckpoint
 
 import ckptstore.mindspore
-from ckptstore.core.model import Rule
+from ckptstore.api import Catalog
+from ckptstore.core.model import Kind, Rule
 from ckptstore.errors import CkptstoreError, DamageError
 from ckptstore.mindspore import resume
-from ckptstore.ops.connect import Catalog
-
-from .test_resume import catalog, create_dataset, create_model
-
-__all__ = ["catalog"]
-
-
-def train(directory: Path, **asked: Any) -> tuple[int, bytes]:
-    """One launch to the end of epoch 2, step 12, that saves every second step: where it started, and its end."""
-    model, dataset = create_model(), create_dataset()
-    joined = ckptstore.mindspore.join("run")
-    start = joined.resume(model, dataset, **asked)
-    config = CheckpointConfig(save_checkpoint_steps=2, keep_checkpoint_max=50)
-    ckpt_cb = ModelCheckpoint("net", str(directory / "ckpt"), config)
-    callbacks = [ckpt_cb, joined.registrar(ckpt_cb)]
-    model.train(2, dataset, callbacks=callbacks, initial_epoch=start.initial_epoch, dataset_sink_mode=False)
-    ms.save_checkpoint(model.train_network, str(directory / "end.ckpt"))
-    return start.global_step, (directory / "end.ckpt").read_bytes()
+from ckptstore.resume.register import describe, measured
+from tests.mindspore.trainings import (
+    create_dataset,
+    create_model,
+    to_step_12,
+    trained,
+)
 
 
 def newest(catalog: Catalog) -> Any:
     return catalog.resolve("run")
 
 
-def test_a_branch_goes_on_from_the_step_that_was_asked_for(
-    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("INFO", "ckptstore")
-    start, end = train(tmp_path)
-    assert start == 0
-    ckptstore.mindspore.join("run").resume(create_model(), create_dataset(), step=4)  # and dies
-    plan = newest(catalog).plan
-    assert plan.global_step == 4
-    assert train(tmp_path) == (4, end)
-    assert newest(catalog).plan.global_step == 12
-    assert newest(catalog).plan.launch.id != plan.launch.id
-    given_up = {row.tally.global_step for row in catalog.saves("run") if row.abandoned}
-    assert given_up == {6, 8, 10, 12}
-    assert "going on after step 4 (epoch 1, step 4 of 6), saved by launch" in caplog.text
-    start_again = ckptstore.mindspore.join("run").resume(create_model(), create_dataset(), lineage=plan.launch.id)
-    assert (start_again.global_step, start_again.plan.launch.id) == (12, plan.launch.id)
-
-
 def test_a_file_that_cannot_be_loaded_stops_the_start_and_is_passed_over_by_the_next(
     catalog: Catalog, tmp_path: Path
 ) -> None:
     """Its size and time are the recorded ones: nothing but reading it tells."""
-    train(tmp_path)
+    to_step_12(tmp_path)
     path = Path(newest(catalog).plan.ranks[0].source.path)
     status = path.stat()
     content = bytearray(path.read_bytes())
@@ -72,13 +41,13 @@ def test_a_file_that_cannot_be_loaded_stops_the_start_and_is_passed_over_by_the_
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
     assert newest(catalog).plan.global_step == 12
     with pytest.raises(DamageError, match="has other bytes than those recorded"):
-        train(tmp_path)
+        to_step_12(tmp_path)
     found = newest(catalog)
     assert found.plan.global_step == 10
     reason = found.rejections[0].reasons[0]
     assert (found.rejections[0].global_step, reason.rule) == (12, Rule.QUARANTINED)
     assert "could not be loaded: it has other bytes than those recorded (rank 0 of launch " in reason.detail
-    assert train(tmp_path)[0] == 10
+    assert to_step_12(tmp_path)[0] == 10
 
 
 @pytest.mark.parametrize(("number", "after"), [(errno.EIO, 10), (errno.ESTALE, 12)])
@@ -86,7 +55,7 @@ def test_only_a_disk_that_has_lost_the_bytes_speaks_against_the_file(
     catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, after: int
 ) -> None:
     """A mount that is gone for a while must not cost the newest state."""
-    train(tmp_path)
+    to_step_12(tmp_path)
 
     def failing(_: str) -> str:
         raise OSError(number, os.strerror(number))
@@ -94,5 +63,43 @@ def test_only_a_disk_that_has_lost_the_bytes_speaks_against_the_file(
     with monkeypatch.context() as patched:
         patched.setattr(resume, "digest", failing)
         with pytest.raises(CkptstoreError, match=f"cannot be read .{os.strerror(number)}"):
-            train(tmp_path)
+            to_step_12(tmp_path)
     assert newest(catalog).plan.global_step == after
+
+
+@pytest.mark.parametrize("content", ["empty", "half", "zeros", "cut between two parameters"])
+def test_a_torn_newest_file_does_not_stop_the_start(catalog: Catalog, tmp_path: Path, content: str) -> None:
+    """It was announced before it was written; then the node lost its power. Step 6 is whole."""
+    trained(tmp_path)
+    whole = (tmp_path / "ckpt" / "net-1_6.ckpt").read_bytes()
+    torn = {
+        "empty": b"",
+        "half": whole[: len(whole) // 2],
+        "zeros": bytes(len(whole)),
+        "cut between two parameters": whole[: whole.index(b"moments.weight") - 4],
+    }[content]
+    joined = ckptstore.mindspore.join("run")
+    joined.resume(create_model(), create_dataset())
+    joined.add_source(
+        str(tmp_path / "ckpt"), kind=Kind.PERIODIC, prefix="net_1", breakpoint_prefix="net", names_before=()
+    )
+    path = tmp_path / "ckpt" / "net-2_1_breakpoint.ckpt"
+    begun = describe(joined.facts, rank=0, path=path, kind=Kind.DYING_GASP, global_step=7, optimizer_step=7)
+    joined.record([begun])
+    path.write_bytes(torn)
+    assert ckptstore.mindspore.join("run").resume(create_model(), create_dataset()).global_step == 6
+
+
+def test_a_file_that_mindspore_cannot_read_is_passed_over_by_the_next_start(catalog: Catalog, tmp_path: Path) -> None:
+    """Its bytes are those recorded: it was cut before anybody looked at it, and by a version that did not look."""
+    trained(tmp_path)
+    joined = ckptstore.mindspore.join("run")
+    joined.resume(create_model(), create_dataset())
+    cut = tmp_path / "ckpt" / "mine.ckpt"
+    cut.write_bytes((tmp_path / "ckpt" / "net-1_6.ckpt").read_bytes()[:-7])
+    whole = measured(describe(joined.facts, rank=0, path=cut, kind=Kind.PERIODIC, global_step=9))
+    assert whole is not None
+    joined.record([whole])
+    with pytest.raises(DamageError, match="mine.ckpt is cut or damaged: MindSpore cannot read it; start again"):
+        ckptstore.mindspore.join("run").resume(create_model(), create_dataset())
+    assert ckptstore.mindspore.join("run").resume(create_model(), create_dataset()).global_step == 6

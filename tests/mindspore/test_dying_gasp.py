@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,15 +19,26 @@ from mindspore import nn, ops
 from mindspore.train import Callback, CheckpointConfig, LossMonitor, Model, ModelCheckpoint
 
 import ckptstore.mindspore
-from ckptstore.core.model import Rule
+from ckptstore.api import Catalog, connect
+from ckptstore.core.model import Kind, Rule
+from ckptstore.disk import files
+from ckptstore.errors import NothingRestorableError
 from ckptstore.formats.ckpt import read_ckpt
-from ckptstore.ops.connect import Catalog, connect
-
-from .running import Run
-from .test_faults import undisturbed
-from .test_resume import RaiseAt, catalog, create_dataset, create_model
-
-__all__ = ["catalog", "undisturbed"]
+from ckptstore.mindspore import registrar
+from ckptstore.resume.register import describe
+from tests import ckpt_bytes
+from tests.mindspore.cells import overflowing
+from tests.mindspore.running import Run
+from tests.mindspore.trainings import (
+    Job,
+    RaiseAt,
+    create_dataset,
+    create_model,
+    fail,
+    gasps,
+    saving,
+    two_ranks,
+)
 
 ON_EXCEPTION = {"save_on_exception": True}
 
@@ -54,21 +67,6 @@ def test_the_registrar_saves_where_mindspore_does_not(
     assert run.final() == undisturbed
 
 
-def fail(catalog: Catalog, directory: Path, steps: int, save_steps: int = 100, **settings: Any) -> None:
-    """One launch that raises after `steps` steps of its own."""
-    model, dataset = create_model(), create_dataset()
-    launch = ckptstore.mindspore.join("run")
-    start = launch.resume(model, dataset)
-    ckpt_cb = ModelCheckpoint("net", str(directory), CheckpointConfig(save_checkpoint_steps=save_steps))
-    registrar = launch.registrar(ckpt_cb, save_on_exception=True, **settings)
-    with pytest.raises(RuntimeError, match="on purpose"):
-        model.train(9, dataset, callbacks=[RaiseAt(steps), ckpt_cb, registrar], initial_epoch=start.initial_epoch)
-
-
-def gasps(catalog: Catalog) -> list[tuple[int, str]]:
-    return [(file.global_step, Path(file.path).name) for file in catalog.files("run", kind="dying_gasp")]
-
-
 def test_a_crash_loop_does_not_fill_the_disk(
     catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -88,13 +86,10 @@ def test_another_rank_s_directory_does_not_count(catalog: Catalog, tmp_path: Pat
 
 def test_what_was_just_saved_is_not_saved_again(catalog: Catalog, tmp_path: Path) -> None:
     """RaiseAt stands before the ModelCheckpoint: its step 4 is not saved; then the exception comes after the save."""
-    model, dataset = create_model(), create_dataset()
-    launch = ckptstore.mindspore.join("run")
-    launch.resume(model, dataset)
-    ckpt_cb = ModelCheckpoint("net", str(tmp_path), CheckpointConfig(save_checkpoint_steps=4))
-    registrar = launch.registrar(ckpt_cb, save_on_exception=True)
-    with pytest.raises(RuntimeError, match="on purpose"):
-        model.train(1, dataset, callbacks=[ckpt_cb, registrar, RaiseAt(4)])
+    job = Job()
+    ckpt_cb = saving(tmp_path, save_checkpoint_steps=4)
+    registrar = job.registrar(ckpt_cb, save_on_exception=True)
+    job.fail(ckpt_cb, registrar, RaiseAt(4))
     assert gasps(catalog) == []
     assert [save.tally.global_step for save in catalog.saves("run")] == [4]
 
@@ -104,13 +99,10 @@ def test_a_start_that_fails_at_once_saves_nothing(catalog: Catalog, tmp_path: Pa
         def on_train_step_begin(self, run_context: object) -> None:
             raise RuntimeError("on purpose")
 
-    model, dataset = create_model(), create_dataset()
-    launch = ckptstore.mindspore.join("run")
-    launch.resume(model, dataset)
+    job = Job()
     ckpt_cb = ModelCheckpoint("net", str(tmp_path))
-    registrar = launch.registrar(ckpt_cb, save_on_exception=True)
-    with pytest.raises(RuntimeError, match="on purpose"):
-        model.train(1, dataset, callbacks=[ckpt_cb, registrar, FailsAtOnce()])
+    registrar = job.registrar(ckpt_cb, save_on_exception=True)
+    job.fail(ckpt_cb, registrar, FailsAtOnce())
     assert catalog.files("run") == []
 
 
@@ -170,16 +162,13 @@ def test_what_the_elastic_agent_saves(
     catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, handlers: None, *, at_signal: bool
 ) -> None:
     monkeypatch.setenv("AT_SIGNAL", "1" if at_signal else "")
-    model, dataset = create_model(), create_dataset()
-    launch = ckptstore.mindspore.join("run")
-    launch.resume(model, dataset)
+    job = Job()
     gasp_cb = ExceptionCheckpoint("agent", str(tmp_path / "gasps"), CheckpointConfig())
     signal.signal(signal.SIGUSR1, gasp_cb.save)
-    ckpt_cb = ModelCheckpoint("net", str(tmp_path / "ckpt"), CheckpointConfig(save_checkpoint_steps=2))
+    ckpt_cb = saving(tmp_path / "ckpt")
     failing = SignalAt(5) if at_signal else RaiseAt(5)
-    with pytest.raises(RuntimeError, match="on purpose"):
-        model.train(1, dataset, callbacks=[failing, ckpt_cb, gasp_cb, launch.registrar(ckpt_cb, gasp_cb)])
-    launch.adopt()  # what the interpreter does when it ends
+    job.fail(failing, ckpt_cb, gasp_cb, job.registrar(ckpt_cb, gasp_cb))
+    job.launch.adopt()  # what the interpreter does when it ends
     assert gasps(catalog) == [(5, "agent-1_5_breakpoint.ckpt")]
     start = ckptstore.mindspore.join("run").resume(create_model(), create_dataset())
     assert start.global_step == 5
@@ -193,11 +182,9 @@ def poisoned() -> ds.Dataset:
 
 
 def test_a_state_whose_loss_is_not_finite_is_passed_over(catalog: Catalog, tmp_path: Path) -> None:
-    model, dataset = create_model(), poisoned()
-    launch = ckptstore.mindspore.join("run")
-    launch.resume(model, dataset)
-    ckpt_cb = ModelCheckpoint("net", str(tmp_path), CheckpointConfig(save_checkpoint_steps=1, keep_checkpoint_max=50))
-    model.train(1, dataset, callbacks=[ckpt_cb, launch.registrar(ckpt_cb)])
+    job = Job(dataset=poisoned())
+    ckpt_cb = saving(tmp_path, save_checkpoint_steps=1)
+    job.train(ckpt_cb, job.registrar(ckpt_cb))
     resolution = catalog.resolve("run")
     assert resolution.plan is not None
     assert resolution.plan.global_step == 4
@@ -208,7 +195,6 @@ def test_a_state_whose_loss_is_not_finite_is_passed_over(catalog: Catalog, tmp_p
     assert "the loss of its last step was nan" in resolution.rejections[0].reasons[0].detail
     assert [save.restorable for save in catalog.saves("run")] == [False, False, True, True, True, True]
     anyway = catalog.resolve("run", take_quarantined=True).plan
-    assert anyway is not None
     assert anyway.global_step == 6
     start = ckptstore.mindspore.join("run").resume(create_model(), create_dataset(), take_quarantined=True)
     assert start.global_step == 6
@@ -221,15 +207,12 @@ def test_the_breakpoint_of_a_training_that_ended_since_its_loss_was_no_number(
     catalog: Catalog, tmp_path: Path, *, own: bool
 ) -> None:
     """LossMonitor raises then (MindSpore: `train/callback/_loss_monitor.py`): restored, it would raise for ever."""
-    model, dataset = create_model(), poisoned()
-    launch = ckptstore.mindspore.join("run")
-    launch.resume(model, dataset)
-    config = CheckpointConfig(save_checkpoint_steps=2, exception_save=not own)
-    ckpt_cb = ModelCheckpoint("net", str(tmp_path), config)
-    registrar = launch.registrar(ckpt_cb, save_on_exception=own)
+    job = Job(dataset=poisoned())
+    ckpt_cb = saving(tmp_path, exception_save=not own)
+    registrar = job.registrar(ckpt_cb, save_on_exception=own)
     with pytest.raises(ValueError, match="loss is NAN or INF"):
-        model.train(1, dataset, callbacks=[LossMonitor(), ckpt_cb, registrar])
-    launch.adopt()
+        job.train(LossMonitor(), ckpt_cb, registrar)
+    job.launch.adopt()
     assert [step for step, _ in gasps(catalog)] == [5]
     resolution = catalog.resolve("run")
     assert resolution.plan is not None
@@ -273,8 +256,7 @@ def test_a_half_updated_network_is_never_restored(
     model = Model(network, nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean"), optimizer)
     launch = ckptstore.mindspore.join("run")
     launch.resume(model, dataset)
-    config = CheckpointConfig(save_checkpoint_steps=4, exception_save=not own)
-    ckpt_cb = ModelCheckpoint("net", str(tmp_path), config)
+    ckpt_cb = saving(tmp_path, save_checkpoint_steps=4, exception_save=not own)
     with pytest.raises(KeyboardInterrupt):
         model.train(1, dataset, callbacks=[ckpt_cb, launch.registrar(ckpt_cb, save_on_exception=own)])
     resolution = catalog.resolve("run")
@@ -285,9 +267,7 @@ def test_a_half_updated_network_is_never_restored(
     )
     again = connect(str(tmp_path / "again.db"))  # the catalog is lost, and made anew
     again.scan(tmp_path)
-    plan = again.resolve("run").plan
-    assert plan is not None
-    assert plan.global_step == 4
+    assert again.resolve("run").plan.global_step == 4
 
 
 def test_an_exception_before_the_update_loses_no_step_in_pynative(
@@ -310,9 +290,138 @@ def test_an_exception_before_the_update_loses_no_step_in_pynative(
     model = Model(network, nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean"), optimizer)
     launch = ckptstore.mindspore.join("run")
     launch.resume(model, dataset)
-    ckpt_cb = ModelCheckpoint("net", str(tmp_path), CheckpointConfig(save_checkpoint_steps=3))
+    ckpt_cb = saving(tmp_path, save_checkpoint_steps=3)
     with pytest.raises(KeyboardInterrupt):
         model.train(1, dataset, callbacks=[ckpt_cb, launch.registrar(ckpt_cb, save_on_exception=True)])
+    assert catalog.resolve("run").plan.global_step == 4
+
+
+def test_an_evaluation_that_fails_says_nothing_of_the_state(catalog: Catalog, tmp_path: Path) -> None:
+    class Broken(nn.Cell):
+        def construct(self, x: Any, y: Any) -> Any:
+            return x * float("nan"), x, y
+
+    network = nn.Dense(3, 4)
+    loss = nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean")
+    optimizer = nn.Momentum(network.trainable_params(), 0.1, 0.9)
+
+    class Fails(nn.Accuracy):
+        def update(self, *_: Any) -> None:
+            raise RuntimeError("on purpose")
+
+    model = Model(network, loss, optimizer, metrics={"acc": Fails()}, eval_network=Broken(), eval_indexes=[0, 1, 2])
+    job = Job(model)
+    ckpt_cb = saving(tmp_path / "ckpt", save_checkpoint_steps=100)
+    with pytest.raises(RuntimeError, match="on purpose"):
+        model.fit(
+            2,
+            job.dataset,
+            create_dataset(),
+            callbacks=[ckpt_cb, job.registrar(ckpt_cb, save_on_exception=True)],
+            dataset_sink_mode=False,
+        )
+    (file,) = catalog.files("run")
+    assert (file.global_step, file.quarantine) == (6, "")
+    assert file.metrics["loss"] > 0
+
+
+def test_an_update_that_was_left_out_leaves_a_good_state(catalog: Catalog, tmp_path: Path) -> None:
+    """The loss overflowed, the update was skipped: the weights are those of the step before."""
+    model = overflowing()
+    x = np.ones((12, 3), np.float32)
+    x[2:4] = np.inf
+    dataset = ds.NumpySlicesDataset({"x": x, "y": np.zeros(12, np.int32)}, shuffle=False).batch(2)
+    joined = ckptstore.mindspore.join("run")
+    joined.resume(model, dataset)
+    ckpt_cb = saving(tmp_path / "ckpt")
+    with pytest.raises(RuntimeError, match="on purpose"):
+        model.train(1, dataset, callbacks=[ckpt_cb, joined.registrar(ckpt_cb), RaiseAt(3)])
+    (file,) = catalog.files("run")
+    assert (file.global_step, file.quarantine) == (2, "")
+    assert set(file.metrics) == set()  # its loss was no number that could be kept
+
+
+def test_the_way_out_of_a_run_whose_every_state_is_quarantined_is_said(catalog: Catalog, tmp_path: Path) -> None:
+    joined = catalog.join("run", launch_id="L1")
+    path = ckpt_bytes.write(tmp_path / "a.ckpt", 3)
+    joined.record(
+        [describe(joined.facts, rank=0, path=path, kind="periodic", global_step=3, quarantine="the loss was nan")]
+    )
+    whole = joined.register(path, global_step=3)
+    from dataclasses import replace
+
+    joined.record([replace(whole, quarantine="the loss was nan")])
+    with pytest.raises(NothingRestorableError, match="resume with take_quarantined=True, or start a run of another"):
+        ckptstore.mindspore.join("run").resume(create_model(), create_dataset())
+
+
+def test_one_look_that_fails_does_not_cost_the_rest(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A network file system that hiccups when training ends with an exception."""
+    seen: list[object] = []
+
+    def stale(path: str) -> Any:
+        if not seen and path.endswith("net-1_4.ckpt"):
+            seen.append(path)
+            raise OSError(errno.ESTALE, "Stale file handle")
+        return files.facts(path)
+
+    monkeypatch.setattr(registrar, "facts", stale)
+    job = Job()
+    ckpt_cb = saving(tmp_path / "ckpt")
+    job.fail(job.registrar(ckpt_cb, save_on_exception=True, exception_interval=0), ckpt_cb, RaiseAt(4))
+    assert seen
+    assert gasps(catalog) == [(4, "net-1_4_breakpoint.ckpt")]
+
+
+def test_a_device_that_does_not_answer_does_not_hold_the_exit_up(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from ckptstore.mindspore import network
+
+    release = threading.Event()
+    monkeypatch.setattr(network, "_DEVICE_SECONDS", 0.2)
+    loss = network.NetworkState.loss
+
+    def stuck(self: Any) -> float | None:
+        if threading.current_thread() is not threading.main_thread():
+            release.wait(60)
+        return loss(self)
+
+    monkeypatch.setattr(network.NetworkState, "loss", stuck)
+    fail(catalog, tmp_path, 3)
+    release.set()
+    assert "the device did not answer in 0 s" in caplog.text
+    assert gasps(catalog) == []
+
+
+def test_a_breakpoint_of_tomorrow_does_not_keep_today_s_from_being_saved(catalog: Catalog, tmp_path: Path) -> None:
+    fail(catalog, tmp_path, 3)
+    (first,) = tmp_path.glob("*_breakpoint.ckpt")
+    os.utime(first, ns=(2**62, 2**62))
+    fail(catalog, tmp_path, 2)
+    assert len(gasps(catalog)) == 2
+
+
+def test_a_periodic_file_of_one_rank_and_a_dying_gasp_of_the_other_are_one_state(
+    catalog: Catalog, tmp_path: Path
+) -> None:
+    """No rank is the other's replica: both files are needed, and they are of one launch and step."""
+    first, second = two_ranks(catalog)
+    model, dataset = create_model(), create_dataset()
+    first.resume(model, dataset)
+    ckpt_cb = saving(tmp_path / "0", save_checkpoint_steps=5)
+    with pytest.raises(RuntimeError):
+        model.train(1, dataset, callbacks=[ckpt_cb, first.registrar(ckpt_cb), RaiseAt(5)])
+    model, dataset = create_model(), create_dataset()
+    second.resume(model, dataset)
+    ckpt_cb = saving(tmp_path / "1", save_checkpoint_steps=100)
+    registrar = second.registrar(ckpt_cb, save_on_exception=True)
+    with pytest.raises(RuntimeError):
+        model.train(1, dataset, callbacks=[RaiseAt(5), ckpt_cb, registrar])
     plan = catalog.resolve("run").plan
-    assert plan is not None
-    assert plan.global_step == 4
+    assert [(plan.global_step, item.rank, item.source.kind) for item in plan.ranks] == [
+        (5, 0, Kind.PERIODIC),
+        (5, 1, Kind.DYING_GASP),
+    ]

@@ -8,13 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from ckptstore.ops.connect import connect
+from ckptstore.api import connect
+from tests.mindspore.running import Run
 from tests.small_disks import fill, give_room, small_disk
-
-from .running import Run
-from .test_faults import undisturbed
-
-__all__ = ["undisturbed"]
 
 STEPS = [30, 25, 20, 15, 10, 5]
 STEPS_PER_EPOCH = 10
@@ -135,7 +131,6 @@ def test_the_checkpoints_disk(tmp_path: Path, calm: Run, *, straight: bool, conf
         cut = [path for path in disk.rglob("net-*.*") if 0 < path.stat().st_size < size * 1024 // 2]
         assert {path.suffix for path in cut} - {".meta"} == {".ckpt" if straight else ".tmp"}
         plan = run.catalog.resolve("run").plan
-        assert plan is not None
         newest = newest_whole(disk, calm)
         assert newest == 15 or (config and newest == 10)  # MindSpore's threads may write two at a time: both are cut
         assert plan.global_step == newest
@@ -148,6 +143,4 @@ def test_the_checkpoints_disk(tmp_path: Path, calm: Run, *, straight: bool, conf
         other = connect(str(tmp_path / "other.db"))
         other.scan(disk)  # the full disk was the journal's too: not all of it is there
         assert {file.path for file in other.files("run") if file.state == "complete"} <= whole.keys()
-        plan = other.resolve("run").plan
-        assert plan is not None
-        assert plan.global_step == 30
+        assert other.resolve("run").plan.global_step == 30

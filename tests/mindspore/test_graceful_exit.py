@@ -1,31 +1,39 @@
-"""Graceful exits: registered with their true step, kept apart, and never loaded over what was restored (domain §5)."""
+"""Graceful exits: registered with their true step, kept apart, never loaded over a restored state (mindspore.md §5)."""
 
 from __future__ import annotations
 
 import json
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import mindspore as ms
 import pytest
 from mindspore import nn
-from mindspore.train import Callback, CheckpointConfig, Model, ModelCheckpoint
+from mindspore.train import Callback, Model
 from mindspore.train.callback import OnRequestExit
 
 import ckptstore.mindspore
-from ckptstore.core.model import FileState
-from ckptstore.ops.checkup import Status
-from ckptstore.ops.connect import Catalog
-from ckptstore.ops.doctor import examine
-
-from .job import FLAG
-from .running import Run
-from .test_resume import catalog, create_dataset, create_model
-
-__all__ = ["catalog"]
+from ckptstore.api import Catalog
+from ckptstore.core.model import FileState, Kind
+from ckptstore.mindspore import registrar
+from ckptstore.resume import exits as exit_ops
+from ckptstore.training import stale_flag
+from tests import ckpt_bytes
+from tests.mindspore.job import FLAG
+from tests.mindspore.running import Run
+from tests.mindspore.trainings import (
+    ExitAt,
+    FirstCounter,
+    Job,
+    SetFlagAt,
+    create_dataset,
+    create_model,
+    leaving,
+    saving,
+    trained,
+)
 
 
 @pytest.fixture(scope="session")
@@ -58,9 +66,6 @@ def test_a_graceful_exit_and_a_restart(tmp_path: Path, undisturbed_with_exits: b
         "net_train-step_18.mindir",
     }
     flag = tmp_path / FLAG
-    (stuck,) = [check for check in examine(run.url, "run").checks if check.name == "exit_flag"]
-    assert stuck.detail.startswith(f"{flag} asks for an exit" if how == "exit-flag" else "1 flag, none up")
-    assert stuck.status is (Status.WARNING if how == "exit-flag" else Status.OK)
     again = run.launch(exits=True, order=order)
     assert (again.code, again.start["global_step"]) == (0, 18), again.output
     assert run.final() == undisturbed_with_exits
@@ -79,7 +84,6 @@ def test_a_second_exit_leaves_the_first(tmp_path: Path, undisturbed_with_exits: 
     assert kept == [(18, "complete", "net_train-step_18.ckpt"), (7, "complete", "net_train-step_7.ckpt")]
     for step in (7, 18):
         plan = run.catalog.resolve("run", step=step).plan
-        assert plan is not None
         assert int(ms.load_checkpoint(plan.ranks[0].source.path)["global_step"].asnumpy()[0]) == step
     assert run.launch(exits=True).start["global_step"] == 18
     assert run.final() == undisturbed_with_exits
@@ -98,49 +102,10 @@ def test_a_train_cell_of_ones_own(tmp_path: Path, cell: str) -> None:
     assert run.final() == calm.final()
 
 
-@pytest.fixture
-def exits(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """MindSpore as a cluster starts it that wants graceful exits; the test's own handlers come back."""
-    before = signal.getsignal(signal.SIGTERM)
-    monkeypatch.setenv("MS_ENABLE_GRACEFUL_EXIT", "1")
-    yield
-    signal.signal(signal.SIGTERM, before)
-
-
-class ExitAt(Callback):
-    """Asks for an exit by a signal after step `step` of this training."""
-
-    def __init__(self, step: int) -> None:
-        super().__init__()
-        self.left = step
-
-    def on_train_step_end(self, run_context: object) -> None:
-        self.left -= 1
-        if self.left == 0:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-
-class FirstCounter(Callback):
-    """What the optimizer's counter is when the first step begins: which state training starts from."""
-
-    updates: int | None = None
-
-    def on_train_step_begin(self, run_context: Any) -> None:
-        if self.updates is None:
-            network = run_context.original_args().train_network
-            counter = next(item for item in network.get_parameters() if item.name == "global_step")
-            self.updates = int(counter.asnumpy()[0])
-
-
-def train(launch: Any, directory: Path, *more: Callback, epochs: int = 2, save_mindir: bool = False) -> OnRequestExit:
-    model, dataset = create_model(), create_dataset()
-    start = launch.resume(model, dataset)
-    exit_cb = OnRequestExit(
-        file_name="net", directory=str(directory), save_mindir=save_mindir, config_file=str(directory / "flag.json")
-    )
-    ckpt_cb = ModelCheckpoint("net", str(directory / "ckpt"), CheckpointConfig(save_checkpoint_steps=5))
-    callbacks = [exit_cb, *more, ckpt_cb, launch.registrar(ckpt_cb, exit_cb)]
-    model.train(epochs, dataset, callbacks=callbacks, initial_epoch=start.initial_epoch, dataset_sink_mode=False)
+def train(launch: Any, directory: Path, *more: Callback, epochs: int = 2) -> OnRequestExit:
+    job, exit_cb = Job(launch=launch), leaving(directory)
+    ckpt_cb = saving(directory / "ckpt", save_checkpoint_steps=5)
+    job.train(exit_cb, *more, ckpt_cb, job.registrar(ckpt_cb, exit_cb), epochs=epochs)
     return exit_cb
 
 
@@ -150,8 +115,6 @@ def test_plain_mindspore_loads_an_older_exit_over_the_restored_weights_and_ckpts
     train(ckptstore.mindspore.join("run"), tmp_path, ExitAt(3))  # exits after step 4
     train(ckptstore.mindspore.join("run"), tmp_path, ExitAt(3))  # exits after step 8
     older, newer = (catalog.resolve("run", step=step).plan for step in (4, 8))
-    assert older is not None
-    assert newer is not None
     fixed = tmp_path / "rank_0" / "net_train.ckpt"
     fixed.write_bytes(Path(older.ranks[0].source.path).read_bytes())  # as it would be, had nobody moved it
 
@@ -163,7 +126,7 @@ def test_plain_mindspore_loads_an_older_exit_over_the_restored_weights_and_ckpts
     dataset = create_dataset()
     dataset.set_init_step(8)
     exit_cb = OnRequestExit(file_name="net", directory=str(tmp_path))
-    model.train(2, dataset, callbacks=[exit_cb, seen], initial_epoch=1, dataset_sink_mode=False)
+    model.train(2, dataset, callbacks=[exit_cb, seen], initial_epoch=1)
     assert seen.updates == 4  # plain MindSpore: four updates lost, and the dataset is at step 8
 
     seen = FirstCounter()
@@ -177,10 +140,8 @@ def test_an_evaluation_inside_fit_loads_no_older_exit(catalog: Catalog, tmp_path
     model = Model(network, loss, nn.Momentum(network.trainable_params(), 0.1, 0.9), metrics={"accuracy"})
     exit_cb = OnRequestExit(file_name="net", directory=str(tmp_path), save_mindir=False)
     ms.save_checkpoint(model.train_network, f"{exit_cb.train_name}.ckpt")
-    dataset = create_dataset()
-    launch = ckptstore.mindspore.join("run")
-    launch.resume(model, dataset)
-    model.fit(2, dataset, create_dataset(), callbacks=[exit_cb, launch.registrar()], dataset_sink_mode=False)
+    job = Job(model)
+    model.fit(2, job.dataset, create_dataset(), callbacks=[exit_cb, job.registrar()])
     counter = next(item for item in model.train_network.get_parameters() if item.name == "global_step")
     assert int(counter.asnumpy()[0]) == 12
 
@@ -191,7 +152,7 @@ def test_a_script_that_restores_by_the_exits_file_keeps_it(catalog: Catalog, tmp
         model, dataset, seen = create_model(), create_dataset(), FirstCounter()
         launch = ckptstore.mindspore.join("run")
         exit_cb = OnRequestExit(file_name="net", directory=str(tmp_path), save_mindir=False)
-        model.train(1, dataset, callbacks=[exit_cb, seen, ExitAt(3), launch.registrar()], dataset_sink_mode=False)
+        model.train(1, dataset, callbacks=[exit_cb, seen, ExitAt(3), launch.registrar()])
         assert seen.updates == updates
         assert (tmp_path / "rank_0" / "net_train.ckpt").exists()
         counter = next(item for item in model.train_network.get_parameters() if item.name == "global_step")
@@ -201,25 +162,12 @@ def test_a_script_that_restores_by_the_exits_file_keeps_it(catalog: Catalog, tmp
 def test_a_flag_that_is_left_alone_ends_the_job_again(catalog: Catalog, tmp_path: Path, exits: None) -> None:
     flag = tmp_path / "flag.json"
     flag.write_text('{"GracefulExit": 1}')
-    model, dataset = create_model(), create_dataset()
-    launch = ckptstore.mindspore.join("run")
-    launch.resume(model, dataset)
+    job = Job()
     exit_cb = OnRequestExit(file_name="net", directory=str(tmp_path), save_mindir=False, config_file=str(flag))
-    registrar = launch.registrar(exit_cb, reset_exit_flag=False)
-    model.train(1, dataset, callbacks=[exit_cb, registrar], dataset_sink_mode=False)
-    assert launch.global_step == 1
+    registrar = job.registrar(exit_cb, reset_exit_flag=False)
+    job.train(exit_cb, registrar)
+    assert job.launch.global_step == 1
     assert json.loads(flag.read_text()) == {"GracefulExit": 1}
-
-
-class SetFlagAt(Callback):
-    def __init__(self, flag: Path, step: int) -> None:
-        super().__init__()
-        self.flag, self.left = flag, step
-
-    def on_train_step_end(self, run_context: object) -> None:
-        self.left -= 1
-        if self.left == 0:
-            self.flag.write_text('{"GracefulExit": 1}')
 
 
 @pytest.mark.parametrize("writable", [True, False])
@@ -227,13 +175,12 @@ def test_a_stale_flag_is_ignored_until_it_is_set_again(
     catalog: Catalog, tmp_path: Path, exits: None, monkeypatch: pytest.MonkeyPatch, *, writable: bool
 ) -> None:
     """By rank 0, which puts it back; and by a rank that cannot, or reads it before rank 0 has."""
-    from ckptstore.mindspore import graceful_exit
 
     def read_only(*_: object) -> None:
         raise OSError(30, "Read-only file system")
 
     if not writable:
-        monkeypatch.setattr(graceful_exit, "_put_back", read_only)
+        monkeypatch.setattr(stale_flag, "_put_back", read_only)
     flag = tmp_path / "flag.json"
     flag.write_text('{"GracefulExit": 1}')
     exit_cb = train(ckptstore.mindspore.join("run"), tmp_path, SetFlagAt(flag, 5))
@@ -267,7 +214,7 @@ def test_a_train_cell_that_cannot_exit_is_named(
     exit_cb = OnRequestExit(file_name="net", directory=str(tmp_path), save_mindir=False)
     launch = ckptstore.mindspore.join("run")
     launch.resume(model, dataset)
-    model.train(1, dataset, callbacks=[exit_cb, launch.registrar(exit_cb)], dataset_sink_mode=False)
+    model.train(1, dataset, callbacks=[exit_cb, launch.registrar(exit_cb)])
     assert "the train network has no parameter graceful_exit" in caplog.text
 
 
@@ -288,3 +235,107 @@ def test_a_job_killed_after_the_exits_save_leaves_nothing_to_overwrite(
     assert not fixed.exists()
     states = {Path(file.path).name: file.state for file in catalog.files("run", kind="graceful_exit")}
     assert states == {"net_train-step_4.ckpt": FileState.COMPLETE, "net_train.ckpt": FileState.MOVED}
+
+
+@pytest.fixture
+def armed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """MindSpore's own class, whatever another test of this process did to it."""
+    for name in ("on_train_begin", "on_eval_begin"):
+        hook = getattr(OnRequestExit, name)
+        monkeypatch.setattr(OnRequestExit, name, getattr(hook, "__wrapped__", hook))
+
+
+@pytest.mark.usefixtures("exits", "armed")
+@pytest.mark.parametrize("given", ["the ModelCheckpoint only", "nothing"])
+def test_no_older_exit_is_loaded_however_the_registrar_is_made(
+    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture, given: str
+) -> None:
+    create_model().train(1, create_dataset(), callbacks=[ExitAt(2), leaving(tmp_path)])
+    assert (tmp_path / "rank_0" / "net_train.ckpt").exists()
+    trained(tmp_path)
+    model, dataset, seen = create_model(), create_dataset(), FirstCounter()
+    joined = ckptstore.mindspore.join("run")
+    start = joined.resume(model, dataset)
+    ckpt_cb = saving(tmp_path / "ckpt")
+    made = joined.registrar(ckpt_cb) if given == "the ModelCheckpoint only" else joined.registrar()
+    callbacks = [leaving(tmp_path), seen, ckpt_cb, made]
+    model.train(2, dataset, callbacks=callbacks, initial_epoch=start.initial_epoch)
+    assert (start.global_step, seen.updates) == (6, 6)
+    if given == "the ModelCheckpoint only":
+        assert "OnRequestExit is in the callbacks but was not given to the registrar" in caplog.text
+
+
+def test_an_exit_from_before_ckptstore_is_kept(catalog: Catalog, tmp_path: Path, exits: None, armed: None) -> None:
+    """Plain MindSpore would have loaded it; here it is neither loaded nor destroyed by the next exit."""
+    create_model().train(1, create_dataset(), callbacks=[SetFlagAt(tmp_path / "flag.json", 3), leaving(tmp_path)])
+    before = (tmp_path / "rank_0" / "net_train.ckpt").read_bytes()
+    (tmp_path / "flag.json").unlink()
+    trained(tmp_path, leaving(tmp_path), ExitAt(1))
+    names = {path.name for path in (tmp_path / "rank_0").glob("*.ckpt")}
+    assert names == {"net_train-step_4.ckpt", "net_train-step_2.ckpt"}
+    assert (tmp_path / "rank_0" / "net_train-step_4.ckpt").read_bytes() == before
+
+
+def test_a_file_that_is_not_the_recorded_one_keeps_its_name(catalog: Catalog, tmp_path: Path) -> None:
+    """Another state of the same size was written over it: it must not get the step of the one before."""
+    joined = catalog.join("run", launch_id="L1")
+    home = tmp_path / "rank_0"
+    home.mkdir()
+    fixed = ckpt_bytes.write(home / "net_train.ckpt", 6)
+    joined.add_source(str(home), kind=Kind.GRACEFUL_EXIT, prefix="net", breakpoint_prefix="net", names_before=())
+    joined.register(fixed, kind="graceful_exit", global_step=6, optimizer_step=6)
+    fixed.unlink()
+    ckpt_bytes.write(fixed, 12)
+    os.utime(fixed, ns=(1, 1))
+    exit_ops.set_aside(catalog.database, 1)
+    assert [path.name for path in home.glob("*.ckpt")] == ["net_train.ckpt"]
+
+
+def test_an_exit_whose_record_was_lost_is_kept_all_the_same(
+    catalog: Catalog, tmp_path: Path, exits: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed after MindSpore's save, before anything of it was in the catalog."""
+    with monkeypatch.context() as patch:
+        patch.setattr(registrar.Registrar, "__exit__", lambda *_: None)
+        patch.setattr(registrar.Registrar, "_hand_over", lambda *_: None)
+        trained(tmp_path, leaving(tmp_path), SetFlagAt(tmp_path / "flag.json", 3))
+    assert trained(tmp_path, leaving(tmp_path), ExitAt(1), epochs=2).global_step == 4
+    names = {path.name for path in (tmp_path / "rank_0").glob("*.ckpt")}
+    assert names == {"net_train-step_4.ckpt", "net_train-step_6.ckpt"}
+    assert catalog.resolve("run", step=4).plan is not None
+
+
+def test_a_graph_that_cannot_be_renamed_does_not_keep_the_file(
+    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    joined = catalog.join("run", launch_id="L1")
+    path = ckpt_bytes.write(tmp_path / "net_train.ckpt", 6)
+    for name in ("net_train.mindir", "net_train-step_6.mindir"):
+        (tmp_path / name).write_text(name)
+    whole = joined.register(path, kind="graceful_exit", global_step=6)
+    joined.keep_exit(whole, exit_ops.kept_path(str(path), 6))
+    assert (tmp_path / "net_train-step_6.ckpt").exists()
+    assert (tmp_path / "net_train-step_6.mindir").read_text() == "net_train-step_6.mindir"
+    assert "net_train.mindir keeps its name" in caplog.text
+    assert {file.state for file in catalog.files("run")} == {FileState.COMPLETE, FileState.MOVED}
+
+
+@pytest.mark.parametrize("content", ["{", "[1]"])
+def test_a_flag_that_is_being_written_is_heard_later(
+    catalog: Catalog, tmp_path: Path, exits: None, monkeypatch: pytest.MonkeyPatch, content: str
+) -> None:
+    """It asks for an exit when it is noticed, and is half written when it is read to be put back."""
+    flag = tmp_path / "flag.json"
+    flag.write_text('{"GracefulExit": 1}')
+    put_back = stale_flag._put_back
+
+    def half_written(path: Path, key: str) -> None:
+        path.write_text(content)
+        put_back(path, key)
+
+    monkeypatch.setattr(stale_flag, "_put_back", half_written)
+    exit_cb = leaving(tmp_path)
+    trained(tmp_path, SetFlagAt(flag, 3), exit_cb)
+    assert exit_cb.stop_train
+    assert json.loads(flag.read_text()) == {"GracefulExit": 1}
+    assert not list(tmp_path.glob(".flag.json.*"))

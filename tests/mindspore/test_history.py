@@ -11,13 +11,12 @@ from typing import Any
 
 import pytest
 
-from ckptstore.core.found import Found
-from ckptstore.core.history import History, reconstruct
 from ckptstore.core.model import Content, Kind
 from ckptstore.core.naming import parse_exit_name, parse_name, parse_rank_directory
 from ckptstore.formats.ckpt import read_ckpt
-
-from .running import Run, python
+from ckptstore.scan.found import FoundFile
+from ckptstore.scan.history import Reconstruction, reconstruct
+from tests.mindspore.running import Run, python
 
 PLAIN = '''
 import json, sys
@@ -69,7 +68,7 @@ exit_cb = OnRequestExit(file_name="net", directory=str(out / "exits"), config_fi
                         save_mindir=False)
 try:
     callbacks = [ckpt_cb, steps, Truth()] + ([exit_cb] if asked["end"] == "exit" else [])
-    model.train(4, dataset, callbacks=callbacks, initial_epoch=start // 10, dataset_sink_mode=False)
+    model.train(4, dataset, callbacks=callbacks, initial_epoch=start // 10)
 except RuntimeError as error:
     assert "on purpose" in str(error)
 (out / "exit.json").unlink(missing_ok=True)
@@ -106,12 +105,12 @@ class Plain:
                 self.truth[path.name] = stop  # a breakpoint, or an exit
 
 
-def found_in(directory: Path) -> list[Found]:
+def found_in(directory: Path) -> list[FoundFile]:
     """As a scan sees it: names, and what is in the files."""
     return [found for path in sorted(directory.rglob("*.ckpt")) if (found := found_at(path)) is not None]
 
 
-def found_at(path: Path) -> Found | None:
+def found_at(path: Path) -> FoundFile | None:
     header = read_ckpt(path)
     facts: dict[str, Any] = {
         "path": str(path),
@@ -127,8 +126,7 @@ def found_at(path: Path) -> Found | None:
     name, exit_name = parse_name(path.name), parse_exit_name(path.name)
     if name is not None:
         numbered = re.fullmatch(r"(.+?)(?:_(\d+))?", name.prefix)
-        assert numbered is not None
-        return Found(
+        return FoundFile(
             kind=Kind.DYING_GASP if name.is_breakpoint else Kind.PERIODIC,
             family=numbered[1],
             relaunch=int(numbered[2] or 0),
@@ -139,7 +137,7 @@ def found_at(path: Path) -> Found | None:
         )
     if exit_name is None:
         return None
-    return Found(
+    return FoundFile(
         kind=Kind.GRACEFUL_EXIT,
         family=exit_name.file_name,
         relaunch=0,
@@ -150,7 +148,7 @@ def found_at(path: Path) -> Found | None:
     )
 
 
-def proven(history: History) -> dict[str, int]:
+def proven(history: Reconstruction) -> dict[str, int]:
     return {Path(file.file.path).name: file.global_step for launch in history.launches for file in launch.files}
 
 

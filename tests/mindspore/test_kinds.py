@@ -11,32 +11,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mindspore.train import CheckpointConfig, ModelCheckpoint
 from mindspore.train.callback import OnRequestExit
 
-import ckptstore.mindspore
-from ckptstore.ops.connect import Catalog
-from tests.cli.test_cli import ckptstore as command
-
-from .test_graceful_exit import ExitAt, exits
-from .test_resume import RaiseAt, catalog, create_dataset, create_model
-from .test_ttp import Rank, rank, stand_in
-
-__all__ = ["catalog", "exits", "rank", "stand_in"]
+from ckptstore.api import Catalog
+from tests.command_line import ckptstore as command
+from tests.mindspore.trainings import ExitAt, Job, RaiseAt, saving
+from tests.mindspore.ttp_ranks import Rank
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def train(directory: Path, *more: Any, steps: int = 100, **config: Any) -> None:
-    model, dataset = create_model(), create_dataset()
-    launch = ckptstore.mindspore.join("run")
-    start = launch.resume(model, dataset)
-    ckpt_cb = ModelCheckpoint("net", str(directory / "ckpt"), CheckpointConfig(save_checkpoint_steps=steps, **config))
-    callbacks = [*more, ckpt_cb, launch.registrar()]
+    job = Job()
+    ckpt_cb = saving(directory / "ckpt", save_checkpoint_steps=steps, **config)
     try:
-        model.train(4, dataset, callbacks=callbacks, initial_epoch=start.initial_epoch, dataset_sink_mode=False)
+        job.train(*more, ckpt_cb, job.registrar(), epochs=4)
     except RuntimeError:
-        launch.adopt()
+        job.launch.adopt()
 
 
 def test_four_kinds_of_one_run(catalog: Catalog, rank: Rank, tmp_path: Path, exits: None) -> None:
@@ -55,12 +46,11 @@ def test_four_kinds_of_one_run(catalog: Catalog, rank: Rank, tmp_path: Path, exi
     ]
     for expected in (("ttp", 10), ("graceful_exit", 8), ("periodic", 8), ("dying_gasp", 5), ("periodic", 4)):
         plan = catalog.resolve("run").plan
-        assert plan is not None
         source = plan.ranks[0].source
         assert plan.global_step == expected[1]
         assert source.kind.value in ("periodic", "graceful_exit") if plan.global_step == 8 else expected[0]
         Path(source.path).unlink()
-    assert catalog.resolve("run").plan.global_step == 2  # type: ignore[union-attr]
+    assert catalog.resolve("run").plan.global_step == 2
 
 
 @pytest.fixture

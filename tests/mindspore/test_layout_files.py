@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 from mindspore import dataset as ds
 from mindspore import nn
-from mindspore.train import Callback, CheckpointConfig, Model, ModelCheckpoint
+from mindspore.train import Callback, Model
 
+from ckptstore.api import connect
 from ckptstore.mindspore.launch import TrainingLaunch
-from ckptstore.ops.connect import connect
 from tests.formats.layouts import write_group_info, write_spreads
+from tests.mindspore.trainings import saving
 from tests.spreads import spread
 
 
@@ -27,7 +28,7 @@ class Compiler(Callback):
 
     def on_train_step_begin(self, run_context: object) -> None:
         for write in self.writes:
-            write()  # type: ignore[operator]
+            write()
         self.writes = ()
 
 
@@ -52,8 +53,8 @@ def train(sqlite_url: str, tmp_path: Path, *writes: object) -> TrainingLaunch:
     )
     columns = {"x": np.ones((4, 3), np.float32), "y": np.zeros(4, np.int32)}
     dataset = ds.NumpySlicesDataset(columns, shuffle=False).batch(2)
-    saving = ModelCheckpoint("net", str(tmp_path / "ckpt"), CheckpointConfig(save_checkpoint_steps=2))
-    model.train(1, dataset, callbacks=[Compiler(*writes), saving, launch.registrar(saving)])
+    ckpt_cb = saving(tmp_path / "ckpt")
+    model.train(1, dataset, callbacks=[Compiler(*writes), ckpt_cb, launch.registrar(ckpt_cb)])
     launch.reread()
     return launch
 

@@ -6,8 +6,6 @@ import re
 import signal
 import socket
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,19 +13,15 @@ from typing import Any
 import psycopg
 import pytest
 
+from ckptstore.api import connect
+from ckptstore.doctor.doctor import examine
 from ckptstore.errors import CatalogUnavailableError
-from ckptstore.ops.connect import connect
-from ckptstore.ops.doctor import examine
 from tests import ckpt_bytes
 from tests.conftest import new_postgres_database
 from tests.contents import contents
+from tests.mindspore.job import close_database
+from tests.mindspore.running import Run, free_port
 from tests.postgres_server import Server
-
-from .job import close_database
-from .running import Run, free_port
-from .test_faults import undisturbed
-
-__all__ = ["undisturbed"]
 
 
 def nobody_listens(_: Path) -> str:
@@ -81,11 +75,14 @@ def test_training_goes_on_without_a_catalog(trouble: Callable[[Path], str], tmp_
     assert len(said) == len(set(said)), said
     assert len([line for line in said if "Training goes on without" in line]) == 1
     assert len(said) <= 3, said  # that it goes on without, that it starts afresh, that the catalog lacks the records
-    again = run.launch(epochs=4)  # and nothing is lost: it goes on at the end of the third epoch
-    assert (again.code, again.start["global_step"]) == (0, 30), again.output
+    steps = [30, 25, 20, 15, 10, 5]
+    if trouble not in (nobody_answers, locked):  # which take their time, and a restart is the same there
+        again = run.launch(epochs=4)  # and nothing is lost: it goes on at the end of the third epoch
+        assert (again.code, again.start["global_step"]) == (0, 30), again.output
+        steps = [40, 35, *steps]
     catalog = connect(str(tmp_path / "other.db"))
     catalog.scan(tmp_path / "run")
-    assert [save.tally.global_step for save in catalog.saves("run")] == [40, 35, 30, 25, 20, 15, 10, 5]
+    assert [save.tally.global_step for save in catalog.saves("run")] == steps
     for kept in _kept:
         kept.close()
     _kept.clear()
@@ -128,46 +125,24 @@ def test_a_job_that_crashes_during_an_outage_goes_on_in_it(
 
 
 def test_records_reach_the_catalog_when_it_is_back(postgres: str, database: tuple[str, str], tmp_path: Path) -> None:
-    """Nobody starts anything again: the recorder finds out by itself."""
+    """Nobody starts anything again: the recorder finds out by itself. It waits at step 12, and at 24."""
     url, name = database
     run = Run(tmp_path, url)
     close_database(postgres, name)
-    with subprocess.Popen(
-        [sys.executable, "-c", _SLOW.format(job=str(Path(__file__).parent))],
-        env={**__import__("os").environ, "CKPTSTORE_URL": url, "OUT": str(tmp_path), "GLOG_v": "3"},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as running:
+    with run.waiting(fault="waits 12") as running:
         assert running.stdin is not None
         assert running.stdout is not None
-        while "STEP 12" not in (line := running.stdout.readline()):
-            assert line
-        open_again(postgres, name)
-        running.stdin.write("\n")
-        running.stdin.flush()
-        assert "CAUGHT UP True" in running.communicate()[0]
-    assert running.returncode == 0
+        said = ""
+        for line in running.stdout:
+            said += line
+            if line == "WAITS 12\n":
+                open_again(postgres, name)
+            if line.startswith("WAITS"):
+                running.stdin.write("flush\n")
+                running.stdin.flush()
+        assert running.wait() == 0, said
+    assert said.count("HAS ALL True") == 2
     assert run.steps() == [30, 25, 20, 15, 10, 5]
-
-
-_SLOW = """
-import os, sys
-sys.path.insert(0, {job!r})
-import job
-from mindspore.train import Callback
-
-class Wait(job.Fault):
-    def on_train_step_end(self, run_context):
-        self.done += 1
-        print("STEP", self.done, flush=True)
-        if self.done == 12:
-            sys.stdin.readline()
-            print("CAUGHT UP", self.registrar._training.recorder.flush(60), flush=True)
-
-job.Fault = Wait
-job.main({{**job.DEFAULTS, "out": os.environ["OUT"]}})
-"""
 
 
 def test_a_fresh_start_that_overlooked_an_earlier_one_is_stopped_and_the_next_one_is_right(
@@ -185,7 +160,7 @@ def test_a_fresh_start_that_overlooked_an_earlier_one_is_stopped_and_the_next_on
     assert run.final() == undisturbed
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_after_a_start_that_was_stopped_everybody_knows_what_it_saw(tmp_path: Path, ranks: int) -> None:
     """The job was given another catalog; who looks there, on whatever machine, is told the same as by the start."""
     first = Run(tmp_path, str(tmp_path / "first.db"))
@@ -196,8 +171,6 @@ def test_after_a_start_that_was_stopped_everybody_knows_what_it_saw(tmp_path: Pa
     assert "and no catalog knew of it; start again" in stopped.output
     expected = first.catalog.resolve("run").plan
     plan = run.catalog.resolve("run").plan
-    assert expected is not None
-    assert plan is not None
     assert (plan.launch.id, plan.global_step) == (expected.launch.id, expected.global_step)
     assert [each.source.path for each in plan.ranks] == [each.source.path for each in expected.ranks]
     assert run.catalog.sync("run").journals > 0
@@ -257,9 +230,7 @@ def test_two_ranks_whose_database_is_killed_in_the_middle(tmp_path: Path) -> Non
             assert rough.final(rank) == calm.final(rank)
         server.start()
         assert len(rough.catalog.files("run")) <= 2, "it was dead from step 7 on"
-        plan = rough.catalog.resolve("run").plan
-        assert plan is not None
-        assert plan.global_step == 30
+        assert rough.catalog.resolve("run").plan.global_step == 30
         told = contents(rough.catalog)
     finally:
         server.close()

@@ -12,19 +12,32 @@ import mindspore as ms
 import pytest
 from mindspore import nn
 from mindspore.train import CheckpointConfig, Model, ModelCheckpoint
+from mindspore.train.callback import OnRequestExit
 from mindspore.train.callback._callback import CallbackManager, InternalCallbackParam
 
 import ckptstore.mindspore
-from ckptstore.core.model import FileState
+from ckptstore.api import Catalog
+from ckptstore.core.model import Content, FileState, Kind
+from ckptstore.disk import claims
 from ckptstore.errors import CkptstoreError, UsageError
 from ckptstore.mindspore import resume as resuming
-from ckptstore.mindspore.recorder import Recorder
-from ckptstore.ops.connect import Catalog
+from ckptstore.mindspore.training import Saved
+from ckptstore.resume.register import describe
+from ckptstore.training.recorder_thread import RecorderThread
 from tests import ckpt_bytes
-
-from .test_resume import RaiseAt, catalog, create_dataset, create_model, train
-
-__all__ = ["catalog"]
+from tests.mindspore.cells import accumulating, overflowing, varied_dataset
+from tests.mindspore.trainings import (
+    DoAt,
+    Job,
+    RaiseAt,
+    complaints,
+    create_dataset,
+    create_model,
+    leaving,
+    saving,
+    train,
+    two_ranks,
+)
 
 
 def steps_and_counters(catalog: Catalog) -> set[tuple[int, int | None]]:
@@ -38,26 +51,20 @@ def steps_and_counters(catalog: Catalog) -> set[tuple[int, int | None]]:
 
 
 def test_a_new_registrar_for_each_training_counts_on(catalog: Catalog, tmp_path: Path) -> None:
-    model, dataset = create_model(), create_dataset()
-    launch = ckptstore.mindspore.join("run")
-    launch.resume(model, dataset)
-    ckpt_cb = ModelCheckpoint("net", str(tmp_path / "ckpt"), CheckpointConfig(save_checkpoint_steps=3))
+    job = Job()
+    ckpt_cb = saving(tmp_path / "ckpt", save_checkpoint_steps=3)
     for _ in range(2):
-        model.train(1, dataset, callbacks=[ckpt_cb, launch.registrar(ckpt_cb)])
+        job.train(ckpt_cb, job.registrar(ckpt_cb))
     assert {step for step, _ in steps_and_counters(catalog)} >= {9, 12}
     assert all(step == counter for step, counter in steps_and_counters(catalog))
 
 
 def test_resuming_again_in_one_process_needs_a_new_launch(catalog: Catalog, tmp_path: Path) -> None:
-    model, dataset = create_model(), create_dataset()
-    launch = ckptstore.mindspore.join("run")
-    launch.resume(model, dataset)
-    config = CheckpointConfig(save_checkpoint_steps=3, exception_save=True)
-    ckpt_cb = ModelCheckpoint("net", str(tmp_path / "ckpt"), config)
-    with pytest.raises(RuntimeError, match="on purpose"):
-        model.train(1, dataset, callbacks=[RaiseAt(4), ckpt_cb, launch.registrar(ckpt_cb)])
+    job = Job()
+    ckpt_cb = saving(tmp_path / "ckpt", save_checkpoint_steps=3, exception_save=True)
+    job.fail(RaiseAt(4), ckpt_cb, job.registrar(ckpt_cb))
     with pytest.raises(UsageError, match="training has begun in this launch; join again"):
-        launch.resume(model, create_dataset())
+        job.launch.resume(job.model, create_dataset())
     assert ckptstore.mindspore.join("run").resume(create_model(), create_dataset()).global_step == 4
 
 
@@ -81,23 +88,21 @@ def test_a_sink_counts_its_steps_from_the_first_epoch_on(
 ) -> None:
     """MindSpore's own sink process; only what sinks on a device is replaced: one call that trains a whole epoch."""
     set_mode(ms.GRAPH_MODE)
-    model, dataset = create_model(), create_dataset()
-    launch = ckptstore.mindspore.join("run")
-    launch.resume(model, dataset)
+    job = Job()
 
     def sunk(*_: object) -> object:
-        return [model.train_network(*batch) for batch in dataset.create_tuple_iterator(num_epochs=1)][-1]
+        return [job.model.train_network(*batch) for batch in job.dataset.create_tuple_iterator(num_epochs=1)][-1]
 
-    monkeypatch.setattr(model, "_exec_preprocess", lambda **_: (Helper(), model.train_network))
-    monkeypatch.setattr(model, "_check_network_mode", lambda *_: sunk)
-    monkeypatch.setattr(model, "_store_training_step_info", lambda _: None)
-    ckpt_cb = ModelCheckpoint("net", str(tmp_path / "ckpt"), CheckpointConfig(save_checkpoint_steps=6))
-    callbacks = [ckpt_cb, launch.registrar(ckpt_cb)]
+    monkeypatch.setattr(job.model, "_exec_preprocess", lambda **_: (Helper(), job.model.train_network))
+    monkeypatch.setattr(job.model, "_check_network_mode", lambda *_: sunk)
+    monkeypatch.setattr(job.model, "_store_training_step_info", lambda _: None)
+    ckpt_cb = saving(tmp_path / "ckpt", save_checkpoint_steps=6)
+    callbacks = [ckpt_cb, job.registrar(ckpt_cb)]
     params = InternalCallbackParam()
-    params.update(cur_step_num=0, train_network=model.train_network, batch_num=6, mode="train")
-    params.update(train_dataset=dataset, list_callback=callbacks, epoch_num=3, dataset_sink_mode=True)
+    params.update(cur_step_num=0, train_network=job.model.train_network, batch_num=6, mode="train")
+    params.update(train_dataset=job.dataset, list_callback=callbacks, epoch_num=3, dataset_sink_mode=True)
     with CallbackManager(callbacks) as manager:
-        model._train_dataset_sink_process(3, dataset, manager, params, -1, 0, (None, 1, False))
+        job.model._train_dataset_sink_process(3, job.dataset, manager, params, -1, 0, (None, 1, False))
     assert steps_and_counters(catalog) == {(6, 6), (12, 12), (18, 18)}
 
 
@@ -107,17 +112,15 @@ def test_one_name_for_every_save_never_gets_the_step_of_another(
 ) -> None:
     """The recorder comes late: by then the file of step 2 has become that of step 4."""
     release = threading.Event()
-    record = Recorder._record
-    monkeypatch.setattr(Recorder, "_record", lambda *args, **more: (release.wait(60), record(*args, **more)))
-    model, dataset = create_model(), create_dataset()
-    launch = ckptstore.mindspore.join("run")
-    launch.resume(model, dataset)
+    record = RecorderThread._record
+    monkeypatch.setattr(RecorderThread, "_record", lambda *args, **more: (release.wait(60), record(*args, **more)))
+    job = Job()
     config = CheckpointConfig(save_checkpoint_steps=2, async_save=how)
     ckpt_cb = ModelCheckpoint(lambda _: "latest", str(tmp_path / "ckpt"), config)
-    registrar = launch.registrar(ckpt_cb)
+    registrar = job.registrar(ckpt_cb)
     end = registrar.on_train_end
     monkeypatch.setattr(registrar, "on_train_end", lambda context: (end(context), release.set()))
-    model.train(1, dataset, callbacks=[ckpt_cb, registrar])
+    job.train(ckpt_cb, registrar)
     assert steps_and_counters(catalog) == {(6, 6)}
 
 
@@ -141,36 +144,31 @@ def test_an_evaluation_inside_fit_ends_nothing(
     catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flushes: list[float] = []
-    flush = Recorder.flush
-    monkeypatch.setattr(Recorder, "flush", lambda self, seconds=10.0: (flushes.append(seconds), flush(self))[1])
+    flush = RecorderThread.flush
+    monkeypatch.setattr(RecorderThread, "flush", lambda self, seconds=10.0: (flushes.append(seconds), flush(self))[1])
     network = nn.Dense(3, 4)
     optimizer = nn.Momentum(network.trainable_params(), 0.1, 0.9)
     loss = nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean")
     model = Model(network, loss, optimizer, metrics={"accuracy"})
-    dataset = create_dataset()
-    launch = ckptstore.mindspore.join("run")
-    launch.resume(model, dataset)
-    ckpt_cb = ModelCheckpoint("net", str(tmp_path / "ckpt"), CheckpointConfig(save_checkpoint_steps=6))
-    model.fit(3, dataset, create_dataset(), callbacks=[ckpt_cb, launch.registrar(ckpt_cb)])
+    job = Job(model)
+    ckpt_cb = saving(tmp_path / "ckpt", save_checkpoint_steps=6)
+    model.fit(3, job.dataset, create_dataset(), callbacks=[ckpt_cb, job.registrar(ckpt_cb)])
     assert len(flushes) == 1
     assert steps_and_counters(catalog) == {(6, 6), (12, 12), (18, 18)}
 
 
 def test_a_callable_directory_is_known_once_it_was_used(catalog: Catalog, tmp_path: Path) -> None:
-    model, dataset = create_model(), create_dataset()
-    launch = ckptstore.mindspore.join("run")
-    launch.resume(model, dataset)
+    job = Job()
     config = CheckpointConfig(save_checkpoint_steps=2, exception_save=True)
     ckpt_cb = ModelCheckpoint("net", lambda _: str(tmp_path / "ckpt"), config)
-    with pytest.raises(RuntimeError, match="on purpose"):
-        model.train(1, dataset, callbacks=[RaiseAt(5), ckpt_cb, launch.registrar(ckpt_cb)])
+    job.fail(RaiseAt(5), ckpt_cb, job.registrar(ckpt_cb))
     assert ckptstore.mindspore.join("run").resume(create_model(), create_dataset()).global_step == 5
 
 
 def test_a_file_that_vanished_before_it_was_recorded_holds_nobody_up(catalog: Catalog, tmp_path: Path) -> None:
     launch = ckptstore.mindspore.join("run")
-    recorder = Recorder(launch)
-    from ckptstore.ops.register import describe
+    recorder = RecorderThread(launch)
+    from ckptstore.resume.register import describe
 
     there = tmp_path / "there.ckpt"
     ckpt_bytes.write(there, 3)
@@ -219,3 +217,115 @@ def test_what_fails_on_rank_0_leaves_nobody_waiting(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(communication, "_from_rank_0", lambda _: told[0])
     with pytest.raises(CkptstoreError, match="rank 0 could not go on: on purpose"):
         communication.decided_by_rank_0(fail)
+
+
+@pytest.mark.parametrize("how", ["two of them", "one of them twice"])
+def test_no_step_is_counted_twice(catalog: Catalog, tmp_path: Path, exits: None, how: str) -> None:
+    job = Job()
+    ckpt_cb, exit_cb = saving(tmp_path / "ckpt"), leaving(tmp_path)
+    if how == "two of them":
+        callbacks = [ckpt_cb, job.registrar(ckpt_cb), exit_cb, job.registrar(exit_cb)]
+    else:
+        one = job.registrar(ckpt_cb)
+        callbacks = [one, ckpt_cb, one]
+    job.train(*callbacks)
+    assert [(file.global_step, file.optimizer_step) for file in catalog.files("run")] == [(6, 6), (4, 4), (2, 2)]
+
+
+def test_a_sink_of_the_training_before_does_not_count(catalog: Catalog, tmp_path: Path) -> None:
+    job = Job()
+    made = job.registrar(saving(tmp_path / "ckpt"))
+    job.train(RaiseAt(100), made)
+    made._steps._sink_steps = 6  # as a training leaves it whose data sank to a device, which the CPU has not
+    job.model.train(2, job.dataset, callbacks=[made], initial_epoch=1, dataset_sink_mode=False)
+    assert job.launch.global_step == 12
+
+
+@pytest.mark.parametrize("create", [overflowing, accumulating])
+def test_a_step_that_may_or_may_not_be_done_is_not_guessed(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, create: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The interrupt comes between the update and MindSpore's note of it; updates were left out before."""
+    job = Job(create(), varied_dataset())
+    calls: list[object] = []
+    cell = type(job.model.train_network)
+    call = cell.__call__
+
+    def interrupted(self: Any, *inputs: Any) -> Any:
+        outputs = call(self, *inputs)
+        calls.append(outputs)
+        if len(calls) == 5:
+            raise KeyboardInterrupt
+        return outputs
+
+    monkeypatch.setattr(cell, "__call__", interrupted)
+    ckpt_cb = saving(tmp_path / "ckpt", save_checkpoint_steps=3, exception_save=True)
+    with pytest.raises(KeyboardInterrupt):
+        job.train(ckpt_cb, job.registrar(ckpt_cb, save_on_exception=True))
+    job.launch.adopt()
+    steps = {file.global_step for file in catalog.files("run")}
+    if create is overflowing:  # since the save of step 3 no update was left out: two updates are two steps
+        assert steps == {3, 5}
+    else:
+        assert steps == {3}
+        assert "how far training had come is not certain" in caplog.text
+
+
+def test_a_save_that_cannot_be_read_yet_is_said_once(
+    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    joined = ckptstore.mindspore.join("run")
+    recorder = RecorderThread(joined)
+    path = tmp_path / "net-1_1.ckpt"
+    recorder.submit(describe(joined.facts, rank=0, path=path, kind="periodic", global_step=1), asynchronous=True)
+    recorder.call(path.mkdir)  # stands for whatever keeps it from being read
+    assert not recorder.flush(0.5)
+    assert caplog.text.count("cannot be read yet") == 1
+    path.rmdir()
+    ckpt_bytes.write(path, 1)
+    assert recorder.flush(60)
+    assert catalog.files("run")[0].state is FileState.COMPLETE
+
+
+def test_what_cannot_be_registered_stops_neither_training_nor_the_others(
+    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A directory whose name is not UTF-8; and metrics that the user named by numbers."""
+    job = Job()
+    broken, whole = saving(tmp_path / "broken"), saving(tmp_path / "whole")
+    watched = job.registrar(broken, whole, metrics=lambda _: {1: 1.0})
+    for watch in watched._periodic():
+        if watch.callback is broken:
+            watch.poll = lambda: Saved("/n\udce9.ckpt", Kind.PERIODIC, Content.FULL)
+    job.train(broken, whole, watched)
+    assert "is not registered: path is" in caplog.text
+    assert "metrics= failed" in caplog.text
+    assert "Traceback" not in caplog.text
+    assert {Path(file.path).parent.name for file in catalog.files("run")} == {"whole"}
+
+
+def test_two_ranks_that_would_write_the_same_file_are_named(
+    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Directories are named after the device: nodes on shared storage collide (mindspore.md §5)."""
+    first, second = two_ranks(catalog)
+    model, dataset = create_model(), create_dataset()
+    exit_cb = OnRequestExit(file_name="net", directory=str(tmp_path), save_mindir=False)
+    said: list[str] = []
+
+    def train_the_second() -> None:
+        other = create_model()
+        data = create_dataset()
+        second.resume(other, data)
+        begun = DoAt(1, lambda: said.extend(complaints(caplog)))
+        same = OnRequestExit(file_name="net", directory=str(tmp_path), save_mindir=False)
+        other.train(1, data, callbacks=[begun, same, second.registrar(same)])
+
+    first.resume(model, dataset)
+    callbacks = [exit_cb, DoAt(2, train_the_second), first.registrar(exit_cb)]
+    model.train(1, dataset, callbacks=callbacks)
+    named = [line for line in said if "would both write" in line]
+    assert len(named) == 1
+    assert named[0].startswith("ranks 1 and 0 (on ")
+    assert f"{tmp_path / 'rank_0'}/net*: give each rank a directory of its own" in named[0]
+    assert not list((tmp_path / "rank_0" / claims.FOLDER).glob("writer-*"))  # none is left when training has ended

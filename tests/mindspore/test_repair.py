@@ -11,15 +11,11 @@ import pytest
 from mindspore.train import Callback, CheckpointConfig, ModelCheckpoint
 from mindspore.train import model as mindspore_model
 
+from ckptstore.api import Catalog, connect
 from ckptstore.core.model import Checkpoint, Kind
 from ckptstore.mindspore.launch import TrainingLaunch
-from ckptstore.mindspore.recorder import Recorder
-from ckptstore.ops.connect import Catalog, connect
-
-from .test_resume import catalog, create_dataset, create_model
-from .test_ttp import stand_in
-
-__all__ = ["catalog", "stand_in"]
+from ckptstore.training.recorder_thread import RecorderThread
+from tests.mindspore.trainings import create_dataset, create_model
 
 WENT_BACK = "MindSpore found a wrong result (TREError) and went back from it to step 4"
 WRONG = "MindSpore found a wrong result (TREError)"
@@ -73,16 +69,14 @@ class Job:
         registrar = launch.registrar(ckpt_cb, tft_cb, **how)
         fault = Fault(error, lambda: self.look(registrar._training.recorder))
         model._initial_step = 0
-        model.train(3, dataset, callbacks=[fault, ckpt_cb, tft_cb, registrar], dataset_sink_mode=False)
+        model.train(3, dataset, callbacks=[fault, ckpt_cb, tft_cb, registrar])
         assert launch.global_step == 18
 
-    def look(self, recorder: Recorder) -> None:
+    def look(self, recorder: RecorderThread) -> None:
         """What the next start would find, by the catalog and by the journals, if this process were killed now."""
         assert recorder.flush(60)
         for known in (self.catalog, self.by_journals()):
-            plan = known.resolve("run").plan
-            assert plan is not None
-            self.at_6.append((plan.global_step, quarantined(known.files("run"))))
+            self.at_6.append((known.resolve("run").plan.global_step, quarantined(known.files("run"))))
 
     def by_journals(self) -> Catalog:
         """A catalog that knows nothing but what the journals tell."""
@@ -112,9 +106,7 @@ def test_what_came_before_a_wrong_result_is_quarantined_until_it_is_saved_again(
     assert f"all that this launch saved after step 4 is quarantined: {WENT_BACK}" in caplog.messages
     for known in (job.catalog, job.by_journals()):
         assert [file.quarantine for file in known.show("run", 8)] == [""]
-        plan = known.resolve("run", step=8).plan
-        assert plan is not None
-        assert plan.global_step == 8
+        assert known.resolve("run", step=8).plan.global_step == 8
 
 
 def test_the_state_of_a_wrong_result_is_quarantined_where_it_is_saved_all_the_same(job: Job) -> None:

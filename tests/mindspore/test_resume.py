@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-import sqlite3
 from collections.abc import Callable
-from contextlib import closing, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 
 import mindspore as ms
@@ -18,44 +17,12 @@ from mindspore.train import Callback, CheckpointConfig, Model, ModelCheckpoint, 
 from mindspore.train.callback import _InternalCallbackParam
 
 import ckptstore.mindspore
+from ckptstore.api import Catalog
 from ckptstore.errors import RefusedError, UsageError
 from ckptstore.mindspore.data import check_start
-from ckptstore.mindspore.resume import Start
-from ckptstore.mindspore.training import Training
-from ckptstore.ops.connect import Catalog, connect
-
-
-@pytest.fixture
-def catalog(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> Catalog:
-    monkeypatch.setenv("CKPTSTORE_URL", sqlite_url)
-    return connect()
-
-
-def create_model(width: int = 4, optimizer: type = nn.Momentum) -> Model:
-    network = nn.Dense(3, width)
-    settings = {"momentum": 0.9} if optimizer is nn.Momentum else {}
-    chosen = optimizer(network.trainable_params(), learning_rate=0.1, **settings)
-    return Model(network, nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean"), chosen)
-
-
-def create_dataset(batch: int = 2) -> ds.Dataset:
-    return ds.NumpySlicesDataset({"x": np.ones((12, 3), np.float32), "y": np.zeros(12, np.int32)}, shuffle=False).batch(
-        batch
-    )
-
-
-def train(model: Model, directory: Path, *more: object, positional: bool = False, steps: int = 2) -> None:
-    dataset = create_dataset()
-    launch = ckptstore.mindspore.join("run")
-    start = launch.resume(model, dataset)
-    config = CheckpointConfig(save_checkpoint_steps=steps, keep_checkpoint_max=100)
-    ckpt_cb = ModelCheckpoint("net", str(directory), config)
-    callbacks = [*more, ckpt_cb, launch.registrar(ckpt_cb)]
-    last = start.initial_epoch + 1
-    if positional:
-        model.train(last, dataset, callbacks, False, -1, start.initial_epoch)  # noqa: FBT003
-    else:
-        model.train(last, dataset, callbacks=callbacks, initial_epoch=start.initial_epoch)
+from ckptstore.mindspore.network import NetworkState
+from ckptstore.training.start import Start
+from tests.mindspore.trainings import Job, RaiseAt, create_dataset, create_model, saving, to_step_12, train
 
 
 def test_every_parameter_comes_from_the_file(catalog: Catalog, tmp_path: Path) -> None:
@@ -141,37 +108,35 @@ def test_flags_of_graceful_exit_are_not_state(catalog: Catalog, tmp_path: Path) 
 
 
 def test_callbacks_given_by_position_are_registered_too(catalog: Catalog, tmp_path: Path) -> None:
-    train(create_model(), tmp_path / "ckpt", positional=True)
+    job = Job()
+    ckpt_cb = saving(tmp_path / "ckpt")
+    job.model.train(1, job.dataset, [ckpt_cb, job.registrar(ckpt_cb)], False, -1, 0)  # noqa: FBT003
     assert [save.tally.global_step for save in catalog.saves("run")] == [6, 4, 2]
 
 
 def test_a_wrong_initial_epoch_is_noticed(catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     train(create_model(), tmp_path / "ckpt")
-    model, dataset = create_model(), create_dataset()
-    launch = ckptstore.mindspore.join("run")
-    launch.resume(model, dataset)
+    job = Job()
     # MindSpore itself ends with a word about an "EOF buffer", after an epoch of the wrong data.
     with caplog.at_level(logging.WARNING, "ckptstore"), pytest.raises(RuntimeError, match="EOF buffer"):
-        model.train(2, dataset, callbacks=[launch.registrar()])
+        job.model.train(2, job.dataset, callbacks=[job.registrar()])
     assert "pass initial_epoch=start.initial_epoch" in caplog.text
 
 
 def test_without_resume_the_count_starts_at_the_initial_epoch(catalog: Catalog, tmp_path: Path) -> None:
     model, dataset = create_model(), create_dataset()
     launch = ckptstore.mindspore.join("run")
-    ckpt_cb = ModelCheckpoint("net", str(tmp_path / "ckpt"), CheckpointConfig(save_checkpoint_steps=3))
+    ckpt_cb = saving(tmp_path / "ckpt", save_checkpoint_steps=3)
     model.train(3, dataset, callbacks=[ckpt_cb, launch.registrar(ckpt_cb)], initial_epoch=2)
     assert [save.tally.global_step for save in catalog.saves("run")] == [18, 15]
 
 
 def test_training_twice_in_one_process_counts_on(catalog: Catalog, tmp_path: Path) -> None:
-    model, dataset = create_model(), create_dataset()
-    launch = ckptstore.mindspore.join("run")
-    launch.resume(model, dataset)
-    ckpt_cb = ModelCheckpoint("net", str(tmp_path / "ckpt"), CheckpointConfig(save_checkpoint_steps=3))
-    registrar = launch.registrar(ckpt_cb)
-    model.train(1, dataset, callbacks=[ckpt_cb, registrar])
-    model.train(2, dataset, callbacks=[ckpt_cb, registrar], initial_epoch=1)
+    job = Job()
+    ckpt_cb = saving(tmp_path / "ckpt", save_checkpoint_steps=3)
+    registrar = job.registrar(ckpt_cb)
+    job.train(ckpt_cb, registrar)
+    job.model.train(2, job.dataset, callbacks=[ckpt_cb, registrar], initial_epoch=1)
     assert [save.tally.global_step for save in catalog.saves("run")] == [12, 9, 6, 3]
 
 
@@ -198,7 +163,7 @@ def test_a_training_for_each_epoch_starts_at_its_epoch_after_a_resume_too(catalo
         dataset = ds.NumpySlicesDataset({"x": numbers, "y": np.zeros(6, np.int32)}, shuffle=False).batch(1)
         launch = ckptstore.mindspore.join("run")
         start = launch.resume(model, dataset)
-        ckpt_cb = ModelCheckpoint("net", str(tmp_path / "ckpt"), CheckpointConfig(save_checkpoint_steps=2))
+        ckpt_cb = saving(tmp_path / "ckpt", keep_checkpoint_max=5)
         for epoch in range(start.initial_epoch, 4):
             model.train(epoch + 1, dataset, callbacks=[ckpt_cb, *more, launch.registrar(ckpt_cb)], initial_epoch=epoch)
         assert launch.global_step == 24
@@ -231,23 +196,19 @@ def test_data_that_sinks_begins_with_a_whole_sink(sink_size: int | None, first: 
 def test_another_dataset_than_resume_got_is_refused(catalog: Catalog, tmp_path: Path) -> None:
     """It would start at its beginning, and each step after that be counted wrong."""
     train(create_model(), tmp_path / "ckpt")
-    model, dataset = create_model(), create_dataset()
-    launch = ckptstore.mindspore.join("run")
-    start = launch.resume(model, dataset)
-    callbacks = [ModelCheckpoint("net", str(tmp_path / "ckpt")), launch.registrar()]
+    job = Job()
+    callbacks = [ModelCheckpoint("net", str(tmp_path / "ckpt")), job.registrar()]
     with pytest.raises(RefusedError, match="goes on after step 6, but the dataset that it gets starts after step 0"):
-        model.train(2, create_dataset(), callbacks=callbacks, initial_epoch=start.initial_epoch)
-    model.train(2, dataset, callbacks=callbacks, initial_epoch=start.initial_epoch)
-    assert launch.global_step == 12
+        job.model.train(2, create_dataset(), callbacks=callbacks, initial_epoch=job.start.initial_epoch)
+    job.train(*callbacks, epochs=2)
+    assert job.launch.global_step == 12
 
 
 def test_a_callback_that_gives_every_save_one_name(catalog: Catalog, tmp_path: Path) -> None:
-    model, dataset = create_model(), create_dataset()
-    launch = ckptstore.mindspore.join("run")
-    launch.resume(model, dataset)
+    job = Job()
     config = CheckpointConfig(save_checkpoint_steps=2)
     ckpt_cb = ModelCheckpoint(lambda _: "latest", str(tmp_path / "ckpt"), config)
-    model.train(1, dataset, callbacks=[ckpt_cb, launch.registrar(ckpt_cb)])
+    job.train(ckpt_cb, job.registrar(ckpt_cb))
     assert [save.tally.global_step for save in catalog.saves("run")] == [6]
     assert Path(catalog.files("run")[0].path).name == "latest.ckpt"
 
@@ -258,15 +219,13 @@ def test_a_broken_hook_is_logged_once_and_training_goes_on(
     def broken(self: object) -> None:
         raise ZeroDivisionError("broken on purpose")
 
-    model, dataset = create_model(), create_dataset()
-    launch = ckptstore.mindspore.join("run")
-    launch.resume(model, dataset)
-    monkeypatch.setattr(Training, "optimizer_step", broken)
-    ckpt_cb = ModelCheckpoint("net", str(tmp_path / "ckpt"), CheckpointConfig(save_checkpoint_steps=1))
+    job = Job()
+    monkeypatch.setattr(NetworkState, "optimizer_step", broken)
+    ckpt_cb = saving(tmp_path / "ckpt", save_checkpoint_steps=1)
     with caplog.at_level(logging.ERROR, "ckptstore"):
-        model.train(1, dataset, callbacks=[ckpt_cb, launch.registrar(ckpt_cb)])
+        job.train(ckpt_cb, job.registrar(ckpt_cb))
     assert (tmp_path / "ckpt" / "net-1_6.ckpt").exists()
-    messages = [record.getMessage() for record in caplog.records]
+    messages = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
     assert len(messages) == len(set(messages))
     assert all("training goes on" in message for message in messages)
 
@@ -275,19 +234,6 @@ def test_communication_that_was_not_started_is_noticed(catalog: Catalog, monkeyp
     monkeypatch.setenv("MS_WORKER_NUM", "2")
     with pytest.raises(UsageError, match="one of 2 processes.*init.. before"):
         ckptstore.mindspore.join("run")
-
-
-class RaiseAt(Callback):
-    """An exception in a callback, after step `step` of this training."""
-
-    def __init__(self, step: int) -> None:
-        super().__init__()
-        self.left = step
-
-    def on_train_step_end(self, run_context: object) -> None:
-        self.left -= 1
-        if self.left == 0:
-            raise RuntimeError("on purpose")
 
 
 def test_two_exceptions_in_one_process_leave_two_breakpoints_with_their_own_steps(
@@ -300,8 +246,7 @@ def test_two_exceptions_in_one_process_leave_two_breakpoints_with_their_own_step
             parameter.name = "state_step"
     launch = ckptstore.mindspore.join("run")
     launch.resume(model, dataset)
-    config = CheckpointConfig(save_checkpoint_steps=100, exception_save=True)
-    ckpt_cb = ModelCheckpoint("net", str(tmp_path / "ckpt"), config)
+    ckpt_cb = saving(tmp_path / "ckpt", save_checkpoint_steps=100, exception_save=True)
     registrar = launch.registrar(ckpt_cb)
     for steps in (3, 2):
         with pytest.raises(RuntimeError, match="on purpose"):
@@ -321,33 +266,6 @@ class Failing(nn.TrainOneStepCell):
         if self.calls == 4:
             raise RuntimeError("on purpose")
         return super().__call__(*inputs)
-
-
-@pytest.mark.parametrize(("saved", "begins"), [(False, "from the beginning"), (True, "after step 6")])
-def test_a_start_stops_where_states_are_that_its_catalog_never_heard_of(
-    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, saved: bool, begins: str
-) -> None:
-    """A catalog from an old backup, on a machine that never saw the run: it knows launches, but not their states."""
-    if saved:
-        train(create_model(), tmp_path / "first")
-    launch = ckptstore.mindspore.join("run")
-    kept = tmp_path / "backup.db"
-    with closing(sqlite3.connect(tmp_path / "catalog.db")) as live, closing(sqlite3.connect(kept)) as backup:
-        live.backup(backup)
-    model, dataset = create_model(), create_dataset()
-    start = launch.resume(model, dataset)
-    ckpt_cb = ModelCheckpoint("net", str(tmp_path / "second"), CheckpointConfig(save_checkpoint_steps=3))
-    callbacks = [ckpt_cb, launch.registrar(ckpt_cb)]
-    model.train(start.initial_epoch + 2, dataset, callbacks=callbacks, initial_epoch=start.initial_epoch)
-    newest = catalog.resolve("run").plan
-    assert newest is not None
-    monkeypatch.setenv("CKPTSTORE_URL", str(kept))
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another machine"))
-    told = rf"starts {begins}, but .* holds step {newest.global_step} of run run, .* start again"
-    with pytest.raises(RefusedError, match=told):
-        train(create_model(), tmp_path / "second")
-    model = create_model()
-    assert ckptstore.mindspore.join("run").resume(model, dataset).global_step == newest.global_step
 
 
 class Breaking(nn.Dense):
@@ -380,7 +298,7 @@ def test_a_network_that_failed_in_the_middle_of_a_step_goes_on_after_a_resume(
             start = launch.resume(model, dataset)
             network.weight.asnumpy()  # MindSpore looks at the flag when it comes to it
             _pynative_executor.set_grad_flag(flag)
-            ckpt_cb = ModelCheckpoint("net", str(tmp_path / name), CheckpointConfig(save_checkpoint_steps=2))
+            ckpt_cb = saving(tmp_path / name)
             callbacks = [ckpt_cb, launch.registrar(ckpt_cb)]
             with nullcontext() if is_last else pytest.raises(RuntimeError, match="on purpose"):
                 model.train(2, dataset, callbacks=callbacks, initial_epoch=start.initial_epoch)
@@ -403,7 +321,7 @@ def test_a_network_that_has_trained_in_this_process_goes_on_after_a_resume(
         for number in range(len(fails) + 1):
             launch = ckptstore.mindspore.join(name)
             start = launch.resume(model, dataset)
-            ckpt_cb = ModelCheckpoint("net", str(tmp_path / name), CheckpointConfig(save_checkpoint_steps=2))
+            ckpt_cb = saving(tmp_path / name)
             failing = [RaiseAt(step) for step in fails[number : number + 1]]
             callbacks = [*failing, ckpt_cb, launch.registrar(ckpt_cb)]
             with pytest.raises(RuntimeError, match="on purpose") if failing else nullcontext():
@@ -425,16 +343,12 @@ def test_a_breakpoint_of_which_no_step_was_noted_is_not_the_next_ending_s(catalo
     for parameter in model.train_network.get_parameters():
         if parameter.name == "global_step":
             parameter.name = "state_step"
-    dataset = create_dataset()
-    launch = ckptstore.mindspore.join("run")
-    launch.resume(model, dataset)
-    config = CheckpointConfig(save_checkpoint_steps=100, exception_save=True)
-    ckpt_cb = ModelCheckpoint("net", str(tmp_path / "ckpt"), config)
-    registrar = launch.registrar(ckpt_cb)
+    job = Job(model)
+    ckpt_cb = saving(tmp_path / "ckpt", save_checkpoint_steps=100, exception_save=True)
+    registrar = job.registrar(ckpt_cb)
     for steps in (100, 2):
-        with pytest.raises(RuntimeError, match="on purpose"):
-            model.train(2, dataset, callbacks=[RaiseAt(steps), ckpt_cb, registrar], dataset_sink_mode=False)
-    launch.adopt()
+        job.fail(RaiseAt(steps), ckpt_cb, registrar, epochs=2)
+    job.launch.adopt()
     there = {path.name for path in (tmp_path / "ckpt").glob("*.ckpt")}
     assert there == {"net-1_4_breakpoint.ckpt", "net_1-1_5_breakpoint.ckpt"}
     assert [(Path(file.path).name, file.global_step) for file in catalog.files("run")] == [
@@ -463,14 +377,11 @@ def test_an_update_that_only_the_optimizer_knows_of_is_counted(
     network = nn.Dense(3, 4)
     loss = nn.WithLossCell(network, nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean"))
     model = Model(Interrupted(loss, nn.Momentum(network.trainable_params(), 0.1, 0.9)))
-    dataset = create_dataset()
-    launch = ckptstore.mindspore.join("run")
-    launch.resume(model, dataset)
-    config = CheckpointConfig(save_checkpoint_steps=100, exception_save=True)
-    ckpt_cb = ModelCheckpoint("net", str(tmp_path / "ckpt"), config)
+    job = Job(model)
+    ckpt_cb = saving(tmp_path / "ckpt", save_checkpoint_steps=100, exception_save=True)
     with pytest.raises(KeyboardInterrupt):
-        model.train(2, dataset, callbacks=[ckpt_cb, launch.registrar(ckpt_cb)])
-    launch.adopt()
+        job.train(ckpt_cb, job.registrar(ckpt_cb), epochs=2)
+    job.launch.adopt()
     (file,) = catalog.files("run")
     assert (file.global_step, file.optimizer_step) == (3, 3)
 
@@ -478,11 +389,9 @@ def test_an_update_that_only_the_optimizer_knows_of_is_counted(
 def test_a_callback_that_is_not_known_is_named_and_stops_nothing(
     catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    model, dataset = create_model(), create_dataset()
-    launch = ckptstore.mindspore.join("run")
-    launch.resume(model, dataset)
-    ckpt_cb = ModelCheckpoint("net", str(tmp_path / "ckpt"), CheckpointConfig(save_checkpoint_steps=3))
-    model.train(1, dataset, callbacks=[ckpt_cb, launch.registrar(ckpt_cb, RaiseAt(100))])
+    job = Job()
+    ckpt_cb = saving(tmp_path / "ckpt", save_checkpoint_steps=3)
+    job.train(ckpt_cb, job.registrar(ckpt_cb, RaiseAt(100)))
     assert caplog.text.count("does not know what RaiseAt saves: it is not watched") == 1
     assert [save.tally.global_step for save in catalog.saves("run")] == [6, 3]
 
@@ -492,7 +401,25 @@ def test_the_optimizer_is_asked_at_saves_only(
 ) -> None:
     """Reading a parameter waits for the device: once a step would slow training."""
     asked: list[int] = []
-    ask = Training.optimizer_step
-    monkeypatch.setattr(Training, "optimizer_step", lambda self: (asked.append(1), ask(self))[1])
+    ask = NetworkState.optimizer_step
+    monkeypatch.setattr(NetworkState, "optimizer_step", lambda self: (asked.append(1), ask(self))[1])
     train(create_model(), tmp_path / "ckpt", steps=3)
     assert len(asked) == 2 + 2  # at the beginning and the end, and at the saves of steps 3 and 6
+
+
+def test_a_branch_goes_on_from_the_step_that_was_asked_for(
+    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    start, end = to_step_12(tmp_path)
+    assert start == 0
+    ckptstore.mindspore.join("run").resume(create_model(), create_dataset(), step=4)  # and dies
+    plan = catalog.resolve("run").plan
+    assert plan.global_step == 4
+    assert to_step_12(tmp_path) == (4, end)
+    assert catalog.resolve("run").plan.global_step == 12
+    assert catalog.resolve("run").plan.launch.id != plan.launch.id
+    given_up = {row.tally.global_step for row in catalog.saves("run") if row.abandoned}
+    assert given_up == {6, 8, 10, 12}
+    assert "going on after step 4 (epoch 1, step 4 of 6), saved by launch" in caplog.text
+    start_again = ckptstore.mindspore.join("run").resume(create_model(), create_dataset(), lineage=plan.launch.id)
+    assert (start_again.global_step, start_again.plan.launch.id) == (12, plan.launch.id)

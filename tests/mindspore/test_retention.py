@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from .running import Run
+from tests.mindspore.running import Run
 
 KEEP_2 = {"retention": {"keep_last": 2}}
 NEVER = {"keep_checkpoint_max": 10_000}

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from .running import Run
-from .scanning import scan_and_compare
+from tests.mindspore.running import Run
+from tests.mindspore.scanning import scan_and_compare
 
 SAFETENSORS = {"format": "safetensors", "exception_save": False}
 

@@ -8,92 +8,25 @@ from typing import Any
 import mindspore as ms
 import numpy as np
 import pytest
-from mindspore import Parameter, Tensor, nn, ops
-from mindspore import dataset as ds
 from mindspore.train import CheckpointConfig, Model, ModelCheckpoint
 
 import ckptstore.mindspore
-from ckptstore.ops.connect import Catalog
-
-from .test_resume import RaiseAt, catalog
-
-__all__ = ["catalog"]
+from ckptstore.api import Catalog
+from tests.mindspore.cells import accumulating, overflowing, varied_dataset
+from tests.mindspore.trainings import Job, RaiseAt, saving
 
 STEPS = 6
 
 
-def create_dataset() -> ds.Dataset:
-    chance = np.random.RandomState(3)
-    columns = {"x": (8 * chance.rand(12, 3)).astype(np.float32), "y": chance.randint(0, 4, 12).astype(np.int32)}
-    return ds.NumpySlicesDataset(columns, shuffle=False).batch(2)
-
-
-def with_loss() -> tuple[nn.Cell, nn.Cell]:
-    ms.set_seed(1)
-    network = nn.Dense(3, 4)
-    loss = nn.WithLossCell(network, nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean"))
-    return loss, nn.Momentum(network.trainable_params(), 0.1, 0.9)
-
-
-class OnCpu(nn.TrainOneStepWithLossScaleCell):
-    """MindSpore's own cell but for the detection of an overflow, whose operators the CPU has not."""
-
-    def start_overflow_check(self, pre_cond: Any, compute_input: Any) -> Any:
-        return pre_cond, compute_input
-
-    def get_overflow_status(self, status: Any, compute_output: Any) -> Any:
-        finite = [ops.isfinite(grad).all() for grad in compute_output]
-        return ops.logical_not(ops.stack(finite).all())
-
-
-def overflowing() -> Model:
-    """A loss scale so large that the first updates are skipped: the optimizer falls behind the batches."""
-    scale = nn.DynamicLossScaleUpdateCell(loss_scale_value=2.0**127, scale_factor=8, scale_window=1000)
-    return Model(OnCpu(*with_loss(), scale))
-
-
-class Accumulating(nn.Cell):
-    """Gradients of three batches make one update; what is being accumulated is named as MindSpore names it."""
-
-    every = 3
-
-    def __init__(self, network: nn.Cell, optimizer: nn.Cell) -> None:
-        super().__init__(auto_prefix=False)
-        self.network = network
-        self.network.set_grad()
-        self.optimizer = optimizer
-        self.weights = optimizer.parameters
-        self.grad = ops.GradOperation(get_by_list=True)
-        self.sums = self.weights.clone(prefix="accu_grads", init="zeros")
-        self.count = Parameter(Tensor([0], ms.int32), name="accumulated")
-
-    def construct(self, *inputs: Any) -> Any:
-        loss = self.network(*inputs)
-        grads = self.grad(self.network, self.weights)(*inputs)
-        for place, grad in enumerate(grads):
-            ops.assign_add(self.sums[place], grad)
-        self.count += 1
-        if self.count == self.every:
-            self.optimizer(self.sums)
-            for total in self.sums:
-                ops.assign(total, ops.zeros_like(total))
-            self.count -= self.every
-        return loss
-
-
-def accumulating() -> Model:
-    return Model(Accumulating(*with_loss()))
-
-
 def launch(model: Model, directory: Path, *, epochs: int = 2, fail_after: int = 100, **config: Any) -> Any:
-    dataset = create_dataset()
+    dataset = varied_dataset()
     joined = ckptstore.mindspore.join("run")
     start = joined.resume(model, dataset)
     settings = {"save_checkpoint_steps": 2, "keep_checkpoint_max": 50, "exception_save": True, **config}
-    ckpt_cb = ModelCheckpoint("net", str(directory), CheckpointConfig(**settings))
+    ckpt_cb = saving(directory, **settings)
     callbacks = [RaiseAt(fail_after), ckpt_cb, joined.registrar(ckpt_cb)]
     try:
-        model.train(epochs, dataset, callbacks=callbacks, initial_epoch=start.initial_epoch, dataset_sink_mode=False)
+        model.train(epochs, dataset, callbacks=callbacks, initial_epoch=start.initial_epoch)
     except RuntimeError as error:
         assert "on purpose" in str(error)
     joined.adopt()
@@ -139,12 +72,12 @@ def test_a_base_in_append_info_is_not_counted_twice(catalog: Catalog, tmp_path: 
 
 def test_a_script_that_restores_by_itself_says_its_steps_in_append_info(catalog: Catalog, tmp_path: Path) -> None:
     """As seed 003 trains on: weights loaded by hand, no `resume`, no `initial_epoch`."""
-    model, dataset = accumulating(), create_dataset()
+    model, dataset = accumulating(), varied_dataset()
     joined = ckptstore.mindspore.join("run")
     info = [{"epoch_num": 2, "step_num": 2 * STEPS}]
     config = CheckpointConfig(save_checkpoint_steps=3, append_info=info)
     ckpt_cb = ModelCheckpoint("net", str(tmp_path), config)
-    model.train(1, dataset, callbacks=[ckpt_cb, joined.registrar(ckpt_cb)], dataset_sink_mode=False)
+    model.train(1, dataset, callbacks=[ckpt_cb, joined.registrar(ckpt_cb)])
     assert [file.global_step for file in catalog.files("run")] == [18, 15]
     newest = ms.load_checkpoint(catalog.files("run")[0].path)
     assert int(newest["step_num"].asnumpy()) == 18
@@ -159,12 +92,10 @@ def test_the_loss_and_what_the_user_adds_are_kept_with_a_save(
             raise ZeroDivisionError("on purpose")
         return {"step_seen": params.cur_step_num, "loss_seen": params.net_outputs.asnumpy(), "bad": float("inf")}
 
-    model, dataset = accumulating(), create_dataset()
-    joined = ckptstore.mindspore.join("run")
-    joined.resume(model, dataset)
-    ckpt_cb = ModelCheckpoint("net", str(tmp_path), CheckpointConfig(save_checkpoint_steps=2))
-    registrar = joined.registrar(ckpt_cb, metrics=metrics)
-    model.train(1, dataset, callbacks=[ckpt_cb, registrar], dataset_sink_mode=False)
+    job = Job(accumulating(), varied_dataset())
+    ckpt_cb = saving(tmp_path)
+    registrar = job.registrar(ckpt_cb, metrics=metrics)
+    job.train(ckpt_cb, registrar)
     six, four, two = catalog.files("run")
     for step, file in ((2, two), (6, six)):
         assert file.metrics == {"step_seen": step, "loss_seen": file.metrics["loss"], "loss": file.metrics["loss"]}

@@ -13,16 +13,15 @@ import numpy as np
 import psycopg
 import pytest
 from mindspore import nn
-from mindspore.train import Callback, CheckpointConfig, Model, ModelCheckpoint
+from mindspore.train import Callback, Model
 from mindspore.train.callback import _checkpoint as checkpoint_callback
 
 import ckptstore.mindspore
+from ckptstore.api import Catalog, connect
 from ckptstore.core.model import Content, FileState, Kind
-from ckptstore.ops.connect import Catalog
-from ckptstore.storage import journal
-
-from .job import close_database
-from .test_resume import RaiseAt, create_dataset, create_model
+from ckptstore.journal import jsonl
+from tests.mindspore.job import close_database
+from tests.mindspore.trainings import Job, RaiseAt, create_dataset, create_model, saving
 
 Switch = Callable[[], None]
 
@@ -46,9 +45,10 @@ def open_files(below: Path) -> list[str]:
 
 
 @pytest.fixture
-def catalog(catalog: Catalog, database_url: str, monkeypatch: pytest.MonkeyPatch) -> Catalog:
+def catalog(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Catalog:
+    """An empty catalog, on each of the two databases in turn."""
     monkeypatch.setenv("CKPTSTORE_URL", database_url)
-    return catalog
+    return connect(database_url)
 
 
 @pytest.fixture
@@ -82,14 +82,9 @@ def outage(catalog: Catalog, request: pytest.FixtureRequest, tmp_path: Path) -> 
     return close, open_again
 
 
-def saving(directory: Path, **config: Any) -> ModelCheckpoint:
-    settings = {"save_checkpoint_steps": 2, "keep_checkpoint_max": 50, **config}
-    return ModelCheckpoint("net", str(directory), CheckpointConfig(**settings))
-
-
 def journalled(directory: Path) -> set[int]:
     """The steps of the whole files that the journals of a directory tell of."""
-    entries = [entry for path in journal.journals_in(str(directory)) for entry in journal.read(path).entries]
+    entries = [entry for path in jsonl.journals_in(str(directory)) for entry in jsonl.read(path).entries]
     return {
         entry["global_step"] for entry in entries if entry["t"] == "file" and entry["state"] == FileState.COMPLETE.value
     }
@@ -100,16 +95,13 @@ def test_a_second_training_without_the_catalog_is_journalled_and_later_all_is_th
 ) -> None:
     """The first left a breakpoint: what is saved after it does not wait for a catalog that is away."""
     lose, bring_back = outage
-    model, dataset = create_model(), create_dataset()
-    launch = ckptstore.mindspore.join("run")
-    launch.resume(model, dataset)
+    job = Job()
     ckpt_cb = saving(tmp_path / "ckpt", exception_save=True)
-    registrar = launch.registrar(ckpt_cb)
-    with pytest.raises(RuntimeError, match="on purpose"):
-        model.train(1, dataset, callbacks=[RaiseAt(3), ckpt_cb, registrar])
+    registrar = job.registrar(ckpt_cb)
+    job.fail(RaiseAt(3), ckpt_cb, registrar)
     lose()
     for epoch in (1, 2):
-        model.train(epoch + 1, create_dataset(), callbacks=[ckpt_cb, registrar], initial_epoch=epoch)
+        job.model.train(epoch + 1, create_dataset(), callbacks=[ckpt_cb, registrar], initial_epoch=epoch)
         assert registrar._training.recorder._open_jobs == 0
     assert journalled(tmp_path / "ckpt") == {2, 3, 8, 10, 12, 14, 16, 18}
     assert "Traceback" not in caplog.text
@@ -134,14 +126,11 @@ def test_two_exceptions_without_the_catalog_leave_two_breakpoints_with_their_own
 ) -> None:
     """The catalog knows only how the last training of a launch ended."""
     lose, bring_back = outage
-    model, dataset = without_counter(), create_dataset()
-    launch = ckptstore.mindspore.join("run")
-    launch.resume(model, dataset)
+    job = Job(without_counter())
     ckpt_cb = saving(tmp_path / "ckpt", save_checkpoint_steps=100, exception_save=True)
-    registrar = launch.registrar(ckpt_cb)
+    registrar = job.registrar(ckpt_cb)
     for steps in (3, 2):
-        with pytest.raises(RuntimeError, match="on purpose"):
-            model.train(2, dataset, callbacks=[RaiseAt(steps), ckpt_cb, registrar])
+        job.fail(RaiseAt(steps), ckpt_cb, registrar, epochs=2)
         if steps == 3:
             lose()
     bring_back()
@@ -156,10 +145,8 @@ def test_a_save_that_failed_is_not_the_one_before(
     catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, with_exit: bool
 ) -> None:
     """MindSpore notes the step before it saves, and the name after: on a full disk the two are of two saves."""
-    model, dataset = create_model() if with_exit else without_counter(), create_dataset()
-    launch = ckptstore.mindspore.join("run")
-    launch.resume(model, dataset)
-    ckpt_cb = saving(tmp_path / "ckpt", save_checkpoint_steps=2)
+    job = Job(create_model() if with_exit else without_counter())
+    ckpt_cb = saving(tmp_path / "ckpt")
     save = checkpoint_callback.save_checkpoint
 
     def failing(network: object, path: str, *more: object, **options: object) -> object:
@@ -169,7 +156,7 @@ def test_a_save_that_failed_is_not_the_one_before(
 
     monkeypatch.setattr(checkpoint_callback, "save_checkpoint", failing)
     with pytest.raises(SystemExit if with_exit else OSError):
-        model.train(2, dataset, callbacks=[ckpt_cb, launch.registrar(ckpt_cb, save_on_exception=with_exit)])
+        job.train(ckpt_cb, job.registrar(ckpt_cb, save_on_exception=with_exit), epochs=2)
     found = {Path(file.path).name: (file.global_step, file.state) for file in catalog.files("run")}
     whole = FileState.COMPLETE
     assert {"net-1_2.ckpt": (2, whole), "net-1_4.ckpt": (4, whole)}.items() <= found.items()
@@ -178,16 +165,13 @@ def test_a_save_that_failed_is_not_the_one_before(
 
 def test_a_breakpoint_never_gets_the_step_of_another_training(catalog: Catalog, tmp_path: Path) -> None:
     """The process was killed before it had recorded the first one, and what a launch ended with is known once."""
-    model, dataset = without_counter(), create_dataset()
-    launch = ckptstore.mindspore.join("run")
-    launch.resume(model, dataset)
+    job = Job(without_counter())
     ckpt_cb = saving(tmp_path / "ckpt", save_checkpoint_steps=100, exception_save=True)
-    registrar = launch.registrar(ckpt_cb)
+    registrar = job.registrar(ckpt_cb)
     for steps in (3, 2):
-        launch.ending = None
-        with pytest.raises(RuntimeError, match="on purpose"):
-            model.train(2, dataset, callbacks=[RaiseAt(steps), ckpt_cb, registrar])
-    launch.adopt()
+        job.launch.progress.ending = None
+        job.fail(RaiseAt(steps), ckpt_cb, registrar, epochs=2)
+    job.launch.adopt()
     assert {Path(file.path).name: file.global_step for file in catalog.files("run")} == {"net_1-1_5_breakpoint.ckpt": 5}
 
 
@@ -218,11 +202,9 @@ def test_trainings_one_after_the_other_leave_neither_threads_nor_open_files(
 def test_a_training_that_follows_takes_up_what_the_one_before_let_go_of(
     catalog: Catalog, threads: Callable[[], set[str]], tmp_path: Path
 ) -> None:
-    model, dataset = create_model(), create_dataset()
-    launch = ckptstore.mindspore.join("run")
-    launch.resume(model, dataset)
+    job = Job()
     ckpt_cb = saving(tmp_path / "ckpt")
-    registrar = launch.registrar(ckpt_cb)
+    registrar = job.registrar(ckpt_cb)
     noted = []
 
     class Note(Callback):
@@ -235,18 +217,18 @@ def test_a_training_that_follows_takes_up_what_the_one_before_let_go_of(
                 done = threading.Event()
                 registrar._training.recorder.call(done.set)
                 assert done.wait(60)
-                noted.append((run_context.original_args().cur_epoch_num, launch.note(file)))
+                noted.append((run_context.original_args().cur_epoch_num, job.launch.note(file)))
 
     for epoch in range(3):
         callbacks = [Note(), ckpt_cb, registrar]
-        model.train(epoch + 1, create_dataset(), callbacks=callbacks, initial_epoch=epoch)
+        job.model.train(epoch + 1, create_dataset(), callbacks=callbacks, initial_epoch=epoch)
         assert threads() == set()
     assert [each[1] for each in noted] == [True, True, True]
     there = {file.global_step for file in catalog.files("run") if file.state is FileState.COMPLETE}
     assert there == set(range(2, 19, 2))
     assert journalled(tmp_path / "ckpt") == there
-    (path,) = journal.journals_in(str(tmp_path / "ckpt"))
-    told = [entry["steps_per_epoch"] for entry in journal.read(path).entries if entry["t"] == "launch"]
+    (path,) = jsonl.journals_in(str(tmp_path / "ckpt"))
+    told = [entry["steps_per_epoch"] for entry in jsonl.read(path).entries if entry["t"] == "launch"]
     assert len(told) == len(set(map(str, told)))  # it is not told again at each training: with a wide plan it is long
 
 
@@ -254,15 +236,12 @@ def test_a_recorder_that_is_behind_rests_when_the_catalog_has_all(
     catalog: Catalog, outage: tuple[Switch, Switch], threads: Callable[[], set[str]], tmp_path: Path
 ) -> None:
     lose, bring_back = outage
-    model, dataset = create_model(), create_dataset()
-    launch = ckptstore.mindspore.join("run")
-    launch.resume(model, dataset)
+    job = Job()
     ckpt_cb = saving(tmp_path / "ckpt")
-    registrar = launch.registrar(ckpt_cb)
+    registrar = job.registrar(ckpt_cb)
     lose()
-    model.train(1, dataset, callbacks=[ckpt_cb, registrar])
+    job.train(ckpt_cb, registrar)
     thread = registrar._training.recorder._thread
-    assert thread is not None
     assert thread.is_alive()
     bring_back()
     assert registrar._training.recorder.flush(60)

@@ -2,120 +2,24 @@
 
 from __future__ import annotations
 
-import importlib.util
 from contextlib import suppress
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-import mindspore as ms
 import pytest
-from mindspore.train import Callback, CheckpointConfig, Model, ModelCheckpoint
 from mindspore.train.callback import _train_fault_tolerance as fault_tolerance
 from mindspore.train.model import _calc_cb_initial_step
 
+from ckptstore.api import Catalog
 from ckptstore.catalog import reads
 from ckptstore.core.model import FileState, Kind, Rule
 from ckptstore.mindspore import ttp
 from ckptstore.mindspore.launch import TrainingLaunch
-from ckptstore.mindspore.recorder import Recorder
-from ckptstore.ops.connect import Catalog
-from tests.cli.test_cli import ckptstore
-
-from .scanning import scan_and_compare
-from .test_resume import catalog, create_dataset, create_model
-
-__all__ = ["catalog"]
-
-STAND_IN = Path(__file__).parents[2] / "examples" / "ttp" / "stand_in.py"
-
-
-@pytest.fixture
-def stand_in(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.setenv("MS_ENABLE_TFT", "{TTP:1}")
-    spec = importlib.util.spec_from_file_location("stand_in", STAND_IN)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    monkeypatch.setattr(fault_tolerance._tft_handler, "tft", None)
-    monkeypatch.setattr(fault_tolerance._tft_handler, "unregister_tft", lambda: None)
-    return module
-
-
-class FaultError(RuntimeError):
-    """Training ends here; a real controller would end the process."""
-
-
-class Handled(Callback):
-    """After step `step`, does what the controller does: calls some handlers, and ends training."""
-
-    def __init__(self, tft_cb: Any, step: int, handlers: tuple[str, ...]) -> None:
-        super().__init__()
-        self.tft_cb, self.step, self.handlers = tft_cb, step, handlers
-
-    def on_train_step_end(self, run_context: Any) -> None:
-        if run_context.original_args().cur_step_num != self.step:
-            return
-        controller = self.tft_cb.tft
-        for name in self.handlers:
-            handler, context = controller.handlers[name]
-            arguments = {
-                "save": (self.step, None, controller.step_args, context),
-                "rename": (self.step, context),
-                "exit": (context,),
-            }
-            handler(*arguments[name])
-        raise FaultError
-
-
-class Rank:
-    """One rank of a job whose ranks all train on the same data; here one after the other, in this process."""
-
-    def __init__(self, catalog: Catalog, stand_in: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.catalog = catalog
-        self.stand_in = stand_in
-        self.monkeypatch = monkeypatch
-
-    def train(
-        self,
-        rank: int,
-        directory: Path,
-        *,
-        world_size: int = 1,
-        launch: str = "L1",
-        layout: str | None = None,
-        step: int = 5,
-        handlers: tuple[str, ...] = ("save",),
-        epochs: int = 2,
-        save_fn: bool = False,
-        root: Path | None = None,
-    ) -> tuple[Any, Model]:
-        self.monkeypatch.setattr(fault_tolerance, "get_rank", lambda: rank)
-        joined = self.catalog.join("run", rank=rank, world_size=world_size, launch_id=launch, layout=layout)
-        training = TrainingLaunch(joined.database, joined.facts, rank)
-        model, dataset = create_model(), create_dataset()
-        start = training.resume(model, dataset)
-        ckpt_cb = ModelCheckpoint("net", str(directory / "ckpt"), CheckpointConfig(save_checkpoint_steps=4))
-
-        def save(params: Any, append_dict: dict[str, Any]) -> None:
-            ckpt_cb._append_dict.update(append_dict)
-            ckpt_cb._save_ckpt(params, force_to_save=True)
-
-        how = {"ckpt_save_fn": save} if save_fn else {}
-        tft_cb = self.stand_in.install()(str(root or directory / "ttp"), **how)
-        callbacks = [ckpt_cb, tft_cb, Handled(tft_cb, step, handlers), training.registrar(ckpt_cb, tft_cb)]
-        with suppress(FaultError):
-            model.train(
-                epochs, dataset, callbacks=callbacks, initial_epoch=start.initial_epoch, dataset_sink_mode=False
-            )
-        return start, model
-
-
-@pytest.fixture
-def rank(catalog: Catalog, stand_in: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Rank:
-    ms.set_seed(1)
-    return Rank(catalog, stand_in, monkeypatch)
+from ckptstore.training.recorder_thread import RecorderThread
+from tests.command_line import ckptstore
+from tests.mindspore.scanning import scan_and_compare
+from tests.mindspore.trainings import create_dataset, create_model, saving
+from tests.mindspore.ttp_ranks import FaultError, Handled, Rank
 
 
 def files(catalog: Catalog) -> list[tuple[int, int, str, FileState]]:
@@ -156,7 +60,6 @@ def test_a_directory_that_is_left_is_taken_where_it_covers_every_rank(
     for number, node, handlers in ((0, "a", ("save", "rename")), (1, "b", ("save",))):
         rank.train(number, tmp_path / node, world_size=2, handlers=handlers)
     plan = catalog.resolve("run").plan
-    assert plan is not None
     assert [(plan.global_step, each.rank, each.source.rank) for each in plan.ranks] == [(5, 0, 0), (5, 1, 1)]
     told = ckptstore("resolve", "run", "--explain")
     assert "ttp_saved_checkpoints-step_5_tmp was never renamed; the files in it and beside it cover every" in told.out
@@ -184,7 +87,6 @@ def test_what_a_launch_left_in_a_directory_that_the_next_one_renames_is_not_of_t
     (last,) = (tmp_path / "ttp").glob("*/rank_0/*.ckpt")
     assert (last.parents[1].name, last.read_bytes()) == ("ttp_saved_checkpoints-step_5", left)
     plan = catalog.resolve("run").plan
-    assert plan is not None
     assert (plan.launch.id, plan.global_step) == ("L2", 4)
     assert [file.launch for file in catalog.files("run", kind="ttp") if file.path == str(last)] == ["L1"]
     with catalog.database.read() as connection:
@@ -204,15 +106,14 @@ def test_a_file_that_nobody_could_record_is_adopted_with_its_proven_step(
 ) -> None:
     """The catalog is out of reach when the handlers run, and the process is gone right after."""
     with monkeypatch.context() as patch:
-        patch.setattr(Recorder, "submit", lambda *_, **__: None)
-        patch.setattr(Recorder, "call", lambda *_, **__: None)
+        patch.setattr(RecorderThread, "submit", lambda *_, **__: None)
+        patch.setattr(RecorderThread, "call", lambda *_, **__: None)
         rank.train(0, tmp_path, handlers=("save", "rename"))
     assert catalog.files("run") == []
     joined = catalog.join("run", launch_id="L1b")
     joined.add_source(str(tmp_path / "ttp"), kind=Kind.TTP, prefix="", breakpoint_prefix="", names_before=())
     joined.set_steps_per_epoch(6)
     plan = catalog.resolve("run").plan
-    assert plan is not None
     assert (plan.global_step, plan.ranks[0].source.kind.value) == (5, "ttp")
 
 
@@ -221,7 +122,7 @@ def test_a_rename_without_the_catalog_keeps_nothing_waiting(
 ) -> None:
     """Whose files were in the directory only the catalog knows; the process is gone a moment later."""
     waiting = []
-    flush = Recorder.flush
+    flush = RecorderThread.flush
     rename = fault_tolerance._rename_save_result
 
     def lose_and_rename(step: int, cb_ctx: Any) -> None:
@@ -231,7 +132,7 @@ def test_a_rename_without_the_catalog_keeps_nothing_waiting(
 
     with monkeypatch.context() as patch:
         patch.setattr(fault_tolerance, "_rename_save_result", lose_and_rename)
-        patch.setattr(Recorder, "flush", lambda self, *args: (flush(self, *args), waiting.append(self._open_jobs)))
+        patch.setattr(RecorderThread, "flush", lambda self: (flush(self), waiting.append(self._open_jobs)))
         rank.train(0, tmp_path, handlers=("save", "rename"))
     assert set(waiting) == {0}
     (tmp_path / "catalog.db").rmdir()
@@ -248,7 +149,6 @@ def test_a_rename_that_nobody_could_record_moves_the_record(
         patch.setattr(TrainingLaunch, "moved", lambda *_: None)
         rank.train(0, tmp_path, handlers=("save", "rename"))
     plan = catalog.resolve("run").plan
-    assert plan is not None
     assert plan.global_step == 5
     assert plan.ranks[0].source.path.endswith("ttp_saved_checkpoints-step_5/rank_0/ttp_rank_0-1_5.ckpt")
     assert {state for _, _, name, state in files(catalog) if "_tmp" in name} == {FileState.MOVED}
@@ -264,8 +164,8 @@ def test_the_process_ends_once_everything_is_in_the_catalog(
         "_tft_exit_cb",
         lambda _: seen.append([file.global_step for file in catalog.files("run") if file.size is not None]),
     )
-    record = Recorder._record
-    monkeypatch.setattr(Recorder, "_record", lambda self, *given, **more: (slowly(), record(self, *given, **more)))
+    record = RecorderThread._record
+    monkeypatch.setattr(RecorderThread, "_record", lambda *given, **more: (slowly(), record(*given, **more)))
     rank.train(0, tmp_path, handlers=("exit",))
     assert seen == [[4]]
 
@@ -311,10 +211,10 @@ def test_a_repair_in_the_process_goes_on_from_the_step_that_it_repaired(
     model, dataset = create_model(), create_dataset()
     training.resume(model, dataset)
     tft_cb = rank.stand_in.install()(str(tmp_path / "ttp"))
-    ckpt_cb = ModelCheckpoint("net", str(tmp_path / "ckpt"), CheckpointConfig(save_checkpoint_steps=100))
+    ckpt_cb = saving(tmp_path / "ckpt", save_checkpoint_steps=100)
     registrar = training.registrar(ckpt_cb, tft_cb)
     with suppress(FaultError):
-        model.train(3, dataset, callbacks=[ckpt_cb, tft_cb, Handled(tft_cb, 9, ()), registrar], dataset_sink_mode=False)
+        model.train(3, dataset, callbacks=[ckpt_cb, tft_cb, Handled(tft_cb, 9, ()), registrar])
     assert training.global_step == 9
     initial_epoch, initial_step = repaired // 6, repaired % 6
     again = create_dataset()
@@ -341,7 +241,7 @@ def test_a_count_that_goes_on_is_not_added_to_another(catalog: Catalog, rank: Ra
     tft_cb = rank.stand_in.install()(str(tmp_path / "ttp"), initial_step=start.global_step)
     told: list[int] = []
     tft_cb.tft.tft_end_updating_os = told.append
-    model.train(1, dataset, callbacks=[tft_cb, training.registrar(tft_cb)], dataset_sink_mode=False)
+    model.train(1, dataset, callbacks=[tft_cb, training.registrar(tft_cb)])
     assert told == [6]
 
 
@@ -365,7 +265,7 @@ def test_a_scan_finds_what_the_handlers_registered(catalog: Catalog, rank: Rank,
     """Two launches with a TTP save each, one of them in a directory that was never renamed, and periodic saves."""
     rank.train(0, tmp_path, handlers=("save", "rename"))
     rank.train(0, tmp_path, launch="L2", step=11, handlers=("save",))
-    assert catalog.resolve("run").plan.global_step == 11  # type: ignore[union-attr]
+    assert catalog.resolve("run").plan.global_step == 11
     scan_and_compare(catalog, "run", tmp_path, world_size=1)
     rank.train(0, tmp_path, launch="L3", step=100, epochs=3)
     scan_and_compare(catalog, "run", tmp_path, world_size=1)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from .running import Run
+from tests.mindspore.running import Run
 
 pytestmark = pytest.mark.msrun
 EVERY_STEP = {"sharded": True, "config": {"save_checkpoint_steps": 1, "exception_save": False}}

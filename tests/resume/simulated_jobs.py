@@ -9,12 +9,11 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from ckptstore.core import resolver
-from ckptstore.core.lineage import lineage
 from ckptstore.core.model import Checkpoint, Content, FileState, Kind, Launch, Observed, Resolution, Rule, State
 from ckptstore.core.replicas import Layout, data_parallel, from_groups, stand_alone
-
-from .builders import launch as make_launch
+from ckptstore.resume import resolver
+from ckptstore.resume.lineage import lineage
+from tests.resume.builders import launch as make_launch
 
 Fate = tuple[dict[str, Any], Callable[[Checkpoint], Observed | None]]
 

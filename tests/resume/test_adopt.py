@@ -12,20 +12,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ckptstore.api import connect
 from ckptstore.core.model import Content, FileState, Kind, Rule
-from ckptstore.ops import reconcile, register
-from ckptstore.ops.connect import connect
-from ckptstore.ops.register import describe, measured
+from ckptstore.resume import reconcile, register
+from ckptstore.resume.register import describe, measured
 from tests import ckpt_bytes
-
-from .jobs import Job
+from tests.jobs import Job
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ckptstore.api import Catalog
     from ckptstore.core.model import Checkpoint, Resolution
-    from ckptstore.ops.connect import Catalog
-    from ckptstore.ops.launch import RankLaunch
+    from ckptstore.training.launch import RankLaunch
 
 
 def chosen(resolution: Resolution) -> tuple[str, int] | None:

@@ -4,27 +4,28 @@ from __future__ import annotations
 
 import shutil
 import struct
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from ckptstore.catalog import layouts
+from ckptstore.api import connect
+from ckptstore.core.events import LaunchStarted
 from ckptstore.core.model import FileState, Kind, Rule
 from ckptstore.core.replicas import from_groups
-from ckptstore.ops.connect import connect
-from ckptstore.ops.register import describe, measured
-from ckptstore.ops.ttp_directories import names_before
+from ckptstore.resume.register import describe, measured
+from ckptstore.resume.ttp_directories import names_before
 from tests import ckpt_bytes
-
-from .jobs import Job
+from tests.jobs import Job
+from tests.projecting import put
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ckptstore.api import Catalog
     from ckptstore.core.model import RestorePlan
-    from ckptstore.ops.connect import Catalog
-    from ckptstore.ops.launch import RankLaunch
+    from ckptstore.training.launch import RankLaunch
 
 FIRST, LAST = "ttp_saved_checkpoints-step_20_tmp", "ttp_saved_checkpoints-step_20"
 
@@ -38,8 +39,8 @@ class Hybrid(Job):
 
     def start(self, *, resume: bool = True) -> list[RankLaunch]:
         ranks = super().start(resume=resume)
-        with self.catalog.database.write() as connection:
-            layouts.set_layout(connection, ranks[0].id, from_groups([(0, 2), (1, 3)], 4, "strategy"))
+        layout = from_groups([(0, 2), (1, 3)], 4, "strategy")
+        put(self.catalog, [LaunchStarted(replace(ranks[0].facts.undecided(), layout=layout))])
         for launch in ranks:
             launch.reread()
         return ranks

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from ckptstore.core.branches import branches
 from ckptstore.core.model import Launch
-
-from .builders import launch
+from ckptstore.resume.branches import branches
+from tests.resume.builders import launch
 
 
 def placed(launches: list[Launch], steps: dict[str, list[int]]) -> dict[tuple[str, int], str]:

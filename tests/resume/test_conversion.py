@@ -6,11 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from ckptstore.core.conversion import how_to_convert
 from ckptstore.core.model import Checkpoint, Content, State
 from ckptstore.core.replicas import data_parallel
-
-from .builders import file, launch, state
+from ckptstore.resume.conversion import how_to_convert
+from tests.resume.builders import file, launch, state
 
 OF = launch(world_size=2)
 

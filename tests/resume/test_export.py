@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from ckptstore.core import resolver
-from ckptstore.core.export import meta_json, restore_ranks
 from ckptstore.core.model import RestorePlan
 from ckptstore.core.replicas import Layout
-
-from .builders import as_recorded, file, launch, state
+from ckptstore.resume import resolver
+from ckptstore.resume.export_formats import meta_json, restore_ranks
+from tests.resume.builders import as_recorded, file, launch, state
 
 
 def plan(ranks: tuple[int, ...] = (0, 5, 2, 11)) -> RestorePlan:

@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckptstore.core.model import Launch
-from ckptstore.core.position import NoPlace, first_step, shift
-
-from .builders import launch
+from ckptstore.resume.position import NoPlace, first_step, shift
+from tests.resume.builders import launch
 
 
 def paced(world: int, steps: int | None, batch: int | None = 8, shards: int | None = -1) -> Launch:
@@ -39,6 +38,8 @@ def paced(world: int, steps: int | None, batch: int | None = 8, shards: int | No
         (17, paced(2, None), paced(2, 10), 17),  # nothing says that anything changed
         (17, paced(2, 10), paced(3, None), 17),  # nothing is asked of the data
         (17, paced(2, 10, batch=None), paced(2, 10), 17),
+        (3, paced(1, 3, batch=3), paced(1, 6, batch=1), 6),  # 7 samples may be 3 steps of 3, the last one partial
+        (6, paced(1, 6, batch=1), paced(1, 3, batch=3), 3),
     ],
 )
 def test_a_place(step: int, saved: Launch, now: Launch, expected: int) -> None:
@@ -59,6 +60,23 @@ def test_a_place(step: int, saved: Launch, now: Launch, expected: int) -> None:
         (17, paced(2, 10, shards=2), paced(2, 5, batch=16, shards=None), "is not known of both", 10),
         (17, paced(2, None), paced(1, 10), "saved by 2 ranks, with how many steps an epoch is not known", None),
         (1, paced(1, 3, batch=10), paced(1, 3, batch=11), "inside one", None),  # as many steps are not the same steps
+        (3, paced(2, 10), paced(4, 10, batch=5), "it is not the same data", None),
+        (
+            3,
+            paced(1, 3, batch=3),
+            paced(1, 2, batch=2),
+            "it is not the same data",
+            None,
+        ),  # 7 samples at least, 5 at most
+        (2, paced(1, 2, batch=2), paced(1, 3, batch=3), "it is not the same data", None),
+        (
+            3,
+            paced(2, 10, None, None),
+            paced(4, 10, None, None),
+            "2 ranks took 10 steps an epoch, now 4 ranks take",
+            None,
+        ),
+        (3, paced(2, 10, None, None), paced(1, 10, None, None), "now 1 rank takes 10; how many", None),
     ],
 )
 def test_no_place(step: int, saved: Launch, now: Launch, why: str, earlier: int | None) -> None:
@@ -113,5 +131,6 @@ def test_the_optimizer_counts_on_through_every_change() -> None:
     third = replace(launch("L3", 3, parent=("L2", 20)), start_step=10)
     known = {each.id: each for each in (first, second, third)}
     assert [shift(each, known) for each in (first, second, third)] == [0, 8, -2]
+    assert shift(launch("L4", 4, parent=("L3", 12)), known) == -2  # of as many steps an epoch
     assert shift(replace(third, parent="gone"), known) == -10
     assert shift(replace(third, parent="L3"), known) == -10  # never in a circle

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ckptstore.core.model import Content, FileState, Observed, Reason, Rejection, RestorePlan, Rule, State
-from ckptstore.core.replicas import data_parallel, from_groups
-from ckptstore.core.resolver import judge
+import pytest
 
-from .builders import as_recorded, file, launch, state, whole_state
+from ckptstore.core.model import Checkpoint, Content, FileState, Observed, Reason, Rejection, RestorePlan, Rule, State
+from ckptstore.core.replicas import data_parallel, from_groups
+from ckptstore.resume import remedies
+from ckptstore.resume.resolver import NOT_LINEAGE, judge
+from tests.resume.builders import as_recorded, file, launch, state, whole_state
 
 
 def rejected(newer: State, seen: dict[str, Observed] | None = None) -> Rejection:
@@ -32,6 +34,97 @@ def test_a_file_that_a_launch_could_not_load_is_left_out_and_its_replica_stands_
     assert isinstance(judge(alone, as_recorded(whole), take_quarantined=True), RestorePlan)
 
 
+OF = launch(world_size=9)
+DENIED, CUT = Reason(Rule.UNREADABLE, None, ""), Reason(Rule.SIZE_MISMATCH, None, "")
+GONE, BEGUN = Reason(Rule.MISSING_FILE, None, ""), Reason(Rule.IN_PROGRESS, None, "")
+WEIGHTS = Reason(Rule.WEIGHTS_ONLY, None, "")
+TRASHED, DAMAGED = {"state": FileState.TRASHED}, {"state": FileState.DAMAGED}
+SCAN = "if one is on disk, ckptstore scan takes it in"
+
+
+def faulty(reason: Reason | None, *ranks: int, **known: object) -> list[tuple[Checkpoint, Reason | None]]:
+    return [(replace(file(OF, rank), path=f"/{rank}", **known), reason) for rank in ranks]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("missing", "group", "files", "in_shares", "remedy"),
+    [
+        ([1], [1], [], False, f"for rank 1: no file was recorded; {SCAN}"),
+        ([0, 1], [0, 1], [], False, f"for ranks 0,1: no file, a replica among 0,1, was recorded; {SCAN}"),
+        ([0, 1], [0, 1], [], True, f"for ranks 0,1: no file was recorded; {SCAN}"),
+        ([1], [0, 1], faulty(WEIGHTS, 0, 1), False, f"for rank 1: no file, a replica among 0,1, was recorded; {SCAN}"),
+        ([1], [0, 1], faulty(None, 0), False, f"for rank 1: no file, a replica among 0,1, was recorded; {SCAN}"),
+        ([1], [1], faulty(CUT, 1), False, "for rank 1: bring back, as it was recorded, /1"),
+        ([1], [0, 1], faulty(CUT, 0), False, "for rank 1: bring back, as it was recorded, /0"),
+        ([0, 1], [0, 1], faulty(CUT, 0, 1), False, "for ranks 0,1: bring back, as it was recorded, any one of /0, /1"),
+        ([0, 1], [0, 1], faulty(CUT, 0, 1), True, "for ranks 0,1: bring back, as it was recorded, all of /0, /1"),
+        ([1], [0, 1], faulty(CUT, 0, 1), True, "for rank 1: bring back, as it was recorded, /1"),
+        ([1], [1], faulty(DENIED, 1), False, "for rank 1: make /1 readable: check permissions and the disk"),
+        ([1], [1], faulty(DENIED, 1, **DAMAGED), False, "for rank 1: bring back, as it was recorded, /1"),
+        ([1], [1], faulty(CUT, 1, **TRASHED), False, "for rank 1: bring back, as it was recorded, /1"),
+        (
+            [1],
+            [1],
+            faulty(GONE, 1, **TRASHED, run="a run"),
+            False,
+            "for rank 1: ckptstore undo 'a run' brings back /1, while it is in the trash",
+        ),
+        (
+            [0, 1, 2],
+            [0, 1, 2],
+            [*faulty(DENIED, 0), *faulty(GONE, 1), *faulty(BEGUN, 2)],
+            False,
+            "for ranks 0,1,2: make /0 readable: check permissions and the disk, or bring back, as it was recorded, /1",
+        ),
+        (
+            [0, 1],
+            [0, 1],
+            [*faulty(DENIED, 0), *faulty(GONE, 1, **TRASHED)],
+            True,
+            "for ranks 0,1: make /0 readable: check permissions and the disk, and ckptstore undo run brings back /1",
+        ),
+        ([4], [4], faulty(BEGUN, 4), False, "for rank 4: wait until /4 is written, if its process is alive"),
+        (
+            [4],
+            [4],
+            faulty(BEGUN, 0, 1, 2, 3),
+            False,
+            "for rank 4: wait until /0, /1, /2, /3 is written, if its process",
+        ),
+        ([4], [4], faulty(GONE, *range(9)), False, ", as it was recorded, any one of /0, /1, /2, /3 … (9 in all)"),
+    ],
+)
+def test_what_would_give_ranks_a_file(
+    missing: list[int],
+    group: list[int],
+    files: list[tuple[Checkpoint, Reason | None]],
+    remedy: str,
+    *,
+    in_shares: bool,
+) -> None:
+    faults = {one.id: reason for one, reason in files if reason is not None}
+    found = remedies.of_ranks(missing, group, [one for one, _ in files], faults, in_shares=in_shares)
+    assert remedy in found
+    assert found.startswith("for rank")
+
+
+@pytest.mark.parametrize("rule", [Rule.MISSING_FILE, Rule.SIZE_MISMATCH, Rule.DIGEST_MISMATCH, Rule.QUARANTINED])
+def test_what_was_lost_has_to_be_brought_back(rule: Rule) -> None:
+    ((one, reason),) = faulty(Reason(rule, 1, ""), 1)
+    assert reason is not None
+    assert remedies.of_ranks([1], [1], [one], {one.id: reason}) == "for rank 1: bring back, as it was recorded, /1"
+
+
+def test_what_to_do_about_a_whole_state() -> None:
+    whole = whole_state(launch(), 15)
+    assert remedies.of_state(Reason(Rule.UNTRAINED, None, ""), whole) == ""
+    assert "--take-quarantined, in a script with resume(take_quarantined=True)" in remedies.of_state(
+        Reason(Rule.QUARANTINED, None, ""), whole
+    )
+    asked = "choose it with --lineage L1, in a script with resume(lineage='L1')"
+    assert remedies.of_state(NOT_LINEAGE, whole) == asked
+
+
 def test_a_rejection_says_who_is_served_and_what_would_repair_it() -> None:
     of = launch(world_size=5, layout=from_groups([(0, 1), (2, 3)], 5, "stated"))
     newer = state(of, file(of, 1), file(of, 2), file(of, 3), file(of, 4, size=None))
@@ -44,46 +137,17 @@ def test_a_rejection_says_who_is_served_and_what_would_repair_it() -> None:
         f"for ranks 2,3: bring back, as it was recorded, any one of {lost}",
         f"for rank 4: wait until {newer.files[3].path} is written, if its process is alive",
     )
-    scan = "was recorded; if one is on disk, ckptstore scan takes it in"
-    assert rejected(state(of, file(of, 4)), {}).remedies == (
-        f"for ranks 0,1: no file, a replica among 0,1, {scan}",
-        f"for ranks 2,3: no file, a replica among 2,3, {scan}",
-        f"for rank 4: bring back, as it was recorded, {file(of, 4).path}",
-    )
-
-
-def test_a_file_that_is_there_or_in_the_trash_need_not_be_brought_back() -> None:
-    of = launch(world_size=2, layout=data_parallel(2))
-    whole = whole_state(of, 15)
-    first, second = whole.files
-    seen = {first.path: Observed(None, unreadable="Permission denied"), second.path: Observed(None)}
-    readable = f"make {first.path} readable: check permissions and the disk"
-    assert rejected(whole, seen).remedies == (
-        f"for ranks 0,1: {readable}, or bring back, as it was recorded, {second.path}",
-    )
-    trashed = replace(whole, files=(first, replace(second, state=FileState.TRASHED)))
-    undo = f"ckptstore undo run brings back {second.path}, while it is in the trash"
-    assert rejected(trashed, seen).remedies == (f"for ranks 0,1: {readable}, or {undo}",)
-    shares = [replace(each, content=Content.SHARE) for each in trashed.files]
-    assert rejected(state(of, *shares), seen).remedies == (f"for ranks 0,1: {readable}, and {undo}",)
-    cut = replace(first, state=FileState.DAMAGED, problem=Rule.UNREADABLE)
-    assert rejected(state(launch(world_size=1), cut), {}).remedies == (
-        f"for rank 0: bring back, as it was recorded, {first.path}",
-    )
-
-
-def test_lost_shares_are_all_needed() -> None:
-    of = launch(world_size=3, layout=data_parallel(3))
-    shares = [replace(file(of, rank), content=Content.SHARE) for rank in range(3)]
-    lost = f"{shares[1].path}, {shares[2].path}"
-    rejection = rejected(state(of, *shares), {shares[0].path: Observed(100)})
-    assert rejection.remedies == (f"for ranks 1,2: bring back, as it was recorded, all of {lost}",)
+    shares = [replace(file(OF, rank), content=Content.SHARE) for rank in (0, 1)]
+    rejection = rejected(state(launch(), *shares), {})
+    lost = f"{shares[0].path}, {shares[1].path}"
+    assert rejection.remedies == (f"for ranks 0,1: bring back, as it was recorded, all of {lost}",)
 
 
 def test_what_is_wrong_with_a_whole_state_has_its_remedy_too() -> None:
     whole = whole_state(launch(world_size=2), 15)
     bad = replace(whole, files=tuple(replace(each, quarantine="the loss was nan") for each in whole.files))
-    assert "--take-quarantined" in rejected(bad).remedies[0]
+    assert len(rejected(bad).reasons) == 2
+    assert rejected(bad).remedies == (remedies.of_state(rejected(bad).reasons[0], bad),)
     other = judge(whole, as_recorded(whole), world_size=4)
     assert isinstance(other, Rejection)
     assert other.remedies[0].startswith("start with 2 ranks, or convert it: ")
@@ -115,14 +179,12 @@ def test_no_call_converts_where_a_replica_stands_in() -> None:
     whole = whole_state(launch(world_size=2, layout=pair), 15)
     cut = {**as_recorded(whole), whole.files[1].path: Observed(60)}
     assert of_four_ranks(whole, cut).remedies == ("start with 2 ranks",)
+    weights = replace(whole.files[1], path="/weights", content=Content.WEIGHTS)
+    more = state(whole.launch, *whole.files, weights)
+    assert "mindspore.transform_checkpoints(" in of_four_ranks(more, as_recorded(more)).remedies[0]
     alone = state(whole.launch, whole.files[0])
     assert of_four_ranks(alone, as_recorded(alone)).remedies == ("start with 2 ranks",)
     assert "mindspore.transform_checkpoints(" in of_four_ranks(whole, as_recorded(whole)).remedies[0]
     again = replace(file(whole.launch, 0), path="/ckpt/L1/again/rank_0.ckpt", size=70)
     twice = replace(whole, files=(*whole.files, again))
     assert of_four_ranks(twice, {**as_recorded(whole), again.path: Observed(60)}).remedies == ("start with 2 ranks",)
-
-
-def test_a_long_list_of_lost_files_is_shortened() -> None:
-    rejection = rejected(whole_state(launch(world_size=9, layout=data_parallel(9)), 15), {})
-    assert rejection.remedies[0].endswith(" … (9 in all)")

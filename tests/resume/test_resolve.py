@@ -12,18 +12,18 @@ import sqlalchemy as sa
 
 from ckptstore.catalog.engine import Database
 from ckptstore.core.model import FileState, Kind, Rule
-from ckptstore.core.policy import Policy
+from ckptstore.disk import claims
+from ckptstore.disk import files as storage_files
 from ckptstore.errors import NothingRestorableError, RefusedError, UnknownRunError, UsageError
-from ckptstore.ops.register import describe
-from ckptstore.ops.start import begin, decide, step_shift
-from ckptstore.storage import claims
-from ckptstore.storage import files as storage_files
-
-from .jobs import Job
+from ckptstore.resume.register import describe
+from ckptstore.retention.policy import Policy
+from ckptstore.training.begin import begin, decide, step_offset
+from tests.jobs import Job
+from tests.projecting import put_start
 
 if TYPE_CHECKING:
+    from ckptstore.api import Catalog
     from ckptstore.core.model import Resolution
-    from ckptstore.ops.connect import Catalog
 
 
 def chosen(resolution: Resolution) -> tuple[int, list[int]] | None:
@@ -146,26 +146,13 @@ def test_one_launch_has_one_plan_even_if_files_vanish_while_it_starts(catalog: C
 
 def test_the_first_plan_that_is_stored_wins(catalog: Catalog, tmp_path: Path) -> None:
     """Two ranks that decide at the same time, on disks that differ between their looks."""
-    from datetime import datetime, timezone
-
-    from ckptstore.catalog import writes
-
     job = Job(catalog, tmp_path)
     ranks = job.start()
     older = job.save(ranks, 10)
     job.save(ranks, 15)
     starting = job.start(resume=False)
-    for files, step in ((older, 10), (older, 15)):
-        with catalog.database.write() as connection:
-            writes.store_resolution(
-                connection,
-                launch_id="L2",
-                parent=("L1", step),
-                start_step=step,
-                files=[(file.rank, file.id) for file in files],
-                branched=False,
-                now=datetime.now(timezone.utc),
-            )
+    for step in (10, 15):
+        put_start(catalog, starting[0].facts, ranks[0].facts, step, older)
     plans = [launch.resolve() for launch in starting]
     assert [plan and plan.global_step for plan in plans] == [10, 10]
 
@@ -663,7 +650,7 @@ def test_steps_of_another_size_after_a_change_of_ranks(catalog: Catalog, tmp_pat
         launch.set_steps_per_epoch(10, batch_size=8, shards=2)
         launch.resolve()
     assert both[0].facts.start_step == 11
-    assert step_shift(catalog.database, both[0].facts) == 11 - 12  # the optimizer counted 12
+    assert step_offset(catalog.database, both[0].facts) == 11 - 12  # the optimizer counted 12
     job.save(both, 12)
     found = catalog.resolve("run")
     assert (chosen(found), rejected(found)) == ((12, [0, 1]), [])

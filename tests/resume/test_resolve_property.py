@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from dataclasses import replace
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,11 +14,12 @@ import pytest
 from blake3 import blake3
 from hypothesis import HealthCheck, given, settings
 
-from ckptstore.catalog import writes
-from ckptstore.core.model import Observed, Rule
-from ckptstore.ops.connect import Catalog, connect
-from tests.core.jobs import Job, jobs
+from ckptstore.api import Catalog, connect
+from ckptstore.core.events import Event, FileRecorded, LaunchStarted
+from ckptstore.core.model import Launch, Observed, Rule
 from tests.oracle import Answer, Candidate, history
+from tests.projecting import put
+from tests.resume.simulated_jobs import Job, jobs
 
 if TYPE_CHECKING:
     from ckptstore.core.model import Checkpoint
@@ -38,7 +39,7 @@ def digest(size: int) -> str:
     return str(blake3(bytes(size)).hexdigest())
 
 
-def put(catalog: Catalog, root: Path, job: Job) -> str:
+def make_real(catalog: Catalog, root: Path, job: Job) -> str:
     """Make a job real: its launches and files in the catalog, and on disk what the job says is seen there."""
     run = f"run-{next(_runs)}"
     now = datetime.now(timezone.utc)
@@ -54,30 +55,17 @@ def put(catalog: Catalog, root: Path, job: Job) -> str:
     ]
     for before, file in zip(job.files, files, strict=True):
         put_file(file, job.disk.get(before.path))
-    with catalog.database.write() as connection:
-        run_id = writes.add_run(connection, run, now)
-        for launch in sorted(job.launches, key=lambda launch: launch.order):
-            writes.add_launch(
-                connection,
-                run_id=run_id,
-                launch_id=f"{run}.{launch.id}",
-                world_size=launch.world_size,
-                layout=launch.layout,
-                now=now,
-            )
-            if launch.decided:
-                known = launch.parent is not None and launch.parent_step is not None
-                parent = (f"{run}.{launch.parent}", launch.parent_step or 0) if known else None
-                writes.store_resolution(
-                    connection,
-                    launch_id=f"{run}.{launch.id}",
-                    parent=parent,
-                    start_step=launch.start_step,
-                    files=[],
-                    branched=launch.branched,
-                    now=now,
-                )
-        writes.adopt_checkpoints(connection, files, now)
+    events: list[Event] = []
+    known: dict[str, Launch] = {}
+    for launch in sorted(job.launches, key=lambda launch: launch.order):
+        began = now + timedelta(seconds=launch.order)
+        facts = replace(launch, id=f"{run}.{launch.id}", run=run, parent=None, parent_step=None, created_at=began)
+        known[launch.id] = facts
+        origin = known.get(launch.parent or "") if launch.parent_step is not None else None
+        if origin is not None:
+            facts = replace(facts, parent=origin.id, parent_step=launch.parent_step)
+        events.append(LaunchStarted(facts, began if launch.decided else None, origin))
+    put(catalog, [*events, *(FileRecorded(replace(file, created_at=file.created_at or now)) for file in files)])
     return run
 
 
@@ -98,7 +86,7 @@ def put_file(file: Checkpoint, seen: Observed | None) -> None:
 @given(job=jobs())
 def test_the_answer_is_the_oracles(place: tuple[Catalog, Path], job: Job) -> None:
     catalog, root = place
-    run = put(catalog, root, job)
+    run = make_real(catalog, root, job)
     silent = any(seen.digest == "other" and not seen.rewritten for seen in job.disk.values())
     found = catalog.resolve(run, verify="digest" if silent else "size")
 

@@ -5,16 +5,14 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import sqlalchemy as sa
 
+from ckptstore.api import Catalog, connect
 from ckptstore.catalog import reads
-from ckptstore.ops.connect import Catalog, connect
-
-from .wide import RUN, Wide
+from tests.resume.wide import RUN, Asked, Wide, statements
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -30,29 +28,6 @@ LARGE = re.compile(
 )  # SQLite calls it a search even to go through all for a max()
 MORE = 1.3  # the history's share, at most: the budget's ratio
 LOOK = {"sqlite": 25, "postgresql": 1}  # `work` of finding nothing in an index
-
-
-class Asked(NamedTuple):
-    """One statement as it was sent, with its values."""
-
-    text: str
-    values: Any
-
-
-@contextmanager
-def statements() -> Iterator[list[Asked]]:
-    """What is asked of any database meanwhile."""
-    found: list[Asked] = []
-
-    def note(_connection: object, _cursor: object, text: str, values: Any, *_: object) -> None:
-        if text.startswith("SELECT"):
-            found.append(Asked(text, values))
-
-    sa.event.listen(sa.Engine, "before_cursor_execute", note)
-    try:
-        yield found
-    finally:
-        sa.event.remove(sa.Engine, "before_cursor_execute", note)
 
 
 def work(connection: sa.Connection, asked: Asked) -> int:

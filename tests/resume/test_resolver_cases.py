@@ -10,10 +10,9 @@ import pytest
 from ckptstore.core.model import Checkpoint, Kind, Launch, Observed, Resolution, Rule
 from ckptstore.core.replicas import Layout, data_parallel, stand_alone
 from ckptstore.core.spread import from_strategies
+from tests.resume.builders import file, launch
+from tests.resume.simulated_jobs import Job, resolve
 from tests.spreads import spread
-
-from .builders import file, launch
-from .jobs import Job, resolve
 
 PAIRS = Layout("stated", ((0, 4), (1, 5), (2, 6), (3, 7)))
 STAGES = from_strategies([spread("a", (4,), stage=0), spread("b", (4,), stage=1)], 8)

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from ckptstore.api import Catalog
 from ckptstore.core.model import Rule
 from ckptstore.errors import NothingRestorableError, UsageError
-from ckptstore.ops.connect import Catalog
-
-from .jobs import Job
+from tests.jobs import Job
 
 
 def newest(catalog: Catalog, **asked: object) -> int | None:

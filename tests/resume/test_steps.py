@@ -1,11 +1,11 @@
-"""The step of files that nobody witnessed: the names that lie (domain §3)."""
+"""The step of files that nobody witnessed: the names that lie (mindspore.md §3)."""
 
 from __future__ import annotations
 
 import pytest
 
 from ckptstore.core.naming import parse_name
-from ckptstore.core.steps import is_named_after, unwitnessed_step, witnessed_by_mindspore
+from ckptstore.resume.steps import is_named_after, unwitnessed_step, witnessed_by_mindspore
 
 
 @pytest.mark.parametrize(

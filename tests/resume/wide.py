@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import sqlalchemy as sa
 
-from ckptstore.catalog import writes
 from ckptstore.catalog.tables import checkpoints, saves
-from ckptstore.core.model import Checkpoint, FileState, Kind
-from ckptstore.ops import register
+from ckptstore.core.events import SourceAdded
+from ckptstore.core.model import Checkpoint, FileState, Kind, Source
+from ckptstore.resume import register
+from tests.projecting import put, put_files
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
+    from ckptstore.api import Catalog
     from ckptstore.core.model import Launch
-    from ckptstore.ops.connect import Catalog
 
 RUN = "run"
 LAUNCH = "L1"
@@ -68,20 +71,15 @@ class Wide:
             for age in range(self.kept)
             for rank in range(self.ranks)
         ]
+        places = [
+            Source(
+                LAUNCH, rank, str(self.directory(rank)), Kind.PERIODIC, "net", "net", frozenset(), f"host-{rank // 8}"
+            )
+            for rank in range(self.ranks if sources else 0)
+        ]
+        put(catalog, [SourceAdded(source, now) for source in places])
+        put_files(catalog, files)
         with catalog.database.write() as connection:
-            for rank in range(self.ranks) if sources else ():
-                writes.add_source(
-                    connection,
-                    launch_id=LAUNCH,
-                    rank=rank,
-                    directory=str(self.directory(rank)),
-                    kind=Kind.PERIODIC,
-                    prefix="net",
-                    breakpoint_prefix="net",
-                    names_before=[],
-                    host=f"host-{rank // 8}",
-                )
-            writes.adopt_checkpoints(connection, files, now)
             oldest = files[-1]
             _copy(connection, oldest.save_id, range(1, oldest.global_step), gone=gone)
             if not catalog.database.is_sqlite:
@@ -123,3 +121,26 @@ def _copy(connection: sa.Connection, save_id: str, steps: range, *, gone: bool) 
     connection.execute(checkpoints.insert().from_select(names, copied))
     for index in checkpoints.indexes:
         index.create(connection)
+
+
+class Asked(NamedTuple):
+    """One statement as it was sent, with its values."""
+
+    text: str
+    values: Any
+
+
+@contextmanager
+def statements() -> Iterator[list[Asked]]:
+    """What is asked of any database meanwhile."""
+    found: list[Asked] = []
+
+    def note(_connection: object, _cursor: object, text: str, values: Any, *_: object) -> None:
+        if text.startswith("SELECT"):
+            found.append(Asked(text, values))
+
+    sa.event.listen(sa.Engine, "before_cursor_execute", note)
+    try:
+        yield found
+    finally:
+        sa.event.remove(sa.Engine, "before_cursor_execute", note)

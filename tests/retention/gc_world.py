@@ -13,14 +13,13 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ckptstore.api import Catalog, connect
 from ckptstore.catalog.engine import Database
 from ckptstore.core.model import Kind
-from ckptstore.core.policy import Policy
-from ckptstore.ops.connect import Catalog, connect
-from ckptstore.storage.trash import Disk
+from ckptstore.disk.trash import Disk
+from ckptstore.retention.policy import Policy
 from tests import ckpt_bytes
-
-from .jobs import Job
+from tests.jobs import Job
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -101,16 +100,23 @@ class World:
         """All that is on disk and in the catalog; gcs are not told apart."""
         with closing(sqlite3.connect(self.url)) as connection:
             rows = connection.execute("SELECT path, state FROM checkpoints ORDER BY path, id").fetchall()
-            trash = connection.execute("SELECT root, place, phase FROM trash ORDER BY root, place").fetchall()
-            gcs = connection.execute("SELECT ended FROM collections").fetchall()
+            found = f"SELECT root, place, phase FROM trash WHERE {_OPEN} ORDER BY root, place"
+            trash = connection.execute(found).fetchall()
+            with_files = f"SELECT collection_id FROM trash WHERE {_OPEN}"
+            gcs = connection.execute(f"SELECT ended FROM collections WHERE id IN ({with_files})").fetchall()
             locks = connection.execute("SELECT owner FROM gc_locks").fetchall()
         return {"files": tree(self.data), "rows": rows, "trash": trash, "gcs": gcs, "locks": locks}
+
+
+_OPEN = "phase NOT IN ('restored', 'gone')"
 
 
 def tree(directory: Path) -> dict[str, str]:
     """What is below a directory: files with their bytes, directories; the names of gcs taken out."""
     found = {}
     for path in sorted(directory.rglob("*")):
+        if path.suffix == ".jsonl":
+            continue
         name = _COLLECTION.sub("GC", str(path.relative_to(directory)))
         found[name] = "directory" if path.is_dir() else f"{path.stat().st_mtime_ns}:{path.read_bytes().hex()}"
     return found

@@ -6,8 +6,8 @@ from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
 from ckptstore.core.model import Kind
-from ckptstore.core.policy import Policy
-from ckptstore.core.retention import StateFacts
+from ckptstore.retention.decide import StateFacts
+from ckptstore.retention.policy import Policy
 
 BEGAN = datetime(2026, 3, 1, 9, 0, tzinfo=timezone.utc)  # a Sunday
 NOW = BEGAN + timedelta(days=12)

@@ -1,6 +1,6 @@
 """Policies over histories as a table, with the whole answer kept in tests/golden; and what holds for any of them.
 
-    python -m tests.core.test_retention
+    python -m tests.retention.test_decide
 
 writes the golden files anew; look at the difference.
 """
@@ -18,8 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ckptstore.core.model import Kind
-from ckptstore.core.policy import Policy, from_json, parse_duration, show_duration
-from ckptstore.core.retention import (
+from ckptstore.errors import RefusedError, UsageError
+from ckptstore.retention.decide import (
     Decision,
     StateFacts,
     Verdict,
@@ -30,9 +30,8 @@ from ckptstore.core.retention import (
     decide,
     mean_metrics,
 )
-from ckptstore.errors import RefusedError, UsageError
-
-from .histories import HISTORIES, NOW, POLICIES, facts
+from ckptstore.retention.policy import Policy, from_json, parse_duration, show_duration
+from tests.retention.histories import HISTORIES, NOW, POLICIES, facts
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "retention"
 
@@ -205,7 +204,8 @@ def test_the_corrupt_newest_does_not_count() -> None:
 def test_what_is_refused() -> None:
     with pytest.raises(RefusedError, match="no rule says what to keep"):
         check_policy(Policy())
-    check_policy(Policy(keep_kind={Kind.TTP: 1}))
+    check_policy(Policy(keep_kind={Kind.TTP: 1, Kind.PERIODIC: 0}))
+    check_policy(Policy(keep_last=1))
     with pytest.raises(RefusedError, match="no rule says"):
         check_policy(Policy(keep_kind={Kind.TTP: 0}, floor=10))
     with pytest.raises(
@@ -255,6 +255,15 @@ def test_what_is_refused() -> None:
 def test_policies_that_cannot_be_meant(rules: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         Policy(**rules)
+
+
+def test_the_most_that_can_be_meant() -> None:
+    century = parse_duration("36600d")
+    policy = Policy(keep_last=2**63 - 1, keep_within=century)
+    assert (policy.keep_last, policy.keep_within) == (2**63 - 1, timedelta(days=36600))
+    assert (policy.grace, policy.floor, show_duration(timedelta(seconds=30))) == (timedelta(hours=24), 2, "1m")
+    with pytest.raises(UsageError, match="grace is"):
+        Policy(grace=century + timedelta(seconds=1))
 
 
 def test_a_kind_may_be_given_by_its_name() -> None:

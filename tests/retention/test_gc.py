@@ -9,49 +9,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ckptstore.core.policy import Policy
-from ckptstore.core.retention import Why
-from ckptstore.ops.collect import Collected, execute
-from ckptstore.ops.retention import GcPlan, plan_gc
-from ckptstore.ops.trash import purge, undo
+from ckptstore.retention.decide import Why
+from ckptstore.retention.execute import execute
+from ckptstore.retention.plan import plan_gc
+from ckptstore.retention.policy import Policy
+from ckptstore.retention.trash import purge, undo
 from tests import ckpt_bytes, parts_bytes
-
-from .jobs import Job
+from tests.retention.builders import LAST_2, gc, names, removed, saved, tree
 
 if TYPE_CHECKING:
-    from ckptstore.ops.connect import Catalog
-
-LAST_2 = Policy(keep_last=2)
-
-
-def gc(catalog: Catalog, policy: Policy = LAST_2, **asked: object) -> Collected:
-    return execute(catalog.database, plan_gc(catalog.database, "run", policy), allow_mass_delete=True, **asked)  # type: ignore[arg-type]
-
-
-def removed(plan: GcPlan) -> list[tuple[str, int]]:
-    return [verdict.state.key for verdict in plan.decision.remove]
-
-
-def tree(directory: Path) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(directory)): path.read_bytes()
-        for path in sorted(directory.rglob("*"))
-        if path.is_file() and "writer-" not in path.name and path.suffix != ".jsonl"
-    }
-
-
-def names(directory: Path) -> set[str]:
-    return {name for name in tree(directory) if "/.ckptstore/" not in name and not name.startswith(".ckptstore")}
-
-
-def saved(catalog: Catalog, tmp_path: Path, *steps: int) -> Job:
-    job = Job(catalog, tmp_path / "data")
-    ranks = job.start()
-    for launch in ranks:
-        job.announce(launch)
-    for step in steps:
-        job.save(ranks, step)
-    return job
+    from ckptstore.api import Catalog
 
 
 def test_what_no_rule_keeps_goes_to_the_trash_and_comes_back(catalog: Catalog, tmp_path: Path) -> None:

@@ -1,9 +1,11 @@
-"""One file under two paths, as through a link above its directory: gc must not take the one for another."""
+"""One file under two paths, as where a disk was mounted in a second place: gc must not take the one for another."""
 
 from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,37 +13,28 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ckptstore.core.model import FileState, Kind
-from ckptstore.core.policy import Policy
-from ckptstore.core.retention import Why
-from ckptstore.errors import RefusedError
-from ckptstore.ops import second_paths
-from ckptstore.ops.collect import execute
-from ckptstore.ops.register import describe
-from ckptstore.ops.retention import plan_gc
-from ckptstore.ops.trash import purge, undo
-from ckptstore.ops.verify import verify
-from ckptstore.storage import identity
+from ckptstore.disk import identity
+from ckptstore.resume.register import describe, measured
+from ckptstore.retention.decide import Why
+from ckptstore.retention.execute import execute
+from ckptstore.retention.plan import plan_gc
+from ckptstore.retention.policy import Policy
+from ckptstore.retention.trash import purge, undo
+from ckptstore.verify.verify import verify
 from tests import ckpt_bytes
-
-from .jobs import Job
-from .test_gc import LAST_2, gc, names, removed, saved, tree
-from .test_gc_debris import abandon
+from tests.jobs import Job
+from tests.retention.builders import LAST_2, abandon, gc, names, removed, saved, tree
 
 if TYPE_CHECKING:
-    from ckptstore.core.retention import Verdict
-    from ckptstore.ops.connect import Catalog
-    from ckptstore.ops.launch import RankLaunch
+    from ckptstore.api import Catalog
+    from ckptstore.retention.decide import Verdict
+    from ckptstore.training.launch import RankLaunch
 
 
 def linked(job: Job, tmp_path: Path) -> Path:
     link = tmp_path / "link"
     link.symlink_to(job.directory)
     return link
-
-
-def unseen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if the scan did not see it: a catalog may have been filled by other hands."""
-    monkeypatch.setattr(second_paths, "check", lambda *_: {})
 
 
 def all_of(*ends: str) -> set[str]:
@@ -58,9 +51,7 @@ def doubts(catalog: Catalog, run: str = "run", policy: Policy = LAST_2) -> dict[
 
 def test_a_tree_that_is_scanned_through_a_link_too_keeps_its_floor(catalog: Catalog, tmp_path: Path) -> None:
     job = saved(catalog, tmp_path, 10, 20, 30, 40)
-    link = linked(job, tmp_path)
-    with pytest.raises(RefusedError, match=f"of run 'run': .*; scan {job.directory}, it is the same"):
-        catalog.scan(link, run="run", world_size=2)
+    assert catalog.scan(linked(job, tmp_path), run="run", world_size=2).adopted == ()
     gc(catalog, LAST_2)
     assert names(job.directory) == all_of("3_10", "4_10")
 
@@ -68,36 +59,48 @@ def test_a_tree_that_is_scanned_through_a_link_too_keeps_its_floor(catalog: Cata
 def test_a_tree_that_is_scanned_through_a_link_keeps_another_runs_pins(catalog: Catalog, tmp_path: Path) -> None:
     job = saved(catalog, tmp_path, 10, 20, 30, 40)
     catalog.pin("run", 10)
-    with pytest.raises(RefusedError):
-        catalog.scan(linked(job, tmp_path), run="other", world_size=2)
+    catalog.scan(linked(job, tmp_path), run="other", world_size=2)
     assert [row.run for row in catalog.runs()] == ["run"]
     assert (job.folder(0) / "net-1_10.ckpt").exists()
 
 
-def test_states_that_share_their_files_stay_and_count_once(
-    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_states_that_share_their_files_stay_and_count_once(catalog: Catalog, tmp_path: Path) -> None:
     job = saved(catalog, tmp_path, 10, 20, 30, 40)
-    unseen(monkeypatch)
-    catalog.scan(linked(job, tmp_path), run="run", world_size=2)
+    link = linked(job, tmp_path)
+    second = job.start()
+    for step in (10, 20, 30, 40):
+        record_through(second, link, step)
     before = tree(job.directory)
     for at_once in (False, True):
         assert gc(catalog, LAST_2, at_once=at_once).files == 0
     assert tree(job.directory) == before
     told = doubts(catalog)
-    (scanned,) = {launch for launch, _ in told} - {"L1"}
-    assert told.keys() == {(launch, step) for launch in ("L1", scanned) for step in (10, 20, 30, 40)}
+    assert told.keys() == {(launch, step) for launch in ("L1", "L2") for step in (10, 20, 30, 40)}
     rank = told["L1", 10].partition("/rank_")[2][0]  # of either, the one that comes first
     here, there = (f"{tmp_path}/{where}/rank_{rank}/net-1_10.ckpt" for where in ("data", "link"))
-    assert told["L1", 10] == f"{here} is also {there}, of step 10 of launch {scanned}: both stay"
-    assert told[scanned, 10] == f"{there} is also {here}, of step 10 of launch L1: both stay, and count as one"
+    assert told["L1", 10] == f"{here} is also {there}, of step 10 of launch L2: both stay, and count as one"
+    assert told["L2", 10] == f"{there} is also {here}, of step 10 of launch L1: both stay"
 
 
-def register_again(ranks: list[RankLaunch], link: Path, step: int) -> None:
-    """By hand, through the link."""
+def record_through(ranks: list[RankLaunch], link: Path, step: int) -> None:
+    """As by a path that was no link yet, or is a second mount: what is registered through a link has its real path."""
     for launch in ranks:
         path = link / f"rank_{launch.rank}" / f"net-{step // 10}_10.ckpt"
-        launch.register(path, global_step=step, optimizer_step=step)
+        about = {"rank": launch.rank, "kind": "periodic", "global_step": step, "optimizer_step": step}
+        file = measured(describe(launch.facts, path=path, **about))  # type: ignore[arg-type]
+        assert file is not None
+        launch.record([file])
+
+
+def test_what_is_registered_through_a_link_is_the_file_behind_it(catalog: Catalog, tmp_path: Path) -> None:
+    job = Job(catalog, tmp_path / "data")
+    ranks = job.start()
+    link = linked(job, tmp_path)
+    for launch in ranks:
+        job.write(launch, 10)
+        launch.register(link / f"rank_{launch.rank}" / "net-1_10.ckpt", global_step=10, optimizer_step=10)
+    job.save(ranks, 10)
+    assert {file.path for file in catalog.files("run")} == {f"{job.folder(rank)}/net-1_10.ckpt" for rank in (0, 1)}
 
 
 def test_the_floor_is_of_states_with_files_of_their_own(catalog: Catalog, tmp_path: Path) -> None:
@@ -105,7 +108,7 @@ def test_the_floor_is_of_states_with_files_of_their_own(catalog: Catalog, tmp_pa
     job = saved(catalog, tmp_path, 10, 20, 30, 40)
     link = linked(job, tmp_path)
     second = job.start()
-    register_again(second, link, 40)
+    record_through(second, link, 40)
     gc(catalog, Policy(keep_last=1, floor=2))
     assert names(job.directory) == all_of("3_10", "4_10")
     assert catalog.resolve("run", step=30).plan is not None
@@ -115,7 +118,7 @@ def test_a_part_of_a_state_that_stays_holds_the_whole_state(catalog: Catalog, tm
     """One rank alone registered through the link: what goes and what stays are decided by states."""
     job = saved(catalog, tmp_path, 10, 20, 30, 40)
     link = linked(job, tmp_path)
-    register_again(job.start()[1:], link, 10)
+    record_through(job.start()[1:], link, 10)
     assert gc(catalog, LAST_2).removed == (("L1", 20),)
     assert names(job.directory) == all_of("1_10", "3_10", "4_10")
     assert "of step 10 of launch L2" in doubts(catalog)["L1", 10]
@@ -130,7 +133,7 @@ def test_two_paths_within_one_state_go_and_come_back_together(catalog: Catalog, 
     for step in (10, 20, 30, 40):
         job.save(ranks, step)
     link = linked(job, tmp_path)
-    register_again(ranks, link, 10)
+    record_through(ranks, link, 10)
     before = tree(job.directory)
     assert gc(catalog, LAST_2).troubles == ()
     assert names(job.directory) == all_of("3_10", "4_10")
@@ -143,7 +146,7 @@ def test_two_paths_within_one_state_go_and_come_back_together(catalog: Catalog, 
 
 def other_run(catalog: Catalog, link: Path) -> None:
     """A run of another name that has the file of step 10 too, under another path."""
-    register_again([catalog.join("other", rank=rank, world_size=2, launch_id="other") for rank in (0, 1)], link, 10)
+    record_through([catalog.join("other", rank=rank, world_size=2, launch_id="other") for rank in (0, 1)], link, 10)
 
 
 def test_what_another_run_has_too_stays(catalog: Catalog, tmp_path: Path) -> None:
@@ -233,7 +236,7 @@ def test_files_that_were_touched_since_are_seen_all_the_same(catalog: Catalog, t
     job = saved(catalog, tmp_path, 10, 20, 30, 40)
     link = linked(job, tmp_path)
     other_run(catalog, link)
-    register_again(job.start(), link, 20)
+    record_through(job.start(), link, 20)
     for path in job.directory.rglob("*.ckpt"):
         os.utime(path, (1_700_000_000, 1_700_000_000))
     assert gc(catalog, LAST_2).removed == (("L1", 30),), "the last 2 are step 20 of the newer launch, and step 40"
@@ -374,3 +377,44 @@ def test_copies_stay_when_their_originals_are_gone_too(catalog: Catalog, tmp_pat
     assert removed(plan_gc(catalog.database, "run", LAST_2)) == []
     gc(catalog)
     assert names(tmp_path / "copy") == copied
+
+
+MOUNTED_TWICE = """
+import shutil
+import sys
+from pathlib import Path
+from ckptstore.api import connect
+from tests.retention.test_gc import LAST_2, gc, names
+
+catalog, tree = connect(sys.argv[1]), Path(sys.argv[2])
+catalog.scan(tree / "one", run="run", world_size=1)
+shutil.rmtree(tree / "one" / ".ckptstore")
+assert len(catalog.scan(tree / "two", run="other", world_size=1).adopted) == 4
+catalog.pin("other", 5)
+print(*gc(catalog, LAST_2).removed)
+print(*sorted(names(tree / "two")))
+"""
+
+
+def test_a_file_system_that_is_mounted_twice(sqlite_url: str, tmp_path: Path) -> None:
+    """No link tells it: another run has each file under a second path."""
+    one, two = tmp_path / "one", tmp_path / "two"
+    two.mkdir()
+    for step in (5, 10, 15, 20):
+        path = ckpt_bytes.write(one / path_name(step), step)
+        os.utime(path, (step, step))
+    mount = f"mount --bind {one} {two}"
+    apart = ["unshare", "--mount", "--map-root-user", "sh", "-c"]
+    if shutil.which("unshare") is None or subprocess.run([*apart, mount], check=False, capture_output=True).returncode:
+        pytest.skip("nothing can be mounted here")
+    script = tmp_path / "twice.py"
+    script.write_text(MOUNTED_TWICE)
+    call = f"{mount} && {sys.executable} {script} {sqlite_url} {tmp_path}"
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run([*apart, call], check=False, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["", " ".join(sorted(path_name(step) for step in (5, 10, 15, 20)))]
+
+
+def path_name(step: int) -> str:
+    return f"rank_0/net-{(step - 1) // 10 + 1}_{(step - 1) % 10 + 1}.ckpt"

@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ckptstore.core.model import Kind
-from ckptstore.core.policy import Policy
 from ckptstore.errors import RefusedError
-from ckptstore.ops.collect import execute
-from ckptstore.ops.retention import plan_gc
-
-from .test_gc import LAST_2, gc, saved
+from ckptstore.retention.execute import execute
+from ckptstore.retention.plan import plan_gc
+from ckptstore.retention.policy import Policy
+from tests.retention.builders import LAST_2, gc, saved
 
 if TYPE_CHECKING:
-    from ckptstore.ops.connect import Catalog
+    from ckptstore.api import Catalog
 
 
 def newest(catalog: Catalog) -> int | None:

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ckptstore.catalog import trash
+from ckptstore.catalog.project import project
+from ckptstore.disk.trash import Disk
 from ckptstore.errors import UsageError
-from ckptstore.ops.collect import execute
-from ckptstore.ops.retention import plan_gc
-from ckptstore.ops.trash import purge, undo
-from ckptstore.storage.trash import Disk
-
-from .gc_world import NEVER, POLICY, World, build, die
+from ckptstore.retention.execute import execute
+from ckptstore.retention.plan import plan_gc
+from ckptstore.retention.trash import purge, undo
+from tests.retention.gc_world import NEVER, POLICY, World, build, die
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -92,8 +92,9 @@ def world(home: Path, request: pytest.FixtureRequest) -> World:
         database = made.catalog.database
         execute(database, plan_gc(database, "run", POLICY))
         with database.write() as connection:
-            for each in trash.collections_of(connection, 1):
-                trash.end(connection, each.id, each.created_at - timedelta(hours=1))
+            gcs = trash.collections_of(connection, 1)
+            long_ago = [each.told("run", ended=True, purge_after=each.created_at - timedelta(hours=1)) for each in gcs]
+            project(connection, long_ago)
         job.save(job.start(), 90)
     made.keep()
     return made

@@ -9,19 +9,18 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ckptstore.core.model import Content, Kind
-from ckptstore.core.policy import Policy
-from ckptstore.core.retention import Why
-from ckptstore.ops.collect import execute
-from ckptstore.ops.register import describe, measured
-from ckptstore.ops.retention import plan_gc
-from ckptstore.ops.trash import undo
-
-from .gc_world import LONG_AGO, build
-from .jobs import Job
-from .test_gc import LAST_2, gc, names, removed, saved, tree
+from ckptstore.resume.register import describe, measured
+from ckptstore.retention.decide import Why
+from ckptstore.retention.execute import execute
+from ckptstore.retention.plan import plan_gc
+from ckptstore.retention.policy import Policy
+from ckptstore.retention.trash import undo
+from tests.jobs import Job
+from tests.retention.builders import LAST_2, abandon, gc, names, removed, saved, tree
+from tests.retention.gc_world import LONG_AGO, build
 
 if TYPE_CHECKING:
-    from ckptstore.ops.connect import Catalog
+    from ckptstore.api import Catalog
 
 
 def left(path: Path, *, old: bool = True) -> Path:
@@ -30,12 +29,6 @@ def left(path: Path, *, old: bool = True) -> Path:
     if old:
         os.utime(path, (LONG_AGO, LONG_AGO))
     return path
-
-
-def abandon(folder: Path) -> None:
-    """As if a directory of TTP and this one in it were made long ago."""
-    for each in (folder, folder.parent):
-        os.utime(each, (LONG_AGO, LONG_AGO))
 
 
 def debris(catalog: Catalog) -> dict[str, str]:

@@ -10,29 +10,31 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ckptstore.catalog import marks, replay, trash, writes
-from ckptstore.catalog.trash import Collection, Item, Phase
+from ckptstore.api import connect
+from ckptstore.catalog import reads
+from ckptstore.catalog.project import project
+from ckptstore.catalog.trash import Phase
+from ckptstore.core.events import FilesRemoved, RemovedFile, StepPinned, StepTagged
 from ckptstore.core.model import FileState
-from ckptstore.core.policy import Policy
 from ckptstore.errors import NothingRestorableError, RefusedError
-from ckptstore.ops.collect import execute
-from ckptstore.ops.connect import connect
-from ckptstore.ops.retention import plan_gc
-from ckptstore.ops.trash import purge, undo
+from ckptstore.retention.execute import execute
+from ckptstore.retention.plan import plan_gc
+from ckptstore.retention.policy import Policy
+from ckptstore.retention.trash import purge, undo
 from tests import ckpt_bytes
 from tests.conftest import new_postgres_database
-
-from .gc_world import before_the_first_move
-from .jobs import Job
-from .test_gc import LAST_2, gc, names
+from tests.jobs import Job
+from tests.projecting import put, put_files
+from tests.retention.builders import LAST_2, gc, names
+from tests.retention.gc_world import before_the_first_move
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from ckptstore.ops.collect import Collected
-    from ckptstore.ops.connect import Catalog
-    from ckptstore.ops.launch import RankLaunch
+    from ckptstore.api import Catalog
+    from ckptstore.retention.execute import Collected
+    from ckptstore.training.launch import RankLaunch
 
 WAITING = "SELECT count(*) FROM pg_locks WHERE NOT granted"
 
@@ -92,9 +94,8 @@ def test_a_journal_that_was_read_before_gc_and_is_put_in_after_it(catalog: Catal
     begun(catalog, tmp_path)
     files = catalog.show("run", 10)
     gc(catalog)
-    with catalog.database.write() as connection:
-        replay.put_checkpoints(connection, files)
-        replay.put_checkpoints(connection, [replace(file, state=FileState.MISSING) for file in files])
+    put_files(catalog, files)
+    put_files(catalog, [replace(file, state=FileState.MISSING) for file in files])
     assert states(catalog, 10) == ["trashed", "trashed"]
     assert undo(catalog.database, "run").files == 4
 
@@ -104,30 +105,28 @@ def test_a_file_that_is_registered_while_gc_records_that_it_goes(postgres: str, 
     url = new_postgres_database(postgres)
     catalog, gcs = connect(url), connect(url)
     begun(catalog, tmp_path)
-    touched = [replace(file, mtime_ns=1) for file in catalog.show("run", 10)]
-    items = [
-        Item(
-            collection="gc",
-            root=file.path.rpartition("/")[0],
-            place=file.path.rpartition("/")[2],
-            size=file.size or 0,
-            mtime_ns=1,
-            phase=Phase.MOVING,
-            checkpoint=file.id,
-            before=FileState.COMPLETE,
-        )
-        for file in touched
-    ]
+    files = catalog.show("run", 10)
+    with catalog.database.read() as connection:
+        versions = reads.versions_of(connection, [file.id for file in files])
     now = datetime.now(timezone.utc)
+    removed = [
+        FilesRemoved(
+            "run",
+            "gc",
+            file.path.rpartition("/")[0],
+            Phase.MOVING,
+            now,
+            (RemovedFile(file.path.rpartition("/")[2], file.size or 0, 1, file.id, versions[file.id]),),
+        )
+        for file in files
+    ]
 
     def register() -> None:
-        with catalog.database.write() as connection:
-            writes.record_checkpoints(connection, touched, now)
+        put_files(catalog, [replace(file, metrics={"loss": 1.0}) for file in files])
 
     registering = threading.Thread(target=register)
     with gcs.database.write() as connection:
-        trash.add_collection(connection, 1, Collection("gc", now, now))
-        trash.add_items(connection, items)
+        project(connection, removed)
         registering.start()
         while not connection.exec_driver_sql(WAITING).scalar():
             assert registering.is_alive()
@@ -254,9 +253,7 @@ def test_purging_passes_over_what_is_pinned_or_tagged_by_now(catalog: Catalog, t
     job, _ = begun(catalog, tmp_path)
     gc(catalog)
     now = datetime.now(timezone.utc)
-    with catalog.database.write() as connection:
-        writes.set_pin(connection, 1, 10, now)
-        marks.add_tag(connection, 1, "paper", 20, now)
+    put(catalog, [StepPinned("run", 10, pinned=True, at=now), StepTagged("run", "paper", 20, now)])
     done = purge(catalog.database, "run", at_once=True)
     assert (done.files, done.waiting, done.next_at) == (0, 4, None)
     catalog.untag("run", "paper")
@@ -273,8 +270,7 @@ def test_what_goes_with_a_pinned_file_stays_with_it(catalog: Catalog, tmp_path: 
         path.with_suffix(".mindir").write_bytes(b"graph")
         launch.register(path, kind="graceful_exit", global_step=5)
     assert gc(catalog).files == 8
-    with catalog.database.write() as connection:
-        writes.set_pin(connection, 1, 5, datetime.now(timezone.utc))
+    put(catalog, [StepPinned("run", 5, pinned=True, at=datetime.now(timezone.utc))])
     assert purge(catalog.database, "run", at_once=True).files == 4
     undo(catalog.database, "run")
     assert {name for name in names(job.directory) if name.endswith(".mindir")} == {

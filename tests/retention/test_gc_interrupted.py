@@ -9,23 +9,22 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ckptstore.api import connect
 from ckptstore.catalog import trash as rows
 from ckptstore.catalog.tables import collections
-from ckptstore.core.policy import Policy
+from ckptstore.disk.trash import Disk
 from ckptstore.errors import UsageError
-from ckptstore.ops import collect
-from ckptstore.ops.connect import connect
-from ckptstore.ops.retention import plan_gc
-from ckptstore.ops.trash import purge, undo
-from ckptstore.storage.trash import Disk
-
-from .jobs import Job
-from .test_gc import gc, names, saved
+from ckptstore.retention import execute
+from ckptstore.retention.plan import plan_gc
+from ckptstore.retention.policy import Policy
+from ckptstore.retention.trash import purge, undo
+from tests.jobs import Job
+from tests.retention.builders import gc, names, saved
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ckptstore.ops.connect import Catalog
+    from ckptstore.api import Catalog
 
 DAY = timedelta(days=1)
 STEPS = (10, 20, 30, 40, 50)
@@ -127,11 +126,11 @@ def test_purge_with_a_catalog_of_before_undo_gives_back_what_is_there(sqlite_url
     done = purge(old.database, "run", at_once=True)
     assert (done.files, done.bytes, done.waiting, done.troubles) == (0, 0, 0, ())
     assert there(job) == {20, 30, 40, 50}
+    assert old.resolve("run", step=30).plan is not None
     states = {file.path.partition("/data/")[2]: file.state.value for file in old.files("run")}
     gone = {path for path, state in states.items() if state != "complete"}
-    assert gone == {"rank_0/net-1_10.ckpt", "rank_0/net-2_10.ckpt"}
-    assert old.resolve("run", step=30).plan is not None
-    assert gc(old, Policy(keep_last=3)).removed == (("L1", 10), ("L1", 20))
+    assert gone == {"rank_0/net-1_10.ckpt"}
+    assert gc(old, Policy(keep_last=3)).removed == (("L1", 10),), "another file, written just now, may be a whole one"
 
 
 @pytest.mark.parametrize("at_once", [False, True])
@@ -281,7 +280,7 @@ def test_undo_gives_back_what_never_moved(catalog: Catalog, tmp_path: Path, *, i
 
 def test_what_is_refused_is_tried_once_a_gc(catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many portions come after it."""
-    monkeypatch.setattr(collect, "PORTION", 2)
+    monkeypatch.setattr(execute, "PORTION", 2)
     job = saved(catalog, tmp_path, *STEPS)
     home = job.folder(0) / ".ckptstore" / "trash"
     home.parent.mkdir(exist_ok=True)
@@ -315,8 +314,8 @@ def test_a_later_gc_does_not_shorten_the_grace_of_an_earlier_one(
     month, hour = Policy(keep_last=2, grace=30 * DAY), Policy(keep_last=2, grace=timedelta(hours=1))
     disk = Interrupted(3) if is_interrupted else Refusing()
     with suppress(KeyboardInterrupt):
-        collect.execute(catalog.database, plan_gc(catalog.database, "run", month), disk=disk)
-    done = collect.execute(catalog.database, plan_gc(catalog.database, "run", hour))
+        execute.execute(catalog.database, plan_gc(catalog.database, "run", month), disk=disk)
+    done = execute.execute(catalog.database, plan_gc(catalog.database, "run", hour))
     in_two_hours = datetime.now(timezone.utc) + timedelta(hours=2)
     assert done.troubles == ()
     assert purge(catalog.database, "run", now=in_two_hours).files == 0

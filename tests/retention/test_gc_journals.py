@@ -8,24 +8,23 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ckptstore.core.policy import Policy
+from ckptstore.api import connect
+from ckptstore.disk.claims import FOLDER
 from ckptstore.errors import RefusedError
-from ckptstore.ops import policy
-from ckptstore.ops.collect import execute
-from ckptstore.ops.connect import connect
-from ckptstore.ops.retention import plan_gc
-from ckptstore.ops.trash import purge
-from ckptstore.storage import journal
-from ckptstore.storage.claims import FOLDER
-
-from .gc_world import LONG_AGO
-from .jobs import Job
-from .test_gc import LAST_2, gc, removed, saved, tree
+from ckptstore.journal import jsonl
+from ckptstore.retention import stored_policy
+from ckptstore.retention.execute import execute
+from ckptstore.retention.plan import plan_gc
+from ckptstore.retention.policy import Policy
+from ckptstore.retention.trash import purge
+from tests.jobs import Job
+from tests.retention.builders import LAST_2, gc, removed, saved, tree
+from tests.retention.gc_world import LONG_AGO
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ckptstore.ops.connect import Catalog
+    from ckptstore.api import Catalog
 
 
 @pytest.fixture
@@ -36,7 +35,7 @@ def other(tmp_path: Path) -> Catalog:
 
 def end_in_a_newer_entry(path: Path) -> None:
     with path.open("ab") as file:
-        file.write(journal.encode({"t": "pin", "step": 10, "v": journal.VERSION + 1}))
+        file.write(jsonl.encode({"t": "pin", "step": 10, "v": jsonl.VERSION + 1}))
 
 
 def test_nothing_goes_while_a_journal_was_not_read(catalog: Catalog, tmp_path: Path) -> None:
@@ -128,10 +127,10 @@ def test_a_pin_is_journalled_where_there_is_a_disk(catalog: Catalog, other: Cata
         catalog.scan(root, run="run", world_size=2)
     catalog.pin("run", 10)
     catalog.tag("run", 20, "good")
-    policy.store(catalog.database, "run", LAST_2)
+    stored_policy.store(catalog.database, "run", LAST_2)
     other.scan(root, run="run", world_size=2)
     assert [(save.tally.global_step, save.pinned, save.tags) for save in other.saves("run")][2:] == [
         (20, False, ("good",)),
         (10, True, ()),
     ]
-    assert policy.show(other.database, "run") == LAST_2
+    assert stored_policy.show(other.database, "run") == LAST_2

@@ -6,19 +6,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ckptstore.core.policy import Policy
-from ckptstore.core.retention import Why
 from ckptstore.errors import RefusedError
-from ckptstore.ops.collect import execute
-from ckptstore.ops.retention import GcPlan, plan_gc
-
-from .gc_world import build
-from .test_gc import LAST_2, gc, names, removed, saved, tree
+from ckptstore.retention.decide import Why
+from ckptstore.retention.execute import execute
+from ckptstore.retention.plan import GcPlan, plan_gc
+from ckptstore.retention.policy import Policy
+from tests.retention.builders import LAST_2, gc, names, removed, saved, tree
+from tests.retention.gc_world import build
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ckptstore.ops.connect import Catalog
+    from ckptstore.api import Catalog
 
 
 def moved_behind_a_link(path: Path, away: Path) -> Path:

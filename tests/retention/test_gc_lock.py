@@ -13,20 +13,20 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import sqlalchemy as sa
 
-from ckptstore.catalog import trash, verifications
+from ckptstore.api import connect
+from ckptstore.catalog import trash
 from ckptstore.catalog.tables import gc_locks
+from ckptstore.disk import owner
+from ckptstore.disk.owner import is_dead, shown, this_process
+from ckptstore.disk.trash import Disk
 from ckptstore.errors import RefusedError
-from ckptstore.ops import gc_lock, owner
-from ckptstore.ops.connect import connect
-from ckptstore.ops.gc_lock import GcLock
-from ckptstore.ops.owner import is_dead, shown, this_process
-from ckptstore.ops.trash import undo
-from ckptstore.storage.trash import Disk
-
-from .test_gc import gc, names, saved
+from ckptstore.retention import lock
+from ckptstore.retention.lock import GcLock
+from ckptstore.retention.trash import undo
+from tests.retention.builders import gc, names, saved
 
 if TYPE_CHECKING:
-    from ckptstore.ops.connect import Catalog
+    from ckptstore.api import Catalog
 
 LONG_AGO = datetime(2000, 1, 1, tzinfo=timezone.utc)
 
@@ -70,7 +70,7 @@ def test_a_gc_that_lost_its_lock_stops_at_once(
     catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: int, *, late: bool
 ) -> None:
     """Another host undid what it had done, and somebody has pinned a state since; one move may come after that."""
-    monkeypatch.setattr(gc_lock, "RENEWED_EVERY", timedelta(0))
+    monkeypatch.setattr(lock, "RENEWED_EVERY", timedelta(0))
     job = saved(catalog, tmp_path, 10, 20, 30, 40)
     disk = Slow(catalog, which, late=late)
     with pytest.raises(RefusedError, match="another process has taken over the files of run 'run'"):
@@ -83,7 +83,7 @@ def test_a_gc_that_lost_its_lock_stops_at_once(
 
 
 def test_a_slow_gc_keeps_its_lock(catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gc_lock, "RENEWED_EVERY", timedelta(0))
+    monkeypatch.setattr(lock, "RENEWED_EVERY", timedelta(0))
     saved(catalog, tmp_path, 10, 20, 30, 40)
     seen = []
 
@@ -110,9 +110,9 @@ def test_the_lock_goes_by_the_clock_of_the_database(
             return datetime.now(tz) + timedelta(minutes=20)
 
     with GcLock(catalog.database, "run", 1):
-        monkeypatch.setattr(gc_lock, "datetime", Ahead, raising=False)
+        monkeypatch.setattr(lock, "datetime", Ahead, raising=False)
         if catalog.database.file is None:
-            monkeypatch.setattr(verifications, "datetime", Ahead)
+            monkeypatch.setattr(trash, "datetime", Ahead)
         with pytest.raises(RefusedError, match="is at work"), GcLock(catalog.database, "run", 1):
             pass
 
@@ -144,7 +144,7 @@ def test_a_process_of_another_machine_is_not_called_dead(
     saved(catalog, tmp_path, 10)
     gone = gone_here()
     with catalog.database.write() as connection:
-        now = verifications.clock(connection)
+        now = trash.clock(connection)
         trash.take_lock(connection, 1, gone, now, now + timedelta(minutes=1))
     boot = tmp_path / "boot_id"
     if told:
@@ -180,8 +180,8 @@ def test_a_holder_of_an_older_version_counts_as_another_machine_s(namespace: str
 TRIES = """
 import sys
 from ckptstore.errors import RefusedError
-from ckptstore.ops.connect import connect
-from ckptstore.ops.gc_lock import GcLock
+from ckptstore.api import connect
+from ckptstore.retention.lock import GcLock
 try:
     with GcLock(connect(sys.argv[1]).database, "run", 1):
         print("taken")

@@ -17,21 +17,20 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from ckptstore.core.policy import Policy
+from ckptstore.api import connect
+from ckptstore.disk.trash import Disk
 from ckptstore.errors import NothingRestorableError, RefusedError, UsageError
-from ckptstore.ops.collect import execute
-from ckptstore.ops.connect import connect
-from ckptstore.ops.retention import plan_gc
-from ckptstore.ops.trash import purge, undo
-from ckptstore.storage.trash import Disk
-
-from .gc_world import die
-from .jobs import Job
+from ckptstore.retention.execute import execute
+from ckptstore.retention.plan import plan_gc
+from ckptstore.retention.policy import Policy
+from ckptstore.retention.trash import purge, undo
+from tests.jobs import Job
+from tests.retention.gc_world import die
 
 if TYPE_CHECKING:
     from ckptstore.catalog.engine import Database
     from ckptstore.core.model import Checkpoint
-    from ckptstore.ops.launch import RankLaunch
+    from ckptstore.training.launch import RankLaunch
 
 RANKS = 2
 Key = tuple[str, int]

@@ -7,17 +7,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ckptstore.core.policy import Policy
+from ckptstore.disk.trash import Disk
 from ckptstore.errors import RefusedError, UsageError
-from ckptstore.ops.retention import plan_gc
-from ckptstore.ops.trash import purge, undo
-from ckptstore.storage.trash import Disk
-
-from .jobs import Job
-from .test_gc import LAST_2, gc, names, removed, saved, tree
+from ckptstore.retention.plan import plan_gc
+from ckptstore.retention.policy import Policy
+from ckptstore.retention.trash import purge, undo
+from tests.jobs import Job
+from tests.retention.builders import LAST_2, gc, names, removed, saved, tree
 
 if TYPE_CHECKING:
-    from ckptstore.ops.connect import Catalog
+    from ckptstore.api import Catalog
 
 
 def test_a_step_in_the_trash_is_not_said_to_be_protected(catalog: Catalog, tmp_path: Path) -> None:

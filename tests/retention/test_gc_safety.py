@@ -12,49 +12,46 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ckptstore.catalog import marks, trash, writes
+from ckptstore.api import connect
+from ckptstore.catalog import marks, reads, trash
+from ckptstore.core.limits import LEASE
 from ckptstore.core.model import FileState
-from ckptstore.core.policy import Policy
-from ckptstore.core.retention import Why
+from ckptstore.disk.owner import this_process
+from ckptstore.disk.trash import Disk
 from ckptstore.errors import RefusedError, UsageError
-from ckptstore.ops import collect, lease, settle, start
-from ckptstore.ops.collect import execute
-from ckptstore.ops.connect import connect
-from ckptstore.ops.gc_lock import GcLock
-from ckptstore.ops.owner import this_process
-from ckptstore.ops.retention import GcPlan, plan_gc
-from ckptstore.ops.trash import purge, undo
-from ckptstore.storage.trash import Disk
-
-from .gc_world import CLEAN, before_the_first_move
-from .jobs import Job
-from .test_gc import LAST_2, gc, names, removed, saved, tree
+from ckptstore.resume import lease, start
+from ckptstore.retention import execute as executing
+from ckptstore.retention.decide import Why
+from ckptstore.retention.execute import execute
+from ckptstore.retention.lock import GcLock
+from ckptstore.retention.plan import GcPlan, plan_gc
+from ckptstore.retention.policy import Policy
+from ckptstore.retention.trash import purge, undo
+from ckptstore.training import begin as beginning
+from tests.jobs import Job
+from tests.projecting import put_files, put_start
+from tests.retention.builders import LAST_2, gc, names, removed, saved, tree
+from tests.retention.gc_world import CLEAN, before_the_first_move
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ckptstore.ops.connect import Catalog
+    from ckptstore.api import Catalog
 
 NOW = datetime.now(timezone.utc)
 
 
-def start_from(catalog: Catalog, job: Job, step: int, *, lasting: timedelta = lease.LEASE) -> None:
+def start_from(catalog: Catalog, job: Job, step: int, *, lasting: timedelta = LEASE) -> None:
     """A launch that starts from an older state on purpose, and has saved nothing yet."""
     ranks = job.start(resume=False)
     chosen = catalog.show("run", step)
-    files = [(file.rank, file.id) for file in chosen]
     with catalog.database.write() as connection:
         assert lease.settle(connection, 1, ranks[0].id, chosen, datetime.now(timezone.utc))
         marks.hold(connection, ranks[0].id, datetime.now(timezone.utc) + lasting)
-        writes.store_resolution(
-            connection,
-            launch_id=ranks[0].id,
-            parent=("L1", step),
-            start_step=step,
-            files=files,
-            branched=False,
-            now=NOW,
-        )
+    with catalog.database.read() as connection:
+        origin = reads.launch(connection, "L1")
+    assert origin is not None
+    put_start(catalog, ranks[0].facts, origin, step, chosen)
 
 
 def test_what_a_launch_starts_from_stays_until_it_has_made_a_newer_one(catalog: Catalog, tmp_path: Path) -> None:
@@ -104,10 +101,10 @@ def test_a_launch_that_starts_without_the_catalog_between_plan_and_deed_gets_its
     """It decides by the journals, and says so in them alone."""
     job = saved(catalog, tmp_path, 10, 20, 30, 40)
     plan = plan_gc(catalog.database, "run", LAST_2)
-    monkeypatch.setattr(collect, "PORTION", 2)
+    monkeypatch.setattr(executing, "PORTION", 2)
 
     def begin() -> None:
-        launch = start.begin(
+        launch = beginning.begin(
             catalog.database,
             "run",
             rank=0,
@@ -117,7 +114,7 @@ def test_a_launch_that_starts_without_the_catalog_between_plan_and_deed_gets_its
             directories=[job.directory],
         )
         launch.ledger.behind = True
-        decision = start.decide(launch, [job.directory], step=20)
+        decision = beginning.decide(launch, [job.directory], step=20)
         assert decision.plan is not None
         assert decision.plan.global_step == 20
 
@@ -139,7 +136,7 @@ def test_a_launch_whose_state_gc_was_faster_to_take_chooses_again(
     job = saved(catalog, tmp_path, 20, 27)
     policy = Policy(keep_every=20, floor=0)
 
-    choose = settle.choose
+    choose = start.choose
 
     def then_gc(database: Any, run: str, run_id: int, **asked: Any) -> Any:
         found = choose(database, run, run_id, **asked)
@@ -147,7 +144,7 @@ def test_a_launch_whose_state_gc_was_faster_to_take_chooses_again(
             assert gc(catalog, policy, at_once=at_once).removed == (("L1", 27),)
         return found
 
-    monkeypatch.setattr(settle, "choose", then_gc)
+    monkeypatch.setattr(start, "choose", then_gc)
     assert job.start()[0].facts.parent_step == 20
 
 
@@ -155,17 +152,16 @@ def test_a_launch_whose_states_go_as_fast_as_it_chooses(
     catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = saved(catalog, tmp_path, *range(10, 100, 10))
-    choose = settle.choose
+    choose = start.choose
 
     def then_lost(database: Any, run: str, run_id: int, **asked: Any) -> Any:
         found = choose(database, run, run_id, **asked)
         lost = [file for file in catalog.show("run", found.plan.global_step) if Path(file.path).exists()]
-        with catalog.database.write() as connection:
-            writes.mark(connection, [file.id for file in lost], FileState.MISSING, at=datetime.now(timezone.utc))
+        put_files(catalog, [file.amended(state=FileState.MISSING) for file in lost])
         Path(lost[0].path).unlink()
         return found
 
-    monkeypatch.setattr(settle, "choose", then_lost)
+    monkeypatch.setattr(start, "choose", then_lost)
     (launch, _) = job.start(resume=False)
     with pytest.raises(RefusedError, match="each state that launch L2 .* was removed meanwhile; end what removes"):
         launch.resolve()

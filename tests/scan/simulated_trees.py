@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
-from ckptstore.core.found import Found
 from ckptstore.core.model import Content, Kind
+from ckptstore.scan.found import FoundFile
 
 SECOND = 1_000_000_000
 
@@ -36,6 +38,10 @@ class Start:
     cascade: bool = False
 
 
+def _prefix(family: str, number: int) -> str:
+    return f"{family}_{number}" if number else family
+
+
 @dataclass
 class Job:
     """A job of several ranks on a disk of its own. `truth` maps a path to the launch, rank and step it is of.
@@ -49,7 +55,7 @@ class Job:
     lagging: bool = False
     step_num: bool = False
     uncounted: frozenset[int] = frozenset()
-    disk: dict[str, Found] = field(default_factory=dict)
+    disk: dict[str, FoundFile] = field(default_factory=dict)
     truth: dict[str, tuple[int, int, int]] = field(default_factory=dict)
     counters: dict[str, int] = field(default_factory=dict)
     clock: int = 1_000 * SECOND
@@ -97,54 +103,30 @@ class Job:
         self, start: Start, active: list[Saver], *, epoch: int, in_epoch: int, step: int, count: int, cur: int
     ) -> None:
         steps = self.steps_per_epoch
-        savers = [rank for rank in range(self.world_size) if rank not in start.late] or [0]
         self.clock += SECOND
-        for rank in savers:
+        info = {"epoch_num": epoch, "step_num": cur, "batch_num": steps}
+        for rank in [rank for rank in range(self.world_size) if rank not in start.late] or [0]:
             if start.end in ("raise after", "raise before") and active:
                 family = active[-1].family
                 named = (epoch, in_epoch)
                 if start.end == "raise before":  # the next step was under way
                     named = (step // steps + 1, cur % steps + 1)
                 number = self.numbers[family, rank, Kind.DYING_GASP]
-                prefix = f"{family}_{number}" if number else family
-                path = f"/out/rank_{rank}/{prefix}-{named[0]}_{named[1]}_breakpoint.ckpt"
-                self._write(
-                    path, rank, step, Kind.DYING_GASP, family=family, relaunch=number, named=named, count=count, info={}
-                )
+                path = f"/out/rank_{rank}/{_prefix(family, number)}-{named[0]}_{named[1]}_breakpoint.ckpt"
+                self._write(path, rank, step, count, Kind.DYING_GASP, family=family, named=named, relaunch=number)
             elif start.end in ("exit", "exit by signal", "kept exit"):
-                info = (
-                    {"epoch_num": epoch, "step_num": cur, "batch_num": steps} if start.end != "exit by signal" else {}
-                )
-                name = f"net_train-step_{step}.ckpt" if start.end == "kept exit" else "net_train.ckpt"
+                known = {} if start.end == "exit by signal" else info
                 named_step = step if start.end == "kept exit" else None
-                path = f"/exits/rank_{rank}/{name}"
+                path = f"/exits/rank_{rank}/net_train{f'-step_{step}' if named_step else ''}.ckpt"
                 self._write(
-                    path,
-                    rank,
-                    step,
-                    Kind.GRACEFUL_EXIT,
-                    family="net",
-                    relaunch=0,
-                    named=(None, None),
-                    count=count,
-                    info=info,
-                    named_step=named_step,
+                    path, rank, step, count, Kind.GRACEFUL_EXIT, family="net", info=known, named_step=named_step
                 )
             elif start.end == "ttp":
-                info = {"epoch_num": epoch, "step_num": cur, "batch_num": steps, "cur_rank": rank}
                 directory = f"/ttp/ttp_saved_checkpoints-step_{cur}_tmp"
                 path = f"{directory}/rank_{rank}/ttp_rank_{rank}-{epoch}_{in_epoch}.ckpt"
+                known = info | {"cur_rank": rank}
                 self._write(
-                    path,
-                    rank,
-                    step,
-                    Kind.TTP,
-                    family="ttp",
-                    relaunch=0,
-                    named=(epoch, in_epoch),
-                    count=count,
-                    info=info,
-                    named_step=cur,
+                    path, rank, step, count, Kind.TTP, family="ttp", named=(epoch, in_epoch), info=known, named_step=cur
                 )
         if start.end == "ttp" and not start.cascade:
             self._rename(f"/ttp/ttp_saved_checkpoints-step_{cur}_tmp/")
@@ -164,7 +146,7 @@ class Job:
         used = [file.relaunch for file in self._of(family, rank, kind)]
         return max(used) + 1 if used else 0
 
-    def _of(self, family: str, rank: int, kind: Kind) -> list[Found]:
+    def _of(self, family: str, rank: int, kind: Kind) -> list[FoundFile]:
         return [file for file in self.disk.values() if (file.family, file.rank, file.kind) == (family, rank, kind)]
 
     def _periodic(self, saver: Saver, rank: int, *, epoch: int, in_epoch: int, step: int, count: int, cur: int) -> None:
@@ -173,19 +155,11 @@ class Job:
         if len(kept) >= saver.keep:
             oldest = min(kept, key=lambda file: file.mtime_ns).path
             del self.disk[oldest], self.truth[oldest]
-        prefix = f"{saver.family}_{number}" if number else saver.family
-        path = f"/out/rank_{rank}/{prefix}-{epoch}_{in_epoch}.ckpt"
+        path = f"/out/rank_{rank}/{_prefix(saver.family, number)}-{epoch}_{in_epoch}.ckpt"
         info = {"step_num": cur} if self.step_num else {}
+        named = (epoch, in_epoch)
         self._write(
-            path,
-            rank,
-            step,
-            Kind.PERIODIC,
-            family=saver.family,
-            relaunch=number,
-            named=(epoch, in_epoch),
-            count=count,
-            info=info,
+            path, rank, step, count, Kind.PERIODIC, family=saver.family, named=named, relaunch=number, info=info
         )
 
     def _write(
@@ -193,18 +167,18 @@ class Job:
         path: str,
         rank: int,
         step: int,
+        count: int,
         kind: Kind,
         *,
         family: str,
-        relaunch: int,
-        named: tuple[int | None, int | None],
-        count: int,
-        info: dict[str, Any],
+        named: tuple[int | None, int | None] = (None, None),
+        relaunch: int = 0,
+        info: Mapping[str, Any] = MappingProxyType({}),
         named_step: int | None = None,
     ) -> None:
         self.truth[path] = (self.launches, rank, step)
         self.counters[path] = count
-        self.disk[path] = Found(
+        self.disk[path] = FoundFile(
             path=path,
             kind=kind,
             content=Content.FULL,
@@ -216,13 +190,13 @@ class Job:
             step_in_epoch=named[1],
             named_step=named_step,
             optimizer_step=None if rank in self.uncounted and kind is Kind.PERIODIC else count,
-            info=info,
+            info=dict(info),
             updates_every_step=not self.lagging,
             size=100,
             mtime_ns=self.clock + (rank * 137_000_000 + len(family) * 10_000_000) % (400_000_000),
         )
 
-    def copied(self, how: str, seed: int) -> list[Found]:
+    def copied(self, how: str, seed: int) -> list[FoundFile]:
         """The files as a copy shows them: times kept, all alike, or those of the copying."""
         files = sorted(self.disk.values(), key=lambda file: file.path)
         if how == "kept":
@@ -233,24 +207,3 @@ class Job:
         if how == "shuffled":
             random.Random(seed).shuffle(places)  # noqa: S311 — a test
         return [replace(file, mtime_ns=5 * SECOND * place) for file, place in zip(files, places, strict=True)]
-
-
-def names(job: Job, launch: int) -> dict[str, int]:
-    return {path.rpartition("/")[2]: step for path, (of, _, step) in job.truth.items() if of == launch}
-
-
-def test_it_names_files_as_mindspore_does() -> None:
-    """Domain §3 and §4, seen in real runs of 10 steps an epoch."""
-    job = Job(10, 1, [Saver("lenet", 1)])
-    job.launch(Start(17))
-    job.launch(Start(13))
-    assert names(job, 2)["lenet_1-3_9.ckpt"] == 26
-    assert names(job, 2)["lenet_1-3_3.ckpt"] == 30
-    truthful = Job(10, 1, [Saver("l", 1)])
-    truthful.launch(Start(15))
-    truthful.launch(Start(6, truthful=True))
-    assert names(truthful, 2)["l_1-2_6.ckpt"] == 16
-    assert names(truthful, 2)["l_1-3_1.ckpt"] == 21
-    raised = Job(10, 1, [Saver("l", 5)])
-    raised.launch(Start(17, end="raise before"))
-    assert raised.truth["/out/rank_0/l-2_8_breakpoint.ckpt"] == (1, 0, 17)

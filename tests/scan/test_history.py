@@ -1,4 +1,4 @@
-"""What a tree shows, case by case: every way in which names and contents lie (domain §3), ranks, launches."""
+"""What a tree shows, case by case: every way in which names and contents lie (mindspore.md §3), ranks, launches."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from ckptstore.core.found import Found
-from ckptstore.core.history import History, reconstruct
 from ckptstore.core.model import Content, Kind
-
-from .test_history_simulator import SECOND, Job, Saver, Start
+from ckptstore.scan.found import FoundFile
+from ckptstore.scan.history import Reconstruction, reconstruct
+from tests.scan.simulated_trees import SECOND, Job, Saver, Start
 
 P, B, X, T = Kind.PERIODIC, Kind.DYING_GASP, Kind.GRACEFUL_EXIT, Kind.TTP
 
@@ -26,7 +25,7 @@ def found(
     time: int = 0,
     family: str = "net",
     **more: Any,
-) -> Found:
+) -> FoundFile:
     epoch, step = named or (None, None)
     settings: dict[str, Any] = {
         "path": f"/out/rank_{rank}/{family}_{launch}-{epoch}_{step}{kind}-{more.get('named_step')}.ckpt",
@@ -36,7 +35,7 @@ def found(
         "updates_every_step": True,
         "size": 100,
     }
-    return Found(
+    return FoundFile(
         kind=kind,
         family=family,
         relaunch=launch,
@@ -49,19 +48,19 @@ def found(
     )
 
 
-def lagging(*files: Found) -> list[Found]:
+def lagging(*files: FoundFile) -> list[FoundFile]:
     return [replace(file, updates_every_step=False) for file in files]
 
 
-def steps(history: History) -> list[int]:
+def steps(history: Reconstruction) -> list[int]:
     return sorted(file.global_step for launch in history.launches for file in launch.files)
 
 
-def guesses(history: History) -> list[int | None]:
+def guesses(history: Reconstruction) -> list[int | None]:
     return [one.best_guess for one in history.uncertain]
 
 
-def regular(*, epochs: int = 2, launch: int = 0, rank: int = 0, lag: int = 0, start: int = 0) -> list[Found]:
+def regular(*, epochs: int = 2, launch: int = 0, rank: int = 0, lag: int = 0, start: int = 0) -> list[FoundFile]:
     """A launch of 10 steps an epoch that began between epochs, saved every 5 steps."""
     return [
         found(P, (epoch, step), 10 * (epoch - 1) + step - lag, launch=launch, rank=rank, time=start + 10 * epoch + step)
@@ -73,9 +72,9 @@ def regular(*, epochs: int = 2, launch: int = 0, rank: int = 0, lag: int = 0, st
 EXIT = {"epoch_num": 3, "step_num": 26, "batch_num": 10}
 
 # (name, files beside those of a first launch of 2 epochs, proven steps of these, guesses for the others)
-WORKED: list[tuple[str, list[Found], list[int], list[int | None]]] = [
+WORKED: list[tuple[str, list[FoundFile], list[int], list[int | None]]] = [
     (
-        "a resume from 17 as domain §3 saw it",
+        "a resume from 17 as mindspore.md §3 saw it",
         [found(B, (2, 7), 17), found(P, (3, 9), 26, launch=1), found(P, (3, 3), 30, launch=1)],
         [17, 26, 30],
         [],
@@ -125,14 +124,14 @@ WORKED: list[tuple[str, list[Found], list[int], list[int | None]]] = [
 @pytest.mark.parametrize(
     ("files", "proven", "guessed"), [case[1:] for case in WORKED], ids=[case[0] for case in WORKED]
 )
-def test_after_a_first_launch(files: list[Found], proven: list[int], guessed: list[int | None]) -> None:
+def test_after_a_first_launch(files: list[FoundFile], proven: list[int], guessed: list[int | None]) -> None:
     history = reconstruct([*regular(), *files], world_size=1)
     assert steps(history) == sorted([5, 10, 15, 20, *proven])
     assert guesses(history) == guessed
     assert all(one.reason for one in history.uncertain)
 
 
-LENGTH: list[tuple[str, list[Found], int | None, list[int]]] = [
+LENGTH: list[tuple[str, list[FoundFile], int | None, list[int]]] = [
     ("one file of the first epoch", [found(P, (1, 5), 5)], None, [5]),
     ("a breakpoint in the first epoch", [found(P, (1, 5), 5), found(B, (1, 7), 6)], None, [5, 6]),
     ("a share in the first epoch", [found(P, (1, 5), 5), found(P, (1, 7), None)], None, [5]),
@@ -152,19 +151,19 @@ LENGTH: list[tuple[str, list[Found], int | None, list[int]]] = [
 
 
 @pytest.mark.parametrize(("files", "length", "proven"), [case[1:] for case in LENGTH], ids=[case[0] for case in LENGTH])
-def test_steps_of_an_epoch(files: list[Found], length: int | None, proven: list[int]) -> None:
+def test_steps_of_an_epoch(files: list[FoundFile], length: int | None, proven: list[int]) -> None:
     history = reconstruct(files, world_size=1)
     assert steps(history) == proven
     assert {launch.steps_per_epoch for launch in history.launches} <= {length}
     assert any("how many steps an epoch" in one for one in history.warnings) == (bool(proven) and length is None)
 
 
-def kept(step: int, counter: int, length: int = 10) -> Found:
+def kept(step: int, counter: int, length: int = 10) -> FoundFile:
     info = {"epoch_num": (step - 1) // length + 1, "step_num": step, "batch_num": length}
     return found(X, None, counter, named_step=step, info=info)
 
 
-LAG: list[tuple[str, list[Found], list[int]]] = [
+LAG: list[tuple[str, list[FoundFile], list[int]]] = [
     ("one lag, seen twice, in a first launch", [*regular(lag=3), kept(26, 22)], [5, 10, 15, 20]),
     ("a lag that grows", [found(P, (1, 5), 5), found(P, (1, 10), 9), found(P, (2, 5), 14), kept(26, 22)], [5, 10, 15]),
     ("gathered gradients", [found(P, (1, 5), 1), found(P, (1, 10), 3), kept(26, 8)], []),
@@ -195,7 +194,7 @@ LAG: list[tuple[str, list[Found], list[int]]] = [
 
 
 @pytest.mark.parametrize(("files", "proven"), [case[1:] for case in LAG], ids=[case[0] for case in LAG])
-def test_where_updates_may_be_skipped(files: list[Found], proven: list[int]) -> None:
+def test_where_updates_may_be_skipped(files: list[FoundFile], proven: list[int]) -> None:
     assert steps(reconstruct(lagging(*files), world_size=1)) == proven
 
 
@@ -232,7 +231,7 @@ def test_two_runs_that_leave_the_same_files() -> None:
     assert names[0] == names[1] == [("/out/rank_0/net_1-2_3.ckpt", 13), ("/out/rank_0/net_1-2_6.ckpt", 16)]
 
 
-def keys(history: History) -> list[tuple[str, set[int]]]:
+def keys(history: Reconstruction) -> list[tuple[str, set[int]]]:
     return [(launch.key, {file.rank for file in launch.files}) for launch in history.launches]
 
 
@@ -348,4 +347,4 @@ def test_the_rank_that_the_content_says() -> None:
 
 
 def test_nothing_found() -> None:
-    assert reconstruct([], world_size=2) == History((), (), 2, ())
+    assert reconstruct([], world_size=2) == Reconstruction((), (), 2, ())

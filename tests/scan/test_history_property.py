@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ckptstore.core.history import History, reconstruct
-
-from .test_history_simulator import Job, Saver, Start
+from ckptstore.scan.history import Reconstruction, reconstruct
+from tests.scan.simulated_trees import Job, Saver, Start
 
 ENDS = ["kill", "finish", "raise after", "raise before", "exit", "exit by signal", "kept exit", "ttp"]
 
@@ -40,7 +39,7 @@ def jobs(draw: st.DrawFn, *, lagging: bool, ends: list[str] = ENDS) -> tuple[Job
     return job, draw(st.lists(starts(ranks, lagging=lagging, ends=ends), min_size=1, max_size=4))
 
 
-def check(history: History, truth: Mapping[str, tuple[int, int, int]]) -> None:
+def check(history: Reconstruction, truth: Mapping[str, tuple[int, int, int]]) -> None:
     states: dict[tuple[str, int], set[int]] = defaultdict(set)
     for launch in history.launches:
         for proven in launch.files:
@@ -55,7 +54,7 @@ def check(history: History, truth: Mapping[str, tuple[int, int, int]]) -> None:
     assert len({launch.key for launch in history.launches}) == len(history.launches)
 
 
-def proven_steps(history: History) -> dict[str, int]:
+def proven_steps(history: Reconstruction) -> dict[str, int]:
     return {proven.file.path: proven.global_step for launch in history.launches for proven in launch.files}
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from ckptstore.api import Catalog
 from ckptstore.core.model import Content
-from ckptstore.ops.connect import Catalog
 from tests import ckpt_bytes
 
 LENGTH = 5

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from ckptstore.api import Catalog
 from ckptstore.core.model import Content, Rule
 from ckptstore.errors import NothingRestorableError
-from ckptstore.ops.connect import Catalog
-from ckptstore.ops.scan import Scanned
+from ckptstore.scan.scan import Scanned
 from tests import ckpt_bytes, parts_bytes
 
 

@@ -4,47 +4,33 @@ from __future__ import annotations
 
 import os
 import shutil
-from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ckptstore.api import Catalog, connect
 from ckptstore.catalog import reads
 from ckptstore.catalog.tables import launches
-from ckptstore.core.model import Checkpoint, Content, FileState, Kind
-from ckptstore.core.policy import Policy
+from ckptstore.core.events import LaunchStarted
+from ckptstore.core.model import SCANNED, Checkpoint, Content, FileState, Kind, Launch
+from ckptstore.core.replicas import stand_alone
+from ckptstore.disk.claims import FOLDER
 from ckptstore.errors import RefusedError, UnknownRunError, UsageError
-from ckptstore.ops import scan as scan_module
-from ckptstore.ops.adoption import SCANNED, FoundLaunch, in_order
-from ckptstore.ops.connect import Catalog, connect
-from ckptstore.ops.scan import Scanned
-from ckptstore.storage import journal
-from ckptstore.storage.claims import FOLDER
+from ckptstore.journal import jsonl
+from ckptstore.retention.policy import Policy
+from ckptstore.scan import scan as scan_module
+from ckptstore.scan.scan import Scanned
 from tests import ckpt_bytes, parts_bytes
 from tests.contents import contents
-from tests.core.builders import launch
-from tests.ops.gc_world import CLEAN
-from tests.ops.jobs import Job
+from tests.jobs import Job
+from tests.projecting import put
+from tests.retention.gc_world import CLEAN
+from tests.scan.builders import LENGTH, save
 
 if TYPE_CHECKING:
-    from ckptstore.ops.tree import Tree
-
-LENGTH = 5
-"""Steps of an epoch."""
-
-
-def save(root: Path, *steps: int, rank: int = 0, prefix: str = "net", at: int = 0) -> list[Path]:
-    """What a ModelCheckpoint of a first launch saves; `at` shifts the times of its files, in seconds."""
-    home = root / f"rank_{rank}"
-    home.mkdir(parents=True, exist_ok=True)
-    paths = []
-    for step in steps:
-        name = f"{prefix}-{(step - 1) // LENGTH + 1}_{(step - 1) % LENGTH + 1}.ckpt"
-        paths.append(ckpt_bytes.write(home / name, step))
-        os.utime(paths[-1], ns=((at + step) * 10**9, (at + step) * 10**9))
-    return paths
+    from ckptstore.scan.tree import Tree
 
 
 def found(catalog: Catalog, run: str = "job") -> dict[str, tuple[int, FileState]]:
@@ -432,7 +418,7 @@ def test_a_file_that_was_written_again_is_another_file(catalog: Catalog, tmp_pat
 
 
 def test_a_file_that_is_cut_between_two_parameters_is_not_adopted(catalog: Catalog, tmp_path: Path) -> None:
-    """It loads in MindSpore without a word (domain §1), and its step is proven: only its siblings tell."""
+    """It loads in MindSpore without a word (mindspore.md §1), and its step is proven: only its siblings tell."""
     root = tmp_path / "job"
     three, six = save(root, 3, 6)
     moments = ckpt_bytes.value("moments.weight", "Float32", (1,), bytes(4))
@@ -483,15 +469,15 @@ def test_a_safetensors_file_says_whether_it_is_a_share(
 def test_a_clock_that_is_ahead_brings_nothing_back_that_was_given_up(catalog: Catalog, tmp_path: Path) -> None:
     """The first launch ran on a host five minutes ahead; the second went back to step 20, and on from there."""
     root = tmp_path / "job"
+    ahead = datetime.now(timezone.utc) + timedelta(minutes=5)
+    began = Launch(id="L1", run="job", order=0, world_size=1, layout=stand_alone(), created_at=ahead)
+    put(catalog, [LaunchStarted(began)])
     first = catalog.join("job", launch_id="L1")
     for step, path in zip((10, 20, 30), save(root, 10, 20, 30), strict=True):
         first.register(path, global_step=step, optimizer_step=step)
     second = catalog.join("job", launch_id="L2")
     second.resolve(step=20)
     second.register(*save(root, 25, prefix="net_1"), global_step=25, optimizer_step=25)
-    with catalog.database.write() as connection:
-        ahead = datetime.now(timezone.utc) + timedelta(minutes=5)
-        connection.execute(launches.update().where(launches.c.id == "L1").values(created_at=ahead))
     save(root, 5, prefix="older")
     assert [file.global_step for file in catalog.scan(root, world_size=1).adopted] == [5]
     plan = catalog.resolve("job").plan
@@ -562,12 +548,12 @@ def test_files_beside_a_journal_that_is_not_read_are_left_alone(
         if what == "newer":
             reason = "it has entries of a newer ckptstore, which were left out"
             with journal_path.open("ab") as file:
-                patch.setattr(journal, "VERSION", 2)
-                file.write(journal.encode({"t": "another"}))
+                patch.setattr(jsonl, "VERSION", 2)
+                file.write(jsonl.encode({"t": "another"}))
             patch.undo()
         elif what == "journal":
-            read = journal.read
-            patch.setattr(journal, "read", lambda path, *more: refuse() if path == hidden else read(path, *more))
+            read = jsonl.read
+            patch.setattr(jsonl, "read", lambda path, *more: refuse() if path == hidden else read(path, *more))
         else:
             hidden = str(journal_path.parent)
             scandir = os.scandir
@@ -591,19 +577,15 @@ def as_another_user(url: str, directory: str, hidden: str, *, adopted: int) -> N
         os.setuid(65534)
     catalog = connect(url)
     synced = catalog.sync(Path(directory))
-    is_seen_by_sync = not hidden.endswith("trash")
-    assert [(each.path, each.reason) for each in synced.unreadable] == [(hidden, "Permission denied")] * is_seen_by_sync
+    assert [(each.path, each.reason) for each in synced.unreadable] == [(hidden, "Permission denied")]
     for dry_run in (True, False):
         done = catalog.scan(Path(directory), run="run", world_size=2, dry_run=dry_run)
         assert (hidden, "Permission denied") in {(each.path, each.reason) for each in done.unread}
         assert set(done.unread) <= set(done.skipped)
         assert len(done.adopted) == adopted
-        (found,) = done.trash
-        assert found.files == 1
-        assert found.reason.startswith(f"more of it may be in {hidden}")
 
 
-@pytest.mark.parametrize("what", [".", ".ckptstore", ".ckptstore/trash"])
+@pytest.mark.parametrize("what", [".", ".ckptstore"])
 def test_directories_that_may_not_be_read(sqlite_url: str, tmp_path: Path, what: str) -> None:
     """A disk that is away must not pass for one on which there is nothing to do; all that can be read is taken in."""
     root = tmp_path / "data"
@@ -627,14 +609,14 @@ def test_directories_that_may_not_be_read(sqlite_url: str, tmp_path: Path, what:
     child = CLEAN.Process(
         target=as_another_user,
         args=(sqlite_url, str(root), str(hidden)),
-        kwargs={"adopted": 4 if "trash" in what else 2},
+        kwargs={"adopted": 2},
     )
     child.start()
     child.join()
     hidden.chmod(0o700)
     assert child.exitcode == 0
     done = catalog.scan(root, run="run", world_size=2)
-    assert (done.unread, [(found.files, found.reason) for found in done.trash]) == ((), [(2, "")])
+    assert done.unread == ()
     assert catalog.undo("run").files == 2
     assert {file.global_step for file in catalog.files("run")} == {5, 10, 15, 20, 30}
 
@@ -685,40 +667,6 @@ def test_a_copy_of_a_rank_cuts_no_history(catalog: Catalog, tmp_path: Path, *, i
 def order(catalog: Catalog, run: str = "job") -> list[str]:
     with catalog.database.read() as connection:
         return [launch.id for launch in reads.launches_of(connection, reads.run_id(connection, run) or 0)]
-
-
-@pytest.mark.parametrize(
-    ("known", "new", "ordered"),
-    [
-        ("", "A1 B2", "A B"),
-        ("B2", "A1 C3", "A B C"),
-        ("L7 M2", "A1", "A L M"),
-        ("L7 M2", "A8", "L M A"),
-        ("L7 M2", "A3", "A L M"),
-        ("B5", "A9 B5 C1", "A B C"),
-        ("B5 A5", "A5 C6 B5", "B A C"),
-        ("L1 C3", "A2 B2 C3", "L A B C"),
-        ("L1-4 M5-7", "A6", "L A M"),
-        ("L1-4 M5-7", "A3 B6 C8", "A L B M C"),
-        ("L1-4 M5-", "A6", "L M A"),
-        ("L1-6 M5-7", "A6", "A L M"),
-        ("B5-9 L2", "B5 A6", "B L A"),
-    ],
-)
-def test_new_launches_go_among_those_that_are_known(known: str, new: str, ordered: str) -> None:
-    """A letter for each launch, when it began, and when it last saved; of what is known too, if it was not found again.
-
-    What is known keeps its order, what is found keeps its own.
-    """
-
-    def at(day: str) -> datetime:
-        return datetime(2026, 1, int(day), tzinfo=timezone.utc)
-
-    days = {each[0]: each[1:].partition("-") for each in known.split()}
-    there = [replace(launch(name, place), created_at=at(days[name][0])) for place, name in enumerate(days, 1)]
-    last = {name: at(day) for name, (_, _, day) in days.items() if day}
-    found = [FoundLaunch(name, 1, None, at(day), ()) for name, day in new.split()]
-    assert in_order(there, found, last) == ordered.split()
 
 
 def test_what_is_saved_again_while_a_scan_looks_is_not_damaged(

@@ -8,13 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from ckptstore.core.model import FileState, Kind
-from ckptstore.core.policy import Policy
-from ckptstore.ops.adoption import SCANNED
-from ckptstore.ops.connect import Catalog
+from ckptstore.api import Catalog
+from ckptstore.core.model import SCANNED, FileState, Kind
+from ckptstore.retention.policy import Policy
 from tests import ckpt_bytes
-
-from .jobs import Job
+from tests.jobs import Job
 
 STEPS = (5, 10, 15, 20)
 

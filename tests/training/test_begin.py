@@ -3,32 +3,33 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ckptstore.api import connect
 from ckptstore.catalog import reads
 from ckptstore.catalog.engine import Database, open_database
 from ckptstore.core.model import Kind
 from ckptstore.errors import NothingRestorableError, RefusedError, UsageError
-from ckptstore.ops.connect import connect
-from ckptstore.ops.start import Decision, begin, decide, decision_from_json
+from ckptstore.training.begin import begin, decide
+from ckptstore.training.start import Start, start_from_json
 from tests import ckpt_bytes
 from tests.formats.layouts import write_spreads
+from tests.jobs import Job
 from tests.spreads import spread
 
-from .jobs import Job
-
 if TYPE_CHECKING:
-    from ckptstore.ops.connect import Catalog
+    from ckptstore.api import Catalog
 
 NOBODY_LISTENS = "postgresql://nobody@127.0.0.1:1/nowhere"
 
 
 def decided(
     database: Database, directory: Path, world_size: int, steps: dict[str, int], layout: str | None, **asked: Any
-) -> Decision:
+) -> Start:
     """What rank 0 of a new launch decides, by the catalog or, where it cannot be used, by the journals below."""
     launch = begin(
         database,
@@ -40,19 +41,21 @@ def decided(
         directories=[directory],
     )
     launch.set_steps_per_epoch(**steps)
-    decision = decide(launch, [directory], **asked)
-    heard = decision_from_json(json.loads(json.dumps(decision.to_json())))
-    assert (heard.launch, heard.shift, heard.known) == (decision.launch, decision.shift, decision.known)
-    assert (heard.plan and heard.plan.ranks) == (decision.plan and decision.plan.ranks)
-    return decision
+    start = decide(launch, [directory], **asked)
+    received = start_from_json(json.loads(json.dumps(start.to_json())))
+    assert replace(received, plan=None) == replace(start, plan=None)
+    assert (received.plan and received.plan.ranks) == (start.plan and start.plan.ranks)
+    assert received.by_journals == (database.name == open_database(NOBODY_LISTENS).name)
+    return start
 
 
-def shown(decision: Decision) -> dict[str, Any]:
-    """All of a decision but its moments."""
-    told = decision.to_json()
-    assert told["launch"].pop("created_at")
-    assert told.pop("at")
-    return told
+def shown(start: Start) -> dict[str, Any]:
+    """All of a start but its moments, and by what it was decided."""
+    sent = start.to_json()
+    assert sent["launch"].pop("created_at")
+    assert sent["launch"]["start"].pop("at")
+    del sent["by_journals"]
+    return sent
 
 
 def a_job(catalog: Catalog, directory: Path) -> None:
@@ -111,7 +114,7 @@ def test_a_strategy_file_of_an_outage_reaches_the_catalog(
     catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """With its content in the journal, or, where that would be too much, in the file while it is as it was."""
-    monkeypatch.setattr("ckptstore.ops.entries.MOST_CONTENT", most)
+    monkeypatch.setattr("ckptstore.core.events.MOST_CONTENT", most)
     job = Job(catalog, tmp_path / "ckpt", world_size=2)
     ranks = [catalog.join("run", rank=rank, world_size=2, launch_id="L1") for rank in (0, 1)]
     for launch in ranks:
@@ -169,11 +172,18 @@ def old_files(directory: Path, *steps: int, prefix: str = "net") -> list[Path]:
     return [ckpt_bytes.write(directory / name, step) for name, step in zip(names, steps, strict=True)]
 
 
+def scan_without_journal(catalog: Catalog, directory: Path) -> None:
+    """Scan as one who may not write there, or before somebody took the journal away: only the catalog knows."""
+    catalog.scan(directory, run="run", world_size=1)
+    for path in directory.rglob("*.jsonl"):
+        path.unlink()
+
+
 def test_a_run_that_was_scanned_does_not_start_afresh_without_the_catalog(catalog: Catalog, tmp_path: Path) -> None:
     """No journal tells of its files: whether the run goes on from them only the catalog knows."""
     home = tmp_path / "ckpt" / "rank_0"
     old_files(home, 10, 20, 30)
-    catalog.scan(tmp_path / "ckpt", run="run", world_size=1)
+    scan_without_journal(catalog, tmp_path / "ckpt")
     away = open_database(NOBODY_LISTENS)
     with pytest.raises(RefusedError, match=r"rank_0/net-1_10.ckpt is in no journal, .* start when the catalog is back"):
         decided(away, tmp_path / "ckpt", 1, ONE, None)
@@ -187,7 +197,7 @@ def test_a_run_that_was_scanned_does_not_start_afresh_without_the_catalog(catalo
 def test_a_run_that_was_scanned_does_not_start_afresh_when_its_catalog_is_lost(tmp_path: Path) -> None:
     url = str(tmp_path / "catalog.db")
     old_files(tmp_path / "ckpt", 10, 20, 30)
-    connect(url).scan(tmp_path / "ckpt", run="run", world_size=1)
+    scan_without_journal(connect(url), tmp_path / "ckpt")
     for path in tmp_path.glob("catalog.db*"):
         path.unlink()
     anew = connect(url)
@@ -226,7 +236,7 @@ def test_a_launch_that_went_on_from_a_scanned_state_is_not_followed_by_a_fresh_s
     """It died before it had saved: its journal tells where it started, and nothing of those files."""
     home = tmp_path / "ckpt" / "rank_0"
     old_files(home, 10, 20, 30)
-    catalog.scan(tmp_path / "ckpt", run="run", world_size=1)
+    scan_without_journal(catalog, tmp_path / "ckpt")
     launch = catalog.join("run", launch_id="L1")
     launch.set_steps_per_epoch(10)
     assert launch.resolve() is not None

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
+from ckptstore.api import Catalog, connect
 from ckptstore.core.model import Checkpoint, FileState, Kind, Rule
+from ckptstore.disk import files
 from ckptstore.errors import CatalogUnavailableError
-from ckptstore.mindspore import recorder as module
-from ckptstore.mindspore.recorder import Recorder
-from ckptstore.ops.connect import Catalog, connect
-from ckptstore.ops.launch import RankLaunch
-from ckptstore.ops.register import describe
-from ckptstore.storage import files
+from ckptstore.resume.register import describe
+from ckptstore.training import recorder_thread as module
+from ckptstore.training.launch import RankLaunch
+from ckptstore.training.recorder_thread import RecorderThread
 from tests import ckpt_bytes
 
 
@@ -59,7 +59,7 @@ def test_a_full_queue_does_not_make_training_wait_and_loses_nothing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(module, "MOST_JOBS", 2)
-    recorder = Recorder(launch)
+    recorder = RecorderThread(launch)
     go_on = threading.Event()
     recorder.call(go_on.wait)  # the disk, or the catalog, takes its time
     for step in range(1, 8):
@@ -87,7 +87,7 @@ def test_a_thread_that_could_not_be_started_is_started_later(
     def refused(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    recorder = Recorder(launch)
+    recorder = RecorderThread(launch)
     monkeypatch.setattr(threading.Thread, "start", refused)
     recorder.submit(saved(launch, tmp_path, 1), asynchronous=False)
     assert not recorder.flush(), "at once: nobody works on it"
@@ -100,7 +100,7 @@ def test_a_thread_that_could_not_be_started_is_started_later(
 
 def test_a_child_of_a_fork_neither_waits_nor_writes(launch: RankLaunch, tmp_path: Path) -> None:
     """MindSpore's async_save="process" forks; the thread is in the parent only, and its locks may be taken."""
-    recorder = Recorder(launch)
+    recorder = RecorderThread(launch)
     recorder.submit(saved(launch, tmp_path, 1), asynchronous=False)
     assert recorder.flush(60)
     with recorder._idle:
@@ -123,7 +123,7 @@ def test_durable_files_are_on_the_disk_before_they_are_registered(
         fsync(file)
 
     monkeypatch.setattr(os, "fsync", noted)
-    recorder = Recorder(launch, durable=True)
+    recorder = RecorderThread(launch, durable=True)
     file = saved(launch, tmp_path, 1)
     recorder.submit(file, asynchronous=False)
     assert recorder.flush(60)
@@ -142,7 +142,7 @@ def test_a_file_that_cannot_be_made_durable_is_not_registered(
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(module, "make_durable", refuse)
-    recorder = Recorder(launch, durable=True)
+    recorder = RecorderThread(launch, durable=True)
     recorder.submit(saved(launch, tmp_path, 1), asynchronous=False)
     assert recorder.flush(60)
     assert catalog.files("run") == []
@@ -158,7 +158,7 @@ def test_the_end_waits_no_longer_than_it_must(
     def refuse(**_: object) -> Any:
         raise CatalogUnavailableError("no such server")
 
-    recorder = Recorder(launch)
+    recorder = RecorderThread(launch)
     monkeypatch.setattr(launch.database, "write", refuse)
     monkeypatch.setattr(module, "FLUSH_SECONDS", 3600.0)
     for step in range(1, 4):
@@ -175,7 +175,7 @@ def test_what_is_left_is_counted_as_records(
     launch: RankLaunch, caplog: pytest.LogCaptureFixture, jobs: int, said: str
 ) -> None:
     """A start that is refused before its first step has told where it saves, and saved nothing."""
-    recorder, gate = Recorder(launch), threading.Event()
+    recorder, gate = RecorderThread(launch), threading.Event()
     for _ in range(jobs):
         recorder.call(gate.wait)
     recorder.say_what_is_left()
@@ -188,7 +188,7 @@ def test_what_is_left_is_counted_as_records(
 def test_a_file_that_no_catalog_can_hold_keeps_no_other_waiting(
     catalog: Catalog, launch: RankLaunch, tmp_path: Path, caplog: pytest.LogCaptureFixture, *, asynchronous: bool
 ) -> None:
-    recorder = Recorder(launch)
+    recorder = RecorderThread(launch)
     file = replace(saved(launch, tmp_path, 1), mtime_ns=None)
     os.utime(file.path, (9_300_000_000, 9_300_000_000))
     if Path(file.path).stat().st_mtime < 9_300_000_000:
@@ -209,7 +209,7 @@ def test_a_file_that_no_catalog_can_hold_keeps_no_other_waiting(
 def test_a_file_that_another_thread_still_writes_is_registered_once_it_has_all_parameters(
     catalog: Catalog, launch: RankLaunch, tmp_path: Path
 ) -> None:
-    recorder = Recorder(launch)
+    recorder = RecorderThread(launch)
     recorder.state_names = frozenset({"weight", "global_step", "moments"})
     file = replace(saved(launch, tmp_path, 1), mtime_ns=None)
     so_far = Path(file.path).read_bytes()  # the optimizer's counter is in it already
@@ -228,7 +228,7 @@ def test_a_file_that_another_thread_still_writes_is_registered_once_it_has_all_p
 def test_what_is_still_written_and_what_is_of_no_callback_is_quarantined_too(
     catalog: Catalog, launch: RankLaunch, tmp_path: Path
 ) -> None:
-    recorder = Recorder(launch)
+    recorder = RecorderThread(launch)
     recorder.state_names = frozenset({"weight", "global_step", "moments"})
     launch.register(saved(launch, tmp_path, 1).path, global_step=1)
     launch.register(saved(launch, tmp_path, 2).path, global_step=2)
@@ -250,7 +250,7 @@ def test_a_full_queue_says_what_is_not_quarantined(
     launch: RankLaunch, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(module, "MOST_JOBS", 0)
-    Recorder(launch).quarantine_after(4, "wrong")
+    RecorderThread(launch).quarantine_after(4, "wrong")
     assert "what was saved after step 4 is not quarantined: too many files wait for their records" in caplog.messages
 
 
@@ -258,7 +258,7 @@ def test_a_file_that_is_cut_is_registered_as_damaged(
     catalog: Catalog, launch: RankLaunch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its callback had returned, so nobody will write the rest; a file of another format cannot tell."""
-    recorder = Recorder(launch)
+    recorder = RecorderThread(launch)
     recorder.submit(saved(launch, tmp_path, 1), asynchronous=False)
     for step, content in ((2, ckpt_bytes.checkpoint(2)[:-9]), (3, b""), (4, b"of another format")):
         file = saved(launch, tmp_path, step)

@@ -8,28 +8,27 @@ import shutil
 import struct
 import time
 from dataclasses import replace
-from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import sqlalchemy as sa
 
-from ckptstore.catalog import tables, verifications, writes
+from ckptstore.api import Catalog, connect
 from ckptstore.core.model import FileState, Rule
+from ckptstore.disk import files
 from ckptstore.errors import CatalogUnavailableError, UnknownRunError, UsageError
-from ckptstore.ops import to_verify, verifier
-from ckptstore.ops.connect import Catalog, connect
-from ckptstore.ops.examine import examine
-from ckptstore.ops.register import describe, measured
-from ckptstore.storage import files
+from ckptstore.resume.examine import examine
+from ckptstore.resume.register import describe, measured
+from ckptstore.verify import selection, verify
 from tests import ckpt_bytes
-
-from .jobs import Job
+from tests.jobs import Job
+from tests.projecting import put_files
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ckptstore.core.model import Checkpoint
-    from ckptstore.ops.launch import RankLaunch
+    from ckptstore.training.launch import RankLaunch
 
 FLIPS = 1000
 RANKS = 50
@@ -64,12 +63,24 @@ def states(catalog: Catalog) -> dict[str, tuple[FileState, Rule | None]]:
     return {Path(file.path).name: (file.state, file.problem) for file in catalog.files("run")}
 
 
+def listened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The files that a verification looks at from now on."""
+    looked_at: list[str] = []
+
+    def listen(file: Checkpoint, **how: Any) -> object:
+        looked_at.append(file.path)
+        return examine(file, **how)
+
+    monkeypatch.setattr(verify, "examine", listen)
+    return looked_at
+
+
 def test_nothing_is_wrong_with_what_is_whole(catalog: Catalog, tmp_path: Path) -> None:
     saved(catalog, tmp_path)
     size = len(ckpt_bytes.checkpoint(5))
     for digest in (False, True):
         done = catalog.verify("run", digest)
-        assert (done.checked, done.bytes, done.own, done.damaged, done.troubles) == (6, 6 * size, 6, (), ())
+        assert (done.checked, done.bytes, done.damaged, done.troubles) == (6, 6 * size, (), ())
         assert (done.unknown, done.skipped, done.whole_again, done.new_digests) == ((), (), (), 0)
 
 
@@ -252,7 +263,9 @@ def test_digests_that_nobody_took_are_taken_and_compared_from_then_on(catalog: C
     done = catalog.verify("run", digest=True)
     assert (done.checked, done.new_digests, done.damaged) == (3, 3, ())
     assert {file.digest for file in catalog.files("run")} == {files.digest(str(path)) for path in tree.glob("*.ckpt")}
-    assert not (tree / ".ckptstore").exists()  # nothing is written beside what was only scanned and is whole
+    anew = connect(str(tmp_path / "anew.db"))
+    anew.scan(tree, run="run")
+    assert {file.digest for file in anew.files("run")} == {file.digest for file in catalog.files("run")}
     flip(tree / "net-6_1.ckpt", 40)
     done = catalog.verify("run", digest=True)
     assert ([Path(each.path).name for each in done.damaged], done.new_digests) == (["net-6_1.ckpt"], 0)
@@ -300,8 +313,7 @@ def test_an_error_of_the_disk_is_damage_and_what_cannot_be_looked_at_is_not(cata
         replace(whole, path=str(bad), global_step=6, size=0, mtime_ns=None),
         replace(whole, path=str(circle), global_step=7),
     ]
-    with catalog.database.write() as connection:
-        writes.adopt_checkpoints(connection, records, datetime.now(timezone.utc))
+    put_files(catalog, records)
     done = catalog.verify("run", digest=True)
     assert [(each.path, each.rule) for each in done.damaged] == [(str(bad), Rule.UNREADABLE)]
     assert "Input/output error" in done.damaged[0].detail
@@ -351,15 +363,14 @@ def test_what_is_removed_or_registered_again_while_it_is_looked_at_stays_as_it_i
     by_path = {file.path: file for file in catalog.files("run")}
     flip(first, 40)
     flip(second, 40, keep_time=False)
-    looked = verifier.Verifier._marked
+    record = verify._Verifier._recorded
 
-    def meanwhile(self: verifier.Verifier, run_id: int, seen: list[object]) -> object:
+    def meanwhile(self: verify._Verifier, run_id: int, seen: list[object]) -> object:
         ranks[0].register(second, global_step=10, optimizer_step=10)
-        with catalog.database.write() as connection:
-            writes.mark(connection, [by_path[str(first)].id], FileState.MISSING, at=datetime.now(timezone.utc))
-        return looked(self, run_id, seen)  # type: ignore[arg-type]
+        ranks[0].ledger.mark([by_path[str(first)]], FileState.MISSING)
+        return record(self, run_id, seen)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(verifier.Verifier, "_marked", meanwhile)
+    monkeypatch.setattr(verify._Verifier, "_recorded", meanwhile)
     done = catalog.verify("run", digest=True)
     assert (done.damaged, done.checked) == ((), 2)
     found = {file.path: file for file in catalog.files("run")}
@@ -374,13 +385,7 @@ def test_a_sample_has_the_newest_state_what_is_newer_and_what_is_damaged(
     flip(job.folder(1) / "net-1_1.ckpt", 40)
     catalog.verify("run", digest=True)
     ranks[0].register(job.write(ranks[0], 50), global_step=50)
-    looked_at: list[str] = []
-
-    def listen(file: Checkpoint, **how: Any) -> object:
-        looked_at.append(file.path)
-        return examine(file, **how)
-
-    monkeypatch.setattr("ckptstore.ops.verifier.examine", listen)
+    looked_at = listened(monkeypatch)
     done = catalog.verify("run", sample=0.1)
     always = {str(job.folder(0) / "net-5_10.ckpt"), str(job.folder(1) / "net-1_1.ckpt")}
     always |= {str(job.folder(rank) / "net-4_10.ckpt") for rank in (0, 1)}
@@ -408,127 +413,99 @@ def test_every_run_is_verified_where_none_is_named(catalog: Catalog, tmp_path: P
         catalog.verify("nobody")
 
 
-def test_a_catalog_that_fails_in_the_middle_keeps_what_was_done(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(to_verify, "MOST_FILES", 2)
-    home = tmp_path / "home"
-    home.mkdir()
-    url = str(home / "catalog.db")
-    saved(connect(url), tmp_path / "ckpt", *range(1, 11))
-    finish = verifier.Verifier._finish
+def after_portions(monkeypatch: pytest.MonkeyPatch, count: int, action: Callable[[], object]) -> None:
+    """Have portions of two files, and something happen once so many are recorded."""
+    recorded: list[int] = []
+    finish = verify._Verifier._finish
 
-    def lose_the_catalog(self: verifier.Verifier, claimed: verifier._Claimed) -> int:
-        left = finish(self, claimed)
-        if self.own >= 6:
-            home.rename(tmp_path / "away")
-        return left
+    def listen(self: verify._Verifier, run_id: int, looks: Any) -> None:
+        finish(self, run_id, looks)
+        recorded.append(len(looks))
+        if len(recorded) == count:
+            action()
 
-    with monkeypatch.context() as patch:
-        patch.setattr(verifier.Verifier, "_finish", lose_the_catalog)
-        with pytest.raises(CatalogUnavailableError, match="kept: the same command goes on from there") as raised:
-            connect(url).verify("run", digest=True)
-    assert f"there is no directory {home}" in str(raised.value)
-    (tmp_path / "away").rename(home)
-    done = connect(url).verify("run", digest=True)
-    assert (done.checked, done.own, done.damaged) == (20, 14, ())
+    monkeypatch.setattr(verify, "MOST_FILES", 2)
+    monkeypatch.setattr(verify._Verifier, "_finish", listen)
 
 
-def age(catalog: Catalog, how_much: timedelta) -> None:
-    """As if all that was done for the verifications of the catalog had been done so much earlier."""
-    for table, names in (
-        (tables.verifications, ("created_at", "ended_at")),
-        (tables.verification_portions, ("done_at", "claimed_until")),
-    ):
-        with catalog.database.write() as connection:
-            for row in connection.execute(sa.select(table)).all():
-                chosen = sa.and_(*(column == getattr(row, column.name) for column in table.primary_key))
-                earlier = {name: getattr(row, name) - how_much for name in names if getattr(row, name) is not None}
-                if earlier:
-                    connection.execute(table.update().where(chosen).values(earlier))
+def interrupt() -> None:
+    raise KeyboardInterrupt
 
 
-def interrupted(catalog: Catalog, monkeypatch: pytest.MonkeyPatch, *, after: int) -> int:
-    """A verification that is stopped, as by Ctrl-C; how many files it had looked at and recorded."""
-    count = 0
-    finish = verifier.Verifier._finish
-
-    def stop(self: verifier.Verifier, claimed: verifier._Claimed) -> int:
-        nonlocal count
-        left = finish(self, claimed)
-        count += len(claimed.looks)
-        if count >= after:
-            raise KeyboardInterrupt
-        return left
-
-    with monkeypatch.context() as patch:
-        patch.setattr(verifier.Verifier, "_finish", stop)
-        with pytest.raises(KeyboardInterrupt):
-            catalog.verify("run", digest=True)
-    return count
-
-
-def test_an_interrupted_verification_goes_on_and_tells_all_that_was_found(
+def test_an_interrupted_verification_keeps_what_it_found(
     catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(to_verify, "MOST_FILES", 2)
+    """The same command again looks at everything."""
     job = saved(catalog, tmp_path, *range(1, 11))
     newest, oldest = job.folder(0) / "net-1_10.ckpt", job.folder(0) / "net-1_1.ckpt"
     flip(newest, 40)
     flip(oldest, 40)
-    before = interrupted(catalog, monkeypatch, after=6)
+    with monkeypatch.context() as patch:
+        after_portions(patch, 3, interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            catalog.verify("run", digest=True)
+    damaged = {file.path for file in catalog.files("run") if file.state is FileState.DAMAGED}
+    assert damaged == {str(newest)}
     done = catalog.verify("run", digest=True)
-    assert (done.checked, done.own) == (20, 20 - before)
-    assert {each.path for each in done.damaged} == {str(newest), str(oldest)}
-    assert catalog.verify("run", digest=True).own == 20  # that one has ended
+    assert (done.checked, {each.path for each in done.damaged}) == (20, {str(newest), str(oldest)})
 
 
-def test_an_old_verification_is_not_gone_on_with(
+def test_a_catalog_that_fails_in_the_middle_keeps_what_was_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    url = str(home / "catalog.db")
+    newest = saved(connect(url), tmp_path / "ckpt", *range(1, 11)).folder(0) / "net-1_10.ckpt"
+    flip(newest, 40)
+    with monkeypatch.context() as patch:
+        after_portions(patch, 3, lambda: home.rename(tmp_path / "away"))
+        with pytest.raises(CatalogUnavailableError, match="what was found until now is marked") as raised:
+            connect(url).verify("run", digest=True)
+    assert f"there is no directory {home}" in str(raised.value)
+    (tmp_path / "away").rename(home)
+    assert [file.path for file in connect(url).files("run") if file.state is FileState.DAMAGED] == [str(newest)]
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_shards_are_disjoint_and_together_everything(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    """Of files that are whole, damaged, gone, or not known to the catalog."""
+    job = saved(catalog, tmp_path, *range(1, 11))
+    damaged, gone = job.folder(0) / "net-1_10.ckpt", job.folder(1) / "net-1_5.ckpt"
+    flip(damaged, 40)
+    gone.unlink()
+    strange = ckpt_bytes.write(job.folder(0) / "other-1_1.ckpt", 1)
+    os.utime(strange, (1_700_000_000, 1_700_000_000))
+    looked_at = listened(monkeypatch)
+    every = [catalog.verify("run", digest=True, shard=(number, count)) for number in range(1, count + 1)]
+    assert sorted(looked_at) == sorted(file.path for file in catalog.files("run"))
+    assert sum(done.checked for done in every) == 20
+    found = sorted((each.path, each.rule) for done in every for each in done.damaged)
+    assert found == [(str(damaged), Rule.DIGEST_MISMATCH), (str(gone), Rule.MISSING_FILE)]
+    assert [each.path for done in every for each in done.unknown] == [str(strange)]
+
+
+def test_a_path_is_in_the_same_shard_everywhere() -> None:
+    """Also one that is no UTF-8. The numbers were taken once: another hash would give others."""
+    paths = [f"/data/rank_{rank}/net-1_{step}.ckpt" for rank in range(8) for step in range(1, 6)]
+    assert [sum(selection.in_shard(path, (number, 4)) for path in paths) for number in range(1, 5)] == [12, 14, 8, 6]
+    assert [number for number in range(1, 5) if selection.in_shard("/data/\udcff.ckpt", (number, 4))] == [1]
+
+
+@pytest.mark.parametrize("wrong", [(0, 4), (5, 4), (1, 0)])
+def test_a_shard_is_one_of_n(sqlite_url: str, wrong: tuple[int, int]) -> None:
+    with pytest.raises(UsageError, match="from 1/N to N/N"):
+        connect(sqlite_url).verify(shard=wrong)
+
+
+def test_a_shard_of_a_sample_has_its_part_of_what_is_always_looked_at(
     catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nor one of another kind."""
-    monkeypatch.setattr(to_verify, "MOST_FILES", 2)
-    saved(catalog, tmp_path, *range(1, 11))
-    before = interrupted(catalog, monkeypatch, after=6)
-    assert catalog.verify("run").own == 20
-    age(catalog, timedelta(hours=20))
-    assert catalog.verify("run", digest=True).own == 20 - before
-    interrupted(catalog, monkeypatch, after=6)
-    age(catalog, timedelta(hours=25))
-    assert catalog.verify("run", digest=True).own == 20
-    age(catalog, timedelta(days=3))
-    catalog.verify("run", digest=True)
-    with catalog.database.read() as connection:
-        kept = sa.select(sa.func.count()).select_from(tables.verifications)
-        assert connection.execute(kept).scalar() == 1  # the others are forgotten
-
-
-def test_a_claim_of_another_host_lapses(catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a live one it does not: it is waited for."""
-    monkeypatch.setattr(to_verify, "MOST_FILES", 2)
-    saved(catalog, tmp_path, *range(1, 11))
-    task = to_verify.begin(catalog.database, "run", digest=True, sample=None)
-
-    def claim() -> verifications.Portion | None:
-        with catalog.database.write() as connection:
-            now = verifications.clock(connection)
-            until = now + verifier.LEASE
-            return verifications.claim(
-                connection, [task.verification.id], "elsewhere|1|1|1", now=now, until=until, is_dead=lambda _: False
-            )
-
-    portion = claim()
-    assert portion is not None
-    waited: list[float] = []
-
-    def lapse(seconds: float) -> None:
-        waited.append(seconds)
-        with catalog.database.write() as connection:
-            lapsed = verifications.clock(connection) - timedelta(seconds=1)
-            connection.execute(tables.verification_portions.update().values(claimed_until=lapsed))
-
-    monkeypatch.setattr("ckptstore.ops.verifier.time.sleep", lapse)
-    done = catalog.verify("run", digest=True)
-    assert (done.checked, done.own, len(waited)) == (20, 20, 1)
-    with catalog.database.write() as connection:  # who lost it cannot record it any more
-        assert not verifications.finish(connection, portion, "elsewhere|1|1|1", {}, verifications.clock(connection))
+    job = saved(catalog, tmp_path, *range(1, 21))
+    looked_at = listened(monkeypatch)
+    for number in (1, 2, 3):
+        catalog.verify("run", sample=0.1, shard=(number, 3))
+    assert {str(job.folder(rank) / "net-2_10.ckpt") for rank in (0, 1)} <= set(looked_at)
+    assert len(looked_at) == len(set(looked_at)) < 40

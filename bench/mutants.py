@@ -1,0 +1,227 @@
+"""Mutation testing of what decides: small faults in a module, each of which the tests of its own folder must notice.
+
+    python -m bench.mutants                        every mutant; about half an hour
+    python -m bench.mutants --sample 300 --seed 7  some of them
+    python -m bench.mutants resume/faults          those of one module
+
+A mutant is the module with one place changed: a comparison, `and` and `or`, a condition, an arithmetic operator, a
+constant by one, a default, `min` and `max`, what is returned, or a statement left out. Docstrings, messages,
+annotations and decorators stay. Each runs in a process of its own, forked before anything of ckptstore is imported;
+the changed module exists in memory only. Properties get few examples there, always the same.
+
+Prints the mutants that no test noticed, then a table. The exit code is 1 where less than 90 % of a module's were.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import copy
+import importlib.abc
+import importlib.util
+import os
+import random
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import hypothesis
+import pytest
+
+ROOT = Path(__file__).parents[1]
+ENOUGH = 0.9
+EXAMPLES = 40  # of each property, which has hundreds otherwise
+TESTS = {  # of each module in its folder, the quickest first: the first test that fails ends the run
+    "core/naming": ["test_naming"],
+    "core/replicas": ["test_replicas"],
+    "core/spread": ["test_spread"],
+    "resume/branches": ["test_branches"],
+    "resume/faults": ["test_faults"],
+    "resume/lineage": ["test_lineage"],
+    "resume/position": ["test_position"],
+    "resume/remedies": ["test_remedies"],
+    "resume/resolver": ["test_resolver", "test_remedies", "test_resolver_cases", "test_resolver_property"],
+    "resume/steps": ["test_steps"],
+    "retention/decide": ["test_decide"],
+    "retention/policy": ["test_decide"],
+}
+EQUIVALENT = {
+    ("core/spread", "number * cut.shards + place % cut.shards -> number * cut.shards - place % cut.shards"): (
+        "other numbers, and as many"
+    ),
+    ("core/spread", "place * size + step -> place * size - step"): "the same numbers, negative",
+}
+"""Mutants that change nothing, and why."""
+
+_OTHERS = """Lt LtE GtE, LtE Lt Gt, Gt GtE LtE, GtE Gt Lt, Eq NotEq, NotEq Eq, Is IsNot, IsNot Is, In NotIn, NotIn In,
+And Or, Or And, Add Sub, Sub Add, Mult FloorDiv, FloorDiv Mult, Div Mult, Mod FloorDiv, Pow Mult, BitOr BitAnd,
+BitAnd BitOr"""
+SWAPS = {
+    getattr(ast, one): [getattr(ast, other) for other in others] for one, *others in map(str.split, _OTHERS.split(","))
+}
+CALLS = {"min": "max", "max": "min", "any": "all", "all": "any"}
+UNTOUCHED = ("annotation", "returns", "decorator_list", "exc")
+STATEMENTS = (ast.Expr, ast.Assign, ast.AugAssign, ast.Raise, ast.Continue, ast.Break, ast.Delete)
+TRUTHS = (ast.Compare, ast.BoolOp, ast.UnaryOp)
+
+
+class Mutant(NamedTuple):
+    module: str
+    line: int
+    change: str
+    code: Any
+
+
+def mutants(module: str) -> Iterator[Mutant]:
+    tree = ast.parse((ROOT / f"ckptstore/{module}.py").read_text())
+    for siblings, place, node, is_condition in _places(tree, Counter()):
+        for after in [*_changes(node), *([ast.UnaryOp(ast.Not(), node)] if is_condition else [])]:
+            change = " -> ".join(" ".join(ast.unparse(each).split()) for each in (node, after))
+            siblings[place] = ast.fix_missing_locations(ast.copy_location(after, node))
+            if (module, change) not in EQUIVALENT:
+                yield Mutant(module, node.lineno, change, compile(tree, module, "exec"))
+            siblings[place] = node
+
+
+def _places(of: ast.AST, bound: Counter[str]) -> Iterator[tuple[Any, Any, Any, bool]]:
+    """Each node that may be changed as (what holds it, under which key, itself, whether it is a condition).
+
+    `bound` counts how often the function around it binds each name: without its only value nothing runs at all.
+    """
+    if isinstance(of, ast.FunctionDef):
+        names = [each for each in ast.walk(of) if isinstance(each, ast.Name)]
+        bound = Counter(each.id for each in names if isinstance(each.ctx, ast.Store))
+    for field, value in ast.iter_fields(of):
+        held: Any = value if isinstance(value, list) else vars(of)
+        for place in range(len(value)) if isinstance(value, list) else [field]:
+            node = held[place]
+            if field in UNTOUCHED or not isinstance(node, ast.AST) or _is_text(node):
+                continue
+            is_condition = field == "ifs" or (field == "test" and not isinstance(of, ast.Assert))
+            targets = [each.id for each in getattr(node, "targets", ()) if isinstance(each, ast.Name)]
+            if isinstance(node, ast.expr | ast.stmt) and all(bound[name] > 1 for name in targets):
+                yield held, place, node, is_condition and not isinstance(node, ast.Compare | ast.UnaryOp)
+            yield from _places(node, bound)
+
+
+def _is_text(node: ast.AST) -> bool:
+    """Docstrings, messages, and what is there for type checkers only."""
+    if isinstance(node, ast.If):
+        return ast.unparse(node.test) == "TYPE_CHECKING"
+    if isinstance(node, ast.Expr):
+        return isinstance(node.value, ast.Constant)
+    return isinstance(node, ast.JoinedStr) or (isinstance(node, ast.keyword) and node.arg == "strict")
+
+
+def _changes(node: ast.AST) -> Iterator[ast.AST]:
+    if isinstance(node, ast.Compare):
+        for place, operator in enumerate(node.ops):
+            for other in SWAPS[type(operator)]:
+                yield _with(node, ops=[*node.ops[:place], other(), *node.ops[place + 1 :]])
+    elif isinstance(node, ast.BoolOp | ast.BinOp):
+        yield from (_with(node, op=other()) for other in SWAPS[type(node.op)])
+    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        yield node.operand
+    elif isinstance(node, ast.Constant):
+        yield from (ast.Constant(value) for value in _other_values(node.value))
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in CALLS:
+        yield _with(node, func=ast.Name(CALLS[node.func.id], ast.Load()))
+    elif isinstance(node, ast.Return) and node.value is not None and not isinstance(node.value, ast.Constant):
+        values = (True, False) if isinstance(node.value, TRUTHS) else (None,)
+        yield from (ast.Return(ast.Constant(value)) for value in values)
+    elif isinstance(node, STATEMENTS):
+        yield ast.Pass()
+
+
+def _with(node: ast.AST, **changed: Any) -> ast.AST:
+    other = copy.copy(node)
+    vars(other).update(changed)
+    return other
+
+
+def _other_values(value: object) -> list[Any]:
+    if isinstance(value, bool):
+        return [not value]
+    if isinstance(value, int):
+        return [value + 1, value - 1]
+    if isinstance(value, str) and " " not in value:  # else it is a message
+        return ["" if value else "?"]
+    return []
+
+
+class _Instead(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
+    """Imports one module from code that is in memory, and has pytest try few examples of each property."""
+
+    def __init__(self, name: str, code: Any) -> None:
+        self.name, self.code = name, code
+
+    def find_spec(self, fullname: str, *_: object) -> Any:
+        return importlib.util.spec_from_loader(fullname, self) if fullname == self.name else None
+
+    def get_source(self, _: str) -> None:
+        return None
+
+    def get_code(self, _: str) -> Any:
+        return self.code
+
+    def pytest_collection_modifyitems(self, items: list[Any]) -> None:
+        for test in [item.obj for item in items if hasattr(item.obj, "hypothesis")]:
+            own = test._hypothesis_internal_use_settings
+            test._hypothesis_internal_use_settings = hypothesis.settings(
+                own,
+                max_examples=min(own.max_examples, EXAMPLES),
+                derandomize=True,
+                database=None,
+                phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate],
+            )
+
+
+def survives(module: str, code: Any, seconds: int) -> bool:
+    """Whether the module's tests pass with this code; what takes longer than `seconds` was noticed."""
+    child = os.fork()
+    if child:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    signal.alarm(seconds)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    os.dup2(1, 2)
+    instead = _Instead("ckptstore." + module.replace("/", "."), code)
+    sys.meta_path.insert(0, instead)
+    files = [str(ROOT / "tests" / module.partition("/")[0] / f"{test}.py") for test in TESTS[module]]
+    options = ["-x", "-q", "-p", "no:cacheprovider", "--noconftest", "--assert=plain", "-k", "not that_are_generated"]
+    os._exit(pytest.main([*options, *files], plugins=[instead]))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("modules", nargs="*", default=list(TESTS), metavar="MODULE")
+    parser.add_argument("--sample", type=int, metavar="N", help="so many mutants, of all modules together")
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    chosen = [mutant for module in given.modules for mutant in mutants(module)]
+    if given.sample is not None and given.sample < len(chosen):
+        chosen = sorted(random.Random(given.seed).sample(chosen, given.sample), key=lambda one: (one.module, one.line))  # noqa: S311
+    made, killed, seconds = Counter[str](), Counter[str](), dict[str, int]()
+    for module, line, change, code in chosen:
+        if module not in seconds:
+            began = time.monotonic()
+            source = (ROOT / f"ckptstore/{module}.py").read_text()
+            if not survives(module, compile(source, module, "exec"), 600):
+                sys.exit(f"the tests of {module} fail as it is")
+            seconds[module] = int(10 + 3 * (time.monotonic() - began))
+        made[module] += 1
+        if survives(module, code, seconds[module]):
+            print(f"ckptstore/{module}.py:{line}  {change}", flush=True)
+        else:
+            killed[module] += 1
+    print("\nmodule              mutants  killed  share")
+    for module, number in made.items():
+        print(f"{module:20}{number:7} {killed[module]:7} {killed[module] / number:6.0%}")
+    return int(any(killed[module] < ENOUGH * number for module, number in made.items()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,638 @@
+"""Makes rows of events: the only writer of facts, whether an event happens now, was journalled, or was found by a scan.
+
+Events may come in any order, in any portions and again and again: the rows are the same. Of two events about one thing
+the greater version counts (`core.events`). Every function takes a connection inside a transaction and never commits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+from zlib import crc32
+
+import sqlalchemy as sa
+
+from ckptstore.catalog import layouts, marks, reads
+from ckptstore.catalog.among import among
+from ckptstore.catalog.tables import (
+    checkpoints,
+    collections,
+    endings,
+    launch_strategies,
+    launches,
+    outcomes,
+    pins,
+    policies,
+    resolutions,
+    runs,
+    saves,
+    sources,
+    strategies,
+    tags,
+    trash,
+)
+from ckptstore.core.events import (
+    GENERATION,
+    FileRecorded,
+    FilesRemoved,
+    GcEnded,
+    LaunchStarted,
+    LayoutFileKept,
+    LoadOutcome,
+    PolicySet,
+    SourceAdded,
+    StepPinned,
+    StepTagged,
+    TrainingEnded,
+    launch_of,
+    version_of,
+    version_of_file,
+)
+from ckptstore.core.limits import LEASE
+from ckptstore.core.model import FileState, Phase, derived_id
+from ckptstore.core.replicas import stand_alone
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from ckptstore.core.events import Event
+    from ckptstore.core.model import Checkpoint, Launch
+    from ckptstore.core.replicas import Layout
+
+    LayoutOf = Callable[[Launch, Mapping[tuple[int, str], tuple[str, bytes]]], Layout]
+    """The layout of a launch by the contents of files: (kind, content) by rank and digest."""
+
+
+@dataclass
+class Projected:
+    """What became of events: `launches` are those that they name and that are known.
+
+    `records` counts the records of files that were new or changed, `new` are the ids of those that were not known.
+    `left_out` are events of launches that no event told of yet; `refused` are those that contradict what is known, and
+    why.
+    """
+
+    launches: set[str] = field(default_factory=set)
+    records: int = 0
+    new: list[str] = field(default_factory=list)
+    left_out: list[Event] = field(default_factory=list)
+    refused: list[tuple[Event, str]] = field(default_factory=list)
+
+
+def project(connection: sa.Connection, events: Iterable[Event], layout_of: LayoutOf | None = None) -> Projected:
+    """Put events into the catalog. `layout_of` is needed where layout files are among them."""
+    sorted_out = _Sorted()
+    done = Projected()
+    started: list[LaunchStarted] = []
+    others: list[Event] = []
+    for event in events:
+        if isinstance(event, LaunchStarted):
+            started.append(event)
+        else:
+            others.append(event)
+    done.launches |= _put_launches(connection, started, done)
+    named = {launch for event in others if (launch := launch_of(event)) is not None}
+    runs_of_launches = _runs_of(connection, named | done.launches)
+    done.launches |= named & runs_of_launches.keys()
+    for event in others:
+        launch = launch_of(event)
+        if launch is not None and launch not in runs_of_launches:
+            done.left_out.append(event)
+        elif isinstance(event, FileRecorded) and event.file.run != runs_of_launches[event.file.launch]:
+            done.refused.append((event, f"launch {launch} is of run {runs_of_launches[event.file.launch]!r}"))
+        else:
+            sorted_out.add(event)
+    _put_rows(connection, sorted_out)
+    _put_files(connection, sorted_out.files, done)
+    _put_removals(connection, sorted_out.removals)
+    if sorted_out.layout_files:
+        _put_layout_files(connection, sorted_out.layout_files, layout_of)
+    return done
+
+
+@dataclass
+class _Sorted:
+    """Events by what rows they make."""
+
+    files: list[Checkpoint] = field(default_factory=list)
+    sources: list[SourceAdded] = field(default_factory=list)
+    endings: list[TrainingEnded] = field(default_factory=list)
+    outcomes: list[LoadOutcome] = field(default_factory=list)
+    layout_files: list[LayoutFileKept] = field(default_factory=list)
+    of_runs: list[StepPinned | StepTagged | PolicySet | GcEnded] = field(default_factory=list)
+    removals: list[FilesRemoved] = field(default_factory=list)
+
+    def add(self, event: Event) -> None:
+        match event:
+            case FileRecorded(file):
+                self.files.append(file)
+            case SourceAdded():
+                self.sources.append(event)
+            case TrainingEnded():
+                self.endings.append(event)
+            case LoadOutcome():
+                self.outcomes.append(event)
+            case LayoutFileKept():
+                self.layout_files.append(event)
+            case FilesRemoved():
+                self.removals.append(event)
+            case StepPinned() | StepTagged() | PolicySet() | GcEnded():
+                self.of_runs.append(event)
+
+
+def _runs_of(connection: sa.Connection, launch_ids: Iterable[str]) -> dict[str, str]:
+    ids = sorted(launch_ids)
+    if not ids:
+        return {}
+    query = sa.select(launches.c.id, runs.c.name).join(runs).where(among(connection, launches.c.id, ids))
+    return {row[0]: row[1] for row in connection.execute(query)}
+
+
+# Launches
+
+
+def _put_launches(connection: sa.Connection, events: Sequence[LaunchStarted], done: Projected) -> set[str]:
+    """Put launches in, those that they started from too, and where they start; the ids of those that are known now."""
+    told: dict[str, list[LaunchStarted]] = {}
+    for event in events:
+        if event.origin is not None:
+            told.setdefault(event.origin.id, []).append(LaunchStarted(event.origin.undecided()))
+        told.setdefault(event.launch.id, []).append(event)
+    of_run: dict[str, dict[str, list[LaunchStarted]]] = {}
+    known_runs = _runs_of(connection, told)
+    for launch_id, some in told.items():
+        run = known_runs.get(launch_id, some[0].launch.run)
+        for event in some:
+            if event.launch.run == run:
+                of_run.setdefault(run, {}).setdefault(launch_id, []).append(event)
+            else:
+                done.refused.append((event, f"launch {launch_id} is of run {run!r}"))
+    for run, by_id in of_run.items():
+        _put_launches_of_run(connection, run, by_id)
+    known = {launch_id for by_id in of_run.values() for launch_id in by_id}
+    for event in events:
+        if event.at is not None and event.launch.id in known and (event.origin is None or event.origin.id in known):
+            _put_start(connection, event)
+    return known
+
+
+def _put_launches_of_run(connection: sa.Connection, run: str, told: Mapping[str, Sequence[LaunchStarted]]) -> None:
+    query = sa.select(launches).where(among(connection, launches.c.id, sorted(told)))
+    there = {row.id: row._asdict() for row in connection.execute(query)}
+    known = {launch_id: dict(row) for launch_id, row in there.items()}
+    for launch_id, events in told.items():
+        row = known.get(launch_id)
+        for event in events:
+            row = _launch_row(event) if row is None else _joined(row, _launch_row(event))
+        if row is not None:
+            known[launch_id] = row
+    for launch_id in known.keys() & there.keys():  # what layout files prove counts for more than what was told
+        if known[launch_id]["layout"] != there[launch_id]["layout"] and layouts.strategies_of(connection, launch_id):
+            known[launch_id]["layout"] = there[launch_id]["layout"]
+    changed = {launch_id: row for launch_id, row in known.items() if there.get(launch_id) != row}
+    if not changed:
+        return
+    run_id = add_run(connection, run)
+    reads.lock_run(connection, run_id)  # launches are numbered
+    for launch_id, row in changed.items():
+        if launch_id in there:
+            values = {name: value for name, value in row.items() if value != there[launch_id][name]}
+            connection.execute(launches.update().where(launches.c.id == launch_id).values(values))
+        else:
+            insert_if_new(connection, launches, {**row, "run_id": run_id, "launch_order": 0})
+    _number_launches(connection, run_id)
+
+
+def _launch_row(event: LaunchStarted) -> dict[str, Any]:
+    launch = event.launch
+    if launch.created_at is None:
+        raise ValueError(f"launch {launch.id} has no moment")
+    data = {"steps_per_epoch": launch.steps_per_epoch, "batch_size": launch.batch_size, "shards": launch.shards}
+    version = None
+    if any(value is not None for value in data.values()):
+        version = version_of(event.data_at or launch.created_at, data)
+    return {
+        "id": launch.id,
+        "world_size": launch.world_size,
+        "layout": launch.layout.to_json(),
+        **data,
+        "data_version": version,
+        "created_at": launch.created_at,
+    }
+
+
+def _joined(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """What two events say of a launch together. A layout that knows replicas counts for more than one that does not."""
+    row = dict(one)
+    row["created_at"] = min(one["created_at"], other["created_at"])
+    row["world_size"] = max(one["world_size"], other["world_size"])
+    if (other["data_version"] or "") > (one["data_version"] or ""):
+        for name in ("steps_per_epoch", "batch_size", "shards", "data_version"):
+            row[name] = other[name]
+    row["layout"] = max(one["layout"], other["layout"], key=lambda layout: (layout != _NO_REPLICAS, repr(layout)))
+    return row
+
+
+_NO_REPLICAS = stand_alone().to_json()
+
+
+def _number_launches(connection: sa.Connection, run_id: int) -> None:
+    """Number the launches of a run from 1, by when they began."""
+    order = (launches.c.created_at, launches.c.id)
+    query = sa.select(launches.c.id, launches.c.launch_order).where(launches.c.run_id == run_id).order_by(*order)
+    for place, (launch_id, before) in enumerate(connection.execute(query).all(), 1):
+        if place != before:
+            connection.execute(launches.update().where(launches.c.id == launch_id).values(launch_order=place))
+
+
+def _put_start(connection: sa.Connection, event: LaunchStarted) -> None:
+    """Where a launch starts: the first decision counts, and of one decision what tells the files of the ranks."""
+    launch, at = event.launch, event.at
+    if at is None:
+        return
+    plan = [[rank, file.id] for rank, file in event.plan]
+    step = launch.parent_step if event.origin else None
+    row = {
+        "launch_id": launch.id,
+        "parent_launch_id": event.origin.id if event.origin else None,
+        "parent_step": step,
+        "branched": launch.branched,
+        "start_step": launch.start_step,
+        "plan": plan,
+        "created_at": at,
+    }
+    chosen = resolutions.c.launch_id == launch.id
+    there = connection.execute(sa.select(resolutions).where(chosen)).one_or_none()
+    if there is None:
+        insert_if_new(connection, resolutions, row)
+    elif _is_before(row, there._asdict()):
+        connection.execute(resolutions.update().where(chosen).values(row))
+    if plan and event.origin is not None:
+        marks.hold_if_new(connection, launch.id, at + LEASE)
+
+
+def _is_before(row: dict[str, Any], other: dict[str, Any]) -> bool:
+    keys = [(each["created_at"], not each["plan"], repr(sorted(each.items(), key=str))) for each in (row, other)]
+    return keys[0] < keys[1]
+
+
+# Files
+
+
+def _put_files(connection: sa.Connection, files: Sequence[Checkpoint], done: Projected) -> None:
+    """Put records of files in, and count those that were new or changed what is known."""
+    newest: dict[str, dict[str, Any]] = {}
+    of_saves: dict[str, Checkpoint] = {}
+    for file in files:
+        row = _file_row(file)
+        before = newest.get(file.id)
+        newest[file.id] = row if before is None else _newer(before, row)
+        first = of_saves.get(file.save_id)
+        if first is None or _moment(file) < _moment(first):
+            of_saves[file.save_id] = file
+    if not newest:
+        return
+    paths = sorted({row["path"] for row in newest.values()})
+    _lock_paths(connection, paths)
+    query = sa.select(checkpoints.c.id, checkpoints.c.version, checkpoints.c.created_at)
+    known = {row[0]: row for row in connection.execute(query.where(among(connection, checkpoints.c.id, list(newest))))}
+    changed = [
+        row
+        for file_id, row in sorted(newest.items())
+        if file_id not in known or row["version"] > known[file_id][1] or row["created_at"] < known[file_id][2]
+    ]
+    if changed:
+        _put_saves(connection, of_saves)
+        connection.execute(_file(connection.dialect.name), changed)
+        connection.execute(_SET_STATES_AT_PATH, [{"own_path": path} for path in {row["path"] for row in changed}])
+    done.records = len(changed)
+    done.new = sorted(newest.keys() - known.keys())
+
+
+def _file_row(file: Checkpoint) -> dict[str, Any]:
+    return {
+        "id": file.id,
+        "save_id": file.save_id,
+        "rank": file.rank,
+        "path": file.path,
+        "optimizer_step": file.optimizer_step,
+        "epoch": file.epoch,
+        "step_in_epoch": file.step_in_epoch,
+        "size": file.size,
+        "digest": file.digest,
+        "mtime_ns": file.mtime_ns,
+        "format": file.format,
+        "content": file.content.value,
+        "strategy_file": file.strategy_file,
+        "metrics": dict(file.metrics),
+        "state": file.state.value,
+        "reported": file.state.value,
+        "problem": file.problem.value if file.problem else None,
+        "quarantine": file.quarantine or None,
+        "created_at": _moment(file),
+        "newness": file.version,
+        "version": version_of_file(file),
+    }
+
+
+def _newer(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    last = max(one, other, key=lambda row: str(row["version"]))
+    return {**last, "created_at": min(one["created_at"], other["created_at"])}
+
+
+def _lock_paths(connection: sa.Connection, paths: Sequence[str]) -> None:
+    """Let nobody else write records of these paths before the transaction has ended: what is at a path is one file.
+
+    SQLite has one writer at a time anyway. Paths share locks, so that many take few, in one order.
+    """
+    if connection.dialect.name != "sqlite":
+        keys = sorted({crc32(path.encode()) % _PATH_LOCKS for path in paths})
+        for key in keys:
+            connection.execute(_LOCK, {"own_key": key})
+
+
+_PATH_LOCKS = 64
+_LOCK = sa.select(sa.func.pg_advisory_xact_lock(0x636B7061, sa.bindparam("own_key", type_=sa.Integer)))
+
+
+def _moment(file: Checkpoint) -> Any:
+    if file.created_at is None:
+        raise ValueError(f"the record of {file.path} has no moment")
+    return file.created_at
+
+
+def _put_saves(connection: sa.Connection, first: Mapping[str, Checkpoint]) -> None:
+    """Put the saves in that files are part of; a save's moment is that of its first file."""
+    rows = [
+        {
+            "id": save_id,
+            "launch_id": file.launch,
+            "kind": file.kind.value,
+            "global_step": file.global_step,
+            "created_at": _moment(file),
+        }
+        for save_id, file in sorted(first.items())
+    ]
+    connection.execute(_save(connection.dialect.name), rows)
+
+
+# Statements that every record needs are built once: that takes longer than to run them.
+
+
+@cache
+def _save(dialect: str) -> Any:
+    statement = _insert(dialect, saves)
+    earlier = {"created_at": statement.excluded.created_at}
+    is_earlier = saves.c.created_at > statement.excluded.created_at
+    return statement.on_conflict_do_update(index_elements=["id"], set_=earlier, where=is_earlier)
+
+
+@cache
+def _file(dialect: str) -> Any:
+    statement = _insert(dialect, checkpoints)
+    own, other = checkpoints.c, statement.excluded
+    is_newer = other.version > own.version
+    fixed = ("id", "save_id", "rank", "path", "created_at", "state")
+    names = [column.name for column in checkpoints.c if column.name not in fixed]
+    changed = {name: sa.case((is_newer, other[name]), else_=own[name]) for name in names}
+    changed["created_at"] = sa.case((own.created_at > other.created_at, other.created_at), else_=own.created_at)
+    return statement.on_conflict_do_update(index_elements=["id"], set_=changed)
+
+
+def _state() -> sa.ColumnElement[str]:
+    """The state of a file: as it was reported, unless retention has it, or a later file is at its path.
+
+    A path holds one file: of several of a run the one recorded last is there. What another run has of it may be this
+    very file, and is left as it is.
+    """
+    own, other = checkpoints, checkpoints.alias("other")
+    of_own, of_other = launches.alias("launch_of_own"), launches.alias("launch_of_other")
+    save_of_own, save_of_other = saves.alias("save_of_own"), saves.alias("save_of_other")
+    own_run = (
+        sa.select(of_own.c.run_id)
+        .select_from(save_of_own.join(of_own, of_own.c.id == save_of_own.c.launch_id))
+        .where(save_of_own.c.id == own.c.save_id)
+        .correlate(own)
+        .scalar_subquery()
+    )
+    is_later = (other.c.created_at > own.c.created_at) | (
+        (other.c.created_at == own.c.created_at) & (other.c.id > own.c.id)
+    )
+    is_overwritten = (
+        sa.select(other.c.id)
+        .select_from(
+            other.join(save_of_other, save_of_other.c.id == other.c.save_id).join(
+                of_other, of_other.c.id == save_of_other.c.launch_id
+            )
+        )
+        .where(other.c.path == own.c.path, other.c.id != own.c.id, of_other.c.run_id == own_run, is_later)
+        .correlate(own)
+        .exists()
+    )
+
+    def is_given_up(*phases: Phase) -> sa.ColumnElement[bool]:
+        # One that somebody missed may have been missed since retention has it.
+        is_that = trash.c.of_version >= sa.func.substr(own.c.version, 1, GENERATION)
+        return (
+            sa.select(trash.c.id)
+            .where(
+                trash.c.checkpoint_id == own.c.id,
+                sa.or_(*(trash.c.phase == phase.value for phase in phases)),
+                is_that | (own.c.reported == FileState.MISSING.value),
+            )
+            .correlate(own)
+            .exists()
+        )
+
+    return sa.case(
+        (is_given_up(*OPEN_PHASES), FileState.TRASHED.value),
+        (is_given_up(Phase.GONE), FileState.MISSING.value),
+        ((own.c.reported != FileState.MOVED.value) & is_overwritten, FileState.MISSING.value),
+        else_=own.c.reported,
+    )
+
+
+OPEN_PHASES = tuple(phase for phase in Phase if phase not in (Phase.RESTORED, Phase.GONE))
+"""The phases of what retention has in its hands."""
+
+_SET_STATES = checkpoints.update().values(state=_state())
+_SET_STATES_AT_PATH = _SET_STATES.where(checkpoints.c.path == sa.bindparam("own_path"))
+_SET_STATE_OF_ID = _SET_STATES.where(checkpoints.c.id == sa.bindparam("own_id"))
+
+
+# What retention did
+
+
+def _put_removals(connection: sa.Connection, events: Sequence[FilesRemoved]) -> None:
+    rows: list[dict[str, Any]] = []
+    for event in events:
+        run_id = add_run(connection, event.run)
+        rows += [
+            {
+                "id": derived_id(event.collection, event.directory, file.place),
+                "run_id": run_id,
+                "collection_id": event.collection,
+                "checkpoint_id": file.checkpoint or None,
+                "of_version": file.of_version,
+                "root": event.directory,
+                "place": file.place,
+                "size": file.size,
+                "mtime_ns": file.mtime_ns,
+                "phase": event.phase.value,
+                "changed_at": event.at,
+                "version": version_of(event.at, event.phase, file),
+            }
+            for file in event.files
+        ]
+    if rows:
+        _put_newest(connection, trash, rows, keys=("id",))
+        ids = sorted({row["checkpoint_id"] for row in rows if row["checkpoint_id"]})
+        if ids:
+            connection.execute(_SET_STATE_OF_ID, [{"own_id": each} for each in ids])
+
+
+# All else: one row for each thing, the newest version
+
+
+def _put_rows(connection: sa.Connection, events: _Sorted) -> None:
+    for added in events.sources:
+        _put_source(connection, added)
+    endings_ = [_ending_row(event) for event in events.endings]
+    outcomes_ = [_outcome_row(event) for event in events.outcomes]
+    _put_newest(connection, endings, endings_, keys=("launch_id", "rank"))
+    _put_newest(connection, outcomes, outcomes_, keys=("launch_id", "rank"))
+    for event in events.of_runs:
+        run_id = add_run(connection, event.run)
+        match event:
+            case StepPinned(_, step, pinned, at):
+                row = {"run_id": run_id, "global_step": step, "pinned": pinned, "version": version_of(at, pinned)}
+                _put_newest(connection, pins, [row], keys=("run_id", "global_step"))
+            case StepTagged(_, name, step, at):
+                row = {"run_id": run_id, "name": name, "global_step": step, "version": version_of(at, step)}
+                _put_newest(connection, tags, [row], keys=("run_id", "name"))
+            case PolicySet(_, rules, at):
+                row = {"run_id": run_id, "rules": rules and dict(rules), "version": version_of(at, rules)}
+                _put_newest(connection, policies, [row], keys=("run_id",))
+            case GcEnded():
+                row = {
+                    "id": event.collection,
+                    "run_id": run_id,
+                    "created_at": event.began,
+                    "purge_after": event.purge_after,
+                    "ended": event.ended,
+                    "version": version_of(event.at, event),
+                }
+                _put_newest(connection, collections, [row], keys=("id",))
+
+
+def _ending_row(event: TrainingEnded) -> dict[str, Any]:
+    return {
+        "launch_id": event.launch,
+        "rank": event.rank,
+        "global_step": event.global_step,
+        "optimizer_step": event.optimizer_step,
+        "error": event.error,
+        "quarantine": event.quarantine or None,
+        "created_at": event.at,
+        "version": version_of(event.at, event),
+    }
+
+
+def _outcome_row(event: LoadOutcome) -> dict[str, Any]:
+    file = event.file.id if event.file else None
+    return {
+        "launch_id": event.launch,
+        "rank": event.rank,
+        "outcome": event.outcome.value,
+        "checkpoint_id": file,
+        "detail": event.detail,
+        "created_at": event.at,
+        "version": version_of(event.at, event.outcome, file, event.detail),
+    }
+
+
+def _put_source(connection: sa.Connection, event: SourceAdded) -> None:
+    source = event.source
+    row = {
+        "launch_id": source.launch,
+        "rank": source.rank,
+        "directory": source.directory,
+        "kind": source.kind.value,
+        "prefix": source.prefix,
+        "breakpoint_prefix": source.breakpoint_prefix,
+        "names_before": sorted(source.names_before),
+        "host": source.host,
+        "content": source.content.value if source.content else None,
+        "created_at": event.at,
+    }
+    statement = insert(connection, sources).values(row)
+    keys = ("launch_id", "rank", "directory", "kind", "prefix")
+    changed = {name: statement.excluded[name] for name in row if name not in keys}
+    is_earlier = sources.c.created_at > statement.excluded.created_at
+    connection.execute(statement.on_conflict_do_update(index_elements=keys, set_=changed, where=is_earlier))
+
+
+def _put_newest(
+    connection: sa.Connection, table: sa.Table, rows: Sequence[Mapping[str, Any]], *, keys: Sequence[str]
+) -> None:
+    """Write rows that have a version, where that is greater than what is there."""
+    if rows:
+        statement = insert(connection, table)
+        changed = {name: statement.excluded[name] for name in rows[0] if name not in keys}
+        is_newer = table.c.version < statement.excluded.version
+        connection.execute(
+            statement.on_conflict_do_update(index_elements=keys, set_=changed, where=is_newer), list(rows)
+        )
+
+
+def _put_layout_files(connection: sa.Connection, events: Sequence[LayoutFileKept], layout_of: LayoutOf | None) -> None:
+    """Keep strategy and group info files, each content once, and set the layouts of their launches by all there are."""
+    new: set[str] = set()
+    for event in events:
+        if event.content is None or layout_of is None:
+            raise ValueError(f"nothing tells what was in {event.path}")
+        if not layouts.has_strategy(connection, event.launch, event.digest):
+            new.add(event.launch)
+        insert_if_new(connection, strategies, {"digest": event.digest, "kind": event.kind, "content": event.content})
+        row = {"launch_id": event.launch, "rank": event.rank, "digest": event.digest, "path": event.path}
+        statement = insert(connection, launch_strategies).values(row)
+        is_first = launch_strategies.c.path > statement.excluded.path
+        keys = ["launch_id", "rank", "digest"]
+        connection.execute(
+            statement.on_conflict_do_update(index_elements=keys, set_={"path": statement.excluded.path}, where=is_first)
+        )
+    for launch_id in sorted(new):
+        chosen = launches.c.id == launch_id
+        connection.execute(sa.select(launches.c.id).where(chosen).with_for_update())
+        launch = reads.launch(connection, launch_id)
+        if launch is not None and layout_of is not None:
+            layout = layout_of(launch, layouts.strategies_of(connection, launch_id))
+            connection.execute(launches.update().where(chosen).values(layout=layout.to_json()))
+
+
+def add_run(connection: sa.Connection, name: str) -> int:
+    """The id of the run of that name, which is made if it is new."""
+    query = sa.select(runs.c.id).where(runs.c.name == name)
+    found = connection.execute(query).scalar()
+    if found is None:
+        insert_if_new(connection, runs, {"name": name})
+        found = connection.execute(query).scalar_one()
+    return int(found)
+
+
+def insert(connection: sa.Connection, table: sa.Table) -> Any:
+    """INSERT with ON CONFLICT, which SQLAlchemy has once for each of the two databases and never for both."""
+    return _insert(connection.dialect.name, table)
+
+
+def _insert(dialect: str, table: sa.Table) -> Any:
+    # Only the one in use: to import the other takes as long as a command's whole query.
+    return import_module(f"sqlalchemy.dialects.{dialect}").insert(table)
+
+
+def insert_if_new(connection: sa.Connection, table: sa.Table, row: Mapping[str, Any]) -> bool:
+    """Insert a row unless one with its key is there; whether it was."""
+    inserted = insert(connection, table).values(row).on_conflict_do_nothing().returning(sa.literal(1))
+    return connection.execute(inserted).first() is not None

@@ -1,0 +1,1 @@
+"""The only toucher of checkpoint directories: stat, digest, walk, trash, locks."""

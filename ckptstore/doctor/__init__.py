@@ -1,0 +1,1 @@
+"""Checks of a catalog, its runs and their directories. Nothing is changed."""

@@ -1,0 +1,72 @@
+"""What strategy and group info files say: MindSpore overwrites them at every start (mindspore.md §2, §8)."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+import zlib
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from blake3 import blake3
+
+from ckptstore.core.events import LayoutFileKept
+from ckptstore.core.replicas import stand_alone
+from ckptstore.errors import UnreadableError, UsageError
+from ckptstore.formats.layouts import GROUP_INFO, STRATEGY, read_layout
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ckptstore.core.events import Event
+    from ckptstore.core.model import Launch
+    from ckptstore.core.replicas import Layout
+
+log = logging.getLogger("ckptstore")
+
+MOST_BYTES = 64 << 20
+"""A larger file is not kept: one of 10,000 ranks has a few MB."""
+
+
+def read(path: str) -> bytes | None:
+    """What is in a file; None if that is too much. Raises `OSError`."""
+    with Path(path).open("rb") as file:
+        content = file.read(MOST_BYTES + 1)
+    return content if len(content) <= MOST_BYTES else None
+
+
+def with_content(event: Event) -> Event | None:
+    """An event as the catalog needs it: the content of a very large layout file is read from the file itself.
+
+    None where that was overwritten.
+    """
+    if not isinstance(event, LayoutFileKept) or event.content is not None:
+        return event
+    try:
+        content = read(event.path)
+    except OSError:
+        content = None
+    if content is None or blake3(content).hexdigest() != event.digest:
+        log.warning("%s of launch %s was overwritten: its replicas are not known by it", event.path, event.launch)
+        return None
+    return replace(event, content=zlib.compress(content))
+
+
+def layout_by(launch: Launch, kept: Mapping[tuple[int, str], tuple[str, bytes]]) -> Layout:
+    """The layout of a launch by kept contents, which are by rank and digest: of strategies, else of group infos.
+
+    Where the files contradict each other none of them proves a replica, whichever came first.
+    """
+    wanted = STRATEGY if any(kind == STRATEGY for kind, _ in kept.values()) else GROUP_INFO
+    with tempfile.TemporaryDirectory(prefix="ckptstore-") as directory:
+        paths: dict[str, Path] = {}
+        for (rank, digest), (kind, content) in sorted(kept.items()):
+            if kind == wanted and digest not in paths:
+                paths[digest] = Path(directory) / f"{kind}-of-rank-{rank}"
+                paths[digest].write_bytes(zlib.decompress(content))
+        try:
+            return read_layout(paths.values(), launch.world_size)
+        except (UnreadableError, UsageError) as error:
+            log.warning("%s. Launch %s has no replicas by these files.", error, launch.id)
+            return stand_alone()

@@ -1,0 +1,166 @@
+"""Counting the steps of a training: MindSpore's own count, in names too, begins at 0 in every launch."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from typing import TYPE_CHECKING, Any
+
+import mindspore
+from mindspore import nn
+
+from ckptstore.training.interrupted_step import InterruptedStep, interrupted_step
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import TracebackType
+
+    from ckptstore.mindspore.training import Training
+    from ckptstore.mindspore.watches import PeriodicWatch
+
+log = logging.getLogger("ckptstore")
+
+
+class StepCount:
+    """Counts the completed steps of one training into its launch's progress.
+
+    It also lets MindSpore's count go on from there, for the ModelCheckpoints given to `begin`. `goes_back` tells that
+    MindSpore found a wrong result in the training before.
+    """
+
+    def __init__(self, training: Training) -> None:
+        self._training = training
+        self._progress = training.progress
+        self._goes_back = training.is_wrong
+        self._is_repair = False
+        self._periodic: Sequence[PeriodicWatch] = ()
+        self._has_epoch = self._in_step = False
+        self._base: tuple[int, int] | None = None
+        self._sink_steps = 1
+        self._outputs_before: Any = None
+        self._counter_seen: tuple[int, int | None] = (0, None)
+
+    def begin(self, periodic: Sequence[PeriodicWatch], *, is_repair: bool) -> None:
+        """Start from where the launch stands; `is_repair`: MindSpore goes on in this process after a fault."""
+        self._periodic, self._is_repair = periodic, is_repair
+        if not self._progress.global_step:
+            self._progress.global_step = max((watch.steps_given() for watch in periodic), default=0)
+        self.note_counter(self._progress.global_step, self._training.network.optimizer_step())
+        if not is_repair:
+            self._continue_count()
+
+    def begin_epoch(self) -> None:
+        """Check, in the first epoch, that training starts in the epoch that it must start in."""
+        if self._has_epoch:
+            return
+        self._has_epoch = True
+        params, start, done = self._training.params, self._progress.start, self._progress.global_step
+        steps = int(params.batch_num)  # of what MindSpore calls an epoch: sink_size, where one is given
+        epochs_before = params.cur_epoch_num - 1
+        if self._is_repair:
+            self._go_on_from(_repaired_step(params, epochs_before * steps))
+        elif start is not None and not start.fresh and epochs_before != done // steps:
+            log.warning(
+                "training starts in epoch %d, but step %d is in epoch %d: pass initial_epoch=%s",
+                params.cur_epoch_num,
+                done + 1,
+                done // steps + 1,
+                "start.initial_epoch" if steps == self._training.steps.an_epoch else done // steps,
+            )
+        elif done // steps < epochs_before:
+            self._progress.global_step = epochs_before * steps
+            self._counter_seen = (self._progress.global_step, self._counter_seen[1])
+            self._continue_count()
+        if epochs_before:
+            for watch in self._periodic:
+                watch.count_epochs_once()
+
+    def begin_step(self) -> None:
+        """Note what the step starts from."""
+        params = self._training.params
+        if params.get("dataset_sink_mode") and mindspore.get_context("mode") == mindspore.GRAPH_MODE:
+            self._sink_steps = int(params.dataset_helper.sink_size())  # known only now, in the first epoch
+        if self._base is None:
+            self._base = (self._progress.global_step, params.cur_step_num - self._sink_steps)
+        self._outputs_before = params.get("net_outputs")
+        self._in_step = True
+
+    def end_step(self) -> None:
+        """MindSpore's count has gone on by the steps of this call: taking its difference counts none of them twice."""
+        step, at = self._base or (0, 0)
+        self._progress.global_step = step + self._training.params.cur_step_num - at
+        self._in_step = False
+        self._outputs_before = None
+        self._training.network.outputs = self._training.params.get("net_outputs")
+
+    def note_counter(self, step: int, updates: int | None) -> None:
+        """The optimizer had counted so many updates after a step."""
+        self._counter_seen = (step, updates)
+
+    def interrupted(self, raised: TracebackType | None) -> InterruptedStep:
+        """How much of a step is done that an exception interrupted; nothing, if it came between two steps.
+
+        A callback earlier in the list that raises in step_end keeps us from hearing of the step's end. But the
+        network's outputs are new then; and where they are not yet, the optimizer may have counted one update more than
+        steps were counted: reading its counter waits for the device, so it is not read at every step. That does not
+        tell either where it has no counter, or leaves out updates.
+        """
+        if not self._in_step:
+            return InterruptedStep.NOT_DONE
+        if self._training.params.get("net_outputs") is not self._outputs_before:
+            return InterruptedStep.DONE
+        step, updates = self._counter_seen
+        now = self._training.network.optimizer_step()
+        if updates is None or now is None:
+            return InterruptedStep.UNKNOWN
+        start = self._progress.start
+        return interrupted_step(
+            (now - updates) - (self._progress.global_step - step),
+            counts_all=updates == step - (start.offset if start is not None else 0),
+            is_one_call=mindspore.get_context("mode") == mindspore.GRAPH_MODE,
+            raised_in_optimizer=_was_raised_in_optimizer(raised),
+        )
+
+    def _go_on_from(self, step: int) -> None:
+        """MindSpore has repaired a fault; where it found a wrong result, what it went back from is quarantined."""
+        if self._goes_back:
+            reason = f"MindSpore found a wrong result (TREError) and went back from it to step {step}"
+            log.warning("all that this launch saved after step %d is quarantined: %s", step, reason)
+            self._training.recorder.quarantine_after(step, reason)
+        self._progress.global_step = step
+        self._continue_count()
+
+    def _continue_count(self) -> None:
+        """Set MindSpore's count to the true step: names and logs stay true."""
+        self._training.params.cur_step_num = self._progress.global_step
+        for watch in self._periodic:
+            watch.continue_count(self._progress.global_step)
+
+
+def is_wrong_result(error: object) -> bool:
+    """Whether MindSpore ended training since it found what was computed to be wrong: a training result error.
+
+    `_handle_tft` in its `train/model.py` tells it by "TREError" in the text of a `RuntimeError`, and each rank loads an
+    older state by its `ckpt_load_fn`, or its snapshot. All else (UCEError, HCCEError, ForceStopError, "ARF FINISH") it
+    leaves to MindIO's controller: hardware failed there, and what was saved before is as good as ever.
+    """
+    return isinstance(error, RuntimeError) and "TREError" in str(error)
+
+
+def _repaired_step(params: Any, steps_of_epochs: int) -> int:
+    """The step that MindSpore goes on after, having repaired a fault in the same process.
+
+    It calls `_train` again: with `initial_step` counted in the epoch, or from the beginning where data sinks; a
+    training result error leaves it in the callback parameters (`_handle_tft`, `_calc_cb_initial_step` in
+    `train/model.py`).
+    """
+    from_the_beginning = int(params.get("initial_step") or 0)
+    if from_the_beginning:
+        return from_the_beginning
+    given = int(params.cur_step_num)
+    return given if params.get("dataset_sink_mode") else steps_of_epochs + given
+
+
+def _was_raised_in_optimizer(raised: TracebackType | None) -> bool:
+    frames = (frame for frame, _ in traceback.walk_tb(raised))
+    return any(isinstance(frame.f_locals.get("self"), nn.Optimizer) for frame in frames)

@@ -1,1 +1,0 @@
-"""The use cases, one file each. They open the transactions."""

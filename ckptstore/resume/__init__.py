@@ -1,0 +1,1 @@
+"""Where a run goes on: which state is restored, and why newer ones are not."""

@@ -1,0 +1,1 @@
+"""Which states stay, and how the others are removed."""

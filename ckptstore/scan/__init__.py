@@ -1,0 +1,1 @@
+"""Takes a directory tree into the catalog that no registrar has seen."""

@@ -1,0 +1,240 @@
+"""Plans a scan: what of a directory tree goes into the catalog, and what is left alone and why. It writes nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ckptstore.catalog import reads, recent
+from ckptstore.core.limits import MOST_RANKS
+from ckptstore.core.model import SCANNED, Checkpoint, Skipped, moment
+from ckptstore.core.text import count
+from ckptstore.errors import RefusedError, UsageError
+from ckptstore.journal.unread import beside
+from ckptstore.scan.found import ScannedLaunch, launch_id, record
+from ckptstore.scan.history import Reconstruction, rank_of, reconstruct
+from ckptstore.scan.known_files import known_files, recorded_by_registrars, unowned_files
+from ckptstore.scan.order import at_the_time_of_others, dated, in_order_of_time
+from ckptstore.scan.parts import saves_in_parts
+from ckptstore.scan.tree import changed, is_rewritten, read_headers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from datetime import datetime
+
+    from ckptstore.catalog.engine import Database
+    from ckptstore.core.model import Launch
+    from ckptstore.journal.sync import Synced
+    from ckptstore.scan.found import FoundFile, UncertainFile
+    from ckptstore.scan.tree import Tree
+
+_OPAQUE_ONLY = (
+    "only checkpoints of PyTorch or TensorFlow are there: nothing tells their steps, so there is no run to go on"
+)
+
+
+@dataclass(frozen=True)
+class ScanPlan:
+    """What a scan does with a run, and what it leaves alone.
+
+    `launches` are new ones, and known ones that had more ranks than was recorded. `adopted` are new records. Of the
+    known ones, those of files that are `back` become complete, others `damaged` or `missing`; so do `overwritten`
+    ones, at whose paths other files are now. `known` counts the records whose files are there.
+    """
+
+    run: str
+    root: str
+    world_size: int | None
+    launches: tuple[ScannedLaunch, ...]
+    adopted: tuple[Checkpoint, ...]
+    back: tuple[Checkpoint, ...]
+    damaged: tuple[Checkpoint, ...]
+    missing: tuple[Checkpoint, ...]
+    overwritten: tuple[Checkpoint, ...]
+    known: int
+    uncertain: tuple[UncertainFile, ...]
+    skipped: tuple[Skipped, ...]
+    warnings: tuple[str, ...]
+
+
+def run_to_fill(database: Database, name: str, root: Path, *, is_stated: bool) -> int | None:
+    """The run's id in the catalog that the tree is judged by; None if it is new.
+
+    Raises `RefusedError` where the name is the directory's, and that of a run which lives elsewhere.
+    """
+    with database.read() as connection:
+        run_id = reads.run_id(connection, name)
+        homes = set() if run_id is None or is_stated else reads.directories_of(connection, run_id)
+    if homes and not any(Path(home) == root or root in Path(home).parents for home in homes):
+        raise RefusedError(
+            f"the catalog has a run {name!r} whose files are elsewhere, as in {min(homes)}",
+            "give this one another name with --run, or that name if it is the same run",
+        )
+    return run_id
+
+
+def make_plan(
+    database: Database,
+    tree: Tree,
+    root: Path,
+    taken_up: Synced,
+    *,
+    run: str,
+    run_id: int | None,
+    is_stated: bool,
+    world_size: int | None,
+) -> ScanPlan:
+    """What to do with a tree for a run, by a catalog that its journals were taken up into.
+
+    `is_stated`: the user named the run, so that files are its wherever they lie; `world_size` is the number of ranks
+    that the user said (None: by what is there). Raises `UsageError` where a new file is of a rank beyond it.
+    """
+    recorded = known_files(database, run, root, tree)
+    known, others = recorded.known, recorded.others
+    unread = beside(taken_up.skipped, tree.checkpoints)
+    there = {path: file for path, file in known.items() if path in tree.checkpoints and path not in unread}
+    rewritten = {path for path, file in there.items() if path in recorded.replaced or is_rewritten(file, tree)}
+    unknown = (path for path in tree.checkpoints if path not in known and path not in others)
+    is_recorded_elsewhere = recorded_by_registrars(database, run_id)
+    unwatched = [path for path in (*unknown, *rewritten) if not is_recorded_elsewhere(path)]
+    reasons = {path: unread[path] for path in (*unwatched, *recorded.replaced) if path in unread}
+    if not is_stated:
+        readable = [path for path in unwatched if path not in reasons]
+        reasons |= unowned_files(database, run, readable, recorded.owners, taken_up.runs)
+    to_adopt = [path for path in unwatched if path not in reasons]
+
+    anew = rewritten | recorded.replaced | recorded.doubtful
+    kept = {path: file for path, file in known.items() if path not in anew}
+    new = [path for path in to_adopt if not tree.is_part(path)]
+    scanned_before = [
+        path
+        for path, file in kept.items()
+        if file.launch.startswith(SCANNED) and path in tree.checkpoints and not tree.is_part(path)
+    ]
+    launches_there, saved = _launches_in(database, run_id if to_adopt or scanned_before else None)
+    sizes = {launch.id: launch.world_size for launch in launches_there}
+    history = Reconstruction()
+    found: list[FoundFile] = []
+    cut: list[Skipped] = []
+    if new or _too_small((kept[path] for path in scanned_before), sizes):
+        found, cut = read_headers(tree, [*new, *scanned_before])
+        check_ranks(root, (file.rank for file in found))
+        history = reconstruct(found, world_size=world_size, ranks_seen=tree.ranks)
+    parts, unreadable = read_headers(tree, [path for path in to_adopt if tree.is_part(path)])
+    in_parts = saves_in_parts(run, tree, parts, kept, others.keys() | unread.keys())
+    launches = in_order_of_time(_launches(run, history, kept), in_parts.launches)
+    if world_size is not None:
+        _check_world_size(world_size, _ranks_of(tree, new, found), launches, sizes)
+    too_small = _too_small((file for launch in launches for file in launch.files), sizes)
+    damaged, missing, back = changed(kept, tree)
+    is_new = set(to_adopt)
+    return ScanPlan(
+        run=run,
+        root=str(root),
+        world_size=history.world_size or max((launch.world_size for launch in in_parts.launches), default=None),
+        launches=tuple(
+            launch
+            for launch in dated(launches_there, launches, saved)
+            if launch.id not in sizes or (launch.id in too_small and launch.world_size > sizes[launch.id])
+        ),
+        adopted=tuple(file for launch in launches for file in launch.files if file.path in is_new),
+        back=tuple(back),
+        damaged=tuple(damaged),
+        missing=tuple(missing),
+        overwritten=tuple(known[path] for path in rewritten - recorded.replaced),
+        known=len((known.keys() & tree.checkpoints.keys()) - recorded.replaced - recorded.doubtful),
+        uncertain=(*history.uncertain, *in_parts.uncertain),
+        skipped=(
+            *recorded.skipped,
+            *(Skipped(path, reason) for path, reason in reasons.items()),
+            *cut,
+            *unreadable,
+            *in_parts.skipped,
+        ),
+        warnings=(
+            *history.warnings,
+            *in_parts.warnings,
+            *at_the_time_of_others(launches_there, launches, saved),
+            *([_OPAQUE_ONLY] if tree.opaque and not tree.checkpoints else []),
+        ),
+    )
+
+
+def check_ranks(root: Path, ranks: Iterable[int | None]) -> None:
+    """Raise `UsageError` where names tell of more ranks than a launch may have."""
+    highest = max((rank for rank in ranks if rank is not None), default=0)
+    if highest >= MOST_RANKS:
+        raise UsageError(
+            f"a name below {root} is of rank {highest}, and a launch has at most {MOST_RANKS} ranks",
+            "rename it, or scan a directory that does not have it",
+        )
+
+
+def _launches_in(database: Database, run_id: int | None) -> tuple[list[Launch], dict[str, datetime]]:
+    """The launches of a run that the catalog has, oldest first, and when each saved last."""
+    if run_id is None:
+        return [], {}
+    with database.read() as connection:
+        saved = recent.last_written(connection, run_id)
+        return reads.launches_of(connection, run_id), {launch: moment(at) for launch, at in saved.items()}
+
+
+def _launches(run: str, history: Reconstruction, known: Mapping[str, Checkpoint]) -> list[ScannedLaunch]:
+    """The launches of a history with the ids that they have, or get; and the records of their files."""
+    launches = []
+    for found in history.launches:
+        ids = {known[each.file.path].launch for each in found.files if each.file.path in known}
+        first = min(each.file.path for each in found.files)
+        key = min(ids) if ids else launch_id(run, found.key, first)
+        files = tuple(record(run, key, each, found.steps_per_epoch) for each in found.files)
+        began = moment(min(each.file.mtime_ns for each in found.files))
+        launches.append(ScannedLaunch(key, history.world_size, found.steps_per_epoch, began, files))
+    return launches
+
+
+# A launch of one rank serves every rank: a state of several that was recorded with too few would give each rank
+# another's file. So the stated number of ranks is held against the ranks of the files.
+
+
+def may_be_beyond(tree: Tree, world_size: int) -> bool:
+    """Whether a file of the tree may be of a rank that a job of this size has not, as far as paths tell."""
+    ranks = (named.rank for path, (named, _) in tree.checkpoints.items() if not tree.is_part(path))
+    return any(rank is None or rank >= world_size for rank in ranks)
+
+
+def _ranks_of(tree: Tree, paths: Iterable[str], found: Iterable[FoundFile]) -> dict[str, int | None]:
+    """The rank of each of these files, by its path, or else by what was read of it; None where neither says one."""
+    ranks = {path: tree.checkpoints[path][0].rank for path in paths}
+    return ranks | {file.path: rank_of(file) for file in found if file.path in ranks}
+
+
+def _check_world_size(
+    world_size: int, ranks: Mapping[str, int | None], launches: Iterable[ScannedLaunch], known: Mapping[str, int]
+) -> None:
+    """Raise `UsageError` where a rank beyond the stated size left one of the new files, whose `ranks` are given.
+
+    `known` is the size of each launch of the run that the catalog has: those keep it, and what is of no launch may be
+    of any of them.
+    """
+    sizes = dict.fromkeys(ranks, max([world_size, *known.values()]))
+    for launch in launches:
+        size = max(world_size, known.get(launch.id, 0))
+        sizes |= dict.fromkeys((file.path for file in launch.files if file.path in ranks), size)
+    beyond = [(rank, path) for path, rank in ranks.items() if rank is not None and rank >= sizes[path]]
+    if beyond:
+        rank, path = min(beyond, key=lambda each: (-each[0], each[1]))
+        raise UsageError(
+            f"{path} is of rank {rank}, and the job is said to have {count(world_size, 'rank', 'ranks')}",
+            f"give the number of ranks that saved it, --world-size {rank + 1} or more; if the file is of another job, "
+            "scan each alone",
+        )
+
+
+def _too_small(files: Iterable[Checkpoint], known: Mapping[str, int]) -> set[str]:
+    """The scanned launches that have fewer ranks in the catalog than left these files: it was told a wrong number."""
+    return {
+        file.launch
+        for file in files
+        if file.launch.startswith(SCANNED) and file.launch in known and file.rank >= known[file.launch]
+    }

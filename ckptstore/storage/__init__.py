@@ -1,1 +1,0 @@
-"""The only toucher of checkpoint directories."""

@@ -1,0 +1,1 @@
+"""A rank's side of a launch, without any framework."""

@@ -1,0 +1,155 @@
+"""Start a launch with the catalog, or without it by the journals and directories of its run."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+from ckptstore.catalog import reads, schema, tallies
+from ckptstore.catalog.engine import in_memory
+from ckptstore.catalog.project import project
+from ckptstore.core.events import LaunchStarted
+from ckptstore.disk.places import places, remembered
+from ckptstore.errors import CatalogUnavailableError, CkptstoreError
+from ckptstore.journal.sync import found_below, take_up_found
+from ckptstore.resume import position
+from ckptstore.resume.join import join
+from ckptstore.resume.start import settle
+from ckptstore.training.launch import RankLaunch
+from ckptstore.training.save_places import unknown_run, unregistered
+from ckptstore.training.start import Start
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from ckptstore.catalog.engine import Database
+    from ckptstore.core.model import Launch, RestorePlan
+
+
+def begin(
+    database: Database,
+    run: str,
+    *,
+    rank: int,
+    world_size: int,
+    launch_id: str,
+    layout: str | None,
+    directories: Iterable[str | Path] = (),
+) -> RankLaunch:
+    """Make this rank part of a launch, as `Catalog.join` does, also while the catalog cannot be used.
+
+    The journals in the run's known places are read into the catalog first. Where that cannot be used they alone count,
+    and the launch is in journals only until the catalog is back.
+    """
+    paths, _ = found_below(places(database.name, run, directories))
+    try:
+        with database.connected():
+            schema.ensure(database)
+            take_up_found(database, paths)
+            facts = join(database, run, rank=rank, world_size=world_size, launch_id=launch_id, layout=layout)
+    except CatalogUnavailableError as error:
+        temporary = in_memory()
+        take_up_found(temporary, paths, look=False)
+        facts = join(temporary, run, rank=rank, world_size=world_size, launch_id=launch_id, layout=layout)
+        launch = _without_catalog(database, facts, rank)
+        launch.ledger.complain(
+            f"{error}. Training goes on without: journals beside the checkpoints have what is recorded."
+        )
+        return launch
+    return RankLaunch(database, facts, rank)
+
+
+def follow(database: Database, facts: Launch, rank: int, layout: str | None, *, away: bool) -> RankLaunch:
+    """Make another rank part of a launch that the first one began; `away` tells that it did so without a catalog."""
+    if away:
+        return _without_catalog(database, facts, rank)
+    try:
+        with database.connected():
+            schema.check(database)
+            own = join(database, facts.run, rank=rank, world_size=facts.world_size, launch_id=facts.id, layout=layout)
+    except CatalogUnavailableError:
+        return _without_catalog(database, facts, rank)
+    return RankLaunch(database, own, rank)
+
+
+def decide(
+    launch: RankLaunch,
+    directories: Iterable[str | Path] = (),
+    *,
+    step: int | None = None,
+    lineage: str | None = None,
+    take_quarantined: bool = False,
+) -> Start:
+    """Where the launch starts, by the catalog, or without it by journals and directories.
+
+    Raises as `resolve` does, and `RefusedError` where the run has no history and unregistered checkpoints are in its
+    known places.
+    """
+    name = launch.database.name
+    if not launch.ledger.behind:
+        try:
+            _check_known(launch, launch.database, remembered(name, launch.run))
+            plan = launch.resolve(step=step, lineage=lineage, take_quarantined=take_quarantined)
+            return _start(launch, launch.database, plan, by_journals=False)
+        except CatalogUnavailableError as error:
+            launch.ledger.complain(f"{error}. Journals and directories decide where training starts.")
+            launch.ledger.behind = True
+    temporary = in_memory()
+    known_places = places(name, launch.run, directories)
+    paths, hidden = found_below(known_places, with_directories=True)
+    for unseen in (*hidden, *take_up_found(temporary, paths, look=False).unreadable):
+        raise CkptstoreError(
+            f"{unseen.path} cannot be read ({unseen.reason}), nor the catalog: where training starts would be a guess",
+            "make it readable, or start when the catalog is back",
+        )
+    with temporary.write() as connection:
+        project(connection, [LaunchStarted(launch.facts.undecided())])
+    _check_known(launch, temporary, known_places)
+    plan = settle(temporary, launch.facts, step=step, lineage_of=lineage, take_quarantined=take_quarantined)
+    launch.note_start(temporary, plan)
+    return _start(launch, temporary, plan, by_journals=True)
+
+
+def step_offset(database: Database, launch: Launch) -> int:
+    """How far a launch's steps are ahead of those of the run's first, at the same number of updates."""
+    with database.read() as connection:
+        run_id = reads.run_id(connection, launch.run)
+        known = {} if run_id is None else {each.id: each for each in reads.launches_of(connection, run_id)}
+    return position.shift(launch, known)
+
+
+def _start(launch: RankLaunch, database: Database, plan: RestorePlan | None, *, by_journals: bool) -> Start:
+    if plan is not None and launch.facts.start_step is None:
+        raise CkptstoreError(f"the first step of launch {launch.id} is not in {database.name}", "join again")
+    with database.read() as connection:
+        at = reads.decided_at(connection, launch.id)
+        known = tallies.highest_steps(connection, reads.run_id(connection, launch.run) or 0)
+    return Start(
+        launch=launch.facts,
+        plan=plan,
+        at=at or datetime.now(timezone.utc),
+        by_journals=by_journals,
+        known=known,
+        offset=step_offset(database, launch.facts),
+    )
+
+
+def _check_known(launch: RankLaunch, database: Database, known_places: Iterable[str]) -> None:
+    """Raise `RefusedError` if the database knows no earlier launch of the run, and checkpoints are in its places."""
+    with database.read() as connection:
+        run_id = reads.run_id(connection, launch.run) or 0
+        decided = any(each.decided for each in reads.launches_of(connection, run_id))
+        if decided or reads.first_saves(connection, run_id) or reads.sources_of(connection, run_id):
+            return
+    for place in known_places:
+        for directory in (place, f"{place}/rank_{launch.rank}"):
+            path = unregistered(directory)
+            if path is not None:
+                raise unknown_run(path, launch.run)
+
+
+def _without_catalog(database: Database, facts: Launch, rank: int) -> RankLaunch:
+    launch = RankLaunch(database, facts, rank)
+    launch.ledger.behind = True
+    return launch

@@ -1,0 +1,90 @@
+"""Strategy and group info files: what was written of a launch's layout is kept before the next start overwrites it."""
+
+from __future__ import annotations
+
+import logging
+import zlib
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from blake3 import blake3
+
+from ckptstore.catalog import layouts
+from ckptstore.core.events import LayoutFileKept
+from ckptstore.disk.files import facts
+from ckptstore.errors import CatalogUnavailableError, UnreadableError, UsageError
+from ckptstore.formats.layouts import layout_kind
+from ckptstore.journal.layouts import MOST_BYTES, read
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from ckptstore.core.model import Launch
+    from ckptstore.disk.files import FileFacts
+    from ckptstore.journal.recorder import Recorder
+
+log = logging.getLogger("ckptstore")
+
+
+class LayoutFiles:
+    """The files that the framework was told to write, with what was there before.
+
+    `named` gives their paths, as far as they are known by then. A file that is as it was when this rank joined may be
+    of an earlier launch. Clocks of hosts differ, so only a change proves that it was written since.
+    """
+
+    def __init__(self, named: Callable[[], Iterable[str]]) -> None:
+        self._named = named
+        self._before: dict[str, FileFacts | None] = {}
+        self.note()
+
+    def note(self) -> None:
+        """Remember what is there, of the files that are named now and were not before."""
+        for path in self._named():
+            if path not in self._before:
+                with suppress(OSError):  # what cannot be looked at proves nothing later
+                    self._before[path] = facts(path)
+
+    def written(self) -> list[str]:
+        """The files that were written since they were noted."""
+        found = []
+        for path, before in self._before.items():
+            with suppress(OSError):
+                now = facts(path)
+                if now is not None and now != before:
+                    found.append(path)
+        return found
+
+
+def keep(recorder: Recorder, launch: Launch, rank: int, path: str) -> bool:
+    """Keep the content of a strategy or group info file of this launch, and set the layout by all that are kept.
+
+    What is the same on many ranks is kept and looked at once. Returns whether it is kept: what cannot be used is
+    logged and left. Raises `CatalogUnavailableError` where neither journal nor catalog took it; doing it again changes
+    nothing.
+    """
+    try:
+        content = read(path)
+        kind = layout_kind(Path(path))
+    except OSError as error:
+        log.warning("%s cannot be read (%s): the layout is not known by it", path, error.strerror or error)
+        return False
+    except (UnreadableError, UsageError) as error:
+        log.warning("%s. The layout is not known by it.", error)
+        return False
+    if content is None:
+        log.warning("%s has more than %d MB: it is not kept, nor used", path, MOST_BYTES >> 20)
+        return False
+    digest = blake3(content).hexdigest()
+    if not _is_kept(recorder, launch.id, digest):
+        recorder.record([LayoutFileKept(launch.id, rank, path, digest, kind, zlib.compress(content))])
+    return True
+
+
+def _is_kept(recorder: Recorder, launch_id: str, digest: str) -> bool:
+    """Whether the catalog has it of another rank; where that cannot be asked, the journal takes it once more."""
+    if not recorder.behind:
+        with suppress(CatalogUnavailableError), recorder.database.read() as connection:
+            return layouts.has_strategy(connection, launch_id, digest)
+    return False

@@ -1,0 +1,120 @@
+"""Where a launch begins, and how far it has come.
+
+Rank 0 decides where, by the catalog or by journals, and sends its decision to all ranks as one value.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from ckptstore.core.events import FileRecorded, LaunchStarted, file_from_line, from_line, to_line
+from ckptstore.core.model import Assignment, Launch, RestorePlan, epoch_and_step
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+
+    from ckptstore.core.events import Line, TrainingEnded
+
+_ROOT = "/"
+"""Ranks may run on several hosts: what they send each other names files by whole paths."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """Where training goes on.
+
+    `plan` names the file of each rank; it is None where the launch is `fresh`. `append_info` holds what this rank's
+    file had beside parameters: what `CheckpointConfig(append_info=…)` put there.
+
+    `launch` is the launch that starts, decided `at` that moment, `by_journals` where the catalog could not be used.
+    `known` are the launches that the run had then, with the highest step that each had saved (0: none). `offset` is how
+    far the launch's steps are ahead of the counter of an optimizer that never left out an update.
+    """
+
+    launch: Launch
+    plan: RestorePlan | None
+    at: datetime
+    by_journals: bool = False
+    known: Mapping[str, int] = field(default_factory=dict)
+    offset: int = 0
+    append_info: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def fresh(self) -> bool:
+        """Whether no complete checkpoint was there to start from."""
+        return self.plan is None
+
+    @property
+    def global_step(self) -> int:
+        """Batches consumed since the run began, in steps of this launch."""
+        return self.launch.start_step or 0
+
+    @property
+    def epoch(self) -> int:
+        """Epoch of the last step done, from 1; 0 when fresh."""
+        return epoch_and_step(self.global_step, self.launch.steps_per_epoch)[0] or 0
+
+    @property
+    def step_in_epoch(self) -> int:
+        """Step in that epoch, from 1; 0 when fresh."""
+        return epoch_and_step(self.global_step, self.launch.steps_per_epoch)[1] or 0
+
+    @property
+    def initial_epoch(self) -> int:
+        """What `Model.train` needs to go on there."""
+        return self.global_step // (self.launch.steps_per_epoch or 1)
+
+    def to_json(self) -> Line:
+        """As rank 0 sends it. `append_info` is not part of it: each rank has its own.
+
+        Lines of a journal leave out the order of launches.
+        """
+        origin = self.plan.launch if self.plan else None
+        files = self.plan.ranks if self.plan else ()
+        return {
+            "launch": to_line(LaunchStarted(self.launch, self.at, origin), _ROOT),
+            "orders": [self.launch.order, origin.order if origin else 0],
+            "files": [[rank, to_line(FileRecorded(source), _ROOT)] for rank, source in files],
+            "by_journals": self.by_journals,
+            "known": dict(self.known),
+            "offset": self.offset,
+        }
+
+
+@dataclass
+class Progress:
+    """How far a launch has trained in this process: shared by all its registrars, through all its trainings.
+
+    `start` is what `resume` returned; None before, and where the script does not call it. `global_step` counts the
+    batches consumed since the run began. `has_trained` tells that training has begun, `has_failed` that an exception
+    ended the last one, and `ending` at which state, where that is known.
+    """
+
+    start: Start | None = None
+    global_step: int = 0
+    has_trained: bool = False
+    has_failed: bool = False
+    ending: TrainingEnded | None = None
+
+
+def start_from_json(sent: Line) -> Start:
+    """The inverse of `Start.to_json`. What rank 0 sends needs no check: a `ValueError` is an error in this program."""
+    began = from_line(sent["launch"], _ROOT)
+    if not isinstance(began, LaunchStarted) or began.at is None:
+        raise ValueError(f"{sent['launch']} does not say where a launch starts")
+    order, order_of_origin = sent["orders"]
+    plan = None
+    if began.origin is not None:
+        origin = replace(began.origin, order=order_of_origin)
+        ranks = tuple(Assignment(rank, file_from_line(file, _ROOT)) for rank, file in sent["files"])
+        plan = RestorePlan(launch=origin, global_step=began.launch.parent_step or 0, ranks=ranks)
+    return Start(
+        launch=replace(began.launch, order=order),
+        plan=plan,
+        at=began.at,
+        by_journals=sent["by_journals"],
+        known=sent["known"],
+        offset=sent["offset"],
+    )

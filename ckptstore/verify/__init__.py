@@ -1,0 +1,1 @@
+"""Compares files with their records."""

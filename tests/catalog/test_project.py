@@ -1,0 +1,195 @@
+"""Events make the same rows in any order, portions and repetition; nothing else writes facts."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import ckptstore.catalog
+from ckptstore.api import Catalog
+from ckptstore.catalog.engine import in_memory
+from ckptstore.catalog.project import project
+from ckptstore.catalog.tables import metadata
+from ckptstore.core.events import (
+    Event,
+    FileRecorded,
+    FilesRemoved,
+    GcEnded,
+    LaunchStarted,
+    LoadOutcome,
+    PolicySet,
+    RemovedFile,
+    SourceAdded,
+    StepPinned,
+    StepTagged,
+    TrainingEnded,
+    from_line,
+    from_lines,
+    generation,
+    to_line,
+    version_of_file,
+)
+from ckptstore.core.model import Checkpoint, FileState, Kind, Launch, Outcome, Phase, Source
+from ckptstore.core.replicas import data_parallel, stand_alone
+from tests.contents import contents
+
+WORK = ("journals", "leases", "gc_locks")
+"""Tables of what is under way: no facts."""
+
+FACTS = [name for name in metadata.tables if name not in WORK]
+START = datetime(2026, 1, 1, tzinfo=timezone.utc)
+
+moments = st.integers(0, 6).map(lambda hours: START + timedelta(hours=hours))
+steps = st.sampled_from([5, 10])
+of_launch = st.sampled_from(["L1", "L2"])
+ranks = st.integers(0, 1)
+gcs = st.sampled_from(["gc1", "gc2"])
+directories = st.sampled_from(["/run/a", "/run/b"])
+
+
+def test_facts_are_written_in_one_module_only() -> None:
+    tables = "|".join(FACTS)
+    writes = re.compile(rf"\b({tables})\.(insert|update|delete)\(|insert(_if_new)?\([\w.]+,\s*({tables})\b")
+    catalog = Path(ckptstore.catalog.__file__).parent  # the only importer of SQLAlchemy: a contract of the layers
+    assert [path.name for path in catalog.rglob("*.py") if writes.search(path.read_text())] == ["project.py"]
+
+
+@st.composite
+def launches(draw: st.DrawFn) -> Launch:
+    """One of two launches, with what may be known of it by then."""
+    number = draw(st.integers(1, 2))
+    return Launch(
+        id=f"L{number}",
+        run="run",
+        order=0,
+        world_size=2,
+        layout=draw(st.sampled_from([stand_alone(), data_parallel(2)])),
+        steps_per_epoch=draw(st.sampled_from([None, 10, 20])),
+        created_at=START + timedelta(minutes=3 - number + draw(st.integers(0, 1))),
+    )
+
+
+@st.composite
+def started(draw: st.DrawFn) -> LaunchStarted:
+    launch = draw(launches())
+    data_at = draw(moments) if launch.steps_per_epoch else None
+    if launch.id == "L1" or not draw(st.booleans()):
+        return LaunchStarted(launch, data_at=data_at)
+    origin = replace(draw(launches()), id="L1")
+    step = draw(steps)
+    decided = replace(launch, decided=True, parent="L1", parent_step=step, start_step=step)
+    file = Checkpoint(run="run", launch="L1", kind=Kind.PERIODIC, global_step=step, rank=0, path="/run/a/x.ckpt")
+    plan = ((0, file), (1, file)) if draw(st.booleans()) else ()
+    return LaunchStarted(decided, draw(moments), origin, plan, data_at)
+
+
+@st.composite
+def files(draw: st.DrawFn) -> Checkpoint:
+    """A record: as its rank wrote it, or amended by a look at the disk; paths are used again at other steps."""
+    file = Checkpoint(
+        run="run",
+        launch=draw(of_launch),
+        kind=Kind.PERIODIC,
+        global_step=draw(steps),
+        rank=draw(ranks),
+        path=f"{draw(directories)}/{draw(st.sampled_from(['x', 'y']))}.ckpt",
+        size=draw(st.sampled_from([100, 200])),
+        mtime_ns=draw(st.integers(1, 3)) * 10**9,
+        optimizer_step=draw(st.sampled_from([None, 5])),
+        state=draw(st.sampled_from([FileState.COMPLETE, FileState.IN_PROGRESS])),
+        created_at=draw(moments),
+    )
+    for state in draw(
+        st.lists(st.sampled_from([FileState.MISSING, FileState.DAMAGED, FileState.COMPLETE]), max_size=2)
+    ):
+        file = file.amended(state=state, quarantine=draw(st.sampled_from(["", "its loss was nan"])))
+    return file
+
+
+@st.composite
+def removals(draw: st.DrawFn) -> FilesRemoved:
+    of = draw(st.lists(files(), min_size=1, max_size=2, unique_by=lambda file: file.path))
+    directory = of[0].path.rpartition("/")[0]
+    removed = tuple(
+        RemovedFile(file.path.rpartition("/")[2], 100, 10**9, file.id, generation(version_of_file(file)))
+        for file in of
+        if file.path.startswith(f"{directory}/")
+    )
+    return FilesRemoved(
+        "run", draw(st.sampled_from(["gc1", "gc2"])), directory, draw(st.sampled_from(Phase)), draw(moments), removed
+    )
+
+
+def sources(place: int) -> SourceAdded:
+    """Where a rank saves: the later it is told, the more names there are."""
+    names = frozenset(f"net-{number}.ckpt" for number in range(place))
+    source = Source(f"L{place % 2 + 1}", 0, "/run/a", Kind.PERIODIC, "net", "net", names, "host", None)
+    return SourceAdded(source, START + timedelta(hours=place))
+
+
+run, nothing = st.just("run"), st.none()
+events = st.one_of(
+    started(),
+    files().map(FileRecorded),
+    removals(),
+    st.integers(0, 5).map(sources),
+    st.builds(TrainingEnded, of_launch, ranks, steps, nothing, nothing | st.just("OSError"), st.just(""), moments),
+    st.builds(LoadOutcome, of_launch, ranks, st.sampled_from(Outcome), moments, nothing, nothing | st.just("cut")),
+    st.builds(StepPinned, run, steps, st.booleans(), moments),
+    st.builds(StepTagged, run, st.sampled_from(["best", "last"]), nothing | steps, moments),
+    st.builds(PolicySet, run, st.sampled_from([None, {"keep_last": 1}, {"keep_last": 2}]), moments),
+    st.builds(GcEnded, run, gcs, st.just(START), moments, st.booleans(), moments),
+)
+LAUNCH = Launch(id="L1", run="run", order=0, world_size=2, layout=stand_alone(), created_at=START)
+KNOWN = [LaunchStarted(LAUNCH), LaunchStarted(replace(LAUNCH, id="L2"))]
+
+
+def rows(portions: list[list[Event]]) -> object:
+    """The rows that events make, taken up one portion after the other; what has no launch yet waits for the next."""
+    catalog = Catalog(in_memory())
+    left: list[Event] = []
+    for portion in portions:
+        with catalog.database.write() as connection:
+            done = project(connection, [*left, *portion])
+        left = done.left_out
+        assert done.refused == []
+    assert left == []
+    return contents(catalog)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(events, max_size=14), st.data())
+def test_any_order_portions_and_repetition_of_events_make_the_same_rows(
+    history: list[Event], data: st.DataObject
+) -> None:
+    history = [*KNOWN, *history]
+    again = data.draw(st.permutations([*history, *data.draw(st.lists(st.sampled_from(history), max_size=4))]))
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(again)), max_size=3)))
+    portions = [again[begin:end] for begin, end in zip([0, *cuts], [*cuts, len(again)], strict=True)]
+    assert rows(portions) == rows([history])
+
+
+@settings(max_examples=300, deadline=None)
+@given(events)
+def test_an_event_is_what_its_line_says(event: Event) -> None:
+    directory = event.directory if isinstance(event, FilesRemoved) else "/run/a"
+    if isinstance(event, FileRecorded):
+        directory = event.file.path.rpartition("/")[0]
+    assert from_line(to_line(event, directory), directory) == event
+
+
+def test_a_file_of_a_launch_of_another_run_is_refused() -> None:
+    file = Checkpoint(run="victim", launch="L1", kind=Kind.PERIODIC, global_step=9, rank=0, path="/x", created_at=START)
+    with in_memory().write() as connection:
+        done = project(connection, [*KNOWN, FileRecorded(file)])
+    assert [reason for _, reason in done.refused] == ["launch L1 is of run 'run'"]
+
+
+def test_a_type_that_this_program_does_not_know_is_counted() -> None:
+    line = to_line(KNOWN[0], "/run/a")
+    assert from_lines([line, {**line, "t": "of the future"}], "/run/a") == ([KNOWN[0]], 1)

@@ -1,0 +1,71 @@
+"""Which rank writes under a name, claimed by files; and renames that overwrite nothing."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ckptstore.disk import claims, files
+
+
+def test_writers_of_one_file_find_each_other_without_hard_links(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refused)
+    assert claims.claim(str(tmp_path), "net", launch="L1", rank=0) is None
+    other = claims.claim(str(tmp_path), "net", launch="L1", rank=1)
+    assert other is not None
+    assert other.rank == 0
+    (tmp_path / "a").write_text("mine")
+    files.move(str(tmp_path / "a"), str(tmp_path / "b"))
+    assert (tmp_path / "b").read_text() == "mine"
+
+
+def test_a_rename_never_overwrites(tmp_path: Path) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    one.write_text("one")
+    other.write_text("other")
+    with pytest.raises(FileExistsError):
+        files.move(str(one), str(other))
+    assert (one.read_text(), other.read_text()) == ("one", "other")
+    other.unlink()
+    os.link(one, other)  # a process died between the two halves of the rename
+    files.move(str(one), str(other))
+    assert not one.exists()
+    files.move(str(one), str(other))
+    assert other.read_text() == "one"
+    with pytest.raises(FileNotFoundError):
+        files.move(str(one), str(tmp_path / "third"))
+
+
+CLAIM = """
+import sys
+from ckptstore.disk.claims import claim
+directory, rank = sys.argv[1], int(sys.argv[2])
+print(claim(directory, "periodic-net", launch="L1", rank=rank) is None)
+"""
+
+
+def test_of_many_processes_one_claims_a_name(tmp_path: Path) -> None:
+    jobs = [
+        subprocess.Popen([sys.executable, "-c", CLAIM, str(tmp_path), str(rank)], stdout=subprocess.PIPE, text=True)
+        for rank in range(8)
+    ]
+    assert sorted(job.communicate()[0].strip() for job in jobs) == ["False"] * 7 + ["True"]
+
+
+def test_claims_of_earlier_launches_are_over(tmp_path: Path) -> None:
+    assert claims.claim(str(tmp_path), "net", launch="L1", rank=0) is None
+    assert claims.claim(str(tmp_path), "net", launch="L2", rank=1) is None
+    assert len(list((tmp_path / claims.FOLDER).iterdir())) == 1
+    other = claims.claim(str(tmp_path), "net", launch="L2", rank=3)
+    assert other is not None
+    assert other.rank == 1

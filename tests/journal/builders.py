@@ -1,0 +1,46 @@
+"""Launches whose ranks say where they save, one that the catalog is out of reach of, and what became of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ckptstore.api import Catalog
+from ckptstore.core.model import FileState
+from ckptstore.errors import CatalogUnavailableError
+from tests.jobs import Job
+
+if TYPE_CHECKING:
+    from ckptstore.core.model import RestorePlan
+    from ckptstore.training.launch import RankLaunch
+
+
+def begin(job: Job, *, announced: bool = True) -> list[RankLaunch]:
+    ranks = job.start()
+    for launch in ranks if announced else ():
+        job.announce(launch)
+    return ranks
+
+
+def plan_of(launch: RankLaunch) -> RestorePlan:
+    plan = launch.resolve()
+    assert plan is not None
+    return plan
+
+
+def cut_off(launch: RankLaunch, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The catalog cannot be used by this rank."""
+
+    def refuse(**_: object) -> object:
+        raise CatalogUnavailableError("no such server")
+
+    monkeypatch.setattr(launch.database, "write", refuse)
+
+
+def states(catalog: Catalog) -> dict[int, set[FileState]]:
+    """The states of the files of each step."""
+    found: dict[int, set[FileState]] = {}
+    for file in catalog.files("run"):
+        found.setdefault(file.global_step, set()).add(file.state)
+    return found

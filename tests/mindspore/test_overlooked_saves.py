@@ -1,0 +1,96 @@
+"""Saves that the catalog does not know of, where a launch begins or while it trains."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mindspore.train import CheckpointConfig, ModelCheckpoint
+
+import ckptstore.mindspore
+from ckptstore.api import Catalog, connect
+from ckptstore.errors import RefusedError
+from ckptstore.training.save_places import newer_state
+from tests import ckpt_bytes
+from tests.mindspore.trainings import Job, complaints, create_dataset, create_model, saving, train, trained
+
+
+@pytest.mark.parametrize(("saved", "begins"), [(False, "from the beginning"), (True, "after step 6")])
+def test_a_start_stops_where_states_are_that_its_catalog_never_heard_of(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, saved: bool, begins: str
+) -> None:
+    """A catalog from an old backup, on a machine that never saw the run: it knows launches, but not their states."""
+    if saved:
+        train(create_model(), tmp_path / "first")
+    launch = ckptstore.mindspore.join("run")
+    kept = tmp_path / "backup.db"
+    with closing(sqlite3.connect(tmp_path / "catalog.db")) as live, closing(sqlite3.connect(kept)) as backup:
+        live.backup(backup)
+    model, dataset = create_model(), create_dataset()
+    start = launch.resume(model, dataset)
+    ckpt_cb = saving(tmp_path / "second", save_checkpoint_steps=3)
+    callbacks = [ckpt_cb, launch.registrar(ckpt_cb)]
+    model.train(start.initial_epoch + 2, dataset, callbacks=callbacks, initial_epoch=start.initial_epoch)
+    newest = catalog.resolve("run").plan
+    monkeypatch.setenv("CKPTSTORE_URL", str(kept))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another machine"))
+    told = rf"starts {begins}, but .* holds step {newest.global_step} of run run, .* start again"
+    with pytest.raises(RefusedError, match=told):
+        train(create_model(), tmp_path / "second")
+    model = create_model()
+    assert ckptstore.mindspore.join("run").resume(model, dataset).global_step == newest.global_step
+
+
+def test_saves_that_nobody_knew_of_do_not_stop_a_training_that_has_begun(
+    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are in a directory that the callback names in the second epoch only, and in that of the third."""
+    readers: list[str] = []
+
+    def read(*asked: Any, **named: Any) -> Any:
+        readers.append(threading.current_thread().name)
+        return newer_state(*asked, **named)
+
+    monkeypatch.setattr("ckptstore.training.save_places.newer_state", read)
+    lost = connect(str(tmp_path / "lost.db")).join("run", launch_id="OLD")
+    for epoch in (2, 3):
+        path = ckpt_bytes.write(tmp_path / f"epoch_{epoch}" / "old-1_1.ckpt", 50 * epoch)
+        lost.register(path, global_step=50 * epoch, optimizer_step=50 * epoch)
+    lost.ledger.close()
+    job = Job()
+    ckpt_cb = ModelCheckpoint(
+        "net",
+        lambda params: str(tmp_path / f"epoch_{params.cur_epoch_num}"),
+        CheckpointConfig(save_checkpoint_steps=6),
+    )
+    with caplog.at_level("INFO", "ckptstore"):
+        job.train(ckpt_cb, job.registrar(), epochs=3)
+    assert set(readers) == {"ckptstore"}
+    (said,) = complaints(caplog)
+    assert (
+        "holds step 100 of run run, and no catalog knew of it. Training goes on, and its saves are registered" in said
+    )
+    assert "start again with resume(lineage='OLD')" in said
+    size = job.dataset.get_dataset_size()
+    assert {file.global_step for file in catalog.files("run") if file.launch == job.launch.id} == {
+        size,
+        2 * size,
+        3 * size,
+    }
+    following = catalog.join("run", launch_id="next")
+    plan = following.resolve(lineage="OLD")
+    assert plan.global_step == 150
+
+
+@pytest.mark.usefixtures("catalog")
+def test_a_first_start_beside_older_files_is_told_of_them(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The catalog is there and does not know them: an earlier experiment's, or a run whose catalog was lost."""
+    ckpt_bytes.write(tmp_path / "ckpt" / "older-2_5.ckpt", 15)
+    trained(tmp_path)
+    (said,) = complaints(caplog)
+    assert "older-2_5.ckpt is in no journal, and the catalog knows no save of run run" in said
+    assert f"ckptstore scan {tmp_path / 'ckpt'} --run run, and start again" in said

@@ -1,0 +1,120 @@
+"""Which launches, and up to which step, belong to the history being continued."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ckptstore.core.model import Launch
+from ckptstore.resume.lineage import lineage
+from tests.resume.builders import launch
+
+A, FRESH, UNASKED = launch("A", 1), launch("B", 2), launch("B", 2, decided=False)
+B10, B15 = launch("B", 2, parent=("A", 10)), launch("B", 2, parent=("A", 15))
+ASKED = launch("B", 2, parent=("A", 10), branched=True)
+FOREIGN = replace(UNASKED, foreign=True)
+HALVED = replace(B15, start_step=30)  # half as many ranks: step 15 of A is step 30 of B
+
+
+def third(of: str, step: int) -> Launch:
+    return launch("C", 3, parent=(of, step))
+
+
+C_UNASKED = launch("C", 3, decided=False)
+
+
+@pytest.mark.parametrize(
+    ("what", "launches", "first_saves", "expected"),
+    [
+        ("no launches, no history", [], {}, {}),
+        ("one launch is its own history", [A], {"A": 1}, {"A": None}),
+        (
+            "a parent counts up to the step that was resumed from",
+            [A, B15, third("B", 22)],
+            {"A": 1, "B": 16, "C": 23},
+            {"C": None, "B": 22, "A": 15},
+        ),
+        (
+            "C went back to a step of A: nothing of A after it counts, and nothing of B",
+            [A, B15, third("A", 10)],
+            {"A": 1, "B": 16, "C": 11},
+            {"C": None, "A": 10},
+        ),
+        (
+            "a step is bounded by every descendant",
+            [A, B15, third("B", 12)],
+            {"A": 1, "B": 16, "C": 13},
+            {"C": None, "B": 12, "A": 12},
+        ),
+        ("a fresh start ends the history", [A, FRESH], {"A": 1, "B": 1}, {"B": None}),
+        ("the order of the input does not matter", [B15, A], {"A": 1, "B": 16}, {"B": None, "A": 15}),
+        ("a parent that is unknown ends it", [A, launch("B", 2, parent=("gone", 15))], {"A": 1, "B": 16}, {"B": None}),
+        ("a launch that never asked and saved nothing gives nothing up", [A, UNASKED], {"A": 5}, {"A": None}),
+        ("nor one that went back, as where a file could not be seen", [A, B10], {"A": 5}, {"A": None}),
+        ("nor one that began afresh", [A, FRESH], {"A": 5}, {"A": None}),
+        ("nor one that finished no save", [A, B10], {"A": 5, "B": None}, {"B": None, "A": None}),
+        ("nor one that began afresh and did not", [A, FRESH], {"A": 5, "B": None}, {"B": None, "A": None}),
+        ("nor one that never asked and did not", [A, UNASKED], {"A": 5, "B": None}, {"B": None, "A": None}),
+        (
+            "what came before is bounded by what came after it",
+            [A, B10, third("A", 20)],
+            {"A": 5, "B": None, "C": 25},
+            {"C": None, "A": 20},
+        ),
+        ("who never asked but saves continues the one before", [A, UNASKED], {"A": 5, "B": 20}, {"B": None, "A": 19}),
+        (
+            "and over one that finished nothing",
+            [A, UNASKED, C_UNASKED],
+            {"A": 5, "B": None, "C": 20},
+            {"C": None, "B": 19, "A": 19},
+        ),
+        ("who was asked to go back gives up what came after", [A, ASKED], {"A": 5, "B": None}, {"B": None, "A": 10}),
+        ("though it saved nothing", [A, ASKED], {"A": 5}, {"A": 10}),
+        ("and the next one did not either", [A, ASKED, third("A", 10)], {"A": 5}, {"A": 10}),
+        ("and the next one did", [A, ASKED, third("A", 10)], {"A": 5, "C": 12}, {"C": None, "A": 10}),
+        (
+            "who was resumed from bounds the history though it finished nothing that is left",
+            [A, B10, third("B", 15)],
+            {"A": 5, "B": None, "C": 16},
+            {"C": None, "B": 15, "A": 10},
+        ),
+        ("though none of its saves is left", [A, B10, third("B", 15)], {"A": 5, "C": 16}, {"C": None, "A": 10}),
+        ("the same of one that never asked", [A, UNASKED, third("B", 15)], {"A": 5, "C": 16}, {"C": None, "A": 15}),
+        (
+            "saves of another tool, the oldest of which was pruned, bound nothing",
+            [A, FOREIGN],
+            {"A": 5, "B": 20},
+            {"A": None},
+        ),
+        (
+            "steps of another size are compared in their own",
+            [A, HALVED, third("B", 40)],
+            {"A": 1, "B": 16, "C": 41},
+            {"C": None, "B": 40, "A": 15},
+        ),
+        (
+            "and rounded down",
+            [A, HALVED, C_UNASKED],
+            {"A": 5, "B": 31, "C": 22},
+            {"C": None, "B": 21, "A": 10},
+        ),
+    ],
+)
+def test_the_history(
+    what: str, launches: list[Launch], first_saves: dict[str, int | None], expected: dict[str, int | None]
+) -> None:
+    found = [(segment.launch.id, segment.last_step) for segment in lineage(launches, first_saves)]
+    assert found == list(expected.items()), what
+
+
+@pytest.mark.parametrize(
+    ("of", "expected"),
+    [(None, [("C", None), ("A", 10)]), ("B", [("B", None), ("A", 15)]), ("A", [("A", None)]), ("D", [])],
+)
+def test_the_history_of_a_launch_that_was_given_up_can_be_asked_for(
+    of: str | None, expected: list[tuple[str, int | None]]
+) -> None:
+    launches = [A, B15, replace(third("A", 10), branched=True), replace(FOREIGN, id="D", order=4)]
+    found = lineage(launches, {"A": 5, "B": 20, "C": 12, "D": 1}, of=of)
+    assert [(part.launch.id, part.last_step) for part in found] == expected

@@ -1,0 +1,267 @@
+"""The resolver: worked cases. Those of a whole resolution are in test_resolver_cases.py, properties in _property.py."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ckptstore.core.model import (
+    Checkpoint,
+    Content,
+    Kind,
+    Launch,
+    Observed,
+    Rejection,
+    RestorePlan,
+    Rule,
+    State,
+)
+from ckptstore.core.replicas import Layout, data_parallel
+from ckptstore.resume.resolver import judge, resolve
+from tests.resume.builders import as_recorded, file, launch, state, whole_state
+
+ONE, TWO, BOTH = launch(world_size=1), launch(), launch(layout=data_parallel(2))
+THREE, ALIKE = launch(world_size=3), launch(world_size=3, layout=data_parallel(3))
+PAIRS = launch(world_size=8, layout=Layout("stated", ((0, 4), (1, 5), (2, 6), (3, 7))))
+NAN = {"quarantine": "the loss was nan"}
+SHARE = {"content": Content.SHARE}
+
+
+def saved(of: Launch, *ranks: int, step: int = 15, **more: Any) -> State:
+    """A file of each of these ranks; none: of every rank."""
+    chosen = ranks or range(of.world_size)
+    return state(of, *(replace(file(of, rank, step), **more) for rank in chosen), step=step)
+
+
+def also(one: State, *files: Checkpoint, **more: Any) -> State:
+    return replace(one, files=(*one.files, *(replace(each, **more) for each in files)))
+
+
+def planned(of: State, seen: dict[str, Observed] | None = None, **how: Any) -> RestorePlan:
+    verdict = judge(of, as_recorded(of) if seen is None else seen, **how)
+    assert isinstance(verdict, RestorePlan), verdict
+    return verdict
+
+
+def rejected(of: State, seen: dict[str, Observed] | None = None, **how: Any) -> Rejection:
+    verdict = judge(of, as_recorded(of) if seen is None else seen, **how)
+    assert isinstance(verdict, Rejection), verdict
+    return verdict
+
+
+def sources(plan: RestorePlan | None) -> list[int]:
+    assert plan is not None
+    return [assignment.source.rank for assignment in plan.ranks]
+
+
+def rules(rejection: Rejection) -> list[tuple[Rule, int | None]]:
+    return [(reason.rule, reason.rank) for reason in rejection.reasons]
+
+
+GASP = file(BOTH, 1, kind=Kind.DYING_GASP)
+OTHER_SIZES = state(ALIKE, file(ALIKE, 0, size=3_000), file(ALIKE, 1, size=491_000))
+
+
+@pytest.mark.parametrize(
+    ("of", "how", "expected"),
+    [
+        (saved(THREE), {}, [0, 1, 2]),
+        (saved(ALIKE, 2), {}, [2, 2, 2]),
+        (replace(OTHER_SIZES, launch=BOTH), {}, [0, 1]),  # each serves itself, and nobody else
+        (saved(THREE, **SHARE), {}, [0, 1, 2]),
+        (also(saved(BOTH, 0, **SHARE), GASP), {}, [1, 1]),  # a replica's whole file serves where a share is lost
+        (also(saved(BOTH, **SHARE), GASP), {}, [1, 1]),  # and is taken first
+        (also(saved(TWO, **SHARE), GASP), {}, [0, 1]),  # without a replica the shares are
+        (also(saved(BOTH, 0), replace(file(BOTH, 1), **NAN)), {"take_quarantined": True}, [0, 1]),
+        (saved(BOTH), {"world_size": 4}, [0, 1, 0, 0]),
+        (saved(BOTH, 1), {"world_size": 3}, [1, 1, 1]),
+        (also(saved(BOTH, 0, **SHARE), GASP), {"world_size": 3}, [1, 1, 1]),
+        (saved(BOTH), {"world_size": 1}, [0]),
+        (saved(BOTH), {"world_size": 2, "takes_whole": False}, [0, 1]),
+        (saved(ONE), {"world_size": 3}, [0, 0, 0]),
+        (saved(THREE), {"world_size": 3}, [0, 1, 2]),
+    ],
+)
+def test_who_loads_from_whom(of: State, how: dict[str, Any], expected: list[int]) -> None:
+    plan = planned(of, **how)
+    assert sources(plan) == expected
+    assert [assignment.rank for assignment in plan.ranks] == list(range(len(expected)))
+    assert plan.in_shares == (plan.ranks[0].source.content is Content.SHARE)
+    assert (plan.epoch, plan.step_in_epoch, plan.initial_epoch) == (2, 5, 1)
+
+
+NO_WHOLE_FILE = "no other file holds it (remove_redundancy)"
+PARTS = "it is in files of MindFormers 2.0, as /ckpt/L1/rank_0/periodic-15.ckpt: MindFormers has to load it"
+NOT_THERE = "of which those of 1 of 2 are not there: MindFormers has to load it"
+ASKED = "saved by 2 ranks, asked for 4, and "
+
+
+@pytest.mark.parametrize(
+    ("of", "how", "expected", "was_whole", "detail"),
+    [
+        (saved(THREE, 0, 2), {}, [(Rule.MISSING_RANK, 1)], False, "no file of rank 1 was recorded"),
+        (saved(PAIRS, 0, 2, 3, 6, 7), {}, [(Rule.MISSING_RANK, 1), (Rule.MISSING_RANK, 5)], False, "replicas 1,5 was"),
+        (saved(TWO, step=0), {}, [(Rule.UNTRAINED, None)], False, "the network is untrained"),
+        (saved(ONE, content=Content.WEIGHTS), {}, [(Rule.WEIGHTS_ONLY, 0)], False, "holds weights"),
+        (also(saved(TWO, 0), file(TWO, 1, size=None)), {}, [(Rule.IN_PROGRESS, 1)], False, "was never finished"),
+        (OTHER_SIZES, {}, [(Rule.REPLICA_SIZE_MISMATCH, 2)], True, "the replicas differ: rank 0 has 3000 bytes, rank"),
+        (saved(THREE, 0, 2, **SHARE), {}, [(Rule.MISSING_RANK, 1)], False, NO_WHOLE_FILE),
+        (
+            also(saved(TWO, 0, **SHARE), GASP),
+            {},
+            [(Rule.MISSING_RANK, 0), (Rule.MISSING_RANK, 1)],
+            False,
+            "no file of rank 0 was recorded",
+        ),
+        (also(saved(BOTH, 0), file(BOTH, 1), **NAN), {}, [(Rule.QUARANTINED, 1)], True, ": the loss was nan"),
+        (saved(BOTH, content=Content.PART), {"take_quarantined": True}, [(Rule.FOREIGN_FORMAT, None)], True, PARTS),
+        (saved(BOTH, 1, content=Content.PART), {}, [(Rule.FOREIGN_FORMAT, None)], False, NOT_THERE),
+        (saved(TWO), {"world_size": 4}, [(Rule.WORLD_SIZE, None)], True, f"{ASKED}no file serves every rank (layout:"),
+        (also(saved(TWO, **SHARE), GASP), {"world_size": 4}, [(Rule.WORLD_SIZE, None)], True, f"{ASKED}no file serves"),
+        (saved(TWO, **SHARE), {"world_size": 4}, [(Rule.WORLD_SIZE, None)], True, f"{ASKED}each file is a share"),
+        (
+            saved(BOTH),
+            {"world_size": 4, "takes_whole": False},
+            [(Rule.WORLD_SIZE, None)],
+            True,
+            f"{ASKED}the new ranks do not hold the whole state",
+        ),
+        (saved(ONE), {"world_size": 2, "takes_whole": False}, [(Rule.WORLD_SIZE, None)], True, "saved by 1 rank, "),
+        (saved(ONE, step=1, **NAN), {}, [(Rule.QUARANTINED, 0)], True, "the loss"),
+        (saved(BOTH, **NAN), {"world_size": 4}, [(Rule.QUARANTINED, 0), (Rule.QUARANTINED, 1)], True, "the loss"),
+    ],
+)
+def test_what_is_rejected(
+    of: State,
+    how: dict[str, Any],
+    expected: list[tuple[Rule, int | None]],
+    detail: str,
+    *,
+    was_whole: bool,
+) -> None:
+    found = rejected(of, **how)
+    assert (rules(found), found.was_whole) == (expected, was_whole)
+    assert detail in found.reasons[0].detail
+    assert (found.launch, found.global_step, found.world_size) == ("L1", of.global_step, of.launch.world_size)
+
+
+@pytest.mark.parametrize(
+    ("seen", "rule"),
+    [
+        (Observed(None), Rule.MISSING_FILE),
+        (Observed(99), Rule.SIZE_MISMATCH),
+        (Observed(100, digest="other"), Rule.DIGEST_MISMATCH),
+        (Observed(None, unreadable="Permission denied"), Rule.UNREADABLE),
+    ],
+)
+@pytest.mark.parametrize("content", [Content.FULL, Content.SHARE])
+def test_what_the_disk_shows_rejects(seen: Observed, rule: Rule, content: Content) -> None:
+    of = saved(TWO, content=content)
+    found = rejected(of, as_recorded(of) | {of.files[1].path: seen})
+    assert (rules(found), found.was_whole) == ([(rule, 1)], True)
+    assert [each.rank for each in found.served] == [0]
+    assert rules(rejected(of, {})) == [(Rule.MISSING_FILE, 0), (Rule.MISSING_FILE, 1)]
+
+
+def test_a_replica_of_another_size_does_not_stand_in() -> None:
+    pair = also(saved(BOTH, 0), replace(file(BOTH, 1), size=200))
+    found = rejected(pair, {pair.files[0].path: Observed(100)})
+    assert rules(found) == [(Rule.MISSING_FILE, 1), (Rule.REPLICA_SIZE_MISMATCH, 1)]
+
+
+def test_only_what_a_rank_lacks_is_a_reason() -> None:
+    """Rank 0 has another share; of the whole files and the shares those that serve more ranks are told."""
+    again = replace(file(THREE, 0), path="/again", **SHARE)
+    shares = also(saved(THREE, 0, 1, **SHARE), again)
+    found = rejected(shares, {path: seen for path, seen in as_recorded(shares).items() if path != "/again"})
+    assert rules(found) == [(Rule.MISSING_RANK, 2)]
+    found = rejected(also(shares, file(THREE, 2)))
+    assert rules(found) == [(Rule.MISSING_RANK, 0), (Rule.MISSING_RANK, 1), (Rule.MISSING_RANK, 2)]
+    assert [each.rank for each in found.served] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("hosts", "expected"),
+    [
+        ({}, [1, 1, 2, 1, 4, 1]),
+        ({0: "a", 1: "a", 2: "b", 3: "b", 4: "c", 5: "c"}, [1, 1, 2, 2, 4, 4]),
+        ({0: "b", 1: "a", 2: "b", 3: "c", 4: "b", 5: "d"}, [2, 1, 2, 1, 4, 1]),  # two as near: the lower rank
+        ({0: "a", 3: "b"}, [1, 1, 2, 1, 4, 1]),
+    ],
+)
+def test_the_nearest_replica_stands_in(hosts: dict[int, str], expected: list[int]) -> None:
+    """Ranks 0, 3 and 5 have no file; each takes one of its own host, else that of the lowest rank."""
+    of = launch(world_size=6, layout=data_parallel(6))
+    partial = saved(of, 4, 1, 2)
+    asked: list[str] = []
+
+    def where(asked_of: Launch) -> dict[int, str]:
+        asked.append(asked_of.id)
+        return hosts
+
+    found = resolve("run", [partial], as_recorded, hosts=where)
+    assert sources(found.plan) == expected
+    assert asked == ["L1"]
+    assert resolve("run", [whole_state(of, 15)], as_recorded, hosts=where).plan is not None
+    assert asked == ["L1"]  # where every rank has its own, nobody is asked
+
+
+@pytest.mark.parametrize("ranks", [(0,), (0, 1)])
+def test_of_several_whole_files_of_a_rank_the_choice_is_always_the_same(ranks: tuple[int, ...]) -> None:
+    """The kind that comes first, of one kind the first path."""
+    of = launch(world_size=3, layout=data_parallel(3))
+    best = replace(file(of, ranks[-1], kind=Kind.PERIODIC), path="/b")
+    others = [replace(best, path="/c"), replace(best, kind=Kind.GRACEFUL_EXIT, path="/a")]
+    alone = [file(of, rank) for rank in ranks[:-1]]
+    for files in ([best, *others, *alone], [*alone, *others, best], [others[0], best, *alone, others[1]]):
+        plan = planned(state(of, *files))
+        assert next(each.source for each in plan.ranks if each.source.rank == ranks[-1]) is best
+
+
+@pytest.mark.parametrize("directory", ["ttp_saved_checkpoints-step_15_tmp", "tft_saved_checkpoints-step_15_tmp"])
+def test_a_directory_that_was_never_renamed_counts_only_where_it_covers_every_rank(directory: str) -> None:
+    files = [replace(file(PAIRS, rank, kind=Kind.TTP), path=f"/t/{directory}/rank_{rank}/x") for rank in (0, 5, 2, 3)]
+    assert sources(planned(state(PAIRS, *files))) == [0, 5, 2, 3, 0, 5, 2, 3]
+    found = rejected(state(PAIRS, *files[:3]))
+    assert rules(found) == [(Rule.MISSING_RANK, 3), (Rule.MISSING_RANK, 7)]
+    assert f"{directory} was never renamed, and what is in it does not cover" in found.reasons[0].detail
+    assert "never renamed" not in rejected(saved(PAIRS, 0, 1, 2)).reasons[0].detail
+
+
+def test_two_callbacks_on_each_rank_do_not_make_replicas_differ() -> None:
+    large = [replace(file(BOTH, rank, size=120), path=f"/ckpt/large-{rank}") for rank in (0, 1)]
+    both = also(saved(BOTH), *large)
+    seen = {path: each for path, each in as_recorded(both).items() if path not in (both.files[1].path, large[1].path)}
+    assert sources(planned(both, seen)) == [0, 0]
+
+
+def test_a_wide_job_is_explained_in_a_line_a_rank() -> None:
+    found = rejected(state(launch(world_size=64, layout=data_parallel(64))))
+    detail = "no file of rank 0 nor of its replicas 0,1,2,3,4,5,6,7… (64 in all) was recorded"
+    assert (found.reasons[0].detail, len(found.reasons)) == (detail, 64)
+
+
+def test_the_first_whole_candidate_wins_and_the_disk_is_asked_no_further() -> None:
+    newest, middle, oldest = (whole_state(TWO, step) for step in (20, 15, 10))
+    asked: list[int] = []
+
+    def look(candidate: State) -> dict[str, Observed]:
+        asked.append(candidate.global_step)
+        return {} if candidate is newest else as_recorded(candidate)
+
+    found = resolve("run", [newest, middle, oldest], look)
+    assert found.plan is not None
+    assert found.plan.global_step == 15
+    assert [rejection.global_step for rejection in found.rejections] == [20]
+    assert asked == [20, 15]
+    assert not found.lost
+
+
+def test_what_was_whole_and_is_gone_is_lost_what_was_never_whole_is_not() -> None:
+    assert resolve("run", [whole_state(TWO, 15)], lambda _: {}).lost
+    never = resolve("run", [saved(TWO, 0)], as_recorded)
+    assert never.plan is None
+    assert not never.lost
+    assert resolve("run", [saved(TWO, **NAN)], as_recorded).lost

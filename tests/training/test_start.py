@@ -1,0 +1,86 @@
+"""Where a launch begins, as one value: what follows from it, and what the other ranks get."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import FrozenInstanceError, replace
+from datetime import datetime, timezone
+
+import pytest
+
+from ckptstore.core.model import Assignment, Checkpoint, Kind, Launch, RestorePlan
+from ckptstore.core.replicas import data_parallel
+from ckptstore.training.start import Start, start_from_json
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
+
+
+def launch(name: str, **more: object) -> Launch:
+    return Launch(
+        id=name,
+        run="run",
+        order=int(name[1:]),
+        world_size=2,
+        layout=data_parallel(2),
+        steps_per_epoch=10,
+        created_at=NOW,
+        **more,
+    )  # type: ignore[arg-type]
+
+
+def start_at(step: int, *, saved_step: int) -> Start:
+    """A start from a step that another launch saved, which counted its steps otherwise."""
+    source = Checkpoint(
+        run="run",
+        launch="L1",
+        kind=Kind.PERIODIC,
+        global_step=saved_step,
+        rank=1,
+        path="/ckpt/a",
+        size=7,
+        digest="ab",
+        created_at=NOW,
+    )
+    ranks = (Assignment(0, source), Assignment(1, source))
+    plan = RestorePlan(launch=launch("L1"), global_step=saved_step, ranks=ranks)
+    own = launch("L2", decided=True, parent="L1", parent_step=saved_step, start_step=step, branched=True)
+    return Start(launch=own, plan=plan, at=NOW, by_journals=True, known={"L1": saved_step, "L2": 0}, offset=-3)
+
+
+@pytest.mark.parametrize(
+    ("step", "epoch", "step_in_epoch", "initial_epoch"), [(1, 1, 1, 0), (10, 1, 10, 1), (11, 2, 1, 1), (25, 3, 5, 2)]
+)
+def test_the_place_in_the_data_follows_from_the_first_step_of_the_launch(
+    step: int, epoch: int, step_in_epoch: int, initial_epoch: int
+) -> None:
+    start = start_at(step, saved_step=7)
+    assert not start.fresh
+    found = (start.global_step, start.epoch, start.step_in_epoch, start.initial_epoch)
+    assert found == (step, epoch, step_in_epoch, initial_epoch)
+
+
+def test_a_fresh_start_is_at_step_0() -> None:
+    start = Start(launch=launch("L1", decided=True), plan=None, at=NOW)
+    assert start.fresh
+    assert (start.global_step, start.epoch, start.step_in_epoch, start.initial_epoch) == (0, 0, 0, 0)
+
+
+def test_every_rank_gets_what_rank_0_decided() -> None:
+    fresh = Start(launch=launch("L1", decided=True), plan=None, at=NOW)
+    for start in (start_at(5, saved_step=10), fresh):
+        assert start_from_json(json.loads(json.dumps(start.to_json()))) == start
+
+
+def test_what_a_file_held_is_each_rank_s_own() -> None:
+    start = start_at(5, saved_step=10)
+    own = replace(start, append_info={"epoch_num": 1})
+    assert start_from_json(own.to_json()) == start
+    with pytest.raises(FrozenInstanceError):
+        own.append_info = {}  # type: ignore[misc]
+
+
+def test_a_launch_that_has_not_decided_is_no_start() -> None:
+    sent = start_at(5, saved_step=10).to_json()
+    del sent["launch"]["start"]
+    with pytest.raises(ValueError, match="does not say where a launch starts"):
+        start_from_json(sent)
