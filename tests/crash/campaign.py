@@ -4,7 +4,8 @@
 
 Launch after launch, the two ranks of a run join, ask where to start, save and register in a loop, and print where they
 start and the path of each file that `register` returned for. Each gets SIGKILL after a random time, in the middle of
-whatever it does. Every other file is written straight to its name, so that some are cut.
+whatever it does. Every other file is written straight to its name, so that some are cut. As the ranks of a job wait for
+each other in every step, none is more than two saves ahead.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ckptstore.api import Catalog, connect
-from ckptstore.core.events import Event, FileRecorded, from_lines
+from ckptstore.core.events import Event, FileRecorded, LaunchStarted, from_lines
 from ckptstore.core.model import Checkpoint, FileState
 from ckptstore.journal import jsonl
 from tests import ckpt_bytes
@@ -37,7 +38,7 @@ _EXPECTED = "was not taken into the catalog: "
 """What is said of a file that is cut."""
 
 WORKER = """
-import os, sys
+import os, sys, time
 from pathlib import Path
 import ckptstore
 from ckptstore.core.model import Kind
@@ -55,7 +56,13 @@ print("PLAN", step, plan.launch.id if plan else None, flush=True)
 folder = Path(directory) / f"rank_{rank}"
 folder.mkdir(parents=True, exist_ok=True)
 launch.add_source(str(folder), kind=Kind.PERIODIC, prefix=f"net_{launch_id}", breakpoint_prefix="net", names_before=())
+begun, other = (Path(directory) / f"{launch_id}.rank_{each}.begun" for each in (int(rank), 1 - int(rank)))
+begun.touch()
 while True:
+    while not other.exists() or begun.stat().st_size > other.stat().st_size + 1:
+        time.sleep(0.001)
+    with begun.open("a") as counter:
+        counter.write(".")
     step += 1
     path = folder / f"net_{launch_id}-{(step - 1) // 10 + 1}_{(step - 1) % 10 + 1}.ckpt"
     if step % 2:
@@ -173,6 +180,10 @@ def _step(path: Path) -> int:
     return (epoch - 1) * 10 + place
 
 
+def _launch(path: str) -> str:
+    return Path(path).name.removeprefix("net_").partition("-")[0]
+
+
 def _is_whole(path: Path) -> bool:
     return path.read_bytes() == ckpt_bytes.checkpoint(_step(path), _step(path))
 
@@ -198,8 +209,11 @@ def look(url: str, directory: Path, returned: set[str], newest: str | None, into
     into.lost += [f"{path} is in a journal, not in the catalog" for path in sorted(journalled - recorded.keys())]
     into.lost += [f"{path} is in the catalog, in no journal" for path in sorted(recorded.keys() - journalled)]
     there = {str(path): _is_whole(path) for path in directory.rglob("*.ckpt")}
-    unknown = (path for path, is_whole in there.items() if is_whole and path not in recorded)
-    into.lost += [f"{path} is whole, and not in the catalog" for path in unknown]
+    unknown = [path for path, is_whole in there.items() if is_whole and path not in recorded]
+    # What no rank of a first launch has registered anything beside may be another program's.
+    own = {file.launch for file in recorded.values()}
+    own |= {event.launch.id for event in told if isinstance(event, LaunchStarted) and event.launch.parent}
+    into.lost += [f"{path} is whole, and not in the catalog" for path in unknown if _launch(path) in own]
     into.wrong += [f"{path} is not as recorded" for path in recorded if not there.get(path)]
     with tempfile.TemporaryDirectory() as home:
         rebuilt = connect(str(Path(home) / "catalog.db"))
