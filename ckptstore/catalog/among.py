@@ -9,14 +9,51 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
+from sqlalchemy.ext.compiler import compiles
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-def among(connection: sa.Connection, column: sa.ColumnElement[Any], values: Iterable[Any]) -> sa.ColumnElement[bool]:
-    """Whether a column of texts or numbers is one of these values."""
-    if connection.dialect.name == "sqlite":
-        listed = sa.func.json_each(json.dumps(list(values))).table_valued("value")
-        return column.in_(sa.select(listed.c.value))
-    return column == sa.any_(sa.literal(list(values), sa.ARRAY(column.type)))
+def among(column: sa.ColumnElement[Any], values: Iterable[Any] | str) -> sa.ColumnElement[bool]:
+    """Whether a column of texts or numbers is one of these values; a text names the parameter that gets them later."""
+    if isinstance(values, str):
+        return _Among(column, sa.bindparam(values, type_=_Values(column.type)))
+    return _Among(column, sa.bindparam(None, list(values), type_=_Values(column.type)))
+
+
+class _Values(sa.types.TypeDecorator[Any]):
+    """A list: JSON on SQLite, an array on PostgreSQL."""
+
+    impl = sa.Text
+    cache_ok = True
+
+    def __init__(self, item: sa.types.TypeEngine[Any]) -> None:
+        super().__init__()
+        self.item = item
+
+    def load_dialect_impl(self, dialect: sa.Dialect) -> sa.types.TypeEngine[Any]:
+        return dialect.type_descriptor(sa.Text() if dialect.name == "sqlite" else sa.ARRAY(self.item))
+
+    def process_bind_param(self, value: Any, dialect: sa.Dialect) -> Any:
+        return json.dumps(value) if dialect.name == "sqlite" else value
+
+
+class _Among(sa.sql.functions.FunctionElement[bool]):
+    inherit_cache = True
+    type = sa.Boolean()
+
+    def self_group(self, against: Any = None) -> _Among:  # noqa: ARG002
+        return self  # else "= 1" is added where the database has no booleans, and no index is used
+
+
+@compiles(_Among, "sqlite")
+def _in_json(element: _Among, compiler: Any, **options: Any) -> str:
+    column, values = (compiler.process(each, **options) for each in element.clauses)
+    return f"({column} IN (SELECT value FROM json_each({values})))"  # noqa: S608 — names and places of parameters
+
+
+@compiles(_Among, "postgresql")
+def _any_of(element: _Among, compiler: Any, **options: Any) -> str:
+    column, values = (compiler.process(each, **options) for each in element.clauses)
+    return f"({column} = ANY({values}))"

@@ -61,7 +61,7 @@ def every_directory(connection: sa.Connection) -> set[str]:
 def files_in(connection: sa.Connection, some: Iterable[str]) -> list[Checkpoint]:
     """What was ever recorded of files in these directories, of whatever run."""
     ends = [f"{directory.rstrip('/')}/" for directory in some]
-    chosen = rows.file_query().where(among(connection, _DIRECTORY, ends))
+    chosen = rows.file_query().where(among(_DIRECTORY, ends))
     return list(rows.files(connection.execute(chosen))) if ends else []
 
 
@@ -80,7 +80,7 @@ def at_the_paths_of(connection: sa.Connection, ids: Iterable[str]) -> Iterator[R
     """
     own = checkpoints.alias()
     query = _RECORDED.join(own, (own.c.path == _PATH) & (own.c.id != checkpoints.c.id)).where(
-        among(connection, own.c.id, ids),
+        among(own.c.id, ids),
         *(
             (mine == other) | mine.is_(None) | other.is_(None)
             for mine, other in ((own.c.size, checkpoints.c.size), (own.c.digest, checkpoints.c.digest))

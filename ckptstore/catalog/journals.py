@@ -42,7 +42,7 @@ def taken_up(connection: sa.Connection, paths: Sequence[str]) -> dict[str, Taken
     """How far these journals were taken up, for every run that they tell of; unknown ones are left out."""
     lowest, head = sa.func.min(journals.c.taken_up), sa.func.max(journals.c.head)
     query = sa.select(journals.c.path, lowest, head).group_by(journals.c.path)
-    found = connection.execute(query.where(among(connection, journals.c.path, paths)))
+    found = connection.execute(query.where(among(journals.c.path, paths)))
     return {row[0]: TakenUp(row[1], row[2]) for row in found}
 
 
@@ -54,7 +54,7 @@ def journals_named(connection: sa.Connection, names: AbstractSet[str]) -> set[st
 
 def runs_told(connection: sa.Connection, paths: Sequence[str]) -> list[str]:
     """The names of the runs that these journals tell of."""
-    told = sa.select(runs.c.name).distinct().join(journals).where(among(connection, journals.c.path, paths))
+    told = sa.select(runs.c.name).distinct().join(journals).where(among(journals.c.path, paths))
     return sorted(connection.execute(told).scalars())
 
 

@@ -76,7 +76,7 @@ def places(connection: sa.Connection, launch_id: str, ranks: Iterable[int]) -> l
         sa.select(checkpoints.c.id, saves.c.launch_id, checkpoints.c.rank, checkpoints.c.path)
         .add_columns(saves.c.kind == Kind.TTP.value, checkpoints.c.state == FileState.COMPLETE.value)
         .join(saves)
-        .where(saves.c.launch_id == launch_id, _LIVE, among(connection, checkpoints.c.rank, ranks))
+        .where(saves.c.launch_id == launch_id, _LIVE, among(checkpoints.c.rank, ranks))
     )
     return [Place._make(row) for row in rows.many(connection.execute(query))]
 

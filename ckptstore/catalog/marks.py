@@ -108,7 +108,7 @@ def _moment_after(connection: sa.Connection, table: sa.Table, chosen: sa.ColumnE
 def are_as_chosen(connection: sa.Connection, files: Iterable[Checkpoint]) -> bool:
     """Whether the catalog takes each of these files for what it did when they were read."""
     chosen = {file.id: file.state.value for file in files}
-    query = sa.select(checkpoints.c.id, checkpoints.c.state).where(among(connection, checkpoints.c.id, chosen))
+    query = sa.select(checkpoints.c.id, checkpoints.c.state).where(among(checkpoints.c.id, chosen))
     return {row[0]: row[1] for row in connection.execute(query)} == chosen
 
 

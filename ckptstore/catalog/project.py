@@ -94,7 +94,9 @@ def project(connection: sa.Connection, events: Iterable[Event], layout_of: Layou
             others.append(event)
     done.launches |= _put_launches(connection, started, done)
     named = {launch for event in others if (launch := launch_of(event)) is not None}
-    runs_of_launches = _runs_of(connection, named | done.launches)
+    files = [event.file for event in others if isinstance(event, FileRecorded)]
+    _lock_paths(connection, files)
+    runs_of_launches, are_new = _looked_up(connection, named | done.launches, files)
     done.launches |= named & runs_of_launches.keys()
     for event in others:
         launch = launch_of(event)
@@ -105,7 +107,7 @@ def project(connection: sa.Connection, events: Iterable[Event], layout_of: Layou
         else:
             sorted_out.add(event)
     _put_rows(connection, sorted_out)
-    _put_files(connection, sorted_out.files, done)
+    _put_files(connection, sorted_out.files, done, are_new=are_new)
     _put_removals(connection, sorted_out.removals)
     if sorted_out.layout_files:
         _put_layout_files(connection, sorted_out.layout_files, layout_of)
@@ -142,12 +144,32 @@ class _Sorted:
                 self.of_runs.append(event)
 
 
-def _runs_of(connection: sa.Connection, launch_ids: Iterable[str]) -> dict[str, str]:
+def _looked_up(
+    connection: sa.Connection, launch_ids: Iterable[str], files: Sequence[Checkpoint] = ()
+) -> tuple[dict[str, str], bool]:
+    """The runs of these launches, as far as they are known; and whether nothing is known of the files' paths.
+
+    Asked at once, since every record asks it.
+    """
     ids = sorted(launch_ids)
     if not ids:
-        return {}
-    query = sa.select(launches.c.id, runs.c.name).join(runs).where(among(connection, launches.c.id, ids))
-    return {row[0]: row[1] for row in connection.execute(query)}
+        return {}, False
+    paths = {file.path for file in files}
+    asked = {"own_launches": ids, "own_paths": list(paths), "own_ids": [file.id for file in files]}
+    found = connection.execute(_LOOK, asked).all()
+    return {row[0]: row[1] for row in found}, len(paths) == len(files) and not any(row[2] for row in found)
+
+
+_LOOK = (
+    sa.select(
+        launches.c.id,
+        runs.c.name,
+        sa.exists().where(among(checkpoints.c.path, "own_paths"))
+        | sa.exists().where(among(trash.c.checkpoint_id, "own_ids")),
+    )
+    .join(runs)
+    .where(among(launches.c.id, "own_launches"))
+)
 
 
 # Launches
@@ -161,7 +183,7 @@ def _put_launches(connection: sa.Connection, events: Sequence[LaunchStarted], do
             told.setdefault(event.origin.id, []).append(LaunchStarted(event.origin.undecided()))
         told.setdefault(event.launch.id, []).append(event)
     of_run: dict[str, dict[str, list[LaunchStarted]]] = {}
-    known_runs = _runs_of(connection, told)
+    known_runs, _ = _looked_up(connection, told)
     for launch_id, some in told.items():
         run = known_runs.get(launch_id, some[0].launch.run)
         for event in some:
@@ -179,7 +201,7 @@ def _put_launches(connection: sa.Connection, events: Sequence[LaunchStarted], do
 
 
 def _put_launches_of_run(connection: sa.Connection, run: str, told: Mapping[str, Sequence[LaunchStarted]]) -> None:
-    query = sa.select(launches).where(among(connection, launches.c.id, sorted(told)))
+    query = sa.select(launches).where(among(launches.c.id, sorted(told)))
     there = {row.id: row._asdict() for row in connection.execute(query)}
     known = {launch_id: dict(row) for launch_id, row in there.items()}
     for launch_id, events in told.items():
@@ -281,8 +303,11 @@ def _is_before(row: dict[str, Any], other: dict[str, Any]) -> bool:
 # Files
 
 
-def _put_files(connection: sa.Connection, files: Sequence[Checkpoint], done: Projected) -> None:
-    """Put records of files in, and count those that were new or changed what is known."""
+def _put_files(connection: sa.Connection, files: Sequence[Checkpoint], done: Projected, *, are_new: bool) -> None:
+    """Put records of files in, and count those that were new or changed what is known.
+
+    `are_new`: nothing is known of their paths, each of which is that of one of them.
+    """
     newest: dict[str, dict[str, Any]] = {}
     of_saves: dict[str, Checkpoint] = {}
     for file in files:
@@ -294,10 +319,7 @@ def _put_files(connection: sa.Connection, files: Sequence[Checkpoint], done: Pro
             of_saves[file.save_id] = file
     if not newest:
         return
-    paths = sorted({row["path"] for row in newest.values()})
-    _lock_paths(connection, paths)
-    query = sa.select(checkpoints.c.id, checkpoints.c.version, checkpoints.c.created_at)
-    known = {row[0]: row for row in connection.execute(query.where(among(connection, checkpoints.c.id, list(newest))))}
+    known = {} if are_new else {row[0]: row for row in connection.execute(_KNOWN, {"own_ids": list(newest)})}
     changed = [
         row
         for file_id, row in sorted(newest.items())
@@ -306,7 +328,8 @@ def _put_files(connection: sa.Connection, files: Sequence[Checkpoint], done: Pro
     if changed:
         _put_saves(connection, of_saves)
         connection.execute(_file(connection.dialect.name), changed)
-        connection.execute(_SET_STATES_AT_PATH, [{"own_path": path} for path in {row["path"] for row in changed}])
+        if not are_new:
+            connection.execute(_SET_STATES_AT_PATH, [{"own_path": path} for path in {row["path"] for row in changed}])
     done.records = len(changed)
     done.new = sorted(newest.keys() - known.keys())
 
@@ -342,13 +365,13 @@ def _newer(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
     return {**last, "created_at": min(one["created_at"], other["created_at"])}
 
 
-def _lock_paths(connection: sa.Connection, paths: Sequence[str]) -> None:
+def _lock_paths(connection: sa.Connection, files: Sequence[Checkpoint]) -> None:
     """Let nobody else write records of these paths before the transaction has ended: what is at a path is one file.
 
     SQLite has one writer at a time anyway. Paths share locks, so that many take few, in one order.
     """
     if connection.dialect.name != "sqlite":
-        keys = sorted({crc32(path.encode()) % _PATH_LOCKS for path in paths})
+        keys = sorted({crc32(file.path.encode()) % _PATH_LOCKS for file in files})
         for key in keys:
             connection.execute(_LOCK, {"own_key": key})
 
@@ -379,6 +402,10 @@ def _put_saves(connection: sa.Connection, first: Mapping[str, Checkpoint]) -> No
 
 
 # Statements that every record needs are built once: that takes longer than to run them.
+
+_KNOWN = sa.select(checkpoints.c.id, checkpoints.c.version, checkpoints.c.created_at).where(
+    among(checkpoints.c.id, "own_ids")
+)
 
 
 @cache

@@ -54,7 +54,7 @@ def next_moment(connection: sa.Connection, run: str, now: datetime) -> datetime:
 
 def versions_of(connection: sa.Connection, ids: Sequence[str]) -> dict[str, str]:
     """The versions of these records, by id."""
-    query = sa.select(checkpoints.c.id, checkpoints.c.version).where(among(connection, checkpoints.c.id, ids))
+    query = sa.select(checkpoints.c.id, checkpoints.c.version).where(among(checkpoints.c.id, ids))
     return {row[0]: row[1] for row in connection.execute(query)}
 
 
@@ -141,7 +141,7 @@ def files_at(connection: sa.Connection, launch: Launch, global_step: int) -> tup
 
 def files_by_id(connection: sa.Connection, ids: Sequence[str]) -> dict[str, Checkpoint]:
     """These files, by id."""
-    query = rows.file_query().where(among(connection, checkpoints.c.id, ids))
+    query = rows.file_query().where(among(checkpoints.c.id, ids))
     return {file.id: file for file in rows.files(connection.execute(query))} if ids else {}
 
 
@@ -166,7 +166,7 @@ def files_to_judge(connection: sa.Connection, run: int, others: Sequence[str] = 
         .distinct()
         .join(launches)
         .join(checkpoints)
-        .where(launches.c.run_id == run, is_there | among(connection, checkpoints.c.id, others) if others else is_there)
+        .where(launches.c.run_id == run, is_there | among(checkpoints.c.id, others) if others else is_there)
         .subquery()
     )
     query = rows.file_query().join(
@@ -178,7 +178,7 @@ def files_to_judge(connection: sa.Connection, run: int, others: Sequence[str] = 
 def files_at_paths(connection: sa.Connection, paths: Sequence[str]) -> dict[str, list[Checkpoint]]:
     """What was ever recorded of these paths; one may have been written at several steps."""
     found: dict[str, list[Checkpoint]] = {}
-    query = rows.file_query().where(among(connection, checkpoints.c.path, paths))
+    query = rows.file_query().where(among(checkpoints.c.path, paths))
     for file in rows.files(connection.execute(query)) if paths else ():
         found.setdefault(file.path, []).append(file)
     return found
@@ -262,7 +262,7 @@ def sources_of(connection: sa.Connection, run: int) -> list[Source]:
 
 def sources_beside(connection: sa.Connection, run: int, directories: Iterable[str]) -> list[Source]:
     """Where the ranks of other runs save, if that is in one of these directories."""
-    return _sources(connection, (launches.c.run_id != run) & among(connection, sources.c.directory, directories))
+    return _sources(connection, (launches.c.run_id != run) & among(sources.c.directory, directories))
 
 
 def _sources(connection: sa.Connection, chosen: sa.ColumnElement[bool]) -> list[Source]:
@@ -292,7 +292,7 @@ def hosts_of(connection: sa.Connection, launch_id: str) -> dict[int, str]:
 
 def endings_of(connection: sa.Connection, launch_ids: Iterable[str]) -> Mapping[tuple[str, int], TrainingEnded]:
     """How training ended, by launch and rank."""
-    query = sa.select(endings).where(among(connection, endings.c.launch_id, launch_ids))
+    query = sa.select(endings).where(among(endings.c.launch_id, launch_ids))
     return {
         (row.launch_id, row.rank): TrainingEnded(
             row.launch_id,

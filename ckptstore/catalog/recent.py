@@ -124,7 +124,7 @@ def last_steps(connection: sa.Connection, launch_id: str, ranks: Sequence[int], 
     query = (
         sa.select(checkpoints.c.rank, sa.func.max(newest.c.global_step))
         .join(newest, newest.c.id == checkpoints.c.save_id)
-        .where(among(connection, checkpoints.c.rank, ranks))
+        .where(among(checkpoints.c.rank, ranks))
         .group_by(checkpoints.c.rank)
     )
     return {row[0]: row[1] for row in connection.execute(query)}

@@ -91,7 +91,7 @@ def told(run: str, items: Iterable[Item], phase: Phase) -> list[FilesRemoved]:
 
 def after_what_was_told(connection: sa.Connection, items: Sequence[Item]) -> list[Item]:
     """The items, each after what was told of its place in the same trash before, whatever the clocks say."""
-    query = sa.select(trash.c.id, trash.c.changed_at).where(among(connection, trash.c.id, [item.id for item in items]))
+    query = sa.select(trash.c.id, trash.c.changed_at).where(among(trash.c.id, [item.id for item in items]))
     told = {row[0]: row[1] for row in connection.execute(query)}
     return [replace(item, changed_at=max(item.changed_at, told.get(item.id, item.changed_at))) for item in items]
 
@@ -149,7 +149,7 @@ def of_marked_steps(connection: sa.Connection, run: int) -> set[str]:
         return set()
     joined = trash.join(checkpoints, checkpoints.c.id == trash.c.checkpoint_id)
     joined = joined.join(saves, saves.c.id == checkpoints.c.save_id)
-    chosen = (trash.c.run_id == run) & among(connection, saves.c.global_step, steps)
+    chosen = (trash.c.run_id == run) & among(saves.c.global_step, steps)
     return set(connection.execute(sa.select(trash.c.id).select_from(joined).where(chosen)).scalars())
 
 
