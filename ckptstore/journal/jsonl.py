@@ -174,7 +174,7 @@ def sizes_in(folder: str) -> dict[str, int]:
 
 def directory_of(path: str) -> str:
     """The directory whose files a journal tells of."""
-    return str(Path(path).parents[1])
+    return path.rpartition("/")[0].rpartition("/")[0] or "/"
 
 
 def journals_in(directory: str) -> list[str]:
