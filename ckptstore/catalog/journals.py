@@ -25,8 +25,8 @@ class TakenUp(NamedTuple):
 
 def journals_of(connection: sa.Connection, run: int) -> dict[str, TakenUp]:
     """The journals that tell of a run, and how far each was taken up."""
-    query = sa.select(journals.c.path, journals.c.taken_up, journals.c.head).where(journals.c.run_id == run)
-    return {path: TakenUp(end, head) for path, end, head in rows.many(connection.execute(query))}
+    found = rows.many(connection.execute(_JOURNALS_OF, {"own_run": run}))
+    return {path: TakenUp(end, head) for path, end, head in found}
 
 
 def every_journal(connection: sa.Connection) -> dict[str, dict[str, TakenUp]]:
@@ -84,6 +84,9 @@ def went_on(connection: sa.Connection, run: str, path: str, begin: int, to: Take
     return connection.execute(_WENT_ON, place).rowcount > 0
 
 
+_JOURNALS_OF = sa.select(journals.c.path, journals.c.taken_up, journals.c.head).where(
+    journals.c.run_id == sa.bindparam("own_run")
+)
 _END = sa.bindparam("own_end", type_=sa.BigInteger)
 _WENT_ON = (
     journals.update()
@@ -95,4 +98,4 @@ _WENT_ON = (
     )
     .values(taken_up=sa.case((journals.c.taken_up > _END, journals.c.taken_up), else_=_END))
 )
-"""Built once: that takes longer than to run it."""
+"""Built once, as all that every record or start needs: that takes longer than to run it."""

@@ -22,6 +22,15 @@ _LIVE = checkpoints.c.state.in_([FileState.COMPLETE.value, FileState.IN_PROGRESS
 _UNSETTLED = (checkpoints.c.state == FileState.IN_PROGRESS.value) | (saves.c.kind == Kind.TTP.value)
 
 
+_PATHS = (  # one row for each step, not for each file: a wide job has tens of thousands
+    sa.select(sa.func.count(), sa.func.aggregate_strings(checkpoints.c.path, "\n"))
+    .add_columns(sa.func.max(sa.case((_UNSETTLED, 1), else_=0)))
+    .select_from(checkpoints.join(saves))
+    .where(among(saves.c.launch_id, "own_launches"), _LIVE)
+    .group_by(saves.c.launch_id, saves.c.global_step)
+)
+
+
 class Paths(NamedTuple):
     """Where files are; `paths` is None where one of them has a line break, and they cannot be told apart.
 
@@ -45,16 +54,9 @@ class Place(NamedTuple):
 
 def paths(connection: sa.Connection, launch_ids: Iterable[str]) -> Paths:
     """The paths of all files of these launches."""
-    query = (  # one row for each step, not for each file: a wide job has tens of thousands
-        sa.select(sa.func.count(), sa.func.aggregate_strings(checkpoints.c.path, "\n"))
-        .add_columns(sa.func.max(sa.case((_UNSETTLED, 1), else_=0)))
-        .select_from(checkpoints.join(saves))
-        .where(saves.c.launch_id.in_(list(launch_ids)), _LIVE)
-        .group_by(saves.c.launch_id, saves.c.global_step)
-    )
     found: set[str] = set()
     has_unsettled = False
-    for count, text, unsettled in connection.execute(query):
+    for count, text, unsettled in connection.execute(_PATHS, {"own_launches": list(launch_ids)}):
         lines = text.split("\n")
         if len(lines) != count:
             return Paths(None, has_unsettled=True)

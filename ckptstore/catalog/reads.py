@@ -13,6 +13,7 @@ from ckptstore.catalog.among import among
 from ckptstore.catalog.tables import checkpoints, endings, launches, outcomes, pins, resolutions, runs, saves, sources
 from ckptstore.core import replicas
 from ckptstore.core.events import TrainingEnded
+from ckptstore.core.limits import HIGHEST
 from ckptstore.core.model import Checkpoint, Content, FileState, Kind, Launch, Outcome, Source
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ _SAVES_ASKED = 4  # all of the newest step's kinds
 
 def run_id(connection: sa.Connection, name: str) -> int | None:
     """The id of the run of that name."""
-    return connection.execute(sa.select(runs.c.id).where(runs.c.name == name)).scalar()
+    return connection.execute(_RUN_ID, {"own_name": name}).scalar()
 
 
 def run_names(connection: sa.Connection) -> list[str]:
@@ -60,8 +61,7 @@ def versions_of(connection: sa.Connection, ids: Sequence[str]) -> dict[str, str]
 
 def launches_of(connection: sa.Connection, run: int) -> list[Launch]:
     """The launches of a run, oldest first."""
-    query = _LAUNCHES.where(launches.c.run_id == run).order_by(launches.c.launch_order)
-    return [_launch(row) for row in connection.execute(query)]
+    return [_launch(row) for row in connection.execute(_LAUNCHES_OF, {"own_run": run})]
 
 
 def launch(connection: sa.Connection, launch_id: str) -> Launch | None:
@@ -81,38 +81,17 @@ def first_saves(connection: sa.Connection, run: int) -> dict[str, int | None]:
 
     None for a launch of whose files none was ever finished.
     """
-    first = (  # for each launch by itself: then the index has it at once, however many saves there are
-        sa.select(saves.c.global_step)
-        .where(saves.c.launch_id == launches.c.id, saves.c.global_step > 0)
-        .order_by(saves.c.global_step)
-        .limit(1)
-        .scalar_subquery()
-    )
-    finished = (
-        sa.select(saves.c.global_step)
-        .select_from(saves.join(checkpoints))
-        .where(saves.c.launch_id == launches.c.id, saves.c.global_step > 0, checkpoints.c.size.is_not(None))
-        .order_by(saves.c.global_step)
-        .limit(1)
-        .correlate(launches)
-        .scalar_subquery()
-    )
-    query = sa.select(launches.c.id, first, finished).where(launches.c.run_id == run)
     return {
         launch_id: None if known is None else step
-        for launch_id, step, known in connection.execute(query)
+        for launch_id, step, known in connection.execute(_FIRST_SAVES, {"own_run": run})
         if step is not None
     }
 
 
 def newest_step(connection: sa.Connection, launch_id: str, *, below: int | None, at_most: int | None) -> int | None:
     """The highest step that a launch has a save of, within the bounds (None: none)."""
-    query = sa.select(sa.func.max(saves.c.global_step)).where(saves.c.launch_id == launch_id)
-    if below is not None:
-        query = query.where(saves.c.global_step < below)
-    if at_most is not None:
-        query = query.where(saves.c.global_step <= at_most)
-    return connection.execute(query).scalar()
+    last = min(HIGHEST if below is None else below - 1, HIGHEST if at_most is None else at_most)
+    return connection.execute(_NEWEST_STEP, {"own_launch": launch_id, "own_step": last}).scalar()
 
 
 def steps_of(connection: sa.Connection, run: int) -> set[tuple[str, int]]:
@@ -123,20 +102,16 @@ def steps_of(connection: sa.Connection, run: int) -> set[tuple[str, int]]:
 
 def kinds_beyond(connection: sa.Connection, run: int, global_step: int) -> dict[tuple[str, int], set[Kind]]:
     """The kinds of every save of a run after a step, and of those of untrained networks, by launch and step."""
-    of_run = sa.select(saves.c.launch_id, saves.c.global_step, saves.c.kind).join(launches)
-    of_run = of_run.where(launches.c.run_id == run)
-    query = sa.union_all(of_run.where(saves.c.global_step > global_step), of_run.where(saves.c.global_step == 0))
     found: dict[tuple[str, int], set[Kind]] = {}
-    for launch_id, step, kind in connection.execute(query):
+    for launch_id, step, kind in connection.execute(_KINDS_BEYOND, {"own_run": run, "own_step": global_step}):
         found.setdefault((launch_id, step), set()).add(Kind(kind))
     return found
 
 
 def files_at(connection: sa.Connection, launch: Launch, global_step: int) -> tuple[Checkpoint, ...]:
     """Every file of one launch and step, each under its last path."""
-    chosen = (saves.c.launch_id == launch.id) & (saves.c.global_step == global_step)
-    chosen &= checkpoints.c.state != FileState.MOVED.value
-    return rows.files_of_state(connection.execute(rows.state_query().where(chosen)), launch, global_step)
+    found = connection.execute(_FILES_AT, {"own_launch": launch.id, "own_step": global_step})
+    return rows.files_of_state(found, launch, global_step)
 
 
 def files_by_id(connection: sa.Connection, ids: Sequence[str]) -> dict[str, Checkpoint]:
@@ -237,15 +212,8 @@ def decided_at(connection: sa.Connection, launch_id: str) -> datetime | None:
 
 def failed_loads(connection: sa.Connection, run: int) -> dict[str, str]:
     """What went wrong when a launch loaded a file, by the file's id; not where a later launch could go on from it."""
-    query = (
-        sa.select(outcomes, resolutions.c.parent_launch_id, resolutions.c.parent_step)
-        .join(launches, launches.c.id == outcomes.c.launch_id)
-        .join(resolutions, resolutions.c.launch_id == launches.c.id)
-        .where(launches.c.run_id == run)
-        .order_by(launches.c.launch_order)
-    )
     failed: dict[tuple[str, int], dict[str, str]] = {}
-    for row in connection.execute(query):
+    for row in connection.execute(_OUTCOMES_OF, {"own_run": run}):
         state = row.parent_launch_id, row.parent_step
         if row.outcome == Outcome.SAVED.value:
             failed.pop(state, None)
@@ -257,20 +225,16 @@ def failed_loads(connection: sa.Connection, run: int) -> dict[str, str]:
 
 def sources_of(connection: sa.Connection, run: int) -> list[Source]:
     """Where the ranks of a run save, newest launch first."""
-    return _sources(connection, launches.c.run_id == run)
+    return _sources(connection.execute(_SOURCES_OF, {"own_run": run}))
 
 
 def sources_beside(connection: sa.Connection, run: int, directories: Iterable[str]) -> list[Source]:
     """Where the ranks of other runs save, if that is in one of these directories."""
-    return _sources(connection, (launches.c.run_id != run) & among(sources.c.directory, directories))
+    beside = (launches.c.run_id != run) & among(sources.c.directory, directories)
+    return _sources(connection.execute(_SOURCES.where(beside)))
 
 
-def _sources(connection: sa.Connection, chosen: sa.ColumnElement[bool]) -> list[Source]:
-    own = sources.c
-    columns = (own.launch_id, own.rank, own.directory, own.kind, own.prefix, own.breakpoint_prefix)
-    query = sa.select(*columns, sa.cast(own.names_before, sa.Text), own.host, own.content)
-    query = query.join(launches).where(chosen)
-    found = connection.execute(query.order_by(launches.c.launch_order.desc(), own.rank))
+def _sources(found: sa.Result[Any]) -> list[Source]:
     kinds = {kind.value: kind for kind in Kind}
     contents = {content.value: content for content in Content}
     return [
@@ -329,7 +293,73 @@ def _launch_query() -> sa.Select[Any]:
     ).select_from(joined)
 
 
-_LAUNCHES = _launch_query()  # made once: making it costs more than asking
+# Statements that every start needs are made once: making one costs more than asking.
+
+_RUN = sa.bindparam("own_run", type_=sa.Integer)
+_STEP = sa.bindparam("own_step", type_=sa.BigInteger)
+_LAUNCH = sa.bindparam("own_launch", type_=sa.String)
+
+_RUN_ID = sa.select(runs.c.id).where(runs.c.name == sa.bindparam("own_name"))
+_LAUNCHES = _launch_query()
+_LAUNCHES_OF = _LAUNCHES.where(launches.c.run_id == _RUN).order_by(launches.c.launch_order)
+_NEWEST_STEP = sa.select(sa.func.max(saves.c.global_step)).where(
+    saves.c.launch_id == _LAUNCH, saves.c.global_step <= _STEP
+)
+_FILES_AT = rows.state_query().where(
+    saves.c.launch_id == _LAUNCH,
+    saves.c.global_step == _STEP,
+    checkpoints.c.state != FileState.MOVED.value,
+)
+_OUTCOMES_OF = (
+    sa.select(outcomes, resolutions.c.parent_launch_id, resolutions.c.parent_step)
+    .join(launches, launches.c.id == outcomes.c.launch_id)
+    .join(resolutions, resolutions.c.launch_id == launches.c.id)
+    .where(launches.c.run_id == _RUN)
+    .order_by(launches.c.launch_order)
+)
+_SOURCES = (
+    sa.select(
+        sources.c.launch_id,
+        sources.c.rank,
+        sources.c.directory,
+        sources.c.kind,
+        sources.c.prefix,
+        sources.c.breakpoint_prefix,
+        sa.cast(sources.c.names_before, sa.Text),
+        sources.c.host,
+        sources.c.content,
+    )
+    .join(launches)
+    .order_by(launches.c.launch_order.desc(), sources.c.rank)
+)
+_SOURCES_OF = _SOURCES.where(launches.c.run_id == _RUN)
+
+
+def _first_save(*finished: sa.ColumnElement[bool]) -> sa.ScalarSelect[int]:
+    """Of each launch by itself: then the index has it at once, however many saves there are."""
+    return (
+        sa.select(saves.c.global_step)
+        .select_from(saves.join(checkpoints) if finished else saves)
+        .where(saves.c.launch_id == launches.c.id, saves.c.global_step > 0, *finished)
+        .order_by(saves.c.global_step)
+        .limit(1)
+        .correlate(launches)
+        .scalar_subquery()
+    )
+
+
+_FIRST_SAVES = sa.select(launches.c.id, _first_save(), _first_save(checkpoints.c.size.is_not(None))).where(
+    launches.c.run_id == _RUN
+)
+
+
+def _kinds_beyond() -> sa.CompoundSelect[Any]:
+    of_run = sa.select(saves.c.launch_id, saves.c.global_step, saves.c.kind).join(launches)
+    of_run = of_run.where(launches.c.run_id == _RUN)
+    return sa.union_all(of_run.where(saves.c.global_step > _STEP), of_run.where(saves.c.global_step == 0))
+
+
+_KINDS_BEYOND = _kinds_beyond()
 
 
 def _launch(row: Any) -> Launch:

@@ -20,34 +20,36 @@ def fault(file: Checkpoint, seen: Observed | None, failed: Mapping[str, str]) ->
     """What keeps one file from being loaded; None if it is there as it was recorded."""
     if failed and file.id in failed:  # an id is derived, which costs: only where something failed
         return Reason(Rule.QUARANTINED, file.rank, f"{file.path} could not be loaded: {failed[file.id]}")
-    broken = _broken_rule(file, seen or Observed(None))
+    broken = _broken(file, seen or _NOT_THERE)
     return None if broken is None else Reason(broken[0], file.rank, f"{file.path} {broken[1]}")
 
 
-def _broken_rule(file: Checkpoint, seen: Observed) -> tuple[Rule, str] | None:
-    broken: tuple[Rule, str] | None = None
+_NOT_THERE = Observed(None)
+
+
+def _broken(file: Checkpoint, seen: Observed) -> tuple[Rule, str] | None:
     if file.content is Content.WEIGHTS:
-        broken = Rule.WEIGHTS_ONLY, "holds weights without the optimizer's state"
+        rule, what = Rule.WEIGHTS_ONLY, "holds weights without the optimizer's state"
     elif file.state is FileState.DAMAGED:
-        broken = (
-            file.problem or Rule.QUARANTINED,
-            "was found to be damaged: once it is brought back, ckptstore verify takes note of it",
-        )
+        rule = file.problem or Rule.QUARANTINED
+        what = "was found to be damaged: once it is brought back, ckptstore verify takes note of it"
     elif file.state is FileState.TRASHED:
-        broken = Rule.MISSING_FILE, "was removed by gc: ckptstore undo brings it back while it is in the trash"
+        rule, what = Rule.MISSING_FILE, "was removed by gc: ckptstore undo brings it back while it is in the trash"
     elif seen.unreadable:
-        broken = Rule.UNREADABLE, f"cannot be looked at: {seen.unreadable}"
+        rule, what = Rule.UNREADABLE, f"cannot be looked at: {seen.unreadable}"
     elif file.size is None:
-        broken = Rule.IN_PROGRESS, "was never finished" if seen.size is None else "is being written"
+        rule, what = Rule.IN_PROGRESS, "was never finished" if seen.size is None else "is being written"
     elif seen.size is None:
-        broken = Rule.MISSING_FILE, "is gone"
+        rule, what = Rule.MISSING_FILE, "is gone"
     elif seen.size != file.size:
-        broken = Rule.SIZE_MISMATCH, f"has {seen.size} bytes, {file.size} were recorded"
+        rule, what = Rule.SIZE_MISMATCH, f"has {seen.size} bytes, {file.size} were recorded"
     elif seen.rewritten and file.digest is None:
-        broken = Rule.DIGEST_MISMATCH, "was written again since it was recorded: scan its directory again"
+        rule, what = Rule.DIGEST_MISMATCH, "was written again since it was recorded: scan its directory again"
     elif seen.digest is not None and seen.digest != file.digest:
-        broken = Rule.DIGEST_MISMATCH, "has other bytes than those recorded"
-    return broken
+        rule, what = Rule.DIGEST_MISMATCH, "has other bytes than those recorded"
+    else:
+        return None
+    return rule, what
 
 
 def unequal_sizes(files: Iterable[Checkpoint]) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from ckptstore.catalog import reads
 from ckptstore.catalog.runs import find_run
 from ckptstore.core import validate
+from ckptstore.core.many import without_gc
 from ckptstore.core.model import Kind, Rejection, Resolution, State
 from ckptstore.core.stated import parse
 from ckptstore.disk import files
@@ -56,7 +57,7 @@ def resolve(
         raise UsageError("one lineage and all of them are asked for", "give --lineage or --all")
     step = None if step is None else validate.step_of(step)
     world_size = None if world_size is None else validate.ranks("world size", world_size)
-    with database.connected():
+    with database.connected(), without_gc():
         run_id = find_run(database, run)
         bring_up_to_date(database, run_id)
         return choose(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from ckptstore.core.model import (
@@ -95,7 +96,8 @@ def judge(
     ranks = range(saved_world if world_size is None else world_size)
     if state.global_step == 0:
         return _reject(state, [UNTRAINED])
-    if any(file.content is Content.PART for file in state.files):
+    contents = {file.content for file in state.files}
+    if Content.PART in contents:
         return reject_foreign(state)
     quarantined = [] if take_quarantined else _quarantined(state)
     if quarantined:
@@ -106,8 +108,11 @@ def judge(
         return _reject_other_world(state, len(ranks), as_saved, seen, failed)
 
     faults = {file.id: found for file in state.files if (found := fault(file, seen.get(file.path), failed)) is not None}
-    shares = [file for file in state.files if file.content is Content.SHARE]
-    others = [file for file in state.files if file.content is not Content.SHARE]
+    shares: Sequence[Checkpoint] = ()
+    others: Sequence[Checkpoint] = state.files
+    if Content.SHARE in contents:
+        shares = [file for file in state.files if file.content is Content.SHARE]
+        others = [file for file in state.files if file.content is not Content.SHARE]
     parts = []
     if others or not shares:
         parts.append(_from_whole_states(state, others, faults, ranks))
@@ -115,7 +120,7 @@ def judge(
         parts.append(_from_shares(shares, faults, ranks))
     for part in parts:
         if not part.reasons:
-            in_order = sorted(part.served, key=lambda assignment: assignment.rank)
+            in_order = sorted(part.served, key=attrgetter("rank"))
             return RestorePlan(launch=state.launch, global_step=state.global_step, ranks=tuple(in_order))
     return _reject(state, [reason for part in parts for reason in part.reasons], parts)
 
@@ -211,7 +216,7 @@ def _from_shares(files: Sequence[Checkpoint], faults: Mapping[str, Reason], rank
 
 
 def _has_stand_ins(plan: RestorePlan) -> bool:
-    return any(assignment.rank != assignment.source.rank for assignment in plan.ranks)
+    return any(rank != source.rank for rank, source in plan.ranks)
 
 
 def _by_rank(files: Iterable[Checkpoint], faults: Mapping[str, Reason]) -> dict[int, Checkpoint]:
@@ -227,7 +232,7 @@ def _by_rank(files: Iterable[Checkpoint], faults: Mapping[str, Reason]) -> dict[
 
 
 def _quarantined(state: State) -> list[Reason]:
-    bad = sorted((file for file in state.files if file.quarantine), key=lambda file: (file.rank, file.path))
+    bad = sorted([file for file in state.files if file.quarantine], key=lambda file: (file.rank, file.path))
     return [Reason(Rule.QUARANTINED, file.rank, f"{file.path}: {file.quarantine}") for file in bad]
 
 
