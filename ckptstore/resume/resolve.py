@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("ckptstore")
 
 
+@without_gc()
 def resolve(
     database: Database,
     run: str,
@@ -57,7 +58,7 @@ def resolve(
         raise UsageError("one lineage and all of them are asked for", "give --lineage or --all")
     step = None if step is None else validate.step_of(step)
     world_size = None if world_size is None else validate.ranks("world size", world_size)
-    with database.connected(), without_gc():
+    with database.connected():
         run_id = find_run(database, run)
         bring_up_to_date(database, run_id)
         return choose(

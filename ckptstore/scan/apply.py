@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ckptstore.core.events import FileRecorded, LaunchStarted
@@ -29,7 +28,8 @@ def apply(database: Database, plan: ScanPlan) -> None:
         recorder.adopt([*plan.adopted, *plan.back])
     finally:
         recorder.close()
-    for directory in sorted({root_of(str(Path(file.path).parent)) for file in plan.adopted}):
+    homes = {file.path.rpartition("/")[0] for file in plan.adopted}
+    for directory in sorted({root_of(home) for home in homes}):
         remember_place(database.name, plan.run, directory)
 
 

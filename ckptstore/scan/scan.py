@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads, trash
 from ckptstore.core import validate
+from ckptstore.core.many import without_gc
 from ckptstore.core.model import Phase
 from ckptstore.disk.files import absolute
 from ckptstore.disk.places import checkpoint_tree
@@ -78,6 +79,7 @@ class Scanned:
     trash: tuple[FoundTrash, ...] = ()
 
 
+@without_gc()
 def scan(
     database: Database,
     directory: str | Path,
