@@ -53,7 +53,12 @@ def outlive_readers() -> None:
         stream = getattr(sys, name)
         if isinstance(stream, io.TextIOWrapper):  # None where the caller has closed it
             stream.flush()
+            _replaced.append(stream)
             setattr(sys, name, _outliving(stream))
+
+
+_replaced: list[io.TextIOWrapper] = []
+"""Kept: one that is dropped closes its descriptor, and what is opened next would get what is printed."""
 
 
 def _outliving(stream: io.TextIOWrapper) -> io.TextIOWrapper:

@@ -200,10 +200,10 @@ def test_one_record_costs_the_same_statements_whatever_the_history(catalog: Cata
         statements.clear()
         job.save(ranks, step)
         counts.append(len(statements))
-    assert counts.pop(0) <= 11  # the first journals where the launch started, and tells the catalog that too
-    assert counts.pop(0) <= 9  # after it SQLite is told, once, that it need not wait for the disk
+    assert counts.pop(0) <= 9  # the first journals where the launch started, and tells the catalog that too
+    assert counts.pop(0) <= 7  # after it SQLite is told, once, that it need not wait for the disk
     assert len(set(counts)) == 1
-    assert counts[0] <= 8  # one of them notes how far the journal is in the catalog
+    assert counts[0] <= (5 if catalog.database.is_sqlite else 6)  # PostgreSQL locks the path
 
 
 @pytest.mark.parametrize("ending", ["ckpt", "safetensors"])

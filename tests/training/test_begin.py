@@ -194,6 +194,18 @@ def test_a_run_that_was_scanned_does_not_start_afresh_without_the_catalog(catalo
     assert by_catalog.plan.global_step == 30
 
 
+def test_a_run_that_was_scanned_starts_without_the_catalog_by_the_journal_of_the_scan(
+    catalog: Catalog, tmp_path: Path
+) -> None:
+    old_files(tmp_path / "ckpt" / "rank_0", 10, 20, 30)
+    catalog.scan(tmp_path / "ckpt", run="run", world_size=1)
+    away = open_database(NOBODY_LISTENS)
+    found = decided(away, tmp_path / "ckpt", 1, ONE, None)
+    assert found.plan is not None
+    assert found.plan.global_step == 30
+    assert shown(found) == shown(decided(catalog.database, tmp_path / "ckpt", 1, ONE, None))
+
+
 def test_a_run_that_was_scanned_does_not_start_afresh_when_its_catalog_is_lost(tmp_path: Path) -> None:
     url = str(tmp_path / "catalog.db")
     old_files(tmp_path / "ckpt", 10, 20, 30)
