@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ckptstore.core.limits import MOST_RANKS
+from ckptstore.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ckptstore.api import Catalog
     from ckptstore.core.model import Resolution
 
@@ -18,6 +21,22 @@ KINDS = ("periodic", "graceful_exit", "dying_gasp", "ttp")
 NOTHING_RESTORABLE = 3
 STEP = click.IntRange(0, 2**63 - 1)
 RANKS = click.IntRange(1, MOST_RANKS)
+
+
+class Parsed(click.ParamType[Any]):
+    """What a function reads, which raises `UsageError` for what it cannot."""
+
+    def __init__(self, name: str, read: Callable[[str], Any]) -> None:
+        self.name = name
+        self._read = read
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Read it."""
+        try:
+            return self._read(str(value))
+        except UsageError as error:
+            self.fail(str(error), param, ctx)
+
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON for scripts.")
 step_argument = click.argument("step", type=STEP)

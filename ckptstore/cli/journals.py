@@ -11,8 +11,6 @@ from ckptstore.cli.commands import as_json
 if TYPE_CHECKING:
     from ckptstore.journal.sync import Synced
 
-_SHOWN = 20
-
 
 @click.command()
 @click.argument("run_or_directory", required=False, metavar="[RUN|DIR]")
@@ -33,25 +31,25 @@ def sync(context: click.Context, run_or_directory: str | None, *, as_json: bool)
 
 
 def _values(done: Synced) -> dict[str, object]:
+    from ckptstore.cli import values
+
     return {
         "runs": list(done.runs),
         "journals": done.journals,
         "read": done.read,
         "records": done.records,
         "spoiled_lines": done.spoiled,
-        "skipped": [{"path": each.path, "reason": each.reason} for each in done.skipped],
+        "skipped": values.reasons(done.skipped),
     }
 
 
 def _show(done: Synced) -> None:
-    from ckptstore.cli.terminal import line
+    from ckptstore.cli.terminal import first, line
 
     journals = f"{done.journals} journal{'' if done.journals == 1 else 's'}"
     records = f"{done.records} record{'' if done.records == 1 else 's'}"
     line(f"{journals} looked at, {done.read} with news: {records} taken up")
     if done.spoiled:
         line(f"{done.spoiled} lines passed over: they were torn, or are of another program")
-    for each in sorted(done.skipped, key=lambda each: each not in done.unreadable)[:_SHOWN]:
+    for each in first(sorted(done.skipped, key=lambda each: each not in done.unreadable), "skipped"):
         line(f"skipped: {each.path}: {each.reason}")
-    if len(done.skipped) > _SHOWN:
-        line(f"… and {len(done.skipped) - _SHOWN} more skipped; --json has all")

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ckptstore.cli.commands import KINDS, as_json, catalog, step_argument
+from ckptstore.cli.commands import KINDS, Parsed, as_json, catalog, step_argument
+from ckptstore.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,49 +18,41 @@ if TYPE_CHECKING:
 COUNT = click.IntRange(0, 2**31 - 1)
 
 
-class Duration(click.ParamType[Any]):
+def _duration(text: str) -> timedelta:
     """A length of time, as 7d or 12h."""
+    from ckptstore.retention.policy import parse_duration
 
-    name = "time"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> timedelta:
-        """Read it."""
-        from ckptstore.errors import UsageError
-        from ckptstore.retention.policy import parse_duration
-
-        try:
-            return parse_duration(value)
-        except UsageError as error:
-            self.fail(str(error), param, ctx)
+    return parse_duration(text)
 
 
-class KindCount(click.ParamType[Any]):
+def _kind_count(text: str) -> tuple[str, int]:
     """A kind and how many of it, as ttp=2."""
-
-    name = "kind=n"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, int]:
-        """Read it."""
-        kind, _, count = str(value).partition("=")
-        if kind not in KINDS or not count.isascii() or not count.isdigit():
-            self.fail(f"{value!r} is not of the form ttp=2, with one of {', '.join(KINDS)}", param, ctx)
-        return kind, COUNT(count, param, ctx)
+    kind, _, count = text.partition("=")
+    if kind not in KINDS or not count.isascii() or not count.isdigit():
+        raise UsageError(f"{text!r} is not of the form ttp=2, with one of {', '.join(KINDS)}")
+    return kind, COUNT(count)
 
 
 _RULES = (
     click.option("--keep-last", type=COUNT, metavar="N", help="The newest N states."),
     click.option("--keep-every", type=COUNT, metavar="N", help="The first state from each multiple of N steps on."),
-    click.option("--keep-within", type=Duration(), metavar="7d", help="What was saved within that time."),
+    click.option(
+        "--keep-within", type=Parsed("time", _duration), metavar="7d", help="What was saved within that time."
+    ),
     click.option("--keep-hourly", type=COUNT, metavar="N", help="The newest of each of the last N hours with a state."),
     click.option("--keep-daily", type=COUNT, metavar="N", help="The same by days."),
     click.option("--keep-weekly", type=COUNT, metavar="N", help="The same by weeks."),
     click.option("--keep-best", type=COUNT, metavar="N", help="The N best by --metric."),
     click.option("--metric", metavar="M", help="The metric that --keep-best goes by."),
     click.option("--mode", type=click.Choice(["min", "max"]), help="Whether less or more of it is better."),
-    click.option("--keep-kind", type=KindCount(), multiple=True, metavar="K=N", help="The newest N of a kind."),
+    click.option(
+        "--keep-kind", type=Parsed("kind=n", _kind_count), multiple=True, metavar="K=N", help="The newest N of a kind."
+    ),
     click.option("--keep-parents", is_flag=True, help="What a launch resumed from."),
     click.option("--drop-branches", is_flag=True, help="Do not keep the newest state of an abandoned branch."),
-    click.option("--grace", type=Duration(), metavar="24h", help="How long what goes can be brought back. [24h]"),
+    click.option(
+        "--grace", type=Parsed("time", _duration), metavar="24h", help="How long what goes can be brought back. [24h]"
+    ),
     click.option("--floor", type=COUNT, metavar="K", help="Keep K restorable states whatever the rules say. [2]"),
 )
 

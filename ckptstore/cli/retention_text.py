@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ckptstore.cli.terminal import Rows, kinds, line, moment
+from ckptstore.cli.terminal import Rows, first, kinds, line, moment
 from ckptstore.core.text import count, size
 
 if TYPE_CHECKING:
@@ -103,12 +103,10 @@ def _plan(plan: GcPlan) -> None:
         for verdict in verdicts:
             _row(shown, word, verdict)
     shown.print(f"no state of run {plan.run} can be seen" if plan.unseen else f"run {plan.run} has no states on disk")
-    for each in plan.debris[:_SHOWN]:
+    for each in first(plan.debris, "debris"):
         line(f"debris: {each.path} ({size(each.bytes)}): {each.reason}")
-    _more(plan.debris, "debris")
-    for other in plan.unknown[:_SHOWN]:
+    for other in first(plan.unknown, "left alone"):
         line(f"left alone: {other.path}: {other.reason}")
-    _more(plan.unknown, "left alone")
 
 
 def _unseen(plan: GcPlan) -> None:
@@ -143,9 +141,8 @@ def _what_next(plan: GcPlan) -> None:
 
 
 def _done(done: Collected) -> None:
-    for skipped in done.skipped[:_SHOWN]:
+    for skipped in first(done.skipped, "that stay"):
         line(f"stays: {skipped.path}: {skipped.reason}")
-    _more(done.skipped, "that stay")
     files = f"{count(done.files, 'file', 'files')} of {count(len(done.removed), 'state', 'states')}"
     if not done.files:
         line(f"run {done.run}: nothing was removed")
@@ -156,8 +153,3 @@ def _done(done: Collected) -> None:
         line(f"run {done.run}: {files} moved to the trash, {size(done.bytes)}; until {until} undo brings them back")
     if done.purged_files:
         line(f"{count(done.purged_files, 'file', 'files')} of earlier gcs deleted for good, {size(done.purged_bytes)}")
-
-
-def _more(items: Sequence[object], what: str) -> None:
-    if len(items) > _SHOWN:
-        line(f"… and {len(items) - _SHOWN} more {what}; --json has all")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from contextlib import contextmanager
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 from rich.cells import cell_len
@@ -13,9 +13,11 @@ from rich.cells import cell_len
 from ckptstore.core.text import span
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from ckptstore.core.model import Kind
+
+Item = TypeVar("Item")
 
 
 @contextmanager
@@ -129,6 +131,13 @@ def _is_terminal() -> bool:
 def line(text: str, *, err: bool = False) -> None:
     """Print one line, on stderr if `err`: never broken or cut, and with nothing in it that a terminal would obey."""
     click.echo(plain(text), err=err)
+
+
+def first(items: Sequence[Item], what: str, most: int = 20) -> Iterator[Item]:
+    """The first of them, and after those a line that says how many more there are."""
+    yield from items[:most]
+    if len(items) > most:
+        line(f"… and {len(items) - most} more {what}; --json has all")
 
 
 def lines(texts: Iterable[str]) -> None:

@@ -6,7 +6,7 @@ from collections import Counter
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from ckptstore.cli.terminal import Rows, age, line, moment
+from ckptstore.cli.terminal import Rows, age, first, line, moment
 from ckptstore.core.text import count, size
 
 if TYPE_CHECKING:
@@ -15,9 +15,6 @@ if TYPE_CHECKING:
     from ckptstore.core.model import Checkpoint
     from ckptstore.resume.overview import RunRow, SaveRow
     from ckptstore.scan.scan import FoundTrash, Scanned
-
-_RANKS_SHOWN = 16
-_FILES_SHOWN = 20
 
 
 def runs(rows: Sequence[RunRow]) -> None:
@@ -96,21 +93,17 @@ def scanned(done: Scanned, *, dry_run: bool) -> None:
         taken = "would be taken" if dry_run else "taken"
         line(f"{count(done.taken_up.records, 'record', 'records')} {taken} from journals{spoiled}")
     for word, files in (("damaged", done.damaged), ("missing", done.missing)):
-        for file in files[:_FILES_SHOWN]:
+        for file in first(files, word):
             line(f"{word}: {file.path} (step {file.global_step}, rank {file.rank})")
-        _line_of_more(files, word)
-    for each in done.uncertain[:_FILES_SHOWN]:
+    for each in first(done.uncertain, "uncertain"):
         guess = "" if each.best_guess is None else f", perhaps of step {each.best_guess}"
         line(f"uncertain: {each.path}{guess}: {each.reason}")
-    _line_of_more(done.uncertain, "uncertain")
-    for skipped in sorted(done.skipped, key=lambda each: each not in done.unread)[:_FILES_SHOWN]:
+    for skipped in first(sorted(done.skipped, key=lambda each: each not in done.unread), "skipped"):
         line(f"skipped: {skipped.path}: {skipped.reason}")
-    _line_of_more(done.skipped, "skipped")
-    for opaque in done.opaque[:_FILES_SHOWN]:
+    for opaque in first(done.opaque, "of an unknown step"):
         rank = "of no rank" if opaque.rank is None else f"rank {opaque.rank}"
         facts = f"{rank}, {size(opaque.size)}, {moment(opaque.modified)}"
         line(f"of an unknown step: {opaque.path} ({facts}): PyTorch or TensorFlow")
-    _line_of_more(done.opaque, "of an unknown step")
     for trash in done.trash:
         _trash(trash, dry_run=dry_run)
     for warning in done.warnings:
@@ -121,8 +114,3 @@ def _trash(found: FoundTrash, *, dry_run: bool) -> None:
     """What a gc left in the trash that the catalog did not know of, and how to get it back."""
     what = f"in the trash: {count(found.files, 'file', 'files')}, {size(found.bytes)}"
     line(f"{what}: would be known" if dry_run else f"{what}: back with ckptstore undo {quote(found.run)}")
-
-
-def _line_of_more(items: Sequence[object], what: str) -> None:
-    if len(items) > _FILES_SHOWN:
-        line(f"… and {len(items) - _FILES_SHOWN} more {what}; --json has all")

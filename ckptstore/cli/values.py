@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable
     from datetime import datetime
 
     from ckptstore.core.model import Checkpoint, Kind, Rejection, Resolution, Skipped
@@ -97,7 +97,7 @@ def scanned(done: Scanned) -> dict[str, Any]:
         "uncertain": [
             {"path": each.path, "best_guess": each.best_guess, "reason": each.reason} for each in done.uncertain
         ],
-        "skipped": [{"path": each.path, "reason": each.reason} for each in done.skipped],
+        "skipped": reasons(done.skipped),
         "opaque": [
             {"path": each.path, "rank": each.rank, "size": each.size, "modified": _moment(each.modified)}
             for each in done.opaque
@@ -149,19 +149,25 @@ def collected(outcome: Outcome) -> dict[str, Any]:
         ],
         "debris": [{"path": each.path, "reason": each.reason, "bytes": each.bytes} for each in plan.debris],
         "bytes_freed": plan.bytes_freed if done is None else done.bytes,
-        "unknown": _reasons(plan.unknown),
+        "unknown": reasons(plan.unknown),
         "policy": plan.policy.to_json(),
         "refused": outcome.error.message if outcome.error else None,
         "skipped": [{"state": each.path, "reason": each.reason} for each in (done.skipped if done else ())],
         "purged_bytes": done.purged_bytes if done else 0,
         "purge_after": _moment(done.purge_after) if done else None,
-        "troubles": _reasons((*plan.unseen, *(done.troubles if done else ()))),
+        "troubles": reasons((*plan.unseen, *(done.troubles if done else ()))),
     }
 
 
 def undone(done: Undone) -> dict[str, Any]:
     """What undo brought back."""
-    return {"run": done.run, "files": done.files, "bytes": done.bytes, "gone": done.gone, **_troubles(done.troubles)}
+    return {
+        "run": done.run,
+        "files": done.files,
+        "bytes": done.bytes,
+        "gone": done.gone,
+        "troubles": reasons(done.troubles),
+    }
 
 
 def purged(done: Purged) -> dict[str, Any]:
@@ -173,7 +179,7 @@ def purged(done: Purged) -> dict[str, Any]:
         "waiting": done.waiting,
         "waiting_bytes": done.waiting_bytes,
         "next_at": _moment(done.next_at),
-        **_troubles(done.troubles),
+        "troubles": reasons(done.troubles),
     }
 
 
@@ -187,11 +193,8 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def _troubles(found: Sequence[Trouble]) -> dict[str, Any]:
-    return {"troubles": _reasons(found)}
-
-
-def _reasons(found: Sequence[Trouble | Skipped]) -> list[dict[str, str]]:
+def reasons(found: Iterable[Trouble | Skipped]) -> list[dict[str, str]]:
+    """Paths, each with what is said of it."""
     return [{"path": each.path, "reason": each.reason} for each in found]
 
 

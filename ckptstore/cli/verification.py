@@ -7,55 +7,51 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ckptstore.cli.commands import as_json, catalog
+from ckptstore.cli.commands import Parsed, as_json, catalog
+from ckptstore.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ckptstore.core.model import Skipped
     from ckptstore.verify.verify import Verified
 
 DAMAGE_FOUND = 6
-_SHOWN = 20
 _SHARD = re.compile(r"([0-9]{1,9})/([0-9]{1,9})")
 
 
-class Part(click.ParamType[Any]):
+def _part(text: str) -> float:
     """A part of a whole, as 10% or 0.1."""
-
-    name = "part"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Read it."""
-        number, percent = str(value).removesuffix("%"), str(value).endswith("%")
-        try:
-            part = float(number) / (100 if percent else 1)
-        except ValueError:
-            part = 0
-        if not 0 < part <= 1:
-            self.fail(f"{value!r} is not a part of the files, as 10% or 0.1", param, ctx)
-        return part
+    try:
+        part = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        part = 0
+    if not 0 < part <= 1:
+        raise UsageError(f"{text!r} is not a part of the files, as 10% or 0.1")
+    return part
 
 
-class Shard(click.ParamType[Any]):
+def _shard(text: str) -> tuple[int, int]:
     """One of N parts, as 2/8."""
-
-    name = "shard"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
-        """Read it."""
-        found = _SHARD.fullmatch(str(value))
-        number, count = (int(found[1]), int(found[2])) if found else (0, 0)
-        if not 1 <= number <= count:
-            self.fail(f"{value!r} is not one of N parts, from 1/N to N/N", param, ctx)
-        return number, count
+    found = _SHARD.fullmatch(text)
+    number, count = (int(found[1]), int(found[2])) if found else (0, 0)
+    if not 1 <= number <= count:
+        raise UsageError(f"{text!r} is not one of N parts, from 1/N to N/N")
+    return number, count
 
 
 @click.command()
 @click.argument("run", required=False)
 @click.option("--digest", is_flag=True, help="Read every byte, and compare the digests.")
-@click.option("--sample", type=Part(), metavar="P", help="A part of the files by chance, as 10%; the newest always.")
-@click.option("--shard", type=Shard(), metavar="I/N", help="The I-th of N parts of the files: one for each process.")
+@click.option(
+    "--sample",
+    type=Parsed("part", _part),
+    metavar="P",
+    help="A part of the files by chance, as 10%; the newest always.",
+)
+@click.option(
+    "--shard",
+    type=Parsed("shard", _shard),
+    metavar="I/N",
+    help="The I-th of N parts of the files: one for each process.",
+)
 @as_json
 @click.pass_context
 def verify(
@@ -86,24 +82,22 @@ def verify(
 
 
 def _values(done: Verified) -> dict[str, Any]:
+    from ckptstore.cli.values import reasons
+
     return {
         "checked": done.checked,
         "bytes": done.bytes,
         "damaged": [{"path": each.path, "rule": each.rule.value, "detail": each.detail} for each in done.damaged],
-        "troubles": _reasons(done.troubles),
-        "skipped": _reasons(done.skipped),
-        "unknown": _reasons(done.unknown),
+        "troubles": reasons(done.troubles),
+        "skipped": reasons(done.skipped),
+        "unknown": reasons(done.unknown),
         "whole_again": list(done.whole_again),
         "new_digests": done.new_digests,
     }
 
 
-def _reasons(found: Sequence[Skipped]) -> list[dict[str, str]]:
-    return [{"path": each.path, "reason": each.reason} for each in found]
-
-
 def _show(done: Verified, *, digest: bool, sample: float | None, shard: tuple[int, int] | None) -> None:
-    from ckptstore.cli.terminal import line
+    from ckptstore.cli.terminal import first, line
     from ckptstore.core.text import count, size
 
     what = "sizes, headers and digests" if digest else "sizes and headers"
@@ -114,18 +108,11 @@ def _show(done: Verified, *, digest: bool, sample: float | None, shard: tuple[in
     if done.new_digests:
         taken = f"{count(done.new_digests, 'file', 'files')} had no digest"
         line(f"{taken}: it was taken now, and is what later verifications compare with")
-    _list("damaged", [(each.path, f"{each.rule.value}: {each.detail}") for each in done.damaged])
-    _list("not looked at", [(each.path, each.reason) for each in done.troubles])
-    _list("skipped", [(each.path, each.reason) for each in done.skipped])
-    _list("unknown", [(each.path, each.reason) for each in done.unknown])
-    _list("whole again", [(path, "marked so") for path in done.whole_again])
+    for damage in first(done.damaged, "damaged"):
+        line(f"damaged: {damage.path}: {damage.rule.value}: {damage.detail}")
+    for word, found in (("not looked at", done.troubles), ("skipped", done.skipped), ("unknown", done.unknown)):
+        for each in first(found, word):
+            line(f"{word}: {each.path}: {each.reason}")
+    for path in first(done.whole_again, "whole again"):
+        line(f"whole again: {path}: marked so")
     line(f"{count(len(done.damaged), 'file is', 'files are')} damaged" if done.damaged else "no damage was found")
-
-
-def _list(word: str, found: Sequence[tuple[str, str]]) -> None:
-    from ckptstore.cli.terminal import line
-
-    for path, reason in found[:_SHOWN]:
-        line(f"{word}: {path}: {reason}")
-    if len(found) > _SHOWN:
-        line(f"… and {len(found) - _SHOWN} more {word}; --json has all")
