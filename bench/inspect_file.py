@@ -16,7 +16,7 @@ import numpy as np
 from bench.measure import CKPTSTORE, Budget, Found, Row, say, timed, turns
 from bench.task import run_alone
 from ckptstore.formats.header import Header
-from ckptstore.formats.look import inspect
+from ckptstore.formats.inspect import inspect
 
 TASK = "inspect"
 MIB = 1 << 20

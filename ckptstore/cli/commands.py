@@ -224,7 +224,7 @@ def inspect(file: Path, *, as_json: bool) -> None:
     Reads the header only, without MindSpore and without a catalog. Exit code 6: the file is cut, or of another format.
     """
     from ckptstore.cli import inspection, values
-    from ckptstore.formats.look import inspect as look_into
+    from ckptstore.formats.inspect import look_into
 
     found = look_into(file)
     values.write(inspection.value(file, found)) if as_json else inspection.show(file, found)

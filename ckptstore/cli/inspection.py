@@ -7,33 +7,37 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from ckptstore.cli.terminal import Rows, line
-from ckptstore.formats import look as ops
+from ckptstore.formats.group_info import GroupInfo
+from ckptstore.formats.safetensors import SafetensorsHeader
+from ckptstore.formats.strategy import Strategy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from ckptstore.formats.header import Header, Scalar
+
 _ROWS_SHOWN = 1000
 _NUMBERS_SHOWN = 64
 
 
-def show(path: Path, found: ops.Found) -> None:
+def show(path: Path, found: Header | Strategy | GroupInfo) -> None:
     """Print it: a line a parameter, or a line a group of ranks, and what else the file says."""
     match found:
-        case ops.Strategy():
+        case Strategy():
             _show_strategy(path, found)
-        case ops.GroupInfo():
+        case GroupInfo():
             _show_group_info(path, found)
         case _:
             _show_header(path, found)
 
 
-def _show_header(path: Path, found: ops.Header) -> None:
+def _show_header(path: Path, found: Header) -> None:
     whole = "whole" if found.complete else "every entry is whole, but nothing in it marks its end"
     line(f"{path}: {found.format}, {whole}")
     if found.optimizer_step is not None:
         line(f"optimizer step: {found.optimizer_step}")
-    metadata = found.metadata if isinstance(found, ops.SafetensorsHeader) else {}
+    metadata = found.metadata if isinstance(found, SafetensorsHeader) else {}
     values = (*metadata.items(), *found.info.items())
     for name, value in values[:_ROWS_SHOWN]:
         line(f"{name}: {value}")
@@ -46,7 +50,7 @@ def _show_header(path: Path, found: ops.Header) -> None:
     _more(parameters, "parameters")
 
 
-def _show_strategy(path: Path, found: ops.Strategy) -> None:
+def _show_strategy(path: Path, found: Strategy) -> None:
     line(f"{path}: strategy, stages {_numbers(found.stages) or 'not told'}")
     shown = Rows("parameter", ">stage", "device matrix", "tensor map", "split shape", ">shard step", ">shard size")
     for layout in found.parameters[:_ROWS_SHOWN]:
@@ -63,7 +67,7 @@ def _show_strategy(path: Path, found: ops.Strategy) -> None:
     _more(found.parameters, "parameters")
 
 
-def _show_group_info(path: Path, found: ops.GroupInfo) -> None:
+def _show_group_info(path: Path, found: GroupInfo) -> None:
     line(f"{path}: group info")
     line(f"ranks with the same checkpoint: {_numbers(found.restore_ranks) or 'none'}")
     shown = Rows("group", "ranks")
@@ -83,23 +87,23 @@ def _numbers(numbers: Sequence[object]) -> str:
     return shown if len(numbers) <= _NUMBERS_SHOWN else f"{shown}, … ({len(numbers)} in all)"
 
 
-def value(path: Path, found: ops.Found) -> dict[str, Any]:
+def value(path: Path, found: Header | Strategy | GroupInfo) -> dict[str, Any]:
     """What is in a file: the shape depends on `format`."""
     match found:
-        case ops.Strategy():
+        case Strategy():
             content = {
                 "format": "strategy",
                 "parameters": [asdict(parameter) for parameter in found.parameters],
                 "stages": found.stages,
             }
-        case ops.GroupInfo():
+        case GroupInfo():
             content = {"format": "group_info", **asdict(found)}
         case _:
             content = _header(found)
     return {"path": str(path), **content}
 
 
-def _header(found: ops.Header) -> dict[str, Any]:
+def _header(found: Header) -> dict[str, Any]:
     parameters = [{"name": entry.name, "dtype": entry.dtype, "shape": entry.shape} for entry in found.parameters]
     return {
         "format": found.format,
@@ -107,9 +111,9 @@ def _header(found: ops.Header) -> dict[str, Any]:
         "info": {name: _finite(value) for name, value in found.info.items()},
         "optimizer_step": found.optimizer_step,
         "complete": found.complete,
-    } | ({"metadata": found.metadata} if isinstance(found, ops.SafetensorsHeader) else {})
+    } | ({"metadata": found.metadata} if isinstance(found, SafetensorsHeader) else {})
 
 
-def _finite(value: ops.Scalar) -> ops.Scalar:
+def _finite(value: Scalar) -> Scalar:
     """JSON has no word for infinity, which a loss scale may be."""
     return value if not isinstance(value, float) or math.isfinite(value) else str(value)

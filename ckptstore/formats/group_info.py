@@ -44,30 +44,13 @@ def read_group_info(path: Path) -> GroupInfo:
     """
     with path.open("rb", buffering=0) as file:
         reader = WireReader(file, path, "group info")
-        groups: list[Group] = []
-        restore_ranks: tuple[int, ...] = ()
-        while reader.position < reader.end:
-            field, wire_type = reader.key(reader.end)
-            if field == 1:
-                groups.append(_group(reader, reader.message(reader.end, wire_type)))
-            elif field == 2:  # noqa: PLR2004
-                restore_ranks = reader.list_of_numbers(reader.message(reader.end, wire_type))
-            else:
-                reader.skip(reader.end, wire_type)
+        found = reader.fields(reader.end, {1: _group, 2: WireReader.list_of_numbers})
+        restore_ranks = found.get(2, [()])[-1]
         if not restore_ranks:  # it names at least the rank itself
             raise reader.bad("no ckpt_restore_rank_list")
-    return GroupInfo(tuple(groups), restore_ranks)
+    return GroupInfo(tuple(found.get(1, ())), restore_ranks)
 
 
-def _group(reader: WireReader, limit: int) -> Group:
-    name = ""
-    ranks: tuple[int, ...] = ()
-    while reader.position < limit:
-        field, wire_type = reader.key(limit)
-        if field == 1:
-            name = reader.text(limit, wire_type)
-        elif field == 2:  # noqa: PLR2004
-            ranks = reader.list_of_numbers(reader.message(limit, wire_type))
-        else:
-            reader.skip(limit, wire_type)
-    return Group(name, ranks)
+def _group(reader: WireReader, limit: int, wire_type: int) -> Group:
+    found = reader.fields(reader.message(limit, wire_type), {1: WireReader.text, 2: WireReader.list_of_numbers})
+    return Group(found.get(1, [""])[-1], found.get(2, [()])[-1])

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ckptstore.errors import UnreadableError
+from ckptstore.errors import CkptstoreError, UnreadableError, UsageError
 from ckptstore.formats.ckpt import ends_too_early, is_encrypted, read_ckpt
 from ckptstore.formats.group_info import read_group_info
 from ckptstore.formats.safetensors import read_safetensors
@@ -43,26 +44,42 @@ def inspect(path: Path) -> Header | Strategy | GroupInfo:
     raise UnreadableError(f"{path} is of no known format", "it is damaged, or MindSpore did not write it")
 
 
+def look_into(path: Path) -> Header | Strategy | GroupInfo:
+    """As `inspect`, for people.
+
+    Raises `UsageError` where there is no such file, `CkptstoreError` where it cannot be opened.
+    """
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):  # a pipe would be waited for
+            raise UsageError(f"{path} is not a file", "inspect looks into one file")
+        return inspect(path)
+    except (FileNotFoundError, NotADirectoryError):
+        raise UsageError(f"there is no file {path}", "check its name") from None
+    except OSError as error:
+        raise CkptstoreError(
+            f"cannot read {path}: {error.strerror or error}", "check permissions and the disk"
+        ) from None
+
+
 def _begins_with_a_group(reader: WireReader) -> bool:
     """Both begin with `{name = 1, message = 2}`; the message of a group is `{dim = 1}`, a tensor always has more."""
     try:
         reader.key(reader.end)
-        limit = reader.message(reader.end)
-        while reader.position < limit:
-            field, wire_type = reader.key(limit)
-            if field != 2:  # noqa: PLR2004
-                reader.skip(limit, wire_type)
-                continue
-            stop = reader.message(limit, wire_type)
-            while reader.position < stop:
-                field, wire_type = reader.key(stop)
-                if field != 1:
-                    return False
-                reader.skip(stop, wire_type)
-            return True
+        found = reader.fields(reader.message(reader.end), {2: _has_dims_alone})
     except UnreadableError:
-        pass  # the reader of checkpoints says where it is cut
-    return False
+        return False  # the reader of checkpoints says where it is cut
+    return 2 in found and found[2][0]  # noqa: PLR2004
+
+
+def _has_dims_alone(reader: WireReader, limit: int, wire_type: int) -> bool:
+    stop = reader.message(limit, wire_type)
+    while reader.position < stop:
+        field, wire_type = reader.key(stop)
+        if field != 1:
+            reader.position = stop
+            return False
+        reader.skip(stop, wire_type)
+    return True
 
 
 def read_checkpoint(path: Path) -> Header:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ckptstore.core.replicas import from_group_info
 from ckptstore.core.spread import from_strategies
@@ -26,11 +25,6 @@ STRATEGY = "strategy"
 GROUP_INFO = "group_info"
 
 
-@dataclass(frozen=True)
-class _Stated:
-    groups: object
-
-
 def read_layout(paths: Iterable[Path], world_size: int) -> Layout:
     """The layout of a launch by its strategy files, or its group info files, or the JSON file that a user wrote.
 
@@ -42,13 +36,13 @@ def read_layout(paths: Iterable[Path], world_size: int) -> Layout:
     files = {path: _read(path) for path in paths}
     strategies = [file for file in files.values() if isinstance(file, Strategy)]
     said = {str(path): file.restore_ranks for path, file in files.items() if isinstance(file, GroupInfo)}
-    stated = [file for file in files.values() if isinstance(file, _Stated)]
+    stated = [file for file in files.values() if isinstance(file, dict)]
     if len(strategies) == len(files) > 0:
         return from_strategies((parameter for file in strategies for parameter in file.parameters), world_size)
     if len(said) == len(files) > 0:
         return from_group_info(said, world_size)
     if len(stated) == len(files) == 1:
-        return from_json_groups(stated[0].groups, world_size)
+        return from_json_groups(stated[0]["groups"], world_size)
     raise UsageError(
         f"{', '.join(map(str, files)) or 'no file'} cannot tell who is whose replica",
         "give strategy files, or group info files, or one JSON file with groups",
@@ -68,11 +62,12 @@ def layout_kind(path: Path) -> str:
     raise UsageError(f"{path} is no strategy or group info file", "it cannot tell who is whose replica")
 
 
-def _read(path: Path) -> Strategy | GroupInfo | Header | _Stated:
+def _read(path: Path) -> Strategy | GroupInfo | Header | dict[str, Any]:
+    """A file that MindSpore wrote, or the JSON object with groups that a user did."""
     with path.open("rb") as file:
         raw = file.read(_HEAD)
         if raw.lstrip()[:1] == b"{":
             raw += file.read(MOST_JSON - _HEAD)
             if b'"groups"' in raw and "groups" in (content := parse_object(raw, path, "whole file of replica groups")):
-                return _Stated(content["groups"])
+                return content
     return inspect(path)

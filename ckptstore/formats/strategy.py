@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from ckptstore.core.spread import Spread
 from ckptstore.errors import UnreadableError
 from ckptstore.formats.bounded_json import MOST_JSON, parse_object
-from ckptstore.formats.wire import VARINT, WireReader
+from ckptstore.formats.wire import WireReader
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -57,23 +57,13 @@ def read_strategy(path: Path) -> Strategy:
     """
     with path.open("rb", buffering=0) as file:
         reader = WireReader(file, path, "strategy")
-        stages: list[int] = []
-        layouts: list[ParameterLayout] = []
-        is_strategy = False
-        while reader.position < reader.end:
-            field, wire_type = reader.key(reader.end)
-            if field == 2:  # noqa: PLR2004
-                stages += _operator_stage(reader, reader.message(reader.end, wire_type))
-            elif field == 3:  # noqa: PLR2004
-                layouts.append(_item(reader, reader.message(reader.end, wire_type)))
-            else:
-                is_strategy |= field == 1
-                reader.skip(reader.end, wire_type)
-        if not is_strategy:
+        found = reader.fields(reader.end, {1: WireReader.skip, 2: _operator_stages, 3: _item})
+        if 1 not in found:
             raise reader.bad("no current_stage")
+        layouts = found.get(3)
         if not layouts:  # a graph file, net-graph.meta, begins with a number too
             raise reader.bad("no parallel_layout_item")
-    return _strategy(layouts, stages)
+    return _strategy(layouts, (stage for stages in found.get(2, ()) for stage in stages))
 
 
 def read_json_strategy(path: Path) -> Strategy:
@@ -107,65 +97,41 @@ def _in_stage(layout: ParameterLayout, stage: int | None) -> ParameterLayout:
     return replace(layout, name=merged[2], stage=int(merged[1])) if merged else replace(layout, stage=stage)
 
 
-def _operator_stage(reader: WireReader, limit: int) -> list[int]:
-    found = []
-    while reader.position < limit:
-        field, wire_type = reader.key(limit)
-        if field != 2:  # noqa: PLR2004
-            reader.skip(limit, wire_type)
-            continue
-        stop = reader.message(limit, wire_type)
-        while reader.position < stop:
-            field, wire_type = reader.key(stop)
-            if field == 1 and wire_type == VARINT:
-                found.append(reader.number(stop))
-            else:
-                reader.skip(stop, wire_type)
-    return found
+def _operator_stages(reader: WireReader, limit: int, wire_type: int) -> list[int]:
+    found = reader.fields(reader.message(limit, wire_type), {2: WireReader.list_of_numbers})
+    return [stage for stages in found.get(2, ()) for stage in stages]
 
 
-def _item(reader: WireReader, limit: int) -> ParameterLayout:
-    name = ""
-    lists: dict[int, list[tuple[int, ...]]] = {1: [], 2: [], 3: [], 4: []}
-    numbers = {5: 0, 6: 0, 7: 0}
-    while reader.position < limit:
-        field, wire_type = reader.key(limit)
-        if field == 1:
-            name = reader.text(limit, wire_type)
-        elif field == 2:  # noqa: PLR2004
-            _layout(reader, reader.message(limit, wire_type), lists, numbers)
-        else:
-            reader.skip(limit, wire_type)
+def _item(reader: WireReader, limit: int, wire_type: int) -> ParameterLayout:
+    found = reader.fields(reader.message(limit, wire_type), {1: WireReader.text, 2: _layout})
+    name = found.get(1, [""])[-1]
     if not name:
         raise reader.bad("a layout without a parameter's name")
-    maps = lists[2]
+    layout = found.get(2, [{}])[-1]
+
+    def first(field: int) -> tuple[int, ...]:  # MindSpore writes one list where it could write several; it reads that
+        return tuple(layout.get(field, [()])[0])
+
+    def number(field: int) -> int:
+        return next(reversed(layout.get(field, [()])[-1]), 0)
+
+    maps = layout.get(2, [()])
     return ParameterLayout(
         name=name,
         stage=None,
-        dev_matrix=_first(lists[1]),
-        tensor_map=tuple(axes for axes in maps if axes) if len(maps) > 1 else _first(maps),
-        param_split_shape=_first(lists[3]),
-        indices_offset=_first(lists[4]),
-        field=numbers[5],
-        opt_weight_shard_step=numbers[6],
-        opt_weight_shard_size=numbers[7],
+        dev_matrix=first(1),
+        tensor_map=tuple(axes for axes in maps if axes) if len(maps) > 1 else first(2),
+        param_split_shape=first(3),
+        indices_offset=first(4),
+        field=number(5),
+        opt_weight_shard_step=number(6),
+        opt_weight_shard_size=number(7),
     )
 
 
-def _layout(reader: WireReader, limit: int, lists: dict[int, list[tuple[int, ...]]], numbers: dict[int, int]) -> None:
-    while reader.position < limit:
-        field, wire_type = reader.key(limit)
-        if field in lists:
-            lists[field].append(reader.list_of_numbers(reader.message(limit, wire_type)))
-        elif field in numbers and wire_type == VARINT:
-            numbers[field] = reader.signed(limit)
-        else:
-            reader.skip(limit, wire_type)
-
-
-def _first(lists: list[tuple[int, ...]]) -> tuple[int, ...]:
-    """MindSpore writes one list where it could write several; `_convert_to_list` reads the first."""
-    return lists[0] if lists else ()
+def _layout(reader: WireReader, limit: int, wire_type: int) -> dict[int, list[Any]]:
+    readers = dict.fromkeys((1, 2, 3, 4), WireReader.list_of_numbers) | dict.fromkeys((5, 6, 7), WireReader.numbers)
+    return reader.fields(reader.message(limit, wire_type), readers)
 
 
 def _json_layout(name: str, layout: object, path: Path) -> ParameterLayout:

@@ -6,11 +6,12 @@ Numbers are varints of up to 64 bits, everything else has a length in front. Sou
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from ckptstore.errors import UnreadableError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
 VARINT, FIXED64, LEN, FIXED32 = 0, 1, 2, 5
@@ -118,16 +119,21 @@ class WireReader:
             found.append(self.signed(stop))
         return found
 
-    def list_of_numbers(self, limit: int) -> tuple[int, ...]:
+    def list_of_numbers(self, limit: int, wire_type: int) -> tuple[int, ...]:
         """Read a message that is only a repeated number with a sign, `{dim = 1}`."""
-        found: list[int] = []
+        found = self.fields(self.message(limit, wire_type), {1: WireReader.numbers})
+        return tuple(number for some in found.get(1, ()) for number in some)
+
+    def fields(self, limit: int, readers: Mapping[int, Callable[[WireReader, int, int], Any]]) -> dict[int, list[Any]]:
+        """Read the fields of a message that have a reader, each with all its values in their order; skip the others."""
+        found: dict[int, list[Any]] = {}
         while self.position < limit:
             field, wire_type = self.key(limit)
-            if field == 1:
-                found += self.numbers(limit, wire_type)
+            if field in readers:
+                found.setdefault(field, []).append(readers[field](self, limit, wire_type))
             else:
                 self.skip(limit, wire_type)
-        return tuple(found)
+        return found
 
     def skip(self, limit: int, wire_type: int) -> None:
         """Pass over the value of a field that nobody asked for."""
