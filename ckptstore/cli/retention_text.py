@@ -10,13 +10,13 @@ from ckptstore.core.text import count, size
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ckptstore.core.model import Skipped
     from ckptstore.retention.decide import Verdict
     from ckptstore.retention.execute import Collected
     from ckptstore.retention.gc import Outcome
     from ckptstore.retention.plan import GcPlan
     from ckptstore.retention.policy import Policy
     from ckptstore.retention.trash import Purged, Undone
-    from ckptstore.retention.worker import Trouble
 
 _SHOWN = 20
 
@@ -83,7 +83,7 @@ def policy(run: str, stored: Policy | None) -> None:
     line(f"run {run}: {' '.join(words)}")
 
 
-def troubles(found: Sequence[Trouble], run: str) -> int:
+def troubles(found: Sequence[Skipped], run: str) -> int:
     """What could not be done, on stderr. The exit code."""
     for trouble in found[:_SHOWN]:
         line(f"ckptstore: {trouble.path}: {trouble.reason}", err=True)

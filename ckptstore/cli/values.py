@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from ckptstore.retention.decide import Verdict
     from ckptstore.retention.gc import Outcome
     from ckptstore.retention.trash import Purged, Undone
-    from ckptstore.retention.worker import Trouble
     from ckptstore.scan.scan import Scanned
 
 
@@ -193,7 +192,7 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def reasons(found: Iterable[Trouble | Skipped]) -> list[dict[str, str]]:
+def reasons(found: Iterable[Skipped]) -> list[dict[str, str]]:
     """Paths, each with what is said of it."""
     return [{"path": each.path, "reason": each.reason} for each in found]
 

@@ -56,6 +56,14 @@ def facts(path: str) -> FileFacts | None:
     return None if status is None else FileFacts(status.st_size, status.st_mtime_ns)
 
 
+def facts_if_seen(path: str) -> FileFacts | None:
+    """As `facts`; None also where it cannot be looked at or is no regular file."""
+    try:
+        return facts(path)
+    except OSError:
+        return None
+
+
 def _status(path: str) -> os.stat_result | None:
     try:
         status = os.stat(path)  # noqa: PTH116 — called once a rank: pathlib would double its cost

@@ -18,7 +18,7 @@ from stat import S_ISDIR, S_ISREG
 from typing import TYPE_CHECKING
 
 from ckptstore.disk.claims import FOLDER
-from ckptstore.disk.files import NO_LINKS, FileFacts, facts
+from ckptstore.disk.files import NO_LINKS, FileFacts, facts_if_seen
 from ckptstore.disk.walk import LOST_AND_FOUND, shown, walk
 
 if TYPE_CHECKING:
@@ -161,15 +161,16 @@ class Trash:
         self._disk.unlink(name, dir_fd=self._open(root, folders))
         return Outcome.DONE
 
-    def remove_empty(self, root: str, places: Sequence[str]) -> None:
-        """Remove the directories between the root and these that nothing is left in; the root stays."""
-        for folders in sorted({_split(place)[0] for place in places}, reverse=True):
-            self._remove_upwards(root, folders, keep=0)
+    def remove_empty(self, root: str, places: Sequence[str], *, inside: bool = False) -> None:
+        """Remove the directories between the root and these that nothing is left in; the root stays.
 
-    def sweep(self, root: str, places: Sequence[str]) -> None:
-        """Remove the directories of the trash in which these were; others' trash and what else is there stays."""
+        `inside`: those of the trash in which these were. Others' trash and what else is there stays.
+        """
         for folders in sorted({_split(place)[0] for place in places}, reverse=True):
-            self._remove_upwards(root, (*self._inside, *folders), keep=1)
+            if inside:
+                self._remove_upwards(root, (*self._inside, *folders), keep=1)
+            else:
+                self._remove_upwards(root, folders, keep=0)
 
     def _return(self, name: str, inside: int, home: int) -> bool:
         """Move a file back without replacing another one; False if one is there."""
@@ -256,10 +257,7 @@ class Trashed:
 
     def is_there(self) -> bool:
         """Whether it is in the trash now, as it was seen."""
-        try:
-            return facts(str(Path(self.root, *_TRASH, self.collection, self.place))) == self.facts
-        except OSError:
-            return False
+        return facts_if_seen(str(Path(self.root, *_TRASH, self.collection, self.place))) == self.facts
 
 
 def trash_below(root: str, on_error: Callable[[str, str], None]) -> Iterator[Trashed]:

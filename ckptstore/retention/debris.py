@@ -57,18 +57,21 @@ class Target:
 
 @dataclass(frozen=True)
 class Debris:
-    """Something that a save left behind, and why it is of no use. `target` is None for an empty directory."""
+    """Something that a save left behind, and why it is of no use: a file, or an empty directory."""
 
-    path: str
+    target: Target
     reason: str
-    root: str
-    place: str
-    target: Target | None = None
+    is_directory: bool = False
+
+    @property
+    def path(self) -> str:
+        """Where it is."""
+        return self.target.path
 
     @property
     def bytes(self) -> int:
         """What it takes on disk."""
-        return self.target.size if self.target else 0
+        return self.target.size
 
 
 @dataclass(frozen=True)
@@ -172,7 +175,8 @@ class _Search:
                     yield _debris(home, place, seen, "a save that was never finished left it")
         for folder in sorted(folders if empty else ()):
             if not any(other.startswith(f"{folder}/") for other in folders):
-                yield Debris(f"{home}/{folder}", "an empty directory of a launch that is history", home, folder)
+                empty_directory = Target(home, folder, 0, 0)
+                yield Debris(empty_directory, "an empty directory of a launch that is history", is_directory=True)
 
     def _of_graph(self, seen: Seen, sources: Sequence[Source]) -> str:
         """The graph that MindSpore writes once beside the checkpoints of a prefix."""
@@ -214,5 +218,4 @@ def _is_older(directory: str, before_ns: int) -> bool:
 
 
 def _debris(root: str, place: str, seen: Seen, reason: str) -> Debris:
-    target = Target(root, place, seen.size, seen.mtime_ns)
-    return Debris(target.path, reason, root, place, target)
+    return Debris(Target(root, place, seen.size, seen.mtime_ns), reason)

@@ -15,7 +15,7 @@ from ckptstore.errors import RefusedError, UsageError
 from ckptstore.retention.policy import Policy, show_duration
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
     from datetime import datetime
 
     from ckptstore.core.model import Kind
@@ -216,7 +216,7 @@ def _by_count(counted: Sequence[StateFacts], policy: Policy) -> Iterator[tuple[W
         (Why.DAILY, policy.keep_daily, "%Y-%m-%d"),
         (Why.WEEKLY, policy.keep_weekly, "%G-W%V"),
     ):
-        yield why, _newest_of_each(counted, number, _period(name))
+        yield why, _newest_of_each(counted, number, name)
     if policy.keep_best:
         yield Why.BEST, _best(counted, policy)
     for kind, number in sorted(policy.keep_kind.items()):
@@ -237,14 +237,10 @@ def _every(counted: Sequence[StateFacts], steps: int) -> Kept:
     return ((state, f"the first from step {at * steps} on") for (_, at), state in first.items() if at)
 
 
-def _period(name: str) -> Callable[[StateFacts], str]:
-    return lambda state: state.created_at.astimezone(timezone.utc).strftime(name)
-
-
-def _newest_of_each(counted: Sequence[StateFacts], number: int, period: Callable[[StateFacts], str]) -> Kept:
+def _newest_of_each(counted: Sequence[StateFacts], number: int, period: str) -> Kept:
     newest: dict[str, StateFacts] = {}
     for state in counted if number else ():
-        newest.setdefault(period(state), state)
+        newest.setdefault(state.created_at.astimezone(timezone.utc).strftime(period), state)
     in_order = sorted(newest.items(), reverse=True)
     return ((state, f"the newest of {name}") for name, state in in_order[:number])
 

@@ -25,17 +25,15 @@ from ckptstore.resume.branches import branches
 from ckptstore.retention import decide, path_aliases
 from ckptstore.retention.debris import has_checkpoint_beside, is_abandoned
 from ckptstore.retention.lock import GcLock
-from ckptstore.retention.worker import PORTION, Trouble, Worker
+from ckptstore.retention.worker import PORTION, Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from collections.abc import Set as AbstractSet
     from datetime import timedelta
 
     from ckptstore.catalog.engine import Connection, Database
     from ckptstore.core.events import Event
     from ckptstore.disk.trash import Disk
-    from ckptstore.journal.recorder import Recorder
     from ckptstore.retention.debris import Target
     from ckptstore.retention.plan import GcPlan, Key
 
@@ -58,7 +56,7 @@ class Collected:
     purged_files: int
     purged_bytes: int
     purge_after: datetime | None
-    troubles: tuple[Trouble, ...]
+    troubles: tuple[Skipped, ...]
 
 
 def execute(
@@ -87,22 +85,13 @@ def execute(
         begun = worker.finish_what_was_begun()
         if not unread.unheard(sync_run(database, plan.run_id).skipped):
             worker.purge_due(datetime.now(timezone.utc))
-        gc = _Gc(
-            database,
-            plan,
-            lock,
-            disk,
-            begun,
-            recorder=worker.recorder,
-            phase=Phase.DELETING if at_once else Phase.MOVING,
-            grace=grace or plan.policy.grace,
-        )
+        phase = Phase.DELETING if at_once else Phase.MOVING
+        gc = _Gc(plan, worker, begun, phase=phase, grace=grace or plan.policy.grace)
         gc.check_floor()
-        gc.look_for_other_paths()
         for some in gc.portions():
             worker.carry_out(gc.give_up(some))
         gc.remove_empty_directories()
-        gc.end(worker.filled)
+        gc.end()
     done = worker.done
     return Collected(
         run=plan.run,
@@ -122,76 +111,51 @@ class _Gc:
     """One gc: which states are given up, in portions, oldest first, and under what name in the trash."""
 
     def __init__(
-        self,
-        database: Database,
-        plan: GcPlan,
-        lock: GcLock,
-        disk: Disk | None,
-        begun: Mapping[str, Collection],
-        *,
-        recorder: Recorder,
-        phase: Phase,
-        grace: timedelta,
+        self, plan: GcPlan, worker: Worker, begun: Mapping[str, Collection], *, phase: Phase, grace: timedelta
     ) -> None:
-        self._database = database
         self._plan = plan
-        self._lock = lock
-        self._disk = disk
+        self._worker = worker
+        self._begun = begun
         self._phase = phase
         self._grace = grace
-        self._begun = begun
-        self._recorder = recorder
         self.collection = self._interrupted() or _new_collection(grace)
         self.began = False
         self.removed: list[Key] = []
         self.skipped: list[Skipped] = []
-        self._held: dict[Key, str] = {}
+        self._held = path_aliases.held_elsewhere(worker.database, plan.targets)
 
     def _interrupted(self) -> Collection | None:
         """The gc that ended before its time: this one goes on with it, so that one undo brings back both.
 
         Not if it has taken a file from where the plan has another one now: its trash has one file for each place.
         """
-        with self._database.read() as connection:
-            every = rows.collections_of(connection, self._plan.run_id)
-            found = next((each for each in (*every, *self._begun.values()) if not each.ended), None)
-            if found is None:
-                return None
-            trashed = rows.items_of(connection, self._plan.run_id, Phase.TRASHED, collection=found.id)
+        gcs = (*self._worker.collections(), *self._begun.values())
+        found = next((each for each in gcs if not each.ended), None)
+        if found is None:
+            return None
+        trashed = self._worker.items(Phase.TRASHED, collection=found.id)
         places = {(target.root, target.place) for targets in self._plan.targets.values() for target in targets}
         return None if any((item.root, item.place) in places for item in trashed) else found
 
-    def end(self, filled: AbstractSet[str]) -> None:
+    def end(self) -> None:
         """All is done: the grace begins, but for an ended gc of which a file was tried again in vain.
 
         No earlier one's ends sooner than was said when it began.
         """
         now = datetime.now(timezone.utc)
         own = now + self._grace
+        filled = self._worker.filled
         tried_again = {each.id for each in self._begun.values() if each.ended} - filled
-        with self._database.read() as connection:
-            every = rows.collections_of(connection, self._plan.run_id)
-            items = rows.items_of(connection, self._plan.run_id, *OPEN_PHASES)
         events: list[Event] = []
-        for each in every:
+        for each in self._worker.collections():
             if not each.ended or each.id in filled:
                 promised = each.purge_after if each.ended else each.graced_from(now)
                 last = max(promised, now + self._grace)
-                events.append(
-                    each.told(
-                        self._plan.run, ended=True, purge_after=each.purge_after if each.id in tried_again else last
-                    )
-                )
+                until = each.purge_after if each.id in tried_again else last
+                events.append(each.told(self._plan.run, ended=True, purge_after=until))
                 if each.id == self.collection.id:
                     own = last
-
-        def decide(connection: Connection) -> tuple[list[Event], tuple[str, ...]]:
-            self._lock.renew(connection)
-            return events, ()
-
-        for root in {item.root for item in items}:
-            self._recorder.home(root)
-        self._recorder.decide(decide)
+        self._worker.record(lambda _: events, {item.root for item in self._worker.items(*OPEN_PHASES)})
         self.collection = replace(self.collection, purge_after=own)
 
     def check_floor(self) -> None:
@@ -204,10 +168,6 @@ class _Gc:
         changed = _changed(self._plan.floor, lambda target: files.facts(target.path))
         if changed:
             raise RefusedError(f"a state that must stay is not as it was: {changed}", "make the plan again")
-
-    def look_for_other_paths(self) -> None:
-        """Find which of the states that go have a file that a state which stays has too, under another path."""
-        self._held = path_aliases.held_elsewhere(self._database, self._plan.targets)
 
     def _check_floor_counts(self, connection: Connection) -> None:
         """Raise `RefusedError` unless the catalog still counts the states of the floor as the plan did.
@@ -245,7 +205,7 @@ class _Gc:
                 some, count = [], 0
         if some:
             yield some
-        left = [each.target for each in self._plan.debris if each.target is not None]
+        left = [each.target for each in self._plan.debris if not each.is_directory]
         some = [(None, (target,)) for target in left if not has_checkpoint_beside(target)]
         if some:
             yield some
@@ -253,19 +213,16 @@ class _Gc:
     def give_up(self, states: Sequence[tuple[Key | None, tuple[Target, ...]]]) -> list[Item]:
         """Record that these go, but for those that changed or are protected by now."""
         with Trash(self.collection.id) as trash:
-            unchanged = [
-                (key, targets)
-                for key, targets in states
-                if not self._skip(key, _changed(targets, lambda target: trash.look(target.root, target.place)))
-            ]
+            looks = [_changed(targets, lambda target: trash.look(target.root, target.place)) for _, targets in states]
         # A launch that starts without the catalog says so in a journal, and so does who pins by another one.
-        unheard = unread.unheard(sync_run(self._database, self._plan.run_id).skipped)
-        unchanged = [(key, targets) for key, targets in unchanged if not self._skip(key, unheard)]
+        unheard = unread.unheard(sync_run(self._worker.database, self._plan.run_id).skipped)
+        unchanged = [
+            each for each, change in zip(states, looks, strict=True) if not self._skip(each[0], change or unheard)
+        ]
         going: list[tuple[Key | None, tuple[Target, ...]]] = []
         items: list[Item] = []
 
-        def decide(connection: Connection) -> tuple[list[Event], tuple[str, ...]]:
-            self._lock.renew(connection)
+        def decide(connection: Connection) -> list[Event]:
             self._check_floor_counts(connection)
             now = datetime.now(timezone.utc)
             marks = marking.marks_of(connection, self._plan.run_id, now - lease.CLOCKS_DIFFER)
@@ -278,23 +235,22 @@ class _Gc:
             items[:] = rows.after_what_was_told(connection, items)
             gcs = {each.id: each for each in map(self._of, targets)}
             begun = [each.told(self._plan.run, ended=False) for each in gcs.values()]
-            return [*begun, *rows.told(self._plan.run, items, self._phase)], ()
+            return [*begun, *rows.told(self._plan.run, items, self._phase)]
 
-        self._recorder.decide(decide)
+        self._worker.record(decide)
         if not items:
             return []
         self.began = True
         self.removed += [key for key, _ in going if key is not None]
-        with self._database.read() as connection:
-            every = {item.id: item for item in rows.items_of(connection, self._plan.run_id, self._phase)}
+        every = {item.id: item for item in self._worker.items(self._phase)}
         return [every[item.id] for item in items]  # the oldest state first; what was refused waits for the next gc
 
     def remove_empty_directories(self) -> None:
         """Remove the directories among the debris that nothing is in, and that nobody has begun to write to."""
-        with Trash(self.collection.id, self._disk) as trash:
+        with Trash(self.collection.id, self._worker.disk) as trash:
             for each in self._plan.debris:
-                if each.target is None and is_abandoned(each.path, datetime.now(timezone.utc)):
-                    trash.remove_empty(each.root, [f"{each.place}/any"])
+                if each.is_directory and is_abandoned(each.path, datetime.now(timezone.utc)):
+                    trash.remove_empty(each.target.root, [f"{each.target.place}/any"])
 
     def _skip(self, key: Key | None, reason: str) -> bool:
         if reason and key is not None:

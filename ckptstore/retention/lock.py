@@ -39,8 +39,19 @@ class GcLock:
         self._renewed = 0.0
 
     def __enter__(self) -> GcLock:
+        self._renewed = time.time()
         with self._database.write() as connection:
-            self._take(connection)
+            reads.lock_run(connection, self.run_id)
+            now = clock(connection)
+            other = trash.take_lock(connection, self.run_id, self._owner, now, now + LOCK)
+            if other is not None and is_dead(other):
+                trash.release_lock(connection, self.run_id, other)
+                other = trash.take_lock(connection, self.run_id, self._owner, now, now + LOCK)
+        if other is not None:
+            raise RefusedError(
+                f"another gc, undo or purge of run {self.run!r} is at work ({shown(other)})",
+                "wait for it; if it has died, its lock ends within 15 minutes",
+            )
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -62,18 +73,4 @@ class GcLock:
             raise RefusedError(
                 f"another process has taken over the files of run {self.run!r} since this one was last heard of",
                 "this one stops here; look at what is there, then do it again",
-            )
-
-    def _take(self, connection: Connection) -> None:
-        reads.lock_run(connection, self.run_id)
-        self._renewed = time.time()
-        now = clock(connection)
-        other = trash.take_lock(connection, self.run_id, self._owner, now, now + LOCK)
-        if other is not None and is_dead(other):
-            trash.release_lock(connection, self.run_id, other)
-            other = trash.take_lock(connection, self.run_id, self._owner, now, now + LOCK)
-        if other is not None:
-            raise RefusedError(
-                f"another gc, undo or purge of run {self.run!r} is at work ({shown(other)})",
-                "wait for it; if it has died, its lock ends within 15 minutes",
             )

@@ -24,10 +24,9 @@ from ckptstore.resume.position import shift
 from ckptstore.resume.reconcile import reconcile
 from ckptstore.resume.resolver import judge
 from ckptstore.resume.uncertainty import Uncertainties, is_a_link
-from ckptstore.retention import debris, decide, path_aliases
+from ckptstore.retention import debris, decide, path_aliases, stored_policy
 from ckptstore.retention.debris import Debris, Target
 from ckptstore.retention.decide import Decision, StateFacts, Why
-from ckptstore.retention.policy import Policy, from_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from ckptstore.catalog.marks import Marks
     from ckptstore.catalog.trash import Item
     from ckptstore.core.model import Checkpoint, Launch, Observed, Rejection, Source
-    from ckptstore.disk.files import FileFacts
+    from ckptstore.retention.policy import Policy
 
 Key = tuple[str, int]
 _LIVE = (FileState.COMPLETE, FileState.IN_PROGRESS, FileState.DAMAGED)
@@ -110,7 +109,12 @@ def plan_gc(
     """
     run_id = find_run(database, run)
     if policy is None:
-        policy = stored_policy(database, run_id)
+        policy = stored_policy.show(database, run)
+    if policy is None:
+        raise RefusedError(
+            "no rule says what to keep, and no policy is stored for this run",
+            "give one, as --keep-last 5, or store it with: ckptstore policy RUN --keep-last 5",
+        )
     stated = {name: value for name, value in (("floor", floor), ("grace", grace)) if value is not None}
     policy = replace(policy, **stated)  # type: ignore[arg-type]
     decide.check_policy(policy)
@@ -180,7 +184,7 @@ def _as_it_was(file: Checkpoint, begun: Mapping[str, Item]) -> Checkpoint:
     item = begun.get(file.id)
     if item is None or item.reported is None or file.state is not FileState.TRASHED:
         return file
-    is_there = _facts_or_none(file.path) == disk.FileFacts(item.size, item.mtime_ns)
+    is_there = disk.facts_if_seen(file.path) == disk.FileFacts(item.size, item.mtime_ns)
     return replace(file, state=item.reported) if is_there else file
 
 
@@ -192,18 +196,6 @@ def _unknown(database: Database, skipped: Sequence[Skipped], unregistered: Seque
     known = {path for path, files in recorded.items() if any(file.state in _KNOWN for file in files)}
     others = [each for each in unregistered if each.path not in told and each.path not in known]
     return tuple(sorted((*skipped, *others), key=lambda each: (each.path, each.reason)))
-
-
-def stored_policy(database: Database, run_id: int) -> Policy:
-    """The policy that is stored for a run. Raises `RefusedError` if there is none."""
-    with database.read() as connection:
-        rules = marking.policy_of(connection, run_id)
-    if rules is None:
-        raise RefusedError(
-            "no rule says what to keep, and no policy is stored for this run",
-            "give one, as --keep-last 5, or store it with: ckptstore policy RUN --keep-last 5",
-        )
-    return from_json(rules)
 
 
 def _judge(
@@ -261,18 +253,10 @@ def _judge(
         )
     if not states and facts.first_saves:  # what was marked as gone may be on a disk that is not mounted
         uncertain.of_homes(homes)
-    return _without_leases_that_are_over(states), targets
-
-
-def _without_leases_that_are_over(states: list[StateFacts]) -> list[StateFacts]:
-    """A launch that has made a state which can be restored does not need the one it started from any more."""
+    # A launch that has made a state which can be restored does not need the one it started from any more.
     made = {state.launch for state in states if state.restorable}
-    return [
-        replace(state, held_by=tuple(launch for launch in state.held_by if launch not in made))
-        if state.held_by
-        else state
-        for state in states
-    ]
+    states = [replace(state, held_by=tuple(each for each in state.held_by if each not in made)) for state in states]
+    return states, targets
 
 
 def _targets(files: Iterable[Checkpoint], seen: Mapping[str, Observed], homes: set[str]) -> tuple[Target, ...]:
@@ -282,32 +266,21 @@ def _targets(files: Iterable[Checkpoint], seen: Mapping[str, Observed], homes: s
         here = seen.get(file.path)
         if file.state not in _LIVE or here is None or here.size is None or here.mtime_ns is None:
             continue
-        root, place = home_of(file.path, homes)
+        root, place = _home_of(file.path, homes)
         if file.kind is Kind.GRACEFUL_EXIT:  # its graph first: alone it would be found no more after a crash
             graph = str(Path(place).with_suffix(_GRAPH))
-            beside = _facts_or_none(f"{root}/{graph}")
+            beside = disk.facts_if_seen(f"{root}/{graph}")
             if beside is not None:
                 found.append(Target(root, graph, beside.size, beside.mtime_ns))
         found.append(Target(root, place, here.size, here.mtime_ns, file.id, file.state, file.mtime_ns))
     return tuple(found)
 
 
-def home_of(path: str, homes: set[str]) -> tuple[str, str]:
-    """The directory of the run that a file is in, and its place below it.
-
-    That is its own directory; for a file in a directory of TTP, which goes with its files, the one above that where
-    the run saves there.
-    """
+def _home_of(path: str, homes: set[str]) -> tuple[str, str]:
+    """The directory of a file and its place below it; of TTP the one above, whose own goes with its files."""
     above = above_ttp(path)
     root = above if above in homes else path.rpartition("/")[0] or "/"
     return root, path[len(root.rstrip("/")) + 1 :]
-
-
-def _facts_or_none(path: str) -> FileFacts | None:
-    try:
-        return disk.facts(path)
-    except OSError:
-        return None
 
 
 def _in_short(verdict: Rejection) -> str:

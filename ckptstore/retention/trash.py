@@ -8,10 +8,9 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads
-from ckptstore.catalog import trash as rows
 from ckptstore.catalog.project import OPEN_PHASES
 from ckptstore.catalog.runs import find_run
-from ckptstore.core.model import FileState, Phase
+from ckptstore.core.model import FileState, Phase, Skipped
 from ckptstore.disk.trash import Outcome
 from ckptstore.errors import RefusedError, UsageError
 from ckptstore.journal import unread
@@ -24,11 +23,9 @@ from ckptstore.retention.worker import Worker, in_trash_by_mark, nobody
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from ckptstore.catalog.engine import Connection, Database
+    from ckptstore.catalog.engine import Database
     from ckptstore.catalog.trash import Collection, Item
-    from ckptstore.core.events import GcEnded
     from ckptstore.disk.trash import Disk
-    from ckptstore.retention.worker import Trouble
 
 
 @dataclass(frozen=True)
@@ -43,7 +40,7 @@ class Undone:
     files: int
     bytes: int
     gone: int
-    troubles: tuple[Trouble, ...]
+    troubles: tuple[Skipped, ...]
     passed_over: tuple[datetime, ...] = ()
 
 
@@ -60,7 +57,7 @@ class Purged:
     waiting: int
     waiting_bytes: int
     next_at: datetime | None
-    troubles: tuple[Trouble, ...]
+    troubles: tuple[Skipped, ...]
 
 
 def undo(database: Database, run: str, *, progress: Callable[[int], None] = nobody, disk: Disk | None = None) -> Undone:
@@ -75,10 +72,9 @@ def undo(database: Database, run: str, *, progress: Callable[[int], None] = nobo
     passed_over: list[datetime] = []
     with GcLock(database, run, run_id) as lock, Worker(database, lock, disk=disk, progress=progress) as worker:
         tried: set[str] = set()
-        every = _in_trash(database, run, run_id)
+        every = _in_trash(worker)
         for chosen in every:
-            begun = _bring_back(database, worker, lock, chosen, tried)
-            _take_as_recorded(database, worker, lock, begun)
+            _take_as_recorded(worker, _bring_back(worker, chosen, tried))
             if worker.done.files[Phase.RESTORING, Outcome.DONE]:
                 break
             passed_over.append(chosen.created_at)
@@ -95,60 +91,45 @@ def undo(database: Database, run: str, *, progress: Callable[[int], None] = nobo
     )
 
 
-def _in_trash(database: Database, run: str, run_id: int) -> list[Collection]:
+def _in_trash(worker: Worker) -> list[Collection]:
     """The gcs of a run of which something can be in the trash, or be at its place still, newest first."""
-    with database.read() as connection:
-        there = {item.collection for item in rows.items_of(connection, run_id, *OPEN_PHASES)}
-        found = [each for each in rows.collections_of(connection, run_id) if each.id in there]
+    found = worker.collections()
     if not found:
+        run = worker.lock.run
         raise UsageError(f"nothing of run {run!r} is in the trash", "gc --now and purge leave nothing in it")
     return found
 
 
-def _bring_back(
-    database: Database, worker: Worker, lock: GcLock, collection: Collection, tried: set[str]
-) -> list[Item]:
+def _bring_back(worker: Worker, collection: Collection, tried: set[str]) -> list[Item]:
     """Bring back what is in the trash of one gc, and what an undo that was interrupted had begun with."""
-    with database.read() as connection:
-        items = rows.items_of(connection, lock.run_id, *OPEN_PHASES, collection=collection.id)
-    _end(worker, lock, [collection], {item.root for item in items}, datetime.now(timezone.utc))
+    items = worker.items(*OPEN_PHASES, collection=collection.id)
+    _end(worker, [collection], {item.root for item in items}, datetime.now(timezone.utc))
     begun = [item for item in worker.begin(items, Phase.RESTORING) if item.id not in tried]
     tried.update(item.id for item in begun)
     worker.carry_out(begun)
     return begun
 
 
-def _take_as_recorded(database: Database, worker: Worker, lock: GcLock, items: Sequence[Item]) -> None:
+def _take_as_recorded(worker: Worker, items: Sequence[Item]) -> None:
     """Count what came back whose record is still of a file that is gone, if it has the recorded bytes.
 
     Of two files of one record that were given up after each other the record is of the later one, which was purged. And
     a copy may be at the place of one that stays in the trash.
     """
-    with database.read() as connection:
+    with worker.database.read() as connection:
         records = reads.files_by_id(connection, [item.checkpoint for item in items if item.checkpoint])
     gone = [file for file in records.values() if file.state in (FileState.MISSING, FileState.TRASHED)]
-    seen = [examine(file, read_bytes=True, progress=lambda _: lock.keep()) for file in gone]
+    seen = [examine(file, read_bytes=True, progress=lambda _: worker.lock.keep()) for file in gone]
     whole = [(each.file, each.after) for each in seen if isinstance(each, Whole)]
     if whole:
         worker.recorder.amend(whole)
 
 
-def _end(
-    worker: Worker, lock: GcLock, collections: Iterable[Collection], directories: Iterable[str], now: datetime
-) -> None:
+def _end(worker: Worker, collections: Iterable[Collection], directories: Iterable[str], now: datetime) -> None:
     """Nothing is added to these any more; of one that was interrupted the grace begins. Told in the directories."""
-    events = [
-        each.told(lock.run, ended=True, purge_after=each.graced_from(now)) for each in collections if not each.ended
-    ]
-
-    def decide(connection: Connection) -> tuple[list[GcEnded], tuple[str, ...]]:
-        lock.renew(connection)
-        return events, ()
-
-    for directory in directories:
-        worker.recorder.home(directory)
-    if events:
-        worker.recorder.decide(decide)
+    interrupted = [each for each in collections if not each.ended]
+    ended = [each.told(worker.lock.run, ended=True, purge_after=each.graced_from(now)) for each in interrupted]
+    worker.record(lambda _: ended, directories)
 
 
 def purge(
@@ -173,17 +154,15 @@ def purge(
         worker = stack.enter_context(Worker(database, lock, disk=disk, progress=progress))
         worker.finish_what_was_begun()
         now = now or datetime.now(timezone.utc)
-        with database.read() as connection:
-            every = rows.collections_of(connection, run_id)
-            roots = {item.root for item in rows.items_of(connection, run_id, *OPEN_PHASES)}
-        _end(worker, lock, every, roots, now)
+        every = worker.collections()
+        _end(worker, every, {item.root for item in worker.items(*OPEN_PHASES)}, now)
         if at_once:
             worker.purge({each.id for each in every})
         else:
             worker.purge_due(now)
         with database.read() as connection:
             unmarked, marked = in_trash_by_mark(connection, run_id)
-            ends = {each.id: each.purge_after for each in rows.collections_of(connection, run_id)}
+        ends = {each.id: each.purge_after for each in worker.collections()}
     return Purged(
         run=run,
         files=worker.done.count(Phase.PURGING),

@@ -7,13 +7,13 @@ Whoever comes after a crash does what was recorded again, and ends where it woul
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import trash as rows
 from ckptstore.catalog.project import OPEN_PHASES
-from ckptstore.core.model import Phase
+from ckptstore.core.model import Phase, Skipped
 from ckptstore.disk.files import FileFacts
 from ckptstore.disk.trash import Disk, Outcome, Trash
 from ckptstore.errors import RefusedError
@@ -21,14 +21,14 @@ from ckptstore.journal.writers import shared
 from ckptstore.resume.lease import CLOCKS_DIFFER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from collections.abc import Set as AbstractSet
     from datetime import datetime
     from types import TracebackType
 
     from ckptstore.catalog.engine import Connection, Database
     from ckptstore.catalog.trash import Collection, Item
-    from ckptstore.core.events import FilesRemoved
+    from ckptstore.core.events import Event
     from ckptstore.retention.lock import GcLock
 
 PORTION = 1000
@@ -45,21 +45,16 @@ def nobody(_: int) -> None:
     """Hears of progress, and does nothing."""
 
 
-@dataclass(frozen=True)
-class Trouble:
-    """A file that nothing could be done with now, and why. The next gc, undo or purge tries again."""
-
-    path: str
-    reason: str
-
-
 @dataclass
 class Done:
-    """What became of files: how many ended how, by phase and outcome, their bytes, and what could not be done."""
+    """What became of files: how many ended how, by phase and outcome, and their bytes.
+
+    `troubles` are those that nothing could be done with now, and why. The next gc, undo or purge tries again.
+    """
 
     files: Counter[tuple[Phase, Outcome]] = field(default_factory=Counter)
     bytes: Counter[tuple[Phase, Outcome]] = field(default_factory=Counter)
-    troubles: list[Trouble] = field(default_factory=list)
+    troubles: list[Skipped] = field(default_factory=list)
 
     def count(self, *phases: Phase) -> int:
         """How many files were brought through one of these phases."""
@@ -80,9 +75,9 @@ class Worker:
     def __init__(
         self, database: Database, lock: GcLock, *, disk: Disk | None = None, progress: Callable[[int], None] = nobody
     ) -> None:
-        self._database = database
-        self._lock = lock
-        self._disk = disk or Disk()
+        self.database = database
+        self.lock = lock
+        self.disk = disk or Disk()
         self._progress = progress
         self.recorder = shared(database)
         self.done = Done()
@@ -95,20 +90,39 @@ class Worker:
         """Let go of the journals."""
         self.recorder.close()
 
+    def collections(self) -> list[Collection]:
+        """The gcs of the run that left something in the trash, newest first."""
+        with self.database.read() as connection:
+            return rows.collections_of(connection, self.lock.run_id)
+
+    def items(self, *phases: Phase, collection: str | None = None) -> list[Item]:
+        """The files of the run, or of one gc of it, that are in one of these phases."""
+        with self.database.read() as connection:
+            return rows.items_of(connection, self.lock.run_id, *phases, collection=collection)
+
+    def record(self, decide: Callable[[Connection], Sequence[Event]], homes: Iterable[str] = ()) -> None:
+        """Keep the events that a look at the catalog decides on, while the lock is held; `homes` hear of them too."""
+
+        def work(connection: Connection) -> tuple[Sequence[Event], tuple[str, ...]]:
+            self.lock.renew(connection)
+            return decide(connection), ()
+
+        for directory in homes:
+            self.recorder.home(directory)
+        self.recorder.decide(work)
+
     def finish_what_was_begun(self) -> dict[str, Collection]:
         """Do again what a process that died, or was refused something, had recorded; but remove nothing on its word.
 
         What was to go and is still at its place is given back: since it was recorded the run may have come to need it.
         Returns of which gc each of those was, by path: a new look decides whether it goes.
         """
-        with self._database.read() as connection:
-            gcs = {each.id: each for each in rows.collections_of(connection, self._lock.run_id)}
-            going = rows.items_of(connection, self._lock.run_id, *_GOING)
-            others = rows.items_of(connection, self._lock.run_id, Phase.RESTORING, Phase.PURGING)
+        gcs = {each.id: each for each in self.collections()}
+        going = self.items(*_GOING)
+        others = self.items(Phase.RESTORING, Phase.PURGING)
         self._portions([replace(item, phase=Phase.MOVING) for item in going], _halt)
         self.carry_out(others)
-        with self._database.read() as connection:
-            left = {item.id for item in rows.items_of(connection, self._lock.run_id, *OPEN_PHASES)} if going else ()
+        left = {item.id for item in self.items(*OPEN_PHASES)} if going else ()
         return {item.path: gcs[item.collection] for item in going if item.id not in left}
 
     def carry_out(self, items: Sequence[Item]) -> None:
@@ -119,108 +133,89 @@ class Worker:
         for start in range(0, len(items), PORTION):
             some = items[start : start + PORTION]
             try:
-                self._record(list(self._act(some, act)))
+                self._record(self._act(some, act))
             except RefusedError:
                 self._put_back(some)
                 raise
 
     def _record(self, outcomes: Sequence[tuple[Item, Outcome]]) -> None:
-        moved = [item for item, outcome in outcomes if _ends_in_trash(item, outcome)]
-        over = [(item, outcome) for item, outcome in outcomes if not _ends_in_trash(item, outcome)]
-        back = [item for item, outcome in over if _is_where_it_was(item, outcome)]
-        gone = [item for item, outcome in over if not _is_where_it_was(item, outcome)]
-
-        def decide(connection: Connection) -> tuple[list[FilesRemoved], tuple[str, ...]]:
-            self._lock.renew(connection)
-            run = self._lock.run
-            phases = ((moved, Phase.TRASHED), (back, Phase.RESTORED), (gone, Phase.GONE))
-            return [event for items, phase in phases for event in rows.told(run, items, phase)], ()
-
-        self.recorder.decide(decide)
+        ended: dict[Phase, list[Item]] = {}
+        for item, outcome in outcomes:
+            ended.setdefault(_phase_after(item, outcome), []).append(item)
+        run = self.lock.run
+        self.record(lambda _: [event for phase, items in ended.items() for event in rows.told(run, items, phase)])
+        moved = ended.get(Phase.TRASHED, ())
         self.filled.update(item.collection for item in moved if item.phase is Phase.MOVING)
 
     def begin(self, items: Sequence[Item], phase: Phase) -> list[Item]:
         """Record what is done with these next."""
-
-        def decide(connection: Connection) -> tuple[list[FilesRemoved], tuple[str, ...]]:
-            self._lock.renew(connection)
-            return rows.told(self._lock.run, items, phase), ()
-
-        self.recorder.decide(decide)
-        with self._database.read() as connection:
-            return rows.items_of(connection, self._lock.run_id, phase)
+        self.record(lambda _: rows.told(self.lock.run, items, phase))
+        return self.items(phase)
 
     def purge_due(self, now: datetime) -> None:
         """Delete what has been in the trash for longer than its grace, which begins when its gc has ended.
 
         The host of that gc may have another clock: it counts 10 minutes longer than was said.
         """
-        with self._database.read() as connection:
-            every = rows.collections_of(connection, self._lock.run_id)
-        self.purge({each.id for each in every if each.ended and each.purge_after <= now - CLOCKS_DIFFER})
+        due = now - CLOCKS_DIFFER
+        self.purge({each.id for each in self.collections() if each.ended and each.purge_after <= due})
 
     def purge(self, gcs: AbstractSet[str]) -> None:
         """Delete what these have in the trash, and what is of no step that is pinned or tagged."""
-        with self._database.read() as connection:
-            unmarked, _ = in_trash_by_mark(connection, self._lock.run_id)
+        with self.database.read() as connection:
+            unmarked, _ = in_trash_by_mark(connection, self.lock.run_id)
         items = [item for item in unmarked if item.collection in gcs]
         if items:
             self.carry_out(self.begin(items, Phase.PURGING))
 
-    def _act(self, items: Sequence[Item], act: Callable[[Trash, Item], Outcome]) -> Iterator[tuple[Item, Outcome]]:
+    def _act(self, items: Sequence[Item], act: Callable[[Trash, Item], Outcome]) -> list[tuple[Item, Outcome]]:
         by_collection: dict[str, list[Item]] = {}
         for item in items:
             by_collection.setdefault(item.collection, []).append(item)
+        done: list[tuple[Item, Outcome]] = []
         for collection, own in by_collection.items():
-            with ExitStack() as stack:
-                trash = stack.enter_context(Trash(collection, self._disk))
+            with Trash(collection, self.disk) as trash:
                 acted = [(item, outcome) for item in own if (outcome := self._try(trash, item, act)) is not None]
-                self._tidy(trash, acted)
-            yield from acted
+                self._tidy(trash, [item for item, _ in acted])
+            done += acted
+        return done
 
     def _try(self, trash: Trash, item: Item, act: Callable[[Trash, Item], Outcome]) -> Outcome | None:
-        self._lock.keep()
+        self.lock.keep()
         try:
             outcome = act(trash, item)
         except OSError as error:
-            self.done.troubles.append(Trouble(item.path, error.strerror or str(error)))
+            self.done.troubles.append(Skipped(item.path, error.strerror or str(error)))
             return None
         self.done.files[item.phase, outcome] += 1
         self.done.bytes[item.phase, outcome] += item.size
         reason = _STAYS.get(outcome)
-        if reason is not None and _ends_in_trash(item, outcome):
-            self.done.troubles.append(Trouble(item.path, reason))
+        if reason is not None and _phase_after(item, outcome) is Phase.TRASHED:
+            self.done.troubles.append(Skipped(item.path, reason))
         self._progress(1)
         return outcome
 
     def _put_back(self, items: Sequence[Item]) -> None:
         """The lock was lost: what came into the trash after its new holder had brought all back goes back too."""
-        with self._database.read() as connection:
-            known = {item.id for item in rows.items_of(connection, self._lock.run_id, *OPEN_PHASES)}
+        known = {item.id for item in self.items(*OPEN_PHASES)}
         for item in items:
             if item.phase is Phase.MOVING and item.id not in known:
-                with suppress(OSError), Trash(item.collection, self._disk) as trash:
+                with suppress(OSError), Trash(item.collection, self.disk) as trash:
                     trash.take_back(item.root, item.place, FileFacts(item.size, item.mtime_ns))
-                    trash.sweep(item.root, [item.place])
+                    trash.remove_empty(item.root, [item.place], inside=True)
 
-    def _tidy(self, trash: Trash, acted: Sequence[tuple[Item, Outcome]]) -> None:
+    def _tidy(self, trash: Trash, acted: Sequence[Item]) -> None:
         """Remove the directories that are empty now: those of TTP, and those of the trash."""
         places: dict[tuple[str, bool], list[str]] = {}
-        for item, _ in acted:
+        for item in acted:
             is_leaving = item.phase in _GOING
             if "/" in item.place or not is_leaving:
                 places.setdefault((item.root, is_leaving), []).append(item.place)
         for (root, is_leaving), some in places.items():
-            self._remove_empty(trash, root, some, is_leaving=is_leaving)
-
-    def _remove_empty(self, trash: Trash, root: str, places: Sequence[str], *, is_leaving: bool) -> None:
-        try:
-            if is_leaving:
-                trash.remove_empty(root, places)
-            else:
-                trash.sweep(root, places)
-        except OSError as error:
-            self.done.troubles.append(Trouble(root, error.strerror or str(error)))
+            try:
+                trash.remove_empty(root, some, inside=not is_leaving)
+            except OSError as error:  # noqa: PERF203 — a directory of each root
+                self.done.troubles.append(Skipped(root, error.strerror or str(error)))
 
 
 def in_trash_by_mark(connection: Connection, run_id: int) -> tuple[list[Item], list[Item]]:
@@ -258,12 +253,11 @@ def _halt(trash: Trash, item: Item) -> Outcome:
     return trash.halt(item.root, item.place, FileFacts(item.size, item.mtime_ns))
 
 
-def _ends_in_trash(item: Item, outcome: Outcome) -> bool:
-    moved, kept = (Phase.MOVING, Outcome.DONE), (Phase.PURGING, Outcome.CHANGED)
-    return (item.phase, outcome) in (moved, kept) or outcome is Outcome.OCCUPIED
-
-
-def _is_where_it_was(item: Item, outcome: Outcome) -> bool:
-    """Whether a file is what and where it was: brought back, there all along, or another one when it was to go."""
-    back = item.phase is Phase.RESTORING and outcome is Outcome.DONE
-    return back or outcome in (Outcome.CHANGED, Outcome.IN_PLACE)
+def _phase_after(item: Item, outcome: Outcome) -> Phase:
+    """In the trash; restored, as is what was at its place all along, or another file that was to go; or gone."""
+    match item.phase, outcome:
+        case (_, Outcome.OCCUPIED) | (Phase.MOVING, Outcome.DONE) | (Phase.PURGING, Outcome.CHANGED):
+            return Phase.TRASHED
+        case (_, Outcome.CHANGED | Outcome.IN_PLACE) | (Phase.RESTORING, Outcome.DONE):
+            return Phase.RESTORED
+    return Phase.GONE

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from datetime import datetime
 
-    from ckptstore.disk.files import FileFacts
     from ckptstore.formats.header import Header
 
 _MAY_SKIP = ("scale_sense", "accu_grads")  # a loss scale, gathered gradients: a step may bring no update
@@ -215,21 +214,16 @@ def changed(known: Mapping[str, Checkpoint], tree: Tree) -> tuple[list[Checkpoin
     unseen = [skipped.path for skipped in tree.skipped]
     damaged, missing, back = [], [], []
     for path, file in known.items():
-        here = tree.checkpoints[path][1] if path in tree.checkpoints else _registered(path)
+        # a registered file may have a name that is none of a checkpoint
+        here = tree.checkpoints[path][1] if path in tree.checkpoints else files.facts_if_seen(path)
         if here is None:
             hidden = any(path == each or path.startswith(f"{each}/") for each in unseen)
             missing += [file] if file.state is FileState.COMPLETE and not hidden else []
         elif file.state is FileState.COMPLETE and here.size != file.size:
-            now = _registered(path)  # it may have been saved again, and registered, since the tree was looked at
+            now = files.facts_if_seen(
+                path
+            )  # it may have been saved again, and registered, since the tree was looked at
             damaged += [file] if now is not None and now.size != file.size else []
         elif file.state is FileState.MISSING and (here.size, here.mtime_ns) == (file.size, file.mtime_ns):
             back.append(replace(file, state=FileState.COMPLETE))
     return damaged, missing, back
-
-
-def _registered(path: str) -> FileFacts | None:
-    """What is at a path whose name is none of a checkpoint, but was registered; None if nothing is, or it is hidden."""
-    try:
-        return files.facts(path)
-    except OSError:
-        return None

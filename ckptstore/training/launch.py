@@ -29,7 +29,6 @@ from ckptstore.resume.reconcile import Reconciled, reconcile
 from ckptstore.resume.start import settle, started
 from ckptstore.retention.execute import Collected, execute
 from ckptstore.retention.plan import plan_gc
-from ckptstore.retention.worker import Trouble
 from ckptstore.training import layout_files
 from ckptstore.training.live_files import LiveFiles
 
@@ -341,7 +340,7 @@ class RankLaunch:
         """
         plan = plan_gc(self.database, self.run, policy)
         done = execute(self.database, plan)
-        return replace(done, troubles=(*done.troubles, *(Trouble(each.path, each.reason) for each in plan.unseen)))
+        return replace(done, troubles=(*done.troubles, *plan.unseen))
 
     def renew_lease(self) -> None:
         """Renew the lease on the state that this launch started from: the launch is alive.

@@ -130,7 +130,7 @@ def test_what_never_moved_is_back_though_the_trash_cannot_be_used(root: Path, sp
     (root / spoiled).symlink_to(root / "sub")
     assert take_back(root, was) is Outcome.DONE
     with Trash("gc") as trash:
-        trash.sweep(str(root), ["sub/a"])
+        trash.remove_empty(str(root), ["sub/a"], inside=True)
     (root / "sub" / "a").write_bytes(b"another")
     with pytest.raises(NotADirectoryError):
         take_back(root, was)
@@ -188,7 +188,7 @@ def test_the_directories_of_others_stay(root: Path) -> None:
         trash.remove_empty(str(root), ["sub/a"])
         assert (root / "sub" / "b").exists()
         assert trash.purge(str(root), "sub/a", was) is Outcome.DONE
-        trash.sweep(str(root), ["sub/a"])
+        trash.remove_empty(str(root), ["sub/a"], inside=True)
     assert not (root / WHERE).exists()
     assert (root / ".ckptstore" / "trash" / "another" / "sub").exists()
     assert was.size == 5
