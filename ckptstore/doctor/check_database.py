@@ -128,25 +128,19 @@ def _postgres(database: Database) -> Iterator[Check]:
         yield Check(_NAME, Status.PROBLEM, f"{detail}; it is {why}", hint)
     else:
         yield Check(_NAME, Status.OK, detail)
-    yield _connections(found.connections, found.for_users)
-    yield _server_clock(found.clock - now)
-
-
-def _connections(used: int, most: int) -> Check:
-    detail = f"{used} of {most} that the server has for users"
-    if used > _MANY_CONNECTIONS * most:
+    detail = f"{found.connections} of {found.for_users} that the server has for users"
+    if found.connections > _MANY_CONNECTIONS * found.for_users:
         hint = "raise max_connections, or put PgBouncer before it in transaction mode; idle ranks hold none"
-        return Check("connections", Status.WARNING, detail, hint)
-    return Check("connections", Status.OK, detail)
-
-
-def _server_clock(ahead: timedelta) -> Check:
-    """Only who holds a lock is decided by the server's clock; but it is a second one to hold this machine's against."""
+        yield Check("connections", Status.WARNING, detail, hint)
+    else:
+        yield Check("connections", Status.OK, detail)
+    ahead = found.clock - now
     side = "ahead of" if ahead > timedelta(0) else "behind"
     detail = f"the server's is {span(abs(ahead))} {side} this machine's"
     if abs(ahead) > CLOCKS_DIFFER:
-        return Check("server_clock", Status.WARNING, detail, "set both by NTP: one of them is wrong")
-    return Check("server_clock", Status.OK, detail)
+        yield Check("server_clock", Status.WARNING, detail, "set both by NTP: one of them is wrong")
+    else:
+        yield Check("server_clock", Status.OK, detail)
 
 
 def _took(begin: float, opened: float, answered: float) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import timedelta
 from itertools import islice, pairwise, takewhile
 from shlex import quote
@@ -156,7 +155,7 @@ def _ranks(database: Database, facts: RunFacts, launch: Launch) -> Check:
         with database.read() as connection:
             last |= recent.last_steps(connection, launch.id, sorted(ranks - last.keys()), _FAR_BACK)
             steps = recent.newest_steps(connection, launch.id, _FAR_BACK)
-    behind = laggards(ranks, last, steps)
+    behind = laggards(ranks, last, steps[0])
     if not behind:
         if not launch.layout.covers(ranks, launch.world_size):
             detail = f"only {of_ranks(ranks)} of {launch.world_size} save, and no replica of all others is among them"
@@ -166,19 +165,18 @@ def _ranks(database: Database, facts: RunFacts, launch: Launch) -> Check:
         return facts.check("ranks", Status.OK, f"{who} of {launch.world_size} saved step {steps[0]}")
     detail = f"{_behind(behind, facts.hosts)}; the newest save is step {steps[0]}"
     newest_at = max(saved.at for saved in facts.saves)
-    if behind[0].lacks == 1 and not facts.ends and facts.now - newest_at < CLOCKS_DIFFER:
+    worst = next(iter(behind))
+    lacks_one = all(worst is not None and step <= worst for step in steps[1:])
+    if lacks_one and not facts.ends and facts.now - newest_at < CLOCKS_DIFFER:
         return facts.check("ranks", Status.NOTE, detail, "they may be saving it now: ask again in a while")
     hint = "see the logs of these ranks and the room on their disks; they may hang"
     return facts.check("ranks", Status.WARNING, detail, hint)
 
 
-def _behind(behind: list[Laggard], hosts: dict[int, str]) -> str:
+def _behind(behind: Mapping[int | None, list[int]], hosts: dict[int, str]) -> str:
     """The ranks that lag, those with the same last step together, and on which hosts they run."""
-    by_step: dict[int | None, list[int]] = {}
-    for each in behind:
-        by_step.setdefault(each.last_step, []).append(each.rank)
     parts = []
-    for step, ranks in by_step.items():
+    for step, ranks in behind.items():
         on = sorted({hosts[rank] for rank in ranks if rank in hosts})
         where = f" (on {some(on)})" if on else ""
         if step is None:
@@ -189,28 +187,13 @@ def _behind(behind: list[Laggard], hosts: dict[int, str]) -> str:
     return "; ".join(parts)
 
 
-@dataclass(frozen=True)
-class Laggard:
-    """A rank whose newest save is older than the others': its last step (None: it has none), and how many it lacks."""
-
-    rank: int
-    last_step: int | None
-    lacks: int
-
-
-def laggards(ranks: Iterable[int], last_steps: Mapping[int, int], steps: Iterable[int]) -> list[Laggard]:
-    """Those of `ranks`, which save, that lack any of the newest of the `steps` that the job saved, worst first.
-
-    `last_steps` has the newest step of each rank. A rank that left out a step and saved a later one is no laggard.
-    """
-    every = sorted(set(steps), reverse=True)
-    found = []
-    for rank in sorted(set(ranks)):
-        last = last_steps.get(rank)
-        lacks = sum(last is None or step > last for step in every)
-        if lacks:
-            found.append(Laggard(rank, last, lacks))
-    return sorted(found, key=lambda laggard: (-laggard.lacks, laggard.rank))
+def laggards(ranks: Iterable[int], last_steps: Mapping[int, int], newest: int) -> dict[int | None, list[int]]:
+    """The ranks whose last step is before the newest of the job, by that step (None: they have none), worst first."""
+    behind: dict[int | None, list[int]] = {}
+    for rank in sorted(ranks, key=lambda rank: (last_steps.get(rank, -1), rank)):
+        if last_steps.get(rank, -1) < newest:
+            behind.setdefault(last_steps.get(rank), []).append(rank)
+    return behind
 
 
 def usual_pause(moments: Iterable[datetime]) -> timedelta | None:

@@ -6,7 +6,7 @@ Directories are looked at, the files in them are not; and the journals in them a
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -77,7 +77,7 @@ class RunFacts:
     trash: tuple[Waiting, ...]
     doubled: tuple[str, str] | None
     journals: Mapping[str, int]
-    around: Mapping[str, Surroundings]
+    around: Mapping[str, Surroundings] = field(default_factory=dict)
 
     @property
     def newest(self) -> Launch | None:
@@ -131,34 +131,25 @@ def gather(database: Database, run: str, run_id: int, now: datetime) -> RunFacts
         saves = recent.newest_saves(connection, saving.id, SAVES) if saving else []
         newest = launches[-1].id if launches else ""
         homes = recent.homes_of(connection, newest)
-        saving_homes = recent.homes_of(connection, saving.id) if saving and saving.id != newest else homes
-        known = journals.journals_of(connection, run_id)
-        saved = reads.first_saves(connection, run_id)
-        failed_loads = reads.failed_loads(connection, run_id)
-        ends = tuple(recent.ends_of(connection, newest))
-        leased_until = recent.lease_of(connection, newest)
-        lock, trash = recent.lock_of(connection, run_id), tuple(recent.waiting(connection, run_id))
-        doubled = recent.doubled_directories(connection, [newest, *([saving.id] if saving else [])])
-    folders = {home.directory for home in (*homes, *saving_homes)} | {folder_of(each.path) for each in saves}
-    around = look_around(sorted(folders | {jsonl.directory_of(path) for path in known}))
-    return RunFacts(
-        run=run,
-        now=now,
-        launches=launches,
-        saved=saved,
-        saving=saving,
-        saves=tuple(saves),
-        homes=tuple(homes),
-        saving_homes=tuple(saving_homes),
-        ends=ends,
-        leased_until=leased_until,
-        failed_loads=failed_loads,
-        lock=lock,
-        trash=trash,
-        doubled=doubled,
-        journals={path: each.end for path, each in known.items()},
-        around={each.directory: each for each in around},
-    )
+        facts = RunFacts(
+            run=run,
+            now=now,
+            launches=launches,
+            saved=reads.first_saves(connection, run_id),
+            saving=saving,
+            saves=tuple(saves),
+            homes=tuple(homes),
+            saving_homes=tuple(recent.homes_of(connection, saving.id) if saving and saving.id != newest else homes),
+            ends=tuple(recent.ends_of(connection, newest)),
+            leased_until=recent.lease_of(connection, newest),
+            failed_loads=reads.failed_loads(connection, run_id),
+            lock=recent.lock_of(connection, run_id),
+            trash=tuple(recent.waiting(connection, run_id)),
+            doubled=recent.doubled_directories(connection, [newest, *([saving.id] if saving else [])]),
+            journals={path: each.end for path, each in journals.journals_of(connection, run_id).items()},
+        )
+    around = look_around(sorted({*facts.directories, *map(jsonl.directory_of, facts.journals)}))
+    return replace(facts, around={each.directory: each for each in around})
 
 
 def folder_of(path: str) -> str:

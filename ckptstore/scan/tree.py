@@ -220,9 +220,7 @@ def changed(known: Mapping[str, Checkpoint], tree: Tree) -> tuple[list[Checkpoin
             hidden = any(path == each or path.startswith(f"{each}/") for each in unseen)
             missing += [file] if file.state is FileState.COMPLETE and not hidden else []
         elif file.state is FileState.COMPLETE and here.size != file.size:
-            now = files.facts_if_seen(
-                path
-            )  # it may have been saved again, and registered, since the tree was looked at
+            now = files.facts_if_seen(path)  # it may have been saved again since the tree was looked at
             damaged += [file] if now is not None and now.size != file.size else []
         elif file.state is FileState.MISSING and (here.size, here.mtime_ns) == (file.size, file.mtime_ns):
             back.append(replace(file, state=FileState.COMPLETE))
