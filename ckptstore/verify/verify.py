@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import math
 import os
+import random
 import threading
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -10,25 +13,28 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from ckptstore.catalog import reads
+from ckptstore.catalog import reads, verifications
+from ckptstore.catalog.runs import find_run
+from ckptstore.catalog.verifications import Candidate
+from ckptstore.core.classify import What, classify
 from ckptstore.core.model import FileState, Skipped
+from ckptstore.disk.waiting import for_each
+from ckptstore.disk.walk import look
 from ckptstore.errors import CatalogUnavailableError, UsageError
 from ckptstore.journal.sync import sync_run
 from ckptstore.journal.writers import shared
+from ckptstore.resume import resolve
 from ckptstore.resume.examine import Damaged, Inconclusive, Unseen, Whole, examine
 from ckptstore.resume.provenance import wrote
 from ckptstore.resume.uncertainty import QUIET
-from ckptstore.verify.selection import select
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from types import TracebackType
 
     from ckptstore.catalog.engine import Database
-    from ckptstore.catalog.verifications import Candidate
     from ckptstore.core.model import Checkpoint, Rule
     from ckptstore.resume.examine import Examined
-    from ckptstore.verify.selection import Selection
 
     _Look = Future[Examined | None]
 
@@ -39,6 +45,8 @@ _MOST_BYTES = 1 << 30
 _AHEAD = 2  # portions that are looked at a time: the disk is not to wait while the catalog is written
 _SHOWN_EVERY = 0.2  # seconds
 _THREADS = max(8, os.cpu_count() or 1)
+_CHANCE = random.SystemRandom()
+_UNKNOWN = "the catalog does not know it; ckptstore scan takes in what can be proven of it"
 _LOOKED_AT = (FileState.COMPLETE, FileState.DAMAGED, FileState.MISSING)
 
 
@@ -97,7 +105,7 @@ def verify(
             names = reads.run_names(connection)
     else:
         names = [run]
-    selections = [select(database, name, sample=sample, shard=shard) for name in names]
+    selections = [_select(database, name, sample=sample, shard=shard) for name in names]
     try:
         with _Verifier(database, selections, digest=digest, progress=progress) as verifier:
             verifier.work()
@@ -157,12 +165,12 @@ class _StoppedError(Exception):
 
 
 class _Verifier:
-    """Has files looked at on threads, and records what they show, portion by portion. To be closed."""
+    """Has files looked at on threads, and records what they show, portion by portion."""
 
     def __init__(
         self,
         database: Database,
-        selections: Sequence[Selection],
+        selections: Sequence[_Selection],
         *,
         digest: bool,
         progress: Callable[[int, int], None],
@@ -248,7 +256,7 @@ class _Verifier:
         """Wait for the looks at a portion, and record what they show."""
         while wait(looks, _SHOWN_EVERY).not_done:
             self._progress(min(self._done, self._all), self._all)
-        for each in self._recorded(run_id, [each for look in looks if (each := look.result()) is not None]):
+        for each in self._recorded(run_id, [each for future in looks if (each := future.result()) is not None]):
             self.findings.add(each)
 
     def _recorded(self, run_id: int, seen: Sequence[Examined]) -> list[Examined]:
@@ -266,7 +274,7 @@ class _Verifier:
         with self._database.read() as connection:
             orders = {launch.id: launch.order for launch in reads.launches_of(connection, run_id)}
             sources = reads.sources_of(connection, run_id)
-        quiet_since_ns = int((datetime.now(timezone.utc) - QUIET).timestamp() * 1e9)
+        quiet_since_ns = _quiet_since_ns()
 
         def is_overwritten(file: Checkpoint) -> bool:
             home, _, name = file.path.rpartition("/")
@@ -279,3 +287,100 @@ class _Verifier:
             else each
             for each in seen
         ]
+
+
+@dataclass(frozen=True)
+class _Selection:
+    """The files of a run to look at, newest first.
+
+    Choosing them showed which others have `vanished` since the catalog last looked, marked there by now, and which
+    checkpoints in the run's directories are `unknown` to it.
+    """
+
+    run: str
+    run_id: int
+    files: tuple[Candidate, ...]
+    vanished: tuple[Checkpoint, ...]
+    unknown: tuple[Skipped, ...]
+
+
+def _select(database: Database, run: str, *, sample: float | None, shard: tuple[int, int] | None) -> _Selection:
+    """Choose the files of a run that are in a shard. Raises `UnknownRunError`.
+
+    What has vanished is in the selection of whoever notices first, whatever its shard.
+    """
+    run_id = find_run(database, run)
+    vanished = resolve.bring_up_to_date(database, run_id).vanished
+    with database.read() as connection:
+        candidates = verifications.candidates(connection, run_id)
+        now = reads.files_by_id(connection, [file.id for file in vanished])
+    unregistered = _unregistered(database, run_id, {each.path for each in candidates})
+    back, unknown = _recorded_as_gone(database, unregistered)
+    return _Selection(
+        run,
+        run_id,
+        files=tuple(
+            each for each in _sampled(database, run, run_id, candidates, sample) + back if in_shard(each.path, shard)
+        ),
+        vanished=tuple(file for file in vanished if now[file.id].state is FileState.MISSING),
+        unknown=tuple(Skipped(path, _UNKNOWN) for path in unknown if in_shard(path, shard)),
+    )
+
+
+def in_shard(path: str, shard: tuple[int, int] | None) -> bool:
+    """Whether a path belongs to shard (I, N), I from 1: each path to one of N shards, the same on every machine."""
+    if shard is None:
+        return True
+    number, count = shard
+    hashed = hashlib.blake2b(path.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(hashed, "big") % count == number - 1
+
+
+def _unregistered(database: Database, run_id: int, known: set[str]) -> dict[str, int]:
+    """The checkpoints in the run's directories that are not `known`, with their sizes in bytes."""
+    with database.read() as connection:
+        directories = {source.directory for source in reads.sources_of(connection, run_id)}
+    directories |= {path.rpartition("/")[0] for path in known}
+    quiet_since_ns = _quiet_since_ns()  # else it may be being registered
+    sizes = {
+        f"{listed.path.rstrip('/')}/{seen.name}": seen.size
+        for listed, _ in for_each(look, sorted(directories))
+        for seen in listed.files
+        if seen.mtime_ns < quiet_since_ns and classify([seen.name]).what is What.CHECKPOINT
+    }
+    return {path: sizes[path] for path in sorted(sizes.keys() - known)}
+
+
+def _quiet_since_ns() -> int:
+    return int((datetime.now(timezone.utc) - QUIET).timestamp() * 1e9)
+
+
+def _recorded_as_gone(database: Database, sizes: dict[str, int]) -> tuple[list[Candidate], list[str]]:
+    """Of files that are there: those that the catalog takes to be gone, and those that it does not know."""
+    with database.read() as connection:
+        recorded = reads.files_at_paths(connection, list(sizes))
+    back: list[Candidate] = []
+    unknown = []
+    for path, size in sizes.items():
+        records = recorded.get(path, [])
+        if any(file.state not in (FileState.MISSING, FileState.MOVED) for file in records):
+            continue
+        gone = [file for file in records if file.state is FileState.MISSING and file.size == size]
+        back += [Candidate(file.id, path, size, file.launch, file.global_step) for file in gone]
+        if not gone:
+            unknown.append(path)
+    return back, unknown
+
+
+def _sampled(
+    database: Database, run: str, run_id: int, candidates: Sequence[Candidate], sample: float | None
+) -> list[Candidate]:
+    """The part of the files that is looked at: always what the run would go on from, what is newer, what is damaged."""
+    if sample is None or not candidates:
+        return list(candidates)
+    plan = resolve.newest(database, run, run_id)
+    state = (plan.launch.id, plan.global_step) if plan else (candidates[0].launch, candidates[0].global_step)
+    last = max((at for at, each in enumerate(candidates) if (each.launch, each.global_step) == state), default=-1)
+    others = [at for at, each in enumerate(candidates) if at > last and not each.is_damaged]
+    left_out = set(others) - set(_CHANCE.sample(others, math.ceil(len(others) * sample)))
+    return [each for at, each in enumerate(candidates) if at not in left_out]

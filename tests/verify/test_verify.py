@@ -19,7 +19,7 @@ from ckptstore.disk import files
 from ckptstore.errors import CatalogUnavailableError, UnknownRunError, UsageError
 from ckptstore.resume.examine import examine
 from ckptstore.resume.register import describe, measured
-from ckptstore.verify import selection, verify
+from ckptstore.verify import verify
 from tests import ckpt_bytes
 from tests.jobs import Job
 from tests.projecting import put_files
@@ -490,8 +490,8 @@ def test_shards_are_disjoint_and_together_everything(
 def test_a_path_is_in_the_same_shard_everywhere() -> None:
     """Also one that is no UTF-8. The numbers were taken once: another hash would give others."""
     paths = [f"/data/rank_{rank}/net-1_{step}.ckpt" for rank in range(8) for step in range(1, 6)]
-    assert [sum(selection.in_shard(path, (number, 4)) for path in paths) for number in range(1, 5)] == [12, 14, 8, 6]
-    assert [number for number in range(1, 5) if selection.in_shard("/data/\udcff.ckpt", (number, 4))] == [1]
+    assert [sum(verify.in_shard(path, (number, 4)) for path in paths) for number in range(1, 5)] == [12, 14, 8, 6]
+    assert [number for number in range(1, 5) if verify.in_shard("/data/\udcff.ckpt", (number, 4))] == [1]
 
 
 @pytest.mark.parametrize("wrong", [(0, 4), (5, 4), (1, 0)])
