@@ -56,10 +56,10 @@ class ProvenFile:
 
 
 @dataclass(frozen=True)
-class UncertainFile:
-    """A file whose step or rank is not proven, why, and the likeliest step (None: no idea). For people only."""
+class Uncertain:
+    """A file whose step or rank is not proven: the likeliest step (None: no idea), and why it is not more than that."""
 
-    file: FoundFile
+    path: str
     best_guess: int | None
     reason: str
 

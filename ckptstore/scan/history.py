@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ckptstore.core.model import Kind
 from ckptstore.core.naming import unfinished_ttp_directory
-from ckptstore.scan.found import ProvenFile, UncertainFile
+from ckptstore.scan.found import ProvenFile, Uncertain
 from ckptstore.scan.launches import Group, Ranked, group
 from ckptstore.scan.steps import (
     Verdict,
@@ -52,7 +52,7 @@ class Reconstruction:
     """What the files show: launches, oldest first, what is uncertain, and what people must know of it."""
 
     launches: tuple[ProvenLaunch, ...] = ()
-    uncertain: tuple[UncertainFile, ...] = ()
+    uncertain: tuple[Uncertain, ...] = ()
     world_size: int = 0
     warnings: tuple[str, ...] = ()
 
@@ -69,14 +69,14 @@ def reconstruct(
     seen = set(ranks_seen)
     unranked = not seen and all(rank_of(file) is None for file in found)
     ranked: list[Ranked] = []
-    uncertain: list[UncertainFile] = []
+    uncertain: list[Uncertain] = []
     for file in found:
         rank = rank_of(file)
         if rank is None and (unranked or world_size == 1):
             rank = 0
         if rank is None or _ranks_differ(file):
             reason = "nothing says which rank wrote it" if rank is None else "its path and its content name two ranks"
-            uncertain.append(UncertainFile(file, None, reason))
+            uncertain.append(Uncertain(file.path, None, reason))
         else:
             ranked.append(Ranked(file, rank, *_claimed(file)))
     ranks = seen | {rank for file in found for rank in (file.rank, _inner_rank(file)) if rank is not None}
@@ -92,14 +92,14 @@ def reconstruct(
         )
     launches: list[ProvenLaunch] = []
     for each, length, verdicts in _judged(groups, size):
-        proven = [ProvenFile(one.file.file, one.file.rank, one.step) for one in verdicts if one.step is not None]
-        uncertain += [UncertainFile(one.file.file, one.guess, one.reason) for one in verdicts if one.step is None]
+        proven = [one for one in verdicts if isinstance(one, ProvenFile)]
+        uncertain += [one for one in verdicts if isinstance(one, Uncertain)]
         if proven:
             proven.sort(key=lambda one: (one.global_step, one.rank, one.file.path))
             launches.append(ProvenLaunch(each.key, length, tuple(proven)))
             if length is None:
                 warnings.append(f"nothing tells how many steps an epoch of launch {each.key} has")
-    uncertain.sort(key=lambda one: one.file.path)
+    uncertain.sort(key=lambda one: one.path)
     return Reconstruction(tuple(launches), tuple(uncertain), size, tuple(warnings))
 
 
@@ -120,12 +120,13 @@ def _judged(groups: Sequence[Group], world_size: int) -> list[tuple[Group, int |
         verdicts_of = _without_lag(groups, fitting)
         if verdicts_of is not None:
             return [(each, fitting[each.key], verdicts) for each, verdicts in zip(groups, verdicts_of, strict=True)]
-    judged = []
+    judged: list[tuple[Group, int | None, list[Verdict]]] = []
     for each in groups:
         length = lengths[each.key]
+        verdicts: list[Verdict]
         if length is None:
             reason = "updates may have been skipped, and no file says how many steps an epoch has"
-            verdicts = [Verdict(file, None, file.file.optimizer_step, reason) for file in each.files]
+            verdicts = [Uncertain(file.file.path, file.file.optimizer_step, reason) for file in each.files]
         elif each is first and may_lag(each.files):
             verdicts = truthful(each.files, length)
         else:
@@ -163,7 +164,7 @@ def _without_lag(groups: Sequence[Group], lengths: Mapping[str, int | None]) -> 
             verdicts.append([exact(file, reading) for file in each.files])
         else:
             reason = "its launch seems to have begun in the middle of an epoch, from a step of which no file is there"
-            verdicts.append([Verdict(file, None, file.file.optimizer_step, reason) for file in each.files])
+            verdicts.append([Uncertain(file.file.path, file.file.optimizer_step, reason) for file in each.files])
     return verdicts
 
 

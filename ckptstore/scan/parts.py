@@ -7,7 +7,7 @@ together. The tracker is advice: what it says decides nothing here, and is told 
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ from ckptstore.core import parts
 from ckptstore.core.model import Skipped, moment
 from ckptstore.errors import UnreadableError
 from ckptstore.formats.mindformers import read_common, read_promised, read_tracker
-from ckptstore.scan.found import ProvenFile, ScannedLaunch, UncertainFile, launch_id, record
+from ckptstore.scan.found import ProvenFile, ScannedLaunch, Uncertain, launch_id, record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -33,17 +33,9 @@ class PartsFound:
     """What is known of the parts below a directory: launches with their new files only, and what people must know."""
 
     launches: tuple[ScannedLaunch, ...] = ()
-    uncertain: tuple[UncertainFile, ...] = ()
+    uncertain: tuple[Uncertain, ...] = ()
     skipped: tuple[Skipped, ...] = ()
     warnings: tuple[str, ...] = ()
-
-
-@dataclass
-class _Root:
-    """A directory of iterations: which of them are whole, and what is not."""
-
-    whole: set[int] = field(default_factory=set)
-    warnings: list[str] = field(default_factory=list)
 
 
 def saves_in_parts(
@@ -55,10 +47,11 @@ def saves_in_parts(
     for path in tree.checkpoints:
         if path not in others and tree.is_part(path):
             directories[path.rpartition("/")[0]].append(path)
-    roots: dict[str, _Root] = defaultdict(_Root)
+    whole: dict[str, set[int]] = defaultdict(set)
+    warnings: list[str] = []
     launches: dict[tuple[str, ...], list[Checkpoint]] = defaultdict(list)
     began: dict[tuple[str, ...], int] = {}
-    uncertain: list[UncertainFile] = []
+    uncertain: list[Uncertain] = []
     skipped: list[Skipped] = []
     for directory, paths in sorted(directories.items()):
         root, _, name = directory.rpartition("/")
@@ -70,13 +63,12 @@ def saves_in_parts(
         here = [path for path in paths if path in found or _is_as_recorded(path, tree, known)]
         iteration = _iteration(Path(directory), step, here, found)
         doubt = parts.doubt(iteration) if unseen else ""
-        uncertain += [UncertainFile(file, step, doubt) for file in unseen if doubt]
+        uncertain += [Uncertain(file.path, step, doubt) for file in unseen if doubt]
         lacking = parts.lacking(iteration)
         if lacking:
             names = parts.enumerate_names(lacking)
-            roots[root].warnings.append(f"{directory} is not whole: {names} is not there or cannot be read")
-        elif here and not doubt:
-            roots[root].whole.add(step)
+            warnings.append(f"{directory} is not whole: {names} is not there or cannot be read")
+        whole[root] |= {step} if here and not doubt and not lacking else set()
         if here and not doubt:
             key = (run, "MindFormers 2.0", root, _prefix(here), str(parts.size_of_save(iteration)))
             launches[key] += [_record(launch_id(*key), run, file, iteration) for file in unseen]
@@ -90,7 +82,7 @@ def saves_in_parts(
         ),
         tuple(uncertain),
         tuple(skipped),
-        tuple(warning for root, state in sorted(roots.items()) for warning in (*state.warnings, *_stale(root, state))),
+        (*warnings, *(warning for root, steps in sorted(whole.items()) if (warning := _stale(root, steps)))),
     )
 
 
@@ -128,19 +120,19 @@ def _prefix(paths: Iterable[str]) -> str:
     return min(part.prefix for path in paths if (part := parts.parse_part(Path(path).name)) is not None)
 
 
-def _stale(root: str, state: _Root) -> list[str]:
+def _stale(root: str, whole: set[int]) -> str:
     """What is wrong with the tracker, which MindFormers itself follows; a missing one is none of our business."""
     path = Path(root) / parts.TRACKER
-    newest = max(state.whole, default=None)
+    newest = max(whole, default=None)
     best = "none is" if newest is None else f"{newest} is the newest that is"
     try:
         said = read_tracker(path)
     except FileNotFoundError:
-        return []
+        return ""
     except UnreadableError as error:
-        return [f"{error.message}; of the iterations beside it {best} whole"]
+        return f"{error.message}; of the iterations beside it {best} whole"
     except OSError as error:
-        return [f"{path} cannot be read ({error.strerror}); of the iterations beside it {best} whole"]
-    if said not in state.whole:
-        return [f"{path} says {said}, which is not there as a whole; {best}"]
-    return [f"{path} says {said}, though {newest} is whole: MindFormers would go back"] if said != newest else []
+        return f"{path} cannot be read ({error.strerror}); of the iterations beside it {best} whole"
+    if said not in whole:
+        return f"{path} says {said}, which is not there as a whole; {best}"
+    return f"{path} says {said}, though {newest} is whole: MindFormers would go back" if said != newest else ""

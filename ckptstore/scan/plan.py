@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ckptstore.catalog.engine import Database
     from ckptstore.core.model import Launch
     from ckptstore.journal.sync import Synced
-    from ckptstore.scan.found import FoundFile, UncertainFile
+    from ckptstore.scan.found import FoundFile, Uncertain
     from ckptstore.scan.tree import Tree
 
 _OPAQUE_ONLY = (
@@ -53,7 +53,7 @@ class ScanPlan:
     missing: tuple[Checkpoint, ...]
     overwritten: tuple[Checkpoint, ...]
     known: int
-    uncertain: tuple[UncertainFile, ...]
+    uncertain: tuple[Uncertain, ...]
     skipped: tuple[Skipped, ...]
     warnings: tuple[str, ...]
 

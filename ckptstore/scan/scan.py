@@ -8,22 +8,27 @@ while training writes is safe.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ckptstore.catalog import reads, trash
+from ckptstore.catalog import journals, reads, trash
+from ckptstore.catalog.engine import in_memory
+from ckptstore.catalog.project import add_run, project
 from ckptstore.core import validate
+from ckptstore.core.events import FileRecorded, LaunchStarted, SourceAdded
 from ckptstore.core.many import without_gc
-from ckptstore.core.model import Phase
+from ckptstore.core.model import FileState, Launch, Phase, Rule
+from ckptstore.core.replicas import stand_alone
 from ckptstore.disk.files import absolute
-from ckptstore.disk.places import checkpoint_tree
+from ckptstore.disk.places import checkpoint_tree, remember_place, root_of
 from ckptstore.journal.sync import Synced, sync_below
 from ckptstore.journal.unread import unread
+from ckptstore.journal.writers import shared
 from ckptstore.resume.join import check_name
 from ckptstore.resume.reconcile import Reconciled, reconcile
-from ckptstore.scan.apply import apply
+from ckptstore.scan.known_files import recorded_below
 from ckptstore.scan.plan import ScanPlan, check_ranks, make_plan, may_be_beyond, run_to_fill
-from ckptstore.scan.temporary_catalog import temporary_catalog
 from ckptstore.scan.tree import Opaque, look_at
 
 if TYPE_CHECKING:
@@ -32,15 +37,7 @@ if TYPE_CHECKING:
 
     from ckptstore.catalog.engine import Database
     from ckptstore.core.model import Checkpoint, Skipped
-
-
-@dataclass(frozen=True)
-class Uncertain:
-    """A file whose step is not proven: the likeliest one (None: no idea), and why it is not more than that."""
-
-    path: str
-    best_guess: int | None
-    reason: str
+    from ckptstore.scan.found import ScannedLaunch, Uncertain
 
 
 @dataclass(frozen=True)
@@ -121,12 +118,12 @@ def scan(
         trash_before = trash.known(connection)
     looked_at = database
     if dry_run or (world_size is not None and may_be_beyond(tree, world_size)):
-        looked_at = temporary_catalog(database, root, run or directory_name)
+        looked_at = _temporary_catalog(database, root, run or directory_name)
         plan, taken_up, done = planned(looked_at, is_temporary=True)  # may refuse, before anything is written
     if not dry_run:
         looked_at = database
         plan, taken_up, done = planned(database, is_temporary=False)
-        apply(database, plan)
+        _apply(database, plan)
     skipped = [*tree.skipped, *plan.skipped, *done.skipped, *taken_up.skipped]
     return Scanned(
         run=plan.run,
@@ -136,13 +133,71 @@ def scan(
         adopted=plan.adopted,
         damaged=plan.damaged,
         missing=plan.missing,
-        uncertain=tuple(Uncertain(each.file.path, each.best_guess, each.reason) for each in plan.uncertain),
+        uncertain=plan.uncertain,
         skipped=_skipped(skipped, plan.adopted),
         unread=_skipped([*tree.unread, *done.unread, *taken_up.unreadable, *unread(taken_up.skipped)], ()),
         opaque=tuple(sorted(tree.opaque, key=lambda each: each.path)),
         warnings=plan.warnings,
         taken_up=taken_up,
         trash=_new_trash(looked_at, plan.run, trash_before),
+    )
+
+
+def _temporary_catalog(database: Database, root: Path, run: str) -> Database:
+    """A catalog in memory with what this one has of a run, and of the files below a directory with their runs.
+
+    Of the journals it has all, so that one below the directory is taken up from where it was read to. What becomes of a
+    launch (its plan, its end) is not in it.
+    """
+    now = datetime.now(timezone.utc)
+    prefix = f"{str(root).rstrip('/')}/"
+    with database.read() as connection:
+        below, moved = recorded_below(connection, root)
+        known = journals.every_journal(connection)
+        told = {name for name, own in known.items() if any(path.startswith(prefix) for path in own)}
+        named = {*told, *(file.run for file in (*below, *moved.values())), run}
+        ids = {name: run_id for name in named if (run_id := reads.run_id(connection, name)) is not None}
+        of_run = reads.files_of(connection, ids[run]) if run in ids else []
+        files = {file.id: file for file in (*of_run, *below, *moved.values())}
+        launches = [launch for run_id in ids.values() for launch in reads.launches_of(connection, run_id)]
+        sources = [source for run_id in ids.values() for source in reads.sources_of(connection, run_id)]
+    copy = in_memory()
+    with copy.write() as connection:
+        new_ids = {name: add_run(connection, name) for name in ids.keys() | known.keys()}
+        project(connection, [LaunchStarted(launch.undecided()) for launch in launches])
+        project(connection, [SourceAdded(source, now) for source in sources])
+        project(connection, list(map(FileRecorded, files.values())))
+        for name, own in known.items():
+            journals.set_taken_up(connection, own, dict.fromkeys(own, (new_ids[name],)))
+    return copy
+
+
+def _apply(database: Database, plan: ScanPlan) -> None:
+    """Record what the plan says, and remember on this machine where the run's checkpoints are."""
+    damaged = [file.amended(state=FileState.DAMAGED, problem=Rule.SIZE_MISMATCH) for file in plan.damaged]
+    gone = [file.amended(state=FileState.MISSING, problem=None) for file in (*plan.missing, *plan.overwritten)]
+    recorder = shared(database)
+    recorder.home(plan.root)
+    try:
+        recorder.record([LaunchStarted(_launch(plan.run, launch)) for launch in plan.launches])
+        recorder.record([FileRecorded(file) for file in (*gone, *damaged)])
+        recorder.adopt([*plan.adopted, *plan.back])
+    finally:
+        recorder.close()
+    homes = {file.path.rpartition("/")[0] for file in plan.adopted}
+    for directory in sorted({root_of(home) for home in homes}):
+        remember_place(database.name, plan.run, directory)
+
+
+def _launch(run: str, launch: ScannedLaunch) -> Launch:
+    return Launch(
+        id=launch.id,
+        run=run,
+        order=0,
+        world_size=launch.world_size,
+        layout=stand_alone(),
+        steps_per_epoch=launch.steps_per_epoch,
+        created_at=launch.began,
     )
 
 

@@ -18,6 +18,7 @@ from math import gcd
 from typing import TYPE_CHECKING
 
 from ckptstore.core.model import Kind
+from ckptstore.scan.found import ProvenFile, Uncertain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -26,15 +27,8 @@ if TYPE_CHECKING:
 
 _MOST_DIVISORS = 10_000
 
-
-@dataclass(frozen=True)
-class Verdict:
-    """What is known of the step of a file: the step, or a guess (None: not even that) and why it is not proven."""
-
-    file: Ranked
-    step: int | None
-    guess: int | None = None
-    reason: str = ""
+Verdict = ProvenFile | Uncertain
+"""What is known of a file."""
 
 
 @dataclass(frozen=True)
@@ -146,7 +140,7 @@ def exact(file: Ranked, reading: Reading | None) -> Verdict:
         agreed, reason = reading.step(file) == count, "its name and the optimizer's counter do not agree"
     if agreed and not all(number == count or _is_of_launch(number, file, count, reading) for number in stated):
         agreed, reason = False, "the step that it or its directory states and the optimizer's counter do not agree"
-    return Verdict(file, count) if agreed else Verdict(file, None, count, reason)
+    return ProvenFile(file.file, file.rank, count) if agreed else Uncertain(file.file.path, count, reason)
 
 
 def truthful(files: Sequence[Ranked], length: int) -> list[Verdict]:
@@ -155,16 +149,17 @@ def truthful(files: Sequence[Ranked], length: int) -> list[Verdict]:
     regular = _regular(files)
     lags = sorted((step, step - count) for file in regular for step, count in [_both(file, reading)])
     good = all(lag >= 0 for _, lag in lags) and all(one[1] <= other[1] for one, other in pairwise(lags))
-    verdicts = []
+    verdicts: list[Verdict] = []
+    reason = "updates may have been skipped, and no other file shows how many"
     for file in files:
         step = reading.step(file)
         count = file.file.optimizer_step
         if file in regular and good and step is not None and count is not None:
             lag = step - count
             if lag == 0 or any(other == lag and at != step for at, other in lags):
-                verdicts.append(Verdict(file, step))
+                verdicts.append(ProvenFile(file.file, file.rank, step))
                 continue
-        verdicts.append(Verdict(file, None, step, "updates may have been skipped, and no other file shows how many"))
+        verdicts.append(Uncertain(file.file.path, step, reason))
     return verdicts
 
 
@@ -192,14 +187,17 @@ def bounded(files: Sequence[Ranked], length: int) -> list[Verdict]:
         if lag == most:
             proven[file.file.path] = count + lag
     return [
-        Verdict(file, proven[file.file.path]) if file.file.path in proven else _skipping(file, length) for file in files
+        ProvenFile(file.file, file.rank, proven[file.file.path])
+        if file.file.path in proven
+        else _skipping(file, length)
+        for file in files
     ]
 
 
 def _skipping(file: Ranked, length: int) -> Verdict:
     count = file.file.optimizer_step
     guess = count if count is not None else Reading(length, 0).step(file)
-    return Verdict(file, None, guess, "updates may have been skipped, and its name does not tell how many")
+    return Uncertain(file.file.path, guess, "updates may have been skipped, and its name does not tell how many")
 
 
 def _regular(files: Iterable[Ranked]) -> list[Ranked]:
@@ -259,5 +257,5 @@ def _by_name_alone(file: Ranked, reading: Reading | None) -> Verdict:
     """A file without a counter, such as a share, in a launch whose other files prove how names are to be read."""
     step = reading.step(file) if reading is not None and reading.steps_per_epoch is not None else None
     if step is None or file.file.kind is Kind.DYING_GASP:
-        return Verdict(file, None, step, "nothing in it counts its updates")
-    return Verdict(file, step)
+        return Uncertain(file.file.path, step, "nothing in it counts its updates")
+    return ProvenFile(file.file, file.rank, step)

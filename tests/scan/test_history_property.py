@@ -49,7 +49,7 @@ def check(history: Reconstruction, truth: Mapping[str, tuple[int, int, int]]) ->
             states[launch.key, step].add(of)
     assert all(len(launches) == 1 for launches in states.values()), states
     seen = [proven.file.path for launch in history.launches for proven in launch.files]
-    seen += [uncertain.file.path for uncertain in history.uncertain]
+    seen += [uncertain.path for uncertain in history.uncertain]
     assert len(seen) == len(set(seen))
     assert len({launch.key for launch in history.launches}) == len(history.launches)
 
