@@ -74,6 +74,25 @@ def _status(path: str) -> os.stat_result | None:
     return status
 
 
+def identity(path: str) -> tuple[int, int, str] | None:
+    """What tells a file from every other one, whatever paths it has; None where there is none that can be looked at.
+
+    The names of a file with several hard links are told apart: one can be removed, and the others still have it. Two
+    network mounts of one file system have two devices: those are not seen through.
+    """
+    try:
+        status = _status(path)
+        if status is None or not status.st_ino:
+            return None
+        if status.st_nlink == 1:
+            return status.st_dev, status.st_ino, ""
+        directory, name = os.path.split(os.path.realpath(path))
+        above = os.stat(directory)  # noqa: PTH116
+    except OSError:
+        return None
+    return above.st_dev, above.st_ino, name
+
+
 def digest(path: str, heard: Callable[[int], None] = lambda _: None) -> str:
     """BLAKE3 of a file's bytes, in hexadecimal, read in pieces of 1 MiB; `heard` is told the bytes of each."""
     hasher = blake3()

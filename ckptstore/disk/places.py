@@ -34,21 +34,16 @@ def root_of(directory: str) -> str:
 
 def remember_place(catalog: str, run: str, directory: str) -> None:
     """Remember that a run of a catalog saves there; a machine that cannot keep it is none the worse."""
-    try:
-        remember(catalog, run, directory)
-    except OSError as error:
-        log.info("where run %s saves is not remembered on this machine (%s)", run, error.strerror or error)
-
-
-def remember(catalog: str, run: str, directory: str) -> None:
-    """Remember that a run of a catalog saves there. Raises `OSError`."""
     root = root_of(directory)
     if root in remembered(catalog, run):
         return
     path = _path(catalog, run)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a", encoding="ascii") as file:
-        file.write(f"{json.dumps(root)}\n")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a", encoding="ascii") as file:
+            file.write(f"{json.dumps(root)}\n")
+    except OSError as error:
+        log.info("where run %s saves is not remembered on this machine (%s)", run, error.strerror or error)
 
 
 def remembered(catalog: str, run: str) -> list[str]:

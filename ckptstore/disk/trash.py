@@ -11,18 +11,15 @@ import errno
 import os
 from collections import OrderedDict
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import Enum
-from pathlib import Path
-from stat import S_ISDIR, S_ISREG
+from stat import S_ISREG
 from typing import TYPE_CHECKING
 
 from ckptstore.disk.claims import FOLDER
-from ckptstore.disk.files import NO_LINKS, FileFacts, facts_if_seen
-from ckptstore.disk.walk import LOST_AND_FOUND, shown, walk
+from ckptstore.disk.files import NO_LINKS, FileFacts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Sequence
     from types import TracebackType
 
 _TRASH = (FOLDER, "trash")
@@ -78,11 +75,14 @@ class Trash:
             os.close(folder)
         self._folders.clear()
 
-    def look(self, root: str, place: str) -> FileFacts | None:
-        """Size and time of the file at a place, None if there is none. Raises `OSError` for what is no regular file."""
+    def look(self, root: str, place: str, *, inside: bool = False) -> FileFacts | None:
+        """Size and time of the file at a place, or `inside` the trash; None if there is none.
+
+        Raises `OSError` for what is no regular file.
+        """
         folders, name = _split(place)
         try:
-            return _facts(name, self._open(root, folders))
+            return _facts(name, self._open(root, (*self._inside, *folders) if inside else folders))
         except FileNotFoundError:
             return None
 
@@ -90,7 +90,7 @@ class Trash:
         """Move a file into the trash."""
         folders, name = _split(place)
         here = self.look(root, place)
-        if here != expected or self._look_inside(root, folders, name) is not None:
+        if here != expected or self.look(root, place, inside=True) is not None:
             return self.halt(root, place, expected)
         inside = self._make(root, (*self._inside, *folders))
         source = self._open(root, folders)
@@ -109,7 +109,7 @@ class Trash:
         folders, name = _split(place)
         here = self.look(root, place)
         try:
-            there = self._look_inside(root, folders, name)
+            there = self.look(root, place, inside=True)
         except OSError:
             if here is None:
                 raise
@@ -126,7 +126,7 @@ class Trash:
         folders, name = _split(place)
         here = self.look(root, place)
         try:
-            there = self._look_inside(root, folders, name)
+            there = self.look(root, place, inside=True)
         except OSError:
             if here != expected:
                 raise
@@ -142,7 +142,7 @@ class Trash:
     def purge(self, root: str, place: str, expected: FileFacts) -> Outcome:
         """Delete a file that is in the trash. One that is at its place, as where undo is not known of, stays."""
         folders, name = _split(place)
-        there = self._look_inside(root, folders, name)
+        there = self.look(root, place, inside=True)
         if there is None:
             return Outcome.IN_PLACE if self.look(root, place) == expected else Outcome.GONE
         if there != expected:
@@ -200,14 +200,10 @@ class Trash:
                 if error.errno in _NOT_OURS:
                     return
                 raise
-            self._forget(root, folders)
+            opened = self._folders.pop((root, folders), None)
+            if opened is not None:
+                os.close(opened)
             folders = folders[:-1]
-
-    def _look_inside(self, root: str, folders: tuple[str, ...], name: str) -> FileFacts | None:
-        try:
-            return _facts(name, self._open(root, (*self._inside, *folders)))
-        except FileNotFoundError:
-            return None
 
     def _open(self, root: str, folders: tuple[str, ...]) -> int:
         """The directory below a root, by its names one after the other: none of them may be a link, nor the root."""
@@ -239,58 +235,6 @@ class Trash:
         with suppress(FileExistsError):
             self._disk.make_folder(folders[-1], dir_fd=above)
         return self._open(root, folders)
-
-    def _forget(self, root: str, folders: tuple[str, ...]) -> None:
-        opened = self._folders.pop((root, folders), None)
-        if opened is not None:
-            os.close(opened)
-
-
-@dataclass(frozen=True)
-class Trashed:
-    """A file in a trash: the directory and the gc that it is of, its path below the directory, its size and time."""
-
-    root: str
-    collection: str
-    place: str
-    facts: FileFacts
-
-    def is_there(self) -> bool:
-        """Whether it is in the trash now, as it was seen."""
-        return facts_if_seen(str(Path(self.root, *_TRASH, self.collection, self.place))) == self.facts
-
-
-def trash_below(root: str, on_error: Callable[[str, str], None]) -> Iterator[Trashed]:
-    """What is in the trash of every directory below the root, and of itself. No link is followed.
-
-    `on_error` hears of each path that cannot be looked into, and why: what is in the trash there is not known.
-    """
-
-    def hear(error: OSError) -> None:
-        if not isinstance(error, FileNotFoundError):
-            on_error(shown(str(error.filename)), error.strerror or str(error))
-
-    for directory, below, _ in os.walk(root, onerror=hear):
-        below[:] = (name for name in below if name != LOST_AND_FOUND)
-        if FOLDER in below:
-            below.remove(FOLDER)
-            home = Path(directory, *_TRASH)
-            try:
-                is_there = S_ISDIR(home.lstat().st_mode) and not home.parent.is_symlink()
-            except OSError as error:
-                hear(error)
-                continue
-            yield from _in_trash(directory, home, on_error) if is_there else ()
-
-
-def _in_trash(directory: str, home: Path, on_error: Callable[[str, str], None]) -> Iterator[Trashed]:
-    for found in walk(str(home), skip=lambda _: False):
-        for passed in found.passed:
-            if passed.is_unread:
-                on_error(passed.path, passed.reason)
-        for file in found.files if found.parts else ():
-            place = "/".join((*found.parts[1:], file.name))
-            yield Trashed(directory, found.parts[0], place, FileFacts(file.size, file.mtime_ns))
 
 
 def _facts(name: str, folder: int) -> FileFacts | None:

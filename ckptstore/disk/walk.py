@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ckptstore.core.limits import HIGHEST, LONGEST_PATH
+from ckptstore.core.model import Skipped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -28,22 +29,17 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Passed:
-    """A path that was not looked into or at, and why; `is_unread`: it is there, and the file system refused it."""
-
-    path: str
-    reason: str
-    is_unread: bool = False
-
-
-@dataclass(frozen=True)
 class Directory:
-    """A directory below the root: `parts` are its components from there, () for the root itself."""
+    """A directory below the root: `parts` are its components from there, () for the root itself.
+
+    `passed` was not looked into or at; of that, `unread` is there, and the file system refused it.
+    """
 
     path: str
     parts: tuple[str, ...]
     files: tuple[Seen, ...]
-    passed: tuple[Passed, ...]
+    passed: tuple[Skipped, ...]
+    unread: tuple[Skipped, ...]
 
 
 def walk(root: str, *, skip: Callable[[str], bool]) -> Iterator[Directory]:
@@ -71,17 +67,20 @@ def look(path: str) -> tuple[Directory, list[str]]:
 
 def _look(path: str, parts: tuple[str, ...], skip: Callable[[str], bool]) -> tuple[Directory, list[str]]:
     files: list[Seen] = []
-    passed: list[Passed] = []
+    passed: list[Skipped] = []
+    unread: list[Skipped] = []
     below: list[str] = []
     try:
         with os.scandir(path) as entries:
             for entry in entries:
                 reason, is_unread = _look_at(entry, files, below, skip)
                 if reason:
-                    passed.append(Passed(shown(entry.path), reason, is_unread))
+                    passed.append(Skipped(shown(entry.path), reason))
+                    unread += passed[-1:] if is_unread else []
     except OSError as error:
-        passed.append(Passed(shown(path), error.strerror or str(error), not isinstance(error, FileNotFoundError)))
-    return Directory(path, parts, tuple(files), tuple(passed)), below
+        passed.append(Skipped(shown(path), error.strerror or str(error)))
+        unread += [] if isinstance(error, FileNotFoundError) else passed[-1:]
+    return Directory(path, parts, tuple(files), tuple(passed), tuple(unread)), below
 
 
 def _look_at(

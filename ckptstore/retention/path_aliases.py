@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import directories, reads
-from ckptstore.disk import identity
+from ckptstore.disk import files as disk
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -57,9 +57,9 @@ def _shared(files: Iterable[Checkpoint], seen: Mapping[str, Observed]) -> list[l
     found: list[list[Checkpoint]] = []
     for some in alike.values():
         if len(some) > 1 and len({_key(file) for file in some}) > 1:
-            same: dict[identity.Identity | None, dict[Key, Checkpoint]] = defaultdict(dict)
+            same: dict[tuple[int, int, str] | None, dict[Key, Checkpoint]] = defaultdict(dict)
             for file in some:
-                same[identity.of_file(file.path)].setdefault(_key(file), file)
+                same[disk.identity(file.path)].setdefault(_key(file), file)
             found += [list(each.values()) for what, each in same.items() if what is not None and len(each) > 1]
     return found
 
@@ -85,13 +85,13 @@ def held_elsewhere(database: Database, going: Mapping[Key, Sequence[Target]]) ->
     if not alike:
         return held
     wanted = {_mark(record) for record in alike}
-    there: dict[identity.Identity | None, list[tuple[Key, Target]]] = defaultdict(list)
+    there: dict[tuple[int, int, str] | None, list[tuple[Key, Target]]] = defaultdict(list)
     for key, target in files:
         if not wanted.isdisjoint(_marks(target)):
-            there[identity.of_file(target.path)].append((key, target))
+            there[disk.identity(target.path)].append((key, target))
     there.pop(None, None)
     for record in alike:
-        for key, target in there.get(identity.of_file(record.path), ()):
+        for key, target in there.get(disk.identity(record.path), ()):
             held.setdefault(key, _told(target, record))
     return held
 

@@ -64,8 +64,8 @@ def look_at(root: Path, progress: Callable[[int], None]) -> Tree:
     """Classify every file below the root; `progress` hears how many more were looked at."""
     tree = Tree()
     for directory in walk(str(root), skip=lambda name: name == FOLDER):
-        tree.skipped += [Skipped(passed.path, passed.reason) for passed in directory.passed]
-        tree.unread += [Skipped(passed.path, passed.reason) for passed in directory.passed if passed.is_unread]
+        tree.skipped += directory.passed
+        tree.unread += directory.unread
         tree.ranks |= {rank for part in directory.parts if (rank := parse_rank_directory(part)) is not None}
         names = [seen.name for seen in directory.files]
         beside = prefixes(names)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ckptstore.core.model import FileState, Kind
-from ckptstore.disk import identity
+from ckptstore.disk import files
 from ckptstore.resume.register import describe, measured
 from ckptstore.retention.decide import Why
 from ckptstore.retention.execute import execute
@@ -264,8 +264,8 @@ def test_many_files_of_one_time_are_looked_at_once_each(
     shutil.copytree(job.directory, tmp_path / "copy")
     catalog.scan(tmp_path / "copy", run="copy", world_size=2)
     looked: list[str] = []
-    real = identity.of_file
-    monkeypatch.setattr(identity, "of_file", lambda path: looked.append(path) or real(path))
+    real = files.identity
+    monkeypatch.setattr(files, "identity", lambda path: looked.append(path) or real(path))
     plan = plan_gc(catalog.database, "run", LAST_2)
     assert len(plan.targets) == 8
     assert max(Counter(looked).values()) <= 2
