@@ -1,4 +1,4 @@
-"""Finds what saves left behind that is no checkpoint: half-written files, graphs without files, empty directories.
+"""Finds what saves left behind that is no checkpoint: half-written files, graphs without files.
 
 Only old by-products go, whose names say that a rank of this run made them. A file with the name of a checkpoint that
 the catalog does not know is reported, and never touched.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ckptstore.core.classify import What, classify
@@ -57,11 +56,10 @@ class Target:
 
 @dataclass(frozen=True)
 class Debris:
-    """Something that a save left behind, and why it is of no use: a file, or an empty directory."""
+    """A file that a save left behind, and why it is of no use."""
 
     target: Target
     reason: str
-    is_directory: bool = False
 
     @property
     def path(self) -> str:
@@ -103,7 +101,7 @@ def find(
         by_directory.setdefault(moved.get(source.directory, source.directory), []).append(source)
     known, going = known | _at_new_place(known, moved), going | _at_new_place(going, moved)
     saving = [launches[source.launch].order for source in sources]
-    search = _Search(launches, max(saving, default=0), known, going, _before(now))
+    search = _Search(launches, max(saving, default=0), known, going, int((now - OLD).timestamp() * 1e9))
     debris: list[Debris] = []
     unknown: list[Skipped] = []
     for directory, own in sorted(by_directory.items()):
@@ -154,29 +152,17 @@ class _Search:
                 yield Skipped(path, "the catalog does not know it: it stays")
 
     def ttp(self, home: str, name: str, sources: Iterable[Source]) -> Iterator[Debris]:
-        """What a directory of TTP has that cannot become part of a state any more; itself, where nothing is in it."""
-        parsed = parse_ttp_directory(name)
+        """What a directory of TTP has that cannot become part of a state any more."""
         is_over = all(
             self._is_history(source) or name in source.names_before for source in sources if source.kind is Kind.TTP
         )
-        if parsed is None or not is_over:
-            return
-        folders: list[str] = []
-        empty = True  # and left: MindSpore makes the directory, and then has to gather what it saves
-        for directory in walk(f"{home}/{name}", skip=lambda _: False):
-            folders.append("/".join((name, *directory.parts)))
-            is_left = _is_older(directory.path, self.before_ns)
-            empty = empty and is_left and not directory.files and not directory.passed
+        for directory in walk(f"{home}/{name}", skip=lambda _: False) if is_over else ():
             for seen in directory.files:
                 stem = seen.name.removesuffix(_TMP)
                 half = seen.name != stem and (is_ttp_file(f"{stem}.ckpt") or is_ttp_file(f"{stem}.safetensors"))
                 if half and seen.mtime_ns < self.before_ns:
                     place = "/".join((name, *directory.parts, seen.name))
                     yield _debris(home, place, seen, "a save that was never finished left it")
-        for folder in sorted(folders if empty else ()):
-            if not any(other.startswith(f"{folder}/") for other in folders):
-                empty_directory = Target(home, folder, 0, 0)
-                yield Debris(empty_directory, "an empty directory of a launch that is history", is_directory=True)
 
     def _of_graph(self, seen: Seen, sources: Sequence[Source]) -> str:
         """The graph that MindSpore writes once beside the checkpoints of a prefix."""
@@ -199,22 +185,6 @@ def has_checkpoint_beside(target: Target) -> bool:
         return any(parsed is not None and parsed.prefix == name.removesuffix(_META) for parsed in beside)
     except OSError:
         return True
-
-
-def is_abandoned(directory: str, now: datetime) -> bool:
-    """Whether nothing was made in a directory for so long that nobody is about to; False where it is not there."""
-    return _is_older(directory, _before(now))
-
-
-def _before(now: datetime) -> int:
-    return int((now - OLD).timestamp() * 1e9)
-
-
-def _is_older(directory: str, before_ns: int) -> bool:
-    try:
-        return Path(directory).stat(follow_symlinks=False).st_mtime_ns < before_ns
-    except OSError:
-        return False
 
 
 def _debris(root: str, place: str, seen: Seen, reason: str) -> Debris:

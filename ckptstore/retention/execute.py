@@ -23,7 +23,7 @@ from ckptstore.journal.sync import sync_run
 from ckptstore.resume import lease
 from ckptstore.resume.branches import branches
 from ckptstore.retention import decide, path_aliases
-from ckptstore.retention.debris import has_checkpoint_beside, is_abandoned
+from ckptstore.retention.debris import has_checkpoint_beside
 from ckptstore.retention.lock import GcLock
 from ckptstore.retention.worker import PORTION, Worker
 
@@ -90,7 +90,6 @@ def execute(
         gc.check_floor()
         for some in gc.portions():
             worker.carry_out(gc.give_up(some))
-        gc.remove_empty_directories()
         gc.end()
     done = worker.done
     return Collected(
@@ -205,8 +204,7 @@ class _Gc:
                 some, count = [], 0
         if some:
             yield some
-        left = [each.target for each in self._plan.debris if not each.is_directory]
-        some = [(None, (target,)) for target in left if not has_checkpoint_beside(target)]
+        some = [(None, (each.target,)) for each in self._plan.debris if not has_checkpoint_beside(each.target)]
         if some:
             yield some
 
@@ -244,13 +242,6 @@ class _Gc:
         self.removed += [key for key, _ in going if key is not None]
         every = {item.id: item for item in self._worker.items(self._phase)}
         return [every[item.id] for item in items]  # the oldest state first; what was refused waits for the next gc
-
-    def remove_empty_directories(self) -> None:
-        """Remove the directories among the debris that nothing is in, and that nobody has begun to write to."""
-        with Trash(self.collection.id, self._worker.disk) as trash:
-            for each in self._plan.debris:
-                if each.is_directory and is_abandoned(each.path, datetime.now(timezone.utc)):
-                    trash.remove_empty(each.target.root, [f"{each.target.place}/any"])
 
     def _skip(self, key: Key | None, reason: str) -> bool:
         if reason and key is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +9,6 @@ from ckptstore.retention.execute import Collected, execute
 from ckptstore.retention.plan import GcPlan, plan_gc
 from ckptstore.retention.policy import Policy
 from tests.jobs import Job
-from tests.retention.gc_world import LONG_AGO
 
 if TYPE_CHECKING:
     from ckptstore.api import Catalog
@@ -46,9 +44,3 @@ def saved(catalog: Catalog, tmp_path: Path, *steps: int) -> Job:
     for step in steps:
         job.save(ranks, step)
     return job
-
-
-def abandon(folder: Path) -> None:
-    """As if a directory of TTP and this one in it were made long ago."""
-    for each in (folder, folder.parent):
-        os.utime(each, (LONG_AGO, LONG_AGO))

@@ -23,7 +23,8 @@ from ckptstore.retention.trash import purge, undo
 from ckptstore.verify.verify import verify
 from tests import ckpt_bytes
 from tests.jobs import Job
-from tests.retention.builders import LAST_2, abandon, gc, names, removed, saved, tree
+from tests.retention.builders import LAST_2, gc, names, removed, saved, tree
+from tests.retention.gc_world import LONG_AGO
 
 if TYPE_CHECKING:
     from ckptstore.api import Catalog
@@ -326,9 +327,7 @@ def test_a_run_whose_disk_was_moved_is_collected_as_before(catalog: Catalog, tmp
     assert undo(catalog.database, "run").files == 4
 
 
-def test_a_directory_of_ttp_that_a_launch_just_made_is_no_debris_under_another_path(
-    catalog: Catalog, tmp_path: Path
-) -> None:
+def test_what_is_in_a_directory_of_ttp_is_no_debris_under_another_path(catalog: Catalog, tmp_path: Path) -> None:
     job = saved(catalog, tmp_path, 10, 20)
     link = linked(job, tmp_path)
 
@@ -337,13 +336,14 @@ def test_a_directory_of_ttp_that_a_launch_just_made_is_no_debris_under_another_p
 
     saves_ttp(catalog.join("run", rank=0, world_size=2, launch_id="L1b"), link)
     saves_ttp(job.start()[0], job.directory)
-    empty = job.directory / "ttp_saved_checkpoints-step_30_tmp" / "rank_0"
-    empty.mkdir(parents=True)
-    abandon(empty)
+    half = job.directory / "ttp_saved_checkpoints-step_30_tmp" / "rank_0" / "ttp_rank_0-2_5.tmp"
+    half.parent.mkdir(parents=True)
+    half.write_bytes(b"half")
+    os.utime(half, (LONG_AGO, LONG_AGO))
     assert plan_gc(catalog.database, "run", LAST_2).debris == ()
     saves_ttp(job.start()[0], tmp_path / "elsewhere")
     (found,) = plan_gc(catalog.database, "run", LAST_2).debris
-    assert found.path == str(empty), "once, by no link"
+    assert found.path == str(half), "once, by no link"
 
 
 def test_copies_of_a_run_in_which_another_one_was_begun_stay(catalog: Catalog, tmp_path: Path) -> None:
