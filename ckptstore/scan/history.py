@@ -74,7 +74,7 @@ def reconstruct(
         rank = rank_of(file)
         if rank is None and (unranked or world_size == 1):
             rank = 0
-        if rank is None or _ranks_differ(file):
+        if rank is None or _inner_rank(file) not in (None, rank):
             reason = "nothing says which rank wrote it" if rank is None else "its path and its content name two ranks"
             uncertain.append(Uncertain(file.path, None, reason))
         else:
@@ -184,14 +184,14 @@ def _first(groups: Sequence[Group], world_size: int, lengths: Mapping[str, int |
     """
     if len({file.rank for each in groups for file in each.files}) != world_size:
         return None
-    by_counter = sorted(groups, key=_least_counter)
+    by_counter = sorted(groups, key=lambda each: each.least_counter)
     for each in groups:
         periodic = [unit for unit in each.units if unit.line[0] == Kind.PERIODIC.value]
         counts = [file.file.optimizer_step for unit in periodic for file in unit.files]
         begin = min((count for count in counts if count is not None), default=None)
         if begin is None or any(unit.relaunch for unit in periodic) or _may_hide_a_start(each, groups, lengths):
             continue
-        beyond = bisect_right(by_counter, begin, key=_least_counter)
+        beyond = bisect_right(by_counter, begin, key=lambda other: other.least_counter)
         if all(other is each or each.is_before(other) for other in by_counter[:beyond]):
             return each
     return None
@@ -215,10 +215,6 @@ def _may_hide_a_start(launch: Group, groups: Iterable[Group], lengths: Mapping[s
     return False
 
 
-def _least_counter(each: Group) -> int:
-    return each.least_counter or 0
-
-
 def _claimed(file: FoundFile) -> tuple[int | None, int | None]:
     """Epoch and step in it by the name, or by what MindSpore put into a graceful exit's file, which has no such name.
 
@@ -238,10 +234,6 @@ def _inner_rank(file: FoundFile) -> int | None:
 def rank_of(file: FoundFile) -> int | None:
     """The rank that wrote a file, by its path, or else by what is in it; None where neither says one."""
     return _inner_rank(file) if file.rank is None else file.rank
-
-
-def _ranks_differ(file: FoundFile) -> bool:
-    return _inner_rank(file) not in (None, rank_of(file))
 
 
 def _world_size(given: int | None, ranks: set[int], warnings: list[str]) -> int:

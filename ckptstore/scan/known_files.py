@@ -20,7 +20,7 @@ from ckptstore.resume.provenance import wrote
 from ckptstore.scan.tree import has_other_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
 
     from ckptstore.catalog.engine import Connection, Database
     from ckptstore.core.model import Checkpoint, Source
@@ -79,14 +79,14 @@ def known_files(database: Database, run: str, root: Path, tree: Tree) -> KnownFi
     found = KnownFiles()
     others: dict[str, Checkpoint] = {}
     for file in recorded:
-        here = _here(file, tree)
+        here = tree.seen(file.path)
         chosen = found.known if file.run == run else others
         before = chosen.get(file.path)
         if before is None or _weight(before, here) <= min(_weight(file, here), 2):
             chosen[file.path] = file
     found.owners = {path: file.run for path, file in others.items()} | dict.fromkeys(found.known, run)
     for path, file in others.items():
-        here = _here(file, tree)
+        here = tree.seen(file.path)
         own = found.known.get(path)
         if _claims(file, here) and (own is None or not _claims(own, here)):
             found.known.pop(path, None)
@@ -94,7 +94,7 @@ def known_files(database: Database, run: str, root: Path, tree: Tree) -> KnownFi
             if here is not None:
                 found.skipped.append(Skipped(path, _not_taken(file, here) or f"it is of run {file.run!r}"))
     for path, file in found.known.items():
-        here = _here(file, tree)
+        here = tree.seen(file.path)
         if here is not None and not _claims(file, here) and _is_another(file, here):
             found.replaced.add(path)
         elif here is not None and (reason := _not_taken(file, here)):
@@ -104,11 +104,6 @@ def known_files(database: Database, run: str, root: Path, tree: Tree) -> KnownFi
     found.others |= {path: file.run for path, file in elsewhere.items()}
     found.skipped += [Skipped(path, f"it is {file.path}, of run {file.run!r}") for path, file in elsewhere.items()]
     return found
-
-
-def _here(file: Checkpoint, tree: Tree) -> Seen | None:
-    named = tree.checkpoints.get(file.path)
-    return named[1] if named else None
 
 
 def _is_as_recorded(file: Checkpoint, here: Seen) -> bool:
@@ -144,25 +139,23 @@ def _not_taken(file: Checkpoint, here: Seen) -> str:
     return "" if _claims(file, here) else _MAY_BE_A_COPY
 
 
-def recorded_by_registrars(database: Database, run_id: int | None) -> Callable[[str], bool]:
-    """Whether a path is one that a registrar of this run watches, or reconciliation takes care of."""
+def unwatched(database: Database, run_id: int | None, paths: Iterable[str]) -> list[str]:
+    """Those of these paths that no registrar of this run watches, and reconciliation does not take care of."""
+    if run_id is None:
+        return list(paths)
+    with database.read() as connection:
+        every = reads.sources_of(connection, run_id)
+    real = {directory: real_directory(directory) for directory in {source.directory for source in every}}
     sources: dict[str, list[Source]] = {}
-    if run_id is not None:
-        with database.read() as connection:
-            every = reads.sources_of(connection, run_id)
-        real = {directory: real_directory(directory) for directory in {source.directory for source in every}}
-        for source in every:
-            sources.setdefault(real[source.directory], []).append(source)
-
-    def is_recorded(path: str) -> bool:
+    for source in every:
+        sources.setdefault(real[source.directory], []).append(source)
+    found = []
+    for path in paths:
         home, _, name = path.rpartition("/")
-        above = sources.get(above_ttp(path), ())
-        return any(
-            wrote(source, name)
-            for source in (*sources.get(home, ()), *(each for each in above if each.kind is Kind.TTP))
-        )
-
-    return is_recorded
+        above = [each for each in sources.get(above_ttp(path), ()) if each.kind is Kind.TTP]
+        if not any(wrote(source, name) for source in (*sources.get(home, ()), *above)):
+            found.append(path)
+    return found
 
 
 def unowned_files(

@@ -13,7 +13,7 @@ from ckptstore.core.model import Kind
 from ckptstore.core.naming import unfinished_ttp_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from ckptstore.scan.found import FoundFile
 
@@ -93,10 +93,9 @@ class Group:
         return max(ranked.file.mtime_ns for ranked in self.files)
 
     @cached_property
-    def least_counter(self) -> int | None:
-        """The lowest counter of its files; None if one of them has none."""
-        counters = [ranked.file.optimizer_step for ranked in self.files]
-        return None if None in counters else min(counter for counter in counters if counter is not None)
+    def least_counter(self) -> int:
+        """The lowest counter of its files; 0 if one of them has none."""
+        return min(ranked.file.optimizer_step or 0 for ranked in self.files)
 
     @cached_property
     def numbers(self) -> dict[tuple[str, str, int], int]:
@@ -124,7 +123,8 @@ def group(files: Iterable[Ranked]) -> tuple[list[Group], bool]:
     if gap is not None:
         by_time = [*_by_time(units, min(NEAR_NS, gap // _NEAR_PART)), *_by_directory(units, gap)]
         groups = _joined(units, [*certain, *by_time])
-        if groups is not None and _times_fit(groups):
+        # Launches of a job do not overlap in time.
+        if groups is not None and all(one.end < other.begin for one, other in _successions(groups)):
             return sorted(groups, key=lambda each: (each.begin, each.key)), True
     return _in_order_of_numbers(_joined(units, certain) or [Group((unit,)) for unit in units])
 
@@ -138,28 +138,18 @@ def _units(files: Iterable[Ranked]) -> list[Unit]:
     return [Unit(key, tuple(members)) for key, members in sorted(by_key.items())]
 
 
-def _lines(units: Iterable[Unit]) -> Mapping[tuple[str, str, int], list[Unit]]:
-    lines: dict[tuple[str, str, int], list[Unit]] = defaultdict(list)
-    for unit in units:
-        lines[unit.line].append(unit)
-    return lines
-
-
 def _shortest_gap(units: Iterable[Unit]) -> int | None:
     """The shortest time between two saves of one line, in nanoseconds; None if the times prove nothing.
 
     They do where every line's files were written in the order of their numbers and counters. A copy makes all times
     alike, or gives those of the copying.
     """
-    gaps: list[int] = []
-    for line, members in _lines(units).items():
-        if line[0] not in _NUMBERED:
-            continue
-        files = [ranked.file for unit in members for ranked in unit.files]
-        order = sorted(
-            (file.relaunch, file.optimizer_step, file.mtime_ns) for file in files if file.optimizer_step is not None
-        )
-        gaps += [later[2] - earlier[2] for earlier, later in pairwise(order)]
+    lines: dict[tuple[str, str, int], list[tuple[int, int, int]]] = defaultdict(list)
+    for ranked in (ranked for unit in units for ranked in unit.files):
+        file = ranked.file
+        if ranked.line[0] in _NUMBERED and file.optimizer_step is not None:
+            lines[ranked.line].append((file.relaunch, file.optimizer_step, file.mtime_ns))
+    gaps = [later[2] - earlier[2] for order in lines.values() for earlier, later in pairwise(sorted(order))]
     return min(gaps) if gaps and min(gaps) > 0 else None
 
 
@@ -250,14 +240,9 @@ def _successions(groups: Iterable[Group]) -> list[tuple[Group, Group]]:
     return [(one, other) for members in numbered for (_, one), (_, other) in pairwise(members)]
 
 
-def _times_fit(groups: Iterable[Group]) -> bool:
-    """Whether no launch was writing when a later one was: launches of a job do not overlap in time."""
-    return all(one.end < other.begin for one, other in _successions(groups))
-
-
 def _in_order_of_numbers(groups: Sequence[Group]) -> tuple[list[Group], bool]:
     """By the numbers of the names, and where these do not tell by times and counters, as a guess."""
-    guess = sorted(groups, key=lambda each: (each.begin, each.least_counter or 0, each.key))
+    guess = sorted(groups, key=lambda each: (each.begin, each.least_counter, each.key))
     place = {each.key: number for number, each in enumerate(guess)}
     later: dict[str, list[Group]] = defaultdict(list)
     waits = dict.fromkeys(place, 0)

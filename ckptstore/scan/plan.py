@@ -14,7 +14,7 @@ from ckptstore.errors import RefusedError, UsageError
 from ckptstore.journal.unread import beside
 from ckptstore.scan.found import ScannedLaunch, launch_id, record
 from ckptstore.scan.history import Reconstruction, rank_of, reconstruct
-from ckptstore.scan.known_files import known_files, recorded_by_registrars, unowned_files
+from ckptstore.scan.known_files import known_files, unowned_files, unwatched
 from ckptstore.scan.order import at_the_time_of_others, dated, in_order_of_time
 from ckptstore.scan.parts import saves_in_parts
 from ckptstore.scan.tree import changed, is_rewritten, read_headers
@@ -96,13 +96,12 @@ def make_plan(
     there = {path: file for path, file in known.items() if path in tree.checkpoints and path not in unread}
     rewritten = {path for path, file in there.items() if path in recorded.replaced or is_rewritten(file, tree)}
     unknown = (path for path in tree.checkpoints if path not in known and path not in others)
-    is_recorded_elsewhere = recorded_by_registrars(database, run_id)
-    unwatched = [path for path in (*unknown, *rewritten) if not is_recorded_elsewhere(path)]
-    reasons = {path: unread[path] for path in (*unwatched, *recorded.replaced) if path in unread}
+    candidates = unwatched(database, run_id, (*unknown, *rewritten))
+    reasons = {path: unread[path] for path in (*candidates, *recorded.replaced) if path in unread}
     if not is_stated:
-        readable = [path for path in unwatched if path not in reasons]
+        readable = [path for path in candidates if path not in reasons]
         reasons |= unowned_files(database, run, readable, recorded.owners, taken_up.runs)
-    to_adopt = [path for path in unwatched if path not in reasons]
+    to_adopt = [path for path in candidates if path not in reasons]
 
     anew = rewritten | recorded.replaced | recorded.doubtful
     kept = {path: file for path, file in known.items() if path not in anew}

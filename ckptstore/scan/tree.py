@@ -55,6 +55,10 @@ class Tree:
     unread: list[Skipped] = field(default_factory=list)
     opaque: list[Opaque] = field(default_factory=list)
 
+    def seen(self, path: str) -> Seen | None:
+        """The checkpoint at a path, if there is one."""
+        return self.checkpoints[path][1] if path in self.checkpoints else None
+
     def is_part(self, path: str) -> bool:
         """Whether a checkpoint of the tree is of MindFormers 2.0, by its path."""
         return self.checkpoints[path][0].what is What.PART
@@ -215,7 +219,7 @@ def changed(known: Mapping[str, Checkpoint], tree: Tree) -> tuple[list[Checkpoin
     damaged, missing, back = [], [], []
     for path, file in known.items():
         # a registered file may have a name that is none of a checkpoint
-        here = tree.checkpoints[path][1] if path in tree.checkpoints else files.facts_if_seen(path)
+        here = tree.seen(path) or files.facts_if_seen(path)
         if here is None:
             hidden = any(path == each or path.startswith(f"{each}/") for each in unseen)
             missing += [file] if file.state is FileState.COMPLETE and not hidden else []
