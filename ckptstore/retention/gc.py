@@ -7,10 +7,9 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from ckptstore.catalog import reads
+from ckptstore.catalog import marks, reads
 from ckptstore.errors import CkptstoreError, UnknownRunError, UsageError
 from ckptstore.retention import decide
-from ckptstore.retention import stored_policy as policies
 from ckptstore.retention.execute import Collected, execute
 from ckptstore.retention.plan import GcPlan, plan_gc
 
@@ -36,6 +35,7 @@ def names(database: Database, run: str | None, *, all_runs: bool) -> Sequence[st
     """The runs to collect. Raises `UsageError` where none was named, and says what to do in a new catalog."""
     with database.read() as connection:
         every = reads.run_names(connection)
+        with_policy = marks.runs_with_policy(connection)
     if not every:
         where = quote(run) if run is not None and Path(run).is_dir() else "DIRECTORY"
         raise UsageError(
@@ -47,7 +47,7 @@ def names(database: Database, run: str | None, *, all_runs: bool) -> Sequence[st
         return [run]
     if not all_runs:
         raise UsageError("no run is named", "name one of those that ckptstore runs shows, or give --all")
-    return policies.runs_with_policy(database)
+    return with_policy
 
 
 def collect(

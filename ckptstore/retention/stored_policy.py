@@ -46,23 +46,13 @@ def clear(database: Database, run: str) -> bool:
 
 
 def _set(database: Database, run: str, rules: Mapping[str, Any] | None) -> bool:
-    """Store rules, or forget them; whether there were some before."""
+    """Store rules, or forget them; whether that changed anything."""
     run_id = find_run(database, run)
-    had = False
 
     def decide(connection: Connection) -> tuple[Sequence[Event], Mapping[str, str]]:
-        nonlocal had
-        had = marks.policy_of(connection, run_id) is not None
-        if rules is None and not had:
+        if rules is None and marks.policy_of(connection, run_id) is None:
             return [], {}
         at = marks.moment_after_policy(connection, run_id)
         return [PolicySet(run, rules, at)], marks.files_to_tell(connection, run_id)
 
-    record_of_run(database, decide)
-    return had
-
-
-def runs_with_policy(database: Database) -> list[str]:
-    """The runs that `gc --all` looks at."""
-    with database.read() as connection:
-        return list(marks.runs_with_policy(connection))
+    return record_of_run(database, decide)

@@ -72,9 +72,16 @@ def undo(database: Database, run: str, *, progress: Callable[[int], None] = nobo
     passed_over: list[datetime] = []
     with GcLock(database, run, run_id) as lock, Worker(database, lock, disk=disk, progress=progress) as worker:
         tried: set[str] = set()
-        every = _in_trash(worker)
+        every = worker.collections()
+        if not every:
+            raise UsageError(f"nothing of run {run!r} is in the trash", "gc --now and purge leave nothing in it")
         for chosen in every:
-            _take_as_recorded(worker, _bring_back(worker, chosen, tried))
+            items = worker.items(*OPEN_PHASES, collection=chosen.id)
+            _end(worker, [chosen], {item.root for item in items}, datetime.now(timezone.utc))
+            begun = [item for item in worker.begin(items, Phase.RESTORING) if item.id not in tried]
+            tried.update(item.id for item in begun)
+            worker.carry_out(begun)
+            _take_as_recorded(worker, begun)
             if worker.done.files[Phase.RESTORING, Outcome.DONE]:
                 break
             passed_over.append(chosen.created_at)
@@ -89,25 +96,6 @@ def undo(database: Database, run: str, *, progress: Callable[[int], None] = nobo
         troubles=tuple(done.troubles),
         passed_over=tuple(passed_over) if back else (),
     )
-
-
-def _in_trash(worker: Worker) -> list[Collection]:
-    """The gcs of a run of which something can be in the trash, or be at its place still, newest first."""
-    found = worker.collections()
-    if not found:
-        run = worker.lock.run
-        raise UsageError(f"nothing of run {run!r} is in the trash", "gc --now and purge leave nothing in it")
-    return found
-
-
-def _bring_back(worker: Worker, collection: Collection, tried: set[str]) -> list[Item]:
-    """Bring back what is in the trash of one gc, and what an undo that was interrupted had begun with."""
-    items = worker.items(*OPEN_PHASES, collection=collection.id)
-    _end(worker, [collection], {item.root for item in items}, datetime.now(timezone.utc))
-    begun = [item for item in worker.begin(items, Phase.RESTORING) if item.id not in tried]
-    tried.update(item.id for item in begun)
-    worker.carry_out(begun)
-    return begun
 
 
 def _take_as_recorded(worker: Worker, items: Sequence[Item]) -> None:

@@ -21,7 +21,7 @@ from ckptstore.journal.writers import shared
 from ckptstore.resume.lease import CLOCKS_DIFFER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
     from datetime import datetime
     from types import TracebackType
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from ckptstore.core.events import Event
     from ckptstore.retention.lock import GcLock
 
+    _Act = Callable[[Trash, str, str, FileFacts], Outcome]
+
 PORTION = 1000
 """How many files are done between two records of it in the catalog."""
 
@@ -39,6 +41,12 @@ _STAYS = {
     Outcome.CHANGED: "another file is in the trash in its stead: it stays there, and undo brings it back",
 }
 _GOING = (Phase.MOVING, Phase.DELETING)
+_ACTS = {
+    Phase.MOVING: Trash.put,
+    Phase.RESTORING: Trash.take_back,
+    Phase.DELETING: Trash.delete,
+    Phase.PURGING: Trash.purge,
+}
 
 
 def nobody(_: int) -> None:
@@ -120,20 +128,17 @@ class Worker:
         gcs = {each.id: each for each in self.collections()}
         going = self.items(*_GOING)
         others = self.items(Phase.RESTORING, Phase.PURGING)
-        self._portions([replace(item, phase=Phase.MOVING) for item in going], _halt)
+        self.carry_out([replace(item, phase=Phase.MOVING) for item in going], {Phase.MOVING: Trash.halt})
         self.carry_out(others)
         left = {item.id for item in self.items(*OPEN_PHASES)} if going else ()
         return {item.path: gcs[item.collection] for item in going if item.id not in left}
 
-    def carry_out(self, items: Sequence[Item]) -> None:
+    def carry_out(self, items: Sequence[Item], acts: Mapping[Phase, _Act] = _ACTS) -> None:
         """Do what the phase of each of these says, and record what came of it."""
-        self._portions(items, _do)
-
-    def _portions(self, items: Sequence[Item], act: Callable[[Trash, Item], Outcome]) -> None:
         for start in range(0, len(items), PORTION):
             some = items[start : start + PORTION]
             try:
-                self._record(self._act(some, act))
+                self._record(self._act(some, acts))
             except RefusedError:
                 self._put_back(some)
                 raise
@@ -168,22 +173,22 @@ class Worker:
         if items:
             self.carry_out(self.begin(items, Phase.PURGING))
 
-    def _act(self, items: Sequence[Item], act: Callable[[Trash, Item], Outcome]) -> list[tuple[Item, Outcome]]:
+    def _act(self, items: Sequence[Item], acts: Mapping[Phase, _Act]) -> list[tuple[Item, Outcome]]:
         by_collection: dict[str, list[Item]] = {}
         for item in items:
             by_collection.setdefault(item.collection, []).append(item)
         done: list[tuple[Item, Outcome]] = []
         for collection, own in by_collection.items():
             with Trash(collection, self.disk) as trash:
-                acted = [(item, outcome) for item in own if (outcome := self._try(trash, item, act)) is not None]
+                acted = [(item, outcome) for item in own if (outcome := self._try(trash, item, acts)) is not None]
                 self._tidy(trash, [item for item, _ in acted])
             done += acted
         return done
 
-    def _try(self, trash: Trash, item: Item, act: Callable[[Trash, Item], Outcome]) -> Outcome | None:
+    def _try(self, trash: Trash, item: Item, acts: Mapping[Phase, _Act]) -> Outcome | None:
         self.lock.keep()
         try:
-            outcome = act(trash, item)
+            outcome = acts[item.phase](trash, item.root, item.place, FileFacts(item.size, item.mtime_ns))
         except OSError as error:
             self.done.troubles.append(Skipped(item.path, error.strerror or str(error)))
             return None
@@ -233,24 +238,6 @@ def in_trash_by_mark(connection: Connection, run_id: int) -> tuple[list[Item], l
 
 def _stem(item: Item) -> tuple[str, str]:
     return item.collection, item.path.rpartition(".")[0]
-
-
-def _do(trash: Trash, item: Item) -> Outcome:
-    expected = FileFacts(item.size, item.mtime_ns)
-    match item.phase:
-        case Phase.MOVING:
-            return trash.put(item.root, item.place, expected)
-        case Phase.RESTORING:
-            return trash.take_back(item.root, item.place, expected)
-        case Phase.DELETING:
-            return trash.delete(item.root, item.place, expected)
-        case _:
-            return trash.purge(item.root, item.place, expected)
-
-
-def _halt(trash: Trash, item: Item) -> Outcome:
-    """What became of a file that was to go when its gc ended before its time."""
-    return trash.halt(item.root, item.place, FileFacts(item.size, item.mtime_ns))
 
 
 def _phase_after(item: Item, outcome: Outcome) -> Phase:

@@ -124,7 +124,9 @@ def make_plan(
     in_parts = saves_in_parts(run, tree, parts, kept, others.keys() | unread.keys())
     launches = in_order_of_time(_launches(run, history, kept), in_parts.launches)
     if world_size is not None:
-        _check_world_size(world_size, _ranks_of(tree, new, found), launches, sizes)
+        ranks = {path: tree.checkpoints[path][0].rank for path in new}
+        ranks |= {file.path: rank_of(file) for file in found if file.path in ranks}
+        _check_world_size(world_size, ranks, launches, sizes)
     too_small = _too_small((file for launch in launches for file in launch.files), sizes)
     damaged, missing, back = changed(kept, tree)
     is_new = set(to_adopt)
@@ -200,12 +202,6 @@ def may_be_beyond(tree: Tree, world_size: int) -> bool:
     """Whether a file of the tree may be of a rank that a job of this size has not, as far as paths tell."""
     ranks = (named.rank for path, (named, _) in tree.checkpoints.items() if not tree.is_part(path))
     return any(rank is None or rank >= world_size for rank in ranks)
-
-
-def _ranks_of(tree: Tree, paths: Iterable[str], found: Iterable[FoundFile]) -> dict[str, int | None]:
-    """The rank of each of these files, by its path, or else by what was read of it; None where neither says one."""
-    ranks = {path: tree.checkpoints[path][0].rank for path in paths}
-    return ranks | {file.path: rank_of(file) for file in found if file.path in ranks}
 
 
 def _check_world_size(

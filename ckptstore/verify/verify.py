@@ -297,7 +297,6 @@ class _Selection:
     checkpoints in the run's directories are `unknown` to it.
     """
 
-    run: str
     run_id: int
     files: tuple[Candidate, ...]
     vanished: tuple[Checkpoint, ...]
@@ -317,7 +316,6 @@ def _select(database: Database, run: str, *, sample: float | None, shard: tuple[
     unregistered = _unregistered(database, run_id, {each.path for each in candidates})
     back, unknown = _recorded_as_gone(database, unregistered)
     return _Selection(
-        run,
         run_id,
         files=tuple(
             each for each in _sampled(database, run, run_id, candidates, sample) + back if in_shard(each.path, shard)
