@@ -1,4 +1,4 @@
-"""Find a run by its name."""
+"""Find a run by its name, or all."""
 
 from __future__ import annotations
 
@@ -19,3 +19,11 @@ def find_run(database: Database, run: str) -> int:
     if found is None:
         raise UnknownRunError(f"no run {run!r} in {database.name}", "ckptstore runs shows those there are")
     return found
+
+
+def run_names(database: Database, run: str | None) -> list[str]:
+    """The run that is named, or all that there are."""
+    if run is not None:
+        return [run]
+    with database.read() as connection:
+        return reads.run_names(connection)

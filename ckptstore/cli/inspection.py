@@ -7,9 +7,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from ckptstore.cli.terminal import Rows, line
-from ckptstore.formats.group_info import GroupInfo
 from ckptstore.formats.safetensors import SafetensorsHeader
-from ckptstore.formats.strategy import Strategy
+from ckptstore.formats.strategy import GroupInfo, Strategy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

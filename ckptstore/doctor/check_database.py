@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from ckptstore.catalog import health, mounts, schema
 from ckptstore.core.text import size, some, span
@@ -14,10 +14,12 @@ from ckptstore.errors import CatalogDamagedError, CatalogUnavailableError, Damag
 from ckptstore.resume.lease import CLOCKS_DIFFER
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from ckptstore.catalog.engine import Database
+    from ckptstore.catalog.engine import Connection, Database
+
+Found = TypeVar("Found")
 
 _NAME = "database"
 _UNUSABLE = CatalogUnavailableError.exit_code
@@ -68,14 +70,8 @@ def _schema(database: Database) -> Check:
 
 
 def _sqlite(database: Database, file: Path) -> Iterator[Check]:
-    begin = perf_counter()
-    with database.read() as connection:
-        opened = perf_counter()
-        health.ask(connection)
-        answered = perf_counter()
-        found = health.of_sqlite(connection)
-    bytes_used = file.stat().st_size
-    detail = f"{database.name}: {size(bytes_used)}, {_took(begin, opened, answered)}"
+    found, took = _timed(database, health.of_sqlite)
+    detail = f"{database.name}: {size(file.stat().st_size)}, {took}"
     if found.damage:
         yield Check(_NAME, Status.PROBLEM, f"{detail}; damaged: {some(found.damage)}", _SAVE_MORE, exit_code=_DAMAGE)
     else:
@@ -114,14 +110,9 @@ def _mode(database: Database, file: Path, mode: str) -> Check:
 
 
 def _postgres(database: Database) -> Iterator[Check]:
-    begin = perf_counter()
-    with database.read() as connection:
-        opened = perf_counter()
-        health.ask(connection)
-        answered = perf_counter()
-        found = health.of_postgres(connection)
-        now = datetime.now(timezone.utc)
-    detail = f"{database.name}: PostgreSQL {found.version}, {_took(begin, opened, answered)}"
+    found, took = _timed(database, health.of_postgres)
+    now = datetime.now(timezone.utc)
+    detail = f"{database.name}: PostgreSQL {found.version}, {took}"
     if found.in_recovery or found.reads_only:
         why = "a standby, which takes no writes" if found.in_recovery else "read-only"
         hint = "name the primary" if found.in_recovery else "see default_transaction_read_only of the role and database"
@@ -143,5 +134,12 @@ def _postgres(database: Database) -> Iterator[Check]:
         yield Check("server_clock", Status.OK, detail)
 
 
-def _took(begin: float, opened: float, answered: float) -> str:
-    return f"connected in {(opened - begin) * 1000:.1f} ms, answered in {(answered - opened) * 1000:.1f} ms"
+def _timed(database: Database, look: Callable[[Connection], Found]) -> tuple[Found, str]:
+    """What a look at the database shows, and how long it took to connect and to answer."""
+    begin = perf_counter()
+    with database.read() as connection:
+        opened = perf_counter()
+        health.ask(connection)
+        answered = perf_counter()
+        found = look(connection)
+    return found, f"connected in {(opened - begin) * 1000:.1f} ms, answered in {(answered - opened) * 1000:.1f} ms"

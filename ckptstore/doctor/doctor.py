@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads
 from ckptstore.catalog.engine import in_memory, open_to_look
-from ckptstore.catalog.runs import find_run
+from ckptstore.catalog.runs import find_run, run_names
 from ckptstore.disk.places import DIRECTORIES, places
 from ckptstore.doctor import check_database, check_launch, check_program, check_storage
 from ckptstore.doctor.checkup import Check, Checkup, Status
@@ -16,8 +16,6 @@ from ckptstore.errors import CatalogDamagedError, CatalogUnavailableError, Damag
 from ckptstore.journal.sync import found_below, take_up_found
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from ckptstore.catalog.engine import Database
 
 _ANSWER_SECONDS = 10.0
@@ -49,20 +47,11 @@ def examine(url: str | None, run: str | None = None, *, now: datetime | None = N
 
 
 def _runs(database: Database, run: str | None, now: datetime, *, is_away: bool = False) -> list[Check]:
-    if run is None:
-        with database.read() as connection:
-            names = reads.run_names(connection)
-    else:
-        names = [run]
-    if not names:
-        return [Check("runs", Status.OK, "none yet")]
-    return [check for name in names for check in _run(database, name, now, is_away=is_away)]
-
-
-def _run(database: Database, run: str, now: datetime, *, is_away: bool) -> Iterator[Check]:
-    facts = gather(database, run, find_run(database, run), now)
-    yield from check_launch.checks(database, facts)
-    yield from check_storage.checks(facts, is_away=is_away)
+    checks: list[Check] = []
+    for name in run_names(database, run):
+        facts = gather(database, name, find_run(database, name), now)
+        checks += [*check_launch.checks(database, facts), *check_storage.checks(facts, is_away=is_away)]
+    return checks or [Check("runs", Status.OK, "none yet")]
 
 
 def _without(catalog: str, run: str | None, now: datetime) -> list[Check]:
@@ -76,7 +65,7 @@ def _without(catalog: str, run: str | None, now: datetime) -> list[Check]:
     away = in_memory()
     take_up_found(away, paths, look=False)
     with away.read() as connection:
-        names = reads.run_names(connection)
-    if run is not None and run not in names:
+        told_of = reads.run_names(connection)
+    if run is not None and run not in told_of:
         return [*told, Check("runs", Status.NOTE, f"no journal here tells of run {run!r}", hint)]
     return [*told, *_runs(away, run, now, is_away=True)]

@@ -14,6 +14,15 @@ if TYPE_CHECKING:
 MOST_JSON = 16 << 20  # bytes
 
 
+def read_object(path: Path, what: str, most: int = MOST_JSON) -> dict[str, Any]:
+    """Read a file of up to so many bytes as `parse_object` does. Raises `OSError` where it cannot be opened."""
+    with path.open("rb") as file:
+        raw = file.read(most + 1)
+    if len(raw) > most:
+        raise UnreadableError(f"{path} is not a {what}: it has more than {most} bytes", "it is of another format")
+    return parse_object(raw, path, what)
+
+
 def parse_object(raw: bytes, path: Path, what: str) -> dict[str, Any]:
     """Parse a JSON object; `what` names it in errors. Raises `UnreadableError` for everything else."""
     try:

@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING
 
 from ckptstore.errors import CkptstoreError, UnreadableError, UsageError
 from ckptstore.formats.ckpt import ends_too_early, is_encrypted, read_ckpt
-from ckptstore.formats.group_info import read_group_info
 from ckptstore.formats.safetensors import read_safetensors
-from ckptstore.formats.strategy import read_json_strategy, read_strategy
+from ckptstore.formats.strategy import read_group_info, read_json_strategy, read_strategy
 from ckptstore.formats.wire import WireReader
 
 if TYPE_CHECKING:
-    from ckptstore.formats.group_info import GroupInfo
     from ckptstore.formats.header import Header
-    from ckptstore.formats.strategy import Strategy
+    from ckptstore.formats.strategy import GroupInfo, Strategy
 
 _HEAD = 64  # bytes
 _SAFETENSORS_HEAD = 9  # bytes: a length, and where its JSON begins

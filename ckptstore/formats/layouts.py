@@ -9,9 +9,8 @@ from ckptstore.core.spread import from_strategies
 from ckptstore.core.stated import from_json_groups
 from ckptstore.errors import UsageError
 from ckptstore.formats.bounded_json import MOST_JSON, parse_object
-from ckptstore.formats.group_info import GroupInfo
 from ckptstore.formats.inspect import inspect
-from ckptstore.formats.strategy import Strategy
+from ckptstore.formats.strategy import GroupInfo, Strategy
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ckptstore.core.parts import Common
 from ckptstore.errors import UnreadableError
-from ckptstore.formats.bounded_json import parse_object
+from ckptstore.formats.bounded_json import read_object
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,11 +23,7 @@ _LONGEST_MATCH = 512  # bytes
 
 def read_common(path: Path) -> Common:
     """What `common.json` says. Raises `UnreadableError` where it is none, `OSError` where it cannot be opened."""
-    with path.open("rb") as file:
-        raw = file.read(_MOST_COMMON + 1)
-    if len(raw) > _MOST_COMMON:
-        raise UnreadableError(f"{path} is no common.json of MindFormers: it is too large", "it is of another format")
-    said = parse_object(raw, path, "whole common.json")
+    said = read_object(path, "whole common.json", _MOST_COMMON)
     return Common(_number(said.get("step_num")), _number(said.get("global_step")), said.get("ckpt_status") == _ABNORMAL)
 
 

@@ -1,5 +1,7 @@
 """Strategy files: how each parameter is spread over ranks, as a protobuf message or as JSON (mindspore.md §8).
 
+And group info files: which ranks hold the same checkpoint as the rank that wrote it.
+
     message ParallelStrategyMap  { uint32 current_stage = 1; repeated ParallelStrategyItem parallel_strategy_item = 2;
                                    repeated ParallelLayoutItem parallel_layout_item = 3; }
     message ParallelStrategyItem { string node_name = 1; ParallelStrategys parallel_strategys = 2; }
@@ -11,8 +13,13 @@
                                    int32 opt_weight_shard_step = 6; int32 opt_weight_shard_size = 7; }
     message DevMatrix, …         { repeated int dim = 1; }   not packed as MindSpore writes it, read either way
 
-Source: `mindspore/train/node_strategy_pb2.py`; `mindspore.parallel._parallel_serialization` for the JSON form, and
-for merged files, whose parameters are named `{stage}-{name}`.
+    message ParallelGroupMap     { repeated ParallelGroupItem parallel_group_item = 1;
+                                   ParallelGroupRanks ckpt_restore_rank_list = 2; }
+    message ParallelGroupItem    { string group_name = 1; ParallelGroupRanks parallel_group_ranks = 2; }
+    message ParallelGroupRanks   { repeated uint32 dim = 1; }   the same
+
+Source: `mindspore/train/node_strategy_pb2.py`; `mindspore.parallel._parallel_serialization` for the JSON form, for
+merged files, whose parameters are named `{stage}-{name}`, and for groups (`_restore_group_info_list`).
 """
 
 from __future__ import annotations
@@ -23,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 from ckptstore.core.spread import Spread
 from ckptstore.errors import UnreadableError
-from ckptstore.formats.bounded_json import MOST_JSON, parse_object
+from ckptstore.formats.bounded_json import read_object
 from ckptstore.formats.wire import WireReader
 
 if TYPE_CHECKING:
@@ -68,11 +75,7 @@ def read_strategy(path: Path) -> Strategy:
 
 def read_json_strategy(path: Path) -> Strategy:
     """Read a strategy file in JSON form. Raises as `read_strategy` does."""
-    with path.open("rb") as file:
-        raw = file.read(MOST_JSON + 1)
-    if len(raw) > MOST_JSON:
-        raise _bad(path, f"it has more than {MOST_JSON} bytes")
-    content = parse_object(raw, path, "whole strategy file")
+    content = read_object(path, "whole strategy file")
     layouts, operators = content.get("parallel_layout_item"), content.get("parallel_strategy_item", {})
     if not (isinstance(layouts, dict) and layouts and isinstance(operators, dict)):
         raise _bad(path, "no parallel_layout_item in it")
@@ -165,3 +168,39 @@ def _json_layout(name: str, layout: object, path: Path) -> ParameterLayout:
 
 def _bad(path: Path, what: str) -> UnreadableError:
     return UnreadableError(f"{path} is not a whole strategy file: {what}", "it is cut, damaged or of another format")
+
+
+@dataclass(frozen=True)
+class Group:
+    """A communication group: its name and its ranks."""
+
+    name: str
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class GroupInfo:
+    """The groups of a rank, and the ranks whose checkpoints equal its own."""
+
+    groups: tuple[Group, ...]
+    restore_ranks: tuple[int, ...]
+
+
+def read_group_info(path: Path) -> GroupInfo:
+    """Read a group info file.
+
+    Raises `UnreadableError` where the bytes are not of that format or the list of ranks, which comes last, is
+    not there or empty; `OSError` where the file cannot be opened.
+    """
+    with path.open("rb", buffering=0) as file:
+        reader = WireReader(file, path, "group info")
+        found = reader.fields(reader.end, {1: _group, 2: WireReader.list_of_numbers})
+        restore_ranks = found.get(2, [()])[-1]
+        if not restore_ranks:  # it names at least the rank itself
+            raise reader.bad("no ckpt_restore_rank_list")
+    return GroupInfo(tuple(found.get(1, ())), restore_ranks)
+
+
+def _group(reader: WireReader, limit: int, wire_type: int) -> Group:
+    found = reader.fields(reader.message(limit, wire_type), {1: WireReader.text, 2: WireReader.list_of_numbers})
+    return Group(found.get(1, [""])[-1], found.get(2, [()])[-1])

@@ -7,7 +7,7 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import marks, reads, tallies
-from ckptstore.catalog.runs import find_run
+from ckptstore.catalog.runs import find_run, run_names
 from ckptstore.core import validate
 from ckptstore.core.model import Kind
 from ckptstore.errors import UsageError
@@ -58,22 +58,15 @@ def runs(database: Database) -> list[RunRow]:
 def saves(database: Database, run: str | None, *, kind: str | None = None) -> list[SaveRow]:
     """The saves of a run, or of all, of which a file is there; newest launch first, then newest step."""
     _check(kind)
-    if run is None:
-        with database.read() as connection:
-            names = reads.run_names(connection)
-    else:
-        names = [run]
-    rows = [row for name in names for row in _save_rows(database, name)]
+    rows = [row for name in run_names(database, run) for row in _save_rows(database, name)]
     return [row for row in rows if row.tally.files and kind in (None, row.tally.kind.value)]
 
 
 def files(database: Database, run: str | None, *, kind: str | None = None) -> list[Checkpoint]:
     """Every file that was ever recorded of a run, or of all, with the state it is in."""
     _check(kind)
-    with database.read() as connection:
-        names = reads.run_names(connection)
     found: list[Checkpoint] = []
-    for name in names if run is None else [run]:
+    for name in run_names(database, run):
         run_id = find_run(database, name)
         with database.read() as connection:
             found += reads.files_of(connection, run_id)

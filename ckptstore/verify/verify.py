@@ -14,7 +14,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads, verifications
-from ckptstore.catalog.runs import find_run
+from ckptstore.catalog.runs import find_run, run_names
 from ckptstore.catalog.verifications import Candidate
 from ckptstore.core.classify import What, classify
 from ckptstore.core.model import FileState, Skipped
@@ -100,12 +100,8 @@ def verify(
         raise UsageError(f"the sample is {sample:g}", "give the part of the files, as 0.1 or 10%")
     if shard is not None and not 1 <= shard[0] <= shard[1]:
         raise UsageError(f"the shard is {shard[0]}/{shard[1]}", "give one of N parts, from 1/N to N/N")
-    if run is None:
-        with database.read() as connection:
-            names = reads.run_names(connection)
-    else:
-        names = [run]
-    selections = [_select(database, name, sample=sample, shard=shard) for name in names]
+    runs = run_names(database, run)
+    selections = [_select(database, name, sample=sample, shard=shard) for name in runs]
     try:
         with _Verifier(database, selections, digest=digest, progress=progress) as verifier:
             verifier.work()
@@ -114,7 +110,7 @@ def verify(
         raise CatalogUnavailableError(error.message, hint) from error
     found = verifier.findings
     return Verified(
-        runs=tuple(names),
+        runs=tuple(runs),
         checked=found.checked,
         bytes=found.bytes,
         damaged=tuple(sorted(found.damaged, key=lambda each: each.path)),

@@ -16,10 +16,9 @@ from mindspore import Tensor
 
 from ckptstore.errors import UnreadableError
 from ckptstore.formats.ckpt import CkptHeader
-from ckptstore.formats.group_info import GroupInfo
 from ckptstore.formats.inspect import inspect
 from ckptstore.formats.safetensors import SafetensorsHeader
-from ckptstore.formats.strategy import Strategy
+from ckptstore.formats.strategy import GroupInfo, Strategy
 from tests import ckpt_bytes
 from tests.formats import layouts
 

@@ -13,8 +13,15 @@ from mindspore.parallel._parallel_serialization import _build_searched_strategy,
 from mindspore.train.node_strategy_pb2 import ParallelStrategyMap
 
 from ckptstore.errors import UnreadableError
-from ckptstore.formats.group_info import Group, GroupInfo, read_group_info
-from ckptstore.formats.strategy import ParameterLayout, Strategy, read_json_strategy, read_strategy
+from ckptstore.formats.strategy import (
+    Group,
+    GroupInfo,
+    ParameterLayout,
+    Strategy,
+    read_group_info,
+    read_json_strategy,
+    read_strategy,
+)
 from tests.ckpt_bytes import field
 from tests.formats import layouts
 

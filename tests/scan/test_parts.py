@@ -108,7 +108,7 @@ def test_a_step_that_is_contradicted_is_uncertain(
         (b"", "is not a whole common.json"),
         (b"[1]", "is not a whole common.json: its JSON is no object"),
         (b'{"global_step": ' + b"[" * 60_000, "its JSON is nested too deeply"),
-        (b" " * 70_000, "it is too large"),
+        (b" " * 70_000, "it has more than 65536 bytes"),
     ],
 )
 def test_notes_that_cannot_be_read(catalog: Catalog, tmp_path: Path, content: bytes | None, reason: str) -> None:
