@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from ckptstore.catalog.engine import Database
-    from ckptstore.core.model import Checkpoint, Launch
+    from ckptstore.core.model import Launch
     from ckptstore.doctor.checkup import Check
     from ckptstore.doctor.run_facts import RunFacts
 
@@ -75,14 +75,12 @@ def _newest_restorable(database: Database, facts: RunFacts) -> tuple[RestorePlan
     judged = 0
     for state in islice(candidates(database, segments, None, facts.failed_loads), _STATES_JUDGED):
         judged += 1
-        verdict = judge(state, {file.path: _as_recorded(file) for file in state.files})
+        sizes = {file.path: file.size if file.state is FileState.COMPLETE else None for file in state.files}
+        as_recorded = {file.path: Observed(sizes[file.path], mtime_ns=file.mtime_ns) for file in state.files}
+        verdict = judge(state, as_recorded)
         if isinstance(verdict, RestorePlan):
             return verdict, judged
     return None, judged
-
-
-def _as_recorded(file: Checkpoint) -> Observed:
-    return Observed(file.size if file.state is FileState.COMPLETE else None, mtime_ns=file.mtime_ns)
 
 
 def _launch(facts: RunFacts) -> Check:

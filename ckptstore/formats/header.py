@@ -110,7 +110,8 @@ def appended_last(entries: Sequence[Entry]) -> frozenset[int]:
     then they are the last scalars of the types that Python's values become. (A network may end in scalars too: those
     of `DynamicLossScaleUpdateCell` are Int32.)
     """
-    begin = next((place for place, entry in enumerate(entries) if _marks_info(entry)), None)
+    marks = (entry.dtype == STRING or (entry.name in _MARKERS and entry.is_scalar) for entry in entries)
+    begin = next((place for place, is_mark in enumerate(marks) if is_mark), None)
     if begin is None:
         begin = len(entries)
         while begin and entries[begin - 1].shape == () and entries[begin - 1].dtype in _FROM_PYTHON:
@@ -148,7 +149,3 @@ def optimizer_step_of(entries: Iterable[Entry], read: Callable[[int, int], bytes
     if entry is None or entry.dtype not in ("Int32", "Int64") or entry.nbytes != _SIZES[entry.dtype]:
         return None
     return int.from_bytes(read(entry.offset, entry.nbytes), "little", signed=True)
-
-
-def _marks_info(entry: Entry) -> bool:
-    return entry.dtype == STRING or (entry.name in _MARKERS and entry.is_scalar)

@@ -142,7 +142,7 @@ class _Search:
             elif seen.name.endswith(_META) and seen.name.removesuffix(_META) not in prefixes:
                 reason = self._of_graph(seen, sources)
             if reason and f"{listed.path}/{seen.name}" not in self.known:
-                yield _debris(listed.path, seen.name, seen, reason)
+                yield Debris(Target(listed.path, seen.name, seen.size, seen.mtime_ns), reason)
 
     def unregistered(self, listed: Directory) -> Iterator[Skipped]:
         """What has the name of a checkpoint, and is not in the catalog."""
@@ -162,7 +162,8 @@ class _Search:
                 half = seen.name != stem and (is_ttp_file(f"{stem}.ckpt") or is_ttp_file(f"{stem}.safetensors"))
                 if half and seen.mtime_ns < self.before_ns:
                     place = "/".join((name, *directory.parts, seen.name))
-                    yield _debris(home, place, seen, "a save that was never finished left it")
+                    target = Target(home, place, seen.size, seen.mtime_ns)
+                    yield Debris(target, "a save that was never finished left it")
 
     def _of_graph(self, seen: Seen, sources: Sequence[Source]) -> str:
         """The graph that MindSpore writes once beside the checkpoints of a prefix."""
@@ -185,7 +186,3 @@ def has_checkpoint_beside(target: Target) -> bool:
         return any(parsed is not None and parsed.prefix == name.removesuffix(_META) for parsed in beside)
     except OSError:
         return True
-
-
-def _debris(root: str, place: str, seen: Seen, reason: str) -> Debris:
-    return Debris(Target(root, place, seen.size, seen.mtime_ns), reason)

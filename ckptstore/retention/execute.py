@@ -117,7 +117,9 @@ class _Gc:
         self._begun = begun
         self._phase = phase
         self._grace = grace
-        self.collection = self._interrupted() or _new_collection(grace)
+        now = datetime.now(timezone.utc)
+        new = Collection(f"{now:%Y%m%dT%H%M%S}-{secrets.token_hex(3)}", now, now + grace)
+        self.collection = self._interrupted() or new
         self.began = False
         self.removed: list[Key] = []
         self.skipped: list[Skipped] = []
@@ -277,11 +279,6 @@ class _Gc:
             checkpoint=target.checkpoint or "",
             of_version=generation(versions.get(target.checkpoint or "", "")),
         )
-
-
-def _new_collection(grace: timedelta) -> Collection:
-    now = datetime.now(timezone.utc)
-    return Collection(f"{now:%Y%m%dT%H%M%S}-{secrets.token_hex(3)}", now, now + grace)
 
 
 def _changed(targets: Iterable[Target], look: Callable[[Target], FileFacts | None]) -> str:

@@ -266,7 +266,9 @@ def _targets(files: Iterable[Checkpoint], seen: Mapping[str, Observed], homes: s
         here = seen.get(file.path)
         if file.state not in _LIVE or here is None or here.size is None or here.mtime_ns is None:
             continue
-        root, place = _home_of(file.path, homes)
+        above = above_ttp(file.path)  # a directory of TTP goes with its files
+        root = above if above in homes else file.path.rpartition("/")[0] or "/"
+        place = file.path[len(root.rstrip("/")) + 1 :]
         if file.kind is Kind.GRACEFUL_EXIT:  # its graph first: alone it would be found no more after a crash
             graph = str(Path(place).with_suffix(_GRAPH))
             beside = disk.facts_if_seen(f"{root}/{graph}")
@@ -274,13 +276,6 @@ def _targets(files: Iterable[Checkpoint], seen: Mapping[str, Observed], homes: s
                 found.append(Target(root, graph, beside.size, beside.mtime_ns))
         found.append(Target(root, place, here.size, here.mtime_ns, file.id, file.state, file.mtime_ns))
     return tuple(found)
-
-
-def _home_of(path: str, homes: set[str]) -> tuple[str, str]:
-    """The directory of a file and its place below it; of TTP the one above, whose own goes with its files."""
-    above = above_ttp(path)
-    root = above if above in homes else path.rpartition("/")[0] or "/"
-    return root, path[len(root.rstrip("/")) + 1 :]
 
 
 def _in_short(verdict: Rejection) -> str:

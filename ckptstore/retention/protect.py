@@ -16,7 +16,7 @@ from ckptstore.resume.join import check_name
 from ckptstore.resume.overview import no_such_step
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from ckptstore.catalog.engine import Connection, Database
     from ckptstore.core.events import Event
@@ -49,7 +49,7 @@ def _pin(database: Database, run: str, step: int, *, pinned: bool) -> bool:
                 raise no_such_step(run, step)
             return [], {}
         at = marks.moment_after_pin(connection, run_id, step)
-        return [StepPinned(run, step, pinned, at)], _places(files)
+        return [StepPinned(run, step, pinned, at)], {file.path: file.launch for file in files}
 
     return record_of_run(database, decide)
 
@@ -72,7 +72,7 @@ def tag(database: Database, run: str, step: int, name: str) -> bool:
                 f"step {there} of run {run!r} is tagged {name!r}", f"first: ckptstore untag {quote(run)} {quote(name)}"
             )
         at = marks.moment_after_tag(connection, run_id, name)
-        return [] if there == step else [StepTagged(run, name, step, at)], _places(files)
+        return [] if there == step else [StepTagged(run, name, step, at)], {file.path: file.launch for file in files}
 
     return record_of_run(database, decide)
 
@@ -85,13 +85,9 @@ def untag(database: Database, run: str, name: str) -> bool:
         step = marks.tag_step(connection, run_id, name)
         files = [] if step is None else reads.files_of(connection, run_id, step=step)
         at = marks.moment_after_tag(connection, run_id, name)
-        return [] if step is None else [StepTagged(run, name, None, at)], _places(files)
+        return [] if step is None else [StepTagged(run, name, None, at)], {file.path: file.launch for file in files}
 
     return record_of_run(database, decide)
-
-
-def _places(files: Iterable[Checkpoint]) -> dict[str, str]:
-    return {file.path: file.launch for file in files}
 
 
 def _files_there(connection: Connection, run: str, run_id: int, step: int) -> Sequence[Checkpoint]:

@@ -42,6 +42,7 @@ def in_order(
     ordered = [launch.id for launch in known]
     began = {launch.id: launch.created_at for launch in known} | {launch.id: launch.began for launch in found}
     shown = {launch.id for launch in found}
+    saved_until = {launch: last + timedelta(microseconds=NEAR_NS / 1000) for launch, last in last_saved.items()}
     lowest = 0
     for place, launch in enumerate(found):
         if launch.id not in ordered:
@@ -53,7 +54,7 @@ def in_order(
                 and (
                     each in next_ones
                     or _is_later(began[each], launch.began)
-                    or (each not in shown and _still_saved(last_saved.get(each), launch))
+                    or (each in saved_until and each not in shown and saved_until[each] >= launch.began)
                 )
             )
             ordered.insert(next(later, len(ordered)), launch.id)
@@ -109,11 +110,6 @@ def at_the_time_of_others(
                 "of its files are better kept elsewhere"
             )
     return said
-
-
-def _still_saved(last: datetime | None, launch: ScannedLaunch) -> bool:
-    """Whether a launch that last saved then did so when the first file of another was written, or just before."""
-    return last is not None and last + timedelta(microseconds=NEAR_NS / 1000) >= launch.began
 
 
 def _is_later(moment: datetime | None, other: datetime) -> bool:

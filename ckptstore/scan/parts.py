@@ -60,7 +60,11 @@ def saves_in_parts(
         if step is None:
             skipped += [Skipped(file.path, "it is in no directory of an iteration of MindFormers") for file in unseen]
             continue
-        here = [path for path in paths if path in found or _is_as_recorded(path, tree, known)]
+        here = [
+            path
+            for path in paths
+            if path in found or (path in known and known[path].size == tree.checkpoints[path][1].size)
+        ]
         iteration = _iteration(Path(directory), step, here, found)
         doubt = parts.doubt(iteration) if unseen else ""
         uncertain += [Uncertain(file.path, step, doubt) for file in unseen if doubt]
@@ -84,10 +88,6 @@ def saves_in_parts(
         tuple(skipped),
         (*warnings, *(warning for root, steps in sorted(whole.items()) if (warning := _stale(root, steps)))),
     )
-
-
-def _is_as_recorded(path: str, tree: Tree, known: Mapping[str, Checkpoint]) -> bool:
-    return path in known and known[path].size == tree.checkpoints[path][1].size
 
 
 def _iteration(directory: Path, step: int, paths: Iterable[str], found: Mapping[str, FoundFile]) -> parts.Iteration:

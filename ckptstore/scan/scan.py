@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from ckptstore.catalog.engine import Database
     from ckptstore.core.model import Checkpoint, Skipped
-    from ckptstore.scan.found import ScannedLaunch, Uncertain
+    from ckptstore.scan.found import Uncertain
 
 
 @dataclass(frozen=True)
@@ -176,10 +176,22 @@ def _apply(database: Database, plan: ScanPlan) -> None:
     """Record what the plan says, and remember on this machine where the run's checkpoints are."""
     damaged = [file.amended(state=FileState.DAMAGED, problem=Rule.SIZE_MISMATCH) for file in plan.damaged]
     gone = [file.amended(state=FileState.MISSING, problem=None) for file in (*plan.missing, *plan.overwritten)]
+    launches = [
+        Launch(
+            id=launch.id,
+            run=plan.run,
+            order=0,
+            world_size=launch.world_size,
+            layout=stand_alone(),
+            steps_per_epoch=launch.steps_per_epoch,
+            created_at=launch.began,
+        )
+        for launch in plan.launches
+    ]
     recorder = shared(database)
     recorder.home(plan.root)
     try:
-        recorder.record([LaunchStarted(_launch(plan.run, launch)) for launch in plan.launches])
+        recorder.record(list(map(LaunchStarted, launches)))
         recorder.record([FileRecorded(file) for file in (*gone, *damaged)])
         recorder.adopt([*plan.adopted, *plan.back])
     finally:
@@ -187,18 +199,6 @@ def _apply(database: Database, plan: ScanPlan) -> None:
     homes = {file.path.rpartition("/")[0] for file in plan.adopted}
     for directory in sorted({root_of(home) for home in homes}):
         remember_place(database.name, plan.run, directory)
-
-
-def _launch(run: str, launch: ScannedLaunch) -> Launch:
-    return Launch(
-        id=launch.id,
-        run=run,
-        order=0,
-        world_size=launch.world_size,
-        layout=stand_alone(),
-        steps_per_epoch=launch.steps_per_epoch,
-        created_at=launch.began,
-    )
 
 
 def _new_trash(database: Database, run: str, known: AbstractSet[str]) -> tuple[FoundTrash, ...]:

@@ -147,7 +147,8 @@ def truthful(files: Sequence[Ranked], length: int) -> list[Verdict]:
     """The steps of a first launch: names tell them, if the counters follow with one lag that does not shrink."""
     reading = Reading(length, 0)
     regular = _regular(files)
-    lags = sorted((step, step - count) for file in regular for step, count in [_both(file, reading)])
+    steps = [(reading.step(file) or 0, file.file.optimizer_step or 0) for file in regular]
+    lags = sorted((step, step - count) for step, count in steps)
     good = all(lag >= 0 for _, lag in lags) and all(one[1] <= other[1] for one, other in pairwise(lags))
     verdicts: list[Verdict] = []
     reason = "updates may have been skipped, and no other file shows how many"
@@ -212,10 +213,6 @@ def _regular(files: Iterable[Ranked]) -> list[Ranked]:
 def _named(files: Iterable[Ranked]) -> list[tuple[int, int, int]]:
     """Epoch, step in epoch and counter of those."""
     return [(file.epoch or 0, file.step_in_epoch or 0, file.file.optimizer_step or 0) for file in _regular(files)]
-
-
-def _both(file: Ranked, reading: Reading) -> tuple[int, int]:
-    return reading.step(file) or 0, file.file.optimizer_step or 0
 
 
 def _counts_itself(file: Ranked) -> bool:

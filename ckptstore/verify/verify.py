@@ -230,18 +230,13 @@ class _Verifier:
         return [self._pool.submit(self._look, file) for file in files if file.state in _LOOKED_AT]
 
     def _look(self, file: Checkpoint) -> Examined | None:
-        counted = 0
-
         def progress(more: int) -> None:
-            nonlocal counted
             if self._stopped.is_set():
                 raise _StoppedError
-            if self._digest:
-                counted += more
-                self._count(more)
+            self._count(more if self._digest else 0)
 
         seen = examine(file, read_bytes=self._digest, progress=progress)
-        self._count(self._amount(file.size) - counted)
+        self._count(0 if self._digest else 1)
         return seen
 
     def _count(self, more: int) -> None:
