@@ -153,10 +153,8 @@ class Trash:
     def delete(self, root: str, place: str, expected: FileFacts) -> Outcome:
         """Delete a file where it is."""
         here = self.look(root, place)
-        if here is None:
-            return Outcome.GONE
         if here != expected:
-            return Outcome.CHANGED
+            return Outcome.GONE if here is None else Outcome.CHANGED
         folders, name = _split(place)
         self._disk.unlink(name, dir_fd=self._open(root, folders))
         return Outcome.DONE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
@@ -80,7 +81,7 @@ def execute(
     decide.check(plan.decision, allow_mass_delete=allow_mass_delete)
     with (
         GcLock(database, plan.run, plan.run_id) as lock,
-        Worker(database, lock, disk=disk, progress=progress) as worker,
+        closing(Worker(database, lock, disk=disk, progress=progress)) as worker,
     ):
         begun = worker.finish_what_was_begun()
         if not unread.unheard(sync_run(database, plan.run_id).skipped):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
@@ -70,7 +70,10 @@ def undo(database: Database, run: str, *, progress: Callable[[int], None] = nobo
     """
     run_id = find_run(database, run)
     passed_over: list[datetime] = []
-    with GcLock(database, run, run_id) as lock, Worker(database, lock, disk=disk, progress=progress) as worker:
+    with (
+        GcLock(database, run, run_id) as lock,
+        closing(Worker(database, lock, disk=disk, progress=progress)) as worker,
+    ):
         tried: set[str] = set()
         every = worker.collections()
         if not every:
@@ -135,11 +138,13 @@ def purge(
     one of those cannot be read, and while another process works on the run's files.
     """
     run_id = find_run(database, run)
-    with GcLock(database, run, run_id) as lock, ExitStack() as stack:
+    with (
+        GcLock(database, run, run_id) as lock,
+        closing(Worker(database, lock, disk=disk, progress=progress)) as worker,
+    ):
         unheard = unread.unheard(sync_run(database, run_id).skipped)
         if unheard:
             raise RefusedError(f"nothing of run {run!r} is deleted: {unheard}", "make it readable, or take it away")
-        worker = stack.enter_context(Worker(database, lock, disk=disk, progress=progress))
         worker.finish_what_was_begun()
         now = now or datetime.now(timezone.utc)
         every = worker.collections()

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
     from datetime import datetime
-    from types import TracebackType
 
     from ckptstore.catalog.engine import Connection, Database
     from ckptstore.catalog.trash import Collection, Item
@@ -91,10 +90,7 @@ class Worker:
         self.done = Done()
         self.filled: set[str] = set()
 
-    def __enter__(self) -> Worker:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def close(self) -> None:
         """Let go of the journals."""
         self.recorder.close()
 

@@ -9,6 +9,7 @@ import random
 import threading
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
@@ -30,7 +31,6 @@ from ckptstore.resume.uncertainty import QUIET
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
-    from types import TracebackType
 
     from ckptstore.catalog.engine import Database
     from ckptstore.core.model import Checkpoint, Rule
@@ -103,7 +103,7 @@ def verify(
     runs = run_names(database, run)
     selections = [_select(database, name, sample=sample, shard=shard) for name in runs]
     try:
-        with _Verifier(database, selections, digest=digest, progress=progress) as verifier:
+        with closing(_Verifier(database, selections, digest=digest, progress=progress)) as verifier:
             verifier.work()
     except CatalogUnavailableError as error:
         hint = f"{error.hint}; then the same command again: what was found until now is marked"
@@ -181,12 +181,9 @@ class _Verifier:
         self._stopped = threading.Event()
         self._lock = threading.Lock()
         self._done = 0
-        self._all = sum(self._amount(file.size) for selection in selections for file in selection.files)
+        self._all = sum(file.size if digest else 1 for selection in selections for file in selection.files)
 
-    def __enter__(self) -> _Verifier:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def close(self) -> None:
         """Stop at once."""
         self._stopped.set()
         self._pool.shutdown(cancel_futures=True)
@@ -206,10 +203,6 @@ class _Verifier:
         for run_id, looks in begun:
             self._finish(run_id, looks)
         self._progress(self._all, self._all)
-
-    def _amount(self, size: int | None) -> int:
-        """What a file counts in the measure of progress: its bytes if they are read, else 1."""
-        return size or 0 if self._digest else 1
 
     def _portions(self, files: Sequence[Candidate]) -> Iterator[list[Candidate]]:
         portion: list[Candidate] = []
