@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ckptstore.retention.plan import GcPlan
     from ckptstore.retention.policy import Policy
     from ckptstore.retention.trash import Purged, Undone
-    from ckptstore.scan.scan import Scanned
+    from ckptstore.scan.plan import Scanned
     from ckptstore.training.launch import RankLaunch
     from ckptstore.verify.verify import Verified
 

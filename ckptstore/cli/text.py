@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from ckptstore.core.model import Checkpoint
     from ckptstore.resume.overview import RunRow, SaveRow
-    from ckptstore.scan.scan import FoundTrash, Scanned
+    from ckptstore.scan.plan import FoundTrash, Scanned
 
 
 def runs(rows: Sequence[RunRow]) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ckptstore.retention.decide import Verdict
     from ckptstore.retention.gc import Outcome
     from ckptstore.retention.trash import Purged, Undone
-    from ckptstore.scan.scan import Scanned
+    from ckptstore.scan.plan import Scanned
 
 
 def write(value: Any) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,10 @@ from ckptstore.core.limits import MOST_RANKS
 from ckptstore.core.model import SCANNED, Checkpoint, Skipped, moment
 from ckptstore.core.text import count
 from ckptstore.errors import RefusedError, UsageError
-from ckptstore.journal.unread import beside
+from ckptstore.journal.sync import Synced, sync_below
+from ckptstore.journal.unread import beside, unread
+from ckptstore.resume.join import check_name
+from ckptstore.resume.reconcile import Reconciled, reconcile
 from ckptstore.scan.found import ScannedLaunch, launch_id, record
 from ckptstore.scan.history import Reconstruction, rank_of, reconstruct
 from ckptstore.scan.known_files import known_files, unowned_files, unwatched
@@ -25,9 +28,8 @@ if TYPE_CHECKING:
 
     from ckptstore.catalog.engine import Database
     from ckptstore.core.model import Launch
-    from ckptstore.journal.sync import Synced
     from ckptstore.scan.found import FoundFile, Uncertain
-    from ckptstore.scan.tree import Tree
+    from ckptstore.scan.tree import Opaque, Tree
 
 _OPAQUE_ONLY = (
     "only checkpoints of PyTorch or TensorFlow are there: nothing tells their steps, so there is no run to go on"
@@ -35,30 +37,56 @@ _OPAQUE_ONLY = (
 
 
 @dataclass(frozen=True)
-class ScanPlan:
-    """What a scan does with a run, and what it leaves alone.
+class FoundTrash:
+    """What a gc left in the trash that the catalog did not know of: how many files and bytes, and of which run."""
 
-    `launches` are new ones, and known ones that had more ranks than was recorded. `adopted` are new records. Of the
-    known ones, those of files that are `back` become complete, others `damaged` or `missing`; so do `overwritten`
-    ones, at whose paths other files are now. `known` counts the records whose files are there.
+    collection: str
+    run: str
+    files: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Scanned:
+    """What a scan found, and did.
+
+    `taken_up` is what journals said, `trash` what was in the trash and the catalog did not know of. `world_size` is
+    that of what was adopted (None: nothing was new). `counts` says how many files are what, by `What`; `known` how many
+    checkpoints were in the catalog already. What is `uncertain`, `skipped` or `opaque` was not taken in; of what was
+    `skipped`, `unread` are directories that could not be read, and journals that tell of more than could be.
     """
 
     run: str
-    root: str
     world_size: int | None
+    counts: Mapping[str, int]
+    known: int = 0
+    adopted: tuple[Checkpoint, ...] = ()
+    damaged: tuple[Checkpoint, ...] = ()
+    missing: tuple[Checkpoint, ...] = ()
+    uncertain: tuple[Uncertain, ...] = ()
+    skipped: tuple[Skipped, ...] = ()
+    unread: tuple[Skipped, ...] = ()
+    opaque: tuple[Opaque, ...] = ()
+    warnings: tuple[str, ...] = ()
+    taken_up: Synced = field(default_factory=Synced)
+    trash: tuple[FoundTrash, ...] = ()
+
+
+@dataclass(frozen=True)
+class ScanPlan:
+    """What a scan does with a run: what it found, and what else it records.
+
+    `launches` are new ones, and known ones that had more ranks than was recorded. Of the known records, those of files
+    that are `back` become complete, and `overwritten` ones, at whose paths other files are now, missing.
+    """
+
+    found: Scanned
     launches: tuple[ScannedLaunch, ...]
-    adopted: tuple[Checkpoint, ...]
     back: tuple[Checkpoint, ...]
-    damaged: tuple[Checkpoint, ...]
-    missing: tuple[Checkpoint, ...]
     overwritten: tuple[Checkpoint, ...]
-    known: int
-    uncertain: tuple[Uncertain, ...]
-    skipped: tuple[Skipped, ...]
-    warnings: tuple[str, ...]
 
 
-def run_to_fill(database: Database, name: str, root: Path, *, is_stated: bool) -> int | None:
+def _run_to_fill(database: Database, name: str, root: Path, *, is_stated: bool) -> int | None:
     """The run's id in the catalog that the tree is judged by; None if it is new.
 
     Raises `RefusedError` where the name is the directory's, and that of a run which lives elsewhere.
@@ -75,30 +103,34 @@ def run_to_fill(database: Database, name: str, root: Path, *, is_stated: bool) -
 
 
 def make_plan(
-    database: Database,
     tree: Tree,
     root: Path,
-    taken_up: Synced,
+    database: Database,
     *,
-    run: str,
-    run_id: int | None,
-    is_stated: bool,
+    stated: str | None,
+    directory_name: str,
     world_size: int | None,
+    is_temporary: bool,
 ) -> ScanPlan:
-    """What to do with a tree for a run, by a catalog that its journals were taken up into.
+    """What to do with a tree, by a catalog that its journals are taken up into.
 
-    `is_stated`: the user named the run, so that files are its wherever they lie; `world_size` is the number of ranks
+    `stated` is the run that the user named, so that files are its wherever they lie; `world_size` the number of ranks
     that the user said (None: by what is there). Raises `UsageError` where a new file is of a rank beyond it.
     """
+    taken_up = sync_below(database, root)
+    run = stated or (taken_up.runs[0] if len(taken_up.runs) == 1 else directory_name)
+    check_name("run", run)  # the root of all directories has none
+    run_id = _run_to_fill(database, run, root, is_stated=stated is not None)
+    done = Reconciled() if is_temporary or run_id is None else reconcile(database, run_id)
     recorded = known_files(database, run, root, tree)
     known, others = recorded.known, recorded.others
-    unread = beside(taken_up.skipped, tree.checkpoints)
-    there = {path: file for path, file in known.items() if path in tree.checkpoints and path not in unread}
+    unheard = beside(taken_up.skipped, tree.checkpoints)
+    there = {path: file for path, file in known.items() if path in tree.checkpoints and path not in unheard}
     rewritten = {path for path, file in there.items() if path in recorded.replaced or is_rewritten(file, tree)}
     unknown = (path for path in tree.checkpoints if path not in known and path not in others)
     candidates = unwatched(database, run_id, (*unknown, *rewritten))
-    reasons = {path: unread[path] for path in (*candidates, *recorded.replaced) if path in unread}
-    if not is_stated:
+    reasons = {path: unheard[path] for path in (*candidates, *recorded.replaced) if path in unheard}
+    if stated is None:
         readable = [path for path in candidates if path not in reasons]
         reasons |= unowned_files(database, run, readable, recorded.owners, taken_up.runs)
     to_adopt = [path for path in candidates if path not in reasons]
@@ -121,7 +153,7 @@ def make_plan(
         check_ranks(root, (file.rank for file in found))
         history = reconstruct(found, world_size=world_size, ranks_seen=tree.ranks)
     parts, unreadable = read_headers(tree, [path for path in to_adopt if tree.is_part(path)])
-    in_parts = saves_in_parts(run, tree, parts, kept, others.keys() | unread.keys())
+    in_parts = saves_in_parts(run, tree, parts, kept, others.keys() | unheard.keys())
     launches = in_order_of_time(_launches(run, history, kept), in_parts.launches)
     if world_size is not None:
         ranks = {path: tree.checkpoints[path][0].rank for path in new}
@@ -130,36 +162,45 @@ def make_plan(
     too_small = _too_small((file for launch in launches for file in launch.files), sizes)
     damaged, missing, back = changed(kept, tree)
     is_new = set(to_adopt)
-    return ScanPlan(
+    adopted = tuple(file for launch in launches for file in launch.files if file.path in is_new)
+    skipped = [*tree.skipped, *done.skipped, *taken_up.skipped, *recorded.skipped, *cut, *unreadable, *in_parts.skipped]
+    skipped += [Skipped(path, reason) for path, reason in reasons.items()]
+    found_there = Scanned(
         run=run,
-        root=str(root),
         world_size=history.world_size or max((launch.world_size for launch in in_parts.launches), default=None),
-        launches=tuple(
-            launch
-            for launch in dated(launches_there, launches, saved)
-            if launch.id not in sizes or (launch.id in too_small and launch.world_size > sizes[launch.id])
-        ),
-        adopted=tuple(file for launch in launches for file in launch.files if file.path in is_new),
-        back=tuple(back),
+        counts=dict(tree.counts),
+        known=len((known.keys() & tree.checkpoints.keys()) - recorded.replaced - recorded.doubtful),
+        adopted=adopted,
         damaged=tuple(damaged),
         missing=tuple(missing),
-        overwritten=tuple(known[path] for path in rewritten - recorded.replaced),
-        known=len((known.keys() & tree.checkpoints.keys()) - recorded.replaced - recorded.doubtful),
         uncertain=(*history.uncertain, *in_parts.uncertain),
-        skipped=(
-            *recorded.skipped,
-            *(Skipped(path, reason) for path, reason in reasons.items()),
-            *cut,
-            *unreadable,
-            *in_parts.skipped,
-        ),
+        skipped=_skipped(skipped, adopted),
+        unread=_skipped([*tree.unread, *done.unread, *taken_up.unreadable, *unread(taken_up.skipped)], ()),
+        opaque=tuple(sorted(tree.opaque, key=lambda each: each.path)),
         warnings=(
             *history.warnings,
             *in_parts.warnings,
             *at_the_time_of_others(launches_there, launches, saved),
             *([_OPAQUE_ONLY] if tree.opaque and not tree.checkpoints else []),
         ),
+        taken_up=taken_up,
     )
+    return ScanPlan(
+        found_there,
+        launches=tuple(
+            launch
+            for launch in dated(launches_there, launches, saved)
+            if launch.id not in sizes or (launch.id in too_small and launch.world_size > sizes[launch.id])
+        ),
+        back=tuple(back),
+        overwritten=tuple(known[path] for path in rewritten - recorded.replaced),
+    )
+
+
+def _skipped(found: Iterable[Skipped], adopted: Iterable[Checkpoint]) -> tuple[Skipped, ...]:
+    """What was skipped, by path; a file of a launch that no journal tells of may have been adopted by its name."""
+    taken = {file.path for file in adopted}
+    return tuple(sorted({each for each in found if each.path not in taken}, key=lambda each: (each.path, each.reason)))
 
 
 def check_ranks(root: Path, ranks: Iterable[int | None]) -> None:

@@ -7,8 +7,9 @@ while training writes is safe.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import replace
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,58 +23,18 @@ from ckptstore.core.model import FileState, Launch, Phase, Rule
 from ckptstore.core.replicas import stand_alone
 from ckptstore.disk.files import absolute
 from ckptstore.disk.places import checkpoint_tree, remember_place, root_of
-from ckptstore.journal.sync import Synced, sync_below
-from ckptstore.journal.unread import unread
 from ckptstore.journal.writers import shared
 from ckptstore.resume.join import check_name
-from ckptstore.resume.reconcile import Reconciled, reconcile
 from ckptstore.scan.known_files import recorded_below
-from ckptstore.scan.plan import ScanPlan, check_ranks, make_plan, may_be_beyond, run_to_fill
-from ckptstore.scan.tree import Opaque, look_at
+from ckptstore.scan.plan import FoundTrash, check_ranks, make_plan, may_be_beyond
+from ckptstore.scan.tree import look_at
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable
     from collections.abc import Set as AbstractSet
 
     from ckptstore.catalog.engine import Database
-    from ckptstore.core.model import Checkpoint, Skipped
-    from ckptstore.scan.found import Uncertain
-
-
-@dataclass(frozen=True)
-class FoundTrash:
-    """What a gc left in the trash that the catalog did not know of: how many files and bytes, and of which run."""
-
-    collection: str
-    run: str
-    files: int
-    bytes: int
-
-
-@dataclass(frozen=True)
-class Scanned:
-    """What a scan found, and did.
-
-    `taken_up` is what journals said, `trash` what was in the trash and the catalog did not know of. `world_size` is
-    that of what was adopted (None: nothing was new). `counts` says how many files are what, by `What`; `known` how many
-    checkpoints were in the catalog already. What is `uncertain`, `skipped` or `opaque` was not taken in; of what was
-    `skipped`, `unread` are directories that could not be read, and journals that tell of more than could be.
-    """
-
-    run: str
-    world_size: int | None
-    counts: Mapping[str, int]
-    known: int = 0
-    adopted: tuple[Checkpoint, ...] = ()
-    damaged: tuple[Checkpoint, ...] = ()
-    missing: tuple[Checkpoint, ...] = ()
-    uncertain: tuple[Uncertain, ...] = ()
-    skipped: tuple[Skipped, ...] = ()
-    unread: tuple[Skipped, ...] = ()
-    opaque: tuple[Opaque, ...] = ()
-    warnings: tuple[str, ...] = ()
-    taken_up: Synced = field(default_factory=Synced)
-    trash: tuple[FoundTrash, ...] = ()
+    from ckptstore.scan.plan import Scanned, ScanPlan
 
 
 @without_gc()
@@ -103,44 +64,18 @@ def scan(
     tree = look_at(root, progress)
     check_ranks(root, tree.ranks)
 
-    def planned(catalog: Database, *, is_temporary: bool) -> tuple[ScanPlan, Synced, Reconciled]:
-        taken_up = sync_below(catalog, root)
-        name = run or (taken_up.runs[0] if len(taken_up.runs) == 1 else directory_name)
-        check_name("run", name)  # the root of all directories has none
-        run_id = run_to_fill(catalog, name, root, is_stated=run is not None)
-        done = Reconciled() if is_temporary or run_id is None else reconcile(catalog, run_id)
-        plan = make_plan(
-            catalog, tree, root, taken_up, run=name, run_id=run_id, is_stated=run is not None, world_size=world_size
-        )
-        return plan, taken_up, done
-
+    planned = partial(make_plan, tree, root, stated=run, directory_name=directory_name, world_size=world_size)
     with database.read() as connection:
         trash_before = trash.known(connection)
     looked_at = database
     if dry_run or (world_size is not None and may_be_beyond(tree, world_size)):
         looked_at = _temporary_catalog(database, root, run or directory_name)
-        plan, taken_up, done = planned(looked_at, is_temporary=True)  # may refuse, before anything is written
+        plan = planned(looked_at, is_temporary=True)  # may refuse, before anything is written
     if not dry_run:
         looked_at = database
-        plan, taken_up, done = planned(database, is_temporary=False)
-        _apply(database, plan)
-    skipped = [*tree.skipped, *plan.skipped, *done.skipped, *taken_up.skipped]
-    return Scanned(
-        run=plan.run,
-        world_size=plan.world_size,
-        counts=dict(tree.counts),
-        known=plan.known,
-        adopted=plan.adopted,
-        damaged=plan.damaged,
-        missing=plan.missing,
-        uncertain=plan.uncertain,
-        skipped=_skipped(skipped, plan.adopted),
-        unread=_skipped([*tree.unread, *done.unread, *taken_up.unreadable, *unread(taken_up.skipped)], ()),
-        opaque=tuple(sorted(tree.opaque, key=lambda each: each.path)),
-        warnings=plan.warnings,
-        taken_up=taken_up,
-        trash=_new_trash(looked_at, plan.run, trash_before),
-    )
+        plan = planned(database, is_temporary=False)
+        _apply(database, root, plan)
+    return replace(plan.found, trash=_new_trash(looked_at, plan.found.run, trash_before))
 
 
 def _temporary_catalog(database: Database, root: Path, run: str) -> Database:
@@ -172,14 +107,15 @@ def _temporary_catalog(database: Database, root: Path, run: str) -> Database:
     return copy
 
 
-def _apply(database: Database, plan: ScanPlan) -> None:
+def _apply(database: Database, root: Path, plan: ScanPlan) -> None:
     """Record what the plan says, and remember on this machine where the run's checkpoints are."""
-    damaged = [file.amended(state=FileState.DAMAGED, problem=Rule.SIZE_MISMATCH) for file in plan.damaged]
-    gone = [file.amended(state=FileState.MISSING, problem=None) for file in (*plan.missing, *plan.overwritten)]
+    found = plan.found
+    damaged = [file.amended(state=FileState.DAMAGED, problem=Rule.SIZE_MISMATCH) for file in found.damaged]
+    gone = [file.amended(state=FileState.MISSING, problem=None) for file in (*found.missing, *plan.overwritten)]
     launches = [
         Launch(
             id=launch.id,
-            run=plan.run,
+            run=found.run,
             order=0,
             world_size=launch.world_size,
             layout=stand_alone(),
@@ -189,16 +125,16 @@ def _apply(database: Database, plan: ScanPlan) -> None:
         for launch in plan.launches
     ]
     recorder = shared(database)
-    recorder.home(plan.root)
+    recorder.home(str(root))
     try:
         recorder.record(list(map(LaunchStarted, launches)))
         recorder.record([FileRecorded(file) for file in (*gone, *damaged)])
-        recorder.adopt([*plan.adopted, *plan.back])
+        recorder.adopt([*found.adopted, *plan.back])
     finally:
         recorder.close()
-    homes = {file.path.rpartition("/")[0] for file in plan.adopted}
+    homes = {file.path.rpartition("/")[0] for file in found.adopted}
     for directory in sorted({root_of(home) for home in homes}):
-        remember_place(database.name, plan.run, directory)
+        remember_place(database.name, found.run, directory)
 
 
 def _new_trash(database: Database, run: str, known: AbstractSet[str]) -> tuple[FoundTrash, ...]:
@@ -210,9 +146,3 @@ def _new_trash(database: Database, run: str, known: AbstractSet[str]) -> tuple[F
         if item.id not in known:
             found.setdefault(item.collection, []).append(item)
     return tuple(FoundTrash(gc, run, len(some), sum(item.size for item in some)) for gc, some in found.items())
-
-
-def _skipped(found: Iterable[Skipped], adopted: Iterable[Checkpoint]) -> tuple[Skipped, ...]:
-    """What was skipped, by path; a file of a launch that no journal tells of may have been adopted by its name."""
-    taken = {file.path for file in adopted}
-    return tuple(sorted({each for each in found if each.path not in taken}, key=lambda each: (each.path, each.reason)))

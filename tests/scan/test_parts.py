@@ -12,7 +12,7 @@ import pytest
 from ckptstore.api import Catalog
 from ckptstore.core.model import Content, Rule
 from ckptstore.errors import NothingRestorableError
-from ckptstore.scan.scan import Scanned
+from ckptstore.scan.plan import Scanned
 from tests import ckpt_bytes, parts_bytes
 
 

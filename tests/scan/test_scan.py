@@ -21,7 +21,7 @@ from ckptstore.errors import RefusedError, UnknownRunError, UsageError
 from ckptstore.journal import jsonl
 from ckptstore.retention.policy import Policy
 from ckptstore.scan import scan as scan_module
-from ckptstore.scan.scan import Scanned
+from ckptstore.scan.plan import Scanned
 from tests import ckpt_bytes, parts_bytes
 from tests.contents import contents
 from tests.jobs import Job
