@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
@@ -25,8 +24,7 @@ from ckptstore.resume import lease
 from ckptstore.resume.branches import branches
 from ckptstore.retention import decide, path_aliases
 from ckptstore.retention.debris import has_checkpoint_beside
-from ckptstore.retention.lock import GcLock
-from ckptstore.retention.worker import PORTION, Worker
+from ckptstore.retention.worker import PORTION, at_work
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -37,6 +35,7 @@ if TYPE_CHECKING:
     from ckptstore.disk.trash import Disk
     from ckptstore.retention.debris import Target
     from ckptstore.retention.plan import GcPlan, Key
+    from ckptstore.retention.worker import Worker
 
 
 @dataclass(frozen=True)
@@ -79,10 +78,7 @@ def execute(
     """
     decide.check_policy(plan.policy)
     decide.check(plan.decision, allow_mass_delete=allow_mass_delete)
-    with (
-        GcLock(database, plan.run, plan.run_id) as lock,
-        closing(Worker(database, lock, disk=disk, progress=progress)) as worker,
-    ):
+    with at_work(database, plan.run, plan.run_id, disk=disk, progress=progress) as worker:
         begun = worker.finish_what_was_begun()
         if not unread.unheard(sync_run(database, plan.run_id).skipped):
             worker.purge_due(datetime.now(timezone.utc))

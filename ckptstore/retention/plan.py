@@ -58,7 +58,6 @@ class GcPlan:
     run: str
     run_id: int
     policy: Policy
-    made_at: datetime
     decision: Decision
     targets: Mapping[Key, tuple[Target, ...]]
     floor: tuple[Target, ...]
@@ -105,7 +104,7 @@ def plan_gc(
     journals and the disk first; no file is touched. What an earlier gc did not come to is judged as any other, since
     `execute` gives it back first. Raises `RefusedError` where no rule says what to keep, or the best are to be kept by
     a metric that no state has; `UnknownRunError`. Whether the plan removes too much is checked when it is carried out
-    (`core.retention.check`).
+    (`decide.check`).
     """
     run_id = find_run(database, run)
     if policy is None:
@@ -166,7 +165,6 @@ def plan_gc(
         run=run,
         run_id=run_id,
         policy=policy,
-        made_at=now,
         decision=decision,
         targets=going,
         floor=tuple(target for key in must_stay for target in targets[key]),

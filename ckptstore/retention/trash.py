@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
@@ -17,8 +16,7 @@ from ckptstore.journal import unread
 from ckptstore.journal.sync import sync_run
 from ckptstore.resume.examine import Whole, examine
 from ckptstore.resume.lease import CLOCKS_DIFFER
-from ckptstore.retention.lock import GcLock
-from ckptstore.retention.worker import Worker, in_trash_by_mark, nobody
+from ckptstore.retention.worker import at_work, in_trash_by_mark
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -26,6 +24,7 @@ if TYPE_CHECKING:
     from ckptstore.catalog.engine import Database
     from ckptstore.catalog.trash import Collection, Item
     from ckptstore.disk.trash import Disk
+    from ckptstore.retention.worker import Worker
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,9 @@ class Purged:
     troubles: tuple[Skipped, ...]
 
 
-def undo(database: Database, run: str, *, progress: Callable[[int], None] = nobody, disk: Disk | None = None) -> Undone:
+def undo(
+    database: Database, run: str, *, progress: Callable[[int], None] = lambda _: None, disk: Disk | None = None
+) -> Undone:
     """Bring back what the last gc of a run moved to the trash, and what it had not come to. Can be repeated.
 
     Of one that was interrupted with `--now`, or of a purge that was, that is what is still there.
@@ -70,10 +71,7 @@ def undo(database: Database, run: str, *, progress: Callable[[int], None] = nobo
     """
     run_id = find_run(database, run)
     passed_over: list[datetime] = []
-    with (
-        GcLock(database, run, run_id) as lock,
-        closing(Worker(database, lock, disk=disk, progress=progress)) as worker,
-    ):
+    with at_work(database, run, run_id, disk=disk, progress=progress) as worker:
         tried: set[str] = set()
         every = worker.collections()
         if not every:
@@ -129,7 +127,7 @@ def purge(
     *,
     at_once: bool = False,
     now: datetime | None = None,
-    progress: Callable[[int], None] = nobody,
+    progress: Callable[[int], None] = lambda _: None,
     disk: Disk | None = None,
 ) -> Purged:
     """Delete what has been in the trash of a run for longer than its grace, or all of it `at_once`. Can be repeated.
@@ -138,10 +136,7 @@ def purge(
     one of those cannot be read, and while another process works on the run's files.
     """
     run_id = find_run(database, run)
-    with (
-        GcLock(database, run, run_id) as lock,
-        closing(Worker(database, lock, disk=disk, progress=progress)) as worker,
-    ):
+    with at_work(database, run, run_id, disk=disk, progress=progress) as worker:
         unheard = unread.unheard(sync_run(database, run_id).skipped)
         if unheard:
             raise RefusedError(f"nothing of run {run!r} is deleted: {unheard}", "make it readable, or take it away")

@@ -7,7 +7,7 @@ Whoever comes after a crash does what was recorded again, and ends where it woul
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -19,16 +19,16 @@ from ckptstore.disk.trash import Disk, Outcome, Trash
 from ckptstore.errors import RefusedError
 from ckptstore.journal.writers import shared
 from ckptstore.resume.lease import CLOCKS_DIFFER
+from ckptstore.retention.lock import GcLock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from collections.abc import Set as AbstractSet
     from datetime import datetime
 
     from ckptstore.catalog.engine import Connection, Database
     from ckptstore.catalog.trash import Collection, Item
     from ckptstore.core.events import Event
-    from ckptstore.retention.lock import GcLock
 
     _Act = Callable[[Trash, str, str, FileFacts], Outcome]
 
@@ -46,10 +46,6 @@ _ACTS = {
     Phase.DELETING: Trash.delete,
     Phase.PURGING: Trash.purge,
 }
-
-
-def nobody(_: int) -> None:
-    """Hears of progress, and does nothing."""
 
 
 @dataclass
@@ -79,9 +75,7 @@ class Worker:
     more is done then, and what was done since it was last held is for its new holder to find.
     """
 
-    def __init__(
-        self, database: Database, lock: GcLock, *, disk: Disk | None = None, progress: Callable[[int], None] = nobody
-    ) -> None:
+    def __init__(self, database: Database, lock: GcLock, *, disk: Disk | None, progress: Callable[[int], None]) -> None:
         self.database = database
         self.lock = lock
         self.disk = disk or Disk()
@@ -217,6 +211,15 @@ class Worker:
                 trash.remove_empty(root, some, inside=not is_leaving)
             except OSError as error:  # noqa: PERF203 — a directory of each root
                 self.done.troubles.append(Skipped(root, error.strerror or str(error)))
+
+
+@contextmanager
+def at_work(
+    database: Database, run: str, run_id: int, *, disk: Disk | None, progress: Callable[[int], None]
+) -> Iterator[Worker]:
+    """A worker that holds the lock of a run. Raises `RefusedError` where another process has it."""
+    with GcLock(database, run, run_id) as lock, closing(Worker(database, lock, disk=disk, progress=progress)) as worker:
+        yield worker
 
 
 def in_trash_by_mark(connection: Connection, run_id: int) -> tuple[list[Item], list[Item]]:

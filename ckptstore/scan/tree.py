@@ -104,10 +104,7 @@ def _ranks_of(strategy: Path) -> set[int]:
 
 @dataclass(frozen=True)
 class _Read:
-    """What is in a file: its parameters, in its order; whether each step is an update, and whether it is proven whole.
-
-    Ranks and steps share the tuple of entries, so that it is looked at once.
-    """
+    """What is in a file, its parameters in their order, and whether it is proven whole."""
 
     found: FoundFile
     parameters: tuple[str, ...]
@@ -117,7 +114,7 @@ class _Read:
 def read_headers(tree: Tree, paths: Sequence[str]) -> tuple[list[FoundFile], list[Skipped]]:
     """What is in these files, and what their paths say; those that are cut or cannot be read, and why."""
     reader = AlikeReader()
-    seen: dict[int, tuple[Header, tuple[str, ...], bool]] = {}
+    seen: dict[int, tuple[Header, tuple[str, ...], bool]] = {}  # ranks and steps share the tuple of entries
 
     def read(path: str) -> _Read | Skipped:
         named, _ = tree.checkpoints[path]
