@@ -31,8 +31,9 @@ def count_once(
 ) -> list[StateFacts]:
     """The states; those that share a file are in doubt, and of them only the newest that is whole counts."""
     by_key = {state.key: state for state in states}
+    rank = {state.key: (state.restorable, not state.branch, state.age_order) for state in states}
     shared = [
-        sorted(found, key=lambda file: _rank(by_key[_key(file)]), reverse=True)
+        sorted(found, key=lambda file: rank[_key(file)], reverse=True)
         for found in _shared([file for file in files if _key(file) in by_key], seen)
     ]
     for first, *others in shared:
@@ -140,10 +141,6 @@ def copied_by_others(
 
 def _key(file: Checkpoint) -> Key:
     return file.launch, file.global_step
-
-
-def _rank(state: StateFacts) -> tuple[bool, bool, tuple[int, int]]:
-    return state.restorable, not state.branch, state.age_order
 
 
 def _named(file: Checkpoint) -> str:

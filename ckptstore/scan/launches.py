@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 from functools import cached_property
-from heapq import heapify, heappop, heappush
+from graphlib import TopologicalSorter
+from heapq import heappop, heappush
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -244,19 +245,16 @@ def _in_order_of_numbers(groups: Sequence[Group]) -> tuple[list[Group], bool]:
     """By the numbers of the names, and where these do not tell by times and counters, as a guess."""
     guess = sorted(groups, key=lambda each: (each.begin, each.least_counter, each.key))
     place = {each.key: number for number, each in enumerate(guess)}
-    later: dict[str, list[Group]] = defaultdict(list)
-    waits = dict.fromkeys(place, 0)
+    sorter = TopologicalSorter[str](dict.fromkeys(place, ()))
     for one, other in _successions(groups):
-        later[one.key].append(other)
-        waits[other.key] += 1
-    ready = [place[key] for key, count in waits.items() if count == 0]
-    heapify(ready)
+        sorter.add(other.key, one.key)
+    sorter.prepare()
+    ready: list[int] = []
     ordered: list[Group] = []
-    while ready:
+    while sorter.is_active():
+        for key in sorter.get_ready():
+            heappush(ready, place[key])
         following = guess[heappop(ready)]
         ordered.append(following)
-        for each in later[following.key]:
-            waits[each.key] -= 1
-            if waits[each.key] == 0:
-                heappush(ready, place[each.key])
+        sorter.done(following.key)
     return ordered, all(one.is_before(other) for one, other in pairwise(ordered))
