@@ -49,7 +49,7 @@ def walk(root: str, *, skip: Callable[[str], bool]) -> Iterator[Directory]:
     regular file are among what was passed. A file that vanishes meanwhile is as if it had never been.
     """
     with ThreadPoolExecutor(_THREADS) as pool:
-        pending: set[Future[tuple[Directory, list[str]]]] = {pool.submit(_look, root, (), skip)}
+        pending: set[Future[tuple[Directory, list[str]]]] = {pool.submit(look, root, (), skip)}
         while pending:
             done, pending = wait(pending, return_when=FIRST_COMPLETED)
             for future in done:
@@ -57,15 +57,13 @@ def walk(root: str, *, skip: Callable[[str], bool]) -> Iterator[Directory]:
                 yield directory
                 for name in below:
                     child = f"{directory.path.rstrip('/')}/{name}"
-                    pending.add(pool.submit(_look, child, (*directory.parts, name), skip))
+                    pending.add(pool.submit(look, child, (*directory.parts, name), skip))
 
 
-def look(path: str) -> tuple[Directory, list[str]]:
+def look(
+    path: str, parts: tuple[str, ...] = (), skip: Callable[[str], bool] = lambda _: False
+) -> tuple[Directory, list[str]]:
     """One directory alone, and the names of those in it."""
-    return _look(path, (), lambda _: False)
-
-
-def _look(path: str, parts: tuple[str, ...], skip: Callable[[str], bool]) -> tuple[Directory, list[str]]:
     files: list[Seen] = []
     passed: list[Skipped] = []
     unread: list[Skipped] = []

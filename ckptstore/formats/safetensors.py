@@ -65,7 +65,9 @@ def read_safetensors(path: Path) -> SafetensorsHeader:
         if length > MOST_JSON:
             raise _bad(path, f"a header of {length} bytes, more than any model has")
         declared = parse_object(read(_LENGTH, length), path, "whole .safetensors file")
-        metadata = _metadata(declared.pop("__metadata__", {}), path)
+        metadata = declared.pop("__metadata__", {})
+        if not isinstance(metadata, dict) or not all(isinstance(text, str) for text in metadata.values()):
+            raise _bad(path, "metadata that are not text")
         entries = _entries(declared, metadata, _LENGTH + length, path)
         last = entries[-1].offset + entries[-1].nbytes if entries else _LENGTH + length
         if last != end:
@@ -79,7 +81,7 @@ def read_safetensors(path: Path) -> SafetensorsHeader:
             info=header.info_of(entries, appended, read),
             complete=True,
             appended=appended,
-            metadata=metadata,
+            metadata=dict(sorted(metadata.items())),  # the library writes it in any order
         )
 
 
@@ -112,12 +114,6 @@ def _entry(name: str, tensor: object, metadata: Mapping[str, str], start: int, p
     return Entry(
         name, _PACKED if packed else _MINDSPORE_NAMES.get(dtype, dtype), tuple(shape), start + begin, stop - begin
     )
-
-
-def _metadata(value: object, path: Path) -> dict[str, str]:
-    if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
-        raise _bad(path, "metadata that are not text")
-    return dict(sorted(value.items()))  # the library writes it in any order
 
 
 def _bad(path: Path, what: str) -> UnreadableError:

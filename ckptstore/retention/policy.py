@@ -56,14 +56,14 @@ class Policy:
     def __post_init__(self) -> None:
         """Raise `UsageError` for what cannot be meant."""
         object.__setattr__(self, "keep_kind", _by_kind(self.keep_kind))  # frozen for others
-        numbers = {name: getattr(self, name) for name in (*_RULES, "floor")}
-        numbers |= {f"keep_kind of {kind}": count for kind, count in self.keep_kind.items()}
+        numbers = {name.replace("_", "-"): getattr(self, name) for name in (*_RULES, "floor")}
+        numbers |= {f"keep-kind of {kind.replace('_', '-')}": count for kind, count in self.keep_kind.items()}
         for name, number in numbers.items():
             if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number <= _HIGHEST:
-                raise UsageError(f"{_option(name)} is {number!r}", "give a whole number from 0 on")
+                raise UsageError(f"{name} is {number!r}", "give a whole number from 0 on")
         for name in ("keep_parents", "drop_branches"):
             if not isinstance(getattr(self, name), bool):
-                raise UsageError(f"{_option(name)} is {getattr(self, name)!r}", "give True or False")
+                raise UsageError(f"{name.replace('_', '-')} is {getattr(self, name)!r}", "give True or False")
         for name, length in (("keep-within", self.keep_within), ("grace", self.grace)):
             if length is not None and not isinstance(length, timedelta):
                 raise UsageError(f"{name} is {length!r}", "give a datetime.timedelta, as timedelta(days=7)")
@@ -140,7 +140,3 @@ def _by_kind(given: object) -> dict[Kind, int]:
         except ValueError:  # noqa: PERF203 — there are four kinds
             raise UsageError(f"{kind!r} is no kind of checkpoint", f"give one of {', '.join(Kind)}") from None
     return found
-
-
-def _option(name: str) -> str:
-    return name.replace("_", "-")
