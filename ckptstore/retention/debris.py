@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from ckptstore.core.model import Launch, Source
-    from ckptstore.disk.walk import Seen
 
 OLD = timedelta(hours=24)
 """What is younger may be in use."""
@@ -72,14 +71,6 @@ class Debris:
         return self.target.size
 
 
-@dataclass(frozen=True)
-class FoundDebris:
-    """What goes, and files with the names of checkpoints that the catalog does not know: those stay."""
-
-    debris: tuple[Debris, ...]
-    unknown: tuple[Skipped, ...]
-
-
 def find(
     sources: Sequence[Source],
     *,
@@ -87,9 +78,10 @@ def find(
     known: AbstractSet[str],
     going: AbstractSet[str],
     now: datetime,
-) -> FoundDebris:
-    """Look into the directories that a run saves to. `known` are the paths in the catalog, `going` those that go.
+) -> tuple[tuple[Debris, ...], tuple[Skipped, ...]]:
+    """What goes, and files with the names of checkpoints that the catalog does not know: those stay.
 
+    The directories that a run saves to are looked into. `known` are the paths in the catalog, `going` those that go.
     A directory may have two paths, where a disk was moved and a link left. It is looked into once: what is of no use to
     the launches of one path may be of use to one that saves under the other.
     """
@@ -112,7 +104,7 @@ def find(
             for name in sorted(below):
                 if parse_ttp_directory(name) is not None:
                     debris += search.ttp(directory, name, own)
-    return FoundDebris(tuple(debris), tuple(unknown))
+    return tuple(debris), tuple(unknown)
 
 
 def _at_new_place(paths: Iterable[str], moved: Mapping[str, str]) -> set[str]:
@@ -135,13 +127,16 @@ class _Search:
         prefixes = {parsed.prefix for name in names if (parsed := parse_name(name)) is not None}
         for seen in listed.files:
             reason = ""
-            if seen.name.endswith(_TMP) and seen.mtime_ns < self.before_ns:
+            if seen.name.endswith(_TMP):
                 stem = seen.name.removesuffix(_TMP)
                 written = any(wrote(source, f"{stem}{end}") for source in sources for end in (".ckpt", ".safetensors"))
                 reason = "a save that was never finished left it" if written else ""
             elif seen.name.endswith(_META) and seen.name.removesuffix(_META) not in prefixes:
-                reason = self._of_graph(seen, sources)
-            if reason and f"{listed.path}/{seen.name}" not in self.known:
+                # MindSpore writes the graph once, beside the checkpoints of a prefix
+                own = [source for source in sources if source.prefix == seen.name.removesuffix(_META)]
+                is_over = bool(own) and all(self._is_history(source) for source in own)
+                reason = "no checkpoint of its launch is left beside it" if is_over else ""
+            if reason and seen.mtime_ns < self.before_ns and f"{listed.path}/{seen.name}" not in self.known:
                 yield Debris(Target(listed.path, seen.name, seen.size, seen.mtime_ns), reason)
 
     def unregistered(self, listed: Directory) -> Iterator[Skipped]:
@@ -164,13 +159,6 @@ class _Search:
                     place = "/".join((name, *directory.parts, seen.name))
                     target = Target(home, place, seen.size, seen.mtime_ns)
                     yield Debris(target, "a save that was never finished left it")
-
-    def _of_graph(self, seen: Seen, sources: Sequence[Source]) -> str:
-        """The graph that MindSpore writes once beside the checkpoints of a prefix."""
-        own = [source for source in sources if source.prefix == seen.name.removesuffix(_META)]
-        if own and all(self._is_history(source) for source in own) and seen.mtime_ns < self.before_ns:
-            return "no checkpoint of its launch is left beside it"
-        return ""
 
     def _is_history(self, source: Source) -> bool:
         return self.launches[source.launch].order < self.newest

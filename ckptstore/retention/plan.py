@@ -151,7 +151,7 @@ def plan_gc(
         states = [replace(state, doubt=state.doubt or held.get(state.key, "")) for state in states]
         decision = decide.decide(states, policy, now)
         going = {verdict.state.key: targets[verdict.state.key] for verdict in decision.remove}
-    found = debris.find(
+    left_behind, unregistered = debris.find(
         facts.sources,
         launches=facts.launches,
         known={file.path for file in facts.files},
@@ -168,8 +168,8 @@ def plan_gc(
         decision=decision,
         targets=going,
         floor=tuple(target for key in must_stay for target in targets[key]),
-        debris=() if unheard else found.debris,
-        unknown=_unknown(database, skipped, found.unknown),
+        debris=() if unheard else left_behind,
+        unknown=_unknown(database, skipped, unregistered),
         unseen=(
             *unread.unread(taken_up),
             *(Skipped(path, reason) for path, reason in sorted(uncertain.unseen.items())),

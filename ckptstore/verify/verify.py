@@ -8,7 +8,7 @@ import os
 import random
 import threading
 from collections import deque
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -156,10 +156,6 @@ class _Findings:
                 self.damaged.append(Damage(file.path, rule, detail))
 
 
-class _StoppedError(Exception):
-    """Nobody waits for the rest."""
-
-
 class _Verifier:
     """Has files looked at on threads, and records what they show, portion by portion."""
 
@@ -225,7 +221,7 @@ class _Verifier:
     def _look(self, file: Checkpoint) -> Examined | None:
         def progress(more: int) -> None:
             if self._stopped.is_set():
-                raise _StoppedError
+                raise CancelledError  # nobody waits for the rest
             self._count(more if self._digest else 0)
 
         seen = examine(file, read_bytes=self._digest, progress=progress)
