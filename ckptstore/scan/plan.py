@@ -1,4 +1,7 @@
-"""Plans a scan: what of a directory tree goes into the catalog, and what is left alone and why. It writes nothing."""
+"""Plans a scan: what of a directory tree goes into the catalog, and what is left alone and why.
+
+The journals there are taken up, and the run's own directories reconciled, before; no record is made of anything else.
+"""
 
 from __future__ import annotations
 
