@@ -93,7 +93,7 @@ def execute(
         run=plan.run,
         at_once=at_once,
         removed=tuple(gc.removed),
-        skipped=tuple(gc.skipped),
+        skipped=tuple(gc.skipped.values()),
         files=done.count(Phase.MOVING, Phase.DELETING),
         bytes=done.size(Phase.MOVING, Phase.DELETING),
         purged_files=done.count(Phase.PURGING),
@@ -119,7 +119,7 @@ class _Gc:
         self.collection = self._interrupted() or new
         self.began = False
         self.removed: list[Key] = []
-        self.skipped: list[Skipped] = []
+        self.skipped: dict[Key, Skipped] = {}
         self._held = path_aliases.held_elsewhere(worker.database, plan.targets)
 
     def _interrupted(self) -> Collection | None:
@@ -244,7 +244,7 @@ class _Gc:
 
     def _skip(self, key: Key | None, reason: str) -> bool:
         if reason and key is not None:
-            self.skipped.append(Skipped(f"step {key[1]} of launch {key[0]}", reason))
+            self.skipped[key] = Skipped(f"step {key[1]} of launch {key[0]}", reason)  # once, if it is tried again
         return bool(reason)
 
     def _protected(self, key: Key | None, marks: marking.Marks) -> str:
