@@ -18,6 +18,7 @@ from ckptstore.mindspore.resume import Decryption, load
 from ckptstore.mindspore.training import Training
 from ckptstore.mindspore.watches import watches_for
 from ckptstore.resume.join import new_launch_id
+from ckptstore.resume.resolve import Query
 from ckptstore.retention.decide import check_policy
 from ckptstore.training.begin import begin, decide, follow
 from ckptstore.training.launch import RankLaunch
@@ -91,9 +92,8 @@ class TrainingLaunch(RankLaunch):
         """
         if self.progress.has_trained:
             raise UsageError("training has begun in this launch", "join again to resume in the same process")
-        start = self._agree(
-            steps_of(dataset, self.world_size), step=step, lineage=lineage, take_quarantined=take_quarantined
-        )
+        query = Query(step=step, lineage=lineage, take_quarantined=take_quarantined)
+        start = self._agree(steps_of(dataset, self.world_size), query)
         if (plan := start.plan) is None:
             self._say(f"run {self.run}: no complete checkpoint yet: starting at step 0")
         else:
@@ -149,13 +149,13 @@ class TrainingLaunch(RankLaunch):
             retention=RetentionThread(self, retention) if retention is not None and self.rank == 0 else None,
         )
 
-    def _agree(self, steps: Steps, *, step: int | None, lineage: str | None, take_quarantined: bool) -> Start:
+    def _agree(self, steps: Steps, query: Query) -> Start:
         """Rank 0 decides and sends the others its decision, or why it has none: they need no catalog for it."""
         own: list[Start] = []
 
         def decided() -> Line:
             self.set_steps_per_epoch(steps.an_epoch, batch_size=steps.batch_size, shards=steps.shards)
-            own.append(decide(self, self.directories, step=step, lineage=lineage, take_quarantined=take_quarantined))
+            own.append(decide(self, self.directories, query))
             return own[0].to_json()
 
         sent = communication.decided_by_rank_0(decided)

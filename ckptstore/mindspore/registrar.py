@@ -24,10 +24,9 @@ from ckptstore.core.model import Content, Kind
 from ckptstore.disk.files import facts
 from ckptstore.errors import RefusedError, UsageError
 from ckptstore.mindspore.graceful_exit import disarm
-from ckptstore.mindspore.steps import StepCount, is_wrong_result
+from ckptstore.mindspore.steps import InterruptedStep, StepCount, is_wrong_result
 from ckptstore.mindspore.ttp import TtpWatch
 from ckptstore.mindspore.watches import PeriodicWatch, watches_for
-from ckptstore.training.interrupted_step import InterruptedStep
 from ckptstore.training.recorder_thread import FLUSH_SECONDS
 from ckptstore.training.termination import Termination
 

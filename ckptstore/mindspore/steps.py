@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import logging
 import traceback
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 import mindspore
 from mindspore import nn
-
-from ckptstore.training.interrupted_step import InterruptedStep, interrupted_step
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,6 +18,15 @@ if TYPE_CHECKING:
     from ckptstore.mindspore.watches import PeriodicWatch
 
 log = logging.getLogger("ckptstore")
+
+
+class InterruptedStep(Enum):
+    """How much of the step is in the network: nothing, all of it, perhaps a part of its update, or it is not known."""
+
+    NOT_DONE = "not done"
+    DONE = "done"
+    HALF_DONE = "half done"
+    UNKNOWN = "unknown"
 
 
 class StepCount:
@@ -164,3 +172,19 @@ def _repaired_step(params: Any, steps_of_epochs: int) -> int:
 def _was_raised_in_optimizer(raised: TracebackType | None) -> bool:
     frames = (frame for frame, _ in traceback.walk_tb(raised))
     return any(isinstance(frame.f_locals.get("self"), nn.Optimizer) for frame in frames)
+
+
+def interrupted_step(
+    updates: int, *, counts_all: bool, is_one_call: bool, raised_in_optimizer: bool
+) -> InterruptedStep:
+    """What the optimizer's counter tells, which is ahead of the steps that were counted by `updates`.
+
+    `counts_all`: it left out no step so far. `is_one_call`: a step is one call of the device (GRAPH_MODE), so all of it
+    is done or nothing. Otherwise an exception comes between two operators (PyNative): the optimizer may have counted
+    the step, and changed only some of the parameters.
+    """
+    if updates == 1 and is_one_call:
+        return InterruptedStep.DONE
+    if not is_one_call and (updates == 1 or raised_in_optimizer):
+        return InterruptedStep.HALF_DONE
+    return InterruptedStep.NOT_DONE if updates == 0 and counts_all else InterruptedStep.UNKNOWN

@@ -21,7 +21,7 @@ from ckptstore.errors import RefusedError
 from ckptstore.journal import unread
 from ckptstore.journal.sync import sync_run
 from ckptstore.resume import lease
-from ckptstore.resume.branches import branches
+from ckptstore.resume.lineage import branches
 from ckptstore.retention import decide, path_aliases
 from ckptstore.retention.debris import has_checkpoint_beside
 from ckptstore.retention.worker import PORTION, at_work

@@ -19,7 +19,7 @@ from ckptstore.journal import unread
 from ckptstore.journal.jsonl import directory_of
 from ckptstore.journal.sync import sync_run
 from ckptstore.resume import lease
-from ckptstore.resume.branches import branches
+from ckptstore.resume.lineage import branches
 from ckptstore.resume.position import shift
 from ckptstore.resume.reconcile import reconcile
 from ckptstore.resume.resolver import judge

@@ -14,6 +14,7 @@ from ckptstore.errors import CatalogUnavailableError, CkptstoreError
 from ckptstore.journal.sync import found_below, take_up_found
 from ckptstore.resume import position
 from ckptstore.resume.join import join
+from ckptstore.resume.resolve import NEWEST
 from ckptstore.resume.start import settle
 from ckptstore.training.launch import RankLaunch
 from ckptstore.training.save_places import unknown_run, unregistered
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from ckptstore.catalog.engine import Database
     from ckptstore.core.model import Launch, RestorePlan
+    from ckptstore.resume.resolve import Query
 
 
 def begin(
@@ -73,14 +75,7 @@ def follow(database: Database, facts: Launch, rank: int, layout: str | None, *, 
     return RankLaunch(database, own, rank)
 
 
-def decide(
-    launch: RankLaunch,
-    directories: Iterable[str | Path] = (),
-    *,
-    step: int | None = None,
-    lineage: str | None = None,
-    take_quarantined: bool = False,
-) -> Start:
+def decide(launch: RankLaunch, directories: Iterable[str | Path] = (), query: Query = NEWEST) -> Start:
     """Where the launch starts, by the catalog, or without it by journals and directories.
 
     Raises as `resolve` does, and `RefusedError` where the run has no history and unregistered checkpoints are in its
@@ -90,7 +85,7 @@ def decide(
     if not launch.ledger.behind:
         try:
             _check_known(launch, launch.database, remembered(name, launch.run))
-            plan = launch.resolve(step=step, lineage=lineage, take_quarantined=take_quarantined)
+            plan = launch.settle(query)
             return _start(launch, launch.database, plan, by_journals=False)
         except CatalogUnavailableError as error:
             launch.ledger.complain(f"{error}. Journals and directories decide where training starts.")
@@ -106,7 +101,7 @@ def decide(
     with temporary.write() as connection:
         project(connection, [LaunchStarted(launch.facts.undecided())])
     _check_known(launch, temporary, known_places)
-    plan = settle(temporary, launch.facts, step=step, lineage_of=lineage, take_quarantined=take_quarantined)
+    plan = settle(temporary, launch.facts, query)
     launch.note_start(temporary, plan)
     return _start(launch, temporary, plan, by_journals=True)
 

@@ -19,25 +19,26 @@ from ckptstore.core.events import LaunchStarted, LoadOutcome, SourceAdded, Train
 from ckptstore.core.limits import HIGHEST_INTEGER
 from ckptstore.core.model import FileState, Kind, Outcome, Rule, Source
 from ckptstore.disk import claims
-from ckptstore.disk.files import absolute, real_directory
+from ckptstore.disk.files import absolute, names_in, real_directory
 from ckptstore.errors import CatalogUnavailableError, CkptstoreError, UsageError
 from ckptstore.formats.inspect import is_cut
 from ckptstore.journal.writers import for_rank
 from ckptstore.resume import adopt, exits, lease
 from ckptstore.resume import register as registering
 from ckptstore.resume.reconcile import Reconciled, reconcile
+from ckptstore.resume.resolve import Query
 from ckptstore.resume.start import settle, started
 from ckptstore.retention.execute import Collected, execute
 from ckptstore.retention.plan import plan_gc
 from ckptstore.training import layout_files
-from ckptstore.training.live_files import LiveFiles
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from ckptstore.catalog.engine import Database
     from ckptstore.core.model import Checkpoint, Content, Launch, RestorePlan
+    from ckptstore.journal.recorder import Recorder
     from ckptstore.retention.policy import Policy
 
 log = logging.getLogger("ckptstore")
@@ -155,7 +156,11 @@ class RankLaunch:
         came after it is given up, and `NothingRestorableError` raised if it cannot be restored. `take_quarantined`
         takes a state that was found to be bad too. The first rank's answer is the launch's.
         """
-        plan = settle(self.database, self.facts, step=step, lineage_of=lineage, take_quarantined=take_quarantined)
+        return self.settle(Query(step=step, lineage=lineage, take_quarantined=take_quarantined))
+
+    def settle(self, query: Query) -> RestorePlan | None:
+        """As `resolve`."""
+        plan = settle(self.database, self.facts, query)
         self.reread()
         self.note_start(self.database, plan)
         return plan
@@ -370,6 +375,39 @@ class RankLaunch:
         if found is not None:
             self.facts = found
             self._started = replace(self._started, launch=found)
+
+
+class LiveFiles:
+    """The files that this rank registered in this launch and that still exist, without asking the catalog."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._files: dict[str, Checkpoint] = {}
+
+    def add(self, files: Iterable[Checkpoint]) -> None:
+        """Add files that were recorded."""
+        self._files.update((file.path, file) for file in files)
+
+    def notice_vanished(self, directory: Path) -> None:
+        """Record which files are gone: MindSpore's keep_checkpoint_max deletes them by itself."""
+        names = names_in(str(directory))
+        whole = [file for file in self._all() if file.state is not FileState.IN_PROGRESS]
+        here = [file for file in whole if Path(file.path).parent == directory]
+        gone = [file for file in here if Path(file.path).name not in names]
+        if gone:
+            self._recorder.mark(gone, FileState.MISSING)
+            for file in gone:
+                del self._files[file.path]
+
+    def quarantine_after(self, step: int, reason: str) -> None:
+        """Record what is wrong with all files after a step. One that is saved again later gets a new record."""
+        wrong = [file.amended(quarantine=file.quarantine or reason) for file in self._all() if file.global_step > step]
+        if wrong:
+            self._recorder.record_files(wrong)
+            self.add(wrong)
+
+    def _all(self) -> list[Checkpoint]:
+        return list(self._files.values())  # a script may register files of its own meanwhile, in another thread
 
 
 def _counted(what: str, value: int) -> int:
