@@ -206,12 +206,12 @@ def join(
             directories=directories,
         )
         first.append(launch)
-        return {"launch": launch_to_json(launch.facts), "away": launch.ledger.behind}
+        return {"launch": launch_to_json(launch.facts), "away": launch.recorder.behind}
 
     sent = communication.decided_by_rank_0(begun)
     joined = first[0] if first else follow(database, launch_from_json(sent["launch"]), rank, layout, away=sent["away"])
     launch = TrainingLaunch(database, joined.facts, rank)
-    launch.ledger.inherit(joined.ledger)
+    launch.recorder.inherit(joined.recorder)
     launch.directories = tuple(map(str, directories))
     return launch
 

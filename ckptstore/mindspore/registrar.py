@@ -129,7 +129,6 @@ class Registrar(Callback):
         self._termination.arm(data_sink=bool(params.get("dataset_sink_mode")))
 
     def _find_watches(self, params: Any) -> None:
-        """Watch all callbacks of the list, or those given; log which ones save and were not given."""
         listed = list(watches_for(params.list_callback))
         if self._finds_watches:
             self._watches = listed
@@ -215,7 +214,6 @@ class Registrar(Callback):
         self._let_go()
 
     def _end(self, error: str | None, left: InterruptedStep) -> None:
-        """Record the step that training ended at, and save it if an exception ended it and that was asked for."""
         training = self._training
         if left in (InterruptedStep.DONE, InterruptedStep.NOT_DONE) and training.network.is_readable:
             training.record_ending(error)
@@ -230,8 +228,7 @@ class Registrar(Callback):
     def _let_go(self) -> None:
         """Wait, for so long at most, for what is being recorded and removed; then leave nothing open."""
         recorder, began_at = self._training.recorder, time.monotonic()
-        if not recorder.flush():
-            recorder.say_what_is_left()
+        recorder.finish()
         if self._retention is not None:
             self._retention.finish(max(0.0, FLUSH_SECONDS - (time.monotonic() - began_at)))
         recorder.rest()
@@ -239,7 +236,6 @@ class Registrar(Callback):
         self._termination.disarm()
 
     def _poll(self) -> None:
-        """Hand over what was saved since the last poll. Files saved now hold the state after `global_step` steps."""
         for watch in self._watches:
             saved = watch.poll()
             if saved is not None:

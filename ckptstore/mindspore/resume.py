@@ -166,7 +166,6 @@ def _check_complete(file: Checkpoint, needed: set[str], present: Iterable[str]) 
 
 
 def _plain(value: Any) -> Any:
-    """An appended scalar as a Python value; strings are that already, tensors become arrays."""
     if not hasattr(value, "asnumpy"):
         return value
     array = value.asnumpy()

@@ -144,12 +144,10 @@ class Training:
         self._record_ending(self.progress.global_step + 1, error, "an exception came in the middle of its update")
 
     def _record_ending(self, step: int, error: str | None, quarantine: str) -> None:
-        launch, optimizer_step = self.launch, self.network.optimizer_step()
-        if error is not None:
-            now = datetime.now(timezone.utc)
-            ended = TrainingEnded(launch.id, launch.rank, step, optimizer_step, error, quarantine, now)
-            self.progress.ending = ended
-        self.recorder.call(lambda: launch.set_ending(step, optimizer_step, error, quarantine=quarantine))
+        launch, now = self.launch, datetime.now(timezone.utc)
+        ended = TrainingEnded(launch.id, launch.rank, step, self.network.optimizer_step(), error, quarantine, now)
+        self.progress.ending = ended if error is not None else None
+        self.recorder.call(lambda: launch.recorder.record([ended]))
 
     def record_breakpoint(self) -> None:
         """Record the breakpoint of the training before while it is known how that ended: this one ends otherwise."""

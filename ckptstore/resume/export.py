@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ckptstore.disk.files import replace_text
 from ckptstore.errors import CkptstoreError, RefusedError, UsageError
 
 if TYPE_CHECKING:
@@ -71,16 +70,8 @@ def write_meta(plan: RestorePlan, directory: Path) -> list[str]:
         )
     try:
         for path, meta in metas.items():
-            _replace(Path(path), json.dumps(meta))
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            replace_text(Path(path), json.dumps(meta))
     except OSError as error:
         raise CkptstoreError(f"cannot write below {root} ({error.strerror})", "check its permissions") from None
     return list(metas)
-
-
-def _replace(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    with os.fdopen(handle, "w", encoding="utf-8") as file:
-        file.write(text)
-    Path(draft).chmod(0o644)
-    Path(draft).replace(path)

@@ -44,7 +44,11 @@ def join(
             "give launch_id, or the same CKPTSTORE_LAUNCH_ID to all, another at every start",
         )
     check_name("launch", launch_id)
-    _take_up_what_was_before(database, run, launch_id)
+    with database.read() as connection:
+        run_id = reads.run_id(connection, run)
+        is_new = reads.launch(connection, launch_id) is None
+    if run_id is not None and is_new:  # journals may have launches that the catalog, as one of a backup, lacks
+        sync_run(database, run_id)
     now = datetime.now(timezone.utc)
 
     def work(connection: Connection) -> Launch:
@@ -70,15 +74,6 @@ def join(
         return launch
 
     return database.in_write(work)
-
-
-def _take_up_what_was_before(database: Database, run: str, launch_id: str) -> None:
-    """Before a new launch gets its number: journals may have launches that the catalog, as one of a backup, lacks."""
-    with database.read() as connection:
-        run_id = reads.run_id(connection, run)
-        is_new = reads.launch(connection, launch_id) is None
-    if run_id is not None and is_new:
-        sync_run(database, run_id)
 
 
 def check_name(what: str, name: str) -> None:

@@ -50,9 +50,7 @@ class RunRow:
 
 def runs(database: Database) -> list[RunRow]:
     """Every run, by name."""
-    with database.read() as connection:
-        names = reads.run_names(connection)
-    return [_run_row(database, name) for name in names]
+    return [_run_row(database, name) for name in run_names(database)]
 
 
 def saves(database: Database, run: str | None, *, kind: str | None = None) -> list[SaveRow]:

@@ -82,7 +82,6 @@ def shift(launch: Launch, launches: Mapping[str, Launch]) -> int:
 
 
 def _ancestry(launch: Launch, launches: Mapping[str, Launch]) -> Iterable[Launch]:
-    """A launch, what it resumed from, and so on: each is older than the one before."""
     each: Launch | None = launch
     while each is not None:
         yield each

@@ -84,7 +84,6 @@ def _counted(what: str, value: int | None, highest: int) -> int | None:
 
 
 def _written(path: str, mtime_ns: int) -> int:
-    """A time that the catalog can hold, in nanoseconds: up to the year 2262. Raises `UsageError`."""
     return validate.number(f"{path}: its modification time in ns", mtime_ns, "touch the file", lowest=-limits.HIGHEST)
 
 

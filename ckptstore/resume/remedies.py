@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from posixpath import commonprefix
 from shlex import quote
 from typing import TYPE_CHECKING
 
@@ -75,7 +76,6 @@ def of_ranks(
 
 
 def _is_unseen(file: Checkpoint, rule: Rule) -> bool:
-    """Whether the file may be there as it was recorded, and only cannot be looked at."""
     return rule is Rule.UNREADABLE and file.state is not FileState.DAMAGED
 
 
@@ -84,7 +84,6 @@ def _is_in_trash(file: Checkpoint, rule: Rule) -> bool:
 
 
 def _of(paths: Sequence[str], *, in_shares: bool) -> str:
-    """The paths of which all shares are needed, or one replica's file."""
     any_of = "" if len(paths) == 1 else "all of " if in_shares else "any one of "
     return f"{any_of}{_paths(paths)}"
 
@@ -153,8 +152,4 @@ def _directory(paths: Iterable[str]) -> str:
 
 def _common_end(names: Sequence[str]) -> str:
     """The longest text that all names end in."""
-    shortest = min(names, key=len)
-    length = len(shortest)
-    while length and not all(name.endswith(shortest[len(shortest) - length :]) for name in names):
-        length -= 1
-    return shortest[len(shortest) - length :]
+    return commonprefix([name[::-1] for name in names])[::-1]

@@ -149,7 +149,6 @@ def _is_older(launch_id: str, step: int, ends: Mapping[str, int | None]) -> bool
 
 
 def _with_layout(launches: list[Launch], replicas: str | None) -> list[Launch]:
-    """The launches, with the stated layout where they have as many ranks as the newest."""
     ours = [launch for launch in launches if not launch.foreign]
     if replicas is None or not ours:
         return launches

@@ -175,7 +175,6 @@ class _Cover:
 
 
 def _from_whole_states(state: State, files: Sequence[Checkpoint], faults: Mapping[str, Reason], ranks: range) -> _Cover:
-    """A file for every rank, its own or a replica's; and why that cannot be."""
     saved_world = state.launch.world_size
     layout = state.launch.layout
     whole = _by_rank(files, faults)
@@ -220,7 +219,6 @@ def _has_stand_ins(plan: RestorePlan) -> bool:
 
 
 def _by_rank(files: Iterable[Checkpoint], faults: Mapping[str, Reason]) -> dict[int, Checkpoint]:
-    """The file to take of each rank that has one without fault."""
     chosen: dict[int, Checkpoint] = {}
     for file in files:
         if faults and file.id in faults:
@@ -249,7 +247,6 @@ def reject_foreign(state: State) -> Rejection:
 def _by_group(
     files: Iterable[Checkpoint], groups: Iterable[tuple[int, ...]]
 ) -> dict[tuple[int, ...], list[Checkpoint]]:
-    """The files of each group, by rank."""
     group_of = {rank: group for group in groups for rank in group}
     found: dict[tuple[int, ...], list[Checkpoint]] = {group: [] for group in group_of.values()}
     for file in files:

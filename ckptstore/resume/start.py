@@ -155,7 +155,6 @@ def _store(database: Database, launch: Launch, run_id: int, query: Query) -> boo
 
 
 def _went_back(database: Database, run_id: int) -> bool:
-    """Whether a launch of the run was asked to go back: what came after that was given up on purpose."""
     with database.read() as connection:
         return any(launch.branched for launch in reads.launches_of(connection, run_id))
 
@@ -292,7 +291,6 @@ def _stored(database: Database, launch: Launch) -> tuple[RestorePlan | None] | N
 
 
 def _not_there(run: str, resolution: Resolution, query: Query) -> tuple[str, str]:
-    """That a state that was asked for cannot be restored, and where to read on."""
     step, lineage = query.step, query.lineage
     asked = [f"step {step}"] if step is not None else []
     asked += [f"a state of the lineage of {lineage}"] if lineage is not None else []

@@ -15,7 +15,6 @@ from ckptstore.journal.sync import found_below, take_up_found
 from ckptstore.resume import position
 from ckptstore.resume.join import join
 from ckptstore.resume.resolve import NEWEST
-from ckptstore.resume.start import settle
 from ckptstore.training.launch import RankLaunch
 from ckptstore.training.save_places import unknown_run, unregistered
 from ckptstore.training.start import Start
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ckptstore.catalog.engine import Database
-    from ckptstore.core.model import Launch, RestorePlan
+    from ckptstore.core.model import Launch
     from ckptstore.resume.resolve import Query
 
 
@@ -55,7 +54,7 @@ def begin(
         take_up_found(temporary, paths, look=False)
         facts = join(temporary, run, rank=rank, world_size=world_size, launch_id=launch_id, layout=layout)
         launch = _without_catalog(database, facts, rank)
-        launch.ledger.complain(
+        launch.recorder.complain(
             f"{error}. Training goes on without: journals beside the checkpoints have what is recorded."
         )
         return launch
@@ -82,14 +81,13 @@ def decide(launch: RankLaunch, directories: Iterable[str | Path] = (), query: Qu
     known places.
     """
     name = launch.database.name
-    if not launch.ledger.behind:
+    if not launch.recorder.behind:
         try:
             _check_known(launch, launch.database, remembered(name, launch.run))
-            plan = launch.settle(query)
-            return _start(launch, launch.database, plan, by_journals=False)
+            return _start(launch, launch.database, query)
         except CatalogUnavailableError as error:
-            launch.ledger.complain(f"{error}. Journals and directories decide where training starts.")
-            launch.ledger.behind = True
+            launch.recorder.complain(f"{error}. Journals and directories decide where training starts.")
+            launch.recorder.behind = True
     temporary = in_memory()
     known_places = places(name, launch.run, directories)
     paths, hidden = found_below(known_places, with_directories=True)
@@ -101,9 +99,7 @@ def decide(launch: RankLaunch, directories: Iterable[str | Path] = (), query: Qu
     with temporary.write() as connection:
         project(connection, [LaunchStarted(launch.facts.undecided())])
     _check_known(launch, temporary, known_places)
-    plan = settle(temporary, launch.facts, query)
-    launch.note_start(temporary, plan)
-    return _start(launch, temporary, plan, by_journals=True)
+    return _start(launch, temporary, query)
 
 
 def step_offset(database: Database, launch: Launch) -> int:
@@ -114,7 +110,8 @@ def step_offset(database: Database, launch: Launch) -> int:
     return position.shift(launch, known)
 
 
-def _start(launch: RankLaunch, database: Database, plan: RestorePlan | None, *, by_journals: bool) -> Start:
+def _start(launch: RankLaunch, database: Database, query: Query) -> Start:
+    plan = launch.settle(database, query)
     if plan is not None and launch.facts.start_step is None:
         raise CkptstoreError(f"the first step of launch {launch.id} is not in {database.name}", "join again")
     with database.read() as connection:
@@ -124,7 +121,7 @@ def _start(launch: RankLaunch, database: Database, plan: RestorePlan | None, *, 
         launch=launch.facts,
         plan=plan,
         at=at or datetime.now(timezone.utc),
-        by_journals=by_journals,
+        by_journals=database is not launch.database,
         known=known,
         offset=step_offset(database, launch.facts),
     )
@@ -146,5 +143,5 @@ def _check_known(launch: RankLaunch, database: Database, known_places: Iterable[
 
 def _without_catalog(database: Database, facts: Launch, rank: int) -> RankLaunch:
     launch = RankLaunch(database, facts, rank)
-    launch.ledger.behind = True
+    launch.recorder.behind = True
     return launch

@@ -12,7 +12,7 @@ from operator import index
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ckptstore.catalog import reads, tallies
+from ckptstore.catalog import reads
 from ckptstore.catalog.backoff import Backoff
 from ckptstore.core import validate
 from ckptstore.core.events import LaunchStarted, LoadOutcome, SourceAdded, TrainingEnded
@@ -23,13 +23,11 @@ from ckptstore.disk.files import absolute, names_in, real_directory
 from ckptstore.errors import CatalogUnavailableError, CkptstoreError, UsageError
 from ckptstore.formats.inspect import is_cut
 from ckptstore.journal.writers import for_rank
-from ckptstore.resume import adopt, exits, lease
+from ckptstore.resume import adopt, lease
 from ckptstore.resume import register as registering
 from ckptstore.resume.reconcile import Reconciled, reconcile
 from ckptstore.resume.resolve import Query
 from ckptstore.resume.start import settle, started
-from ckptstore.retention.execute import Collected, execute
-from ckptstore.retention.plan import plan_gc
 from ckptstore.training import layout_files
 
 if TYPE_CHECKING:
@@ -39,7 +37,6 @@ if TYPE_CHECKING:
     from ckptstore.catalog.engine import Database
     from ckptstore.core.model import Checkpoint, Content, Launch, RestorePlan
     from ckptstore.journal.recorder import Recorder
-    from ckptstore.retention.policy import Policy
 
 log = logging.getLogger("ckptstore")
 
@@ -51,7 +48,7 @@ class RankLaunch:
     """One rank of a launch. Made by `Catalog.join`.
 
     `facts` is what the catalog knows of the launch: its id, order, world size and layout. All that is recorded goes
-    through `ledger`: into a journal first, then into the catalog.
+    through `recorder`: into a journal first, then into the catalog.
     """
 
     def __init__(self, database: Database, facts: Launch, rank: int) -> None:
@@ -59,8 +56,8 @@ class RankLaunch:
         self.facts = facts
         self.rank = index(rank)
         self._started = LaunchStarted(facts)
-        self.ledger = for_rank(database, rank, facts.id, lambda: self._started)
-        self.live_files = LiveFiles(self.ledger)
+        self.recorder = for_rank(database, rank, facts.id, lambda: self._started)
+        self.live_files = LiveFiles(self.recorder)
         self._has_saved = False
         self._sources: list[Source] = []
         self._gasps: set[str] = set()
@@ -127,11 +124,11 @@ class RankLaunch:
 
     def _try_the_catalog(self) -> None:
         """Give a catalog that could not be used what the journals have, if it is time to try again."""
-        if not self.ledger.behind:
+        if not self.recorder.behind:
             self._backoff.reset()
         elif time.monotonic() >= self._next_look:
             with suppress(CatalogUnavailableError):
-                self.catch_up()
+                self.recorder.catch_up()
             self._next_look = time.monotonic() + self._backoff.pause()
 
     def record(self, files: Sequence[Checkpoint]) -> None:
@@ -142,7 +139,7 @@ class RankLaunch:
         """
         proves = self.facts.parent is not None and not self._has_saved
         saved = LoadOutcome(self.id, self.rank, Outcome.SAVED, datetime.now(timezone.utc)) if proves else None
-        self.ledger.record_files(files, saved)
+        self.recorder.record_files(files, saved)
         self._has_saved = True
         self.live_files.add(files)
         self._gasps.update(file.path for file in files if file.kind is Kind.DYING_GASP)
@@ -156,21 +153,18 @@ class RankLaunch:
         came after it is given up, and `NothingRestorableError` raised if it cannot be restored. `take_quarantined`
         takes a state that was found to be bad too. The first rank's answer is the launch's.
         """
-        return self.settle(Query(step=step, lineage=lineage, take_quarantined=take_quarantined))
+        return self.settle(self.database, Query(step=step, lineage=lineage, take_quarantined=take_quarantined))
 
-    def settle(self, query: Query) -> RestorePlan | None:
-        """As `resolve`."""
-        plan = settle(self.database, self.facts, query)
-        self.reread()
-        self.note_start(self.database, plan)
-        return plan
-
-    def note_start(self, database: Database, plan: RestorePlan | None) -> None:
-        """Note where this launch starts, as it was decided by a database: the catalog, or one made of journals."""
+    def settle(self, database: Database, query: Query) -> RestorePlan | None:
+        """As `resolve`, by the catalog or by a database that was made of journals."""
+        plan = settle(database, self.facts, query)
+        if database is self.database:
+            self.reread()
         with database.read() as connection:
             found = reads.launch(connection, self.id) or self.facts
             at = reads.decided_at(connection, self.id) or datetime.now(timezone.utc)
         self.started(plan, at, start_step=found.start_step, branched=found.branched)
+        return plan
 
     def started(self, plan: RestorePlan | None, at: datetime, *, start_step: int | None, branched: bool) -> None:
         """Note where this launch starts, as it was decided at that moment; rank 0 journals it for all ranks."""
@@ -179,7 +173,7 @@ class RankLaunch:
         own = [source for rank, source in event.plan if rank == self.rank]
         plan_files = event.plan if self.rank == 0 else ()
         self._started = replace(event, plan=plan_files, data_at=self._started.data_at)
-        self.ledger.tell(self.id, [str(Path(file.path).parents[2 if file.kind is Kind.TTP else 0]) for file in own])
+        self.recorder.tell(self.id, [str(Path(file.path).parents[2 if file.kind is Kind.TTP else 0]) for file in own])
 
     def set_steps_per_epoch(self, steps: int, *, batch_size: int | None = None, shards: int | None = None) -> None:
         """Record how many batches of one rank an epoch has, and, where it is known, what a step takes of the data.
@@ -192,7 +186,7 @@ class RankLaunch:
         shards = None if shards is None else _counted("shards", shards)
         self.facts = replace(self.facts, steps_per_epoch=steps, batch_size=batch_size, shards=shards)
         self._started = replace(self._started, launch=self.facts, data_at=datetime.now(timezone.utc))
-        self.ledger.tell(self.id)
+        self.recorder.tell(self.id)
 
     def add_source(
         self,
@@ -221,7 +215,7 @@ class RankLaunch:
             content=content,
         )
         self._sources.append(source)
-        self.ledger.announce(SourceAdded(source, datetime.now(timezone.utc)))
+        self.recorder.announce(SourceAdded(source, datetime.now(timezone.utc)))
 
     def keep_layout_file(self, path: str) -> bool:
         """Keep a strategy or group info file that was written in this launch: it tells which ranks are replicas.
@@ -231,7 +225,7 @@ class RankLaunch:
         """
         if self.world_size == 1 or self.facts.layout.any_world_size:
             return False
-        return layout_files.keep(self.ledger, self.facts, self.rank, validate.path("the layout file", path))
+        return layout_files.keep(self.recorder, self.facts, self.rank, validate.path("the layout file", path))
 
     def set_ending(
         self, global_step: int, optimizer_step: int | None, error: str | None, *, quarantine: str = ""
@@ -242,11 +236,7 @@ class RankLaunch:
         """
         at = datetime.now(timezone.utc)
         ended = TrainingEnded(self.id, self.rank, global_step, optimizer_step, error, quarantine, at)
-        self.ledger.record([ended])
-
-    def keep_exit(self, file: Checkpoint, kept_path: str) -> None:
-        """Give the file of a graceful exit, which is whole now, the name under which it is kept. Can be repeated."""
-        exits.keep(self.ledger, file, kept_path)
+        self.recorder.record([ended])
 
     def moved(self, before: str, after: str) -> None:
         """Record that a directory with files of this launch, of any of its ranks, was renamed.
@@ -254,32 +244,16 @@ class RankLaunch:
         Only the catalog knows the files of all ranks. While it cannot be used this is left to the next start, which
         finds that they were moved.
         """
-        if self.ledger.behind:
+        if self.recorder.behind:
             return
         try:
-            registering.moved(self.ledger, self.id, before, after)
+            registering.moved(self.recorder, self.id, before, after)
         except CatalogUnavailableError as error:
-            self.ledger.fall_behind(error)
+            self.recorder.fall_behind(error)
 
     def mark_damaged(self, file: Checkpoint, rule: Rule) -> None:
         """Record that a file is not what it should be: no later plan takes it."""
-        self.ledger.mark([file], FileState.DAMAGED, rule)
-
-    def note(self, file: Checkpoint) -> bool:
-        """Journal that a file is being recorded, waiting for nobody and nothing; whether that could be done."""
-        return self.ledger.note(file)
-
-    @property
-    def is_behind(self) -> bool:
-        """Whether the catalog lacks what the journals of this rank have."""
-        return self.ledger.is_late
-
-    def catch_up(self) -> None:
-        """Write to the catalog what only the journals of this rank have.
-
-        Raises `CatalogUnavailableError` where it still cannot be used.
-        """
-        self.ledger.catch_up()
+        self.recorder.mark([file], FileState.DAMAGED, rule)
 
     def record_load_failure(self, file: Checkpoint | None, damage: Rule | None, detail: str) -> None:
         """Record as `load_failed` does, and which rule the file broke, if any. Log it where that cannot be recorded."""
@@ -297,7 +271,7 @@ class RankLaunch:
         """
         reason = detail.replace("\0", "").encode("utf-8", "backslashreplace").decode("utf-8")  # it may quote any bytes
         now = datetime.now(timezone.utc)
-        self.ledger.record([LoadOutcome(self.id, self.rank, Outcome.FAILED, now, file, reason)])
+        self.recorder.record([LoadOutcome(self.id, self.rank, Outcome.FAILED, now, file, reason)])
 
     def adopt(self) -> Reconciled:
         """Register what this rank wrote and did not register, as the breakpoint after an exception."""
@@ -306,7 +280,7 @@ class RankLaunch:
         return (
             Reconciled()
             if run_id is None
-            else reconcile(self.database, run_id, only=(self.id, self.rank), recorder=self.ledger)
+            else reconcile(self.database, run_id, only=(self.id, self.rank), recorder=self.recorder)
         )
 
     def adopt_at_exit(self) -> None:
@@ -315,7 +289,7 @@ class RankLaunch:
         atexit.register(self._adopt_now)
 
     def _adopt_now(self) -> None:
-        if self.ledger.behind:  # the next start adopts it
+        if self.recorder.behind:  # the next start adopts it
             return
         try:
             self.adopt()
@@ -333,40 +307,22 @@ class RankLaunch:
         if left:
             self.record(left)
 
-    def newest_registered_by_all(self) -> int | None:
-        """The newest step that every rank of this launch has registered; None if there is none yet."""
-        with self.database.read() as connection:
-            return tallies.newest_of_all_ranks(connection, self.id, self.world_size)
-
-    def collect(self, policy: Policy) -> Collected:
-        """Run gc on this launch's run: what the policy removes goes to the trash. Raises as `Catalog.execute` does.
-
-        The troubles include those of the plan.
-        """
-        plan = plan_gc(self.database, self.run, policy)
-        done = execute(self.database, plan)
-        return replace(done, troubles=(*done.troubles, *plan.unseen))
-
     def renew_lease(self) -> None:
         """Renew the lease on the state that this launch started from: the launch is alive.
 
         While the catalog cannot be used that waits for the next time: no gc can remove the state meanwhile.
         """
-        if self.ledger.behind:
+        if self.recorder.behind:
             return
         try:
             lease.renew(self.database, self.id)
         except CatalogUnavailableError as error:
-            self.ledger.complain(f"{error}. Training goes on.")
+            self.recorder.complain(f"{error}. Training goes on.")
 
     def let_go(self) -> None:
         """Close journals and connections to the catalog. What is recorded later opens them again."""
-        self.ledger.close()
+        self.recorder.close()
         self.database.disconnect()
-
-    def open_journals(self) -> None:
-        """Open the journals that `let_go` has closed, so that `note` need not wait for that."""
-        self.ledger.tell(self.id)
 
     def reread(self) -> None:
         """Read again what the catalog knows of this launch."""

@@ -227,7 +227,6 @@ def _may_hold_steps(name: str) -> bool:
 
 
 def _events(directory: str) -> list[Event]:
-    """What the journals of a directory tell."""
     events: list[Event] = []
     try:
         for path in jsonl.journals_in(directory):

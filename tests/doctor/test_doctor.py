@@ -286,7 +286,7 @@ def test_records_that_are_not_in_the_catalog(catalog: Catalog, database_url: str
     ranks = job.start()
     job.save(ranks, 10)
     for launch in ranks:
-        launch.ledger.postponed = True  # as in an outage: journals only
+        launch.recorder.postponed = True  # as in an outage: journals only
     job.save(ranks, 20)
     with unchanged(tmp_path, database_url):
         found = checks(database_url)["journals"]
