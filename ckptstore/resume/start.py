@@ -13,7 +13,7 @@ from ckptstore.catalog import reads, tallies
 from ckptstore.catalog.project import project
 from ckptstore.catalog.runs import find_run
 from ckptstore.core.events import LaunchStarted
-from ckptstore.core.model import Assignment, Rejection, Resolution, RestorePlan, Rule
+from ckptstore.core.model import Assignment, Resolution, RestorePlan, Rule
 from ckptstore.core.text import count
 from ckptstore.errors import CatalogUnavailableError, NothingRestorableError, RefusedError, UsageError
 from ckptstore.journal.writers import record_of_run
@@ -122,14 +122,12 @@ def _store(database: Database, launch: Launch, run_id: int, query: Query) -> boo
     of_every_lineage = replace(query, step=None, lineage=None, every_lineage=True)
     resolution = choose(database, launch.run, run_id, query)
     if resolution.lost:
-        raise NothingRestorableError(_lost(launch.run, resolution), _lost_hint(quote(launch.run), resolution))
+        raise _lost(resolution)
     plan = resolution.plan
     if plan is None and query.goes_back:
-        raise NothingRestorableError(*_not_there(launch.run, resolution, query))
+        raise _not_there(resolution, query)
     if plan is None:
-        _check_other_branches(launch.run, choose(database, launch.run, run_id, of_every_lineage))
-        _check_other_launches(database, launch, run_id)
-        _check_parts(database, launch, run_id, resolution)
+        _check_fresh(database, launch, run_id, resolution, choose(database, launch.run, run_id, of_every_lineage))
     start_step = _start_step(launch, plan) if plan else None
     sources = sources_of(plan) if plan else []
     now = datetime.now(timezone.utc)
@@ -192,53 +190,41 @@ def _say_what_is_missed(plan: RestorePlan, resolution: Resolution) -> None:
         )
 
 
-def _check_other_branches(run: str, every: Resolution) -> None:
-    """Raise `NothingRestorableError` where a fresh start would hide what other branches have, or once had."""
+def _check_fresh(database: Database, launch: Launch, run_id: int, resolution: Resolution, every: Resolution) -> None:
+    """Raise `NothingRestorableError` where a fresh start would hide what the run has or had, of whatever launch.
+
+    It may have gone on from a state whose files nothing tells of here: only the journal beside them does, or the
+    catalog. And a launch that saved again and again may have no state that was ever whole, as where ranks save at other
+    steps, or the layout is not what was told. A job that dies in its first save leaves one or two such.
+    """
+    run, nothing = quote(launch.run), f"nothing of run {launch.run!r} can be restored"
     if every.plan is not None:
         found = every.plan.launch.id
         raise NothingRestorableError(
-            f"nothing of run {run!r} can be restored but step {every.plan.global_step} of launch {found}, and the run "
-            "went back from it to an older state",
-            f"see: ckptstore resolve {quote(run)} --all; choose it with resume(lineage={found!r}), or start a run of "
-            "another name",
+            f"{nothing} but step {every.plan.global_step} of launch {found}, and the run went back from it to an older "
+            "state",
+            f"see: ckptstore resolve {run} --all; choose it with resume(lineage={found!r}), or start a run of another "
+            "name",
         )
     if every.lost:
-        raise NothingRestorableError(_lost(run, every), _lost_hint(f"{quote(run)} --all", every))
-
-
-def _check_other_launches(database: Database, launch: Launch, run_id: int) -> None:
-    """Raise `NothingRestorableError` where a launch went on from a state that nothing tells of here.
-
-    Journals name the state that a launch started from, and only the journal beside its files, or the catalog, tells
-    what they are: of a scanned one there is none.
-    """
+        raise _lost(every, " --all")
     with database.read() as connection:
         others = [each for each in reads.launches_of(connection, run_id) if each.id != launch.id and each.parent]
+        saved = tallies.steps_saved(connection, run_id)
     if others:
         raise NothingRestorableError(
-            f"nothing of run {launch.run!r} can be restored, though launch {others[-1].id} went on from step "
-            f"{others[-1].parent_step} of launch {others[-1].parent}: nothing here tells of the files of that",
-            f"start when the catalog is back; if it is lost: ckptstore scan DIRECTORY --run {quote(launch.run)}",
+            f"{nothing}, though launch {others[-1].id} went on from step {others[-1].parent_step} of launch "
+            f"{others[-1].parent}: nothing here tells of the files of that",
+            f"start when the catalog is back; if it is lost: ckptstore scan DIRECTORY --run {run}",
         )
-
-
-def _check_parts(database: Database, launch: Launch, run_id: int, resolution: Resolution) -> None:
-    """Raise `NothingRestorableError` where a launch saved again and again, and no state of it was ever whole.
-
-    A job that dies in its first save leaves one or two such; one that goes on has another reason, as ranks whose saves
-    are of other steps, or a layout that is not what was told: a fresh start would give all of them up.
-    """
-    with database.read() as connection:
-        saved = tallies.steps_saved(connection, run_id)
     most = max(saved, key=lambda each: saved[each], default="")
-    if saved.get(most, 0) < _SAVES_OF_A_RUN:
-        return
-    reasons = [reason.detail for rejection in resolution.rejections for reason in rejection.reasons]
-    raise NothingRestorableError(
-        f"nothing of run {launch.run!r} can be restored: of {saved[most]} steps that launch {most} saved none is whole"
-        + (f"; of the newest, {reasons[0]}" if reasons else ""),
-        f"see: ckptstore resolve {quote(launch.run)} --explain; to begin afresh give the run another name",
-    )
+    if saved.get(most, 0) >= _SAVES_OF_A_RUN:
+        why = _first_reason(resolution)
+        raise NothingRestorableError(
+            f"{nothing}: of {saved[most]} steps that launch {most} saved none is whole"
+            + (f"; of the newest, {why}" if why else ""),
+            f"see: ckptstore resolve {run} --explain; to begin afresh give the run another name",
+        )
 
 
 def started(
@@ -290,35 +276,35 @@ def _stored(database: Database, launch: Launch) -> tuple[RestorePlan | None] | N
     return (RestorePlan(launch=origin, global_step=parent[1], ranks=ranks),)
 
 
-def _not_there(run: str, resolution: Resolution, query: Query) -> tuple[str, str]:
+def _not_there(resolution: Resolution, query: Query) -> NothingRestorableError:
     step, lineage = query.step, query.lineage
     asked = [f"step {step}"] if step is not None else []
     asked += [f"a state of the lineage of {lineage}"] if lineage is not None else []
-    reasons = [reason.detail for rejection in resolution.rejections for reason in rejection.reasons]
-    why = reasons[0] if reasons else "there is no such save"
     flags = f" --step {step}" if step is not None else ""
     flags += f" --lineage {quote(lineage)}" if lineage else ""
-    return (
-        f"{' of '.join(asked)} of run {run!r} cannot be restored: {why}",
-        f"see: ckptstore resolve {quote(run)}{flags} --explain",
+    why = _first_reason(resolution) or "there is no such save"
+    return NothingRestorableError(
+        f"{' of '.join(asked)} of run {resolution.run!r} cannot be restored: {why}",
+        f"see: ckptstore resolve {quote(resolution.run)}{flags} --explain",
     )
 
 
-def _lost(run: str, resolution: Resolution) -> str:
-    newest = _newest_lost(resolution)
-    told = newest.reasons[:2] if newest.reasons[0].rule is Rule.WORLD_SIZE else newest.reasons[:1]
-    why = "; and ".join(reason.detail for reason in told)
-    return f"nothing of run {run!r} can be restored: every rank had saved step {newest.global_step}, but {why}"
+def _first_reason(resolution: Resolution) -> str:
+    reasons = (reason.detail for rejection in resolution.rejections for reason in rejection.reasons)
+    return next(reasons, "")
 
 
-def _newest_lost(resolution: Resolution) -> Rejection:
-    return next(rejection for rejection in resolution.rejections if rejection.was_whole)
-
-
-def _lost_hint(asked: str, resolution: Resolution) -> str:
-    rules = {reason.rule for rejection in resolution.rejections if rejection.was_whole for reason in rejection.reasons}
-    remedy = "resume with take_quarantined=True" if rules == {Rule.QUARANTINED} else "bring the files back"
-    newest = _newest_lost(resolution)
-    if newest.reasons[0].rule is Rule.WORLD_SIZE:
-        remedy = newest.remedies[0]
-    return f"see: ckptstore resolve {asked} --explain; {remedy}, or start a run of another name"
+def _lost(resolution: Resolution, flags: str = "") -> NothingRestorableError:
+    """The error for a run of which states once were whole, and none is; `flags` are those of `resolve` that show it."""
+    lost = [rejection for rejection in resolution.rejections if rejection.was_whole]
+    newest = lost[0]
+    reasons, remedy = newest.reasons[:1], "bring the files back"
+    if reasons[0].rule is Rule.WORLD_SIZE:
+        reasons, remedy = newest.reasons[:2], newest.remedies[0]
+    elif {reason.rule for rejection in lost for reason in rejection.reasons} == {Rule.QUARANTINED}:
+        remedy = "resume with take_quarantined=True"
+    why = "; and ".join(reason.detail for reason in reasons)
+    return NothingRestorableError(
+        f"nothing of run {resolution.run!r} can be restored: every rank had saved step {newest.global_step}, but {why}",
+        f"see: ckptstore resolve {quote(resolution.run)}{flags} --explain; {remedy}, or start a run of another name",
+    )
