@@ -50,7 +50,7 @@ class RunRow:
 
 def runs(database: Database) -> list[RunRow]:
     """Every run, by name."""
-    return [_run_row(database, name) for name in run_names(database)]
+    return [_run_row(database, name) for name in run_names(database, None)]
 
 
 def saves(database: Database, run: str | None, *, kind: str | None = None) -> list[SaveRow]:

@@ -120,7 +120,7 @@ class _Gc:
         self.began = False
         self.removed: list[Key] = []
         self.skipped: list[Skipped] = []
-        self._held = path_aliases.held_elsewhere(worker.database, plan.targets)
+        self._held = path_aliases.states_in_use(worker.database, plan.targets)
 
     def _interrupted(self) -> Collection | None:
         """The gc that ended before its time: this one goes on with it, so that one undo brings back both.

@@ -144,7 +144,7 @@ def plan_gc(
     going = {verdict.state.key: targets[verdict.state.key] for verdict in decision.remove}
     held = {
         **_links_among(going),
-        **path_aliases.held_elsewhere(database, going),
+        **path_aliases.states_in_use(database, going),
         **path_aliases.copied_by_others(database, run_id, going, facts.files),
     }
     if held:

@@ -17,7 +17,7 @@ from ckptstore.catalog.backoff import Backoff
 from ckptstore.core import validate
 from ckptstore.core.events import LaunchStarted, LoadOutcome, SourceAdded, TrainingEnded
 from ckptstore.core.limits import HIGHEST_INTEGER
-from ckptstore.core.model import FileState, Kind, Outcome, Rule, Source
+from ckptstore.core.model import FileState, Kind, LoadResult, Rule, Source
 from ckptstore.disk import claims
 from ckptstore.disk.files import absolute, names_in, real_directory
 from ckptstore.errors import CatalogUnavailableError, CkptstoreError, UsageError
@@ -138,7 +138,7 @@ class RankLaunch:
         `CatalogUnavailableError` where neither took them.
         """
         proves = self.facts.parent is not None and not self._has_saved
-        saved = LoadOutcome(self.id, self.rank, Outcome.SAVED, datetime.now(timezone.utc)) if proves else None
+        saved = LoadOutcome(self.id, self.rank, LoadResult.SAVED, datetime.now(timezone.utc)) if proves else None
         self.recorder.record_files(files, saved)
         self._has_saved = True
         self.live_files.add(files)
@@ -271,7 +271,7 @@ class RankLaunch:
         """
         reason = detail.replace("\0", "").encode("utf-8", "backslashreplace").decode("utf-8")  # it may quote any bytes
         now = datetime.now(timezone.utc)
-        self.recorder.record([LoadOutcome(self.id, self.rank, Outcome.FAILED, now, file, reason)])
+        self.recorder.record([LoadOutcome(self.id, self.rank, LoadResult.FAILED, now, file, reason)])
 
     def adopt(self) -> Reconciled:
         """Register what this rank wrote and did not register, as the breakpoint after an exception."""
