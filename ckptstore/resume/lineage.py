@@ -18,6 +18,10 @@ class Segment:
     launch: Launch
     last_step: int | None = None
 
+    def has(self, step: int) -> bool:
+        """Whether a save of this step is of the lineage."""
+        return self.last_step is None or step <= self.last_step
+
 
 def lineage(
     launches: Sequence[Launch], first_saves: Mapping[str, int | None], *, of: str | None = None
@@ -78,7 +82,7 @@ def branches(
         if not name or any((tip.id, step) not in found for step in steps.get(tip.id, ())):
             for segment in lineage(in_order, first_saves):
                 for step in steps.get(segment.launch.id, ()):
-                    if segment.last_step is None or step <= segment.last_step:
+                    if segment.has(step):
                         found.setdefault((segment.launch.id, step), name)
         in_order.pop()
         name = in_order[-1].id if in_order else name

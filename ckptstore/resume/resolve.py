@@ -123,29 +123,23 @@ def choose(database: Database, run: str, run_id: int, query: Query) -> Resolutio
         hosts=hosts,
     )
     reached = resolution.plan.global_step if resolution.plan else -1
+    rejections = list(resolution.rejections)
     judged = {(rejection.launch, rejection.global_step) for rejection in resolution.rejections}
     with database.read() as connection:
         beyond = reads.kinds_beyond(connection, run_id, reached)
-        ends = {segment.launch.id: segment.last_step for segment in segments}
-        others = [
-            resolver.reject_foreign(
-                State(launch=by_id[launch_id], global_step=at, files=reads.files_at(connection, by_id[launch_id], at))
-            )
-            if by_id[launch_id].foreign and at
-            else _not_a_candidate(by_id[launch_id], at, kinds)
-            for (launch_id, at), kinds in beyond.items()
-            if (launch_id, at) not in judged and step in (None, at) and not _is_older(launch_id, at, ends)
-        ]
-    rejections = sorted((*resolution.rejections, *others), key=lambda item: item.global_step, reverse=True)
+        parts = {segment.launch.id: segment for segment in segments}
+        for (launch_id, at), kinds in beyond.items():
+            is_older = at > 0 and launch_id in parts and parts[launch_id].has(at)  # in launches that count higher
+            if (launch_id, at) in judged or is_older or step not in (None, at):
+                continue
+            launch = by_id[launch_id]
+            if launch.foreign and at:
+                state = State(launch=launch, global_step=at, files=reads.files_at(connection, launch, at))
+                rejections.append(resolver.reject_foreign(state))
+            else:
+                rejections.append(_not_a_candidate(launch, at, kinds))
+    rejections.sort(key=lambda item: item.global_step, reverse=True)
     return replace(resolution, rejections=tuple(rejections))
-
-
-def _is_older(launch_id: str, step: int, ends: Mapping[str, int | None]) -> bool:
-    """Whether a save that was not looked at is of the lineage: older, though launches with other steps count higher."""
-    if step == 0 or launch_id not in ends:
-        return False
-    end = ends[launch_id]
-    return end is None or step <= end
 
 
 def _with_layout(launches: list[Launch], replicas: str | None) -> list[Launch]:

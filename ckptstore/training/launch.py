@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from ckptstore.catalog import reads
 from ckptstore.catalog.backoff import Backoff
 from ckptstore.core import validate
-from ckptstore.core.events import LaunchStarted, LoadOutcome, SourceAdded, TrainingEnded
+from ckptstore.core.events import LaunchStarted, LoadOutcome, SourceAdded
 from ckptstore.core.limits import HIGHEST_INTEGER
 from ckptstore.core.model import FileState, Kind, LoadResult, Rule, Source
 from ckptstore.disk import claims
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from ckptstore.catalog.engine import Database
+    from ckptstore.core.events import TrainingEnded
     from ckptstore.core.model import Checkpoint, Content, Launch, RestorePlan
     from ckptstore.journal.recorder import Recorder
 
@@ -226,17 +227,6 @@ class RankLaunch:
         if self.world_size == 1 or self.facts.layout.any_world_size:
             return False
         return layout_files.keep(self.recorder, self.facts, self.rank, validate.path("the layout file", path))
-
-    def set_ending(
-        self, global_step: int, optimizer_step: int | None, error: str | None, *, quarantine: str = ""
-    ) -> None:
-        """Record the step at which training ended on this rank, and the exception's name if one ended it.
-
-        `quarantine` says what is wrong with the state at that step (empty: nothing).
-        """
-        at = datetime.now(timezone.utc)
-        ended = TrainingEnded(self.id, self.rank, global_step, optimizer_step, error, quarantine, at)
-        self.recorder.record([ended])
 
     def moved(self, before: str, after: str) -> None:
         """Record that a directory with files of this launch, of any of its ranks, was renamed.

@@ -15,7 +15,7 @@ from ckptstore.core.model import Kind
 from tests import ckpt_bytes
 from tests.command_line import HEAVY, as_who_is_not_root, ckptstore, loaded
 from tests.doctor.checkups import unchanged
-from tests.jobs import Job
+from tests.jobs import Job, set_ending
 
 LAUNCH = "20261121T034217-0d35d4"
 
@@ -171,9 +171,9 @@ def test_the_page_in_the_docs(tmp_path: Path) -> None:
             os.truncate(path, 494_182)
             launch.register(path, global_step=step)
     for launch in ranks[:3]:
-        launch.set_ending(40, 40, "RuntimeError")
+        set_ending(launch, 40, 40, "RuntimeError")
     ranks[2].recorder.behind = True  # the catalog was away by then
-    ranks[2].set_ending(40, 40, "RuntimeError")
+    set_ending(ranks[2], 40, 40, "RuntimeError")
     for launch in ranks:
         launch.recorder.close()
     catalog.database.disconnect()

@@ -32,7 +32,7 @@ from tests import ckpt_bytes
 from tests.conftest import new_postgres_database
 from tests.contents import contents
 from tests.formats.layouts import write_spreads
-from tests.jobs import Job
+from tests.jobs import Job, set_ending
 from tests.journal.builders import begin, cut_off, plan_of, states
 from tests.spreads import spread
 
@@ -70,7 +70,7 @@ def a_long_story(job: Job) -> None:
     )
     first[1].keep_exit(left, exits.kept_path(left.path, 17))
     first[1].register(ckpt_bytes.write(job.folder(1) / "of-no-known-name", 18, 18), global_step=18)
-    first[1].set_ending(17, 17, "RuntimeError", quarantine="")
+    set_ending(first[1], 17, 17, "RuntimeError", quarantine="")
     job.write(first[1], 17, name="net-2_7_breakpoint.ckpt")
     job.catalog.pin("run", 10)
     job.catalog.pin("run", 15)
@@ -90,7 +90,7 @@ def a_long_story(job: Job) -> None:
     third = begin(job)
     job.save(third, 20)
     for launch in third:
-        launch.set_ending(22, 21, None, quarantine="the loss of its last step was nan")
+        set_ending(launch, 22, 21, None, quarantine="the loss of its last step was nan")
     back = begin_again(job, "L1", step=5, steps=10, batch_size=8)
     back[1].load_failed(plan_of(back[1]).ranks[1].source, "Input/output error")
     back[0].load_failed(None, "No such file or directory")
