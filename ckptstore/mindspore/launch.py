@@ -14,7 +14,7 @@ from ckptstore.mindspore import communication
 from ckptstore.mindspore.data import steps_of
 from ckptstore.mindspore.dying_gasp import DyingGasp
 from ckptstore.mindspore.registrar import Registrar
-from ckptstore.mindspore.resume import Decryption, load
+from ckptstore.mindspore.resume import load
 from ckptstore.mindspore.training import Training
 from ckptstore.mindspore.watches import watches_for
 from ckptstore.resume.join import new_launch_id
@@ -97,9 +97,13 @@ class TrainingLaunch(RankLaunch):
         if (plan := start.plan) is None:
             self._say(f"run {self.run}: no complete checkpoint yet: starting at step 0")
         else:
-            decryption, layout = Decryption(dec_key, dec_mode), self.facts.layout
             appended = load(
-                model.train_network, plan, self.rank, decryption, layout=layout, on_failure=self.record_load_failure
+                model.train_network,
+                plan,
+                self.rank,
+                {"dec_key": dec_key, "dec_mode": dec_mode},
+                layout=self.facts.layout,
+                on_failure=self.record_load_failure,
             )
             start = replace(start, append_info=appended)
             first = self.progress.global_step = start.global_step

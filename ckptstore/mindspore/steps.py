@@ -108,10 +108,9 @@ class StepCount:
     def interrupted(self, raised: TracebackType | None) -> InterruptedStep:
         """How much of a step is done that an exception interrupted; nothing, if it came between two steps.
 
-        A callback earlier in the list that raises in step_end keeps us from hearing of the step's end. But the
-        network's outputs are new then; and where they are not yet, the optimizer may have counted one update more than
-        steps were counted: reading its counter waits for the device, so it is not read at every step. That does not
-        tell either where it has no counter, or leaves out updates.
+        A callback earlier in the list that raises in step_end keeps us from hearing of the step's end: the network's
+        outputs are new then. Else the optimizer's counter may tell. To read it waits for the device, so it is not read
+        at every step.
         """
         if not self._in_step:
             return InterruptedStep.NOT_DONE

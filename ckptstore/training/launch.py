@@ -61,7 +61,6 @@ class RankLaunch:
         self.live_files = LiveFiles(self.recorder)
         self._has_saved = False
         self._sources: list[Source] = []
-        self._gasps: set[str] = set()
         self._backoff = Backoff(LONGEST_PAUSE_SECONDS)
         self._next_look = 0.0
 
@@ -143,7 +142,6 @@ class RankLaunch:
         self.recorder.record_files(files, saved)
         self._has_saved = True
         self.live_files.add(files)
-        self._gasps.update(file.path for file in files if file.kind is Kind.DYING_GASP)
 
     def resolve(
         self, *, step: int | None = None, lineage: str | None = None, take_quarantined: bool = False
@@ -267,11 +265,9 @@ class RankLaunch:
         """Register what this rank wrote and did not register, as the breakpoint after an exception."""
         with self.database.read() as connection:
             run_id = reads.run_id(connection, self.run)
-        return (
-            Reconciled()
-            if run_id is None
-            else reconcile(self.database, run_id, only=(self.id, self.rank), recorder=self.recorder)
-        )
+        if run_id is None:
+            return Reconciled()
+        return reconcile(self.database, run_id, only=(self.id, self.rank), recorder=self.recorder)
 
     def adopt_at_exit(self) -> None:
         """Adopt, when the interpreter ends, the breakpoint that MindSpore writes once all callbacks are gone."""
@@ -293,7 +289,7 @@ class RankLaunch:
         The catalog is not asked: the next training in this process must not wait for it. `expected` are the parameters
         that a whole file has. Raises as `record` does, and `OSError`.
         """
-        left = adopt.left_at(ending, self.facts, self._sources, self._gasps, expected)
+        left = adopt.left_at(ending, self.facts, self._sources, self.live_files.paths(), expected)
         if left:
             self.record(left)
 
@@ -333,6 +329,10 @@ class LiveFiles:
     def add(self, files: Iterable[Checkpoint]) -> None:
         """Add files that were recorded."""
         self._files.update((file.path, file) for file in files)
+
+    def paths(self) -> list[str]:
+        """Where they are."""
+        return [file.path for file in self._all()]
 
     def notice_vanished(self, directory: Path) -> None:
         """Record which files are gone: MindSpore's keep_checkpoint_max deletes them by itself."""
