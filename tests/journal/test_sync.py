@@ -68,7 +68,7 @@ def a_long_story(job: Job) -> None:
     left = first[1].register(
         ckpt_bytes.write(job.folder(1) / "net_train.ckpt", 17, 17), kind="graceful_exit", global_step=17
     )
-    first[1].keep_exit(left, exits.kept_path(left.path, 17))
+    exits.keep(first[1].recorder, left, exits.kept_path(left.path, 17))
     first[1].register(ckpt_bytes.write(job.folder(1) / "of-no-known-name", 18, 18), global_step=18)
     set_ending(first[1], 17, 17, "RuntimeError", quarantine="")
     job.write(first[1], 17, name="net-2_7_breakpoint.ckpt")
