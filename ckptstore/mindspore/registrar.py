@@ -223,7 +223,7 @@ class Registrar(Callback):
             return
         log.warning("how far training had come is not certain: nothing is saved at this exception")
         if left is InterruptedStep.HALF_DONE:
-            training.record_half_step(error)
+            training.record_ending(error, half_done=True)
 
     def _let_go(self) -> None:
         """Wait, for so long at most, for what is being recorded and removed; then leave nothing open."""

@@ -65,7 +65,13 @@ def join(
         launch = reads.launch(connection, launch_id)
         if launch is None:
             raise RefusedError(f"launch {launch_id} of run {run} could not be stored", "start again")
-        _check_same(launch, run, world_size)
+        if launch.run != run:
+            raise RefusedError(f"launch {launch.id} is of run {launch.run}, not {run}", "give each start its own id")
+        if launch.world_size != world_size:
+            raise RefusedError(
+                f"launch {launch.id} has {launch.world_size} ranks, this rank says {world_size}",
+                "give every start a launch id of its own",
+            )
         if reads.has_saved(connection, launch_id, rank):
             raise RefusedError(
                 f"rank {rank} has already saved in launch {launch_id}",
@@ -80,13 +86,3 @@ def check_name(what: str, name: str) -> None:
     """Raise `UsageError` for what cannot be the name of a run or a launch."""
     if not name or name != name.strip() or not name.isprintable() or len(name) > LONGEST_NAME:
         raise UsageError(f"{name!r} cannot be the name of a {what}", f"use 1 to {LONGEST_NAME} printable characters")
-
-
-def _check_same(launch: Launch, run: str, world_size: int) -> None:
-    if launch.run != run:
-        raise RefusedError(f"launch {launch.id} is of run {launch.run}, not {run}", "give each start its own id")
-    if launch.world_size != world_size:
-        raise RefusedError(
-            f"launch {launch.id} has {launch.world_size} ranks, this rank says {world_size}",
-            "give every start a launch id of its own",
-        )

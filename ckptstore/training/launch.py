@@ -12,14 +12,14 @@ from operator import index
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ckptstore.catalog import reads
+from ckptstore.catalog import live, reads
 from ckptstore.catalog.backoff import Backoff
 from ckptstore.core import validate
 from ckptstore.core.events import LaunchStarted, LoadOutcome, SourceAdded
 from ckptstore.core.limits import HIGHEST_INTEGER
 from ckptstore.core.model import FileState, Kind, LoadResult, Rule, Source
 from ckptstore.disk import claims
-from ckptstore.disk.files import absolute, names_in, real_directory
+from ckptstore.disk.files import absolute, facts, names_in, real_directory
 from ckptstore.errors import CatalogUnavailableError, CkptstoreError, UsageError
 from ckptstore.formats.inspect import is_cut
 from ckptstore.journal.writers import for_rank
@@ -227,7 +227,7 @@ class RankLaunch:
         return layout_files.keep(self.recorder, self.facts, self.rank, validate.path("the layout file", path))
 
     def moved(self, before: str, after: str) -> None:
-        """Record that a directory with files of this launch, of any of its ranks, was renamed.
+        """Record that a directory with files of this launch, of any of its ranks, was renamed. Can be repeated.
 
         Only the catalog knows the files of all ranks. While it cannot be used this is left to the next start, which
         finds that they were moved.
@@ -235,7 +235,13 @@ class RankLaunch:
         if self.recorder.behind:
             return
         try:
-            registering.moved(self.recorder, self.id, before, after)
+            with self.database.read() as connection:
+                known = [file for file in live.files(connection, self.id) if Path(before) in Path(file.path).parents]
+            renamed = [(file, str(after / Path(file.path).relative_to(before))) for file in known]
+            there = [(file, path) for file, path in renamed if (found := facts(path)) and found.size == file.size]
+            if there:
+                self.recorder.record_files([replace(file, path=path) for file, path in there])
+                self.recorder.mark([file for file, _ in there], FileState.MOVED)
         except CatalogUnavailableError as error:
             self.recorder.fall_behind(error)
 
