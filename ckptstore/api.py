@@ -71,28 +71,27 @@ class Catalog:
         `take_quarantined` takes a state that was found to be bad, as one whose loss was not a number. `replicas` states
         who is whose replica: "dp", "none", groups as in "0,4;1,5", or the path of a strategy, group info or JSON file.
         """
-        from ckptstore.resume.resolve import resolve
+        from ckptstore.resume.resolve import Query, resolve
 
         if verify not in ("size", "digest"):
             raise UsageError(f"verify is {verify!r}", "use 'size' or 'digest'")
-        return resolve(
-            self.database,
-            run,
+        query = Query(
             step=step,
-            lineage_of=lineage,
+            lineage=lineage,
             every_lineage=every_lineage,
             world_size=world_size,
             read_bytes=verify == "digest",
             take_quarantined=take_quarantined,
             replicas=replicas,
         )
+        return resolve(self.database, run, query)
 
     def branch(self, plan: RestorePlan) -> str:
         """Have the next launch of the plan's run go on from the plan's state; the id of that decision.
 
         What came after the state is given up: it is no longer the newest. Nothing is deleted.
         """
-        from ckptstore.resume.rollback import branch
+        from ckptstore.resume.start import branch
 
         return branch(self.database, plan)
 

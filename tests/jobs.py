@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ckptstore.core.events import TrainingEnded
 from ckptstore.core.model import Kind
 from tests import ckpt_bytes
 
@@ -62,3 +64,11 @@ class Job:
         prefix = "net" if launch.id == "L1" else f"net_{int(launch.id[1:]) - 1}"
         folder = str(self.folder(launch.rank))
         launch.add_source(folder, kind=Kind.PERIODIC, prefix=prefix, breakpoint_prefix="net", names_before=breakpoints)
+
+
+def set_ending(
+    launch: RankLaunch, step: int, optimizer_step: int | None, error: str | None, *, quarantine: str = ""
+) -> None:
+    """What the registrar says when training has ended on a rank."""
+    now = datetime.now(timezone.utc)
+    launch.recorder.record([TrainingEnded(launch.id, launch.rank, step, optimizer_step, error, quarantine, now)])

@@ -14,7 +14,7 @@ from ckptstore.catalog.tables import checkpoints, endings, launches, outcomes, p
 from ckptstore.core import replicas
 from ckptstore.core.events import TrainingEnded
 from ckptstore.core.limits import HIGHEST
-from ckptstore.core.model import Checkpoint, Content, FileState, Kind, Launch, Outcome, Source
+from ckptstore.core.model import Checkpoint, Content, FileState, Kind, Launch, LoadResult, Source
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -215,7 +215,7 @@ def failed_loads(connection: sa.Connection, run: int) -> dict[str, str]:
     failed: dict[tuple[str, int], dict[str, str]] = {}
     for row in connection.execute(_OUTCOMES_OF, {"own_run": run}):
         state = row.parent_launch_id, row.parent_step
-        if row.outcome == Outcome.SAVED.value:
+        if row.outcome == LoadResult.SAVED.value:
             failed.pop(state, None)
         elif row.checkpoint_id is not None:
             detail = f"{row.detail} (rank {row.rank} of launch {row.launch_id})"

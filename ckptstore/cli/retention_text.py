@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ckptstore.core.model import Skipped
     from ckptstore.retention.decide import Verdict
     from ckptstore.retention.execute import Collected
-    from ckptstore.retention.gc import Outcome
+    from ckptstore.retention.gc import RunCollected
     from ckptstore.retention.plan import GcPlan
     from ckptstore.retention.policy import Policy
     from ckptstore.retention.trash import Purged, Undone
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _SHOWN = 20
 
 
-def collected(outcomes: Sequence[Outcome], *, only_errors: bool) -> int:
+def collected(outcomes: Sequence[RunCollected], *, only_errors: bool) -> int:
     """The plan of each run and what was done; errors on stderr. The exit code."""
     code = 0
     for outcome in outcomes:

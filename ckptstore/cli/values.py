@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ckptstore.core.model import Checkpoint, Kind, Rejection, Resolution, Skipped
     from ckptstore.resume.overview import RunRow, SaveRow
     from ckptstore.retention.decide import Verdict
-    from ckptstore.retention.gc import Outcome
+    from ckptstore.retention.gc import RunCollected
     from ckptstore.retention.trash import Purged, Undone
     from ckptstore.scan.plan import Scanned
 
@@ -133,7 +133,7 @@ def resolution(found: Resolution) -> dict[str, Any]:
     }
 
 
-def collected(outcome: Outcome) -> dict[str, Any]:
+def collected(outcome: RunCollected) -> dict[str, Any]:
     """The plan of a gc, and what was done of it."""
     plan, done = outcome.plan, outcome.done
     if plan is None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from ckptstore.core import limits
 from ckptstore.core.limits import HIGHEST, count, finite, integer, moment, name, optional, ranks, text, whole
-from ckptstore.core.model import Checkpoint, Content, FileState, Kind, Launch, Outcome, Phase, Rule, Source
+from ckptstore.core.model import Checkpoint, Content, FileState, Kind, Launch, LoadResult, Phase, Rule, Source
 from ckptstore.core.replicas import data_parallel, from_json
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class LoadOutcome:
 
     launch: str
     rank: int
-    outcome: Outcome
+    outcome: LoadResult
     at: datetime
     file: Checkpoint | None = None
     detail: str | None = None
@@ -508,7 +508,7 @@ def _as_outcome(line: Line, directory: str) -> LoadOutcome:
     return LoadOutcome(
         launch=name(line["launch"]),
         rank=integer(line["rank"]),
-        outcome=Outcome(line["outcome"]),
+        outcome=LoadResult(line["outcome"]),
         at=moment(line["at"]),
         file=None if file is None else _as_named(file, directory),
         detail=optional(text, line["detail"]),

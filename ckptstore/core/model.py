@@ -79,7 +79,7 @@ class Rule(str, Enum):
     __str__ = str.__str__
 
 
-class Outcome(str, Enum):
+class LoadResult(str, Enum):
     """What came of a launch's plan on a rank: its file could not be loaded, or it was and the launch has saved."""
 
     FAILED = "failed"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import tempfile
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from stat import S_ISREG
@@ -93,8 +95,8 @@ def identity(path: str) -> tuple[int, int, str] | None:
     return above.st_dev, above.st_ino, name
 
 
-def digest(path: str, heard: Callable[[int], None] = lambda _: None) -> str:
-    """BLAKE3 of a file's bytes, in hexadecimal, read in pieces of 1 MiB; `heard` is told the bytes of each."""
+def digest(path: str, progress: Callable[[int], None] = lambda _: None) -> str:
+    """BLAKE3 of a file's bytes, in hexadecimal, read in pieces of 1 MiB; `progress` is told the bytes of each."""
     hasher = blake3()
     with Path(path).open("rb", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
@@ -102,7 +104,7 @@ def digest(path: str, heard: Callable[[int], None] = lambda _: None) -> str:
         view = memoryview(buffer)
         while count := file.readinto(buffer):
             hasher.update(view[:count])
-            heard(count)
+            progress(count)
     return hasher.hexdigest()
 
 
@@ -149,6 +151,25 @@ def names_in(directory: str) -> frozenset[str]:
         return frozenset(os.listdir(directory))  # noqa: PTH208 — called once a rank: pathlib would double its cost
     except FileNotFoundError:
         return frozenset()
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Write a small file in one step: whoever reads meanwhile sees the old one or the new one. Raises `OSError`.
+
+    Mode and owner stay as they were.
+    """
+    before = path.stat() if path.exists() else None
+    handle, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        Path(draft).chmod(before.st_mode & 0o777 if before else 0o644)
+        with suppress(PermissionError):  # only root may give a file away
+            if before:
+                os.chown(draft, before.st_uid, before.st_gid)
+        Path(draft).replace(path)
+    finally:
+        Path(draft).unlink(missing_ok=True)
 
 
 def move(path: str, new_path: str) -> None:

@@ -29,7 +29,7 @@ _NOT_OURS = (errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY, errno.ENOTDIR, errno.EL
 """Why a directory is not removed: it is not empty, in use, or none: a file or a link in its place."""
 
 
-class Outcome(str, Enum):
+class TrashResult(str, Enum):
     """What became of a file: done as asked; gone; not the recorded one any more; or another one is in its place.
 
     `IN_PLACE` is one that was to be deleted from the trash and is where it was before.
@@ -86,7 +86,7 @@ class Trash:
         except FileNotFoundError:
             return None
 
-    def put(self, root: str, place: str, expected: FileFacts) -> Outcome:
+    def put(self, root: str, place: str, expected: FileFacts) -> TrashResult:
         """Move a file into the trash."""
         folders, name = _split(place)
         here = self.look(root, place)
@@ -97,10 +97,10 @@ class Trash:
         self._disk.rename(name, name, src_dir_fd=source, dst_dir_fd=inside)
         if _facts(name, inside) != expected:  # another file was put there between our look and the move: back with it
             self._return(name, inside, source)
-            return Outcome.CHANGED
-        return Outcome.DONE
+            return TrashResult.CHANGED
+        return TrashResult.DONE
 
-    def halt(self, root: str, place: str, expected: FileFacts) -> Outcome:
+    def halt(self, root: str, place: str, expected: FileFacts) -> TrashResult:
         """What became of a file that was to be moved or deleted: in the trash, gone, or at its place, as is any other.
 
         Another file that came into the trash for it goes back. Where the trash cannot be used, what is at its place is
@@ -113,15 +113,15 @@ class Trash:
         except OSError:
             if here is None:
                 raise
-            return Outcome.CHANGED
+            return TrashResult.CHANGED
         if there == expected:
-            return Outcome.DONE
+            return TrashResult.DONE
         if here is None and there is not None:
             self._return(name, self._open(root, (*self._inside, *folders)), self._make(root, folders))
-            return Outcome.CHANGED
-        return Outcome.GONE if here is None else Outcome.CHANGED
+            return TrashResult.CHANGED
+        return TrashResult.GONE if here is None else TrashResult.CHANGED
 
-    def take_back(self, root: str, place: str, expected: FileFacts) -> Outcome:
+    def take_back(self, root: str, place: str, expected: FileFacts) -> TrashResult:
         """Move a file out of the trash to where it was, if it is not there: the trash may never have been usable."""
         folders, name = _split(place)
         here = self.look(root, place)
@@ -130,34 +130,34 @@ class Trash:
         except OSError:
             if here != expected:
                 raise
-            return Outcome.DONE
+            return TrashResult.DONE
         if there is None:
-            return Outcome.DONE if here == expected else Outcome.GONE
+            return TrashResult.DONE if here == expected else TrashResult.GONE
         inside = self._open(root, (*self._inside, *folders))
         home = self._make(root, folders)
         if here is not None and not _is_same(name, inside, home):
-            return Outcome.OCCUPIED
-        return Outcome.DONE if self._return(name, inside, home) else Outcome.OCCUPIED
+            return TrashResult.OCCUPIED
+        return TrashResult.DONE if self._return(name, inside, home) else TrashResult.OCCUPIED
 
-    def purge(self, root: str, place: str, expected: FileFacts) -> Outcome:
+    def purge(self, root: str, place: str, expected: FileFacts) -> TrashResult:
         """Delete a file that is in the trash. One that is at its place, as where undo is not known of, stays."""
         folders, name = _split(place)
         there = self.look(root, place, inside=True)
         if there is None:
-            return Outcome.IN_PLACE if self.look(root, place) == expected else Outcome.GONE
+            return TrashResult.IN_PLACE if self.look(root, place) == expected else TrashResult.GONE
         if there != expected:
-            return Outcome.CHANGED
+            return TrashResult.CHANGED
         self._disk.unlink(name, dir_fd=self._open(root, (*self._inside, *folders)))
-        return Outcome.DONE
+        return TrashResult.DONE
 
-    def delete(self, root: str, place: str, expected: FileFacts) -> Outcome:
+    def delete(self, root: str, place: str, expected: FileFacts) -> TrashResult:
         """Delete a file where it is."""
         here = self.look(root, place)
         if here != expected:
-            return Outcome.GONE if here is None else Outcome.CHANGED
+            return TrashResult.GONE if here is None else TrashResult.CHANGED
         folders, name = _split(place)
         self._disk.unlink(name, dir_fd=self._open(root, folders))
-        return Outcome.DONE
+        return TrashResult.DONE
 
     def remove_empty(self, root: str, places: Sequence[str], *, inside: bool = False) -> None:
         """Remove the directories between the root and these that nothing is left in; the root stays.

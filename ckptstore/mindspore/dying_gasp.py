@@ -66,7 +66,7 @@ class DyingGasp:
         config = compat.CONFIG.of(self._callback)
         path = str(Path(directory) / self._free_name(directory, step, training.steps.an_epoch, config.format))
         begun = training.describe(path, kind=Kind.DYING_GASP, content=Content.FULL)
-        training.launch.note(begun)
+        training.launch.recorder.note(begun)
         training.recorder.call(lambda: training.launch.record([begun]))
         mindspore.save_checkpoint(
             training.params.train_network,
@@ -82,7 +82,6 @@ class DyingGasp:
         training.recorder.submit(whole, asynchronous=False)
 
     def _age_of_newest(self, directory: str) -> float | None:
-        """Seconds since the last save at an exception under this prefix."""
         times = []
         for name in breakpoints_in(directory):
             parsed = parse_name(name)

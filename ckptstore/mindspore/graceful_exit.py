@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from contextlib import contextmanager, nullcontext
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +17,7 @@ from ckptstore.resume.exits import keep_unknown, kept_path
 from ckptstore.training.stale_flag import StaleFlag
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from ckptstore.mindspore.training import Training
 
@@ -134,17 +133,11 @@ def _loading_nothing(hook: Callable[[Any, Any], None]) -> Callable[[Any, Any], N
     def wrapper(self: Any, run_context: Any) -> None:
         callbacks = run_context.original_args().get("list_callback") or []
         restored = any(getattr(callback, "restores", False) for callback in callbacks)
-        with _without_files(self) if restored else nullcontext():
+        save_ckpt = self.save_ckpt
+        self.save_ckpt = save_ckpt and not restored
+        try:
             hook(self, run_context)
+        finally:
+            self.save_ckpt = save_ckpt
 
     return wrapper
-
-
-@contextmanager
-def _without_files(callback: Any) -> Iterator[None]:
-    save_ckpt = callback.save_ckpt
-    callback.save_ckpt = False
-    try:
-        yield
-    finally:
-        callback.save_ckpt = save_ckpt

@@ -14,10 +14,11 @@ from ckptstore.mindspore import communication
 from ckptstore.mindspore.data import steps_of
 from ckptstore.mindspore.dying_gasp import DyingGasp
 from ckptstore.mindspore.registrar import Registrar
-from ckptstore.mindspore.resume import Decryption, load
+from ckptstore.mindspore.resume import load
 from ckptstore.mindspore.training import Training
 from ckptstore.mindspore.watches import watches_for
 from ckptstore.resume.join import new_launch_id
+from ckptstore.resume.resolve import Query
 from ckptstore.retention.decide import check_policy
 from ckptstore.training.begin import begin, decide, follow
 from ckptstore.training.launch import RankLaunch
@@ -91,15 +92,18 @@ class TrainingLaunch(RankLaunch):
         """
         if self.progress.has_trained:
             raise UsageError("training has begun in this launch", "join again to resume in the same process")
-        start = self._agree(
-            steps_of(dataset, self.world_size), step=step, lineage=lineage, take_quarantined=take_quarantined
-        )
+        query = Query(step=step, lineage=lineage, take_quarantined=take_quarantined)
+        start = self._agree(steps_of(dataset, self.world_size), query)
         if (plan := start.plan) is None:
             self._say(f"run {self.run}: no complete checkpoint yet: starting at step 0")
         else:
-            decryption, layout = Decryption(dec_key, dec_mode), self.facts.layout
             appended = load(
-                model.train_network, plan, self.rank, decryption, layout=layout, on_failure=self.record_load_failure
+                model.train_network,
+                plan,
+                self.rank,
+                {"dec_key": dec_key, "dec_mode": dec_mode},
+                layout=self.facts.layout,
+                on_failure=self.record_load_failure,
             )
             start = replace(start, append_info=appended)
             first = self.progress.global_step = start.global_step
@@ -149,13 +153,13 @@ class TrainingLaunch(RankLaunch):
             retention=RetentionThread(self, retention) if retention is not None and self.rank == 0 else None,
         )
 
-    def _agree(self, steps: Steps, *, step: int | None, lineage: str | None, take_quarantined: bool) -> Start:
+    def _agree(self, steps: Steps, query: Query) -> Start:
         """Rank 0 decides and sends the others its decision, or why it has none: they need no catalog for it."""
         own: list[Start] = []
 
         def decided() -> Line:
             self.set_steps_per_epoch(steps.an_epoch, batch_size=steps.batch_size, shards=steps.shards)
-            own.append(decide(self, self.directories, step=step, lineage=lineage, take_quarantined=take_quarantined))
+            own.append(decide(self, self.directories, query))
             return own[0].to_json()
 
         sent = communication.decided_by_rank_0(decided)
@@ -206,12 +210,12 @@ def join(
             directories=directories,
         )
         first.append(launch)
-        return {"launch": launch_to_json(launch.facts), "away": launch.ledger.behind}
+        return {"launch": launch_to_json(launch.facts), "away": launch.recorder.behind}
 
     sent = communication.decided_by_rank_0(begun)
     joined = first[0] if first else follow(database, launch_from_json(sent["launch"]), rank, layout, away=sent["away"])
     launch = TrainingLaunch(database, joined.facts, rank)
-    launch.ledger.inherit(joined.ledger)
+    launch.recorder.inherit(joined.recorder)
     launch.directories = tuple(map(str, directories))
     return launch
 

@@ -24,10 +24,9 @@ from ckptstore.core.model import Content, Kind
 from ckptstore.disk.files import facts
 from ckptstore.errors import RefusedError, UsageError
 from ckptstore.mindspore.graceful_exit import disarm
-from ckptstore.mindspore.steps import StepCount, is_wrong_result
+from ckptstore.mindspore.steps import InterruptedStep, StepCount, is_wrong_result
 from ckptstore.mindspore.ttp import TtpWatch
 from ckptstore.mindspore.watches import PeriodicWatch, watches_for
-from ckptstore.training.interrupted_step import InterruptedStep
 from ckptstore.training.recorder_thread import FLUSH_SECONDS
 from ckptstore.training.termination import Termination
 
@@ -130,7 +129,6 @@ class Registrar(Callback):
         self._termination.arm(data_sink=bool(params.get("dataset_sink_mode")))
 
     def _find_watches(self, params: Any) -> None:
-        """Watch all callbacks of the list, or those given; log which ones save and were not given."""
         listed = list(watches_for(params.list_callback))
         if self._finds_watches:
             self._watches = listed
@@ -216,7 +214,6 @@ class Registrar(Callback):
         self._let_go()
 
     def _end(self, error: str | None, left: InterruptedStep) -> None:
-        """Record the step that training ended at, and save it if an exception ended it and that was asked for."""
         training = self._training
         if left in (InterruptedStep.DONE, InterruptedStep.NOT_DONE) and training.network.is_readable:
             training.record_ending(error)
@@ -226,13 +223,12 @@ class Registrar(Callback):
             return
         log.warning("how far training had come is not certain: nothing is saved at this exception")
         if left is InterruptedStep.HALF_DONE:
-            training.record_half_step(error)
+            training.record_ending(error, half_done=True)
 
     def _let_go(self) -> None:
         """Wait, for so long at most, for what is being recorded and removed; then leave nothing open."""
         recorder, began_at = self._training.recorder, time.monotonic()
-        if not recorder.flush():
-            recorder.say_what_is_left()
+        recorder.finish()
         if self._retention is not None:
             self._retention.finish(max(0.0, FLUSH_SECONDS - (time.monotonic() - began_at)))
         recorder.rest()
@@ -240,7 +236,6 @@ class Registrar(Callback):
         self._termination.disarm()
 
     def _poll(self) -> None:
-        """Hand over what was saved since the last poll. Files saved now hold the state after `global_step` steps."""
         for watch in self._watches:
             saved = watch.poll()
             if saved is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import mindspore
@@ -26,14 +25,6 @@ OnFailure: TypeAlias = "Callable[[Checkpoint | None, Rule | None, str], None]"
 """Called with a load that failed: the file (None: it is not to blame), the rule it broke (None: none), and why."""
 
 
-@dataclass(frozen=True)
-class Decryption:
-    """How to read files that were saved with `enc_key`: as `mindspore.load_checkpoint` takes it."""
-
-    key: bytes | None
-    mode: str
-
-
 def files_to_load(plan: RestorePlan, rank: int, layout: Layout) -> list[Checkpoint]:
     """What a rank reads: the file that the plan gives it; of a data-parallel state in shares, everybody's.
 
@@ -48,11 +39,12 @@ def files_to_load(plan: RestorePlan, rank: int, layout: Layout) -> list[Checkpoi
 
 
 def load(
-    network: Any, plan: RestorePlan, rank: int, decryption: Decryption, *, layout: Layout, on_failure: OnFailure
+    network: Any, plan: RestorePlan, rank: int, decryption: Mapping[str, Any], *, layout: Layout, on_failure: OnFailure
 ) -> dict[str, Any]:
     """Load a plan into a train network, every parameter of its state, and return what else the file held.
 
-    `layout` is that of the launch that loads. `on_failure` is called for a file that cannot be loaded, before
+    `decryption` is what `mindspore.load_checkpoint` needs for files that were saved with `enc_key`, `layout` that of
+    the launch that loads. `on_failure` is called for a file that cannot be loaded, before
     `DamageError` is raised for one that is not what was recorded, or is cut, `CkptstoreError` for one that cannot be
     read now. Raises `UsageError` for one that needs another key, and naming the parameters that it lacks or that do not
     fit: the network is not the one that was saved.
@@ -95,11 +87,9 @@ def _is_as_recorded(file: Checkpoint, on_failure: OnFailure) -> bool:
         ) from None
 
 
-def _read(file: Checkpoint, decryption: Decryption, on_failure: OnFailure) -> dict[str, Any]:
+def _read(file: Checkpoint, decryption: Mapping[str, Any], on_failure: OnFailure) -> dict[str, Any]:
     try:
-        parameters: dict[str, Any] = mindspore.load_checkpoint(
-            file.path, format=file.format, dec_key=decryption.key, dec_mode=decryption.mode
-        )
+        parameters: dict[str, Any] = mindspore.load_checkpoint(file.path, format=file.format, **decryption)
     except (RuntimeError, TypeError, ValueError) as error:
         if is_broken(file.path):
             on_failure(file, Rule.UNREADABLE, "it is cut or damaged")
@@ -166,7 +156,6 @@ def _check_complete(file: Checkpoint, needed: set[str], present: Iterable[str]) 
 
 
 def _plain(value: Any) -> Any:
-    """An appended scalar as a Python value; strings are that already, tensors become arrays."""
     if not hasattr(value, "asnumpy"):
         return value
     array = value.asnumpy()

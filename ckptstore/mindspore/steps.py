@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import logging
 import traceback
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 import mindspore
 from mindspore import nn
-
-from ckptstore.training.interrupted_step import InterruptedStep, interrupted_step
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,6 +18,15 @@ if TYPE_CHECKING:
     from ckptstore.mindspore.watches import PeriodicWatch
 
 log = logging.getLogger("ckptstore")
+
+
+class InterruptedStep(Enum):
+    """How much of the step is in the network: nothing, all of it, perhaps a part of its update, or it is not known."""
+
+    NOT_DONE = "not done"
+    DONE = "done"
+    HALF_DONE = "half done"
+    UNKNOWN = "unknown"
 
 
 class StepCount:
@@ -100,10 +108,9 @@ class StepCount:
     def interrupted(self, raised: TracebackType | None) -> InterruptedStep:
         """How much of a step is done that an exception interrupted; nothing, if it came between two steps.
 
-        A callback earlier in the list that raises in step_end keeps us from hearing of the step's end. But the
-        network's outputs are new then; and where they are not yet, the optimizer may have counted one update more than
-        steps were counted: reading its counter waits for the device, so it is not read at every step. That does not
-        tell either where it has no counter, or leaves out updates.
+        A callback earlier in the list that raises in step_end keeps us from hearing of the step's end: the network's
+        outputs are new then. Else the optimizer's counter may tell. To read it waits for the device, so it is not read
+        at every step.
         """
         if not self._in_step:
             return InterruptedStep.NOT_DONE
@@ -164,3 +171,19 @@ def _repaired_step(params: Any, steps_of_epochs: int) -> int:
 def _was_raised_in_optimizer(raised: TracebackType | None) -> bool:
     frames = (frame for frame, _ in traceback.walk_tb(raised))
     return any(isinstance(frame.f_locals.get("self"), nn.Optimizer) for frame in frames)
+
+
+def interrupted_step(
+    updates: int, *, counts_all: bool, is_one_call: bool, raised_in_optimizer: bool
+) -> InterruptedStep:
+    """What the optimizer's counter tells, which is ahead of the steps that were counted by `updates`.
+
+    `counts_all`: it left out no step so far. `is_one_call`: a step is one call of the device (GRAPH_MODE), so all of it
+    is done or nothing. Otherwise an exception comes between two operators (PyNative): the optimizer may have counted
+    the step, and changed only some of the parameters.
+    """
+    if updates == 1 and is_one_call:
+        return InterruptedStep.DONE
+    if not is_one_call and (updates == 1 or raised_in_optimizer):
+        return InterruptedStep.HALF_DONE
+    return InterruptedStep.NOT_DONE if updates == 0 and counts_all else InterruptedStep.UNKNOWN

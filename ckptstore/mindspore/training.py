@@ -135,21 +135,16 @@ class Training:
                 )
             )
 
-    def record_ending(self, error: str | None) -> None:
-        """Record the step that training ended at, and the exception's name if one ended it."""
-        self._record_ending(self.progress.global_step, error, self.quarantine())
+    def record_ending(self, error: str | None, *, half_done: bool = False) -> None:
+        """Record the step that training ended at, and the exception's name if one ended it.
 
-    def record_half_step(self, error: str | None) -> None:
-        """Record that an exception came in the middle of an update: what MindSpore saves now holds a part of it."""
-        self._record_ending(self.progress.global_step + 1, error, "an exception came in the middle of its update")
-
-    def _record_ending(self, step: int, error: str | None, quarantine: str) -> None:
-        launch, optimizer_step = self.launch, self.network.optimizer_step()
-        if error is not None:
-            now = datetime.now(timezone.utc)
-            ended = TrainingEnded(launch.id, launch.rank, step, optimizer_step, error, quarantine, now)
-            self.progress.ending = ended
-        self.recorder.call(lambda: launch.set_ending(step, optimizer_step, error, quarantine=quarantine))
+        `half_done`: it came in the middle of an update, and what MindSpore saves now holds a part of that.
+        """
+        launch, step, now = self.launch, self.progress.global_step + half_done, datetime.now(timezone.utc)
+        quarantine = "an exception came in the middle of its update" if half_done else self.quarantine()
+        ended = TrainingEnded(launch.id, launch.rank, step, self.network.optimizer_step(), error, quarantine, now)
+        self.progress.ending = ended if error is not None else None
+        self.recorder.call(lambda: launch.recorder.record([ended]))
 
     def record_breakpoint(self) -> None:
         """Record the breakpoint of the training before while it is known how that ended: this one ends otherwise."""

@@ -30,7 +30,12 @@ log = logging.getLogger("ckptstore")
 
 
 class TtpWatch(Watch):
-    """The callback whose handlers MindIO calls after a fault. They record what they save themselves."""
+    """The callback whose save, rename and exit handlers MindIO calls after a fault: here each with its record.
+
+    Errors of MindSpore's own handlers pass through unchanged.
+    """
+
+    _training: Training
 
     def __init__(self, callback: Any) -> None:
         super().__init__(callback)
@@ -38,7 +43,7 @@ class TtpWatch(Watch):
 
     def begin(self, training: Training) -> None:
         """Record where it saves, and have the controller call our handlers around MindSpore's."""
-        callback = self.callback
+        self._training, callback = training, self.callback
         if not hasattr(callback, "has_init_replica"):  # MS_ENABLE_TFT asks for other features only: nothing is saved
             return
         root = getattr(callback, "ckpt_save_path", None)
@@ -47,18 +52,9 @@ class TtpWatch(Watch):
             training.places.add(root, kind=Kind.TTP, prefix="", names_before=found)
         if training.progress.global_step and getattr(callback, "initial_step", 0):
             callback.initial_step = 0  # it would be added to a count that goes on and includes it
-        handlers = _Handlers(training, self._module)
-        callback.tft.tft_register_save_ckpt_handler(handlers.save, callback)
-        callback.tft.tft_register_rename_handler(handlers.rename, callback)
-        callback.tft.tft_register_exit_handler(handlers.exit, callback)
-
-
-class _Handlers:
-    """MindSpore's save, rename and exit handlers, each with its record; their own errors pass through unchanged."""
-
-    def __init__(self, training: Training, module: Any) -> None:
-        self._training = training
-        self._module = module
+        callback.tft.tft_register_save_ckpt_handler(self.save, callback)
+        callback.tft.tft_register_rename_handler(self.rename, callback)
+        callback.tft.tft_register_exit_handler(self.exit, callback)
 
     def save(self, step: int, save_info: Any, args: Any, cb_ctx: Any) -> None:
         """Save this rank's state, and record the file, which is whole then, before the controller hears of it."""
@@ -95,8 +91,7 @@ class _Handlers:
 
     def _flush(self) -> None:
         with self._surviving():
-            if not self._training.recorder.flush():
-                self._training.recorder.say_what_is_left()
+            self._training.recorder.finish()
 
     def _record_new(self, before: dict[str, FileFacts] | None, cb_ctx: Any) -> None:
         if before is None:  # what was there is not known: nothing can be told from it
@@ -118,7 +113,6 @@ class _Handlers:
             self._training.recorder.call(partial(self._training.launch.moved, old, new))
 
     def _unfinished(self, cb_ctx: Any) -> set[str]:
-        """The TTP directories that were not renamed yet."""
         root = getattr(cb_ctx, "ckpt_save_path", None)
         if root is None:
             return set()

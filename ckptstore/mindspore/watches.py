@@ -121,7 +121,6 @@ class GaspWatch(Watch):
 
 
 def _facts(path: str) -> tuple[int, int, int] | None:
-    """What tells a file from another one at its path; None where there is none."""
     try:
         status = os.stat(path)  # noqa: PTH116 — on the training thread
     except OSError:

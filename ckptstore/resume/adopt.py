@@ -193,7 +193,7 @@ def _step(launch: Launch, new: UnregisteredFile, header: Header, facts: LaunchFa
         return witnessed_by_mindspore(
             header.info.get("step_num"), _named_step(new), optimizer_step=header.optimizer_step, lag=lag
         )
-    ending = facts.endings.get((launch.id, new.source.rank))
+    ending = facts.ending_of(new.source)
     if new.is_breakpoint and ending is not None and ended_with(new.source, new, header, facts):
         return ending.global_step
     if new.name is None or header.optimizer_step is None or launch.steps_per_epoch is None:
@@ -208,12 +208,11 @@ def _step(launch: Launch, new: UnregisteredFile, header: Header, facts: LaunchFa
 
 
 def _quarantine(new: UnregisteredFile, step: int, facts: LaunchFacts) -> str:
-    ending = facts.endings.get((new.source.launch, new.source.rank))
+    ending = facts.ending_of(new.source)
     return ending.quarantine if ending is not None and ending.global_step == step else ""
 
 
 def _named_step(new: UnregisteredFile) -> int | None:
-    """The step in the name of an exit that ckptstore kept, or of a TTP directory."""
     if new.kind is Kind.GRACEFUL_EXIT:
         named = parse_exit_name(Path(new.path).name)
         return None if named is None else named.global_step

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,11 +36,9 @@ def kept_path(path: str, global_step: int) -> str:
     parsed = parse_exit_name(Path(path).name)
     if parsed is None:
         raise ValueError(f"{path} is not named as the file of a graceful exit")
-    names = files.names_in(str(Path(path).parent))
-    repeat = 0
-    while exit_name(parsed.file_name, global_step, repeat) in names:
-        repeat += 1
-    return str(Path(path).with_name(exit_name(parsed.file_name, global_step, repeat)))
+    taken = files.names_in(str(Path(path).parent))
+    names = (exit_name(parsed.file_name, global_step, repeat) for repeat in count())
+    return str(Path(path).with_name(next(name for name in names if name not in taken)))
 
 
 def keep(recorder: Recorder, file: Checkpoint, new_path: str) -> None:

@@ -1,20 +1,50 @@
-"""Hand a restore plan over to other tools."""
+"""Hand a restore plan over to other tools, in their words."""
 
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from ckptstore.disk.files import replace_text
 from ckptstore.errors import CkptstoreError, RefusedError, UsageError
-from ckptstore.resume import export_formats
 
 if TYPE_CHECKING:
     from ckptstore.core.model import RestorePlan
 
-restore_ranks = export_formats.restore_ranks
+NO_RANKS = "-1"
+
+
+def restore_ranks(plan: RestorePlan | None) -> dict[str, str]:
+    """The variables of the fault tolerance controller: RESTORE_RANKS, and RESTORE_RANKS_MAP from group to rank.
+
+    The ranks whose files are loaded, and for each of them the ranks that load it; "-1" and no group where there is
+    no plan (the MindX DL guide: `restore_exception_checkpoint`).
+    """
+    if plan is None:
+        return {"RESTORE_RANKS": NO_RANKS, "RESTORE_RANKS_MAP": "{}"}
+    loads: dict[int, list[int]] = {}
+    for assignment in plan.ranks:
+        loads.setdefault(assignment.source.rank, []).append(assignment.rank)
+    groups = {",".join(map(str, ranks)): source for source, ranks in sorted(loads.items())}
+    return {"RESTORE_RANKS": ",".join(map(str, sorted(loads))), "RESTORE_RANKS_MAP": json.dumps(groups)}
+
+
+def meta_json(plan: RestorePlan, directory: str) -> dict[str, dict[str, Any]]:
+    """MindFormers' `meta.json` of every rank, by the path it is read from below a `checkpoint` directory.
+
+    MindFormers joins the file's name to the rank's directory: a file that is elsewhere is named with its whole path.
+    """
+    metas: dict[str, dict[str, Any]] = {}
+    for assignment in plan.ranks:
+        home = f"{directory.rstrip('/')}/rank_{assignment.rank}"
+        path = assignment.source.path
+        metas[f"{home}/meta.json"] = {
+            "last_epoch": assignment.source.epoch,
+            "last_step": assignment.source.step_in_epoch,
+            "last_ckpt_file": path.removeprefix(f"{home}/") if path.rpartition("/")[0] == home else path,
+        }
+    return metas
 
 
 def paths(plan: RestorePlan) -> list[str]:
@@ -33,23 +63,15 @@ def write_meta(plan: RestorePlan, directory: Path) -> list[str]:
     cannot be written.
     """
     root = directory.absolute()
-    metas = export_formats.meta_json(plan, str(root))
+    metas = meta_json(plan, str(root))
     if any(meta["last_epoch"] is None for meta in metas.values()):
         raise UsageError(
             f"the epoch of step {plan.global_step} is not known", "MindFormers needs it: give the steps of an epoch"
         )
     try:
         for path, meta in metas.items():
-            _replace(Path(path), json.dumps(meta))
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            replace_text(Path(path), json.dumps(meta))
     except OSError as error:
         raise CkptstoreError(f"cannot write below {root} ({error.strerror})", "check its permissions") from None
     return list(metas)
-
-
-def _replace(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    with os.fdopen(handle, "w", encoding="utf-8") as file:
-        file.write(text)
-    Path(draft).chmod(0o644)
-    Path(draft).replace(path)

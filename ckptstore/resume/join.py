@@ -44,7 +44,11 @@ def join(
             "give launch_id, or the same CKPTSTORE_LAUNCH_ID to all, another at every start",
         )
     check_name("launch", launch_id)
-    _take_up_what_was_before(database, run, launch_id)
+    with database.read() as connection:
+        run_id = reads.run_id(connection, run)
+        is_new = reads.launch(connection, launch_id) is None
+    if run_id is not None and is_new:  # journals may have launches that the catalog, as one of a backup, lacks
+        sync_run(database, run_id)
     now = datetime.now(timezone.utc)
 
     def work(connection: Connection) -> Launch:
@@ -61,7 +65,13 @@ def join(
         launch = reads.launch(connection, launch_id)
         if launch is None:
             raise RefusedError(f"launch {launch_id} of run {run} could not be stored", "start again")
-        _check_same(launch, run, world_size)
+        if launch.run != run:
+            raise RefusedError(f"launch {launch.id} is of run {launch.run}, not {run}", "give each start its own id")
+        if launch.world_size != world_size:
+            raise RefusedError(
+                f"launch {launch.id} has {launch.world_size} ranks, this rank says {world_size}",
+                "give every start a launch id of its own",
+            )
         if reads.has_saved(connection, launch_id, rank):
             raise RefusedError(
                 f"rank {rank} has already saved in launch {launch_id}",
@@ -72,26 +82,7 @@ def join(
     return database.in_write(work)
 
 
-def _take_up_what_was_before(database: Database, run: str, launch_id: str) -> None:
-    """Before a new launch gets its number: journals may have launches that the catalog, as one of a backup, lacks."""
-    with database.read() as connection:
-        run_id = reads.run_id(connection, run)
-        is_new = reads.launch(connection, launch_id) is None
-    if run_id is not None and is_new:
-        sync_run(database, run_id)
-
-
 def check_name(what: str, name: str) -> None:
     """Raise `UsageError` for what cannot be the name of a run or a launch."""
     if not name or name != name.strip() or not name.isprintable() or len(name) > LONGEST_NAME:
         raise UsageError(f"{name!r} cannot be the name of a {what}", f"use 1 to {LONGEST_NAME} printable characters")
-
-
-def _check_same(launch: Launch, run: str, world_size: int) -> None:
-    if launch.run != run:
-        raise RefusedError(f"launch {launch.id} is of run {launch.run}, not {run}", "give each start its own id")
-    if launch.world_size != world_size:
-        raise RefusedError(
-            f"launch {launch.id} has {launch.world_size} ranks, this rank says {world_size}",
-            "give every start a launch id of its own",
-        )

@@ -1,4 +1,4 @@
-"""Which saves belong to the history that is being continued."""
+"""Which saves belong to the history that is being continued, and which to a branch that was abandoned."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from ckptstore.core.model import Launch
 
@@ -17,6 +17,10 @@ class Segment:
 
     launch: Launch
     last_step: int | None = None
+
+    def has(self, step: int) -> bool:
+        """Whether a save of this step is of the lineage."""
+        return self.last_step is None or step <= self.last_step
 
 
 def lineage(
@@ -60,6 +64,29 @@ def lineage(
         elif first is not None:
             last_step = _lower(last_step, first - 1)
     return tuple(segments)
+
+
+def branches(
+    launches: Sequence[Launch], first_saves: Mapping[str, int | None], steps: Mapping[str, Collection[int]]
+) -> dict[tuple[str, int], str]:
+    """The branch of each save (launch, step): "" for the lineage, else the newest launch of the branch.
+
+    `first_saves` are as `lineage` takes them; `steps` are those to place, by launch. A save is on the newest branch
+    that leads over it; an untrained network is on none.
+    """
+    in_order = sorted(launches, key=lambda launch: launch.order)
+    found: dict[tuple[str, int], str] = {}
+    name = ""
+    while in_order:
+        tip = in_order[-1]
+        if not name or any((tip.id, step) not in found for step in steps.get(tip.id, ())):
+            for segment in lineage(in_order, first_saves):
+                for step in steps.get(segment.launch.id, ()):
+                    if segment.has(step):
+                        found.setdefault((segment.launch.id, step), name)
+        in_order.pop()
+        name = in_order[-1].id if in_order else name
+    return found
 
 
 def _in_parents_steps(launch: Launch, step: int | None) -> int | None:

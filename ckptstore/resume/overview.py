@@ -14,11 +14,10 @@ from ckptstore.errors import UsageError
 from ckptstore.resume.lineage import lineage
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from ckptstore.catalog.engine import Connection, Database
     from ckptstore.catalog.tallies import Tally
     from ckptstore.core.model import Checkpoint, Launch
+    from ckptstore.resume.lineage import Segment
 
 
 @dataclass(frozen=True)
@@ -50,9 +49,7 @@ class RunRow:
 
 def runs(database: Database) -> list[RunRow]:
     """Every run, by name."""
-    with database.read() as connection:
-        names = reads.run_names(connection)
-    return [_run_row(database, name) for name in names]
+    return [_run_row(database, name) for name in run_names(database, None)]
 
 
 def saves(database: Database, run: str | None, *, kind: str | None = None) -> list[SaveRow]:
@@ -115,14 +112,14 @@ def _save_rows(database: Database, run: str) -> list[SaveRow]:
         pinned = reads.pinned_steps(connection, run_id)
         tagged = marks.tags_of(connection, run_id)
         history = lineage(list(launches.values()), reads.first_saves(connection, run_id))
-        ends = {part.launch.id: part.last_step for part in history}
+        parts = {part.launch.id: part for part in history}
         return [
             SaveRow(
                 run=run,
                 launch=launches[tally.launch],
                 tally=tally,
                 restorable=_restorable(connection, launches[tally.launch], tally),
-                abandoned=_is_beyond(tally, ends),
+                abandoned=_is_abandoned(tally, parts.get(tally.launch)),
                 pinned=tally.global_step in pinned,
                 tags=tagged.get(tally.global_step, ()),
             )
@@ -130,10 +127,8 @@ def _save_rows(database: Database, run: str) -> list[SaveRow]:
         ]
 
 
-def _is_beyond(tally: Tally, ends: Mapping[str, int | None]) -> bool:
-    """Whether a save is not of the lineage that ends, in each of its launches, at that step (None: at the last)."""
-    end = ends.get(tally.launch, -1)
-    return end is not None and tally.global_step > max(end, 0)
+def _is_abandoned(tally: Tally, part: Segment | None) -> bool:
+    return tally.global_step > 0 and not (part is not None and part.has(tally.global_step))
 
 
 def _restorable(connection: Connection, launch: Launch, tally: Tally) -> bool:

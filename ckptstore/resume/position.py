@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from math import gcd
 from typing import TYPE_CHECKING
 
+from ckptstore.core.text import count
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from ckptstore.core.model import Launch
 
@@ -40,7 +42,9 @@ def first_step(global_step: int, saved: Launch, now: Launch) -> int | NoPlace:
         return _converted(global_step, saved, saved.steps_per_epoch, now, now.steps_per_epoch)
     if saved.world_size == now.world_size:
         return global_step
-    return NoPlace(f"it was saved by {_ranks(saved)}, with how many steps an epoch is not known", None)
+    return NoPlace(
+        f"it was saved by {count(saved.world_size, 'rank', 'ranks')}, with how many steps an epoch is not known", None
+    )
 
 
 def _converted(global_step: int, saved: Launch, an_epoch_then: int, now: Launch, an_epoch: int) -> int | NoPlace:
@@ -65,7 +69,8 @@ def _converted(global_step: int, saved: Launch, an_epoch_then: int, now: Launch,
     else:
         earlier, why = 0, f"{counts}: it is not the same data"
     verb = "takes" if now.world_size == 1 else "take"
-    change = f"{_ranks(saved)} took {an_epoch_then} steps an epoch, now {_ranks(now)} {verb} {an_epoch}"
+    before, ranks = (count(launch.world_size, "rank", "ranks") for launch in (saved, now))
+    change = f"{before} took {an_epoch_then} steps an epoch, now {ranks} {verb} {an_epoch}"
     return NoPlace(f"{change}; {why}", earlier or None)
 
 
@@ -75,19 +80,13 @@ def shift(launch: Launch, launches: Mapping[str, Launch]) -> int:
     The optimizer counts on through every conversion of steps.
     """
     beyond = 0
-    for each in _ancestry(launch, launches):
-        if each.start_step is not None and each.parent_step is not None:
-            beyond += each.start_step - each.parent_step
-    return beyond
-
-
-def _ancestry(launch: Launch, launches: Mapping[str, Launch]) -> Iterable[Launch]:
-    """A launch, what it resumed from, and so on: each is older than the one before."""
     each: Launch | None = launch
     while each is not None:
-        yield each
+        if each.start_step is not None and each.parent_step is not None:
+            beyond += each.start_step - each.parent_step
         parent = launches.get(each.parent or "")
         each = parent if parent is not None and parent.order < each.order else None
+    return beyond
 
 
 def _same_steps(saved: Launch, now: Launch) -> bool:
@@ -114,7 +113,3 @@ def _samples_a_step(saved: Launch, now: Launch) -> tuple[int, int] | None:
 def _may_be_one(then: int, steps_then: int, after: int, steps: int) -> bool:
     """Whether epochs of so many steps can be of the same data: the last batch may be partial, or left out."""
     return (steps_then - 1) * then < (steps + 1) * after and (steps - 1) * after < (steps_then + 1) * then
-
-
-def _ranks(launch: Launch) -> str:
-    return f"{launch.world_size} rank{'' if launch.world_size == 1 else 's'}"

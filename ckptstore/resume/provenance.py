@@ -42,6 +42,10 @@ class LaunchFacts:
     contents: Mapping[tuple[str, int], Content]
     registered: AbstractSet[str] = frozenset()
 
+    def ending_of(self, source: Source) -> TrainingEnded | None:
+        """How training ended on the rank of a source, if it said so."""
+        return self.endings.get((source.launch, source.rank))
+
 
 @dataclass(frozen=True)
 class UnregisteredFile:
@@ -145,18 +149,15 @@ def _doubt_of_ttp(new: UnregisteredFile, here: FileFacts, facts: LaunchFacts, *,
 def _may_have_written(
     source: Source, new: UnregisteredFile, header: Header, here: FileFacts, facts: LaunchFacts
 ) -> bool:
-    """Whether nothing speaks against it that another source wrote a file."""
     launch, own = facts.launches[source.launch], facts.launches[new.source.launch]
     if not wrote(source, Path(new.path).name) or _is_older(here, launch):
         return False
     if not _is_newer(launch, own) and _was_over(source, own, new, here):
         return False
-    ending = facts.endings.get((source.launch, source.rank))
-    if ending is None or ending.optimizer_step is None or header.optimizer_step is None:
-        return True
     if new.is_breakpoint:
-        return header.optimizer_step == ending.optimizer_step
-    return header.optimizer_step <= ending.optimizer_step
+        return not _ended_otherwise(source, header, facts)
+    ending, counted = facts.ending_of(source), header.optimizer_step
+    return ending is None or ending.optimizer_step is None or counted is None or counted <= ending.optimizer_step
 
 
 def _was_over(source: Source, newer: Launch, new: UnregisteredFile, here: FileFacts) -> bool:
@@ -173,7 +174,7 @@ def _was_over(source: Source, newer: Launch, new: UnregisteredFile, here: FileFa
 
 def ended_with(source: Source, new: UnregisteredFile, header: Header, facts: LaunchFacts) -> bool:
     """Whether a source's rank said that training ended with the state of a file."""
-    ending, launch = facts.endings.get((source.launch, source.rank)), facts.launches[source.launch]
+    ending, launch = facts.ending_of(source), facts.launches[source.launch]
     if ending is None or ending.optimizer_step != header.optimizer_step:
         return False
     if header.optimizer_step is not None or new.name is None or launch.steps_per_epoch is None:
@@ -183,7 +184,7 @@ def ended_with(source: Source, new: UnregisteredFile, header: Header, facts: Lau
 
 def _ended_otherwise(source: Source, header: Header, facts: LaunchFacts) -> bool:
     """Whether a source's rank said that training ended with another state than that of a file."""
-    ending = facts.endings.get((source.launch, source.rank))
+    ending = facts.ending_of(source)
     if ending is None or ending.optimizer_step is None or header.optimizer_step is None:
         return False
     return ending.optimizer_step != header.optimizer_step
@@ -199,5 +200,4 @@ def _is_newer(launch: Launch, other: Launch) -> bool:
 
 
 def _is_older(here: FileFacts, launch: Launch) -> bool:
-    """Whether a file was written before a launch began, by whatever clock."""
     return launch.created_at is not None and moment(here.mtime_ns) < launch.created_at - CLOCKS_DIFFER

@@ -57,11 +57,18 @@ def reconcile(
     sources = _doubtful(sources, _listings(database, sources), known)
     places = _places(database, sources)
     seen = _look(sources, _listings(database, sources), places)  # again: what was saved since is known, and is there
-    vanished, growing = _looked_up(database, seen.gone), _looked_up(database, seen.growing)
-    vanished = _without_unmounted(database, run_id, vanished)
+    if not (seen.gone or seen.growing or seen.unknown):
+        return Reconciled(skipped=tuple(dict.fromkeys(seen.skipped)), unread=tuple(seen.skipped))
+    with database.read() as connection:
+        known_files = reads.files_by_id(connection, [*seen.gone, *seen.growing])
+        journalled = {jsonl.directory_of(path) for path in journals.journals_of(connection, run_id)}
+    vanished = _without_unmounted([known_files[id_] for id_ in seen.gone if id_ in known_files], journalled)
+    growing = [known_files[id_] for id_ in seen.growing if id_ in known_files]
     growing = [file for file in growing if file.state is FileState.IN_PROGRESS]  # else it was finished meanwhile
     before = [path for new in seen.unknown if (path := before_rename(new.path))]
-    recorded = _recorded(database, [*(new.path for new in seen.unknown), *(file.path for file in growing), *before])
+    with database.read() as connection:
+        paths = [*(new.path for new in seen.unknown), *(file.path for file in growing), *before]
+        recorded = reads.files_at_paths(connection, paths)
     outcomes: list[Checkpoint | Skipped] = [*seen.skipped, *(_finished(database, run_id, file) for file in growing)]
     if seen.unknown:
         facts = _launch_facts(database, run_id, sources, {new.source.directory for new in seen.unknown})
@@ -72,16 +79,17 @@ def reconcile(
         if isinstance(outcome, Checkpoint):
             found.setdefault(outcome.path, outcome)  # newer launches come first
     adopted = _still_unrecorded(database, list(found.values()), recorded)  # to read them took its time
-    if vanished or adopted:
-        writer = recorder or shared(database)
-        others = [file for path in dict.fromkeys(before) for file in recorded.get(path, ()) if file not in vanished]
-        moved = [file for file in [*vanished, *others] if any(_is_it(file, other) for other in adopted)]
-        _mark(writer, [file for file in vanished if file not in moved], FileState.MISSING)
-        _mark(writer, moved, FileState.MOVED)
-        if adopted:
-            writer.adopt(adopted)
-        if recorder is None:
-            writer.close()
+    writer = recorder or shared(database)
+    others = [file for path in dict.fromkeys(before) for file in recorded.get(path, ()) if file not in vanished]
+    moved = [file for file in [*vanished, *others] if any(replace(file, path=other.path) == other for other in adopted)]
+    missing = [file for file in vanished if file not in moved]
+    for files, state in ((missing, FileState.MISSING), (moved, FileState.MOVED)):
+        if files:
+            writer.mark(files, state)
+    if adopted:
+        writer.adopt(adopted)
+    if recorder is None:
+        writer.close()
     skipped = dict.fromkeys(each for each in outcomes if isinstance(each, Skipped) and each.path not in found)
     return Reconciled(tuple(adopted), tuple(vanished), tuple(skipped), tuple(seen.skipped))
 
@@ -107,7 +115,6 @@ class _Seen:
 
 
 def _listings(database: Database, sources: Mapping[_OfRank, Sequence[Source]]) -> dict[str, frozenset[str] | OSError]:
-    """The names in each directory that ranks save to by themselves, or why it cannot be listed."""
     every = (source for own in sources.values() for source in own)
     directories = list(dict.fromkeys(source.directory for source in every if source.kind is not Kind.TTP))
     return dict(zip(directories, for_each(_names, directories, between=database.let_go_if_idle), strict=True))
@@ -139,13 +146,11 @@ def _doubtful(
         directory, _, name = path.rpartition("/")
         new.setdefault(directory, []).append(name)
 
-    unlisted = {directory for directory, names in listings.items() if isinstance(names, OSError)}
-
     def is_doubtful(source: Source) -> bool:
         directory = source.directory
-        if source.kind is Kind.TTP or directory in missing or directory in unlisted:
+        if source.kind is Kind.TTP or directory in missing or isinstance(listings[directory], OSError):
             return True
-        return directory in new and any(wrote(source, name) for name in new[directory])
+        return any(wrote(source, name) for name in new.get(directory, ()))
 
     return {
         of_rank: own for of_rank, own in sources.items() if of_rank in known.unsettled or any(map(is_doubtful, own))
@@ -173,10 +178,11 @@ def _look(
                 ttp_roots.add(source.directory)
             seen.unknown += unregistered_files(source, found, (place.path for place in own))
         for place in own:
-            if _is_listed(place, listed):
-                if not place.is_complete:
-                    seen.growing.append(place.id)
-            elif place.is_complete and _was_looked_at(place, listed, ttp_roots):
+            directory, _, name = place.path.rpartition("/")  # not by `Path`: that is most of what a wide job would cost
+            is_listed = name in listed.get(directory, ())
+            if is_listed and not place.is_complete:
+                seen.growing.append(place.id)
+            elif place.is_complete and not is_listed and (directory in listed or _is_below(place, ttp_roots)):
                 seen.gone.append(place.id)
     return seen
 
@@ -188,35 +194,23 @@ def _listed(listings: Mapping[str, frozenset[str] | OSError], directory: str) ->
     return {directory: found}
 
 
-def _looked_up(database: Database, ids: Sequence[str]) -> list[Checkpoint]:
-    if not ids:
-        return []
-    with database.read() as connection:
-        return list(reads.files_by_id(connection, ids).values())
+def _is_below(place: Place, ttp_roots: AbstractSet[str]) -> bool:
+    """Whether a file of TTP was looked for: it may be gone with its directory, or that be renamed."""
+    return place.is_ttp and not ttp_roots.isdisjoint(map(str, Path(place.path).parents))
 
 
-def _without_unmounted(database: Database, run_id: int, files: Sequence[Checkpoint]) -> list[Checkpoint]:
+def _without_unmounted(files: Sequence[Checkpoint], journalled: AbstractSet[str]) -> list[Checkpoint]:
     """Those whose directory has its journal still, if it had one: where it is gone too, a disk may not be mounted."""
-    if not files:
-        return []
-    with database.read() as connection:
-        journalled = {jsonl.directory_of(path) for path in journals.journals_of(connection, run_id)}
     homes = {file.path.rpartition("/")[0] for file in files}
     lost = {home for home in homes if has_lost_its_journal(home, journalled)}
     return [file for file in files if file.path.rpartition("/")[0] not in lost]
 
 
-def _recorded(database: Database, paths: Sequence[str]) -> dict[str, list[Checkpoint]]:
-    if not paths:
-        return {}
-    with database.read() as connection:
-        return reads.files_at_paths(connection, paths)
-
-
 def _still_unrecorded(
     database: Database, files: Sequence[Checkpoint], recorded: Mapping[str, Sequence[Checkpoint]]
 ) -> list[Checkpoint]:
-    now = _recorded(database, [file.path for file in files])
+    with database.read() as connection:
+        now = reads.files_at_paths(connection, [file.path for file in files])
     return [file for file in files if _by_id(now.get(file.path, ())) == _by_id(recorded.get(file.path, ()))]
 
 
@@ -224,15 +218,9 @@ def _by_id(files: Sequence[Checkpoint]) -> dict[str, Checkpoint]:
     return {file.id: file for file in files}
 
 
-def _mark(recorder: Recorder, files: Sequence[Checkpoint], state: FileState) -> None:
-    if files:
-        recorder.mark(files, state)
-
-
 def _gather(
     database: Database, run_id: int, only: tuple[str, int] | None
 ) -> tuple[dict[_OfRank, list[Source]], _Known]:
-    """Where ranks saved, by launch and rank, and what is known to be there."""
     with database.read() as connection:
         launches = {launch.id: launch for launch in reads.launches_of(connection, run_id)}
         every = reads.sources_of(connection, run_id)
@@ -250,7 +238,6 @@ def _gather(
 
 
 def _places(database: Database, of_ranks: Iterable[_OfRank]) -> dict[_OfRank, list[Place]]:
-    """Where the files of these ranks are."""
     ranks: dict[str, list[int]] = {}
     for launch_id, rank in of_ranks:
         ranks.setdefault(launch_id, []).append(rank)
@@ -267,7 +254,6 @@ def _places(database: Database, of_ranks: Iterable[_OfRank]) -> dict[_OfRank, li
 def _launch_facts(
     database: Database, run_id: int, sources: Mapping[_OfRank, Sequence[Source]], directories: AbstractSet[str]
 ) -> LaunchFacts:
-    """What the catalog knows of the launches that may have left something behind, those of other runs there too."""
     by_directory: dict[str, list[Source]] = {}
     launch_ids = {launch_id for launch_id, _ in sources}
     is_told = all(source.content for own in sources.values() for source in own if source.kind is Kind.PERIODIC)
@@ -303,24 +289,7 @@ def _recent(connection: Connection, launches: Mapping[str, Launch], sources: Seq
     return recent
 
 
-def _was_looked_at(place: Place, listed: Mapping[str, object], ttp_roots: AbstractSet[str]) -> bool:
-    """Whether its directory was listed; one of TTP may be gone with all that is in it, or be renamed."""
-    if place.path.rpartition("/")[0] in listed:
-        return True
-    return place.is_ttp and not ttp_roots.isdisjoint(map(str, Path(place.path).parents))
-
-
-def _is_listed(place: Place, listed: Mapping[str, AbstractSet[str]]) -> bool:
-    directory, _, name = place.path.rpartition("/")  # not by `Path`: that is most of what a wide job would cost
-    return name in listed.get(directory, ())
-
-
-def _is_it(file: Checkpoint, other: Checkpoint) -> bool:
-    return replace(file, path=other.path) == other
-
-
 def _finished(database: Database, run_id: int, file: Checkpoint) -> Checkpoint | Skipped:
-    """The whole record of a file that was in progress when it was recorded, and is there now."""
     try:
         expected = register.parameters_of(database, run_id, file.rank, but=file.path)
         whole = register.measured(file, prove_step=True, expected=expected)

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from ckptstore.catalog.engine import Database
     from ckptstore.core.model import Launch
-    from ckptstore.journal.recorder import Recorder
 
 
 def describe(
@@ -84,7 +83,6 @@ def _counted(what: str, value: int | None, highest: int) -> int | None:
 
 
 def _written(path: str, mtime_ns: int) -> int:
-    """A time that the catalog can hold, in nanoseconds: up to the year 2262. Raises `UsageError`."""
     return validate.number(f"{path}: its modification time in ns", mtime_ns, "touch the file", lowest=-limits.HIGHEST)
 
 
@@ -158,14 +156,3 @@ def parameters_of(
         return frozenset(entry.name for entry in read_checkpoint(Path(path)).parameters)
     except (UnreadableError, OSError):
         return frozenset()
-
-
-def moved(recorder: Recorder, launch_id: str, before: str, after: str) -> None:
-    """Record that a directory was renamed: the files of the launch that were in it have new paths. Can be repeated."""
-    with recorder.database.read() as connection:
-        known = [file for file in live.files(connection, launch_id) if Path(before) in Path(file.path).parents]
-    renamed = [(file, str(after / Path(file.path).relative_to(before))) for file in known]
-    there = [(file, path) for file, path in renamed if (found := files.facts(path)) and found.size == file.size]
-    if there:
-        recorder.record_files([replace(file, path=path) for file, path in there])
-        recorder.mark([file for file, _ in there], FileState.MOVED)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
@@ -26,53 +26,58 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from ckptstore.catalog.engine import Connection, Database
-    from ckptstore.core.model import Launch, Observed, RestorePlan
+    from ckptstore.core.model import Launch, Observed
     from ckptstore.resume.reconcile import Reconciled
 
 log = logging.getLogger("ckptstore")
 
 
-@without_gc()
-def resolve(
-    database: Database,
-    run: str,
-    *,
-    step: int | None = None,
-    lineage_of: str | None = None,
-    every_lineage: bool = False,
-    world_size: int | None = None,
-    read_bytes: bool = False,
-    take_quarantined: bool = False,
-    replicas: str | None = None,
-) -> Resolution:
-    """The newest whole state of the run's lineage, or of that `step` only, and why newer ones are not taken.
+@dataclass(frozen=True, kw_only=True)
+class Query:
+    """Which state of a run is asked for: the newest whole one of its lineage, or of that `step` only.
 
-    The lineage is that of the newest launch, or of the one whose id is `lineage_of`; with `every_lineage` the states of
+    The lineage is that of the newest launch, or of the one whose id is `lineage`; with `every_lineage` the states of
     all launches count, abandoned ones too, the highest step first. `world_size` is the number of ranks that will load
-    it (None: as many as saved it); `read_bytes` checks every file's digest too; `take_quarantined` takes a state that
-    was found to be bad. `replicas` states who is whose replica in launches of as many ranks as the newest: "dp",
-    "none", groups as in "0,4;1,5", or the path of a strategy, group info or JSON file (None: what each launch said).
-    Raises `UnknownRunError`, and `UsageError` for values that cannot be meant.
+    it (None: as many as saved it), `takes_whole` whether each of them takes a file of the whole state; `read_bytes`
+    checks every file's digest too; `take_quarantined` takes a state that was found to be bad. `replicas` states who is
+    whose replica in launches of as many ranks as the newest: "dp", "none", groups as in "0,4;1,5", or the path of a
+    strategy, group info or JSON file (None: what each launch said).
     """
-    if lineage_of is not None and every_lineage:
-        raise UsageError("one lineage and all of them are asked for", "give --lineage or --all")
-    step = None if step is None else validate.step_of(step)
-    world_size = None if world_size is None else validate.ranks("world size", world_size)
+
+    step: int | None = None
+    lineage: str | None = None
+    every_lineage: bool = False
+    world_size: int | None = None
+    takes_whole: bool = True
+    read_bytes: bool = False
+    take_quarantined: bool = False
+    replicas: str | None = None
+
+    @property
+    def goes_back(self) -> bool:
+        """Whether a launch that starts there gives up what came after."""
+        return self.step is not None or self.lineage is not None
+
+    def checked(self) -> Query:
+        """The query, with numbers as numbers. Raises `UsageError` for values that cannot be meant."""
+        if self.lineage is not None and self.every_lineage:
+            raise UsageError("one lineage and all of them are asked for", "give --lineage or --all")
+        step = None if self.step is None else validate.step_of(self.step)
+        world_size = None if self.world_size is None else validate.ranks("world size", self.world_size)
+        return replace(self, step=step, world_size=world_size)
+
+
+NEWEST = Query()
+
+
+@without_gc()
+def resolve(database: Database, run: str, query: Query) -> Resolution:
+    """The state that is asked for, and why newer ones are not taken. Raises `UnknownRunError` and `UsageError`."""
+    query = query.checked()
     with database.connected():
         run_id = find_run(database, run)
         bring_up_to_date(database, run_id)
-        return choose(
-            database,
-            run,
-            run_id,
-            step=step,
-            lineage_of=lineage_of,
-            every_lineage=every_lineage,
-            world_size=world_size,
-            read_bytes=read_bytes,
-            take_quarantined=take_quarantined,
-            replicas=replicas,
-        )
+        return choose(database, run, run_id, query)
 
 
 def bring_up_to_date(database: Database, run_id: int) -> Reconciled:
@@ -84,86 +89,60 @@ def bring_up_to_date(database: Database, run_id: int) -> Reconciled:
     return reconciled
 
 
-def newest(database: Database, run: str, run_id: int) -> RestorePlan | None:
-    """Where the run would go on by what the catalog has now; as `resolve`, but nothing is taken up before."""
-    return choose(
-        database, run, run_id, step=None, lineage_of=None, world_size=None, read_bytes=False, take_quarantined=False
-    ).plan
-
-
-def choose(
-    database: Database,
-    run: str,
-    run_id: int,
-    *,
-    step: int | None,
-    lineage_of: str | None,
-    every_lineage: bool = False,
-    world_size: int | None,
-    read_bytes: bool,
-    take_quarantined: bool,
-    replicas: str | None = None,
-    takes_whole: bool = True,
-) -> Resolution:
-    """As `resolve`, of what the catalog knows by now; `takes_whole`: each rank takes a file of the whole state."""
+def choose(database: Database, run: str, run_id: int, query: Query) -> Resolution:
+    """As `resolve`, of what the catalog knows by now."""
+    step = query.step
     with database.read() as connection:
-        launches = _with_layout(reads.launches_of(connection, run_id), replicas)
-        if lineage_of is not None and lineage_of not in {launch.id for launch in launches}:
-            raise UsageError(f"run {run!r} has no launch {lineage_of!r}", f"see: ckptstore list {quote(run)}")
-        segments = lineage(launches, reads.first_saves(connection, run_id), of=lineage_of)
+        launches = _with_layout(reads.launches_of(connection, run_id), query.replicas)
+        by_id = {launch.id: launch for launch in launches}
+        if query.lineage is not None and query.lineage not in by_id:
+            raise UsageError(f"run {run!r} has no launch {query.lineage!r}", f"see: ckptstore list {quote(run)}")
+        segments = lineage(launches, reads.first_saves(connection, run_id), of=query.lineage)
         failed = reads.failed_loads(connection, run_id)
 
     def look(state: State) -> Mapping[str, Observed]:
-        if read_bytes:  # that may take hours
+        if query.read_bytes:  # that may take hours
             database.let_go()
-        return files.observe(state.files, read_bytes=read_bytes)
+        return files.observe(state.files, read_bytes=query.read_bytes)
 
     def hosts(launch: Launch) -> Mapping[int, str]:
         with database.read() as connection:
             return reads.hosts_of(connection, launch.id)
 
-    if every_lineage:
-        found = _of_every_lineage(database, run_id, launches, step, failed)
+    if query.every_lineage:
+        found = _of_every_lineage(database, run_id, by_id, step, failed)
     else:
         found = candidates(database, segments, step, failed)
     resolution = resolver.resolve(
         run,
         found,
         look,
-        world_size=world_size,
-        takes_whole=takes_whole,
-        take_quarantined=take_quarantined,
+        world_size=query.world_size,
+        takes_whole=query.takes_whole,
+        take_quarantined=query.take_quarantined,
         hosts=hosts,
     )
     reached = resolution.plan.global_step if resolution.plan else -1
+    rejections = list(resolution.rejections)
     judged = {(rejection.launch, rejection.global_step) for rejection in resolution.rejections}
     with database.read() as connection:
         beyond = reads.kinds_beyond(connection, run_id, reached)
-        by_id = {launch.id: launch for launch in launches}
-        ends = {segment.launch.id: segment.last_step for segment in segments}
-        others = [
-            resolver.reject_foreign(
-                State(launch=by_id[launch_id], global_step=at, files=reads.files_at(connection, by_id[launch_id], at))
-            )
-            if by_id[launch_id].foreign and at
-            else _not_a_candidate(by_id[launch_id], at, kinds)
-            for (launch_id, at), kinds in beyond.items()
-            if (launch_id, at) not in judged and step in (None, at) and not _is_older(launch_id, at, ends)
-        ]
-    rejections = sorted((*resolution.rejections, *others), key=lambda item: item.global_step, reverse=True)
+        parts = {segment.launch.id: segment for segment in segments}
+        for (launch_id, at), kinds in beyond.items():
+            is_older = at > 0 and launch_id in parts and parts[launch_id].has(at)  # in launches that count higher
+            if (launch_id, at) in judged or is_older or step not in (None, at):
+                continue
+            launch = by_id[launch_id]
+            if launch.foreign and at:
+                state = State(launch=launch, global_step=at, files=reads.files_at(connection, launch, at))
+                rejections.append(resolver.reject_foreign(state))
+            else:
+                rejections.append(_not_a_candidate(launch, at, kinds))
+    rejections.sort(key=lambda item: item.global_step, reverse=True)
     return replace(resolution, rejections=tuple(rejections))
 
 
-def _is_older(launch_id: str, step: int, ends: Mapping[str, int | None]) -> bool:
-    """Whether a save that was not looked at is of the lineage: older, though launches with other steps count higher."""
-    if step == 0 or launch_id not in ends:
-        return False
-    end = ends[launch_id]
-    return end is None or step <= end
-
-
 def _with_layout(launches: list[Launch], replicas: str | None) -> list[Launch]:
-    """The launches, with the stated layout where they have as many ranks as the newest."""
     ours = [launch for launch in launches if not launch.foreign]
     if replicas is None or not ours:
         return launches
@@ -195,10 +174,9 @@ def candidates(
 
 
 def _of_every_lineage(
-    database: Database, run_id: int, launches: Sequence[Launch], step: int | None, failed: Mapping[str, str]
+    database: Database, run_id: int, by_id: Mapping[str, Launch], step: int | None, failed: Mapping[str, str]
 ) -> Iterator[State]:
     """The states of all launches, the highest step first, of one step the newest launch's."""
-    by_id = {launch.id: launch for launch in launches}
     with database.read() as connection:
         every = reads.steps_of(connection, run_id)
     for launch_id, found in sorted(every, key=lambda each: (each[1], by_id[each[0]].order), reverse=True):

@@ -27,6 +27,7 @@ from ckptstore.core.model import (
 )
 from ckptstore.core.naming import unfinished_ttp_directory
 from ckptstore.core.replicas import show
+from ckptstore.core.text import count
 from ckptstore.resume import remedies
 from ckptstore.resume.faults import fault, unequal_sizes
 
@@ -62,16 +63,16 @@ def resolve(
     """
     rejections: list[Rejection] = []
     for state in candidates:
-        of = partial(
+        judged = partial(
             judge,
             seen=look(state),
             world_size=world_size,
             takes_whole=takes_whole,
             take_quarantined=take_quarantined,
         )
-        verdict = of(state)
+        verdict = judged(state)
         if hosts is not None and isinstance(verdict, RestorePlan) and _has_stand_ins(verdict):
-            verdict = of(replace(state, hosts=hosts(state.launch)))
+            verdict = judged(replace(state, hosts=hosts(state.launch)))
         if isinstance(verdict, RestorePlan):
             return Resolution(run, verdict, tuple(rejections))
         rejections.append(verdict)
@@ -113,16 +114,14 @@ def judge(
     if Content.SHARE in contents:
         shares = [file for file in state.files if file.content is Content.SHARE]
         others = [file for file in state.files if file.content is not Content.SHARE]
-    parts = []
+    covers = []
     if others or not shares:
-        parts.append(_from_whole_states(state, others, faults, ranks))
-    if shares and len(ranks) == saved_world and (not parts or parts[0].reasons):
-        parts.append(_from_shares(shares, faults, ranks))
-    for part in parts:
-        if not part.reasons:
-            in_order = sorted(part.served, key=attrgetter("rank"))
-            return RestorePlan(launch=state.launch, global_step=state.global_step, ranks=tuple(in_order))
-    return _reject(state, [reason for part in parts for reason in part.reasons], parts)
+        covers.append(_from_whole_states(state, others, faults, ranks))
+    if shares and len(ranks) == saved_world and (not covers or covers[0].reasons):
+        covers.append(_from_shares(shares, faults, ranks))
+    if not covers[-1].reasons:
+        return RestorePlan(launch=state.launch, global_step=state.global_step, ranks=covers[-1].in_order())
+    return _reject(state, [reason for cover in covers for reason in cover.reasons], covers)
 
 
 def _serves_any(state: State, *, takes_whole: bool) -> bool:
@@ -161,8 +160,8 @@ def _other_world(state: State, asked: int) -> Reason:
         what = "the new ranks do not hold the whole state, as those did"
     else:
         what = f"no file serves every rank (layout: {launch.layout.source})"
-    saved = f"saved by {launch.world_size} rank{'' if launch.world_size == 1 else 's'}"
-    return Reason(Rule.WORLD_SIZE, None, f"{saved}, asked for {asked}, and {what}")
+    saved_by = count(launch.world_size, "rank", "ranks")
+    return Reason(Rule.WORLD_SIZE, None, f"saved by {saved_by}, asked for {asked}, and {what}")
 
 
 @dataclass
@@ -173,9 +172,12 @@ class _Cover:
     reasons: list[Reason] = field(default_factory=list)
     remedies: list[str] = field(default_factory=list)
 
+    def in_order(self) -> tuple[Assignment, ...]:
+        """What is served, by rank."""
+        return tuple(sorted(self.served, key=attrgetter("rank")))
+
 
 def _from_whole_states(state: State, files: Sequence[Checkpoint], faults: Mapping[str, Reason], ranks: range) -> _Cover:
-    """A file for every rank, its own or a replica's; and why that cannot be."""
     saved_world = state.launch.world_size
     layout = state.launch.layout
     whole = _by_rank(files, faults)
@@ -190,8 +192,9 @@ def _from_whole_states(state: State, files: Sequence[Checkpoint], faults: Mappin
         served = group if len(ranks) == saved_world else tuple(ranks)
         unequal = unequal_sizes(files_of[group]) if len(group) > 1 else ""
         own = {rank: whole[rank] for rank in group if rank in whole}
-        chosen, missing = _serve(served, own, {} if unequal else own, state.hosts)
-        cover.served += chosen
+        able = served if own and not unequal else tuple(rank for rank in served if rank in own)
+        cover.served += _serve(able, own, state.hosts)
+        missing = sorted(set(served).difference(able))
         if missing:
             cover.reasons += _why_not(files_of[group], group, missing, faults, unequal, left=left)
             cover.remedies.append(remedies.of_ranks(missing, group, files_of[group], faults))
@@ -201,10 +204,10 @@ def _from_whole_states(state: State, files: Sequence[Checkpoint], faults: Mappin
 def _from_shares(files: Sequence[Checkpoint], faults: Mapping[str, Reason], ranks: range) -> _Cover:
     """Every rank's own share: none stands in for another, and only all of them are the state (mindspore.md §8)."""
     whole = _by_rank(files, faults)
-    chosen, missing = _serve(tuple(ranks), whole, {}, {})
-    lacking = set(missing)
+    missing = [rank for rank in ranks if rank not in whole]
     by_rank = sorted(files, key=lambda file: (file.rank, file.path))
-    cover = _Cover(chosen, [faults[file.id] for file in by_rank if file.rank in lacking and file.id in faults])
+    cover = _Cover([Assignment(rank, whole[rank]) for rank in ranks if rank in whole])
+    cover.reasons += [faults[file.id] for file in by_rank if file.rank not in whole and file.id in faults]
     explained = {reason.rank for reason in cover.reasons}
     for rank in missing:
         if rank not in explained:
@@ -220,7 +223,6 @@ def _has_stand_ins(plan: RestorePlan) -> bool:
 
 
 def _by_rank(files: Iterable[Checkpoint], faults: Mapping[str, Reason]) -> dict[int, Checkpoint]:
-    """The file to take of each rank that has one without fault."""
     chosen: dict[int, Checkpoint] = {}
     for file in files:
         if faults and file.id in faults:
@@ -249,7 +251,6 @@ def reject_foreign(state: State) -> Rejection:
 def _by_group(
     files: Iterable[Checkpoint], groups: Iterable[tuple[int, ...]]
 ) -> dict[tuple[int, ...], list[Checkpoint]]:
-    """The files of each group, by rank."""
     group_of = {rank: group for group in groups for rank in group}
     found: dict[tuple[int, ...], list[Checkpoint]] = {group: [] for group in group_of.values()}
     for file in files:
@@ -261,27 +262,16 @@ def _by_group(
     return found
 
 
-def _serve(
-    ranks: tuple[int, ...],
-    own: Mapping[int, Checkpoint],
-    stand_ins: Mapping[int, Checkpoint],
-    hosts: Mapping[int, str],
-) -> tuple[list[Assignment], list[int]]:
-    """Give each rank its own file, or one that stands in for it; and the ranks that get none.
+def _serve(ranks: Iterable[int], own: Mapping[int, Checkpoint], hosts: Mapping[int, str]) -> list[Assignment]:
+    """Give each rank its own file, or one of its replicas.
 
     What was written on the rank's own host is nearest, of several files as near that of the lowest rank.
     """
-    chosen: list[Assignment] = []
-    missing: list[int] = []
-    lowest = stand_ins[min(stand_ins)] if stand_ins else None
-    nearest = {hosts[rank]: stand_ins[rank] for rank in sorted(stand_ins, reverse=True) if rank in hosts}
-    for rank in ranks:
-        source = own.get(rank) or nearest.get(hosts.get(rank, ""), lowest)
-        if source is None:
-            missing.append(rank)
-        else:
-            chosen.append(Assignment(rank, source))
-    return chosen, missing
+    if not own:
+        return []
+    lowest = own[min(own)]
+    nearest = {hosts[rank]: own[rank] for rank in sorted(own, reverse=True) if rank in hosts}
+    return [Assignment(rank, own.get(rank) or nearest.get(hosts.get(rank, ""), lowest)) for rank in ranks]
 
 
 def _preference(file: Checkpoint) -> tuple[int, str]:
@@ -312,7 +302,7 @@ def _why_not(
     return reasons
 
 
-def _reject(state: State, reasons: Sequence[Reason], parts: Sequence[_Cover] = ()) -> Rejection:
+def _reject(state: State, reasons: Sequence[Reason], covers: Sequence[_Cover] = ()) -> Rejection:
     finished = [file for file in state.files if file.size is not None]
     whole = {file.rank for file in finished if file.content is Content.FULL}
     world_size = state.launch.world_size
@@ -320,10 +310,9 @@ def _reject(state: State, reasons: Sequence[Reason], parts: Sequence[_Cover] = (
         len({file.rank for file in finished if file.content is content}) == world_size
         for content in (Content.SHARE, Content.PART)
     )
-    covered = in_pieces or state.launch.layout.covers(whole, world_size)
-    was_whole = state.global_step > 0 and covered
-    of_all = [line for reason in reasons[:1] if (line := remedies.of_state(reason, state))]
-    fullest = max(parts, key=lambda part: len(part.served), default=_Cover())
+    was_whole = state.global_step > 0 and (in_pieces or state.launch.layout.covers(whole, world_size))
+    of_state = [line for reason in reasons[:1] if (line := remedies.of_state(reason, state))]
+    fullest = max(covers, key=lambda cover: len(cover.served), default=_Cover())
     return Rejection(
         launch=state.launch.id,
         global_step=state.global_step,
@@ -331,6 +320,6 @@ def _reject(state: State, reasons: Sequence[Reason], parts: Sequence[_Cover] = (
         reasons=tuple(reasons),
         was_whole=was_whole,
         world_size=world_size,
-        served=tuple(sorted(fullest.served, key=lambda assignment: assignment.rank)),
-        remedies=(*(of_all if not fullest.remedies else ()), *fullest.remedies),
+        served=fullest.in_order(),
+        remedies=tuple(fullest.remedies or of_state),
     )

@@ -1,31 +1,33 @@
-"""Settle where a launch starts, once for all its ranks."""
+"""Settle where a launch starts, once for all its ranks; or, ahead of it, that it goes back to an older state."""
 
 from __future__ import annotations
 
 import logging
+import secrets
 from dataclasses import replace
 from datetime import datetime, timezone
-from functools import partial
 from shlex import quote
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads, tallies
 from ckptstore.catalog.project import project
 from ckptstore.catalog.runs import find_run
-from ckptstore.core import validate
 from ckptstore.core.events import LaunchStarted
-from ckptstore.core.model import Assignment, Rejection, Resolution, RestorePlan, Rule
+from ckptstore.core.model import Assignment, Resolution, RestorePlan, Rule
 from ckptstore.core.text import count
 from ckptstore.errors import CatalogUnavailableError, NothingRestorableError, RefusedError, UsageError
+from ckptstore.journal.writers import record_of_run
 from ckptstore.resume import exits, lease, position
-from ckptstore.resume.resolve import bring_up_to_date, choose
+from ckptstore.resume.resolve import Query, bring_up_to_date, choose
 from ckptstore.resume.resolver import NOT_LINEAGE
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from collections.abc import Set as AbstractSet
 
     from ckptstore.catalog.engine import Connection, Database
-from ckptstore.core.model import Checkpoint, Launch
+    from ckptstore.core.events import Event
+    from ckptstore.core.model import Checkpoint, Launch
 
 log = logging.getLogger("ckptstore")
 
@@ -36,24 +38,18 @@ _TRIES = 5
 """One gc takes a state once; it is another's turn each time after that."""
 
 
-def settle(
-    database: Database,
-    launch: Launch,
-    *,
-    step: int | None = None,
-    lineage_of: str | None = None,
-    take_quarantined: bool = False,
-) -> RestorePlan | None:
+def settle(database: Database, launch: Launch, query: Query) -> RestorePlan | None:
     """Where this launch starts, the same for every rank that asks, now or later; None for a fresh start.
 
-    The first answer stored is the launch's answer. `step` and `lineage_of` are as in `resolve`: the launch branches off
-    there. Raises `NothingRestorableError` where that state cannot be restored, and where states once were whole, of
+    The first answer stored is the launch's answer. Where a step or lineage is asked for the launch branches off there.
+    Raises `NothingRestorableError` where that state cannot be restored, and where states once were whole, of
     whatever branch, and there is none to go on from: a fresh start would hide them; `UsageError` where the state has
     no place in the launch's data; `RefusedError` where files of whatever was chosen change each time before that can
     be stored, and where the launch's answer is an old one, since later launches have saved.
     """
-    step = None if step is None else validate.step_of(step)
-    if step == 0:
+    takes_whole = launch.layout.any_world_size or launch.world_size == 1
+    query = replace(query, world_size=launch.world_size, takes_whole=takes_whole).checked()
+    if query.step == 0:
         raise UsageError("step is 0", "to start afresh give the run another name")
     stored = _stored(database, launch)
     if stored is not None:
@@ -64,7 +60,7 @@ def settle(
     exits.set_aside(database, run_id)
     with database.connected():
         for _ in range(_TRIES):
-            if _store(database, launch, run_id, step=step, lineage_of=lineage_of, take_quarantined=take_quarantined):
+            if _store(database, launch, run_id, query):
                 break
             log.info("the state chosen for launch %s was removed meanwhile: choosing again", launch.id)
         else:
@@ -76,6 +72,34 @@ def settle(
     if settled is None:
         raise CatalogUnavailableError(f"the restore plan of launch {launch.id} was not kept by {database.name}")
     return settled[0]
+
+
+def branch(database: Database, plan: RestorePlan) -> str:
+    """Make the plan's state the one that its run goes on from; the id of the launch that stands for that decision.
+
+    It saves nothing: the next launch that asks goes on from the plan's state, and what came after that is given up.
+    Until then the state is held as one that a launch starts from. Raises `RefusedError` where it was removed since.
+    """
+    launch_id = f"branch-{plan.global_step}-{secrets.token_hex(3)}"
+    run = plan.launch.run
+
+    def decide(connection: Connection) -> tuple[list[Event], Mapping[str, str]]:
+        now = datetime.now(timezone.utc)
+        run_id = reads.run_id(connection, run)
+        if run_id is None:
+            raise UsageError(f"there is no run {run!r} any more")
+        launch = replace(plan.launch.undecided(), id=launch_id, created_at=reads.next_moment(connection, run, now))
+        project(connection, [LaunchStarted(launch)])
+        if not lease.settle(connection, run_id, launch_id, sources_of(plan), now):
+            raise RefusedError(
+                f"step {plan.global_step} of run {run!r} was removed since it was chosen",
+                "if gc did that, ckptstore undo brings it back while it is in the trash",
+            )
+        files = {each.source.path: plan.launch.id for each in plan.ranks}
+        return [started(launch, plan, now, start_step=plan.global_step, branched=True)], files
+
+    record_of_run(database, decide)
+    return launch_id
 
 
 def _check_overtaken(database: Database, launch: Launch) -> None:
@@ -93,37 +117,17 @@ def _check_overtaken(database: Database, launch: Launch) -> None:
         )
 
 
-def _store(
-    database: Database,
-    launch: Launch,
-    run_id: int,
-    *,
-    step: int | None,
-    lineage_of: str | None,
-    take_quarantined: bool,
-) -> bool:
+def _store(database: Database, launch: Launch, run_id: int, query: Query) -> bool:
     """Choose where a launch starts and store that; False if the chosen state was removed in between."""
-    ask = partial(
-        choose,
-        database,
-        launch.run,
-        run_id,
-        world_size=launch.world_size,
-        read_bytes=False,
-        take_quarantined=take_quarantined,
-        takes_whole=launch.layout.any_world_size or launch.world_size == 1,
-    )
-    resolution = ask(step=step, lineage_of=lineage_of)
-    is_branch = step is not None or lineage_of is not None
+    of_every_lineage = replace(query, step=None, lineage=None, every_lineage=True)
+    resolution = choose(database, launch.run, run_id, query)
     if resolution.lost:
-        raise NothingRestorableError(_lost(launch.run, resolution), _lost_hint(quote(launch.run), resolution))
+        raise _lost(resolution)
     plan = resolution.plan
-    if plan is None and is_branch:
-        raise NothingRestorableError(*_not_there(launch.run, resolution, step, lineage_of))
+    if plan is None and query.goes_back:
+        raise _not_there(resolution, query)
     if plan is None:
-        _check_other_branches(launch.run, ask(step=None, lineage_of=None, every_lineage=True))
-        _check_other_launches(database, launch, run_id)
-        _check_parts(database, launch, run_id, resolution)
+        _check_fresh(database, launch, run_id, resolution, choose(database, launch.run, run_id, of_every_lineage))
     start_step = _start_step(launch, plan) if plan else None
     sources = sources_of(plan) if plan else []
     now = datetime.now(timezone.utc)
@@ -131,7 +135,7 @@ def _store(
     def work(connection: Connection) -> bool:
         if not lease.settle(connection, run_id, launch.id, sources, now):
             return False
-        project(connection, [started(launch, plan, now, start_step=start_step, branched=is_branch)])
+        project(connection, [started(launch, plan, now, start_step=start_step, branched=query.goes_back)])
         return True
 
     if not database.in_write(work):
@@ -143,13 +147,12 @@ def _store(
             for each in resolution.rejections
             if each.reasons == (NOT_LINEAGE,) and each.global_step > plan.global_step
         }
-        if beside and not is_branch and not _went_back(database, run_id):
-            _say_what_is_beside(plan, ask(step=None, lineage_of=None, every_lineage=True).plan, beside)
+        if beside and not query.goes_back and not _went_back(database, run_id):
+            _say_what_is_beside(plan, choose(database, launch.run, run_id, of_every_lineage).plan, beside)
     return True
 
 
 def _went_back(database: Database, run_id: int) -> bool:
-    """Whether a launch of the run was asked to go back: what came after that was given up on purpose."""
     with database.read() as connection:
         return any(launch.branched for launch in reads.launches_of(connection, run_id))
 
@@ -187,53 +190,41 @@ def _say_what_is_missed(plan: RestorePlan, resolution: Resolution) -> None:
         )
 
 
-def _check_other_branches(run: str, every: Resolution) -> None:
-    """Raise `NothingRestorableError` where a fresh start would hide what other branches have, or once had."""
+def _check_fresh(database: Database, launch: Launch, run_id: int, resolution: Resolution, every: Resolution) -> None:
+    """Raise `NothingRestorableError` where a fresh start would hide what the run has or had, of whatever launch.
+
+    It may have gone on from a state whose files nothing tells of here: only the journal beside them does, or the
+    catalog. And a launch that saved again and again may have no state that was ever whole, as where ranks save at other
+    steps, or the layout is not what was told. A job that dies in its first save leaves one or two such.
+    """
+    run, nothing = quote(launch.run), f"nothing of run {launch.run!r} can be restored"
     if every.plan is not None:
         found = every.plan.launch.id
         raise NothingRestorableError(
-            f"nothing of run {run!r} can be restored but step {every.plan.global_step} of launch {found}, and the run "
-            "went back from it to an older state",
-            f"see: ckptstore resolve {quote(run)} --all; choose it with resume(lineage={found!r}), or start a run of "
-            "another name",
+            f"{nothing} but step {every.plan.global_step} of launch {found}, and the run went back from it to an older "
+            "state",
+            f"see: ckptstore resolve {run} --all; choose it with resume(lineage={found!r}), or start a run of another "
+            "name",
         )
     if every.lost:
-        raise NothingRestorableError(_lost(run, every), _lost_hint(f"{quote(run)} --all", every))
-
-
-def _check_other_launches(database: Database, launch: Launch, run_id: int) -> None:
-    """Raise `NothingRestorableError` where a launch went on from a state that nothing tells of here.
-
-    Journals name the state that a launch started from, and only the journal beside its files, or the catalog, tells
-    what they are: of a scanned one there is none.
-    """
+        raise _lost(every, " --all")
     with database.read() as connection:
         others = [each for each in reads.launches_of(connection, run_id) if each.id != launch.id and each.parent]
+        saved = tallies.steps_saved(connection, run_id)
     if others:
         raise NothingRestorableError(
-            f"nothing of run {launch.run!r} can be restored, though launch {others[-1].id} went on from step "
-            f"{others[-1].parent_step} of launch {others[-1].parent}: nothing here tells of the files of that",
-            f"start when the catalog is back; if it is lost: ckptstore scan DIRECTORY --run {quote(launch.run)}",
+            f"{nothing}, though launch {others[-1].id} went on from step {others[-1].parent_step} of launch "
+            f"{others[-1].parent}: nothing here tells of the files of that",
+            f"start when the catalog is back; if it is lost: ckptstore scan DIRECTORY --run {run}",
         )
-
-
-def _check_parts(database: Database, launch: Launch, run_id: int, resolution: Resolution) -> None:
-    """Raise `NothingRestorableError` where a launch saved again and again, and no state of it was ever whole.
-
-    A job that dies in its first save leaves one or two such; one that goes on has another reason, as ranks whose saves
-    are of other steps, or a layout that is not what was told: a fresh start would give all of them up.
-    """
-    with database.read() as connection:
-        saved = tallies.steps_saved(connection, run_id)
     most = max(saved, key=lambda each: saved[each], default="")
-    if saved.get(most, 0) < _SAVES_OF_A_RUN:
-        return
-    reasons = [reason.detail for rejection in resolution.rejections for reason in rejection.reasons]
-    raise NothingRestorableError(
-        f"nothing of run {launch.run!r} can be restored: of {saved[most]} steps that launch {most} saved none is whole"
-        + (f"; of the newest, {reasons[0]}" if reasons else ""),
-        f"see: ckptstore resolve {quote(launch.run)} --explain; to begin afresh give the run another name",
-    )
+    if saved.get(most, 0) >= _SAVES_OF_A_RUN:
+        why = _first_reason(resolution)
+        raise NothingRestorableError(
+            f"{nothing}: of {saved[most]} steps that launch {most} saved none is whole"
+            + (f"; of the newest, {why}" if why else ""),
+            f"see: ckptstore resolve {run} --explain; to begin afresh give the run another name",
+        )
 
 
 def started(
@@ -285,35 +276,35 @@ def _stored(database: Database, launch: Launch) -> tuple[RestorePlan | None] | N
     return (RestorePlan(launch=origin, global_step=parent[1], ranks=ranks),)
 
 
-def _not_there(run: str, resolution: Resolution, step: int | None, lineage_of: str | None) -> tuple[str, str]:
-    """That a state that was asked for cannot be restored, and where to read on."""
+def _not_there(resolution: Resolution, query: Query) -> NothingRestorableError:
+    step, lineage = query.step, query.lineage
     asked = [f"step {step}"] if step is not None else []
-    asked += [f"a state of the lineage of {lineage_of}"] if lineage_of is not None else []
-    reasons = [reason.detail for rejection in resolution.rejections for reason in rejection.reasons]
-    why = reasons[0] if reasons else "there is no such save"
+    asked += [f"a state of the lineage of {lineage}"] if lineage is not None else []
     flags = f" --step {step}" if step is not None else ""
-    flags += f" --lineage {quote(lineage_of)}" if lineage_of else ""
-    return (
-        f"{' of '.join(asked)} of run {run!r} cannot be restored: {why}",
-        f"see: ckptstore resolve {quote(run)}{flags} --explain",
+    flags += f" --lineage {quote(lineage)}" if lineage else ""
+    why = _first_reason(resolution) or "there is no such save"
+    return NothingRestorableError(
+        f"{' of '.join(asked)} of run {resolution.run!r} cannot be restored: {why}",
+        f"see: ckptstore resolve {quote(resolution.run)}{flags} --explain",
     )
 
 
-def _lost(run: str, resolution: Resolution) -> str:
-    newest = _newest_lost(resolution)
-    told = newest.reasons[:2] if newest.reasons[0].rule is Rule.WORLD_SIZE else newest.reasons[:1]
-    why = "; and ".join(reason.detail for reason in told)
-    return f"nothing of run {run!r} can be restored: every rank had saved step {newest.global_step}, but {why}"
+def _first_reason(resolution: Resolution) -> str:
+    reasons = (reason.detail for rejection in resolution.rejections for reason in rejection.reasons)
+    return next(reasons, "")
 
 
-def _newest_lost(resolution: Resolution) -> Rejection:
-    return next(rejection for rejection in resolution.rejections if rejection.was_whole)
-
-
-def _lost_hint(asked: str, resolution: Resolution) -> str:
-    rules = {reason.rule for rejection in resolution.rejections if rejection.was_whole for reason in rejection.reasons}
-    remedy = "resume with take_quarantined=True" if rules == {Rule.QUARANTINED} else "bring the files back"
-    newest = _newest_lost(resolution)
-    if newest.reasons[0].rule is Rule.WORLD_SIZE:
-        remedy = newest.remedies[0]
-    return f"see: ckptstore resolve {asked} --explain; {remedy}, or start a run of another name"
+def _lost(resolution: Resolution, flags: str = "") -> NothingRestorableError:
+    """The error for a run of which states once were whole, and none is; `flags` are those of `resolve` that show it."""
+    lost = [rejection for rejection in resolution.rejections if rejection.was_whole]
+    newest = lost[0]
+    reasons, remedy = newest.reasons[:1], "bring the files back"
+    if reasons[0].rule is Rule.WORLD_SIZE:
+        reasons, remedy = newest.reasons[:2], newest.remedies[0]
+    elif {reason.rule for rejection in lost for reason in rejection.reasons} == {Rule.QUARANTINED}:
+        remedy = "resume with take_quarantined=True"
+    why = "; and ".join(reason.detail for reason in reasons)
+    return NothingRestorableError(
+        f"nothing of run {resolution.run!r} can be restored: every rank had saved step {newest.global_step}, but {why}",
+        f"see: ckptstore resolve {quote(resolution.run)}{flags} --explain; {remedy}, or start a run of another name",
+    )

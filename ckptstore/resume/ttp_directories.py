@@ -14,8 +14,6 @@ from ckptstore.core.naming import parse_rank_directory, parse_ttp_directory, unf
 from ckptstore.disk.files import names_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from ckptstore.core.model import Source
 
 _UNFINISHED = "_tmp"
@@ -26,8 +24,7 @@ def listing(source: Source) -> dict[str, frozenset[str]]:
     found: dict[str, frozenset[str]] = {}
     for name in names_in(source.directory).difference(source.names_before):
         if parse_ttp_directory(name) is not None:
-            inside = Path(source.directory) / name
-            found.update((str(inside / each), names_in(str(inside / each))) for each in _of_rank(inside, source.rank))
+            found |= _of_rank(Path(source.directory) / name, source.rank)
     return found
 
 
@@ -39,13 +36,14 @@ def names_before(root: str, rank: int) -> list[str]:
     found = sorted(names_in(root))
     for name in [name for name in found if unfinished_ttp_directory(name)]:
         with suppress(OSError):  # it is no directory, or not to be read: nothing is known of what is in it
-            for each in _of_rank(Path(root) / name, rank):
-                found += sorted(f"{name}/{each}/{file}" for file in names_in(str(Path(root) / name / each)))
+            for directory, files in _of_rank(Path(root) / name, rank).items():
+                found += sorted(f"{name}/{Path(directory).name}/{file}" for file in files)
     return found
 
 
-def _of_rank(inside: Path, rank: int) -> Iterator[str]:
-    return (each for each in names_in(str(inside)) if parse_rank_directory(each) == rank)
+def _of_rank(inside: Path, rank: int) -> dict[str, frozenset[str]]:
+    directories = (str(inside / name) for name in names_in(str(inside)) if parse_rank_directory(name) == rank)
+    return {directory: names_in(directory) for directory in directories}
 
 
 def before_rename(path: str) -> str:

@@ -21,7 +21,7 @@ from ckptstore.errors import RefusedError
 from ckptstore.journal import unread
 from ckptstore.journal.sync import sync_run
 from ckptstore.resume import lease
-from ckptstore.resume.branches import branches
+from ckptstore.resume.lineage import branches
 from ckptstore.retention import decide, path_aliases
 from ckptstore.retention.debris import has_checkpoint_beside
 from ckptstore.retention.worker import PORTION, at_work
@@ -120,7 +120,7 @@ class _Gc:
         self.began = False
         self.removed: list[Key] = []
         self.skipped: dict[Key, Skipped] = {}
-        self._held = path_aliases.held_elsewhere(worker.database, plan.targets)
+        self._held = path_aliases.states_in_use(worker.database, plan.targets)
 
     def _interrupted(self) -> Collection | None:
         """The gc that ended before its time: this one goes on with it, so that one undo brings back both.

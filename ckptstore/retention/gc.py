@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RunCollected:
     """What came of the gc of a run: its plan, what was done, the error that ended it; each None if there is none."""
 
     run: str
@@ -61,15 +61,15 @@ def collect(
     at_once: bool = False,
     allow_mass_delete: bool = False,
     progress: Callable[[int], None] = lambda _: None,
-) -> Outcome:
+) -> RunCollected:
     """Plan, and carry the plan out if `apply_it`. What is refused, or fails, is in the outcome."""
     plan: GcPlan | None = None
     try:
         plan = plan_gc(database, run, policy, floor=floor, grace=grace)
         if not apply_it:
             decide.check(plan.decision, allow_mass_delete=allow_mass_delete)
-            return Outcome(run, plan)
+            return RunCollected(run, plan)
         done = execute(database, plan, at_once=at_once, allow_mass_delete=allow_mass_delete, progress=progress)
     except CkptstoreError as error:
-        return Outcome(run, plan, error=error)
-    return Outcome(run, plan, done)
+        return RunCollected(run, plan, error=error)
+    return RunCollected(run, plan, done)

@@ -65,7 +65,7 @@ def _shared(files: Iterable[Checkpoint], seen: Mapping[str, Observed]) -> list[l
     return found
 
 
-def held_elsewhere(database: Database, going: Mapping[Key, Sequence[Target]]) -> dict[Key, str]:
+def states_in_use(database: Database, going: Mapping[Key, Sequence[Target]]) -> dict[Key, str]:
     """Why some of these states may not go: a file of theirs is one of another state, of this run or another, too.
 
     By its path, or by another one. For that only files are looked at that were recorded with the size of one that goes,

@@ -19,7 +19,7 @@ from ckptstore.journal import unread
 from ckptstore.journal.jsonl import directory_of
 from ckptstore.journal.sync import sync_run
 from ckptstore.resume import lease
-from ckptstore.resume.branches import branches
+from ckptstore.resume.lineage import branches
 from ckptstore.resume.position import shift
 from ckptstore.resume.reconcile import reconcile
 from ckptstore.resume.resolver import judge
@@ -144,7 +144,7 @@ def plan_gc(
     going = {verdict.state.key: targets[verdict.state.key] for verdict in decision.remove}
     held = {
         **_links_among(going),
-        **path_aliases.held_elsewhere(database, going),
+        **path_aliases.states_in_use(database, going),
         **path_aliases.copied_by_others(database, run_id, going, facts.files),
     }
     if held:

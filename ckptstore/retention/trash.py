@@ -10,7 +10,7 @@ from ckptstore.catalog import reads
 from ckptstore.catalog.project import OPEN_PHASES
 from ckptstore.catalog.runs import find_run
 from ckptstore.core.model import FileState, Phase, Skipped
-from ckptstore.disk.trash import Outcome
+from ckptstore.disk.trash import TrashResult
 from ckptstore.errors import RefusedError, UsageError
 from ckptstore.journal import unread
 from ckptstore.journal.sync import sync_run
@@ -83,17 +83,17 @@ def undo(
             tried.update(item.id for item in begun)
             worker.carry_out(begun)
             _take_as_recorded(worker, begun)
-            if worker.done.files[Phase.RESTORING, Outcome.DONE]:
+            if worker.done.files[Phase.RESTORING, TrashResult.DONE]:
                 break
             passed_over.append(chosen.created_at)
     done = worker.done
-    back = done.files[Phase.RESTORING, Outcome.DONE]
+    back = done.files[Phase.RESTORING, TrashResult.DONE]
     return Undone(
         run=run,
         collection=chosen.id if back else every[0].id,
         files=back,
-        bytes=done.bytes[Phase.RESTORING, Outcome.DONE],
-        gone=done.files[Phase.RESTORING, Outcome.GONE],
+        bytes=done.bytes[Phase.RESTORING, TrashResult.DONE],
+        gone=done.files[Phase.RESTORING, TrashResult.GONE],
         troubles=tuple(done.troubles),
         passed_over=tuple(passed_over) if back else (),
     )

@@ -15,7 +15,7 @@ from ckptstore.catalog import trash as rows
 from ckptstore.catalog.project import OPEN_PHASES
 from ckptstore.core.model import Phase, Skipped
 from ckptstore.disk.files import FileFacts
-from ckptstore.disk.trash import Disk, Outcome, Trash
+from ckptstore.disk.trash import Disk, Trash, TrashResult
 from ckptstore.errors import RefusedError
 from ckptstore.journal.writers import shared
 from ckptstore.resume.lease import CLOCKS_DIFFER
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     from ckptstore.catalog.trash import Collection, Item
     from ckptstore.core.events import Event
 
-    _Act = Callable[[Trash, str, str, FileFacts], Outcome]
+    _Act = Callable[[Trash, str, str, FileFacts], TrashResult]
 
 PORTION = 1000
 """How many files are done between two records of it in the catalog."""
 
 _STAYS = {
-    Outcome.OCCUPIED: "another file is at its place now: it stays in the trash",
-    Outcome.CHANGED: "another file is in the trash in its stead: it stays there, and undo brings it back",
+    TrashResult.OCCUPIED: "another file is at its place now: it stays in the trash",
+    TrashResult.CHANGED: "another file is in the trash in its stead: it stays there, and undo brings it back",
 }
 _GOING = (Phase.MOVING, Phase.DELETING)
 _ACTS = {
@@ -55,17 +55,17 @@ class Done:
     `troubles` are those that nothing could be done with now, and why. The next gc, undo or purge tries again.
     """
 
-    files: Counter[tuple[Phase, Outcome]] = field(default_factory=Counter)
-    bytes: Counter[tuple[Phase, Outcome]] = field(default_factory=Counter)
+    files: Counter[tuple[Phase, TrashResult]] = field(default_factory=Counter)
+    bytes: Counter[tuple[Phase, TrashResult]] = field(default_factory=Counter)
     troubles: list[Skipped] = field(default_factory=list)
 
     def count(self, *phases: Phase) -> int:
         """How many files were brought through one of these phases."""
-        return sum(self.files[phase, Outcome.DONE] for phase in phases)
+        return sum(self.files[phase, TrashResult.DONE] for phase in phases)
 
     def size(self, *phases: Phase) -> int:
         """Their bytes."""
-        return sum(self.bytes[phase, Outcome.DONE] for phase in phases)
+        return sum(self.bytes[phase, TrashResult.DONE] for phase in phases)
 
 
 class Worker:
@@ -133,7 +133,7 @@ class Worker:
                 self._put_back(some)
                 raise
 
-    def _record(self, outcomes: Sequence[tuple[Item, Outcome]]) -> None:
+    def _record(self, outcomes: Sequence[tuple[Item, TrashResult]]) -> None:
         ended: dict[Phase, list[Item]] = {}
         for item, outcome in outcomes:
             ended.setdefault(_phase_after(item, outcome), []).append(item)
@@ -163,11 +163,11 @@ class Worker:
         if items:
             self.carry_out(self.begin(items, Phase.PURGING))
 
-    def _act(self, items: Sequence[Item], acts: Mapping[Phase, _Act]) -> list[tuple[Item, Outcome]]:
+    def _act(self, items: Sequence[Item], acts: Mapping[Phase, _Act]) -> list[tuple[Item, TrashResult]]:
         by_collection: dict[str, list[Item]] = {}
         for item in items:
             by_collection.setdefault(item.collection, []).append(item)
-        done: list[tuple[Item, Outcome]] = []
+        done: list[tuple[Item, TrashResult]] = []
         for collection, own in by_collection.items():
             with Trash(collection, self.disk) as trash:
                 acted = [(item, outcome) for item in own if (outcome := self._try(trash, item, acts)) is not None]
@@ -175,7 +175,7 @@ class Worker:
             done += acted
         return done
 
-    def _try(self, trash: Trash, item: Item, acts: Mapping[Phase, _Act]) -> Outcome | None:
+    def _try(self, trash: Trash, item: Item, acts: Mapping[Phase, _Act]) -> TrashResult | None:
         self.lock.keep()
         try:
             outcome = acts[item.phase](trash, item.root, item.place, FileFacts(item.size, item.mtime_ns))
@@ -239,11 +239,11 @@ def _stem(item: Item) -> tuple[str, str]:
     return item.collection, item.path.rpartition(".")[0]
 
 
-def _phase_after(item: Item, outcome: Outcome) -> Phase:
+def _phase_after(item: Item, outcome: TrashResult) -> Phase:
     """In the trash; restored, as is what was at its place all along, or another file that was to go; or gone."""
     match item.phase, outcome:
-        case (_, Outcome.OCCUPIED) | (Phase.MOVING, Outcome.DONE) | (Phase.PURGING, Outcome.CHANGED):
+        case (_, TrashResult.OCCUPIED) | (Phase.MOVING, TrashResult.DONE) | (Phase.PURGING, TrashResult.CHANGED):
             return Phase.TRASHED
-        case (_, Outcome.CHANGED | Outcome.IN_PLACE) | (Phase.RESTORING, Outcome.DONE):
+        case (_, TrashResult.CHANGED | TrashResult.IN_PLACE) | (Phase.RESTORING, TrashResult.DONE):
             return Phase.RESTORED
     return Phase.GONE

@@ -14,7 +14,7 @@ from ckptstore.errors import CatalogUnavailableError, CkptstoreError
 from ckptstore.journal.sync import found_below, take_up_found
 from ckptstore.resume import position
 from ckptstore.resume.join import join
-from ckptstore.resume.start import settle
+from ckptstore.resume.resolve import NEWEST
 from ckptstore.training.launch import RankLaunch
 from ckptstore.training.save_places import unknown_run, unregistered
 from ckptstore.training.start import Start
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ckptstore.catalog.engine import Database
-    from ckptstore.core.model import Launch, RestorePlan
+    from ckptstore.core.model import Launch
+    from ckptstore.resume.resolve import Query
 
 
 def begin(
@@ -53,7 +54,7 @@ def begin(
         take_up_found(temporary, paths, look=False)
         facts = join(temporary, run, rank=rank, world_size=world_size, launch_id=launch_id, layout=layout)
         launch = _without_catalog(database, facts, rank)
-        launch.ledger.complain(
+        launch.recorder.complain(
             f"{error}. Training goes on without: journals beside the checkpoints have what is recorded."
         )
         return launch
@@ -73,28 +74,20 @@ def follow(database: Database, facts: Launch, rank: int, layout: str | None, *, 
     return RankLaunch(database, own, rank)
 
 
-def decide(
-    launch: RankLaunch,
-    directories: Iterable[str | Path] = (),
-    *,
-    step: int | None = None,
-    lineage: str | None = None,
-    take_quarantined: bool = False,
-) -> Start:
+def decide(launch: RankLaunch, directories: Iterable[str | Path] = (), query: Query = NEWEST) -> Start:
     """Where the launch starts, by the catalog, or without it by journals and directories.
 
     Raises as `resolve` does, and `RefusedError` where the run has no history and unregistered checkpoints are in its
     known places.
     """
     name = launch.database.name
-    if not launch.ledger.behind:
+    if not launch.recorder.behind:
         try:
             _check_known(launch, launch.database, remembered(name, launch.run))
-            plan = launch.resolve(step=step, lineage=lineage, take_quarantined=take_quarantined)
-            return _start(launch, launch.database, plan, by_journals=False)
+            return _start(launch, launch.database, query)
         except CatalogUnavailableError as error:
-            launch.ledger.complain(f"{error}. Journals and directories decide where training starts.")
-            launch.ledger.behind = True
+            launch.recorder.complain(f"{error}. Journals and directories decide where training starts.")
+            launch.recorder.behind = True
     temporary = in_memory()
     known_places = places(name, launch.run, directories)
     paths, hidden = found_below(known_places, with_directories=True)
@@ -106,9 +99,7 @@ def decide(
     with temporary.write() as connection:
         project(connection, [LaunchStarted(launch.facts.undecided())])
     _check_known(launch, temporary, known_places)
-    plan = settle(temporary, launch.facts, step=step, lineage_of=lineage, take_quarantined=take_quarantined)
-    launch.note_start(temporary, plan)
-    return _start(launch, temporary, plan, by_journals=True)
+    return _start(launch, temporary, query)
 
 
 def step_offset(database: Database, launch: Launch) -> int:
@@ -119,7 +110,8 @@ def step_offset(database: Database, launch: Launch) -> int:
     return position.shift(launch, known)
 
 
-def _start(launch: RankLaunch, database: Database, plan: RestorePlan | None, *, by_journals: bool) -> Start:
+def _start(launch: RankLaunch, database: Database, query: Query) -> Start:
+    plan = launch.settle(database, query)
     if plan is not None and launch.facts.start_step is None:
         raise CkptstoreError(f"the first step of launch {launch.id} is not in {database.name}", "join again")
     with database.read() as connection:
@@ -129,7 +121,7 @@ def _start(launch: RankLaunch, database: Database, plan: RestorePlan | None, *, 
         launch=launch.facts,
         plan=plan,
         at=at or datetime.now(timezone.utc),
-        by_journals=by_journals,
+        by_journals=database is not launch.database,
         known=known,
         offset=step_offset(database, launch.facts),
     )
@@ -151,5 +143,5 @@ def _check_known(launch: RankLaunch, database: Database, known_places: Iterable[
 
 def _without_catalog(database: Database, facts: Launch, rank: int) -> RankLaunch:
     launch = RankLaunch(database, facts, rank)
-    launch.ledger.behind = True
+    launch.recorder.behind = True
     return launch

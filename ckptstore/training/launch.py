@@ -12,33 +12,32 @@ from operator import index
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ckptstore.catalog import reads, tallies
+from ckptstore.catalog import live, reads
 from ckptstore.catalog.backoff import Backoff
 from ckptstore.core import validate
-from ckptstore.core.events import LaunchStarted, LoadOutcome, SourceAdded, TrainingEnded
+from ckptstore.core.events import LaunchStarted, LoadOutcome, SourceAdded
 from ckptstore.core.limits import HIGHEST_INTEGER
-from ckptstore.core.model import FileState, Kind, Outcome, Rule, Source
+from ckptstore.core.model import FileState, Kind, LoadResult, Rule, Source
 from ckptstore.disk import claims
-from ckptstore.disk.files import absolute, real_directory
+from ckptstore.disk.files import absolute, facts, names_in, real_directory
 from ckptstore.errors import CatalogUnavailableError, CkptstoreError, UsageError
 from ckptstore.formats.inspect import is_cut
 from ckptstore.journal.writers import for_rank
-from ckptstore.resume import adopt, exits, lease
+from ckptstore.resume import adopt, lease
 from ckptstore.resume import register as registering
 from ckptstore.resume.reconcile import Reconciled, reconcile
+from ckptstore.resume.resolve import Query
 from ckptstore.resume.start import settle, started
-from ckptstore.retention.execute import Collected, execute
-from ckptstore.retention.plan import plan_gc
 from ckptstore.training import layout_files
-from ckptstore.training.live_files import LiveFiles
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from ckptstore.catalog.engine import Database
+    from ckptstore.core.events import TrainingEnded
     from ckptstore.core.model import Checkpoint, Content, Launch, RestorePlan
-    from ckptstore.retention.policy import Policy
+    from ckptstore.journal.recorder import Recorder
 
 log = logging.getLogger("ckptstore")
 
@@ -50,7 +49,7 @@ class RankLaunch:
     """One rank of a launch. Made by `Catalog.join`.
 
     `facts` is what the catalog knows of the launch: its id, order, world size and layout. All that is recorded goes
-    through `ledger`: into a journal first, then into the catalog.
+    through `recorder`: into a journal first, then into the catalog.
     """
 
     def __init__(self, database: Database, facts: Launch, rank: int) -> None:
@@ -58,11 +57,10 @@ class RankLaunch:
         self.facts = facts
         self.rank = index(rank)
         self._started = LaunchStarted(facts)
-        self.ledger = for_rank(database, rank, facts.id, lambda: self._started)
-        self.live_files = LiveFiles(self.ledger)
+        self.recorder = for_rank(database, rank, facts.id, lambda: self._started)
+        self.live_files = LiveFiles(self.recorder)
         self._has_saved = False
         self._sources: list[Source] = []
-        self._gasps: set[str] = set()
         self._backoff = Backoff(LONGEST_PAUSE_SECONDS)
         self._next_look = 0.0
 
@@ -126,11 +124,11 @@ class RankLaunch:
 
     def _try_the_catalog(self) -> None:
         """Give a catalog that could not be used what the journals have, if it is time to try again."""
-        if not self.ledger.behind:
+        if not self.recorder.behind:
             self._backoff.reset()
         elif time.monotonic() >= self._next_look:
             with suppress(CatalogUnavailableError):
-                self.catch_up()
+                self.recorder.catch_up()
             self._next_look = time.monotonic() + self._backoff.pause()
 
     def record(self, files: Sequence[Checkpoint]) -> None:
@@ -140,11 +138,10 @@ class RankLaunch:
         `CatalogUnavailableError` where neither took them.
         """
         proves = self.facts.parent is not None and not self._has_saved
-        saved = LoadOutcome(self.id, self.rank, Outcome.SAVED, datetime.now(timezone.utc)) if proves else None
-        self.ledger.record_files(files, saved)
+        saved = LoadOutcome(self.id, self.rank, LoadResult.SAVED, datetime.now(timezone.utc)) if proves else None
+        self.recorder.record_files(files, saved)
         self._has_saved = True
         self.live_files.add(files)
-        self._gasps.update(file.path for file in files if file.kind is Kind.DYING_GASP)
 
     def resolve(
         self, *, step: int | None = None, lineage: str | None = None, take_quarantined: bool = False
@@ -155,17 +152,18 @@ class RankLaunch:
         came after it is given up, and `NothingRestorableError` raised if it cannot be restored. `take_quarantined`
         takes a state that was found to be bad too. The first rank's answer is the launch's.
         """
-        plan = settle(self.database, self.facts, step=step, lineage_of=lineage, take_quarantined=take_quarantined)
-        self.reread()
-        self.note_start(self.database, plan)
-        return plan
+        return self.settle(self.database, Query(step=step, lineage=lineage, take_quarantined=take_quarantined))
 
-    def note_start(self, database: Database, plan: RestorePlan | None) -> None:
-        """Note where this launch starts, as it was decided by a database: the catalog, or one made of journals."""
+    def settle(self, database: Database, query: Query) -> RestorePlan | None:
+        """As `resolve`, by the catalog or by a database that was made of journals."""
+        plan = settle(database, self.facts, query)
+        if database is self.database:
+            self.reread()
         with database.read() as connection:
             found = reads.launch(connection, self.id) or self.facts
             at = reads.decided_at(connection, self.id) or datetime.now(timezone.utc)
         self.started(plan, at, start_step=found.start_step, branched=found.branched)
+        return plan
 
     def started(self, plan: RestorePlan | None, at: datetime, *, start_step: int | None, branched: bool) -> None:
         """Note where this launch starts, as it was decided at that moment; rank 0 journals it for all ranks."""
@@ -174,7 +172,7 @@ class RankLaunch:
         own = [source for rank, source in event.plan if rank == self.rank]
         plan_files = event.plan if self.rank == 0 else ()
         self._started = replace(event, plan=plan_files, data_at=self._started.data_at)
-        self.ledger.tell(self.id, [str(Path(file.path).parents[2 if file.kind is Kind.TTP else 0]) for file in own])
+        self.recorder.tell(self.id, [str(Path(file.path).parents[2 if file.kind is Kind.TTP else 0]) for file in own])
 
     def set_steps_per_epoch(self, steps: int, *, batch_size: int | None = None, shards: int | None = None) -> None:
         """Record how many batches of one rank an epoch has, and, where it is known, what a step takes of the data.
@@ -187,7 +185,7 @@ class RankLaunch:
         shards = None if shards is None else _counted("shards", shards)
         self.facts = replace(self.facts, steps_per_epoch=steps, batch_size=batch_size, shards=shards)
         self._started = replace(self._started, launch=self.facts, data_at=datetime.now(timezone.utc))
-        self.ledger.tell(self.id)
+        self.recorder.tell(self.id)
 
     def add_source(
         self,
@@ -216,7 +214,7 @@ class RankLaunch:
             content=content,
         )
         self._sources.append(source)
-        self.ledger.announce(SourceAdded(source, datetime.now(timezone.utc)))
+        self.recorder.announce(SourceAdded(source, datetime.now(timezone.utc)))
 
     def keep_layout_file(self, path: str) -> bool:
         """Keep a strategy or group info file that was written in this launch: it tells which ranks are replicas.
@@ -226,55 +224,30 @@ class RankLaunch:
         """
         if self.world_size == 1 or self.facts.layout.any_world_size:
             return False
-        return layout_files.keep(self.ledger, self.facts, self.rank, validate.path("the layout file", path))
-
-    def set_ending(
-        self, global_step: int, optimizer_step: int | None, error: str | None, *, quarantine: str = ""
-    ) -> None:
-        """Record the step at which training ended on this rank, and the exception's name if one ended it.
-
-        `quarantine` says what is wrong with the state at that step (empty: nothing).
-        """
-        at = datetime.now(timezone.utc)
-        ended = TrainingEnded(self.id, self.rank, global_step, optimizer_step, error, quarantine, at)
-        self.ledger.record([ended])
-
-    def keep_exit(self, file: Checkpoint, kept_path: str) -> None:
-        """Give the file of a graceful exit, which is whole now, the name under which it is kept. Can be repeated."""
-        exits.keep(self.ledger, file, kept_path)
+        return layout_files.keep(self.recorder, self.facts, self.rank, validate.path("the layout file", path))
 
     def moved(self, before: str, after: str) -> None:
-        """Record that a directory with files of this launch, of any of its ranks, was renamed.
+        """Record that a directory with files of this launch, of any of its ranks, was renamed. Can be repeated.
 
         Only the catalog knows the files of all ranks. While it cannot be used this is left to the next start, which
         finds that they were moved.
         """
-        if self.ledger.behind:
+        if self.recorder.behind:
             return
         try:
-            registering.moved(self.ledger, self.id, before, after)
+            with self.database.read() as connection:
+                known = [file for file in live.files(connection, self.id) if Path(before) in Path(file.path).parents]
+            renamed = [(file, str(after / Path(file.path).relative_to(before))) for file in known]
+            there = [(file, path) for file, path in renamed if (found := facts(path)) and found.size == file.size]
+            if there:
+                self.recorder.record_files([replace(file, path=path) for file, path in there])
+                self.recorder.mark([file for file, _ in there], FileState.MOVED)
         except CatalogUnavailableError as error:
-            self.ledger.fall_behind(error)
+            self.recorder.fall_behind(error)
 
     def mark_damaged(self, file: Checkpoint, rule: Rule) -> None:
         """Record that a file is not what it should be: no later plan takes it."""
-        self.ledger.mark([file], FileState.DAMAGED, rule)
-
-    def note(self, file: Checkpoint) -> bool:
-        """Journal that a file is being recorded, waiting for nobody and nothing; whether that could be done."""
-        return self.ledger.note(file)
-
-    @property
-    def is_behind(self) -> bool:
-        """Whether the catalog lacks what the journals of this rank have."""
-        return self.ledger.is_late
-
-    def catch_up(self) -> None:
-        """Write to the catalog what only the journals of this rank have.
-
-        Raises `CatalogUnavailableError` where it still cannot be used.
-        """
-        self.ledger.catch_up()
+        self.recorder.mark([file], FileState.DAMAGED, rule)
 
     def record_load_failure(self, file: Checkpoint | None, damage: Rule | None, detail: str) -> None:
         """Record as `load_failed` does, and which rule the file broke, if any. Log it where that cannot be recorded."""
@@ -292,17 +265,15 @@ class RankLaunch:
         """
         reason = detail.replace("\0", "").encode("utf-8", "backslashreplace").decode("utf-8")  # it may quote any bytes
         now = datetime.now(timezone.utc)
-        self.ledger.record([LoadOutcome(self.id, self.rank, Outcome.FAILED, now, file, reason)])
+        self.recorder.record([LoadOutcome(self.id, self.rank, LoadResult.FAILED, now, file, reason)])
 
     def adopt(self) -> Reconciled:
         """Register what this rank wrote and did not register, as the breakpoint after an exception."""
         with self.database.read() as connection:
             run_id = reads.run_id(connection, self.run)
-        return (
-            Reconciled()
-            if run_id is None
-            else reconcile(self.database, run_id, only=(self.id, self.rank), recorder=self.ledger)
-        )
+        if run_id is None:
+            return Reconciled()
+        return reconcile(self.database, run_id, only=(self.id, self.rank), recorder=self.recorder)
 
     def adopt_at_exit(self) -> None:
         """Adopt, when the interpreter ends, the breakpoint that MindSpore writes once all callbacks are gone."""
@@ -310,7 +281,7 @@ class RankLaunch:
         atexit.register(self._adopt_now)
 
     def _adopt_now(self) -> None:
-        if self.ledger.behind:  # the next start adopts it
+        if self.recorder.behind:  # the next start adopts it
             return
         try:
             self.adopt()
@@ -324,44 +295,26 @@ class RankLaunch:
         The catalog is not asked: the next training in this process must not wait for it. `expected` are the parameters
         that a whole file has. Raises as `record` does, and `OSError`.
         """
-        left = adopt.left_at(ending, self.facts, self._sources, self._gasps, expected)
+        left = adopt.left_at(ending, self.facts, self._sources, self.live_files.paths(), expected)
         if left:
             self.record(left)
-
-    def newest_registered_by_all(self) -> int | None:
-        """The newest step that every rank of this launch has registered; None if there is none yet."""
-        with self.database.read() as connection:
-            return tallies.newest_of_all_ranks(connection, self.id, self.world_size)
-
-    def collect(self, policy: Policy) -> Collected:
-        """Run gc on this launch's run: what the policy removes goes to the trash. Raises as `Catalog.execute` does.
-
-        The troubles include those of the plan.
-        """
-        plan = plan_gc(self.database, self.run, policy)
-        done = execute(self.database, plan)
-        return replace(done, troubles=(*done.troubles, *plan.unseen))
 
     def renew_lease(self) -> None:
         """Renew the lease on the state that this launch started from: the launch is alive.
 
         While the catalog cannot be used that waits for the next time: no gc can remove the state meanwhile.
         """
-        if self.ledger.behind:
+        if self.recorder.behind:
             return
         try:
             lease.renew(self.database, self.id)
         except CatalogUnavailableError as error:
-            self.ledger.complain(f"{error}. Training goes on.")
+            self.recorder.complain(f"{error}. Training goes on.")
 
     def let_go(self) -> None:
         """Close journals and connections to the catalog. What is recorded later opens them again."""
-        self.ledger.close()
+        self.recorder.close()
         self.database.disconnect()
-
-    def open_journals(self) -> None:
-        """Open the journals that `let_go` has closed, so that `note` need not wait for that."""
-        self.ledger.tell(self.id)
 
     def reread(self) -> None:
         """Read again what the catalog knows of this launch."""
@@ -370,6 +323,43 @@ class RankLaunch:
         if found is not None:
             self.facts = found
             self._started = replace(self._started, launch=found)
+
+
+class LiveFiles:
+    """The files that this rank registered in this launch and that still exist, without asking the catalog."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._files: dict[str, Checkpoint] = {}
+
+    def add(self, files: Iterable[Checkpoint]) -> None:
+        """Add files that were recorded."""
+        self._files.update((file.path, file) for file in files)
+
+    def paths(self) -> list[str]:
+        """Where they are."""
+        return [file.path for file in self._all()]
+
+    def notice_vanished(self, directory: Path) -> None:
+        """Record which files are gone: MindSpore's keep_checkpoint_max deletes them by itself."""
+        names = names_in(str(directory))
+        whole = [file for file in self._all() if file.state is not FileState.IN_PROGRESS]
+        here = [file for file in whole if Path(file.path).parent == directory]
+        gone = [file for file in here if Path(file.path).name not in names]
+        if gone:
+            self._recorder.mark(gone, FileState.MISSING)
+            for file in gone:
+                del self._files[file.path]
+
+    def quarantine_after(self, step: int, reason: str) -> None:
+        """Record what is wrong with all files after a step. One that is saved again later gets a new record."""
+        wrong = [file.amended(quarantine=file.quarantine or reason) for file in self._all() if file.global_step > step]
+        if wrong:
+            self._recorder.record_files(wrong)
+            self.add(wrong)
+
+    def _all(self) -> list[Checkpoint]:
+        return list(self._files.values())  # a script may register files of its own meanwhile, in another thread
 
 
 def _counted(what: str, value: int) -> int:

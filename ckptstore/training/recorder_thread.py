@@ -19,6 +19,7 @@ from ckptstore.core.text import count
 from ckptstore.disk.files import make_durable
 from ckptstore.disk.waiting import started
 from ckptstore.errors import CatalogUnavailableError, CkptstoreError, UsageError
+from ckptstore.resume import exits
 from ckptstore.resume.lease import RENEWED_EVERY
 from ckptstore.resume.register import measured
 from ckptstore.training.launch import LONGEST_PAUSE_SECONDS
@@ -86,7 +87,9 @@ class RecorderThread:
 
         Where too many wait, it is noted in the journal as being written: the next start finishes the record.
         """
-        if not self.call(lambda: self._record(file, asynchronous=asynchronous)) and not self._launch.note(file):
+        if not self.call(lambda: self._record(file, asynchronous=asynchronous)) and not self._launch.recorder.note(
+            file
+        ):
             log.error("%s is not registered: too many files wait for that; the next start looks for it", file.path)
 
     def keep_exit(self, file: Checkpoint, kept_path: str) -> None:
@@ -100,7 +103,7 @@ class RecorderThread:
                 return
             measured[:] = [whole]  # after a failure the file may have its new name already
             try:
-                self._launch.keep_exit(whole, kept_path)
+                exits.keep(self._launch.recorder, whole, kept_path)
             except OSError as error:
                 log.warning("%s keeps its name (%s): the next one overwrites it", file.path, error.strerror or error)
                 self._launch.record([whole])
@@ -154,7 +157,7 @@ class RecorderThread:
         """Training begins: stay ready for what it saves."""
         if self._may_rest:
             self._may_rest = False
-            self.call(self._launch.open_journals)
+            self.call(lambda: self._launch.recorder.tell(self._launch.id))  # `note` must not wait for them
 
     def rest(self) -> None:
         """Training has ended: let go of thread, journals and catalog once these have all; the next job begins anew.
@@ -188,7 +191,7 @@ class RecorderThread:
 
         def is_over() -> bool:
             is_hopeless = seconds is None and self._failures > failures  # the journals have it: no need to wait
-            return self._open_jobs == 0 and (is_hopeless or not self._launch.is_behind)
+            return self._open_jobs == 0 and (is_hopeless or not self._launch.recorder.is_late)
 
         with self._idle:
             self._idle.wait_for(is_over, patience)
@@ -201,20 +204,21 @@ class RecorderThread:
         """Finish what can be finished within the deadline. Called once more at the interpreter's exit."""
         if os.getpid() != self._process:
             return
-        if not self.flush():
-            self.say_what_is_left()
+        self.finish()
         self._hurry.set()
         self._jobs.put(None)
         atexit.unregister(self.close)
 
-    def say_what_is_left(self) -> None:
-        """Say, once, what is not in the catalog, and where it is."""
+    def finish(self) -> None:
+        """Flush, and say, once, what is not in the catalog then, and where it is."""
+        if self.flush():
+            return
         left = ""
         if self._open_jobs:
             left = f"{count(self._open_jobs, 'record was', 'records were')} not made yet; the next start looks on disk"
-        elif self._launch.is_behind:
+        elif self._launch.recorder.is_late:
             left = "the catalog lacks the last records: they are in the journals; the next start takes them up"
-        if left != self._said_left:
+        if left not in ("", self._said_left):
             log.warning("%s", left)
         self._said_left = left
 
@@ -226,17 +230,17 @@ class RecorderThread:
                 job = None
             if job is not None:
                 if self._jobs.qsize() >= _MANY_JOBS:
-                    self._launch.ledger.postponed = True
+                    self._launch.recorder.postponed = True
                 self._until_done(job)
                 self._finish_one()
             for waiting in tuple(self._waiting):
                 self._until_done(partial(self._try_again, waiting))
             is_time = self._jobs.empty() and time.monotonic() >= self._next_try  # first what is in no journal yet
-            if self._launch.is_behind and is_time:
+            if self._launch.recorder.is_late and is_time:
                 self._catch_up()
 
     def _has_all(self) -> bool:
-        return self._open_jobs == 0 and not self._launch.is_behind
+        return self._open_jobs == 0 and not self._launch.recorder.is_late
 
     def _rests(self) -> bool:
         """Let go of everything where nothing is left to do and training is over; whether the thread is to end."""
@@ -257,7 +261,7 @@ class RecorderThread:
         """How long to wait for the next job, in seconds; None where nothing else is to be done."""
         if self._waiting:
             return _TRY_AGAIN_SECONDS
-        return max(0.0, self._next_try - time.monotonic()) if self._launch.is_behind else None
+        return max(0.0, self._next_try - time.monotonic()) if self._launch.recorder.is_late else None
 
     def _finish_one(self) -> None:
         with self._idle:
@@ -266,9 +270,9 @@ class RecorderThread:
 
     def _catch_up(self) -> None:
         """Give the catalog what the journals have; or leave it alone for a while, each rank for another while."""
-        could_not_be_used = self._launch.ledger.behind
+        could_not_be_used = self._launch.recorder.behind
         try:
-            self._launch.catch_up()
+            self._launch.recorder.catch_up()
         except CkptstoreError:
             self._failures += 1
             self._next_try = time.monotonic() + self._backoff.pause()
@@ -290,7 +294,7 @@ class RecorderThread:
             try:
                 job()
             except CatalogUnavailableError as error:
-                self._launch.ledger.complain(f"{error}. Training goes on; it is tried again.")
+                self._launch.recorder.complain(f"{error}. Training goes on; it is tried again.")
             except (OSError, CkptstoreError) as error:  # to try it again would keep all others waiting
                 log.error("a checkpoint could not be registered (%s); training goes on", error)  # noqa: TRY400
                 return

@@ -6,8 +6,11 @@ import logging
 import threading
 from typing import TYPE_CHECKING
 
+from ckptstore.catalog import tallies
 from ckptstore.disk.waiting import started
 from ckptstore.errors import CkptstoreError, RefusedError
+from ckptstore.retention.execute import execute
+from ckptstore.retention.plan import plan_gc
 from ckptstore.training.complaints import Complaints
 
 if TYPE_CHECKING:
@@ -74,19 +77,22 @@ class RetentionThread:
                 return
 
     def _collect_if_whole(self) -> None:
-        step = self._launch.newest_registered_by_all()
+        launch = self._launch
+        with launch.database.read() as connection:
+            step = tallies.newest_of_all_ranks(connection, launch.id, launch.world_size)
         if step is None or step <= self._collected_at:
             return
         self._collected_at = step  # whatever comes of it: the next try is after the next save
-        done = self._launch.collect(self._policy)
+        plan = plan_gc(launch.database, launch.run, self._policy)
+        done = execute(launch.database, plan)
         if done.files or done.purged_files:
             log.info(
                 "run %s: after step %d gc moved %d files (%d bytes) to the trash, and deleted %d of earlier ones",
-                self._launch.run,
+                launch.run,
                 step,
                 done.files,
                 done.bytes,
                 done.purged_files,
             )
-        for trouble in done.troubles:
+        for trouble in (*done.troubles, *plan.unseen):
             self._complaints.warn(f"gc is kept from its work by {trouble.path}: {trouble.reason}")

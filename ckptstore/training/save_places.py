@@ -56,8 +56,8 @@ class SavePlaces:
         """Record, once, where this rank saves what; log an error if another rank would write the same files.
 
         `names_before` gives the names in the directory that are not of this launch; breakpoints have the prefix of
-        other files unless `breakpoint_prefix` is given. Raises `RefusedError` where the
-        launch started without states of its run that are there; where training `has_begun` that is only logged.
+        other files unless `breakpoint_prefix` is given. Raises `RefusedError` where the launch started without states
+        of its run that are there; where training `has_begun` that is only logged.
         """
         directory = real_directory(directory)
         if (directory, kind, prefix) in self._claimed:
@@ -227,7 +227,6 @@ def _may_hold_steps(name: str) -> bool:
 
 
 def _events(directory: str) -> list[Event]:
-    """What the journals of a directory tell."""
     events: list[Event] = []
     try:
         for path in jsonl.journals_in(directory):

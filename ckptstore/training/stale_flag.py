@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import os
-import tempfile
-from contextlib import suppress
 from pathlib import Path
+
+from ckptstore.disk.files import replace_text
 
 log = logging.getLogger("ckptstore")
 
@@ -47,17 +47,6 @@ def _identity(path: str) -> tuple[int, int] | None:
 
 
 def _put_back(path: Path, key: str) -> None:
-    """Set the flag to 0 in one step: whoever reads meanwhile sees the old file or the new one."""
     target = path.resolve()
     content = json.loads(target.read_text(encoding="utf-8"))
-    before = target.stat()
-    handle, draft = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump({**content, key: 0}, file)
-        Path(draft).chmod(before.st_mode & 0o777)
-        with suppress(PermissionError):  # only root may give a file away
-            os.chown(draft, before.st_uid, before.st_gid)
-        Path(draft).replace(target)
-    finally:
-        Path(draft).unlink(missing_ok=True)
+    replace_text(target, json.dumps({**content, key: 0}))

@@ -356,7 +356,7 @@ def _sampled(
     """The part of the files that is looked at: always what the run would go on from, what is newer, what is damaged."""
     if sample is None or not candidates:
         return list(candidates)
-    plan = resolve.newest(database, run, run_id)
+    plan = resolve.choose(database, run, run_id, resolve.NEWEST).plan
     state = (plan.launch.id, plan.global_step) if plan else (candidates[0].launch, candidates[0].global_step)
     last = max((at for at, each in enumerate(candidates) if (each.launch, each.global_step) == state), default=-1)
     others = [at for at, each in enumerate(candidates) if at > last and not each.is_damaged]

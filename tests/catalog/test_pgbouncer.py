@@ -98,10 +98,10 @@ def test_everything_works_through_a_pooler(pooler: Pooler, tmp_path: Path) -> No
         job.save(ranks, step)
     ranks[0].renew_lease()
     for launch in ranks:
-        launch.ledger.postponed = True
+        launch.recorder.postponed = True
     job.save(ranks, 25)
     for launch in ranks:
-        launch.catch_up()
+        launch.recorder.catch_up()
     assert job.start()[0].facts.start_step == 25
     assert catalog.pin("run", 5)
     assert catalog.execute(catalog.plan_gc("run", Policy(keep_last=2))).files == 8

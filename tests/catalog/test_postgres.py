@@ -65,12 +65,12 @@ def test_catching_up_costs_one_connection_whatever_there_is(url: str, tmp_path: 
     job = Job(connect(url), tmp_path / "ckpt", world_size=1)
     launch = job.catalog.join("run", launch_id="L1")
     job.announce(launch)
-    launch.ledger.postponed = True
+    launch.recorder.postponed = True
     for step in range(5, 55, 5):
         job.save([launch], step)
     assert job.catalog.saves("run") == []
     opened.clear()
-    launch.catch_up()
+    launch.recorder.catch_up()
     assert len(opened) == 1
     assert connections(url) == 0
     assert len(job.catalog.saves("run")) == 10
@@ -261,10 +261,10 @@ def test_records_reach_a_server_that_was_away_by_themselves(server: Server, tmp_
     server.stop(mode)
     for step in (10, 15):
         job.save([launch], step)
-    assert launch.is_behind
+    assert launch.recorder.is_late
     server.start()
     step = 20
-    while launch.is_behind:
+    while launch.recorder.is_late:
         job.save([launch], step)
         step += 5
         assert step < 10_000
@@ -279,7 +279,7 @@ def test_a_server_that_is_paused_is_given_up_and_found_again(server: Server, tmp
     server.pause()
     path = ckpt_bytes.write(tmp_path / "net-1_5.ckpt", 5)
     launch.register(path, global_step=5)
-    assert launch.is_behind
+    assert launch.recorder.is_late
     server.go_on()
-    launch.catch_up()
+    launch.recorder.catch_up()
     assert [file.path for file in connect(url).files("run")] == [str(path)]

@@ -34,7 +34,7 @@ from ckptstore.core.events import (
     to_line,
     version_of_file,
 )
-from ckptstore.core.model import Checkpoint, FileState, Kind, Launch, Outcome, Phase, Source
+from ckptstore.core.model import Checkpoint, FileState, Kind, Launch, LoadResult, Phase, Source
 from ckptstore.core.replicas import data_parallel, stand_alone
 from tests.contents import contents
 
@@ -139,7 +139,7 @@ events = st.one_of(
     removals(),
     st.integers(0, 5).map(sources),
     st.builds(TrainingEnded, of_launch, ranks, steps, nothing, nothing | st.just("OSError"), st.just(""), moments),
-    st.builds(LoadOutcome, of_launch, ranks, st.sampled_from(Outcome), moments, nothing, nothing | st.just("cut")),
+    st.builds(LoadOutcome, of_launch, ranks, st.sampled_from(LoadResult), moments, nothing, nothing | st.just("cut")),
     st.builds(StepPinned, run, steps, st.booleans(), moments),
     st.builds(StepTagged, run, st.sampled_from(["best", "last"]), nothing | steps, moments),
     st.builds(PolicySet, run, st.sampled_from([None, {"keep_last": 1}, {"keep_last": 2}]), moments),

@@ -20,7 +20,7 @@ from ckptstore.retention.policy import Policy
 from ckptstore.retention.stored_policy import store
 from ckptstore.verify.verify import verify
 from tests.formats.layouts import write_spreads
-from tests.jobs import Job
+from tests.jobs import Job, set_ending
 from tests.postgres_server import Server
 from tests.spreads import spread
 
@@ -63,14 +63,14 @@ def test_a_trainer_can_do_what_training_needs(roles: Server, tmp_path: Path) -> 
     assert ranks[0].keep_layout_file(str(strategy))
     job.save(ranks, 5)
     for launch in ranks:
-        launch.ledger.postponed = True
+        launch.recorder.postponed = True
     files = job.save(ranks, 10)
     for launch in ranks:
-        launch.catch_up()
+        launch.recorder.catch_up()
     ranks[0].renew_lease()
-    ranks[0].set_ending(10, 10, "RuntimeError")
+    set_ending(ranks[0], 10, 10, "RuntimeError")
     Path(files[0].path).unlink()
-    ranks[0].ledger.mark([files[0]], FileState.MISSING)
+    ranks[0].recorder.mark([files[0]], FileState.MISSING)
     again = job.start()
     assert [launch.facts.start_step for launch in again] == [10, 10]  # the other rank has the same
     again[0].load_failed(files[1], "for a test")

@@ -529,7 +529,7 @@ def test_a_newline_in_a_path_begins_no_line(sqlite_url: str, tmp_path: Path) -> 
     for step in (5, 10, 15):
         files = job.save(ranks, step)
     for launch in ranks:
-        launch.ledger.close()
+        launch.recorder.close()
     Path(files[0].path).unlink()
     newer = job.folder(1) / ".ckptstore/rank_1.jsonl"
     with newer.open("ab") as file:

@@ -15,7 +15,7 @@ from ckptstore.core.model import Kind
 from tests import ckpt_bytes
 from tests.command_line import HEAVY, as_who_is_not_root, ckptstore, loaded
 from tests.doctor.checkups import unchanged
-from tests.jobs import Job
+from tests.jobs import Job, set_ending
 
 LAUNCH = "20261121T034217-0d35d4"
 
@@ -31,7 +31,7 @@ def run(sqlite_url: str, tmp_path: Path) -> Job:
     job.save(ranks[:1], 20)
     job.save(ranks[:1], 30)
     for launch in ranks:
-        launch.ledger.close()
+        launch.recorder.close()
     job.catalog.database.disconnect()
     return job
 
@@ -79,7 +79,7 @@ def test_what_it_says_can_be_pasted(sqlite_url: str, tmp_path: Path) -> None:
     launch = connect(sqlite_url).join(name, launch_id="L1")
     launch.set_steps_per_epoch(10)
     launch.register(ckpt_bytes.write(tmp_path / "ckpt/net-1_5.ckpt", 5), global_step=5)
-    launch.ledger.close()
+    launch.recorder.close()
     launch.database.disconnect()
     yesterday = f"sqlite:///{shutil.copy(tmp_path / 'catalog.db', tmp_path / 'yesterday.db')}"
     launch.register(ckpt_bytes.write(tmp_path / "ckpt/net-2_5.ckpt", 15), global_step=15)
@@ -171,11 +171,11 @@ def test_the_page_in_the_docs(tmp_path: Path) -> None:
             os.truncate(path, 494_182)
             launch.register(path, global_step=step)
     for launch in ranks[:3]:
-        launch.set_ending(40, 40, "RuntimeError")
-    ranks[2].ledger.behind = True  # the catalog was away by then
-    ranks[2].set_ending(40, 40, "RuntimeError")
+        set_ending(launch, 40, 40, "RuntimeError")
+    ranks[2].recorder.behind = True  # the catalog was away by then
+    set_ending(ranks[2], 40, 40, "RuntimeError")
     for launch in ranks:
-        launch.ledger.close()
+        launch.recorder.close()
     catalog.database.disconnect()
     page = ckptstore("--db", str(data.parent / "catalog.db"), "doctor", "digits")
     assert as_in_the_docs(page.out.replace(str(tmp_path), "")) == as_in_the_docs(shown)

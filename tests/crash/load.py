@@ -104,11 +104,11 @@ class Ranks:
             for launch in share:
                 launch.register(self._path(launch, step), global_step=step, optimizer_step=step)
             backoff = Backoff(LONGEST_PAUSE_SECONDS)
-            while behind := [launch for launch in share if launch.is_behind]:
+            while behind := [launch for launch in share if launch.recorder.is_late]:
                 time.sleep(backoff.pause())
                 for launch in behind:
                     with suppress(CatalogUnavailableError):
-                        launch.catch_up()
+                        launch.recorder.catch_up()
 
         with ThreadPoolExecutor(len(self._shares)) as pool:
             list(pool.map(work, self._shares))

@@ -47,7 +47,7 @@ def run(catalog: Catalog, tmp_path: Path) -> Job:
     job.save(ranks, 10)
     job.save(ranks, 20)
     for launch in ranks:
-        launch.ledger.close()
+        launch.recorder.close()
     catalog.database.disconnect()
     return job
 

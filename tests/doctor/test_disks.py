@@ -43,7 +43,7 @@ def save(ranks: list[RankLaunch], directory: Path, step: int, size: int) -> None
         path.parent.mkdir(exist_ok=True, parents=True)
         path.write_bytes(b"x" * size)
         launch.register(path, global_step=step)
-        launch.ledger.close()
+        launch.recorder.close()
 
 
 @pytest.mark.parametrize("small", ["size=1m"], indirect=True)

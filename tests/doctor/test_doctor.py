@@ -25,7 +25,7 @@ from ckptstore.retention import lock
 from ckptstore.retention.policy import Policy
 from ckptstore.training.launch import RankLaunch
 from tests.doctor.checkups import checks, said, unchanged
-from tests.jobs import Job
+from tests.jobs import Job, set_ending
 from tests.resume.wide import RUN, Wide, statements
 
 HOUR = timedelta(hours=1)
@@ -180,14 +180,14 @@ def test_how_a_launch_ended(catalog: Catalog, database_url: str, tmp_path: Path)
     for launch in ranks:
         job.announce(launch)
     job.save(ranks, 10)
-    ranks[0].set_ending(10, 10, None)
+    set_ending(ranks[0], 10, 10, None)
     partly = checks(database_url)["launch"]
     assert said(partly) == ("note", "L1 ended after step 10 on rank 0; ranks 1-2 said nothing")
     assert checks(database_url, now=later(HOUR))["launch"].status is Status.WARNING
     for launch in ranks[1:]:
-        launch.set_ending(10, 10, None)
+        set_ending(launch, 10, 10, None)
     assert said(checks(database_url, now=later(HOUR))["launch"]) == ("ok", "L1 ended after step 10 on ranks 0-2")
-    ranks[1].set_ending(11, 11, ERROR)
+    set_ending(ranks[1], 11, 11, ERROR)
     failed = checks(database_url)["launch"]
     assert said(failed) == ("warning", "L1 ended by RuntimeError on rank 1 after step 11")
 
@@ -286,7 +286,7 @@ def test_records_that_are_not_in_the_catalog(catalog: Catalog, database_url: str
     ranks = job.start()
     job.save(ranks, 10)
     for launch in ranks:
-        launch.ledger.postponed = True  # as in an outage: journals only
+        launch.recorder.postponed = True  # as in an outage: journals only
     job.save(ranks, 20)
     with unchanged(tmp_path, database_url):
         found = checks(database_url)["journals"]

@@ -19,6 +19,7 @@ from ckptstore.core.model import FileState, Kind
 from ckptstore.disk.claims import FOLDER
 from ckptstore.errors import CkptstoreError, UsageError
 from ckptstore.journal import jsonl
+from ckptstore.resume.resolve import Query
 from ckptstore.retention import stored_policy
 from ckptstore.retention.policy import Policy
 from ckptstore.training.begin import begin, decide, follow
@@ -109,7 +110,7 @@ def test_what_a_newer_program_wrote_is_taken_up_by_it(
         cut_off(launch, newer)
         newer.setattr(jsonl, "VERSION", 2)
         job.save([launch], 10)
-    launch.ledger.behind = False
+    launch.recorder.behind = False
     job.save([launch], 15)
     assert states(catalog).keys() == {5, 15}
     for _ in range(2):
@@ -268,8 +269,8 @@ def test_a_rank_that_has_the_catalog_tells_it_what_rank_0_decided_without(
     )
     joined.set_steps_per_epoch(10)
     cut_off(joined, monkeypatch)
-    decision = decide(joined, [tmp_path / "ckpt"], step=5)
-    assert joined.is_behind
+    decision = decide(joined, [tmp_path / "ckpt"], Query(step=5))
+    assert joined.recorder.is_late
     assert decision.plan is not None
     follower = follow(catalog.database, joined.facts, 1, "data_parallel", away=False)
     follower.facts = decision.launch
@@ -278,7 +279,7 @@ def test_a_rank_that_has_the_catalog_tells_it_what_rank_0_decided_without(
     )
     job.announce(follower)
     job.save([follower], 8)
-    joined.ledger.close()
+    joined.recorder.close()
     shutil.rmtree(job.folder(0) / FOLDER)  # rank 0's node is gone with what it wrote
     plan = catalog.resolve("run").plan
     assert plan is not None
@@ -354,7 +355,7 @@ def test_records_of_a_launch_that_another_journal_tells_of_later(
     ranks = begin_job(job)
     job.save(ranks, 10)
     for launch in ranks:
-        launch.ledger.close()
+        launch.recorder.close()
     for path in (job.folder(1) / FOLDER).glob("*.jsonl"):
         lines = path.read_bytes().splitlines(keepends=True)
         spoilt = [b"\0" * (len(line) - 1) + b"\n" if b'"id":"L2"' in line else line for line in lines]
@@ -382,7 +383,7 @@ def test_a_journal_that_was_begun_again_is_read_from_its_beginning(  # noqa: PLR
     for step in (11, 21):
         job.save([launch], step)
     if who == "the next launch":
-        launch.ledger.close()
+        launch.recorder.close()
         (launch,) = job.start(resume=False)
     shutil.rmtree(tmp_path / "ckpt")
     with monkeypatch.context() as outage:
@@ -391,12 +392,12 @@ def test_a_journal_that_was_begun_again_is_read_from_its_beginning(  # noqa: PLR
         for step in steps:
             job.save([launch], step)
     if by == "its writer":
-        launch.catch_up()
+        launch.recorder.catch_up()
     else:
         catalog.sync(tmp_path)
     whole = {file.global_step for file in catalog.files("run") if file.launch == launch.id} - {11, 21}
     assert whole == set(steps)
-    launch.ledger.behind = False
+    launch.recorder.behind = False
     job.save([launch], 60)
     assert catalog.sync(tmp_path).read == 0
 

@@ -32,7 +32,7 @@ from tests import ckpt_bytes
 from tests.conftest import new_postgres_database
 from tests.contents import contents
 from tests.formats.layouts import write_spreads
-from tests.jobs import Job
+from tests.jobs import Job, set_ending
 from tests.journal.builders import begin, cut_off, plan_of, states
 from tests.spreads import spread
 
@@ -63,14 +63,14 @@ def a_long_story(job: Job) -> None:
     first = begin(job)
     for step in (5, 10, 15):
         job.save(first, step)
-    first[0].ledger.mark([job.catalog.show("run", 5)[0]], FileState.MISSING)
+    first[0].recorder.mark([job.catalog.show("run", 5)[0]], FileState.MISSING)
     Path(job.catalog.show("run", 5)[0].path).unlink()
     left = first[1].register(
         ckpt_bytes.write(job.folder(1) / "net_train.ckpt", 17, 17), kind="graceful_exit", global_step=17
     )
-    first[1].keep_exit(left, exits.kept_path(left.path, 17))
+    exits.keep(first[1].recorder, left, exits.kept_path(left.path, 17))
     first[1].register(ckpt_bytes.write(job.folder(1) / "of-no-known-name", 18, 18), global_step=18)
-    first[1].set_ending(17, 17, "RuntimeError", quarantine="")
+    set_ending(first[1], 17, 17, "RuntimeError", quarantine="")
     job.write(first[1], 17, name="net-2_7_breakpoint.ckpt")
     job.catalog.pin("run", 10)
     job.catalog.pin("run", 15)
@@ -90,7 +90,7 @@ def a_long_story(job: Job) -> None:
     third = begin(job)
     job.save(third, 20)
     for launch in third:
-        launch.set_ending(22, 21, None, quarantine="the loss of its last step was nan")
+        set_ending(launch, 22, 21, None, quarantine="the loss of its last step was nan")
     back = begin_again(job, "L1", step=5, steps=10, batch_size=8)
     back[1].load_failed(plan_of(back[1]).ranks[1].source, "Input/output error")
     back[0].load_failed(None, "No such file or directory")
@@ -153,10 +153,10 @@ def test_two_who_adopt_one_file_at_once(
     record = Recorder.record
     adopted = []
 
-    def after_another(ledger: Recorder, *args: Any, **kwargs: Any) -> None:
+    def after_another(recorder: Recorder, *args: Any, **kwargs: Any) -> None:
         monkeypatch.setattr(Recorder, "record", record)
         adopted.append(resolved_step(Job(connect(database_url), tmp_path)))
-        record(ledger, *args, **kwargs)
+        record(recorder, *args, **kwargs)
 
     monkeypatch.setattr(Recorder, "record", after_another)
     adopted.append(resolved_step(job))
@@ -202,7 +202,7 @@ def test_what_the_catalog_did_not_take_is_there_at_the_next_look(
     job.save(ranks, 20)  # the ranks have not heard that it is back: journals only
     assert catalog.resolve("run").plan.global_step == 20  # type: ignore[union-attr]
     for launch in ranks:
-        launch.catch_up()
+        launch.recorder.catch_up()
     job.save(ranks, 25)
     assert {file.global_step for file in catalog.files("run")} == {5, 10, 15, 20, 25}
 
@@ -275,7 +275,7 @@ def test_what_is_in_no_journal_is_waited_for(sqlite_url: str, tmp_path: Path, mo
     monkeypatch.setattr("ckptstore.catalog.project._put_layout_files", lambda *_, **__: None)
     for size, level in ((MOST_CONTENT, 1), (MOST_CONTENT + 1, 2)):  # what is longer is in no journal
         path = str(tmp_path / "strategy.ckpt")
-        launch.ledger.record([LayoutFileKept("L1", 0, path, f"{size:064}", "strategy", bytes(size))])
+        launch.recorder.record([LayoutFileKept("L1", 0, path, f"{size:064}", "strategy", bytes(size))])
         assert disk.levels[-1] == level
     shutil.rmtree(job.folder(0) / FOLDER)
     (job.folder(0) / FOLDER).touch()  # a file: the journal cannot be written
@@ -316,7 +316,7 @@ def test_a_path_with_dots_is_that_of_the_file(
         for step in (5, 10):
             said = Path("../ckpt") / job.write(launch, step).relative_to(tmp_path / "ckpt")
             assert launch.register(said, global_step=step, strategy_file="../s.ckpt").path == str(said.resolve())
-    launch.catch_up()
+    launch.recorder.catch_up()
     assert catalog.sync("../ckpt").records == 0
     assert other.scan("../here/../ckpt", run="run").adopted == ()
     for each in (catalog, other):
@@ -341,7 +341,7 @@ def test_a_gap_is_noticed_by_a_process_that_did_not_make_it(
     with monkeypatch.context() as outage:
         cut_off(launch, outage)
         job.save([launch], 10)
-    launch.ledger.close()
+    launch.recorder.close()
     assert len(catalog.files("run")) == 1
     job.save([again], 15)
     assert {file.global_step for file in catalog.files("run")} == {5, 10, 15}
@@ -519,7 +519,7 @@ def test_at_once_is_finished_by_the_next_start(catalog: Catalog, tmp_path: Path)
     (whole,) = job.save([launch], 5)
     path = job.write(launch, 10)
     later = replace(whole, global_step=10, optimizer_step=10, path=str(path), epoch=1, step_in_epoch=10)
-    assert launch.ledger.note(later)
+    assert launch.recorder.note(later)
     assert {file.global_step for file in catalog.files("run")} == {5}
     plan = catalog.resolve("run").plan
     assert plan is not None
@@ -540,7 +540,7 @@ def test_ttp_directories_have_no_journals(catalog: Catalog, tmp_path: Path) -> N
     assert {file.state for file in catalog.files("run")} == {FileState.COMPLETE, FileState.MOVED}
 
 
-def test_a_ledger_says_each_trouble_once(
+def test_a_recorder_says_each_trouble_once(
     catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     job = Job(catalog, tmp_path)
@@ -549,8 +549,8 @@ def test_a_ledger_says_each_trouble_once(
     for step in range(5, 50, 5):
         launch.register(job.write(launch, step), global_step=step)
     assert len(caplog.records) == 1
-    assert isinstance(launch.ledger, Recorder)
-    assert launch.ledger.behind
+    assert isinstance(launch.recorder, Recorder)
+    assert launch.recorder.behind
 
 
 def read_all_again(catalog: Catalog, directory: Path) -> None:
@@ -612,7 +612,7 @@ def test_a_lease_is_not_waited_for(catalog: Catalog, tmp_path: Path, monkeypatch
     cut_off(launch, monkeypatch)
     launch.renew_lease()
     job.save([launch], 10)
-    assert launch.is_behind
+    assert launch.recorder.is_late
     launch.renew_lease()
 
 

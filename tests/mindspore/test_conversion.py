@@ -11,7 +11,7 @@ import mindspore
 import pytest
 
 from ckptstore.core.model import Content
-from ckptstore.resume.conversion import how_to_convert
+from ckptstore.resume.remedies import how_to_convert
 from tests.resume.builders import file, launch, state
 
 OF = launch(world_size=2)

@@ -313,7 +313,7 @@ def test_a_graph_that_cannot_be_renamed_does_not_keep_the_file(
     for name in ("net_train.mindir", "net_train-step_6.mindir"):
         (tmp_path / name).write_text(name)
     whole = joined.register(path, kind="graceful_exit", global_step=6)
-    joined.keep_exit(whole, exit_ops.kept_path(str(path), 6))
+    exit_ops.keep(joined.recorder, whole, exit_ops.kept_path(str(path), 6))
     assert (tmp_path / "net_train-step_6.ckpt").exists()
     assert (tmp_path / "net_train-step_6.mindir").read_text() == "net_train-step_6.mindir"
     assert "net_train.mindir keeps its name" in caplog.text

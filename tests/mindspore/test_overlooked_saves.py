@@ -60,7 +60,7 @@ def test_saves_that_nobody_knew_of_do_not_stop_a_training_that_has_begun(
     for epoch in (2, 3):
         path = ckpt_bytes.write(tmp_path / f"epoch_{epoch}" / "old-1_1.ckpt", 50 * epoch)
         lost.register(path, global_step=50 * epoch, optimizer_step=50 * epoch)
-    lost.ledger.close()
+    lost.recorder.close()
     job = Job()
     ckpt_cb = ModelCheckpoint(
         "net",

@@ -217,7 +217,7 @@ def test_a_training_that_follows_takes_up_what_the_one_before_let_go_of(
                 done = threading.Event()
                 registrar._training.recorder.call(done.set)
                 assert done.wait(60)
-                noted.append((run_context.original_args().cur_epoch_num, job.launch.note(file)))
+                noted.append((run_context.original_args().cur_epoch_num, job.launch.recorder.note(file)))
 
     for epoch in range(3):
         callbacks = [Note(), ckpt_cb, registrar]

@@ -78,7 +78,7 @@ def test_what_a_launch_left_in_a_directory_that_the_next_one_renames_is_not_of_t
     """A cascaded fault left rank 0's file alone; the second launch fails at the same step, and rank 0 does not save."""
     with monkeypatch.context() as patch:
         if not recorded:
-            patch.setattr(ttp._Handlers, "_record_new", lambda *_: None)
+            patch.setattr(ttp.TtpWatch, "_record_new", lambda *_: None)
         rank.train(0, tmp_path / "0", world_size=2, root=tmp_path / "ttp")
     left = next((tmp_path / "ttp").rglob("*.ckpt")).read_bytes()
     for number, handlers in ((0, ()), (1, ("save", "rename"))):

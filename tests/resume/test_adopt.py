@@ -17,7 +17,7 @@ from ckptstore.core.model import Content, FileState, Kind, Rule
 from ckptstore.resume import reconcile, register
 from ckptstore.resume.register import describe, measured
 from tests import ckpt_bytes
-from tests.jobs import Job
+from tests.jobs import Job, set_ending
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -225,7 +225,7 @@ def two_launches(catalog: Catalog, directory: Path, ended: int | None = None) ->
     for launch in first:
         job.announce(launch)
         if ended is not None:
-            launch.set_ending(ended, ended, "RuntimeError")
+            set_ending(launch, ended, ended, "RuntimeError")
     job.save(first, 10)
     second = job.start()
     assert second[0].facts.parent_step == 10
@@ -240,11 +240,11 @@ def test_a_breakpoint_that_another_launch_may_have_written_makes_no_state_with_t
     """The first launch's of rank 0 was seen only after the second had begun, which then failed at the same step."""
     job, second = two_launches(catalog, tmp_path)
     late = job.write(second[0], 17, name="net-2_7_breakpoint.ckpt")
-    second[1].set_ending(17, 17, "RuntimeError")
+    set_ending(second[1], 17, 17, "RuntimeError")
     job.write(second[1], 17, name="net-2_7_breakpoint.ckpt")
     assert chosen(catalog.resolve("run")) == ("L1", 10)
     assert f"{late} was not taken into the catalog: launch L1 may have written it" in caplog.text
-    second[0].set_ending(17, 17, "RuntimeError")  # it was the second's: its rank said so before it wrote it
+    set_ending(second[0], 17, 17, "RuntimeError")  # it was the second's: its rank said so before it wrote it
     assert chosen(catalog.resolve("run")) == ("L2", 17)
 
 
@@ -266,7 +266,7 @@ def test_a_breakpoint_without_a_counter_is_told_by_its_name(
     )
     job, second = two_launches(catalog, tmp_path)
     for launch in second:
-        launch.set_ending(17, None, "RuntimeError")
+        set_ending(launch, 17, None, "RuntimeError")
         job.write(launch, 17, name=f"{name}_breakpoint.ckpt")
     assert chosen(catalog.resolve("run")) == (("L2", 17) if step == 17 else ("L1", 10))
 
@@ -288,7 +288,7 @@ def test_only_the_breakpoint_that_is_named_after_an_ending_is_its_state(
     job.announce(launch)
     for saved in (10, 20):
         launch.register(job.write(launch, saved), global_step=saved)
-    launch.set_ending(24, None, "RuntimeError")
+    set_ending(launch, 24, None, "RuntimeError")
     job.write(launch, 13, name="net-2_4_breakpoint.ckpt")
     if name is not None:
         job.write(launch, 24, name=f"{name}_breakpoint.ckpt")
@@ -413,7 +413,7 @@ def test_a_breakpoint_of_another_state_than_training_ended_with_is_nobodys(
     """A script that does without the registrar may have written it, in the same directory, under the same name."""
     job, second = two_launches(catalog, tmp_path, ended=13)
     for launch in second:
-        launch.set_ending(15, 15, "RuntimeError")
+        set_ending(launch, 15, 15, "RuntimeError")
         late = job.write(launch, 17, name="net-2_7_breakpoint.ckpt")
     assert chosen(catalog.resolve("run")) == ("L1", 10)
     assert f"{late} was not taken into the catalog: the training of launch L2 ended with another state" in caplog.text
@@ -439,7 +439,7 @@ def test_what_a_launch_of_another_run_may_have_written_is_nobodys(
     name = "net-2_7_breakpoint.ckpt" if kind is Kind.PERIODIC else "Net_train-step_17.ckpt"
     late = job.write(own, 17, name=name)
     if ended is not None:
-        own.set_ending(ended, ended, "RuntimeError")
+        set_ending(own, ended, ended, "RuntimeError")
         assert chosen(catalog.resolve("run")) == ("L1", 17)
     else:
         assert chosen(catalog.resolve("run")) == ("L1", 10)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ckptstore.core.model import Launch
-from ckptstore.resume.branches import branches
+from ckptstore.resume.lineage import branches
 from tests.resume.builders import launch
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from ckptstore.core.model import Checkpoint, Content, State
 from ckptstore.core.replicas import data_parallel
-from ckptstore.resume.conversion import how_to_convert
+from ckptstore.resume.remedies import how_to_convert
 from tests.resume.builders import file, launch, state
 
 OF = launch(world_size=2)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from ckptstore.core.model import RestorePlan
 from ckptstore.core.replicas import Layout
 from ckptstore.resume import resolver
-from ckptstore.resume.export_formats import meta_json, restore_ranks
+from ckptstore.resume.export import meta_json, restore_ranks
 from tests.resume.builders import as_recorded, file, launch, state
 
 

@@ -252,4 +252,4 @@ def test_the_longest_path_is_kept_and_a_longer_one_keeps_nobody_from_the_rest(ca
         launch.register(beyond, global_step=6)
     job.save(launches, 10)
     assert [save.tally.global_step for save in catalog.saves("run")] == [10, 5]
-    assert not launch.is_behind
+    assert not launch.recorder.is_late

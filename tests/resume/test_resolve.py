@@ -18,7 +18,7 @@ from ckptstore.errors import NothingRestorableError, RefusedError, UnknownRunErr
 from ckptstore.resume.register import describe
 from ckptstore.retention.policy import Policy
 from ckptstore.training.begin import begin, decide, step_offset
-from tests.jobs import Job
+from tests.jobs import Job, set_ending
 from tests.projecting import put_start
 
 if TYPE_CHECKING:
@@ -437,7 +437,7 @@ def test_a_breakpoint_that_nobody_registered_is_adopted_and_serves_both_ranks(ca
     for launch in ranks:
         job.announce(launch)
     job.save(ranks, 15)
-    ranks[1].set_ending(17, 17, "RuntimeError")
+    set_ending(ranks[1], 17, 17, "RuntimeError")
     path = job.write(ranks[1], 17, name="net-2_8_breakpoint.ckpt")
     found = catalog.resolve("run")
     assert chosen(found) == (17, [1, 1])

@@ -17,6 +17,7 @@ from ckptstore.retention.execute import execute
 from ckptstore.retention.plan import plan_gc
 from ckptstore.retention.policy import Policy
 from ckptstore.retention.trash import purge
+from ckptstore.training.retention_thread import RetentionThread
 from tests.jobs import Job
 from tests.retention.builders import LAST_2, gc, removed, saved, tree
 from tests.retention.gc_world import LONG_AGO
@@ -55,12 +56,18 @@ def test_nothing_goes_while_a_journal_was_not_read(catalog: Catalog, tmp_path: P
     assert tree(job.directory) == before
 
 
-def test_a_training_that_collects_hears_why_nothing_goes(catalog: Catalog, tmp_path: Path) -> None:
+def test_a_training_that_collects_hears_why_nothing_goes(
+    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     job = saved(catalog, tmp_path, 10, 20, 30)
     unread = job.folder(1) / FOLDER / "rank_1.jsonl"
     end_in_a_newer_entry(unread)
-    done = job.start()[0].collect(LAST_2)
-    assert (done.files, [each.path for each in done.troubles]) == (0, [str(unread)])
+    ranks = job.start()
+    thread = RetentionThread(ranks[0], LAST_2)
+    thread.file_registered(job.save(ranks, 40)[0])
+    thread.finish(10)
+    assert f"gc is kept from its work by {unread}" in caplog.text
+    assert {file.state.value for file in catalog.files("run")} == {"complete"}
 
 
 def test_a_purge_hears_what_was_pinned_through_another_catalog(

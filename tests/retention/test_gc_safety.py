@@ -20,6 +20,7 @@ from ckptstore.disk.owner import this_process
 from ckptstore.disk.trash import Disk
 from ckptstore.errors import RefusedError, UsageError
 from ckptstore.resume import lease, start
+from ckptstore.resume.resolve import Query
 from ckptstore.retention import execute as executing
 from ckptstore.retention.decide import Why
 from ckptstore.retention.execute import execute
@@ -113,8 +114,8 @@ def test_a_launch_that_starts_without_the_catalog_between_plan_and_deed_gets_its
             layout=None,
             directories=[job.directory],
         )
-        launch.ledger.behind = True
-        decision = beginning.decide(launch, [job.directory], step=20)
+        launch.recorder.behind = True
+        decision = beginning.decide(launch, [job.directory], Query(step=20))
         assert decision.plan is not None
         assert decision.plan.global_step == 20
 
@@ -138,8 +139,8 @@ def test_a_launch_whose_state_gc_was_faster_to_take_chooses_again(
 
     choose = start.choose
 
-    def then_gc(database: Any, run: str, run_id: int, **asked: Any) -> Any:
-        found = choose(database, run, run_id, **asked)
+    def then_gc(*asked: Any) -> Any:
+        found = choose(*asked)
         if found.plan is not None and found.plan.global_step == 27:
             assert gc(catalog, policy, at_once=at_once).removed == (("L1", 27),)
         return found
@@ -154,8 +155,8 @@ def test_a_launch_whose_states_go_as_fast_as_it_chooses(
     job = saved(catalog, tmp_path, *range(10, 100, 10))
     choose = start.choose
 
-    def then_lost(database: Any, run: str, run_id: int, **asked: Any) -> Any:
-        found = choose(database, run, run_id, **asked)
+    def then_lost(*asked: Any) -> Any:
+        found = choose(*asked)
         lost = [file for file in catalog.show("run", found.plan.global_step) if Path(file.path).exists()]
         put_files(catalog, [file.amended(state=FileState.MISSING) for file in lost])
         Path(lost[0].path).unlink()
@@ -339,7 +340,7 @@ def test_a_recorder_that_misses_its_files_does_not_take_them_from_gc(catalog: Ca
     saved(catalog, tmp_path, 10, 20, 30, 40)
     files = catalog.show("run", 10)
     gc(catalog)
-    catalog.join("run", rank=0, world_size=2, launch_id="L9").ledger.mark(files, FileState.MISSING)
+    catalog.join("run", rank=0, world_size=2, launch_id="L9").recorder.mark(files, FileState.MISSING)
     assert undo(catalog.database, "run").files == 4
     assert {file.state.value for file in catalog.show("run", 10)} == {"complete"}
 
@@ -489,7 +490,7 @@ def test_a_real_disk_that_is_full(catalog: Catalog, tmp_path: Path, small_disk: 
     for step in (10, 20, 30, 40):
         job.save(ranks, step)
     for launch in ranks:
-        launch.ledger.close()
+        launch.recorder.close()
     before = tree(job.directory)
     done = gc(catalog)
     assert {trouble.reason for trouble in done.troubles} == {"No space left on device"}

@@ -14,6 +14,7 @@ from ckptstore.catalog import reads
 from ckptstore.catalog.engine import Database, open_database
 from ckptstore.core.model import Kind
 from ckptstore.errors import NothingRestorableError, RefusedError, UsageError
+from ckptstore.resume.resolve import Query
 from ckptstore.training.begin import begin, decide
 from ckptstore.training.start import Start, start_from_json
 from tests import ckpt_bytes
@@ -41,7 +42,7 @@ def decided(
         directories=[directory],
     )
     launch.set_steps_per_epoch(**steps)
-    start = decide(launch, [directory], **asked)
+    start = decide(launch, [directory], Query(**asked))
     received = start_from_json(json.loads(json.dumps(start.to_json())))
     assert replace(received, plan=None) == replace(start, plan=None)
     assert (received.plan and received.plan.ranks) == (start.plan and start.plan.ranks)
@@ -119,8 +120,8 @@ def test_a_strategy_file_of_an_outage_reaches_the_catalog(
     ranks = [catalog.join("run", rank=rank, world_size=2, launch_id="L1") for rank in (0, 1)]
     for launch in ranks:
         job.announce(launch)
-        launch.ledger.behind = True
-        monkeypatch.setattr(launch, "catch_up", lambda: None)
+        launch.recorder.behind = True
+        monkeypatch.setattr(launch.recorder, "catch_up", lambda: None)
     path = write_spreads(tmp_path / "ckpt" / "strategy.ckpt", 0, [spread(grid=(2,))])
     assert ranks[0].keep_layout_file(str(path))
     job.save(ranks, 5)

@@ -163,8 +163,7 @@ def test_the_end_waits_no_longer_than_it_must(
     monkeypatch.setattr(module, "FLUSH_SECONDS", 3600.0)
     for step in range(1, 4):
         recorder.submit(saved(launch, tmp_path, step), asynchronous=False)
-    assert not recorder.flush()
-    recorder.say_what_is_left()
+    recorder.finish()
     recorder.close()
     assert caplog.text.count("no such server") == 1
     assert caplog.text.count("the next start takes them up") == 1
@@ -178,7 +177,8 @@ def test_what_is_left_is_counted_as_records(
     recorder, gate = RecorderThread(launch), threading.Event()
     for _ in range(jobs):
         recorder.call(gate.wait)
-    recorder.say_what_is_left()
+    recorder._seconds_left = 0.0
+    recorder.finish()
     gate.set()
     recorder.close()
     assert f"{said}; the next start looks on disk" in caplog.text

@@ -367,7 +367,7 @@ def test_what_is_removed_or_registered_again_while_it_is_looked_at_stays_as_it_i
 
     def meanwhile(self: verify._Verifier, run_id: int, seen: list[object]) -> object:
         ranks[0].register(second, global_step=10, optimizer_step=10)
-        ranks[0].ledger.mark([by_path[str(first)]], FileState.MISSING)
+        ranks[0].recorder.mark([by_path[str(first)]], FileState.MISSING)
         return record(self, run_id, seen)  # type: ignore[arg-type]
 
     monkeypatch.setattr(verify._Verifier, "_recorded", meanwhile)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ckptstore.training.interrupted_step import InterruptedStep, interrupted_step
+from ckptstore.mindspore.steps import InterruptedStep, interrupted_step
 
 NOT_DONE, DONE, HALF_DONE, UNKNOWN = InterruptedStep
 
