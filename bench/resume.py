@@ -21,7 +21,7 @@ from pathlib import Path
 from bench.measure import CKPTSTORE, REPEATS, Budget, Found, Row, say
 from bench.task import run_alone
 from bench.worker import ROOT, environment
-from tests.mindspore.running import free_port
+from tests.postgres_server import free_port
 
 TASK = "resume"
 RANKS = 2

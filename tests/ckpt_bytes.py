@@ -1,12 +1,7 @@
 """Writes `.ckpt` files byte by byte, for tests that need many of them or broken ones."""
 
-from __future__ import annotations
-
 import struct
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
 
 
 def varint(number: int) -> bytes:

@@ -1,11 +1,13 @@
 """Runs `ckptstore` as a user does, and judges what it prints."""
 
-from __future__ import annotations
-
+import fcntl
 import json
 import os
+import struct
 import subprocess
 import sys
+import termios
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,11 +40,35 @@ def ckptstore(*arguments: str, **environment: str) -> Result:
     return Result(done.returncode, done.stdout, done.stderr)
 
 
-def as_who_is_not_root(*arguments: str) -> Result:
-    """Run the command with no right to pass by permissions; skips where nobody can give up that right."""
+def on_a_terminal(*arguments: str, width: int = 80, stdout: int | None = None) -> str:
+    """What the command shows on a terminal of that width, where its output goes, or its errors alone."""
+    ours, theirs = os.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, width, 0, 0))
+    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "NO_COLOR")}
+    command = [*warm_python(*LIBRARY), COMMAND, *arguments]
+    where = theirs if stdout is None else stdout
+    process = subprocess.Popen(command, env=environment | {"TERM": "xterm"}, stdout=where, stderr=theirs)
+    os.close(theirs)
+    shown = b""
+    with suppress(OSError):  # how a pseudo-terminal says that nobody writes to it any more
+        while piece := os.read(ours, 4096):
+            shown += piece
+    os.close(ours)
+    assert process.wait() == 0
+    return shown.decode()
+
+
+def no_right_to_pass_by_permissions() -> list[str]:
+    """What to put before a program that must not have it; skips where nobody can give up that right."""
     rights = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
     if rights and subprocess.run([*rights, "true"], capture_output=True, check=False).returncode:
         pytest.skip("this sandbox lets nobody give up rights")
+    return rights
+
+
+def as_who_is_not_root(*arguments: str) -> Result:
+    """Run the command with no right to pass by permissions."""
+    rights = no_right_to_pass_by_permissions()
     done = subprocess.run([*rights, COMMAND, *arguments], capture_output=True, text=True, check=False)
     return Result(done.returncode, done.stdout, done.stderr)
 

@@ -1,10 +1,9 @@
 """Real databases for every test that touches the catalog."""
 
-from __future__ import annotations
-
 import itertools
 import shutil
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 from urllib.parse import quote
 
 import pytest
@@ -13,11 +12,12 @@ import sqlalchemy as sa
 from ckptstore.api import Catalog, connect
 from tests.postgres_server import Server
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
 _numbers = itertools.count()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What is about files is the same on every database: the quicker one shows it."""
+    items[:] = [item for item in items if not (item.get_closest_marker("of_files") and "postgres" in item.name)]
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -35,11 +35,17 @@ def _no_memory_of_other_tests(tmp_path_factory: pytest.TempPathFactory, monkeypa
 
 
 @pytest.fixture(scope="session")
-def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The socket directory of a PostgreSQL server that lives as long as the tests."""
+def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A PostgreSQL server that lives as long as the tests."""
     server = Server(tmp_path_factory.mktemp("pg"), port=5432, listen_addresses="")
-    yield server.socket
+    yield server
     server.close()
+
+
+@pytest.fixture(scope="session")
+def postgres(shared_server: Server) -> str:
+    """The socket directory of that server."""
+    return shared_server.socket
 
 
 def new_postgres_database(socket: str, *, template: str = "template1") -> str:

@@ -1,15 +1,32 @@
 """Everything a catalog holds, as values that can be compared: runs by name instead of by number."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
 
 import sqlalchemy as sa
 
+from ckptstore.api import Catalog, connect
 from ckptstore.catalog.tables import metadata
 
-if TYPE_CHECKING:
-    from ckptstore.api import Catalog
+
+def back_up(catalog: Catalog, path: Path) -> str:
+    """Copy an SQLite catalog that is in use; the URL of the copy."""
+    with closing(sqlite3.connect(str(catalog.database.file))) as now, closing(sqlite3.connect(path)) as then:
+        now.backup(then)
+    return f"sqlite:///{path}"
+
+
+def put_back(catalog: Catalog, backup: Path) -> Catalog:
+    """Have the copy in place of the catalog, as an administrator would."""
+    file = Path(str(catalog.database.file))
+    catalog.database.disconnect()
+    for name in (f"{file}-wal", f"{file}-shm"):
+        Path(name).unlink(missing_ok=True)
+    shutil.copy(backup, file)
+    return connect(str(file))
 
 
 def contents(catalog: Catalog, *, but: tuple[str, ...] = ()) -> dict[str, list[dict[str, Any]]]:

@@ -1,19 +1,14 @@
 """A job of several ranks whose files are made by hand: what the catalog needs to be told, and nothing of MindSpore."""
 
-from __future__ import annotations
-
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
+from ckptstore.api import Catalog
 from ckptstore.core.events import TrainingEnded
-from ckptstore.core.model import Kind
+from ckptstore.core.model import Checkpoint, Kind
+from ckptstore.training.launch import RankLaunch
 from tests import ckpt_bytes
-
-if TYPE_CHECKING:
-    from ckptstore.api import Catalog
-    from ckptstore.core.model import Checkpoint
-    from ckptstore.training.launch import RankLaunch
 
 STEPS_PER_EPOCH = 10
 
@@ -46,6 +41,13 @@ class Job:
                 launch.resolve()
         return ranks
 
+    def begin(self, *, resume: bool = True) -> list[RankLaunch]:
+        """A new launch, whose ranks say where they save."""
+        ranks = self.start(resume=resume)
+        for launch in ranks:
+            self.announce(launch)
+        return ranks
+
     def folder(self, rank: int) -> Path:
         return self.directory / f"rank_{rank}"
 
@@ -55,9 +57,12 @@ class Job:
         epoch, place = (step - 1) // STEPS_PER_EPOCH + 1, (step - 1) % STEPS_PER_EPOCH + 1
         return ckpt_bytes.write(self.folder(launch.rank) / (name or f"{prefix}-{epoch}_{place}.ckpt"), step, step)
 
-    def save(self, ranks: list[RankLaunch], step: int) -> list[Checkpoint]:
-        """Every rank saves and registers."""
-        return [launch.register(self.write(launch, step), global_step=step, optimizer_step=step) for launch in ranks]
+    def save(self, ranks: list[RankLaunch], *steps: int) -> list[Checkpoint]:
+        """Every rank saves and registers, at each of these steps; returns the files of the last one."""
+        files: list[Checkpoint] = []
+        for step in steps:
+            files = [rank.register(self.write(rank, step), global_step=step, optimizer_step=step) for rank in ranks]
+        return files
 
     def announce(self, launch: RankLaunch, breakpoints: tuple[str, ...] = ()) -> None:
         """What the registrar says when training begins: where the rank saves."""
@@ -72,3 +77,19 @@ def set_ending(
     """What the registrar says when training has ended on a rank."""
     now = datetime.now(timezone.utc)
     launch.recorder.record([TrainingEnded(launch.id, launch.rank, step, optimizer_step, error, quarantine, now)])
+
+
+def started(catalog: Catalog, directory: Path, *steps: int, **asked: Any) -> tuple[Job, list[RankLaunch]]:
+    """A job, and the ranks of its first launch, which goes on and has saved these steps."""
+    job = Job(catalog, directory, **asked)
+    ranks = job.start()
+    job.save(ranks, *steps)
+    return job, ranks
+
+
+def begun(catalog: Catalog, directory: Path, *steps: int, **asked: Any) -> tuple[Job, list[RankLaunch]]:
+    """The same, of a launch whose ranks say where they save."""
+    job = Job(catalog, directory, **asked)
+    ranks = job.begin()
+    job.save(ranks, *steps)
+    return job, ranks

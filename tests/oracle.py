@@ -4,8 +4,6 @@ Nothing here knows how the resolver works; of ckptstore it takes the words (a la
 Where the words leave something open the oracle says so: PERHAPS.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum

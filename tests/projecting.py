@@ -1,20 +1,13 @@
 """Puts facts into a catalog as events, without any journal: for catalogs that a test makes up."""
 
-from __future__ import annotations
-
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING
 
+from ckptstore.api import Catalog
 from ckptstore.catalog.project import project
-from ckptstore.core.events import FileRecorded, LaunchStarted
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from ckptstore.api import Catalog
-    from ckptstore.core.events import Event
-    from ckptstore.core.model import Checkpoint, Launch
+from ckptstore.core.events import Event, FileRecorded, LaunchStarted
+from ckptstore.core.model import Checkpoint, Launch
 
 
 def put(catalog: Catalog, events: Iterable[Event]) -> None:

@@ -1,7 +1,5 @@
 """Generated jobs: how the parameters of up to 64 ranks may be cut and spread."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from hypothesis import strategies as st

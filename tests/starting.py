@@ -1,7 +1,5 @@
 """How tests start programs: in forks of a process that has imported what they need, see warm.py."""
 
-from __future__ import annotations
-
 import atexit
 import os
 import shlex

@@ -1,7 +1,5 @@
 """What `make bench` writes: docs/figures.md is that of results.json, and the arithmetic behind it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What tests share lies in builders and conftest.py: no module of tests is imported by another one."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 

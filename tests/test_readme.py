@@ -1,7 +1,5 @@
 """What a newcomer reads: examples are run, listings compared with the commands, names looked up in the tree."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

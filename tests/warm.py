@@ -8,8 +8,6 @@ and he as it does.
 The server has one thread, and has done nothing with what it imported.
 """
 
-from __future__ import annotations
-
 import gc
 import json
 import os

@@ -1,18 +1,12 @@
 """Many values in one statement, on both databases."""
 
-from __future__ import annotations
-
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
-from ckptstore.api import connect
+from ckptstore.api import Catalog, connect
 from ckptstore.catalog.among import among
 from ckptstore.catalog.tables import pins, runs
-
-if TYPE_CHECKING:
-    from ckptstore.api import Catalog
 
 MANY = 40_000  # more than either database takes parameters
 NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)

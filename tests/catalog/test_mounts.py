@@ -1,7 +1,5 @@
 """A network file system is seen in the mount table, and an SQLite catalog on one has no write-ahead log."""
 
-from __future__ import annotations
-
 import sqlite3
 from pathlib import Path
 

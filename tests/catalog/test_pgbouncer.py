@@ -1,7 +1,5 @@
 """Through a real PgBouncer that gives each transaction another connection to the server."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import socket
@@ -14,7 +12,7 @@ import pytest
 
 from ckptstore.api import connect
 from ckptstore.retention.policy import Policy
-from tests.jobs import Job
+from tests.jobs import Job, begun
 from tests.postgres_server import Server, free_port, wait_for
 
 PGBOUNCER = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
@@ -90,12 +88,7 @@ def test_it_does_give_each_transaction_another_connection(pooler: Pooler) -> Non
 
 def test_everything_works_through_a_pooler(pooler: Pooler, tmp_path: Path) -> None:
     catalog = connect(pooler.url())  # the schema, too
-    job = Job(catalog, tmp_path / "ckpt", world_size=4, layout="data_parallel")
-    ranks = job.start()
-    for launch in ranks:
-        job.announce(launch)
-    for step in (5, 10, 15, 20):
-        job.save(ranks, step)
+    job, ranks = begun(catalog, tmp_path / "ckpt", 5, 10, 15, 20, world_size=4, layout="data_parallel")
     ranks[0].renew_lease()
     for launch in ranks:
         launch.recorder.postponed = True

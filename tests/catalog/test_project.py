@@ -1,7 +1,5 @@
 """Events make the same rows in any order, portions and repetition; nothing else writes facts."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -104,9 +102,8 @@ def files(draw: st.DrawFn) -> Checkpoint:
         state=draw(st.sampled_from([FileState.COMPLETE, FileState.IN_PROGRESS])),
         created_at=draw(moments),
     )
-    for state in draw(
-        st.lists(st.sampled_from([FileState.MISSING, FileState.DAMAGED, FileState.COMPLETE]), max_size=2)
-    ):
+    later = st.sampled_from([FileState.MISSING, FileState.DAMAGED, FileState.COMPLETE])
+    for state in draw(st.lists(later, max_size=2)):
         file = file.amended(state=state, quarantine=draw(st.sampled_from(["", "its loss was nan"])))
     return file
 
@@ -162,7 +159,7 @@ def rows(portions: list[list[Event]]) -> object:
     return contents(catalog)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.lists(events, max_size=14), st.data())
 def test_any_order_portions_and_repetition_of_events_make_the_same_rows(
     history: list[Event], data: st.DataObject

@@ -1,8 +1,5 @@
 """`docs/prune.sql`: what is forgotten of a large catalog, and what is not."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,22 +8,15 @@ from ckptstore.api import Catalog, connect
 from ckptstore.core.model import FileState
 from ckptstore.errors import NothingRestorableError
 from ckptstore.retention.policy import Policy
-from tests.jobs import Job
+from tests.jobs import Job, started
 from tests.postgres_server import Server
 
 SQL = Path(__file__).parents[2] / "docs" / "prune.sql"
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    made = Server(tmp_path_factory.mktemp("prune"))
-    yield made
-    made.close()
-
-
 @pytest.fixture
-def catalog(server: Server, request: pytest.FixtureRequest) -> Catalog:
-    return connect(server.new_database(request.node.name))
+def catalog(shared_server: Server, request: pytest.FixtureRequest) -> Catalog:
+    return connect(shared_server.new_database(request.node.name))
 
 
 def prune(server: Server, database: str) -> None:
@@ -37,11 +27,8 @@ def rows(catalog: Catalog) -> list[tuple[int, FileState]]:
     return sorted((file.global_step, file.state) for file in catalog.files("run") if file.rank == 0)
 
 
-def test_old_rows_of_files_that_are_gone_are_forgotten(server: Server, catalog: Catalog, tmp_path: Path) -> None:
-    job = Job(catalog, tmp_path / "ckpt")
-    ranks = job.start()
-    for step in (5, 10, 15, 20, 25, 30):
-        job.save(ranks, step)
+def test_old_rows_of_files_that_are_gone_are_forgotten(shared_server: Server, catalog: Catalog, tmp_path: Path) -> None:
+    job, ranks = started(catalog, tmp_path / "ckpt", 5, 10, 15, 20, 25, 30)
     catalog.pin("run", 5)
     for launch in ranks:  # a pinned file may be lost, too
         job.write(launch, 5).unlink()
@@ -52,21 +39,21 @@ def test_old_rows_of_files_that_are_gone_are_forgotten(server: Server, catalog: 
     catalog.verify("run")
     assert rows(catalog) == before
     name = str(catalog.database.url.database)
-    prune(server, name)
+    prune(shared_server, name)
     assert rows(catalog) == before  # they are of today
-    server.run("UPDATE saves SET created_at = created_at - interval '100 days' WHERE global_step <> 20", name)
-    prune(server, name)
+    shared_server.run("UPDATE saves SET created_at = created_at - interval '100 days' WHERE global_step <> 20", name)
+    prune(shared_server, name)
     kept = [(5, gone), (20, gone), (25, FileState.COMPLETE), (30, FileState.COMPLETE)]
     assert rows(catalog) == kept
-    assert server.run("SELECT global_step FROM saves ORDER BY global_step", name) == [(5,), (20,), (25,), (30,)]
+    assert shared_server.run("SELECT global_step FROM saves ORDER BY global_step", name) == [(5,), (20,), (25,), (30,)]
     catalog.sync("run")  # the journals have what was forgotten, and were read long ago
-    plan = catalog.resolve("run").plan
-    assert plan is not None
-    assert plan.global_step == 30
+    assert catalog.resolve("run").plan.global_step == 30
     assert rows(catalog) == kept
 
 
-def test_a_run_of_which_nothing_is_left_stays_on_record(server: Server, catalog: Catalog, tmp_path: Path) -> None:
+def test_a_run_of_which_nothing_is_left_stays_on_record(
+    shared_server: Server, catalog: Catalog, tmp_path: Path
+) -> None:
     job = Job(catalog, tmp_path / "ckpt")
     ranks = job.start()
     for step in (5, 10):
@@ -74,8 +61,8 @@ def test_a_run_of_which_nothing_is_left_stays_on_record(server: Server, catalog:
             Path(file.path).unlink()
     catalog.verify("run")
     name = str(catalog.database.url.database)
-    server.run("UPDATE saves SET created_at = created_at - interval '100 days'", name)
-    prune(server, name)
+    shared_server.run("UPDATE saves SET created_at = created_at - interval '100 days'", name)
+    prune(shared_server, name)
     assert rows(catalog) == [(5, FileState.MISSING), (10, FileState.MISSING)]
     with pytest.raises(NothingRestorableError):
         job.start()

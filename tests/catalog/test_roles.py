@@ -1,7 +1,5 @@
 """`docs/postgresql.sql`: what trainers and operators may do in the catalog, and what they may not."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -56,9 +54,7 @@ def test_every_table_was_thought_of() -> None:
 def test_a_trainer_can_do_what_training_needs(roles: Server, tmp_path: Path) -> None:
     catalog = connect(url_of(roles, "trainer"))
     job = Job(catalog, tmp_path / "ckpt", world_size=2)
-    ranks = job.start()
-    for launch in ranks:
-        job.announce(launch)
+    ranks = job.begin()
     strategy = write_spreads(tmp_path / "ckpt" / "strategy.ckpt", 0, [spread(grid=(2,))])
     assert ranks[0].keep_layout_file(str(strategy))
     job.save(ranks, 5)
@@ -93,8 +89,7 @@ def test_an_operator_can_do_all_that_people_do(roles: Server, tmp_path: Path) ->
         launch.set_steps_per_epoch(10)
         launch.resolve()
         job.announce(launch)
-    for step in (5, 10, 15, 20, 25):
-        job.save(ranks, step)
+    job.save(ranks, 5, 10, 15, 20, 25)
     catalog = connect(url_of(roles, "alice"))
     assert catalog.pin("other", 5)
     assert catalog.unpin("other", 5)
@@ -109,7 +104,6 @@ def test_an_operator_can_do_all_that_people_do(roles: Server, tmp_path: Path) ->
     assert catalog.sync("other").skipped == ()
     assert verify(catalog.database, "other", digest=True).damaged == ()
     plan = catalog.resolve("other", step=20).plan
-    assert plan is not None
     assert catalog.branch(plan)
     assert {row.run for row in catalog.runs()} >= {"other"}
 
@@ -151,9 +145,7 @@ def test_who_is_neither_is_not_let_in(roles: Server) -> None:
 def test_who_may_not_do_it_hears_who_may(roles: Server, tmp_path: Path) -> None:
     job = Job(connect(url_of(roles, "trainer")), tmp_path / "ckpt", world_size=1, run="own")
     job.launches = 20  # names of launches of its own
-    ranks = job.start()
-    for step in (5, 10, 15):
-        job.save(ranks, step)
+    job.save(job.start(), 5, 10, 15)
     plan = job.catalog.plan_gc("own", Policy(keep_last=1, floor=1))
     for work in (lambda: job.catalog.execute(plan), lambda: job.catalog.undo("own")):
         with pytest.raises(CatalogUnavailableError, match=r"refuses \(permission denied for table .*use an operator's"):

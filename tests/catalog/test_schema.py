@@ -1,11 +1,9 @@
 """The schema: made by itself, by many at once, the same by migrations as by the models, refused where it is wrong."""
 
-from __future__ import annotations
-
 import sqlite3
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
@@ -21,9 +19,6 @@ from ckptstore.catalog.tables import metadata
 from ckptstore.errors import CatalogUnavailableError, SchemaError
 from tests.conftest import new_postgres_database
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 CONNECT = "import sys, ckptstore; catalog = ckptstore.connect(sys.argv[1]); catalog.join('run'); print('joined')"
 
 
@@ -33,9 +28,7 @@ def shape(database: Database) -> dict[str, object]:
         inspector = sa.inspect(connection)
         return {
             table: [
-                sorted(
-                    (column["name"], str(column["type"]), column["nullable"]) for column in inspector.get_columns(table)
-                ),
+                sorted((each["name"], str(each["type"]), each["nullable"]) for each in inspector.get_columns(table)),
                 inspector.get_pk_constraint(table),
                 sorted(map(str, inspector.get_foreign_keys(table))),
                 sorted(map(str, inspector.get_unique_constraints(table))),
@@ -46,7 +39,7 @@ def shape(database: Database) -> dict[str, object]:
         }
 
 
-def test_the_migrated_schema_is_that_of_the_models(database_url: str, tmp_path: Path, request) -> None:  # type: ignore[no-untyped-def]
+def test_the_migrated_schema_is_that_of_the_models(database_url: str, tmp_path: Path, request) -> None:
     migrated = open_database(database_url)
     schema.upgrade(migrated)
     with migrated.read() as connection:

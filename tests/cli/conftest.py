@@ -1,7 +1,5 @@
 """Commands are held against SQLite: what they call is tested on both databases, in the folders of that."""
 
-from __future__ import annotations
-
 import pytest
 
 

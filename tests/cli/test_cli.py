@@ -1,15 +1,10 @@
 """The command line: what it prints, its JSON, its exit codes, and one line for every mistake."""
 
-from __future__ import annotations
-
 import contextlib
-import fcntl
 import json
 import os
 import sqlite3
-import struct
 import subprocess
-import termios
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,20 +15,26 @@ from ckptstore.api import Catalog, connect
 from ckptstore.catalog.schema import REVISION
 from ckptstore.journal import jsonl
 from tests import ckpt_bytes
-from tests.command_line import COMMAND, HEAVY, Result, as_who_is_not_root, assert_one_line, ckptstore, loaded
+from tests.command_line import (
+    COMMAND,
+    HEAVY,
+    Result,
+    as_who_is_not_root,
+    assert_one_line,
+    ckptstore,
+    loaded,
+    on_a_terminal,
+)
 from tests.conftest import new_postgres_database
 from tests.jobs import Job
 from tests.projecting import put_files
-from tests.starting import LIBRARY, warm_python
 
 
 @pytest.fixture
 def run(catalog: Catalog, tmp_path: Path) -> Job:
     """A data-parallel run of two ranks: steps 5, 10 and 15, of which rank 0's last is gone and rank 1's cut."""
     job = Job(catalog, tmp_path, layout="data_parallel")
-    ranks = job.start()
-    for step in (5, 10, 15):
-        files = job.save(ranks, step)
+    files = job.save(job.start(), 5, 10, 15)
     Path(files[0].path).unlink()
     with open(files[1].path, "r+b") as file:  # noqa: PTH123
         file.truncate(files[1].size - 1)
@@ -43,6 +44,12 @@ def run(catalog: Catalog, tmp_path: Path) -> Job:
 @pytest.fixture
 def url(run: Job, database_url: str) -> str:
     return database_url
+
+
+def saved_once(url: str, directory: Path) -> Job:
+    job = Job(connect(url), directory)
+    job.save(job.start(), 5)
+    return job
 
 
 def test_list(url: str) -> None:
@@ -187,9 +194,7 @@ def test_commands_on_postgresql(postgres: str, tmp_path: Path) -> None:
     """One walk: all else is held against SQLite."""
     url = new_postgres_database(postgres)
     job = Job(connect(url), tmp_path / "data")
-    ranks = job.start()
-    for step in (5, 10, 15, 20):
-        job.save(ranks, step)
+    job.save(job.start(), 5, 10, 15, 20)
 
     def run(*arguments: str, code: int = 0) -> Any:
         done = ckptstore("--db", url, *arguments, "--json")
@@ -226,14 +231,11 @@ def test_an_empty_catalog(sqlite_url: str) -> None:
         (["resolve", "nope"], 1, "ckptstore runs shows those there are"),
         (["resolve", "run", "--step", "-3"], 2, "-3 is not in the range"),
         (["resolve", "run", "--step", "five"], 2, "'five' is not a valid integer"),
-        (["resolve", "run", "--world-size", "0"], 2, "0 is not in the range"),
         (["resolve"], 2, "Missing argument 'RUN'. See: ckptstore resolve --help"),
         (["show", "run", "-1"], 2, "ckptstore show --help"),
         (["pin", "run", "99"], 2, "run 'run' has no save of step 99; see: ckptstore list run"),
         (["lst"], 2, "No such command 'lst'"),
-        (["show", "run", "9" * 20], 2, "is not in the range"),
         (["resolve", "run", "--step", "9" * 20], 2, "is not in the range"),
-        (["resolve", "run", "--world-size", "9" * 20], 2, "is not in the range"),
         (["resolve", "run", "--world-size", "1000001"], 2, "is not in the range 1<=x<=1000000"),
         (["scan", ".", "--world-size", "2147483647"], 2, "is not in the range 1<=x<=1000000"),
         (["list", "\udcff"], 1, "ckptstore runs shows those there are"),
@@ -241,10 +243,7 @@ def test_an_empty_catalog(sqlite_url: str) -> None:
     ],
 )
 def test_mistakes_are_one_line(sqlite_url: str, tmp_path: Path, arguments: list[str], code: int, message: str) -> None:
-    from ckptstore.api import connect
-
-    job = Job(connect(sqlite_url), tmp_path)
-    job.save(job.start(), 5)
+    saved_once(sqlite_url, tmp_path)
     result = ckptstore("--db", sqlite_url, *arguments)
     assert_one_line(result, code, message)
 
@@ -334,37 +333,16 @@ def test_help_needs_nothing_heavy(arguments: list[str]) -> None:
 
 @pytest.mark.parametrize("arguments", [["runs"], ["list"], ["list", "run", "--json"], ["resolve", "run"]])
 def test_the_command_line_never_imports_mindspore(sqlite_url: str, tmp_path: Path, arguments: list[str]) -> None:
-    from ckptstore.api import connect
-
-    job = Job(connect(sqlite_url), tmp_path)
-    job.save(job.start(), 5)
+    saved_once(sqlite_url, tmp_path)
     assert loaded(["--db", sqlite_url, *arguments], *HEAVY) == set()
 
 
 def test_a_reader_that_goes_away_is_no_error(sqlite_url: str, tmp_path: Path) -> None:
-    from ckptstore.api import connect
-
     job = Job(connect(sqlite_url), tmp_path)
-    ranks = job.start()
-    for step in range(1, 200):
-        job.save(ranks, step)
+    job.save(job.start(), *range(1, 200))
     script = f"{COMMAND} --db {sqlite_url} list --files --json | head -n 1"
     done = subprocess.run(["bash", "-o", "pipefail", "-c", script], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "[\n", "")
-
-
-@pytest.mark.parametrize(
-    "arguments", [["runs"], ["list"], ["doctor"], ["--help"], ["--version"], ["resolve", "--help"]]
-)
-def test_a_reader_that_was_never_there_is_no_error(sqlite_url: str, tmp_path: Path, arguments: list[str]) -> None:
-    job = Job(connect(sqlite_url), tmp_path)
-    job.save(job.start(), 1)
-    read, write = os.pipe()
-    os.close(read)
-    command = [COMMAND, "--db", sqlite_url, *arguments]
-    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, check=False)
-    os.close(write)
-    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize(
@@ -377,6 +355,10 @@ def test_a_reader_that_was_never_there_is_no_error(sqlite_url: str, tmp_path: Pa
         (["doctor", "nobody"], 1),
         (["list", "--kind", "none"], 2),
         (["gc", "run"], 5),
+        (["runs"], 0),
+        (["list"], 0),
+        (["--version"], 0),
+        (["resolve", "--help"], 0),
     ],
 )
 def test_a_reader_that_goes_away_leaves_the_exit_code(url: str, arguments: list[str], code: int) -> None:
@@ -389,6 +371,7 @@ def test_a_reader_that_goes_away_leaves_the_exit_code(url: str, arguments: list[
     os.close(write)
     assert (gone.returncode, all_gone.returncode) == (code, code)
     assert b"Broken pipe" not in gone.stderr
+    assert code or not gone.stderr
 
 
 @pytest.mark.parametrize("arguments", [["runs"], ["resolve", "run"], ["list", "--json"], ["--version"]])
@@ -396,8 +379,7 @@ def test_a_reader_that_goes_away_leaves_the_exit_code(url: str, arguments: list[
 def test_what_cannot_be_printed_is_one_line(
     sqlite_url: str, tmp_path: Path, arguments: list[str], unbuffered: str
 ) -> None:
-    job = Job(connect(sqlite_url), tmp_path)
-    job.save(job.start(), 1)
+    saved_once(sqlite_url, tmp_path)
     environment = os.environ | {"PYTHONUNBUFFERED": unbuffered}
     with Path("/dev/full").open("w") as full:
         command = [COMMAND, "--db", sqlite_url, *arguments]
@@ -408,8 +390,7 @@ def test_what_cannot_be_printed_is_one_line(
 
 @pytest.mark.parametrize("arguments", [["runs"], ["list"], ["resolve", "run"], ["doctor"]])
 def test_a_closed_stdout_is_no_error(sqlite_url: str, tmp_path: Path, arguments: list[str]) -> None:
-    job = Job(connect(sqlite_url), tmp_path)
-    job.save(job.start(), 1)
+    saved_once(sqlite_url, tmp_path)
     script = f"{COMMAND} --db {sqlite_url} {' '.join(arguments)} >&-"
     done = subprocess.run(["bash", "-c", script], stderr=subprocess.PIPE, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
@@ -424,8 +405,7 @@ def test_a_closed_stdout_is_no_error(sqlite_url: str, tmp_path: Path, arguments:
     ],
 )
 def test_names_that_cannot_be_are_one_line(sqlite_url: str, tmp_path: Path, arguments: list[str], said: str) -> None:
-    job = Job(connect(sqlite_url), tmp_path)
-    job.save(job.start(), 1)
+    saved_once(sqlite_url, tmp_path)
     assert_one_line(ckptstore("--db", sqlite_url, *arguments), 1, said)
 
 
@@ -452,9 +432,7 @@ def test_a_catalog_needs_a_file(name: str) -> None:
 
 def test_a_catalog_that_is_no_file_or_damaged_says_what_to_do(sqlite_url: str, tmp_path: Path) -> None:
     assert_one_line(ckptstore("--db", str(tmp_path), "runs"), 4, "it is a directory: give a file in it")
-    job = Job(connect(sqlite_url), tmp_path)
-    job.save(job.start(), 1)
-    job.catalog.database.disconnect()
+    saved_once(sqlite_url, tmp_path).catalog.database.disconnect()
     path = Path(sqlite_url.removeprefix("sqlite:///"))
     with contextlib.closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA journal_mode=DELETE")
@@ -466,8 +444,6 @@ def test_a_catalog_that_is_no_file_or_damaged_says_what_to_do(sqlite_url: str, t
 
 
 def test_names_with_brackets_and_colons_are_printed_as_they_are(sqlite_url: str, tmp_path: Path) -> None:
-    from ckptstore.api import connect
-
     launch = connect(sqlite_url).join("llama[7b]:fire:/v2")
     path = tmp_path / "a[red]:cat:.ckpt"
     path.write_bytes(b"x")
@@ -487,47 +463,27 @@ def test_a_file_name_that_is_no_text_can_be_printed(sqlite_url: str, tmp_path: P
     assert "net-1_\\udcff\\x1b[2J.ckpt" in scanned.out
 
 
-def on_a_terminal(width: int, *arguments: str) -> str:
-    """What the command shows on a terminal of that width."""
-    ours, theirs = os.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, width, 0, 0))
-    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "NO_COLOR")}
-    command = [*warm_python(*LIBRARY), COMMAND, *arguments]
-    process = subprocess.Popen(command, env=environment | {"TERM": "xterm"}, stdout=theirs, stderr=theirs)
-    os.close(theirs)
-    shown = b""
-    try:
-        while piece := os.read(ours, 4096):
-            shown += piece
-    except OSError:
-        pass  # how a pseudo-terminal says that nobody writes to it any more
-    os.close(ours)
-    assert process.wait() == 0
-    return shown.decode()
-
-
 def test_no_launch_is_cut_on_a_narrow_terminal(sqlite_url: str, tmp_path: Path) -> None:
     launch = connect(sqlite_url).join("run")
     launch.set_steps_per_epoch(10)
     for step in (5, 10, 15):
         launch.register(ckpt_bytes.write(tmp_path / f"net-1_{step}.ckpt", step), global_step=step)
     for width in (60, 120):
-        assert on_a_terminal(width, "--db", sqlite_url, "list", "run").count(launch.id) == 3
-        planned = on_a_terminal(width, "--db", sqlite_url, "gc", "run", "--keep-last", "2")
+        assert on_a_terminal("--db", sqlite_url, "list", "run", width=width).count(launch.id) == 3
+        planned = on_a_terminal("--db", sqlite_url, "gc", "run", "--keep-last", "2", width=width)
         assert planned.count(launch.id) >= 3
         assert "removing" not in planned
     broadest = max(map(len, ckptstore("--db", sqlite_url, "list", "run").out.splitlines()))
     for width in (broadest - 1, broadest):
-        assert on_a_terminal(width, "--db", sqlite_url, "list", "run").count(launch.id) == 3, width
-    rows = on_a_terminal(80, "--db", sqlite_url, "list", "run").splitlines()
+        assert on_a_terminal("--db", sqlite_url, "list", "run", width=width).count(launch.id) == 3, width
+    rows = on_a_terminal("--db", sqlite_url, "list", "run").splitlines()
     assert [row.split()[1] for row in rows] == ["step", "15", "10", "5"]
 
 
 def test_a_newline_in_a_path_begins_no_line(sqlite_url: str, tmp_path: Path) -> None:
     job = Job(connect(sqlite_url), tmp_path / "ckpt\nFORGED")
     ranks = job.start()
-    for step in (5, 10, 15):
-        files = job.save(ranks, step)
+    files = job.save(ranks, 5, 10, 15)
     for launch in ranks:
         launch.recorder.close()
     Path(files[0].path).unlink()

@@ -1,7 +1,5 @@
 """`ckptstore doctor`: its page, its JSON, its exit codes."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex
@@ -15,7 +13,7 @@ from ckptstore.core.model import Kind
 from tests import ckpt_bytes
 from tests.command_line import HEAVY, as_who_is_not_root, ckptstore, loaded
 from tests.doctor.checkups import unchanged
-from tests.jobs import Job, set_ending
+from tests.jobs import Job, begun, set_ending
 
 LAUNCH = "20261121T034217-0d35d4"
 
@@ -23,11 +21,7 @@ LAUNCH = "20261121T034217-0d35d4"
 @pytest.fixture
 def run(sqlite_url: str, tmp_path: Path) -> Job:
     """A data-parallel run of two ranks of which the second has stopped saving."""
-    job = Job(connect(sqlite_url), tmp_path / "data", layout="data_parallel")
-    ranks = job.start()
-    for launch in ranks:
-        job.announce(launch)
-    job.save(ranks, 10)
+    job, ranks = begun(connect(sqlite_url), tmp_path / "data", 10, layout="data_parallel")
     job.save(ranks[:1], 20)
     job.save(ranks[:1], 30)
     for launch in ranks:

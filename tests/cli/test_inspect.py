@@ -1,7 +1,5 @@
 """`ckptstore inspect`: what it prints of each format, and one line for every file that cannot be read."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -85,19 +83,7 @@ def test_a_strategy_file(tmp_path: Path, ending: str) -> None:
     assert ckptstore("inspect", str(path), "--json").json == {
         "path": str(path),
         "format": "strategy",
-        "parameters": [
-            {
-                "name": "w",
-                "stage": 0,
-                "dev_matrix": [2, 4],
-                "tensor_map": [1, -1],
-                "param_split_shape": [16, 32],
-                "indices_offset": [5],
-                "field": 3,
-                "opt_weight_shard_step": 4,
-                "opt_weight_shard_size": 2,
-            }
-        ],
+        "parameters": [{"name": "w", "stage": 0, **layouts.LAYOUT}],
         "stages": [0],
     }
     first, _, row = ckptstore("inspect", str(path)).out.splitlines()

@@ -1,7 +1,5 @@
 """gc, undo, purge, policy and tag on the command line."""
 
-from __future__ import annotations
-
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
@@ -18,9 +16,7 @@ from tests.projecting import put
 def job(catalog: Catalog, tmp_path: Path) -> Job:
     """Six states of two ranks, steps 10 to 60."""
     made = Job(catalog, tmp_path / "data")
-    ranks = made.start()
-    for step in range(10, 70, 10):
-        made.save(ranks, step)
+    made.save(made.start(), *range(10, 70, 10))
     return made
 
 
@@ -154,9 +150,7 @@ def test_what_is_refused(url: str, job: Job, rules: list[str], message: str) -> 
 
 
 def test_nearly_everything_is_not_removed_by_accident(url: str, job: Job, catalog: Catalog) -> None:
-    ranks = job.start()
-    for step in range(70, 280, 10):
-        job.save(ranks, step)
+    job.save(job.start(), *range(70, 280, 10))
     asked = ["--db", url, "gc", "run", "--keep-last", "1"]
     for apply in ([], ["--apply"]):
         refused = ckptstore(*asked, *apply)

@@ -1,7 +1,5 @@
 """Every row of mindspore.md §2, classified by its path."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

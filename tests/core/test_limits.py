@@ -1,18 +1,13 @@
 """What a catalog's columns hold, and nothing beyond."""
 
-from __future__ import annotations
-
 import math
+from collections.abc import Callable
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
 from ckptstore.core import limits
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 @pytest.mark.parametrize("value", [0, 7, np.int64(7), limits.HIGHEST])

@@ -1,7 +1,5 @@
 """Ids, and the place of a step in its epoch."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """The names that MindSpore gives to checkpoint files (mindspore.md §2)."""
 
-from __future__ import annotations
-
 import pytest
 
 from ckptstore.core.naming import (

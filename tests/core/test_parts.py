@@ -1,7 +1,5 @@
 """The files of MindFormers 2.0: their names, both directions, and what proves the step of a directory of them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

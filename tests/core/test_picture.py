@@ -1,7 +1,5 @@
 """The picture of ranks and steps, and ranks as people write them."""
 
-from __future__ import annotations
-
 import pytest
 
 from ckptstore.core.model import Observed, Rejection, RestorePlan

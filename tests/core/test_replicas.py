@@ -1,7 +1,5 @@
 """Layouts out of groups, group info and words."""
 
-from __future__ import annotations
-
 import json
 import random
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Replica groups by strategy files: worked cases, then properties. `tests/formats` holds them against MindSpore."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

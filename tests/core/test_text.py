@@ -1,7 +1,5 @@
 """Counts, sizes, times and ranks as people read them."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 import pytest

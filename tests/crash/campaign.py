@@ -1,18 +1,11 @@
 """Processes that register are killed at moments nobody chose; afterwards catalog, journals and disk must agree.
 
-    python -m tests.crash.campaign --database sqlite --kills 1000
-
 Launch after launch, the two ranks of a run join, ask where to start, save and register in a loop, and print where they
 start and the path of each file that `register` returned for. Each gets SIGKILL after a random time, in the middle of
 whatever it does. Every other file is written straight to its name, so that some are cut. As the ranks of a job wait for
 each other in every step, none is more than two saves ahead.
 """
 
-from __future__ import annotations
-
-import argparse
-import json
-import os
 import random
 import signal
 import subprocess
@@ -255,22 +248,3 @@ def run(database: str, *, kills: int, within: float, seed: int = 1) -> tuple[Row
         seconds=round(outcome.seconds),
     )
     return row, outcome
-
-
-def main() -> int:
-    """Run a campaign; print what it found as JSON, and its row."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--database", choices=["sqlite", "postgresql"], default="sqlite")
-    parser.add_argument("--kills", type=int, default=1000)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--within", type=float, default=3600.0, metavar="SECONDS")
-    asked = parser.parse_args()
-    row, outcome = run(asked.database, kills=asked.kills, within=asked.within, seed=asked.seed)
-    print(json.dumps(outcome.__dict__, indent=2))
-    print(row)
-    return 0 if outcome.is_right else 1
-
-
-if __name__ == "__main__":
-    os.environ.setdefault("XDG_STATE_HOME", tempfile.mkdtemp())
-    sys.exit(main())

@@ -1,7 +1,5 @@
 """Ten thousand ranks save at once, in a few dozen processes; what that costs PostgreSQL.
 
-    python -m tests.crash.load --ranks 10000
-
 Each rank registers as one does: into a journal of its own, then over a connection of its own for one transaction. Each
 process has a few of its ranks at work at a time; who finds no room at the server tries again, as the registrar does. In
 a wave every rank saves once. Clients and server share this machine: the times are not those of a cluster.
@@ -9,11 +7,9 @@ a wave every rank saves once. Clients and server share this machine: the times a
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -170,7 +166,7 @@ def load(home: Path, *, ranks: int, processes: int, at_a_time: int, waves: int, 
     log = (home / "ranks.log").open("wb")
     workers = [
         subprocess.Popen(
-            [sys.executable, "-m", "tests.crash.load", "--worker", json.dumps(asdict(part))],
+            [sys.executable, "-m", "tests.crash.load", json.dumps(asdict(part))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,  # each rank says once that the server had no room
@@ -240,30 +236,5 @@ def work(part: Part) -> None:
         sys.stdin.readline()
 
 
-def main() -> int:
-    """Put a load on a server and print what came of it as JSON."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--ranks", type=int, default=10_000)
-    parser.add_argument("--processes", type=int, default=8)
-    parser.add_argument("--at-a-time", type=int, default=16, help="ranks of a process that are at work at a time")
-    parser.add_argument("--waves", type=int, default=2)
-    parser.add_argument("--worker", help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.worker:
-        work(Part(**json.loads(asked.worker)))
-        return 0
-    with tempfile.TemporaryDirectory() as home:
-        Path(home).chmod(0o755)
-        outcome = load(
-            Path(home),
-            ranks=asked.ranks,
-            processes=asked.processes,
-            at_a_time=asked.at_a_time,
-            waves=asked.waves,
-        )
-    print(json.dumps(asdict(outcome), indent=2))
-    return 0 if all(wave.recorded == asked.ranks for wave in outcome.waves) and not outcome.idle else 1
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    work(Part(**json.loads(sys.argv[1])))

@@ -1,28 +1,20 @@
 """PostgreSQL is stopped, restarted, paused, crashed and its connections are killed while many processes register.
 
-    python -m tests.crash.outage --processes 32
-
 Counted is what the catalog lacks in the end of what was handed over, without anybody starting or syncing anything; how
 long the catalog took after each return; and how long the training thread was held up at a hand-over.
 """
 
-from __future__ import annotations
-
-import argparse
 import json
 import subprocess
 import sys
-import tempfile
 import time
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ckptstore.api import connect
 from tests.postgres_server import Server
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 LONGEST_STEP = 0.050
 LONGEST_RETURN = 30.0
@@ -195,22 +187,3 @@ def _add(outcome: Outcome, reports: list[dict[str, Any]]) -> None:
     outcome.delayed_alike = sum(each > LONGEST_STEP for each in alike)
     outcome.longest_hand_over, outcome.longest_alike = took[-1], alike[-1]
     outcome.median_hand_over = took[len(took) // 2]
-
-
-def main() -> int:
-    """Run a campaign and print its result as JSON."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--processes", type=int, default=32)
-    parser.add_argument("--saves", type=int, default=12, help="of each process in each outage")
-    parser.add_argument("--pause", type=float, default=1.0, help="seconds between two saves of a process")
-    asked = parser.parse_args()
-    with tempfile.TemporaryDirectory() as home:
-        Path(home).chmod(0o755)
-        outcome = campaign(Path(home), processes=asked.processes, saves=asked.saves, pause=asked.pause)
-    wrong = outcome.judge()
-    print(json.dumps({**asdict(outcome), "wrong": wrong}, indent=2))
-    return 1 if wrong else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

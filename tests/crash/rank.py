@@ -7,8 +7,6 @@ goes on with steps that save nothing until it reads `end`. A step is 10 ms in wh
 for a device. What the training thread does at a save is measured: to describe the file and hand it over.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import select

@@ -6,8 +6,6 @@
 A part that finds something wrong, or does not come to its end, changes no figure: it is said, and the exit code is 1.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os
@@ -17,16 +15,13 @@ import sys
 import tempfile
 import time
 import xml.etree.ElementTree as ET
+from collections.abc import Callable
 from dataclasses import asdict
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tests.crash import campaign, load, outage
 from tests.crash.table import Row, table
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 ROOT = Path(__file__).parents[2]
 RESULTS = Path(__file__).with_name("results.json")
@@ -132,8 +127,7 @@ def keep(name: str, rows: list[Row]) -> None:
 
 def write_page() -> None:
     """Put the table between its markers."""
-    text = PAGE.read_text()
-    before, rest = text.split(BEGIN)
+    before, rest = PAGE.read_text().split(BEGIN)
     _, after = rest.split(END)
     PAGE.write_text(f"{before}{BEGIN}{shown()}{END}{after}")
 

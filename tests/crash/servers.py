@@ -1,16 +1,11 @@
 """PostgreSQL servers of their own, for what must not happen to the one that all tests share."""
 
-from __future__ import annotations
-
 import tempfile
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tests.postgres_server import Server
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 @contextmanager

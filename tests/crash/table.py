@@ -1,7 +1,5 @@
 """The table of what campaigns did and found: a row each."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 HEADER = ("what", "how often", "lost", "wrong plans", "seconds")

@@ -1,7 +1,5 @@
 """A short campaign of outages; `make torture` has the one of 32 processes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.crash.load import load

@@ -1,7 +1,5 @@
 """Which rank writes under a name, claimed by files; and renames that overwrite nothing."""
 
-from __future__ import annotations
-
 import errno
 import os
 import subprocess
@@ -22,7 +20,6 @@ def test_writers_of_one_file_find_each_other_without_hard_links(
     monkeypatch.setattr(os, "link", refused)
     assert claims.claim(str(tmp_path), "net", launch="L1", rank=0) is None
     other = claims.claim(str(tmp_path), "net", launch="L1", rank=1)
-    assert other is not None
     assert other.rank == 0
     (tmp_path / "a").write_text("mine")
     files.move(str(tmp_path / "a"), str(tmp_path / "b"))
@@ -67,5 +64,4 @@ def test_claims_of_earlier_launches_are_over(tmp_path: Path) -> None:
     assert claims.claim(str(tmp_path), "net", launch="L2", rank=1) is None
     assert len(list((tmp_path / claims.FOLDER).iterdir())) == 1
     other = claims.claim(str(tmp_path), "net", launch="L2", rank=3)
-    assert other is not None
     assert other.rank == 1

@@ -1,7 +1,5 @@
 """Single moves into the trash and out of it: over nothing, through no link, and each again after it was half done."""
 
-from __future__ import annotations
-
 import errno
 import os
 from pathlib import Path
@@ -76,7 +74,7 @@ def test_a_new_file_at_the_place_of_one_in_the_trash_stays(root: Path) -> None:
 
 def test_a_file_that_is_replaced_between_the_look_and_the_move_is_put_back(root: Path) -> None:
     class Late(Disk):
-        def rename(self, *args: Any, **options: Any) -> None:  # type: ignore[override]
+        def rename(self, *args: Any, **options: Any) -> None:
             (root / "sub" / "a").unlink()
             (root / "sub" / "a").write_bytes(b"another")
             os.rename(*args, **options)  # noqa: PTH104
@@ -141,7 +139,7 @@ def test_what_never_moved_is_back_though_the_trash_cannot_be_used(root: Path, sp
 @pytest.mark.parametrize("occupied", [False, True])
 def test_a_file_system_without_hard_links(root: Path, *, occupied: bool) -> None:
     class NoLinks(Disk):
-        def link(self, *args: Any, **options: Any) -> None:  # type: ignore[override]
+        def link(self, *args: Any, **options: Any) -> None:
             raise OSError(errno.EPERM, "no")
 
     was = facts(root / "sub" / "a")

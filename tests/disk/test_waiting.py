@@ -1,7 +1,5 @@
 """Work on many files: the same results, whoever does it."""
 
-from __future__ import annotations
-
 import threading
 from itertools import count
 

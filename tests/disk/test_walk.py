@@ -1,7 +1,5 @@
 """The walk: every file once, no link followed, what cannot be read said and the rest still found."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,20 +1,15 @@
 """What doctor says of a catalog, by name; and that it left everything as it was."""
 
-from __future__ import annotations
-
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from datetime import datetime
+from pathlib import Path
+from typing import Any
 
 from ckptstore.catalog.engine import open_to_look
 from ckptstore.catalog.tables import metadata
+from ckptstore.doctor.checkup import Check
 from ckptstore.doctor.doctor import examine
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from datetime import datetime
-    from pathlib import Path
-
-    from ckptstore.doctor.checkup import Check
 
 
 def checks(url: str | None, run: str | None = "run", *, now: datetime | None = None) -> dict[str, Check]:

@@ -1,9 +1,6 @@
 """What doctor finds of the disks that checkpoints are on: real small ones, and mount tables as of clusters."""
 
-from __future__ import annotations
-
 import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,20 +17,16 @@ from ckptstore.retention.policy import Policy
 from ckptstore.training.launch import RankLaunch
 from tests.doctor.checkups import checks, said, unchanged
 from tests.jobs import Job
+from tests.small_disks import small_disk
+
+pytestmark = pytest.mark.of_files
 
 
 @pytest.fixture
 def small(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
     """A real file system with the options that the test names."""
-    home = tmp_path / "small"
-    home.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", request.param, "none", str(home)], capture_output=True, check=False
-    )
-    if mounted.returncode:
-        pytest.skip("mounting is not allowed here")
-    yield home
-    subprocess.run(["umount", "--lazy", str(home)], check=True)
+    with small_disk(tmp_path / "small", request.param) as home:
+        yield home
 
 
 def save(ranks: list[RankLaunch], directory: Path, step: int, size: int) -> None:

@@ -1,7 +1,5 @@
 """What doctor finds of a run: each thing made to happen, and found; and nothing changed by looking."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from dataclasses import replace
@@ -25,7 +23,7 @@ from ckptstore.retention import lock
 from ckptstore.retention.policy import Policy
 from ckptstore.training.launch import RankLaunch
 from tests.doctor.checkups import checks, said, unchanged
-from tests.jobs import Job, set_ending
+from tests.jobs import Job, set_ending, started
 from tests.resume.wide import RUN, Wide, statements
 
 HOUR = timedelta(hours=1)
@@ -37,7 +35,7 @@ def later(by: timedelta) -> datetime:
     return datetime.now(timezone.utc) + by
 
 
-def started(
+def on_two_hosts(
     catalog: Catalog, directory: Path, monkeypatch: pytest.MonkeyPatch, world_size: int = 4
 ) -> list[RankLaunch]:
     """A launch of which every two ranks are on a host of their own."""
@@ -52,11 +50,7 @@ def started(
 def saved(catalog: Catalog, directory: Path, steps: tuple[int, ...] = (5, 10, 15)) -> Job:
     """A run of two ranks that says where it saves, and has saved."""
     job = Job(catalog, directory, layout="data_parallel")
-    ranks = job.start()
-    for launch in ranks:
-        job.announce(launch)
-    for step in steps:
-        job.save(ranks, step)
+    job.save(job.begin(), *steps)
     return job
 
 
@@ -100,7 +94,7 @@ def save(job_ranks: list[RankLaunch], directory: Path, step: int) -> None:
 def test_ranks_that_stopped_saving(
     catalog: Catalog, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ranks = started(catalog, tmp_path, monkeypatch)
+    ranks = on_two_hosts(catalog, tmp_path, monkeypatch)
     save(ranks, tmp_path, 10)
     save(ranks[:3], tmp_path, 20)
     assert checks(database_url)["ranks"].status is Status.NOTE  # it may be saving just now
@@ -114,7 +108,7 @@ def test_ranks_that_stopped_saving(
 def test_a_rank_that_stopped_long_ago_and_one_that_never_saved(
     catalog: Catalog, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ranks = started(catalog, tmp_path, monkeypatch)
+    ranks = on_two_hosts(catalog, tmp_path, monkeypatch)
     save(ranks[:3], tmp_path, 1)
     for step in range(2, 12):
         save(ranks[:2], tmp_path, step)
@@ -159,9 +153,7 @@ def test_a_launch_that_was_killed(catalog: Catalog, database_url: str, tmp_path:
 
 def test_a_launch_that_makes_steps_lives(catalog: Catalog, database_url: str, tmp_path: Path) -> None:
     job = saved(catalog, tmp_path)
-    ranks = job.start()
-    for launch in ranks:
-        job.announce(launch)
+    ranks = job.begin()
     ranks[0].renew_lease()
     assert checks(database_url, now=later(2 * HOUR))["launch"].status is Status.OK
     assert checks(database_url, now=later(3 * HOUR))["launch"].status is Status.WARNING
@@ -176,9 +168,7 @@ def test_a_launch_that_does_not_save_any_more(catalog: Catalog, database_url: st
 
 def test_how_a_launch_ended(catalog: Catalog, database_url: str, tmp_path: Path) -> None:
     job = Job(catalog, tmp_path, 3, layout="data_parallel")
-    ranks = job.start()
-    for launch in ranks:
-        job.announce(launch)
+    ranks = job.begin()
     job.save(ranks, 10)
     set_ending(ranks[0], 10, 10, None)
     partly = checks(database_url)["launch"]
@@ -204,7 +194,6 @@ def test_launches_that_end_before_they_save(catalog: Catalog, database_url: str,
 def test_a_run_that_was_taken_back(catalog: Catalog, database_url: str, tmp_path: Path) -> None:
     saved(catalog, tmp_path)
     plan = catalog.resolve("run", step=10).plan
-    assert plan is not None
     catalog.branch(plan)
     found = checks(database_url)
     assert said(found["launch"]) == ("note", "the run was taken back to step 10 of L1, and has not gone on yet")
@@ -226,9 +215,7 @@ def test_a_run_that_was_scanned(catalog: Catalog, database_url: str, tmp_path: P
 
 
 def test_newer_states_that_cannot_be_restored(catalog: Catalog, database_url: str, tmp_path: Path) -> None:
-    job = Job(catalog, tmp_path)
-    ranks = job.start()
-    job.save(ranks, 10)
+    job, ranks = started(catalog, tmp_path, 10)
     job.save(ranks[:1], 20)
     found = checks(database_url)["restorable"]
     assert found.status is Status.NOTE
@@ -282,9 +269,7 @@ def test_what_is_dated_in_the_future(sqlite_url: str, tmp_path: Path, minutes: i
 
 
 def test_records_that_are_not_in_the_catalog(catalog: Catalog, database_url: str, tmp_path: Path) -> None:
-    job = Job(catalog, tmp_path, layout="data_parallel")
-    ranks = job.start()
-    job.save(ranks, 10)
+    job, ranks = started(catalog, tmp_path, 10, layout="data_parallel")
     for launch in ranks:
         launch.recorder.postponed = True  # as in an outage: journals only
     job.save(ranks, 20)

@@ -1,7 +1,5 @@
 """Which ranks stopped saving, and whether all of them did."""
 
-from __future__ import annotations
-
 from datetime import datetime, timedelta, timezone
 
 import pytest

@@ -1,7 +1,5 @@
 """Strategy and group info files as MindSpore's own messages write them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,6 +9,17 @@ from mindspore.train import node_strategy_pb2 as pb
 
 from ckptstore.core.spread import Spread
 from tests.spreads import flat
+
+LAYOUT = {
+    "dev_matrix": [2, 4],
+    "tensor_map": [1, -1],
+    "param_split_shape": [16, 32],
+    "indices_offset": [5],
+    "field": 3,
+    "opt_weight_shard_step": 4,
+    "opt_weight_shard_size": 2,
+}
+"""That of each parameter, as JSON has it."""
 
 
 def strategy(stage: int = 0, names: tuple[str, ...] = ("weight", "bias")) -> pb.ParallelStrategyMap:
@@ -32,19 +41,10 @@ def strategy(stage: int = 0, names: tuple[str, ...] = ("weight", "bias")) -> pb.
 
 def json_strategy(stage: int = 0, names: tuple[str, ...] = ("weight", "bias")) -> dict[str, Any]:
     """The same in MindSpore's JSON form."""
-    layout = {
-        "dev_matrix": [2, 4],
-        "tensor_map": [1, -1],
-        "param_split_shape": [16, 32],
-        "indices_offset": [5],
-        "field": 3,
-        "opt_weight_shard_step": 4,
-        "opt_weight_shard_size": 2,
-    }
     return {
         "current_stage": 1,
         "parallel_strategy_item": {"MatMul-op0": {"stage": stage, "parallel_strategy": [[2, 4]]}},
-        "parallel_layout_item": dict.fromkeys(names, layout),
+        "parallel_layout_item": {name: dict(LAYOUT) for name in names},
     }
 
 

@@ -1,7 +1,5 @@
 """Reading many files that are alike: always the header that a full read gives, and far fewer bytes."""
 
-from __future__ import annotations
-
 import os
 import struct
 import zlib

@@ -1,7 +1,5 @@
 """Which format a file has is told by its bytes, whatever its name; and nothing else than a clear error for the rest."""
 
-from __future__ import annotations
-
 import json
 import os
 import time

@@ -1,7 +1,5 @@
 """The `.safetensors` reader against files that MindSpore writes, against the library, and against hostile bytes."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -95,9 +93,7 @@ def test_a_file_cut_anywhere_is_never_taken_for_the_whole(tmp_path: Path) -> Non
 
 HOSTILE = [
     (b"", "is not a whole .safetensors file"),
-    (bytes(100), "is not a whole .safetensors file"),
     (b"\xff" * 8 + b"{}", "a header of 18446744073709551615 bytes in a file of 10"),
-    ((1 << 63).to_bytes(8, "little") + b"{}", "a header of 9223372036854775808 bytes"),
     (content(b"[" * 100_000), "nested too deeply"),
     (content(b'{"a":' * 100_000 + b"1" + b"}" * 100_000), "nested too deeply"),
     (content(b"9" * 5000), "is not a whole .safetensors file"),
@@ -105,14 +101,11 @@ HOSTILE = [
     (content({}), "holds no parameter"),
     (content(b'{"\xff": 1}'), "is not a whole .safetensors file"),
     (content({"__metadata__": {"format": 1}}), "metadata that are not text"),
-    (content({"__metadata__": 1}), "metadata that are not text"),
     (content({"w": 1}), "'w' is not described as a tensor is"),
-    (content({"w": {"dtype": "F32"}}), "'w' is not described as a tensor is"),
     (content({"w": tensor(dtype=5)}), "'w' is not described as a tensor is"),
     (content({"w": tensor(offsets=[0, 8, 9])}), "'w' is not described as a tensor is"),
     (content({"w": tensor(dtype="F31")}), "type or shape that no tensor has"),
     (content({"w": tensor(shape=[-2])}), "type or shape that no tensor has"),
-    (content({"w": tensor(shape=[2.0])}), "type or shape that no tensor has"),
     (content({"w": tensor(shape=[1] * 100_000)}), "type or shape that no tensor has"),
     (content({"w": tensor(shape=[2**63] * 60)}), "which is not what its shape says"),
     (content({"w": tensor(offsets=[0, 7])}, bytes(7)), "which is not what its shape says"),

@@ -1,7 +1,5 @@
 """The readers of strategy and group info files against MindSpore's own messages and functions."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -149,23 +147,21 @@ def test_a_graph_file_is_no_strategy(tmp_path: Path) -> None:
             read_strategy(path)
 
 
-def test_a_cut_group_info_file_is_an_error(tmp_path: Path) -> None:
-    """The list of ranks comes last, and must be there."""
-    path = layouts.write_group_info(tmp_path / "g.pb", {"a": [0, 1], "b": [2, 3]}, [0, 1])
-    raw = path.read_bytes()
-    for length in range(len(raw)):
-        path.write_bytes(raw[:length])
-        with pytest.raises(UnreadableError, match=r"g\.pb is not a whole group info file"):
-            read_group_info(path)
-
-
-def test_a_cut_json_file_is_an_error(tmp_path: Path) -> None:
-    path = layouts.write_strategy(tmp_path / "s.json", names=("w",))
-    raw = path.read_bytes()
-    for length in range(len(raw)):
-        path.write_bytes(raw[:length])
-        with pytest.raises(UnreadableError, match="s.json is not a whole strategy file"):
-            read_json_strategy(path)
+def test_a_cut_json_or_group_info_file_is_an_error(tmp_path: Path) -> None:
+    """The list of ranks of a group info file comes last, and must be there."""
+    for path, reader, kind in (
+        (
+            layouts.write_group_info(tmp_path / "g.pb", {"a": [0, 1], "b": [2, 3]}, [0, 1]),
+            read_group_info,
+            "group info",
+        ),
+        (layouts.write_strategy(tmp_path / "s.json", names=("w",)), read_json_strategy, "strategy"),
+    ):
+        raw = path.read_bytes()
+        for length in range(len(raw)):
+            path.write_bytes(raw[:length])
+            with pytest.raises(UnreadableError, match=rf"{path.name} is not a whole {kind} file"):
+                reader(path)
 
 
 @pytest.mark.parametrize(

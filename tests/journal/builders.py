@@ -1,26 +1,11 @@
 """Launches whose ranks say where they save, one that the catalog is out of reach of, and what became of it."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import pytest
 
 from ckptstore.api import Catalog
-from ckptstore.core.model import FileState
+from ckptstore.core.model import FileState, RestorePlan
 from ckptstore.errors import CatalogUnavailableError
-from tests.jobs import Job
-
-if TYPE_CHECKING:
-    from ckptstore.core.model import RestorePlan
-    from ckptstore.training.launch import RankLaunch
-
-
-def begin(job: Job, *, announced: bool = True) -> list[RankLaunch]:
-    ranks = job.start()
-    for launch in ranks if announced else ():
-        job.announce(launch)
-    return ranks
+from ckptstore.training.launch import RankLaunch
 
 
 def plan_of(launch: RankLaunch) -> RestorePlan:

@@ -1,7 +1,5 @@
 """Journals: what is in them comes out again, whatever happened to the file and whoever else writes."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -15,6 +13,7 @@ from hypothesis import strategies as st
 from ckptstore.disk.claims import FOLDER
 from ckptstore.journal import jsonl
 from ckptstore.journal.jsonl import JournalWriter
+from tests.command_line import no_right_to_pass_by_permissions
 
 entries = st.dictionaries(
     st.text(min_size=1).filter(lambda name: name not in ("v", "sum")),
@@ -138,10 +137,7 @@ def test_a_journal_of_another_user_stops_no_writer(tmp_path: Path) -> None:
         "writer = JournalWriter(sys.argv[1], 'rank_0', 'L2')\n"
         "for step in (2, 3): print(writer.append([{'step': step}]).path)"
     )
-    rights = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
-    if rights and subprocess.run([*rights, "true"], capture_output=True, check=False).returncode:
-        pytest.skip("this sandbox lets nobody give up rights")
-    command = [*rights, sys.executable, "-c", program, str(tmp_path)]
+    command = [*no_right_to_pass_by_permissions(), sys.executable, "-c", program, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     own, again = done.stdout.split() or [done.stderr, ""]
     assert again == own != str(theirs)

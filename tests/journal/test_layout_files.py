@@ -1,23 +1,17 @@
 """Strategy and group info files are kept with the launch that wrote them, and tell who is whose replica."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 import sqlalchemy as sa
 
-from ckptstore.api import connect
+from ckptstore.api import Catalog, connect
 from ckptstore.catalog import reads
 from ckptstore.core.model import Kind, Rule
+from ckptstore.training.launch import RankLaunch
 from tests.formats.layouts import write_group_info, write_spreads
 from tests.jobs import Job
 from tests.spreads import spread
-
-if TYPE_CHECKING:
-    from ckptstore.api import Catalog
-    from ckptstore.training.launch import RankLaunch
 
 
 def rows(catalog: Catalog, table: str) -> int:
@@ -53,7 +47,6 @@ def test_a_hybrid_job_is_resumed_with_a_replica_after_its_strategy_was_overwritt
         later[0].keep_layout_file(str(path))
     assert replicas(later[0]) == ("strategy", [])
     plan = catalog.resolve("run").plan
-    assert plan is not None
     assert [each.source.rank for each in plan.ranks] == [1, 1, 2, 2]
 
 
@@ -119,7 +112,6 @@ def test_files_that_contradict_each_other_leave_no_replicas(
     anew.sync(tmp_path)
     with anew.database.read() as connection:
         found = reads.launch(connection, "L1")
-    assert found is not None
     assert (found.layout.source, found.layout.groups) == ("stand_alone", ())
 
 

@@ -1,27 +1,19 @@
 """A catalog that is made anew equals the lost one, row by row, but for work under way."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from ckptstore.api import Catalog
 from ckptstore.retention import stored_policy
 from ckptstore.retention.policy import Policy
 from tests.contents import contents
 from tests.jobs import Job
-from tests.journal.builders import begin
-
-if TYPE_CHECKING:
-    from ckptstore.api import Catalog
 
 WORK = ("journals", "leases", "gc_locks")
 
 
 def test_what_gc_undo_purge_and_verify_did_is_known_again(catalog: Catalog, other: Catalog, tmp_path: Path) -> None:
     job = Job(catalog, tmp_path / "ckpt", layout="data_parallel")
-    ranks = begin(job)
-    for step in (5, 10, 15, 20, 25, 30):
-        job.save(ranks, step)
+    job.save(job.begin(), 5, 10, 15, 20, 25, 30)
     stored_policy.store(catalog.database, "run", Policy(keep_last=4))
     catalog.execute(catalog.plan_gc("run"))
     assert catalog.undo("run").files == 4
@@ -35,9 +27,8 @@ def test_what_gc_undo_purge_and_verify_did_is_known_again(catalog: Catalog, othe
     damaged.write_bytes(damaged.read_bytes()[:-1] + b"?")
     assert catalog.verify("run", digest=True).damaged
     plan = catalog.resolve("run", step=25).plan
-    assert plan is not None
     catalog.branch(plan)
-    job.save(begin(job), 28)
+    job.save(job.begin(), 28)
     other.scan(tmp_path / "ckpt")
     assert contents(other, but=WORK) == contents(catalog, but=WORK)
     assert other.undo("run").files == 2

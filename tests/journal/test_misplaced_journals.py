@@ -1,11 +1,7 @@
 """Journals that were copied, doubled, put elsewhere, are unreadable or newer; catalogs that are older than journals."""
 
-from __future__ import annotations
-
 import os
 import shutil
-import sqlite3
-from contextlib import closing
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -23,28 +19,22 @@ from ckptstore.resume.resolve import Query
 from ckptstore.retention import stored_policy
 from ckptstore.retention.policy import Policy
 from ckptstore.training.begin import begin, decide, follow
-from tests.contents import contents
-from tests.jobs import Job
-from tests.journal.builders import begin as begin_job
+from tests.contents import back_up, contents, put_back
+from tests.jobs import Job, begun
 from tests.journal.builders import cut_off, plan_of, states
 from tests.projecting import put
-from tests.retention.gc_world import CLEAN
+from tests.retention.gc_world import CLEAN, NOBODY, give_to_nobody
 
 
 def two_launches(job: Job) -> None:
     """Steps 5 to 15, and 20 and 25 of a second launch."""
-    first = begin_job(job)
-    for step in (5, 10, 15):
-        job.save(first, step)
-    second = begin_job(job)
-    for step in (20, 25):
-        job.save(second, step)
+    job.save(job.begin(), 5, 10, 15)
+    job.save(job.begin(), 20, 25)
 
 
 def sources(catalog: Catalog) -> tuple[int, set[Path]]:
     """The step of the plan, and the directories that its files are in."""
     plan = catalog.resolve("run").plan
-    assert plan is not None
     return plan.global_step, {Path(each.source.path).parent for each in plan.ranks}
 
 
@@ -66,7 +56,7 @@ def test_a_whole_tree_that_was_copied(catalog: Catalog, other: Catalog, tmp_path
     assert sources(catalog) == (25, copy if is_gone else original)
     after = contents(catalog, but=("journals",))
     assert [after[name] for name in ("launches", "pins")] == [before[name] for name in ("launches", "pins")]
-    third = begin_job(job)
+    third = job.begin()
     assert plan_of(third[0]).global_step == 25
     job.save(third, 30)
     assert sources(catalog) == (30, original)
@@ -94,7 +84,6 @@ def test_journals_that_are_there_twice(catalog: Catalog, other: Catalog, tmp_pat
     for each in (catalog, other):
         each.sync(tmp_path / "ckpt")
         plan = each.resolve("run").plan
-        assert plan is not None
         assert plan.global_step == 25
         assert [Path(one.source.path).parent for one in plan.ranks] == [job.folder(0), job.folder(1)]
 
@@ -103,9 +92,7 @@ def test_what_a_newer_program_wrote_is_taken_up_by_it(
     catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An older one has met the journal in between, and a record of its own is behind the newer one's."""
-    job = Job(catalog, tmp_path / "ckpt", world_size=1)
-    (launch,) = begin_job(job)
-    job.save([launch], 5)
+    job, (launch,) = begun(catalog, tmp_path / "ckpt", 5, world_size=1)
     with monkeypatch.context() as newer:
         cut_off(launch, newer)
         newer.setattr(jsonl, "VERSION", 2)
@@ -148,12 +135,12 @@ def test_something_else_where_a_journal_should_be(
 
 def as_another_user(url: str, directory: str, hidden: str) -> None:
     if os.getuid() == 0:
-        os.setuid(65534)
+        os.setuid(NOBODY)
     catalog = connect(url)
     synced = catalog.sync(Path(directory))
     assert [(each.path, each.reason) for each in synced.skipped] == [(hidden, "Permission denied")]
     assert all(each.path.startswith(hidden) for each in catalog.scan(directory, run="run").unread)
-    assert catalog.resolve("run").plan.global_step == 25  # type: ignore[union-attr]
+    assert catalog.resolve("run").plan.global_step == 25
     begin(catalog.database, "run", rank=0, world_size=2, launch_id="N1", layout=None, directories=[directory])
     away = open_database("/nowhere/catalog.db")
     try:
@@ -178,11 +165,7 @@ def test_journals_that_may_not_be_read(sqlite_url: str, tmp_path: Path, what: st
     hidden = {"journal": folder / "rank_0.jsonl", "folder": folder, "directory": tmp_path / "ckpt" / "other"}[what]
     (tmp_path / "ckpt" / "other").mkdir()
     (tmp_path / "ckpt" / "lost+found").mkdir(mode=0)
-    for path in (tmp_path, *tmp_path.rglob("*")):
-        os.chown(path, 65534, 65534)
-    for path in tmp_path.parents:
-        if path.stat().st_mode & 0o001 == 0:
-            path.chmod(path.stat().st_mode | 0o011)
+    give_to_nobody(tmp_path)
     hidden.chmod(0)
     catalog.database.disconnect()
     child = CLEAN.Process(target=as_another_user, args=(sqlite_url, str(tmp_path / "ckpt"), str(hidden)))
@@ -196,22 +179,16 @@ def test_a_catalog_restored_from_an_old_backup(sqlite_url: str, tmp_path: Path) 
     """It lacks two launches. The next one is newer than both of them, whoever joins it and how."""
     catalog = connect(sqlite_url)
     job = Job(catalog, tmp_path / "ckpt", world_size=1)
-    job.save(begin_job(job), 5)
+    job.save(job.begin(), 5)
     backup = tmp_path / "backup.db"
-    file = str(catalog.database.file)
-    with closing(sqlite3.connect(file)) as live, closing(sqlite3.connect(backup)) as kept:
-        live.backup(kept)
+    back_up(catalog, backup)
     for step in (10, 15):
-        job.save(begin_job(job), step)
-    catalog.database.disconnect()
-    for name in (f"{file}-wal", f"{file}-shm"):
-        Path(name).unlink(missing_ok=True)
-    shutil.copy(backup, file)
-    catalog = job.catalog = connect(sqlite_url)
-    (launch,) = begin_job(job)
+        job.save(job.begin(), step)
+    catalog = job.catalog = put_back(catalog, backup)
+    (launch,) = job.begin()
     assert launch.facts.parent_step == 15
     job.save([launch], 20)
-    (again,) = begin_job(job)
+    (again,) = job.begin()
     assert (again.facts.order, again.facts.parent_step) == (5, 20)
 
 
@@ -219,21 +196,13 @@ def test_a_catalog_restored_from_before_gc_gives_nothing_back(sqlite_url: str, t
     """It says that step 5 is whole; its files are in the trash of a gc that it knows nothing of."""
     catalog = connect(sqlite_url)
     job = Job(catalog, tmp_path / "ckpt")
-    ranks = begin_job(job)
-    for step in (5, 10, 15):
-        job.save(ranks, step)
+    job.save(job.begin(), 5, 10, 15)
     backup = tmp_path / "backup.db"
-    file = str(catalog.database.file)
-    with closing(sqlite3.connect(file)) as live, closing(sqlite3.connect(backup)) as kept:
-        live.backup(kept)
+    back_up(catalog, backup)
     catalog.execute(catalog.plan_gc("run", Policy(keep_last=2)))
-    catalog.database.disconnect()
-    for name in (f"{file}-wal", f"{file}-shm"):
-        Path(name).unlink(missing_ok=True)
-    shutil.copy(backup, file)
-    catalog = connect(sqlite_url)
+    catalog = put_back(catalog, backup)
     assert catalog.resolve("run", step=5).plan is None
-    assert catalog.resolve("run").plan.global_step == 15  # type: ignore[union-attr]
+    assert catalog.resolve("run").plan.global_step == 15
     plan = catalog.plan_gc("run", Policy(keep_last=1, floor=1))
     assert [verdict.state.global_step for verdict in plan.decision.keep] == [15]
 
@@ -255,9 +224,7 @@ def test_a_rank_that_has_the_catalog_tells_it_what_rank_0_decided_without(
 ) -> None:
     """Rank 0 lost the catalog while it decided, and then its disk: where the launch began is known all the same."""
     job = Job(catalog, tmp_path / "ckpt", layout="data_parallel")
-    first = begin_job(job)
-    for step in (5, 10, 15):
-        job.save(first, step)
+    job.save(job.begin(), 5, 10, 15)
     joined = begin(
         connect(str(catalog.database.url.render_as_string(hide_password=False))).database,
         "run",
@@ -282,14 +249,11 @@ def test_a_rank_that_has_the_catalog_tells_it_what_rank_0_decided_without(
     joined.recorder.close()
     shutil.rmtree(job.folder(0) / FOLDER)  # rank 0's node is gone with what it wrote
     plan = catalog.resolve("run").plan
-    assert plan is not None
     assert (plan.launch.id, plan.global_step) == ("L2", 8)
     launch = next(row for row in contents(catalog)["resolutions"] if row["launch_id"] == "L2")
     assert (launch["parent_launch_id"], launch["parent_step"], launch["branched"]) == ("L1", 5, True)
     Path(plan.ranks[0].source.path).unlink()
-    plan = catalog.resolve("run").plan
-    assert plan is not None
-    assert plan.global_step == 5, "the launch went back on purpose: 10 and 15 were given up"
+    assert catalog.resolve("run").plan.global_step == 5, "the launch went back on purpose: 10 and 15 were given up"
 
 
 @pytest.mark.parametrize(
@@ -316,26 +280,26 @@ def test_a_line_that_no_catalog_can_hold_stops_nobody(
 ) -> None:
     """As another program may have written it: what is before it and behind it counts."""
     job = Job(catalog, tmp_path / "ckpt", world_size=1)
-    (launch,) = begin_job(job)
+    (launch,) = job.begin()
     (file,) = job.save([launch], 5)
     line = {**to_line(FileRecorded(replace(file, global_step=10)), str(job.folder(0))), **changed}
     (path,) = jsonl.journals_below(str(tmp_path))
     with Path(path).open("ab") as written:
         written.write(jsonl.encode(line))
     job.save([launch], 15)
-    assert catalog.resolve("run").plan.global_step == 15  # type: ignore[union-attr]
+    assert catalog.resolve("run").plan.global_step == 15
     assert other.sync(tmp_path).spoiled == 1
     assert states(other).keys() == {5, 15}
-    (again,) = begin_job(job)
+    (again,) = job.begin()
     job.save([again], 20)
     catalog.execute(catalog.plan_gc("run", Policy(keep_last=1, floor=1)))
     other.scan(tmp_path / "ckpt")
-    assert catalog.resolve("run").plan.global_step == 20  # type: ignore[union-attr]
+    assert catalog.resolve("run").plan.global_step == 20
 
 
 def test_journals_in_a_directory_whose_name_is_not_utf8(catalog: Catalog, tmp_path: Path) -> None:
     job = Job(catalog, tmp_path / "ckpt", world_size=1)
-    job.save(begin_job(job), 5)
+    job.save(job.begin(), 5)
     shutil.copytree(tmp_path / "ckpt", tmp_path / os.fsdecode(b"n\xe9"))
     for synced in (catalog.sync(tmp_path), catalog.scan(tmp_path, run="run").taken_up):
         (skipped,) = synced.skipped
@@ -351,8 +315,8 @@ def test_records_of_a_launch_that_another_journal_tells_of_later(
 ) -> None:
     """Rank 1's own lines of the launch are spoiled: its files count as soon as rank 0's journal is read."""
     job = Job(catalog, tmp_path / "ckpt")
-    job.save(begin_job(job), 5)
-    ranks = begin_job(job)
+    job.save(job.begin(), 5)
+    ranks = job.begin()
     job.save(ranks, 10)
     for launch in ranks:
         launch.recorder.close()
@@ -379,7 +343,7 @@ def test_a_journal_that_was_begun_again_is_read_from_its_beginning(  # noqa: PLR
 ) -> None:
     """While the catalog was away the directory was removed, and its journal grew to where the old one had ended."""
     job = Job(catalog, tmp_path / "ckpt", world_size=1)
-    (launch,) = begin_job(job)
+    (launch,) = job.begin()
     for step in (11, 21):
         job.save([launch], step)
     if who == "the next launch":
@@ -426,7 +390,7 @@ def test_what_was_taken_away_is_not_brought_back_by_a_journal_that_is_read_later
     catalog: Catalog, other: Catalog, tmp_path: Path
 ) -> None:
     job = Job(catalog, tmp_path / "ckpt", world_size=1)
-    job.save(begin_job(job), 5)
+    job.save(job.begin(), 5)
     stored_policy.store(catalog.database, "run", Policy(keep_last=1))
     catalog.tag("run", 5, "best")
     shutil.copytree(tmp_path / "ckpt", tmp_path / "copy")

@@ -1,16 +1,15 @@
 """The disk is the truth: whatever becomes of the catalog, the journals and files tell it all again."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psutil
 import pytest
@@ -28,18 +27,14 @@ from ckptstore.journal.recorder import Recorder
 from ckptstore.resume import exits
 from ckptstore.retention import stored_policy
 from ckptstore.retention.policy import Policy
+from ckptstore.training.launch import RankLaunch
 from tests import ckpt_bytes
 from tests.conftest import new_postgres_database
 from tests.contents import contents
 from tests.formats.layouts import write_spreads
-from tests.jobs import Job, set_ending
-from tests.journal.builders import begin, cut_off, plan_of, states
+from tests.jobs import Job, begun, set_ending
+from tests.journal.builders import cut_off, plan_of, states
 from tests.spreads import spread
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from ckptstore.training.launch import RankLaunch
 
 
 def begin_again(
@@ -60,9 +55,8 @@ def a_long_story(job: Job) -> None:
     And: pins, tags and a policy, what a step takes of the data, launches that go back or on with other steps, files
     that cannot be loaded, strategy files, and a branch that an operator decided.
     """
-    first = begin(job)
-    for step in (5, 10, 15):
-        job.save(first, step)
+    first = job.begin()
+    job.save(first, 5, 10, 15)
     first[0].recorder.mark([job.catalog.show("run", 5)[0]], FileState.MISSING)
     Path(job.catalog.show("run", 5)[0].path).unlink()
     left = first[1].register(
@@ -83,11 +77,11 @@ def a_long_story(job: Job) -> None:
     stored_policy.store(job.catalog.database, "run", Policy(keep_last=1))
     stored_policy.clear(job.catalog.database, "run")
     stored_policy.store(job.catalog.database, "run", Policy(keep_last=2, keep_within=timedelta(days=7)))
-    second = begin(job)
+    second = job.begin()
     files = job.save(second, 20)
     second[0].register(files[0].path, global_step=20, optimizer_step=20, metrics={"loss": 0.25})
     second[1].mark_damaged(files[1], Rule.DIGEST_MISMATCH)
-    third = begin(job)
+    third = job.begin()
     job.save(third, 20)
     for launch in third:
         set_ending(launch, 22, 21, None, quarantine="the loss of its last step was nan")
@@ -105,7 +99,6 @@ def a_long_story(job: Job) -> None:
     assert hybrid[0].facts.layout.groups
     job.save(hybrid[:1], 3)
     plan = job.catalog.resolve("run", step=15, lineage="L1").plan
-    assert plan is not None
     job.catalog.branch(plan)
 
 
@@ -133,7 +126,7 @@ def test_two_who_record_one_file_in_another_order_than_they_journal(
 ) -> None:
     """As two ranks that start, and adopt one file: who was first in the journal is last in the catalog."""
     job = Job(catalog, tmp_path / "ckpt", world_size=1)
-    (launch,) = begin(job)
+    (launch,) = job.begin()
     (file,) = job.save([launch], 5)
     assert file.created_at is not None
     launch.record([replace(file, created_at=file.created_at - timedelta(seconds=1))])
@@ -146,9 +139,7 @@ def test_two_who_adopt_one_file_at_once(
 ) -> None:
     """Who looked at it first is last to have it in the journal, and in the catalog."""
     catalog = connect(database_url)
-    job = Job(catalog, tmp_path / "ckpt", world_size=1)
-    (launch,) = begin(job)
-    job.save([launch], 5)
+    job, (launch,) = begun(catalog, tmp_path / "ckpt", 5, world_size=1)
     job.write(launch, 10)
     record = Recorder.record
     adopted = []
@@ -172,23 +163,14 @@ def test_sync_of_the_catalog_that_has_it_all_changes_nothing(catalog: Catalog, t
     assert (first.records, first.spoiled, first.skipped) == (0, 0, ())
     assert catalog.sync().read == 0  # what was read once is not read again
     assert contents(catalog) == before
-
-
-def test_journals_are_read_whole_when_the_catalog_knows_nothing_of_them(catalog: Catalog, tmp_path: Path) -> None:
-    a_long_story(Job(catalog, tmp_path, layout="data_parallel"))
-    before = contents(catalog)
-    with catalog.database.write() as connection:
-        connection.execute(journals.delete())
-    assert catalog.sync(tmp_path).records == 0
+    read_all_again(catalog, tmp_path)
     assert contents(catalog) == before
 
 
 def test_what_the_catalog_did_not_take_is_there_at_the_next_look(
     catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    job = Job(catalog, tmp_path)
-    ranks = begin(job)
-    job.save(ranks, 5)
+    job, ranks = begun(catalog, tmp_path, 5)
     with monkeypatch.context() as outage:
         cut_off(ranks[0], outage)
         job.save(ranks, 10)
@@ -196,11 +178,10 @@ def test_what_the_catalog_did_not_take_is_there_at_the_next_look(
         assert caplog.text.count("no such server") == 2  # once a rank
     assert {file.global_step for file in catalog.files("run")} == {5}
     plan = catalog.resolve("run").plan
-    assert plan is not None
     assert plan.global_step == 15
     assert len(catalog.files("run")) == 6
     job.save(ranks, 20)  # the ranks have not heard that it is back: journals only
-    assert catalog.resolve("run").plan.global_step == 20  # type: ignore[union-attr]
+    assert catalog.resolve("run").plan.global_step == 20
     for launch in ranks:
         launch.recorder.catch_up()
     job.save(ranks, 25)
@@ -211,7 +192,7 @@ def test_nothing_is_kept_where_neither_journal_nor_catalog_can_be_written(
     catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = Job(catalog, tmp_path)
-    (launch, *_) = begin(job, announced=False)
+    (launch, *_) = job.start()
     path = job.write(launch, 5)
     (path.parent / FOLDER).write_text("in the way")
     cut_off(launch, monkeypatch)
@@ -257,7 +238,7 @@ def test_a_power_failure_takes_from_the_catalog_what_the_journals_keep(
     """A record that is in a journal is on the disk; the catalog does not wait for it a second time."""
     job = Job(connect(sqlite_url), tmp_path, world_size=1)
     disk = Disk(job.catalog.database, monkeypatch)
-    (launch,) = begin(job)
+    (launch,) = job.begin()
     for step in range(1, saves + 1):
         launch.register(job.write(launch, step), global_step=step, metrics={"loss": 0.5})
         assert disk.levels[-1] == 1
@@ -271,7 +252,7 @@ def test_a_power_failure_takes_from_the_catalog_what_the_journals_keep(
 def test_what_is_in_no_journal_is_waited_for(sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     job = Job(connect(sqlite_url), tmp_path, world_size=1)
     disk = Disk(job.catalog.database, monkeypatch)
-    (launch,) = begin(job)
+    (launch,) = job.begin()
     monkeypatch.setattr("ckptstore.catalog.project._put_layout_files", lambda *_, **__: None)
     for size, level in ((MOST_CONTENT, 1), (MOST_CONTENT + 1, 2)):  # what is longer is in no journal
         path = str(tmp_path / "strategy.ckpt")
@@ -292,7 +273,7 @@ def test_without_a_journal_the_catalog_has_it(
     catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     job = Job(catalog, tmp_path)
-    ranks = begin(job, announced=False)
+    ranks = job.start()
     for step in (5, 10):
         paths = [job.write(launch, step) for launch in ranks]
         (paths[0].parent / FOLDER).touch()
@@ -327,16 +308,14 @@ def test_a_path_with_dots_is_that_of_the_file(
         assert len(contents(each)["journals"]) == 1
     (tmp_path / "here").rmdir()
     monkeypatch.chdir(tmp_path)
-    assert catalog.resolve("run").plan.global_step == 10  # type: ignore[union-attr]
+    assert catalog.resolve("run").plan.global_step == 10
 
 
 def test_a_gap_is_noticed_by_a_process_that_did_not_make_it(
     catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The journal has a record that the catalog lacks, its writer is dead, and the next one goes on in the file."""
-    job = Job(catalog, tmp_path, world_size=1)
-    (launch,) = begin(job)
-    job.save([launch], 5)
+    job, (launch,) = begun(catalog, tmp_path, 5, world_size=1)
     (again,) = job.start(resume=False)
     with monkeypatch.context() as outage:
         cut_off(launch, outage)
@@ -348,31 +327,25 @@ def test_a_gap_is_noticed_by_a_process_that_did_not_make_it(
 
 
 def test_a_copied_tree_is_read_where_it_is(catalog: Catalog, other: Catalog, tmp_path: Path) -> None:
-    job = Job(catalog, tmp_path / "ckpt", layout="data_parallel")
-    ranks = begin(job)
-    job.save(ranks, 5)
-    again = begin(job)
+    job, _ = begun(catalog, tmp_path / "ckpt", 5, layout="data_parallel")
+    again = job.begin()
     assert {launch.facts.parent_step for launch in again} == {5}
     job.save(again[:1], 10)  # rank 1 of that launch has not saved: it may ask again where to start
     shutil.copytree(tmp_path / "ckpt", tmp_path / "copy")
     shutil.rmtree(tmp_path / "ckpt")
     assert other.scan(tmp_path / "copy").run == "run"
     plan = other.resolve("run").plan
-    assert plan is not None
     assert [Path(each.source.path).parent for each in plan.ranks] == [tmp_path / "copy" / "rank_0"] * 2
     assert {file.path.startswith(str(tmp_path / "copy")) for file in other.files("run")} == {True}
     joined = other.join("run", rank=1, world_size=2, launch_id="L2")
     settled = joined.resolve()
-    assert settled is not None
     assert [each.source.path for each in settled.ranks] == [
         str(tmp_path / "copy" / f"rank_{rank}" / "net-1_5.ckpt") for rank in (0, 1)
     ]
 
 
 def test_spoiled_journals_say_what_is_whole_in_them(catalog: Catalog, other: Catalog, tmp_path: Path) -> None:
-    job = Job(catalog, tmp_path / "ckpt", world_size=1)
-    ranks = begin(job)
-    job.save(ranks, 5)
+    job, ranks = begun(catalog, tmp_path / "ckpt", 5, world_size=1)
     (path,) = jsonl.journals_below(str(tmp_path))
     with Path(path).open("ab") as file:
         file.write(b'\n\x00\xff{"t":"file"}\nnot ours\n' + jsonl.encode({"t": "file"}) + b'{"v":1,"t":"file","la')
@@ -388,9 +361,7 @@ def test_spoiled_journals_say_what_is_whole_in_them(catalog: Catalog, other: Cat
 
 def test_a_journal_cannot_tell_of_more_ranks_than_a_launch_may_have(catalog: Catalog, tmp_path: Path) -> None:
     """Seen in a catalog that a mistyped world size had reached: whatever read it needed all memory."""
-    job = Job(catalog, tmp_path / "ckpt", world_size=1)
-    (launch,) = begin(job)
-    job.save([launch], 5)
+    job, (launch,) = begun(catalog, tmp_path / "ckpt", 5, world_size=1)
     (path,) = jsonl.journals_below(str(tmp_path))
     known = catalog.runs()
     entry = to_line(LaunchStarted(replace(launch.facts, id="L9")), str(job.folder(0)))
@@ -402,7 +373,7 @@ def test_a_journal_cannot_tell_of_more_ranks_than_a_launch_may_have(catalog: Cat
 
 def test_a_journal_cannot_speak_of_files_elsewhere(catalog: Catalog, tmp_path: Path) -> None:
     job = Job(catalog, tmp_path / "ckpt", world_size=1)
-    (launch,) = begin(job)
+    (launch,) = job.begin()
     (whole,) = job.save([launch], 5)
     told = [to_line(FileRecorded(replace(whole, global_step=10)), "/elsewhere")]
     told += [to_line(FileRecorded(replace(whole, global_step=15, path=str(tmp_path / "x.ckpt"))), str(job.folder(0)))]
@@ -416,13 +387,13 @@ def test_a_journal_cannot_speak_of_files_elsewhere(catalog: Catalog, tmp_path: P
 def test_launches_of_an_outage_come_in_their_order(catalog: Catalog, other: Catalog, tmp_path: Path) -> None:
     """While the catalog was away a launch was numbered by the journals, which lack one that never saved."""
     job = Job(catalog, tmp_path / "ckpt", world_size=1)
-    job.save(begin(job), 5)
+    job.save(job.begin(), 5)
     job.start(resume=False)  # never saves
     other.scan(tmp_path / "ckpt")
     away = Job(other, tmp_path / "ckpt", world_size=1)
     away.launches = 2
     job.launches = 3
-    (offline,) = begin(away)
+    (offline,) = away.begin()
     assert offline.facts.order == 2
     away.save([offline], 10)
     (online,) = job.start(resume=False)
@@ -438,7 +409,7 @@ def test_launches_of_an_outage_come_in_their_order(catalog: Catalog, other: Cata
 
 def test_pins_come_back(catalog: Catalog, other: Catalog, tmp_path: Path) -> None:
     job = Job(catalog, tmp_path / "ckpt", world_size=1)
-    ranks = begin(job)
+    ranks = job.begin()
     for step in (5, 10, 15):
         job.save(ranks, step)
         catalog.pin("run", step)
@@ -484,7 +455,7 @@ def test_what_is_the_name_of_a_run_is_the_run(
 
 def test_a_journal_that_cannot_be_read_is_named(catalog: Catalog, tmp_path: Path) -> None:
     job = Job(catalog, tmp_path / "ckpt")
-    job.save(begin(job), 5)
+    job.save(job.begin(), 5)
     first, second = sorted(jsonl.journals_below(str(tmp_path)))
     Path(first).unlink()
     Path(first).symlink_to(first)
@@ -499,9 +470,7 @@ def test_a_resolve_looks_at_each_journal_once_and_reads_none(
     catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = Job(catalog, tmp_path, world_size=8)
-    ranks = begin(job)
-    for step in (5, 10, 15):
-        job.save(ranks, step)
+    job.save(job.begin(), 5, 10, 15)
     looked: list[str] = []
     read: list[str] = []
     look, read_journal = jsonl.sizes_in, jsonl.read
@@ -515,14 +484,13 @@ def test_a_resolve_looks_at_each_journal_once_and_reads_none(
 def test_at_once_is_finished_by_the_next_start(catalog: Catalog, tmp_path: Path) -> None:
     """What the training thread noted without waiting for anyone is in progress, until somebody looks."""
     job = Job(catalog, tmp_path, world_size=1)
-    (launch,) = begin(job)
+    (launch,) = job.begin()
     (whole,) = job.save([launch], 5)
     path = job.write(launch, 10)
     later = replace(whole, global_step=10, optimizer_step=10, path=str(path), epoch=1, step_in_epoch=10)
     assert launch.recorder.note(later)
     assert {file.global_step for file in catalog.files("run")} == {5}
     plan = catalog.resolve("run").plan
-    assert plan is not None
     assert plan.global_step == 10
     assert plan.ranks[0].source.digest is not None
 
@@ -540,19 +508,6 @@ def test_ttp_directories_have_no_journals(catalog: Catalog, tmp_path: Path) -> N
     assert {file.state for file in catalog.files("run")} == {FileState.COMPLETE, FileState.MOVED}
 
 
-def test_a_recorder_says_each_trouble_once(
-    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    job = Job(catalog, tmp_path)
-    (launch, *_) = begin(job)
-    cut_off(launch, monkeypatch)
-    for step in range(5, 50, 5):
-        launch.register(job.write(launch, step), global_step=step)
-    assert len(caplog.records) == 1
-    assert isinstance(launch.recorder, Recorder)
-    assert launch.recorder.behind
-
-
 def read_all_again(catalog: Catalog, directory: Path) -> None:
     """Take up every journal from its first line on."""
     with catalog.database.write() as connection:
@@ -562,9 +517,7 @@ def read_all_again(catalog: Catalog, directory: Path) -> None:
 
 def test_what_gc_gave_up_comes_back_by_no_older_line(catalog: Catalog, tmp_path: Path) -> None:
     job = Job(catalog, tmp_path)
-    ranks = begin(job)
-    for step in (5, 10, 15):
-        job.save(ranks, step)
+    job.save(job.begin(), 5, 10, 15)
     gone, kept = {FileState.TRASHED}, {FileState.COMPLETE}
     catalog.execute(catalog.plan_gc("run", Policy(keep_last=2, floor=1)))
     read_all_again(catalog, tmp_path)
@@ -585,11 +538,8 @@ def test_a_catalog_made_anew_has_no_file_that_is_in_the_trash(
     catalog: Catalog, other: Catalog, tmp_path: Path, by: str
 ) -> None:
     job = Job(catalog, tmp_path / "ckpt")
-    ranks = begin(job)
-    for step in (5, 10, 15):
-        job.save(ranks, step)
-    again = begin(job)
-    job.save(again, 20)
+    job.save(job.begin(), 5, 10, 15)
+    job.save(job.begin(), 20)
     catalog.execute(catalog.plan_gc("run", Policy(keep_last=2, floor=1)))
     kept, gone = {FileState.COMPLETE}, {FileState.TRASHED}
     if by == "scan":
@@ -607,8 +557,8 @@ def test_a_catalog_made_anew_has_no_file_that_is_in_the_trash(
 def test_a_lease_is_not_waited_for(catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The thread that renews it has records to journal."""
     job = Job(catalog, tmp_path, world_size=1)
-    job.save(begin(job), 5)
-    (launch,) = begin(job)
+    job.save(job.begin(), 5)
+    (launch,) = job.begin()
     cut_off(launch, monkeypatch)
     launch.renew_lease()
     job.save([launch], 10)
@@ -617,9 +567,7 @@ def test_a_lease_is_not_waited_for(catalog: Catalog, tmp_path: Path, monkeypatch
 
 
 def test_many_records_at_once_leave_what_is_in_the_trash_as_it_is(catalog: Catalog, tmp_path: Path) -> None:
-    job = Job(catalog, tmp_path, world_size=1)
-    (launch,) = begin(job)
-    job.save([launch], 5)
+    job, (launch,) = begun(catalog, tmp_path, 5, world_size=1)
     job.save([launch], 10)
     files = catalog.files("run")
     catalog.execute(catalog.plan_gc("run", Policy(keep_last=1, floor=1)))
@@ -635,9 +583,7 @@ def test_many_records_at_once_leave_what_is_in_the_trash_as_it_is(catalog: Catal
 def test_gc_knows_what_the_journals_have_and_the_catalog_lacks(
     catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = Job(catalog, tmp_path)
-    ranks = begin(job)
-    job.save(ranks, 5)
+    job, ranks = begun(catalog, tmp_path, 5)
     with monkeypatch.context() as outage:
         cut_off(ranks[0], outage)
         job.save(ranks, 10)

@@ -1,7 +1,5 @@
 """Train cells whose optimizer falls behind the batches, and data whose every batch is different."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import mindspore as ms

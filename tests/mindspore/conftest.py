@@ -1,12 +1,11 @@
 """What tests in this process with a real MindSpore share."""
 
-from __future__ import annotations
-
 import importlib.util
 import logging
 import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import ModuleType
 
 import mindspore as ms
 import pytest
@@ -16,10 +15,6 @@ from mindspore.train.callback import _train_fault_tolerance as fault_tolerance
 from ckptstore.api import Catalog, connect
 from tests.mindspore.running import Run
 from tests.mindspore.ttp_ranks import Rank
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from types import ModuleType
 
 STAND_IN = Path(__file__).parents[2] / "examples" / "ttp" / "stand_in.py"
 

@@ -18,8 +18,6 @@ MindIO does, so that they can be cut.
 "cell" is the train network: MindSpore's own, one that "inherits" from it, or one of its "own", as seed 000 has them.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

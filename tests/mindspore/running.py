@@ -1,21 +1,17 @@
 """Runs tests/mindspore/job.py in a process of its own, and looks at what it left."""
 
-from __future__ import annotations
-
 import json
 import os
-import socket
 import subprocess
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ckptstore.api import Catalog, connect
+from tests.postgres_server import free_port
 from tests.starting import warm_programs, warm_python
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 JOB = Path(__file__).with_name("job.py")
 IMPORTED = ("mindspore.dataset", "mindspore.train", "psutil", "ckptstore.mindspore")
@@ -24,13 +20,6 @@ IMPORTED = ("mindspore.dataset", "mindspore.train", "psutil", "ckptstore.mindspo
 def with_msrun() -> dict[str, str]:
     """What to set for an `msrun` whose processes have MindSpore imported already, and soon notice that one died."""
     return {"PATH": f"{warm_programs(*IMPORTED)}{os.pathsep}{os.environ['PATH']}", "MS_NODE_TIMEOUT": "20"}
-
-
-def free_port() -> int:
-    """A port of this machine that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def python() -> list[str]:

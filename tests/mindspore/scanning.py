@@ -1,7 +1,5 @@
 """Scans the tree of a real run into an empty catalog, and holds that against the one that was kept live."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A canary: this MindSpore has every private name that ckptstore relies on, and no module but compat touches one."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +19,7 @@ EVERY = (*compat.OF_MODEL_CHECKPOINT, *compat.OF_ON_REQUEST_EXIT, *compat.OF_FAU
 
 @pytest.fixture(params=EVERY, ids=lambda private: f"{private.owner}.{private.name}")
 def private(request: pytest.FixtureRequest) -> Private[Any]:
-    return request.param  # type: ignore[no-any-return]
+    return request.param
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """What a file holds and how: the whole state or less, which of several callbacks, which format, which key."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +62,11 @@ def values(model: Model) -> dict[str, Any]:
     return {item.name: item.asnumpy().copy() for item in model.train_network.get_parameters()}
 
 
+def assert_same(found: Model, expected: Model) -> None:
+    wanted = values(expected)
+    assert {name for name, value in values(found).items() if not np.array_equal(value, wanted[name])} == set()
+
+
 @pytest.mark.parametrize("optimizer", [momentum, adam])
 def test_the_state_of_other_optimizers_is_told_by_comparison_not_by_name(
     catalog: Catalog, tmp_path: Path, optimizer: Any
@@ -73,22 +76,14 @@ def test_the_state_of_other_optimizers_is_told_by_comparison_not_by_name(
     weights = saving(tmp_path / "weights", saved_network=network)
     train(model, full, weights)
     contents = {(file.global_step, file.content) for file in catalog.files("run")}
-    assert contents == {
-        (2, Content.WEIGHTS),
-        (4, Content.WEIGHTS),
-        (6, Content.WEIGHTS),
-        (4, Content.FULL),
-        (6, Content.FULL),
-    }
+    assert contents == {*((step, Content.WEIGHTS) for step in (2, 4, 6)), (4, Content.FULL), (6, Content.FULL)}
     Path(catalog.resolve("run").plan.ranks[0].source.path).unlink()
     resolution = catalog.resolve("run")
-    assert resolution.plan is not None
     assert (resolution.plan.global_step, resolution.plan.ranks[0].source.content) == (4, Content.FULL)
     assert {reason.rule for reason in resolution.rejections[0].reasons} == {Rule.MISSING_FILE, Rule.WEIGHTS_ONLY}
     again, _ = model_with(optimizer)
     assert train(again, saving(tmp_path / "again")).global_step == 4
-    expected = values(model)
-    assert {name for name, value in values(again).items() if not np.array_equal(value, expected[name])} == set()
+    assert_same(again, model)
 
 
 def test_a_saved_network_with_the_optimizer_in_it_is_the_whole_state(catalog: Catalog, tmp_path: Path) -> None:
@@ -122,16 +117,14 @@ def test_two_callbacks_of_one_job_are_told_apart(catalog: Catalog, tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    "config",
-    [{"crc_check": True}, {"format": "safetensors"}, {"integrated_save": False}, {"async_save": "thread"}],
+    "config", [{"crc_check": True}, {"format": "safetensors"}, {"integrated_save": False}, {"async_save": "thread"}]
 )
 def test_every_format_comes_back_whole(catalog: Catalog, tmp_path: Path, config: dict[str, Any]) -> None:
     first = create_model()
     train(first, saving(tmp_path, **config))
     second = create_model()
     assert ckptstore.mindspore.join("run").resume(second, create_dataset()).global_step == 6
-    expected = values(first)
-    assert {name for name, value in values(second).items() if not np.array_equal(value, expected[name])} == set()
+    assert_same(second, first)
 
 
 def test_encrypted_files_are_registered_and_loaded_with_their_key(catalog: Catalog, tmp_path: Path) -> None:
@@ -143,8 +136,7 @@ def test_encrypted_files_are_registered_and_loaded_with_their_key(catalog: Catal
     second = create_model()
     start = ckptstore.mindspore.join("run").resume(second, create_dataset(), dec_key=KEY)
     assert start.global_step == 6  # a key that was forgotten cost nothing
-    expected = values(first)
-    assert {name for name, value in values(second).items() if not np.array_equal(value, expected[name])} == set()
+    assert_same(second, first)
 
 
 def test_shares_that_a_scan_found_are_put_together_where_the_job_is_data_parallel(
@@ -169,5 +161,4 @@ def test_shares_that_a_scan_found_are_put_together_where_the_job_is_data_paralle
     joined = catalog.join("shares", rank=1, world_size=2, launch_id="L1", layout="data_parallel")
     second = create_model()
     assert TrainingLaunch(joined.database, joined.facts, 1).resume(second, create_dataset()).global_step == 12
-    expected = values(first)
-    assert {name for name, value in values(second).items() if not np.array_equal(value, expected[name])} == set()
+    assert_same(second, first)

@@ -1,7 +1,5 @@
 """The calls that are named exist in MindSpore, and take what is filled in."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 from dataclasses import replace

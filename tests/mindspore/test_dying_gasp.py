@@ -1,13 +1,12 @@
 """Saves at an exception: ckptstore's own, the Elastic Agent's, and states that are not worth restoring."""
 
-from __future__ import annotations
-
 import errno
 import os
 import re
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,25 +19,15 @@ from mindspore.train import Callback, CheckpointConfig, LossMonitor, Model, Mode
 
 import ckptstore.mindspore
 from ckptstore.api import Catalog, connect
-from ckptstore.core.model import Kind, Rule
+from ckptstore.core.model import Rule
 from ckptstore.disk import files
 from ckptstore.errors import NothingRestorableError
 from ckptstore.formats.ckpt import read_ckpt
 from ckptstore.mindspore import registrar
-from ckptstore.resume.register import describe
 from tests import ckpt_bytes
 from tests.mindspore.cells import overflowing
 from tests.mindspore.running import Run
-from tests.mindspore.trainings import (
-    Job,
-    RaiseAt,
-    create_dataset,
-    create_model,
-    fail,
-    gasps,
-    saving,
-    two_ranks,
-)
+from tests.mindspore.trainings import Job, RaiseAt, create_dataset, create_model, fail, gasps, saving
 
 ON_EXCEPTION = {"save_on_exception": True}
 
@@ -186,7 +175,6 @@ def test_a_state_whose_loss_is_not_finite_is_passed_over(catalog: Catalog, tmp_p
     ckpt_cb = saving(tmp_path, save_checkpoint_steps=1)
     job.train(ckpt_cb, job.registrar(ckpt_cb))
     resolution = catalog.resolve("run")
-    assert resolution.plan is not None
     assert resolution.plan.global_step == 4
     assert [(each.global_step, each.reasons[0].rule) for each in resolution.rejections] == [
         (6, Rule.QUARANTINED),
@@ -215,7 +203,6 @@ def test_the_breakpoint_of_a_training_that_ended_since_its_loss_was_no_number(
     job.launch.adopt()
     assert [step for step, _ in gasps(catalog)] == [5]
     resolution = catalog.resolve("run")
-    assert resolution.plan is not None
     assert resolution.plan.global_step == 4
     assert resolution.rejections[0].reasons[0].rule is Rule.QUARANTINED
 
@@ -260,7 +247,6 @@ def test_a_half_updated_network_is_never_restored(
     with pytest.raises(KeyboardInterrupt):
         model.train(1, dataset, callbacks=[ckpt_cb, launch.registrar(ckpt_cb, save_on_exception=own)])
     resolution = catalog.resolve("run")
-    assert resolution.plan is not None
     assert resolution.plan.global_step == 4
     assert [(file.global_step, file.quarantine) for file in catalog.files("run")] == (
         [(4, "")] if own else [(6, "an exception came in the middle of its update"), (4, "")]
@@ -301,25 +287,16 @@ def test_an_evaluation_that_fails_says_nothing_of_the_state(catalog: Catalog, tm
         def construct(self, x: Any, y: Any) -> Any:
             return x * float("nan"), x, y
 
-    network = nn.Dense(3, 4)
-    loss = nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean")
-    optimizer = nn.Momentum(network.trainable_params(), 0.1, 0.9)
-
     class Fails(nn.Accuracy):
         def update(self, *_: Any) -> None:
             raise RuntimeError("on purpose")
 
-    model = Model(network, loss, optimizer, metrics={"acc": Fails()}, eval_network=Broken(), eval_indexes=[0, 1, 2])
+    model = create_model(metrics={"acc": Fails()}, eval_network=Broken(), eval_indexes=[0, 1, 2])
     job = Job(model)
     ckpt_cb = saving(tmp_path / "ckpt", save_checkpoint_steps=100)
     with pytest.raises(RuntimeError, match="on purpose"):
-        model.fit(
-            2,
-            job.dataset,
-            create_dataset(),
-            callbacks=[ckpt_cb, job.registrar(ckpt_cb, save_on_exception=True)],
-            dataset_sink_mode=False,
-        )
+        callbacks = [ckpt_cb, job.registrar(ckpt_cb, save_on_exception=True)]
+        model.fit(2, job.dataset, create_dataset(), callbacks=callbacks, dataset_sink_mode=False)
     (file,) = catalog.files("run")
     assert (file.global_step, file.quarantine) == (6, "")
     assert file.metrics["loss"] > 0
@@ -344,12 +321,7 @@ def test_an_update_that_was_left_out_leaves_a_good_state(catalog: Catalog, tmp_p
 def test_the_way_out_of_a_run_whose_every_state_is_quarantined_is_said(catalog: Catalog, tmp_path: Path) -> None:
     joined = catalog.join("run", launch_id="L1")
     path = ckpt_bytes.write(tmp_path / "a.ckpt", 3)
-    joined.record(
-        [describe(joined.facts, rank=0, path=path, kind="periodic", global_step=3, quarantine="the loss was nan")]
-    )
     whole = joined.register(path, global_step=3)
-    from dataclasses import replace
-
     joined.record([replace(whole, quarantine="the loss was nan")])
     with pytest.raises(NothingRestorableError, match="resume with take_quarantined=True, or start a run of another"):
         ckptstore.mindspore.join("run").resume(create_model(), create_dataset())
@@ -402,26 +374,3 @@ def test_a_breakpoint_of_tomorrow_does_not_keep_today_s_from_being_saved(catalog
     os.utime(first, ns=(2**62, 2**62))
     fail(catalog, tmp_path, 2)
     assert len(gasps(catalog)) == 2
-
-
-def test_a_periodic_file_of_one_rank_and_a_dying_gasp_of_the_other_are_one_state(
-    catalog: Catalog, tmp_path: Path
-) -> None:
-    """No rank is the other's replica: both files are needed, and they are of one launch and step."""
-    first, second = two_ranks(catalog)
-    model, dataset = create_model(), create_dataset()
-    first.resume(model, dataset)
-    ckpt_cb = saving(tmp_path / "0", save_checkpoint_steps=5)
-    with pytest.raises(RuntimeError):
-        model.train(1, dataset, callbacks=[ckpt_cb, first.registrar(ckpt_cb), RaiseAt(5)])
-    model, dataset = create_model(), create_dataset()
-    second.resume(model, dataset)
-    ckpt_cb = saving(tmp_path / "1", save_checkpoint_steps=100)
-    registrar = second.registrar(ckpt_cb, save_on_exception=True)
-    with pytest.raises(RuntimeError):
-        model.train(1, dataset, callbacks=[RaiseAt(5), ckpt_cb, registrar])
-    plan = catalog.resolve("run").plan
-    assert [(plan.global_step, item.rank, item.source.kind) for item in plan.ranks] == [
-        (5, 0, Kind.PERIODIC),
-        (5, 1, Kind.DYING_GASP),
-    ]

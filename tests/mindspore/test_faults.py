@@ -1,8 +1,5 @@
 """A real job fails and is started again: it ends with the weights of the run that never failed, bit for bit."""
 
-from __future__ import annotations
-
-import os
 import signal
 from pathlib import Path
 
@@ -12,42 +9,36 @@ from tests.mindspore.running import Run
 
 
 @pytest.mark.parametrize(
-    ("fault", "step", "initial_epoch"),
+    ("fault", "step", "newest"),
     [
-        ("kill 17", 15, 1),  # in mid-epoch, between two saves
-        ("kill-at-once 16", 15, 1),  # the save of step 15 may not be in the catalog yet: it is found on disk
-        ("kill 21", 20, 2),  # the newest state is exactly the end of an epoch
-        ("raise 17", 17, 1),  # MindSpore's breakpoint, newer than the last periodic save
-        ("raise-before 18", 17, 1),  # its name says 2_8, its update was never applied
-        ("raise 20", 20, 2),  # a breakpoint and a periodic save at the same step
-        ("raise-before 11", 10, 1),  # the first step of an epoch
+        ("kill 17", 15, "net-2_5.ckpt"),  # in mid-epoch, between two saves
+        ("kill-at-once 16", 15, ""),  # the save of step 15 may not be in the catalog yet: it is found on disk
+        ("kill 21", 20, "net-2_10.ckpt"),  # the newest state is exactly the end of an epoch
+        ("raise 17", 17, "net-2_7_breakpoint.ckpt"),  # MindSpore's breakpoint, newer than the last periodic save
+        ("raise-before 18", 17, "net-2_8_breakpoint.ckpt"),  # named after a step whose update was never applied
+        ("raise 20", 20, ""),  # a breakpoint and a periodic save at the same step
+        ("raise-before 11", 10, ""),  # the first step of an epoch
     ],
 )
-def test_one_fault(tmp_path: Path, undisturbed: bytes, fault: str, step: int, initial_epoch: int) -> None:
+def test_one_fault(tmp_path: Path, undisturbed: bytes, fault: str, step: int, newest: str) -> None:
+    """What a process that failed has left is registered by itself; what is saved after it is named by its true step."""
     run = Run(tmp_path)
     crashed = run.launch(fault=fault)
     assert crashed.code == (-signal.SIGKILL if fault.startswith("kill") else 1), crashed.output
     assert not (tmp_path / "final.ckpt").exists()
+    if newest:
+        kind = "dying_gasp" if "breakpoint" in newest else "periodic"
+        assert run.files()[0] == (kind, step, "complete", newest)
+        file = run.catalog.files("run")[0]
+        place = ((step - 1) // 10 + 1, (step - 1) % 10 + 1)
+        assert (file.optimizer_step, file.epoch, file.step_in_epoch) == (step, *place)
     again = run.launch()
     assert again.code == 0, again.output
-    assert (again.start["global_step"], again.start["initial_epoch"]) == (step, initial_epoch)
+    assert (again.start["global_step"], again.start["initial_epoch"]) == (step, step // 10)
     assert not again.start["fresh"]
     assert run.final() == undisturbed
-
-
-def test_an_exception_inside_a_step_is_named_after_it_and_registered_before_it(tmp_path: Path) -> None:
-    run = Run(tmp_path)
-    run.launch(fault="raise-before 18")
-    assert run.files()[0] == ("dying_gasp", 17, "complete", "net-2_8_breakpoint.ckpt")
-    file = run.catalog.files("run")[0]
-    assert (file.optimizer_step, file.epoch, file.step_in_epoch) == (17, 2, 7)
-
-
-def test_the_breakpoint_is_registered_by_the_process_that_failed(tmp_path: Path) -> None:
-    """Adopted when the interpreter ends: the next start finds it in the catalog already."""
-    run = Run(tmp_path)
-    run.launch(fault="raise 17")
-    assert run.files()[0] == ("dying_gasp", 17, "complete", "net-2_7_breakpoint.ckpt")
+    # Plain MindSpore counts from 1 again: it would give the name of step 20 to another one.
+    assert [file[1::2] for file in run.files()[:2]] == [(30, "net_1-3_10.ckpt"), (25, "net_1-3_5.ckpt")]
 
 
 def test_two_faults_the_second_after_a_resume_in_mid_epoch(tmp_path: Path, undisturbed: bytes) -> None:
@@ -96,47 +87,16 @@ def test_an_untrained_breakpoint_of_a_launch_that_did_not_resume(tmp_path: Path,
     assert run.final() == undisturbed
 
 
-@pytest.mark.parametrize("harm", ["truncate", "delete"])
-def test_a_harmed_file_falls_back_to_the_older_state(tmp_path: Path, undisturbed: bytes, harm: str) -> None:
+def test_a_cut_file_falls_back_to_the_older_state(tmp_path: Path, undisturbed: bytes) -> None:
     run = Run(tmp_path)
     run.launch(fault="kill 17")
     newest = tmp_path / "ckpt" / "rank_0" / "net-2_5.ckpt"
     content = newest.read_bytes()
     newest.unlink()
-    if harm == "truncate":
-        newest.write_bytes(content[:-1])
+    newest.write_bytes(content[:-1])
     again = run.launch()
     assert again.start["global_step"] == 10
     assert run.final() == undisturbed
-
-
-def test_a_file_with_flipped_bits_stops_the_start_and_the_next_start_passes_it_over(
-    tmp_path: Path, undisturbed: bytes
-) -> None:
-    run = Run(tmp_path)
-    run.launch(fault="kill 17")
-    newest = tmp_path / "ckpt" / "rank_0" / "net-2_5.ckpt"
-    times = newest.stat()
-    content = bytearray(newest.read_bytes())
-    content[100] ^= 4
-    newest.chmod(0o600)
-    newest.write_bytes(content)
-    os.utime(newest, ns=(times.st_atime_ns, times.st_mtime_ns))
-    stopped = run.launch()
-    assert stopped.code == 1
-    assert "has other bytes than those recorded (digest_mismatch); start again" in stopped.output
-    again = run.launch()
-    assert again.start["global_step"] == 10
-    assert run.final() == undisturbed
-
-
-def test_losing_every_file_stops_the_start(tmp_path: Path) -> None:
-    run = Run(tmp_path)
-    run.launch(fault="kill 17")
-    (tmp_path / "ckpt").rename(tmp_path / "unmounted")
-    stopped = run.launch()
-    assert stopped.code == 1
-    assert "nothing of run 'run' can be restored: every rank had saved step 15" in stopped.output
 
 
 @pytest.mark.parametrize("order", ["registrar first", "registrar first, finds them"])
@@ -150,8 +110,8 @@ def test_the_registrar_may_stand_anywhere(tmp_path: Path, undisturbed: bytes, or
     assert run.steps() == [30, 25, 20, 15, 10, 5]
 
 
-@pytest.mark.parametrize("how", [True, "thread", "process"])
-def test_asynchronous_saves(tmp_path: Path, undisturbed: bytes, how: bool | str) -> None:  # noqa: FBT001
+@pytest.mark.parametrize("how", ["thread", "process"])
+def test_asynchronous_saves(tmp_path: Path, undisturbed: bytes, how: str) -> None:
     run = Run(tmp_path)
     config = {"async_save": how, "exception_save": False}
     run.launch(fault="raise 17", config=config)
@@ -160,15 +120,6 @@ def test_asynchronous_saves(tmp_path: Path, undisturbed: bytes, how: bool | str)
     assert again.start["global_step"] == 15
     assert run.final() == undisturbed
     assert run.steps() == [30, 25, 20, 15, 10, 5]
-
-
-def test_safetensors(tmp_path: Path, undisturbed: bytes) -> None:
-    run = Run(tmp_path)
-    config = {"format": "safetensors", "exception_save": False}
-    run.launch(fault="kill 17", config=config)
-    again = run.launch(config=config)
-    assert again.start["global_step"] == 15
-    assert run.final() == undisturbed
 
 
 def test_what_mindspore_deleted_is_not_shown_as_present(tmp_path: Path) -> None:
@@ -191,18 +142,6 @@ def test_what_the_user_appended_is_handed_back(tmp_path: Path) -> None:
     assert again.start["append_info"] == expected
     third = run.launch(config=config)
     assert third.start["append_info"] == {**expected, "epoch_num": 2, "step_num": 20}
-
-
-def test_names_of_a_resumed_run_tell_the_truth(tmp_path: Path) -> None:
-    """Plain MindSpore counts from 1 again: it would write net_1-2_5 for step 20 and save at 20, 25, 30 by luck only."""
-    run = Run(tmp_path)
-    run.launch(fault="raise 17")
-    run.launch()
-    assert [(step, name) for _, step, _, name in run.files()][:3] == [
-        (30, "net_1-3_10.ckpt"),
-        (25, "net_1-3_5.ckpt"),
-        (20, "net_1-2_10.ckpt"),
-    ]
 
 
 def test_weights_only_are_catalogued_and_never_chosen(tmp_path: Path) -> None:

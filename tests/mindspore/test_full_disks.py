@@ -1,7 +1,5 @@
 """Disks that are full, for real: of the catalog, of the journal, of the checkpoints."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

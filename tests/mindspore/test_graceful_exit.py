@@ -1,7 +1,5 @@
 """Graceful exits: registered with their true step, kept apart, never loaded over a restored state (mindspore.md §5)."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -10,8 +8,7 @@ from typing import Any
 
 import mindspore as ms
 import pytest
-from mindspore import nn
-from mindspore.train import Callback, Model
+from mindspore.train import Callback
 from mindspore.train.callback import OnRequestExit
 
 import ckptstore.mindspore
@@ -135,9 +132,7 @@ def test_plain_mindspore_loads_an_older_exit_over_the_restored_weights_and_ckpts
 
 
 def test_an_evaluation_inside_fit_loads_no_older_exit(catalog: Catalog, tmp_path: Path, exits: None) -> None:
-    network = nn.Dense(3, 4)
-    loss = nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean")
-    model = Model(network, loss, nn.Momentum(network.trainable_params(), 0.1, 0.9), metrics={"accuracy"})
+    model = create_model(metrics={"accuracy"})
     exit_cb = OnRequestExit(file_name="net", directory=str(tmp_path), save_mindir=False)
     ms.save_checkpoint(model.train_network, f"{exit_cb.train_name}.ckpt")
     job = Job(model)

@@ -1,22 +1,13 @@
-"""Trees that real MindSpore made: the history that `reconstruct` sees in them is the one that happened."""
-
-from __future__ import annotations
+"""A tree that real MindSpore made: the history that a scan sees in it is the one that happened."""
 
 import json
 import os
-import re
 import subprocess
 from pathlib import Path
-from typing import Any
 
-import pytest
-
-from ckptstore.core.model import Content, Kind
-from ckptstore.core.naming import parse_exit_name, parse_name, parse_rank_directory
-from ckptstore.formats.ckpt import read_ckpt
-from ckptstore.scan.found import FoundFile
-from ckptstore.scan.history import Reconstruction, reconstruct
-from tests.mindspore.running import Run, python
+from ckptstore.api import connect
+from ckptstore.catalog import reads
+from tests.mindspore.running import python
 
 PLAIN = '''
 import json, sys
@@ -105,61 +96,15 @@ class Plain:
                 self.truth[path.name] = stop  # a breakpoint, or an exit
 
 
-def found_in(directory: Path) -> list[FoundFile]:
-    """As a scan sees it: names, and what is in the files."""
-    return [found for path in sorted(directory.rglob("*.ckpt")) if (found := found_at(path)) is not None]
-
-
-def found_at(path: Path) -> FoundFile | None:
-    header = read_ckpt(path)
-    facts: dict[str, Any] = {
-        "path": str(path),
-        "content": Content.FULL,
-        "format": "ckpt",
-        "rank": parse_rank_directory(path.parent.name),
-        "optimizer_step": header.optimizer_step,
-        "info": header.info,
-        "updates_every_step": not any(each.name == "scale_sense" for each in header.entries),
-        "size": path.stat().st_size,
-        "mtime_ns": path.stat().st_mtime_ns,
-    }
-    name, exit_name = parse_name(path.name), parse_exit_name(path.name)
-    if name is not None:
-        numbered = re.fullmatch(r"(.+?)(?:_(\d+))?", name.prefix)
-        return FoundFile(
-            kind=Kind.DYING_GASP if name.is_breakpoint else Kind.PERIODIC,
-            family=numbered[1],
-            relaunch=int(numbered[2] or 0),
-            epoch=name.epoch,
-            step_in_epoch=name.step_in_epoch,
-            named_step=None,
-            **facts,
-        )
-    if exit_name is None:
-        return None
-    return FoundFile(
-        kind=Kind.GRACEFUL_EXIT,
-        family=exit_name.file_name,
-        relaunch=0,
-        epoch=None,
-        step_in_epoch=None,
-        named_step=exit_name.global_step,
-        **facts,
-    )
-
-
-def proven(history: Reconstruction) -> dict[str, int]:
-    return {Path(file.file.path).name: file.global_step for launch in history.launches for file in launch.files}
-
-
 def test_names_that_lie_after_a_plain_resume(tmp_path: Path) -> None:
     job = Plain(tmp_path)
     job.launch(stop=17)
     job.launch(start=17, file=str(tmp_path / "ckpt/rank_0/my-net-2_7_breakpoint.ckpt"), stop=32, end="raise before")
     job.launch(start=32, file=str(tmp_path / "ckpt/rank_0/my-net_1-4_5.ckpt"), stop=36, end="exit", every=3)
-    history = reconstruct(found_in(tmp_path))
-    assert history.uncertain == ()
-    assert proven(history) == job.truth
+    catalog = connect(str(tmp_path / "catalog.db"))
+    done = catalog.scan(tmp_path, run="run", world_size=1)
+    assert done.uncertain == ()
+    assert {Path(file.path).name: file.global_step for file in done.adopted} == job.truth
     assert job.truth == {
         "my-net-1_5.ckpt": 5,
         "my-net-1_10.ckpt": 10,
@@ -173,18 +118,6 @@ def test_names_that_lie_after_a_plain_resume(tmp_path: Path) -> None:
         "my-net_2-4_4.ckpt": 36,
         "net_train.ckpt": 36,
     }
-    assert {launch.steps_per_epoch for launch in history.launches} == {10}
-
-
-@pytest.mark.parametrize("ends", [("raise 17", "kill 6")])
-def test_names_that_are_truthful_under_the_registrar(tmp_path: Path, ends: tuple[str, str]) -> None:
-    run = Run(tmp_path)
-    run.launch(fault=ends[0])
-    run.launch(fault=ends[1])
-    run.launch()
-    history = reconstruct(found_in(tmp_path / "ckpt"), world_size=1)
-    assert history.uncertain == ()
-    catalog = {name: step for _, step, _, name in run.files()}
-    assert proven(history) == catalog
-    assert sorted(catalog.values()) == [5, 10, 15, 17, 20, 25, 30]
-    assert {launch.steps_per_epoch for launch in history.launches} == {10}
+    with catalog.database.read() as connection:
+        launches = reads.launches_of(connection, reads.run_id(connection, "run"))
+    assert {launch.steps_per_epoch for launch in launches} == {10}

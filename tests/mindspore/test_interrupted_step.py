@@ -1,7 +1,5 @@
 """How much of a step is in the network when an exception interrupts it, by the optimizer's counter."""
 
-from __future__ import annotations
-
 import pytest
 
 from ckptstore.mindspore.steps import InterruptedStep, interrupted_step

@@ -1,7 +1,5 @@
 """Every kind of checkpoint in one run and one catalog; and the example of a graceful exit, run as its user runs it."""
 
-from __future__ import annotations
-
 import filecmp
 import os
 import subprocess

@@ -1,21 +1,16 @@
 """The registrar keeps the files that MindSpore writes when it compiles, and none that was there before."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 
 import mindspore as ms
-import numpy as np
 import pytest
-from mindspore import dataset as ds
-from mindspore import nn
-from mindspore.train import Callback, Model
+from mindspore.train import Callback
 
 from ckptstore.api import connect
 from ckptstore.mindspore.launch import TrainingLaunch
 from tests.formats.layouts import write_group_info, write_spreads
-from tests.mindspore.trainings import saving
+from tests.mindspore.trainings import create_dataset, create_model, saving
 from tests.spreads import spread
 
 
@@ -45,14 +40,7 @@ def train(sqlite_url: str, tmp_path: Path, *writes: object) -> TrainingLaunch:
     """Rank 0 of 2, as far as the catalog is told."""
     joined = connect(sqlite_url).join("run", rank=0, world_size=2, launch_id="L1")
     launch = TrainingLaunch(joined.database, joined.facts, 0)
-    network = nn.Dense(3, 4)
-    model = Model(
-        network,
-        nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean"),
-        nn.Momentum(network.trainable_params(), 0.1, 0.9),
-    )
-    columns = {"x": np.ones((4, 3), np.float32), "y": np.zeros(4, np.int32)}
-    dataset = ds.NumpySlicesDataset(columns, shuffle=False).batch(2)
+    model, dataset = create_model(), create_dataset(6)
     ckpt_cb = saving(tmp_path / "ckpt")
     model.train(1, dataset, callbacks=[Compiler(*writes), ckpt_cb, launch.registrar(ckpt_cb)])
     launch.reread()

@@ -1,7 +1,5 @@
 """Two data-parallel ranks under msrun: the example, its demo, and a fault on one rank that the other profits from."""
 
-from __future__ import annotations
-
 import filecmp
 import importlib.util
 import os
@@ -16,8 +14,9 @@ import pytest
 from ckptstore.api import connect
 from ckptstore.core.model import Content, FileState, Kind
 from ckptstore.formats.inspect import read_checkpoint
-from tests.mindspore.running import Run, free_port, with_msrun
+from tests.mindspore.running import Run, with_msrun
 from tests.mindspore.scanning import scan_and_compare
+from tests.postgres_server import free_port
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "digits"
 pytestmark = pytest.mark.msrun

@@ -1,7 +1,5 @@
 """No catalog: training starts, saves, ends and is started again as with one, and later the catalog has it all."""
 
-from __future__ import annotations
-
 import re
 import signal
 import socket
@@ -149,7 +147,7 @@ def test_a_fresh_start_that_overlooked_an_earlier_one_is_stopped_and_the_next_on
     tmp_path: Path, undisturbed: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The catalog is out of reach, and this machine never saw the run: only the callback knows where it saves."""
-    run = Run(tmp_path, nobody_listens(tmp_path))
+    run = Run(tmp_path, another_schema(tmp_path))
     assert run.launch(fault="kill-journalled 17").code == -signal.SIGKILL
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another machine"))
     stopped = run.launch()
@@ -180,7 +178,7 @@ def test_after_a_start_that_was_stopped_everybody_knows_what_it_saw(tmp_path: Pa
 
 def test_checkpoints_that_no_journal_tells_of_stop_a_fresh_start_without_the_catalog(tmp_path: Path) -> None:
     """They may be of this run, taken in by a scan; the callback alone knows where to look, and says it in time."""
-    run = Run(tmp_path, nobody_listens(tmp_path))
+    run = Run(tmp_path, another_schema(tmp_path))
     old = ckpt_bytes.write(tmp_path / "ckpt" / "rank_0" / "older-2_5.ckpt", 15)
     for _ in range(2):
         stopped = run.launch()
@@ -191,7 +189,7 @@ def test_checkpoints_that_no_journal_tells_of_stop_a_fresh_start_without_the_cat
 
 
 def test_the_directories_can_be_named(tmp_path: Path, undisturbed: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = Run(tmp_path, nobody_listens(tmp_path))
+    run = Run(tmp_path, another_schema(tmp_path))
     assert run.launch(fault="kill-journalled 17").code == -signal.SIGKILL
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another machine"))
     monkeypatch.setenv("CKPTSTORE_DIRECTORIES", f"/nowhere:{tmp_path / 'ckpt'}")

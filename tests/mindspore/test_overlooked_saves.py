@@ -1,10 +1,6 @@
 """Saves that the catalog does not know of, where a launch begins or while it trains."""
 
-from __future__ import annotations
-
-import sqlite3
 import threading
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +12,7 @@ from ckptstore.api import Catalog, connect
 from ckptstore.errors import RefusedError
 from ckptstore.training.save_places import newer_state
 from tests import ckpt_bytes
+from tests.contents import back_up
 from tests.mindspore.trainings import Job, complaints, create_dataset, create_model, saving, train, trained
 
 
@@ -28,8 +25,7 @@ def test_a_start_stops_where_states_are_that_its_catalog_never_heard_of(
         train(create_model(), tmp_path / "first")
     launch = ckptstore.mindspore.join("run")
     kept = tmp_path / "backup.db"
-    with closing(sqlite3.connect(tmp_path / "catalog.db")) as live, closing(sqlite3.connect(kept)) as backup:
-        live.backup(backup)
+    back_up(catalog, kept)
     model, dataset = create_model(), create_dataset()
     start = launch.resume(model, dataset)
     ckpt_cb = saving(tmp_path / "second", save_checkpoint_steps=3)
@@ -63,9 +59,7 @@ def test_saves_that_nobody_knew_of_do_not_stop_a_training_that_has_begun(
     lost.recorder.close()
     job = Job()
     ckpt_cb = ModelCheckpoint(
-        "net",
-        lambda params: str(tmp_path / f"epoch_{params.cur_epoch_num}"),
-        CheckpointConfig(save_checkpoint_steps=6),
+        "net", lambda params: str(tmp_path / f"epoch_{params.cur_epoch_num}"), CheckpointConfig(save_checkpoint_steps=6)
     )
     with caplog.at_level("INFO", "ckptstore"):
         job.train(ckpt_cb, job.registrar(), epochs=3)

@@ -1,7 +1,5 @@
 """MindSpore goes back in the same process, by its own `_handle_tft`: which states are wrong then, and which are not."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """What `resume` refuses, and what training survives, in this process with real networks."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -13,7 +11,7 @@ import pytest
 from mindspore import dataset as ds
 from mindspore import nn
 from mindspore.common.api import _pynative_executor
-from mindspore.train import Callback, CheckpointConfig, Model, ModelCheckpoint, RunContext
+from mindspore.train import Callback, Model, ModelCheckpoint, RunContext
 from mindspore.train.callback import _InternalCallbackParam
 
 import ckptstore.mindspore
@@ -22,7 +20,16 @@ from ckptstore.errors import RefusedError, UsageError
 from ckptstore.mindspore.data import check_start
 from ckptstore.mindspore.network import NetworkState
 from ckptstore.training.start import Start
-from tests.mindspore.trainings import Job, RaiseAt, create_dataset, create_model, saving, to_step_12, train
+from tests.mindspore.trainings import (
+    Job,
+    RaiseAt,
+    create_dataset,
+    create_model,
+    saving,
+    to_step_12,
+    train,
+    without_counter,
+)
 
 
 def test_every_parameter_comes_from_the_file(catalog: Catalog, tmp_path: Path) -> None:
@@ -131,15 +138,6 @@ def test_without_resume_the_count_starts_at_the_initial_epoch(catalog: Catalog, 
     assert [save.tally.global_step for save in catalog.saves("run")] == [18, 15]
 
 
-def test_training_twice_in_one_process_counts_on(catalog: Catalog, tmp_path: Path) -> None:
-    job = Job()
-    ckpt_cb = saving(tmp_path / "ckpt", save_checkpoint_steps=3)
-    registrar = job.registrar(ckpt_cb)
-    job.train(ckpt_cb, registrar)
-    job.model.train(2, job.dataset, callbacks=[ckpt_cb, registrar], initial_epoch=1)
-    assert [save.tally.global_step for save in catalog.saves("run")] == [12, 9, 6, 3]
-
-
 class Watching(Callback):
     """Notes the first number of each batch, and raises after one of the steps."""
 
@@ -204,15 +202,6 @@ def test_another_dataset_than_resume_got_is_refused(catalog: Catalog, tmp_path: 
     assert job.launch.global_step == 12
 
 
-def test_a_callback_that_gives_every_save_one_name(catalog: Catalog, tmp_path: Path) -> None:
-    job = Job()
-    config = CheckpointConfig(save_checkpoint_steps=2)
-    ckpt_cb = ModelCheckpoint(lambda _: "latest", str(tmp_path / "ckpt"), config)
-    job.train(ckpt_cb, job.registrar(ckpt_cb))
-    assert [save.tally.global_step for save in catalog.saves("run")] == [6]
-    assert Path(catalog.files("run")[0].path).name == "latest.ckpt"
-
-
 def test_a_broken_hook_is_logged_once_and_training_goes_on(
     catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -241,9 +230,7 @@ def test_two_exceptions_in_one_process_leave_two_breakpoints_with_their_own_step
 ) -> None:
     """An optimizer without a counter (mint, experimental) gives the files nothing to tell them apart by."""
     model, dataset = create_model(), create_dataset()
-    for parameter in model.train_network.get_parameters():
-        if parameter.name == "global_step":
-            parameter.name = "state_step"
+    without_counter(model)
     launch = ckptstore.mindspore.join("run")
     launch.resume(model, dataset)
     ckpt_cb = saving(tmp_path / "ckpt", save_checkpoint_steps=100, exception_save=True)
@@ -337,13 +324,7 @@ def test_a_network_that_has_trained_in_this_process_goes_on_after_a_resume(
 
 def test_a_breakpoint_of_which_no_step_was_noted_is_not_the_next_ending_s(catalog: Catalog, tmp_path: Path) -> None:
     """No counter tells how far the step under way had come, and the script catches the error and trains on."""
-    network = nn.Dense(3, 4)
-    loss = nn.WithLossCell(network, nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean"))
-    model = Model(Failing(loss, nn.Momentum(network.trainable_params(), 0.1, 0.9)))
-    for parameter in model.train_network.get_parameters():
-        if parameter.name == "global_step":
-            parameter.name = "state_step"
-    job = Job(model)
+    job = Job(without_counter(create_model(cell=Failing)))
     ckpt_cb = saving(tmp_path / "ckpt", save_checkpoint_steps=100, exception_save=True)
     registrar = job.registrar(ckpt_cb)
     for steps in (100, 2):
@@ -374,10 +355,7 @@ def test_an_update_that_only_the_optimizer_knows_of_is_counted(
 ) -> None:
     """In GRAPH_MODE, where a step is one call of the device; in PyNative a part of it may be missing."""
     set_mode(ms.GRAPH_MODE)
-    network = nn.Dense(3, 4)
-    loss = nn.WithLossCell(network, nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean"))
-    model = Model(Interrupted(loss, nn.Momentum(network.trainable_params(), 0.1, 0.9)))
-    job = Job(model)
+    job = Job(create_model(cell=Interrupted))
     ckpt_cb = saving(tmp_path / "ckpt", save_checkpoint_steps=100, exception_save=True)
     with pytest.raises(KeyboardInterrupt):
         job.train(ckpt_cb, job.registrar(ckpt_cb), epochs=2)

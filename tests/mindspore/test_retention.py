@@ -1,7 +1,5 @@
 """Retention by the registrar, in real training: old states go while it trains, and nothing of training changes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -16,13 +14,11 @@ def on_disk(run: Run, rank: int = 0) -> list[str]:
     return sorted(path.name for path in (run.out / "ckpt" / f"rank_{rank}").glob("*.ckpt"))
 
 
-def test_old_states_go_while_it_trains(tmp_path: Path) -> None:
-    plain = Run(tmp_path / "plain")
-    assert plain.launch(config=NEVER).code == 0
+def test_old_states_go_while_it_trains(tmp_path: Path, undisturbed: bytes) -> None:
     run = Run(tmp_path / "run")
     done = run.launch(config=NEVER, registrar=KEEP_2, fault="keep-up")
     assert done.code == 0, done.output
-    assert run.final() == plain.final()
+    assert run.final() == undisturbed
     assert on_disk(run) == ["net-3_10.ckpt", "net-3_5.ckpt"]
     assert run.steps() == [30, 25]
     while sorted(run.steps()) != [5, 10, 15, 20, 25, 30]:
@@ -30,15 +26,13 @@ def test_old_states_go_while_it_trains(tmp_path: Path) -> None:
     assert len(on_disk(run)) == 6
 
 
-def test_it_goes_on_from_what_retention_left(tmp_path: Path) -> None:
-    plain = Run(tmp_path / "plain")
-    assert plain.launch(config=NEVER).code == 0
+def test_it_goes_on_from_what_retention_left(tmp_path: Path, undisturbed: bytes) -> None:
     run = Run(tmp_path / "run")
     assert run.launch(config=NEVER, registrar=KEEP_2, fault="kill 23").code != 0
     done = run.launch(config=NEVER, registrar=KEEP_2)
     assert done.code == 0, done.output
     assert done.start["global_step"] == 20
-    assert run.final() == plain.final()
+    assert run.final() == undisturbed
     assert run.steps() == [30, 25]
 
 

@@ -1,7 +1,5 @@
 """The dataset's step and the optimizer's, told apart where they differ; and the counts that a script brings along."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

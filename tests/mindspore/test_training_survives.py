@@ -1,10 +1,6 @@
 """Nothing that the registrar meets ends training, each trouble is said once; and ranks that make up one state."""
 
-from __future__ import annotations
-
 import shutil
-import sqlite3
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -12,7 +8,6 @@ from typing import Any
 import pytest
 from mindspore.train import Callback
 
-import ckptstore.mindspore
 from ckptstore.api import Catalog
 from ckptstore.disk import claims
 from tests.mindspore.trainings import DoAt, Job, complaints, saving
@@ -55,53 +50,6 @@ def test_the_catalog_is_deleted_under_a_training(
     assert len([line for line in said if "Records are in the journals, and reach the catalog later" in line]) == 1
     assert len([line for line in said if "the next start takes them up" in line]) == 1
     assert len(said) == len(set(said))
-
-
-def test_a_catalog_without_room(catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The disk of the catalog is full: SQLite says so, training goes on, and all is there once there is room."""
-    where = str(catalog.database.file)
-    lowered: list[int] = []
-    connect = sqlite3.connect
-    launch = ckptstore.mindspore.join("run")
-
-    def fill() -> None:
-        def crowded(*given: Any, **more: Any) -> Any:
-            connection = connect(*given, **more)
-            pages = connection.execute("PRAGMA page_count").fetchone()[0]
-            connection.execute(f"PRAGMA max_page_count = {pages}")
-            lowered.append(pages)
-            return connection
-
-        sqlite3.connect = crowded
-        sqlite3.dbapi2.connect = crowded
-        launch.database._engine.dispose()
-
-    def once_it_was_noticed() -> None:
-        deadline = time.monotonic() + 60
-        while not any("full" in line for line in complaints(caplog)) and time.monotonic() < deadline:
-            time.sleep(0.01)
-        make_room()
-
-    def make_room() -> None:
-        sqlite3.connect = connect
-        sqlite3.dbapi2.connect = connect
-        launch.database._engine.dispose()
-
-    assert where
-    try:
-        train(
-            tmp_path / "ckpt",
-            DoAt(2, fill),
-            DoAt(11, once_it_was_noticed),
-            launch=launch,
-            metrics=lambda _: {"m" * 4000: 1.0},
-        )
-    finally:
-        make_room()
-    assert lowered
-    assert any("full" in line for line in complaints(caplog)), complaints(caplog)
-    assert len(complaints(caplog)) == len(set(complaints(caplog)))
-    assert {file.global_step for file in catalog.files("run")} >= {11, 12}
 
 
 def test_a_directory_that_is_gone(catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

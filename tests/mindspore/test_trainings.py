@@ -1,7 +1,5 @@
 """Several trainings in one process, and evaluations between them: what each leaves to the next, and what stays open."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
@@ -12,8 +10,7 @@ import mindspore as ms
 import numpy as np
 import psycopg
 import pytest
-from mindspore import nn
-from mindspore.train import Callback, Model
+from mindspore.train import Callback
 from mindspore.train.callback import _checkpoint as checkpoint_callback
 
 import ckptstore.mindspore
@@ -21,7 +18,7 @@ from ckptstore.api import Catalog, connect
 from ckptstore.core.model import Content, FileState, Kind
 from ckptstore.journal import jsonl
 from tests.mindspore.job import close_database
-from tests.mindspore.trainings import Job, RaiseAt, create_dataset, create_model, saving
+from tests.mindspore.trainings import Job, RaiseAt, create_dataset, create_model, saving, without_counter
 
 Switch = Callable[[], None]
 
@@ -112,21 +109,12 @@ def test_a_second_training_without_the_catalog_is_journalled_and_later_all_is_th
     assert len([record for record in caplog.records if "can be used again" in record.getMessage()]) == 1
 
 
-def without_counter() -> Model:
-    """As with an optimizer of mint or experimental: nothing in its files tells them apart."""
-    model = create_model()
-    for parameter in model.train_network.get_parameters():
-        if parameter.name == "global_step":
-            parameter.name = "state_step"
-    return model
-
-
 def test_two_exceptions_without_the_catalog_leave_two_breakpoints_with_their_own_steps(
     catalog: Catalog, outage: tuple[Switch, Switch], tmp_path: Path
 ) -> None:
     """The catalog knows only how the last training of a launch ended."""
     lose, bring_back = outage
-    job = Job(without_counter())
+    job = Job(without_counter(create_model()))
     ckpt_cb = saving(tmp_path / "ckpt", save_checkpoint_steps=100, exception_save=True)
     registrar = job.registrar(ckpt_cb)
     for steps in (3, 2):
@@ -145,7 +133,7 @@ def test_a_save_that_failed_is_not_the_one_before(
     catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, with_exit: bool
 ) -> None:
     """MindSpore notes the step before it saves, and the name after: on a full disk the two are of two saves."""
-    job = Job(create_model() if with_exit else without_counter())
+    job = Job(create_model() if with_exit else without_counter(create_model()))
     ckpt_cb = saving(tmp_path / "ckpt")
     save = checkpoint_callback.save_checkpoint
 
@@ -165,7 +153,7 @@ def test_a_save_that_failed_is_not_the_one_before(
 
 def test_a_breakpoint_never_gets_the_step_of_another_training(catalog: Catalog, tmp_path: Path) -> None:
     """The process was killed before it had recorded the first one, and what a launch ended with is known once."""
-    job = Job(without_counter())
+    job = Job(without_counter(create_model()))
     ckpt_cb = saving(tmp_path / "ckpt", save_checkpoint_steps=100, exception_save=True)
     registrar = job.registrar(ckpt_cb)
     for steps in (3, 2):
@@ -263,9 +251,7 @@ def test_an_evaluation_that_fails_after_training_ends_no_training(
 ) -> None:
     """By then the network may hold anything: the best weights, averaged ones, pruned ones."""
     fails = trained == "to an exception"
-    network = nn.Dense(3, 4)
-    loss = nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean")
-    model = Model(network, loss, nn.Momentum(network.trainable_params(), 0.1, 0.9), metrics={"accuracy"})
+    model = create_model(metrics={"accuracy"})
     launch = ckptstore.mindspore.join("run")
     launch.resume(model, create_dataset())
     ckpt_cb = saving(tmp_path / "ckpt", async_save=True)
@@ -282,7 +268,7 @@ def test_an_evaluation_that_fails_after_training_ends_no_training(
 
     before = known()
     assert before[1] == [(5, "RuntimeError") if fails else (6, None)]
-    for parameter in network.trainable_params():
+    for parameter in model.train_network.trainable_params():
         parameter.set_data(ms.Tensor(np.zeros(parameter.shape, np.float32)))
     with pytest.raises(ValueError, match="a metric fails"):
         model.eval(create_dataset(), callbacks=[BadMetric(), registrar])

@@ -1,7 +1,5 @@
 """TTP: MindSpore's own handlers, called as MindIO's controller calls them; all recorded before the process ends."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -66,7 +64,6 @@ def test_a_directory_that_is_left_is_taken_where_it_covers_every_rank(
 
     Path(plan.ranks[0].source.path).unlink()
     resolution = catalog.resolve("run")
-    assert resolution.plan is not None
     assert resolution.plan.global_step == 4
     assert [(reason.rule, reason.rank) for reason in resolution.rejections[0].reasons] == [(Rule.MISSING_FILE, 0)]
 

@@ -1,7 +1,5 @@
 """Small trainings in this process: a network, its data, and callbacks that end or watch a training."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Callable
@@ -21,11 +19,23 @@ from ckptstore.api import Catalog
 from ckptstore.mindspore.launch import TrainingLaunch
 
 
-def create_model(width: int = 4, optimizer: type = nn.Momentum) -> Model:
-    network = nn.Dense(3, width)
+def create_model(
+    width: int = 4, optimizer: type = nn.Momentum, *, network: Any = None, cell: Any = None, **asked: Any
+) -> Model:
+    """One layer, or a network of the test's own; `cell` is its train network where it is not MindSpore's."""
+    network = network or nn.Dense(3, width)
     settings = {"momentum": 0.9} if optimizer is nn.Momentum else {}
     chosen = optimizer(network.trainable_params(), learning_rate=0.1, **settings)
-    return Model(network, nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean"), chosen)
+    loss = nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean")
+    return Model(cell(nn.WithLossCell(network, loss), chosen)) if cell else Model(network, loss, chosen, **asked)
+
+
+def without_counter(model: Model) -> Model:
+    """As with an optimizer of mint or experimental: nothing in its files tells them apart."""
+    for parameter in model.train_network.get_parameters():
+        if parameter.name == "global_step":
+            parameter.name = "state_step"
+    return model
 
 
 def create_dataset(batch: int = 2) -> ds.Dataset:

@@ -1,7 +1,5 @@
 """Ranks whose faults are handled as MindIO's controller does it, by MindSpore's own handlers."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from pathlib import Path
 from types import ModuleType

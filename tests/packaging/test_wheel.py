@@ -1,7 +1,5 @@
 """The wheel carries all that it needs: built, installed into an empty environment, and used there."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Values for the tests of core: launches, files and what the disk shows of them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from ckptstore.core.model import Checkpoint, FileState, Kind, Launch, Observed, State

@@ -1,30 +1,25 @@
 """What is taken into the catalog though nobody registered it, with real files on disk, on both databases."""
 
-from __future__ import annotations
-
 import os
 import struct
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from ckptstore.api import connect
-from ckptstore.core.model import Content, FileState, Kind, Rule
+from ckptstore.api import Catalog, connect
+from ckptstore.core.model import Checkpoint, Content, FileState, Kind, Resolution, Rule
 from ckptstore.resume import reconcile, register
 from ckptstore.resume.register import describe, measured
+from ckptstore.training.launch import RankLaunch
 from tests import ckpt_bytes
-from tests.jobs import Job, set_ending
+from tests.jobs import Job, begun, set_ending
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ckptstore.api import Catalog
-    from ckptstore.core.model import Checkpoint, Resolution
-    from ckptstore.training.launch import RankLaunch
+pytestmark = pytest.mark.of_files
 
 
 def chosen(resolution: Resolution) -> tuple[str, int] | None:
@@ -56,27 +51,23 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object], *, at_
 
 
 @pytest.mark.parametrize("at_last", [False, True])
-@pytest.mark.parametrize("begun", [False, True])
+@pytest.mark.parametrize("was_noted", [False, True])
 def test_what_the_registrar_recorded_meanwhile_stands(
-    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, begun: bool, at_last: bool
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, was_noted: bool, at_last: bool
 ) -> None:
     """A catalog made anew from the journals says the same: at last both records are in them."""
-    job = Job(catalog, tmp_path / "ckpt", world_size=1)
-    (rank,) = job.start()
-    job.announce(rank)
-    job.save([rank], 10)
+    job, (rank,) = begun(catalog, tmp_path / "ckpt", 10, world_size=1)
     path = job.folder(0) / "net-2_10.ckpt"
     bare = describe(rank.facts, rank=0, path=path, kind="periodic", global_step=20, optimizer_step=20)
     told = describe(
         rank.facts, rank=0, path=path, kind="periodic", global_step=20, metrics={"loss": 0.5}, quarantine="nan"
     )
-    if begun:
+    if was_noted:
         rank.record([bare])
     job.write(rank, 20)
 
     def record() -> None:
         whole = measured(told)
-        assert whole is not None
         rank.record([whole])
 
     meanwhile(monkeypatch, record, at_last=at_last)
@@ -93,16 +84,13 @@ def test_what_the_registrar_recorded_meanwhile_stands(
         ]
 
 
-@pytest.mark.parametrize("begun", [False, True])
+@pytest.mark.parametrize("was_noted", [False, True])
 def test_a_save_that_is_recorded_while_directories_are_listed_is_there(
-    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, begun: bool
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, was_noted: bool
 ) -> None:
     """Another file that nobody recorded, or one that was being written, has the rank looked at more closely."""
-    job = Job(catalog, tmp_path, world_size=1)
-    (launch,) = job.start()
-    job.announce(launch)
-    job.save([launch], 5)
-    if begun:
+    job, (launch,) = begun(catalog, tmp_path, 5, world_size=1)
+    if was_noted:
         path = job.folder(0) / "net-1_10.ckpt"
         launch.record([describe(launch.facts, rank=0, path=path, kind="periodic", global_step=10, optimizer_step=10)])
     else:
@@ -124,15 +112,11 @@ def test_what_was_given_up_meanwhile_is_not_there_again(
     catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A file that was back was looked at, and is gone again before that is recorded."""
-    job = Job(catalog, tmp_path, world_size=1)
-    (rank,) = job.start()
-    job.announce(rank)
-    job.save([rank], 10)
+    job, (rank,) = begun(catalog, tmp_path, 10, world_size=1)
     path = job.write(rank, 20)
 
     def gone() -> None:
         whole = measured(describe(rank.facts, rank=0, path=path, kind="periodic", global_step=20, optimizer_step=20))
-        assert whole is not None
         rank.record([whole])
         rank.mark_damaged(whole, Rule.UNREADABLE)
 
@@ -153,6 +137,19 @@ def share(path: Path, step: int, rank: int, *, cut: bool = False) -> Path:
     return path
 
 
+def saves_shares(job: Job, launch: RankLaunch, content: Content | None = Content.SHARE) -> None:
+    """What the registrar says of a callback with `remove_redundancy`."""
+    folder = str(job.folder(launch.rank))
+    named = {"prefix": "net", "breakpoint_prefix": "net", "names_before": ()}
+    launch.add_source(folder, kind=Kind.PERIODIC, content=content, **named)
+
+
+def without_counters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No file has the optimizer's counter from now on."""
+    whole = ckpt_bytes.checkpoint
+    monkeypatch.setattr(ckpt_bytes, "checkpoint", lambda *told: whole(*told).replace(b"global_step", b"other__step"))
+
+
 @pytest.mark.parametrize("content", [Content.SHARE, None])
 def test_a_share_that_nobody_registered_is_not_taken_for_the_whole_state(
     catalog: Catalog, tmp_path: Path, content: Content | None
@@ -161,16 +158,12 @@ def test_a_share_that_nobody_registered_is_not_taken_for_the_whole_state(
     job = Job(catalog, tmp_path / "ckpt", layout="data_parallel")
     ranks = job.start()
     for launch in ranks:
-        folder = str(job.folder(launch.rank))
-        launch.add_source(
-            folder, kind=Kind.PERIODIC, prefix="net", breakpoint_prefix="net", names_before=(), content=content
-        )
+        saves_shares(job, launch, content)
     for step in (10, 20, 30):
         for launch in ranks:
             path = share(job.folder(launch.rank) / f"net-{step // 10}_10.ckpt", step, launch.rank)
             told = {"kind": "periodic", "global_step": step, "optimizer_step": step, "content": Content.SHARE}
-            file = measured(describe(launch.facts, rank=launch.rank, path=path, **told))  # type: ignore[arg-type]
-            assert file is not None
+            file = measured(describe(launch.facts, rank=launch.rank, path=path, **told))
             if (step, launch.rank) != (30, 1):
                 launch.record([file])
     anew = connect(str(tmp_path / "anew.db"))
@@ -178,7 +171,6 @@ def test_a_share_that_nobody_registered_is_not_taken_for_the_whole_state(
     for each in (catalog, anew):
         found = each.resolve("run")
         assert chosen(found) == ("L1", 30)
-        assert found.plan is not None
         assert [(item.source.rank, item.source.content) for item in found.plan.ranks] == [
             (0, Content.SHARE),
             (1, Content.SHARE),
@@ -188,10 +180,7 @@ def test_a_share_that_nobody_registered_is_not_taken_for_the_whole_state(
 def test_the_first_share_of_a_launch_is_one_by_what_its_callback_said(catalog: Catalog, tmp_path: Path) -> None:
     job = Job(catalog, tmp_path, layout="data_parallel")
     for launch in job.start():
-        folder = str(job.folder(launch.rank))
-        launch.add_source(
-            folder, kind=Kind.PERIODIC, prefix="net", breakpoint_prefix="net", names_before=(), content=Content.SHARE
-        )
+        saves_shares(job, launch)
         share(job.folder(launch.rank) / "net-1_10.ckpt", 10, launch.rank)
     launch.register(job.write(launch, 0, name="net-1_1_breakpoint.ckpt"), kind="dying_gasp", global_step=0)
     assert chosen(catalog.resolve("run")) is None  # that of rank 0 has no counter to prove its step
@@ -206,10 +195,7 @@ def test_a_share_that_lacks_what_the_rank_s_others_have_is_cut(
     job = Job(catalog, tmp_path, layout="data_parallel")
     ranks = job.start()
     for launch in ranks:
-        folder = str(job.folder(launch.rank))
-        launch.add_source(
-            folder, kind=Kind.PERIODIC, prefix="net", breakpoint_prefix="net", names_before=(), content=Content.SHARE
-        )
+        saves_shares(job, launch)
     ranks[1].register(job.write(ranks[1], 5, name="net-1_5_breakpoint.ckpt"), kind="dying_gasp", global_step=5)
     share(job.folder(1) / "net-1_10.ckpt", 10, 1)
     assert [file.global_step for file in catalog.resolve("run") and catalog.files("run")] == [10, 5]
@@ -221,9 +207,8 @@ def test_a_share_that_lacks_what_the_rank_s_others_have_is_cut(
 def two_launches(catalog: Catalog, directory: Path, ended: int | None = None) -> tuple[Job, list[RankLaunch]]:
     """The second goes on from step 10 of the first, which was killed, or ended at a step and left no breakpoint."""
     job = Job(catalog, directory)
-    first = job.start()
+    first = job.begin()
     for launch in first:
-        job.announce(launch)
         if ended is not None:
             set_ending(launch, ended, ended, "RuntimeError")
     job.save(first, 10)
@@ -260,10 +245,7 @@ def test_a_breakpoint_without_a_counter_is_told_by_its_name(
     catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, step: int
 ) -> None:
     """MindSpore names it after the step that was under way."""
-    with_counter = ckpt_bytes.checkpoint
-    monkeypatch.setattr(
-        ckpt_bytes, "checkpoint", lambda *told: with_counter(*told).replace(b"global_step", b"other__step")
-    )
+    without_counters(monkeypatch)
     job, second = two_launches(catalog, tmp_path)
     for launch in second:
         set_ending(launch, 17, None, "RuntimeError")
@@ -279,13 +261,9 @@ def test_only_the_breakpoint_that_is_named_after_an_ending_is_its_state(
 
     Where MindSpore counted the epochs from 1 again, an older state is taken.
     """
-    with_counter = ckpt_bytes.checkpoint
-    monkeypatch.setattr(
-        ckpt_bytes, "checkpoint", lambda *told: with_counter(*told).replace(b"global_step", b"other__step")
-    )
+    without_counters(monkeypatch)
     job = Job(catalog, tmp_path, world_size=1)
-    (launch,) = job.start()
-    job.announce(launch)
+    (launch,) = job.begin()
     for saved in (10, 20):
         launch.register(job.write(launch, saved), global_step=saved)
     set_ending(launch, 24, None, "RuntimeError")
@@ -293,7 +271,6 @@ def test_only_the_breakpoint_that_is_named_after_an_ending_is_its_state(
     if name is not None:
         job.write(launch, 24, name=f"{name}_breakpoint.ckpt")
     plan = catalog.resolve("run").plan
-    assert plan is not None
     assert plan.global_step == step
     assert Path(plan.ranks[0].source.path).name == (f"{name}_breakpoint.ckpt" if step == 24 else "net-2_10.ckpt")
 
@@ -303,10 +280,7 @@ def test_a_file_that_is_older_than_the_launch_is_not_its_own(
     catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture, minutes: int, step: int
 ) -> None:
     """Clocks may differ by ten minutes."""
-    job = Job(catalog, tmp_path, world_size=1)
-    (rank,) = job.start()
-    job.announce(rank)
-    job.save([rank], 10)
+    job, (rank,) = begun(catalog, tmp_path, 10, world_size=1)
     assert rank.facts.created_at is not None
     before = rank.facts.created_at - timedelta(minutes=minutes)
     os.utime(job.write(rank, 20), (before.timestamp(), before.timestamp()))
@@ -343,8 +317,7 @@ def test_a_newer_file_of_the_same_second_is_not_the_older_one(
 def test_a_file_that_was_renamed_is_still_the_file(catalog: Catalog, tmp_path: Path, *, has_digest: bool) -> None:
     """Its name may say another step: MindSpore's own numbering after a resume in mid-epoch does."""
     job = Job(catalog, tmp_path, world_size=1)
-    (rank,) = job.start()
-    job.announce(rank)
+    (rank,) = job.begin()
     (file,) = job.save([rank], 15)
     if not has_digest:
         rank.record([replace(file, digest=None)])
@@ -377,8 +350,7 @@ def test_the_saves_of_a_script_that_does_without_are_not_those_of_a_launch_that_
 ) -> None:
     """It died before its first save; then somebody looked for the fault, in the same directory."""
     job = Job(catalog, tmp_path, world_size=1)
-    (launch,) = job.start()
-    job.announce(launch)
+    (launch,) = job.begin()
     path = job.write(launch, 5)
     assert job.start()[0].resolve() is None
     assert f"{path} was not taken into the catalog: launch L1 has registered nothing" in caplog.text
@@ -388,15 +360,11 @@ def test_a_save_under_way_is_finished_though_the_launch_after_it_came_to_nothing
     catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It was being written when the second launch asked, which made no save before it died."""
-    job = Job(catalog, tmp_path, world_size=1)
-    (first,) = job.start()
-    job.announce(first)
-    job.save([first], 10)
+    job, (first,) = begun(catalog, tmp_path, 10, world_size=1)
     path = job.folder(0) / "net-2_10.ckpt"
     first.record([describe(first.facts, rank=0, path=path, kind="periodic", global_step=20, optimizer_step=20)])
     for _ in range(2):
-        (later,) = job.start()
-        job.announce(later)
+        (later,) = job.begin()
         assert later.facts.parent_step == 10
     untrained = job.write(later, 0, name="net-1_1_breakpoint.ckpt")
     later.register(untrained, kind="dying_gasp", global_step=0, optimizer_step=0)
@@ -426,8 +394,7 @@ def test_what_a_launch_of_another_run_may_have_written_is_nobodys(
 ) -> None:
     """Two runs in one directory: the first was killed, and then the second ended, and nobody heard of it."""
     job, other = Job(catalog, tmp_path, world_size=1), Job(catalog, tmp_path, world_size=1, run="other")
-    (own,) = job.start()
-    job.announce(own)
+    (own,) = job.begin()
     job.save([own], 10)
     foreign = catalog.join("other", launch_id="M1")
     foreign.set_steps_per_epoch(10)

@@ -1,31 +1,25 @@
 """What a launch finds in a TTP directory that an earlier one left, and renames with what it saved itself."""
 
-from __future__ import annotations
-
 import shutil
 import struct
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
-from ckptstore.api import connect
+from ckptstore.api import Catalog, connect
 from ckptstore.core.events import LaunchStarted
-from ckptstore.core.model import FileState, Kind, Rule
+from ckptstore.core.model import FileState, Kind, RestorePlan, Rule
 from ckptstore.core.replicas import from_groups
 from ckptstore.resume.register import describe, measured
 from ckptstore.resume.ttp_directories import names_before
+from ckptstore.training.launch import RankLaunch
 from tests import ckpt_bytes
 from tests.jobs import Job
 from tests.projecting import put
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ckptstore.api import Catalog
-    from ckptstore.core.model import RestorePlan
-    from ckptstore.training.launch import RankLaunch
+pytestmark = pytest.mark.of_files
 
 FIRST, LAST = "ttp_saved_checkpoints-step_20_tmp", "ttp_saved_checkpoints-step_20"
 
@@ -61,7 +55,6 @@ class Hybrid(Job):
             file = measured(
                 describe(launch.facts, rank=launch.rank, path=path, kind="ttp", global_step=20, optimizer_step=20)
             )
-            assert file is not None
             launch.record([file])
 
     def rename(self, launch: RankLaunch) -> None:
@@ -76,7 +69,6 @@ class Hybrid(Job):
 
 def loaded(plan: RestorePlan | None) -> tuple[str, int, list[float]]:
     """Launch, step, and the weights that each rank gets."""
-    assert plan is not None
     bare = ckpt_bytes.value("weight", "Float32", (2, 2), struct.pack("<4f", *[0.0] * 4))
     contents = [Path(each.source.path).read_bytes() for each in plan.ranks]
     weights = [struct.unpack("<f", content[len(bare) - 4 : len(bare)])[0] for content in contents]
@@ -90,9 +82,7 @@ def job(catalog: Catalog, tmp_path: Path) -> Hybrid:
 
 def left_behind(job: Hybrid, *, recorded: bool = True) -> list[RankLaunch]:
     """Only rank 0 of the first launch saved at step 20; the second one begins after step 15."""
-    first = job.start()
-    for launch in first:
-        job.announce(launch)
+    first = job.begin()
     job.watch(first)
     job.save(first, 15)
     if recorded:

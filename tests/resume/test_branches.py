@@ -1,7 +1,5 @@
 """On which branch each save is."""
 
-from __future__ import annotations
-
 from ckptstore.core.model import Launch
 from ckptstore.resume.lineage import branches
 from tests.resume.builders import launch

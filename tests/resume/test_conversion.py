@@ -1,7 +1,5 @@
 """The call that converts, filled in; held against MindSpore's own signatures in tests/mindspore/test_conversion.py."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

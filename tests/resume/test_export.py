@@ -1,7 +1,5 @@
 """A restore plan in the words of other tools."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 
@@ -31,9 +29,5 @@ def test_the_variables_of_the_fault_tolerance_controller() -> None:
 def test_meta_json_names_a_file_in_its_own_directory_and_the_path_of_any_other() -> None:
     metas = meta_json(plan(), "/ckpt/L1/")
     assert len(metas) == 12
-    assert metas["/ckpt/L1/rank_0/meta.json"] == {
-        "last_epoch": 2,
-        "last_step": 5,
-        "last_ckpt_file": "periodic-15.ckpt",
-    }
+    assert metas["/ckpt/L1/rank_0/meta.json"] == {"last_epoch": 2, "last_step": 5, "last_ckpt_file": "periodic-15.ckpt"}
     assert metas["/ckpt/L1/rank_1/meta.json"]["last_ckpt_file"] == "/ckpt/L1/rank_5/periodic-15.ckpt"

@@ -1,7 +1,5 @@
 """What keeps one file from being loaded, and replicas from standing in for each other: tables."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Which launches, and up to which step, belong to the history being continued."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -93,12 +91,7 @@ C_UNASKED = launch("C", 3, decided=False)
             {"A": 1, "B": 16, "C": 41},
             {"C": None, "B": 40, "A": 15},
         ),
-        (
-            "and rounded down",
-            [A, HALVED, C_UNASKED],
-            {"A": 5, "B": 31, "C": 22},
-            {"C": None, "B": 21, "A": 10},
-        ),
+        ("and rounded down", [A, HALVED, C_UNASKED], {"A": 5, "B": 31, "C": 22}, {"C": None, "B": 21, "A": 10}),
     ],
 )
 def test_the_history(

@@ -1,7 +1,5 @@
 """Where a state stands in the data when steps change: a table of what is refused, and dealing out real samples."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import ceil
 

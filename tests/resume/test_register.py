@@ -1,25 +1,20 @@
 """Joining and registering, on both databases."""
 
-from __future__ import annotations
-
 import os
 import secrets
 import struct
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
+from ckptstore.api import Catalog
 from ckptstore.core.limits import LONGEST_PATH
 from ckptstore.core.model import FileState, Kind
 from ckptstore.errors import RefusedError, UsageError
 from tests import ckpt_bytes
 from tests.jobs import Job
-
-if TYPE_CHECKING:
-    from ckptstore.api import Catalog
 
 
 def test_what_is_registered_is_in_the_catalog(catalog: Catalog, tmp_path: Path) -> None:
@@ -99,20 +94,20 @@ def test_what_cannot_be_meant(catalog: Catalog, tmp_path: Path, changed: dict[st
     path.write_bytes(b"x")
     asked = {"path": path, "global_step": 1, **changed}
     with pytest.raises(UsageError, match=message):
-        launch.register(tmp_path / asked.pop("path"), **asked)  # type: ignore[operator, arg-type]
+        launch.register(tmp_path / asked.pop("path"), **asked)
     assert catalog.files("run") == []
 
 
 def test_numbers_of_numpy_and_paths_are_taken(catalog: Catalog, tmp_path: Path) -> None:
-    launch = catalog.join("run", rank=np.int64(1), world_size=np.int32(2), launch_id="L")  # type: ignore[arg-type]
-    launch.set_steps_per_epoch(np.int64(10))  # type: ignore[arg-type]
+    launch = catalog.join("run", rank=np.int64(1), world_size=np.int32(2), launch_id="L")
+    launch.set_steps_per_epoch(np.int64(10))
     (tmp_path / "a.ckpt").write_bytes(b"x")
     launch.register(
         tmp_path / "a.ckpt",
-        global_step=np.int32(17),  # type: ignore[arg-type]
-        optimizer_step=np.int64(16),  # type: ignore[arg-type]
+        global_step=np.int32(17),
+        optimizer_step=np.int64(16),
         strategy_file=tmp_path / "s.ckpt",
-        metrics={"loss": np.float32(0.5)},  # type: ignore[dict-item]
+        metrics={"loss": np.float32(0.5)},
     )
     (file,) = catalog.files("run")
     assert (file.rank, file.global_step, file.optimizer_step, file.epoch) == (1, 17, 16, 2)
@@ -147,9 +142,9 @@ def test_a_time_that_no_catalog_holds(catalog: Catalog, tmp_path: Path) -> None:
 def test_an_epoch_has_a_number_of_steps(catalog: Catalog, steps: object) -> None:
     launch = catalog.join("run")
     with pytest.raises(UsageError, match="steps_per_epoch is .*, not a whole number from 1"):
-        launch.set_steps_per_epoch(steps)  # type: ignore[arg-type]
+        launch.set_steps_per_epoch(steps)
     with pytest.raises(UsageError, match="batch_size is"):
-        launch.set_steps_per_epoch(1, batch_size=steps)  # type: ignore[arg-type]
+        launch.set_steps_per_epoch(1, batch_size=steps)
 
 
 def test_joining_what_cannot_be_meant(catalog: Catalog) -> None:
@@ -157,7 +152,7 @@ def test_joining_what_cannot_be_meant(catalog: Catalog) -> None:
         catalog.join("run", rank=2, world_size=2, launch_id="L")
     for world_size in (0, 1_000_001, 2**64, "4"):
         with pytest.raises(UsageError, match="world_size is .*, not a whole number from 1"):
-            catalog.join("run", world_size=world_size)  # type: ignore[arg-type]
+            catalog.join("run", world_size=world_size)
     with pytest.raises(UsageError, match="must share its id"):
         catalog.join("run", rank=0, world_size=2)
     for name in ("", " run", "a\nb", "x" * 201):

@@ -1,7 +1,5 @@
 """What a rejection says of who is served and what would repair it; and files that a launch could not load."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -43,7 +41,7 @@ SCAN = "if one is on disk, ckptstore scan takes it in"
 
 
 def faulty(reason: Reason | None, *ranks: int, **known: object) -> list[tuple[Checkpoint, Reason | None]]:
-    return [(replace(file(OF, rank), path=f"/{rank}", **known), reason) for rank in ranks]  # type: ignore[arg-type]
+    return [(replace(file(OF, rank), path=f"/{rank}", **known), reason) for rank in ranks]
 
 
 @pytest.mark.parametrize(
@@ -95,12 +93,7 @@ def faulty(reason: Reason | None, *ranks: int, **known: object) -> list[tuple[Ch
     ],
 )
 def test_what_would_give_ranks_a_file(
-    missing: list[int],
-    group: list[int],
-    files: list[tuple[Checkpoint, Reason | None]],
-    remedy: str,
-    *,
-    in_shares: bool,
+    missing: list[int], group: list[int], files: list[tuple[Checkpoint, Reason | None]], remedy: str, *, in_shares: bool
 ) -> None:
     faults = {one.id: reason for one, reason in files if reason is not None}
     found = remedies.of_ranks(missing, group, [one for one, _ in files], faults, in_shares=in_shares)

@@ -1,29 +1,24 @@
 """Where a run goes on, with real files on disk, on both databases."""
 
-from __future__ import annotations
-
 import os
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
+from ckptstore.api import Catalog
 from ckptstore.catalog.engine import Database
-from ckptstore.core.model import FileState, Kind, Rule
+from ckptstore.core.model import FileState, Kind, Resolution, Rule
 from ckptstore.disk import claims
 from ckptstore.disk import files as storage_files
 from ckptstore.errors import NothingRestorableError, RefusedError, UnknownRunError, UsageError
 from ckptstore.resume.register import describe
 from ckptstore.retention.policy import Policy
 from ckptstore.training.begin import begin, decide, step_offset
-from tests.jobs import Job, set_ending
+from tests.jobs import Job, begun, set_ending, started
 from tests.projecting import put_start
-
-if TYPE_CHECKING:
-    from ckptstore.api import Catalog
-    from ckptstore.core.model import Resolution
 
 
 def chosen(resolution: Resolution) -> tuple[int, list[int]] | None:
@@ -40,29 +35,15 @@ def rejected(resolution: Resolution) -> list[tuple[int, list[tuple[Rule, int | N
 
 def test_the_newest_whole_state(catalog: Catalog, tmp_path: Path) -> None:
     job = Job(catalog, tmp_path)
-    ranks = job.start()
-    for step in (5, 10, 15):
-        job.save(ranks, step)
+    job.save(job.start(), 5, 10, 15)
     assert chosen(catalog.resolve("run")) == (15, [0, 1])
     plan = catalog.resolve("run").plan
-    assert plan is not None
     assert (plan.epoch, plan.step_in_epoch, plan.initial_epoch) == (2, 5, 1)
-
-
-def test_steps_are_numbers_in_every_order(catalog: Catalog, tmp_path: Path) -> None:
-    """As text, 9 is after 10; by time, the oldest step was written last."""
-    job = Job(catalog, tmp_path)
-    ranks = job.start()
-    for step in (100, 10, 9):
-        job.save(ranks, step)
-    assert chosen(catalog.resolve("run")) == (100, [0, 1])
 
 
 @pytest.mark.parametrize("harm", ["cut", "gone", "grown", "directory"])
 def test_a_harmed_file_is_passed_over_and_named(catalog: Catalog, tmp_path: Path, harm: str) -> None:
-    job = Job(catalog, tmp_path)
-    ranks = job.start()
-    job.save(ranks, 10)
+    job, ranks = started(catalog, tmp_path, 10)
     path = Path(job.save(ranks, 15)[1].path)
     content = path.read_bytes()
     path.unlink()
@@ -79,18 +60,9 @@ def test_a_harmed_file_is_passed_over_and_named(catalog: Catalog, tmp_path: Path
     assert str(path) in found.rejections[0].reasons[0].detail
 
 
-def test_a_replica_stands_in(catalog: Catalog, tmp_path: Path) -> None:
-    job = Job(catalog, tmp_path, layout="data_parallel")
-    ranks = job.start()
-    Path(job.save(ranks, 15)[0].path).unlink()
-    assert chosen(catalog.resolve("run")) == (15, [1, 1])
-
-
 def test_other_bytes_of_the_same_size_are_found_without_being_asked_for(catalog: Catalog, tmp_path: Path) -> None:
     """Sizes do not change with the step: a file written again is read, since its time is not the recorded one."""
-    job = Job(catalog, tmp_path)
-    ranks = job.start()
-    job.save(ranks, 10)
+    job, ranks = started(catalog, tmp_path, 10)
     path = Path(job.save(ranks, 15)[0].path)
     path.write_bytes(bytes(reversed(path.read_bytes())))
     os.utime(path, ns=(1, 1))
@@ -105,9 +77,7 @@ def test_a_copied_file_with_another_time_is_still_the_file(catalog: Catalog, tmp
 
 
 def test_flipped_bits_are_found_by_digest(catalog: Catalog, tmp_path: Path) -> None:
-    job = Job(catalog, tmp_path)
-    ranks = job.start()
-    job.save(ranks, 10)
+    job, ranks = started(catalog, tmp_path, 10)
     file = job.save(ranks, 15)[1]
     path = Path(file.path)
     content = bytearray(path.read_bytes())
@@ -119,26 +89,14 @@ def test_flipped_bits_are_found_by_digest(catalog: Catalog, tmp_path: Path) -> N
     assert chosen(catalog.resolve("run", verify="digest")) == (10, [0, 1])
 
 
-def test_a_rank_that_never_saved(catalog: Catalog, tmp_path: Path) -> None:
-    job = Job(catalog, tmp_path)
-    ranks = job.start()
-    job.save(ranks, 10)
-    job.save(ranks[:1], 15)
-    assert chosen(catalog.resolve("run")) == (10, [0, 1])
-    assert rejected(catalog.resolve("run")) == [(15, [(Rule.MISSING_RANK, 1)])]
-
-
 def test_one_launch_has_one_plan_even_if_files_vanish_while_it_starts(catalog: Catalog, tmp_path: Path) -> None:
-    job = Job(catalog, tmp_path)
-    ranks = job.start()
-    job.save(ranks, 10)
+    job, ranks = started(catalog, tmp_path, 10)
     files = job.save(ranks, 15)
     starting = job.start(resume=False)
     first = starting[0].resolve()
     Path(files[1].path).unlink()
     second = starting[1].resolve()
     late = catalog.join("run", rank=1, world_size=2, launch_id="L2").resolve()
-    assert first is not None
     assert first == second == late
     assert first.global_step == 15
     assert chosen(catalog.resolve("run")) == (10, [0, 1])
@@ -158,9 +116,7 @@ def test_the_first_plan_that_is_stored_wins(catalog: Catalog, tmp_path: Path) ->
 
 
 def test_a_rolled_back_branch_is_not_the_newest(catalog: Catalog, tmp_path: Path) -> None:
-    job = Job(catalog, tmp_path)
-    first = job.start()
-    job.save(first, 10)
+    job, first = started(catalog, tmp_path, 10)
     newer = job.save(first, 20)
     for file in newer:
         Path(file.path).rename(file.path + ".away")
@@ -196,9 +152,7 @@ def test_many_saves_of_which_no_state_is_whole_are_not_a_fresh_start(
 ) -> None:
     """As where ranks save by the second, each at other steps; or where rank 0 speaks for all, and was not told so."""
     job = Job(catalog, tmp_path / "ckpt")
-    ranks = job.start()
-    for launch in ranks:
-        job.announce(launch)
+    ranks = job.begin()
     for step in (5, 15):
         job.save(ranks[:1], step)
         job.save(ranks[1:], step + 1)
@@ -224,7 +178,6 @@ def test_losing_every_state_is_not_a_fresh_start(catalog: Catalog, tmp_path: Pat
         job.start()
     (tmp_path / "unmounted").rename(tmp_path / "mounted")
     plan = catalog.join("run", rank=0, world_size=2, launch_id="L2").resolve()
-    assert plan is not None
     assert [assignment.source.path for assignment in plan.ranks] == [file.path for file in files]
 
 
@@ -232,9 +185,7 @@ def test_a_start_says_what_was_whole_once_and_is_left_behind(
     catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A mount that comes late: what it holds is of an abandoned branch then, and nobody had heard of it."""
-    job = Job(catalog, tmp_path)
-    ranks = job.start()
-    job.save(ranks, 10)
+    job, ranks = started(catalog, tmp_path, 10)
     late = [*job.save(ranks, 15), *job.save(ranks, 20)]
     job.save(ranks[:1], 25)  # rank 1 did not come to it: nothing was whole
     caplog.clear()
@@ -244,16 +195,12 @@ def test_a_start_says_what_was_whole_once_and_is_left_behind(
         Path(file.path).unlink()
     assert job.start()[0].facts.parent_step == 10
     missed = f"step 20 of launch L1 was whole once: {late[2].path} is gone, and 1 state before it"
-    assert caplog.messages == [
-        f"run run goes on from step 10, though {missed}; see: ckptstore resolve run --explain",
-    ]
+    assert caplog.messages == [f"run run goes on from step 10, though {missed}; see: ckptstore resolve run --explain"]
 
 
 def test_one_step_only(catalog: Catalog, tmp_path: Path) -> None:
     job = Job(catalog, tmp_path)
-    ranks = job.start()
-    for step in (5, 10, 15):
-        job.save(ranks, step)
+    job.save(job.start(), 5, 10, 15)
     assert chosen(catalog.resolve("run", step=10)) == (10, [0, 1])
     missing = catalog.resolve("run", step=11)
     assert chosen(missing) is None
@@ -276,10 +223,7 @@ def test_an_abandoned_step_is_not_chosen_even_where_nothing_of_its_launch_counts
 
 def test_a_launch_that_never_asked_and_only_began_to_save_hides_nothing(catalog: Catalog, tmp_path: Path) -> None:
     """Its save at step 5 never came: where it began is not known, and there is nothing else to go on from."""
-    job = Job(catalog, tmp_path, world_size=1)
-    ranks = job.start()
-    job.announce(ranks[0])
-    job.save(ranks, 10)
+    job, ranks = begun(catalog, tmp_path, 10, world_size=1)
     job.save(ranks, 30)
     (silent,) = job.start(resume=False)
     path = job.folder(0) / "net_1-1_5.ckpt"
@@ -288,22 +232,15 @@ def test_a_launch_that_never_asked_and_only_began_to_save_hides_nothing(catalog:
     assert chosen(found) == (30, [0])
     assert rejected(found) == [(5, [(Rule.IN_PROGRESS, 0)])]
     assert {row.tally.global_step for row in catalog.saves("run") if row.abandoned} == set()
-    assert {verdict.state.key for verdict in catalog.plan_gc("run", Policy(keep_last=1)).decision.keep} == {
-        ("L1", 10),
-        ("L1", 30),
-        ("L2", 5),
-    }
+    kept = {verdict.state.key for verdict in catalog.plan_gc("run", Policy(keep_last=1)).decision.keep}
+    assert kept == {("L1", 10), ("L1", 30), ("L2", 5)}
     assert job.start()[0].facts.parent_step == 30
 
 
 @pytest.mark.parametrize("branched", [False, True])
 def test_a_save_that_was_never_finished_gives_nothing_up(catalog: Catalog, tmp_path: Path, *, branched: bool) -> None:
     """The mount of rank 1 was missing at a start, and is there again; one that was asked to go back does."""
-    job = Job(catalog, tmp_path / "data")
-    first = job.start()
-    for launch in first:
-        job.announce(launch)
-    job.save(first, 10)
+    job, first = begun(catalog, tmp_path / "data", 10)
     hidden = Path(job.save(first, 20)[1].path)
     hidden.rename(tmp_path / "away")
     second = job.start(resume=not branched)
@@ -315,7 +252,6 @@ def test_a_save_that_was_never_finished_gives_nothing_up(catalog: Catalog, tmp_p
     second[0].record([describe(second[0].facts, rank=0, path=path, kind="periodic", global_step=15)])
     (tmp_path / "away").rename(hidden)
     found = catalog.resolve("run")
-    assert found.plan is not None
     assert found.plan.global_step == (10 if branched else 20)
     told = {(step, reason[0]) for step, reasons in rejected(found) for reason in reasons}
     assert (15, Rule.IN_PROGRESS) in told
@@ -341,7 +277,6 @@ def test_a_save_that_one_rank_finished_gives_up_what_came_after(catalog: Catalog
     for path in away:
         (tmp_path / path.parent.name).rename(path)
     found = catalog.resolve("run")
-    assert found.plan is not None
     assert found.plan.global_step == 15
     assert (20, [(Rule.NOT_LINEAGE, None)]) in rejected(found)
 
@@ -360,7 +295,6 @@ def test_a_fresh_start_never_hides_a_branch_that_was_given_up(catalog: Catalog, 
     )
     again = job.start(resume=False)
     plan = again[0].resolve(lineage="L1")
-    assert plan is not None
     assert (plan.launch.id, plan.global_step) == ("L1", 10)
     assert chosen(catalog.resolve("run")) == (10, [0, 1])
 
@@ -375,10 +309,7 @@ def test_a_fresh_start_does_not_hide_that_a_branch_was_lost(catalog: Catalog, tm
 
 
 def test_a_directory_where_a_file_was_to_come_is_passed_over(catalog: Catalog, tmp_path: Path) -> None:
-    job = Job(catalog, tmp_path, world_size=1)
-    ranks = job.start()
-    job.announce(ranks[0])
-    job.save(ranks, 15)
+    job, ranks = begun(catalog, tmp_path, 15, world_size=1)
     path = job.folder(0) / "net-2_10.ckpt"
     ranks[0].record([describe(ranks[0].facts, rank=0, path=path, kind="periodic", global_step=20)])
     path.mkdir()
@@ -386,10 +317,7 @@ def test_a_directory_where_a_file_was_to_come_is_passed_over(catalog: Catalog, t
 
 
 def test_a_save_in_progress_whose_file_is_of_another_step_is_not_finished(catalog: Catalog, tmp_path: Path) -> None:
-    job = Job(catalog, tmp_path, world_size=1)
-    ranks = job.start()
-    job.announce(ranks[0])
-    job.save(ranks, 15)
+    job, ranks = begun(catalog, tmp_path, 15, world_size=1)
     path = job.write(ranks[0], 12, name="latest.ckpt")
     file = describe(ranks[0].facts, rank=0, path=path, kind="periodic", global_step=20, optimizer_step=20)
     ranks[0].record([file])
@@ -414,29 +342,25 @@ def test_what_cannot_be_meant(catalog: Catalog) -> None:
     with pytest.raises(UsageError, match="step is -1"):
         catalog.resolve("run", step=-1)
     with pytest.raises(UsageError, match="step is '8', not a whole number"):
-        catalog.resolve("run", step="8")  # type: ignore[arg-type]
+        catalog.resolve("run", step="8")
     for world_size in (0, 1_000_001, "2"):
         with pytest.raises(UsageError, match="world size is .*, not a whole number from 1 to 1000000"):
-            catalog.resolve("run", world_size=world_size)  # type: ignore[arg-type]
+            catalog.resolve("run", world_size=world_size)
     for step in (-1, 2**70, "8", 8.0):
         with pytest.raises(UsageError, match="step is .*, not a whole number from 0"):
-            catalog.join("run").resolve(step=step)  # type: ignore[arg-type]
+            catalog.join("run").resolve(step=step)
         for ask in (catalog.pin, catalog.unpin, catalog.show, partial(catalog.tag, name="best")):
             with pytest.raises(UsageError, match="step is .*, not a whole number from 0"):
-                ask("run", step=step)  # type: ignore[arg-type]
+                ask("run", step=step)
     with pytest.raises(UsageError, match="verify is 'sizes'"):
-        catalog.resolve("run", verify="sizes")  # type: ignore[arg-type]
+        catalog.resolve("run", verify="sizes")
     for listed in (catalog.saves, catalog.files):
         with pytest.raises(UsageError, match="there is no kind 'graceful'; use one of: periodic, graceful_exit, "):
             listed("run", kind="graceful")
 
 
 def test_a_breakpoint_that_nobody_registered_is_adopted_and_serves_both_ranks(catalog: Catalog, tmp_path: Path) -> None:
-    job = Job(catalog, tmp_path, layout="data_parallel")
-    ranks = job.start()
-    for launch in ranks:
-        job.announce(launch)
-    job.save(ranks, 15)
+    job, ranks = begun(catalog, tmp_path, 15, layout="data_parallel")
     set_ending(ranks[1], 17, 17, "RuntimeError")
     path = job.write(ranks[1], 17, name="net-2_8_breakpoint.ckpt")
     found = catalog.resolve("run")
@@ -449,10 +373,7 @@ def test_a_breakpoint_that_nobody_registered_is_adopted_and_serves_both_ranks(ca
 
 
 def test_a_breakpoint_without_a_witness_gets_the_step_that_its_counter_proves(catalog: Catalog, tmp_path: Path) -> None:
-    job = Job(catalog, tmp_path, world_size=1)
-    ranks = job.start()
-    job.announce(ranks[0])
-    job.save(ranks, 15)
+    job, ranks = begun(catalog, tmp_path, 15, world_size=1)
     job.write(ranks[0], 18, name="net-2_8_breakpoint.ckpt")
     assert chosen(catalog.resolve("run")) == (18, [0])
 
@@ -461,10 +382,7 @@ def test_a_breakpoint_whose_step_cannot_be_proved_is_not_taken(
     catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nobody saw the exception: step 18 was not done, or it was and its update was skipped by an overflow."""
-    job = Job(catalog, tmp_path, world_size=1)
-    ranks = job.start()
-    job.announce(ranks[0])
-    job.save(ranks, 15)
+    job, ranks = begun(catalog, tmp_path, 15, world_size=1)
     path = job.write(ranks[0], 17, name="net-2_8_breakpoint.ckpt")
     assert chosen(catalog.resolve("run")) == (15, [0])
     assert f"{path} was not taken into the catalog: its name, what is in it" in caplog.text
@@ -473,8 +391,7 @@ def test_a_breakpoint_whose_step_cannot_be_proved_is_not_taken(
 def test_an_untrained_breakpoint_never_wins(catalog: Catalog, tmp_path: Path) -> None:
     """It is the newest file by time, of the newest launch, and holds the initial weights."""
     job = Job(catalog, tmp_path, world_size=1)
-    first = job.start()
-    job.save(first, 15)
+    job.save(job.start(), 15)
     second = job.start(resume=False)
     job.announce(second[0])
     job.write(second[0], 0, name="net-1_1_breakpoint.ckpt")
@@ -485,10 +402,7 @@ def test_an_untrained_breakpoint_never_wins(catalog: Catalog, tmp_path: Path) ->
 
 
 def test_breakpoints_of_earlier_launches_stay_theirs(catalog: Catalog, tmp_path: Path) -> None:
-    job = Job(catalog, tmp_path, world_size=1)
-    first = job.start()
-    job.announce(first[0])
-    job.save(first, 15)
+    job, first = begun(catalog, tmp_path, 15, world_size=1)
     job.write(first[0], 17, name="net-2_7_breakpoint.ckpt")
     second = job.start()
     assert second[0].facts.parent_step == 17
@@ -500,20 +414,14 @@ def test_breakpoints_of_earlier_launches_stay_theirs(catalog: Catalog, tmp_path:
 
 @pytest.mark.parametrize("content", [b"", b"not a checkpoint at all", None])
 def test_a_breakpoint_that_is_not_whole_is_not_adopted(catalog: Catalog, tmp_path: Path, content: bytes | None) -> None:
-    job = Job(catalog, tmp_path, world_size=1)
-    ranks = job.start()
-    job.announce(ranks[0])
-    job.save(ranks, 15)
+    job, ranks = begun(catalog, tmp_path, 15, world_size=1)
     path = job.write(ranks[0], 17, name="net-2_8_breakpoint.ckpt")
     path.write_bytes(path.read_bytes()[:-3] if content is None else content)
     assert chosen(catalog.resolve("run")) == (15, [0])
 
 
 def test_strangers_in_the_directory_are_left_alone(catalog: Catalog, tmp_path: Path) -> None:
-    job = Job(catalog, tmp_path, world_size=1)
-    ranks = job.start()
-    job.announce(ranks[0])
-    job.save(ranks, 15)
+    job, ranks = begun(catalog, tmp_path, 15, world_size=1)
     for name in ("other-9_9.ckpt", "net_7-9_9.ckpt", "net-9_9.tmp", "strategy.ckpt", "netx-2_9_breakpoint.ckpt"):
         job.write(ranks[0], 99, name=name)
     before = {path: path.stat().st_mtime_ns for path in job.folder(0).iterdir()}
@@ -524,20 +432,14 @@ def test_strangers_in_the_directory_are_left_alone(catalog: Catalog, tmp_path: P
 
 def test_a_save_that_was_never_registered_is_adopted(catalog: Catalog, tmp_path: Path) -> None:
     """The process died between the rename of the file and its record."""
-    job = Job(catalog, tmp_path, world_size=1)
-    ranks = job.start()
-    job.announce(ranks[0])
-    job.save(ranks, 15)
+    job, ranks = begun(catalog, tmp_path, 15, world_size=1)
     job.write(ranks[0], 20)
     assert chosen(catalog.resolve("run")) == (20, [0])
     assert catalog.files("run")[0].kind is Kind.PERIODIC
 
 
 def test_an_asynchronous_save_that_its_process_did_not_live_to_see(catalog: Catalog, tmp_path: Path) -> None:
-    job = Job(catalog, tmp_path, world_size=1)
-    ranks = job.start()
-    job.announce(ranks[0])
-    job.save(ranks, 15)
+    job, ranks = begun(catalog, tmp_path, 15, world_size=1)
     path = job.folder(0) / "net-2_10.ckpt"
     ranks[0].record([describe(ranks[0].facts, rank=0, path=path, kind="periodic", global_step=20, optimizer_step=20)])
     assert rejected(catalog.resolve("run")) == [(20, [(Rule.IN_PROGRESS, 0)])]
@@ -546,10 +448,7 @@ def test_an_asynchronous_save_that_its_process_did_not_live_to_see(catalog: Cata
 
 
 def test_what_vanished_is_marked_and_what_comes_back_is_found(catalog: Catalog, tmp_path: Path) -> None:
-    job = Job(catalog, tmp_path, world_size=1)
-    ranks = job.start()
-    job.announce(ranks[0])
-    job.save(ranks, 10)
+    job, ranks = begun(catalog, tmp_path, 10, world_size=1)
     path = Path(job.save(ranks, 15)[0].path)
     away = tmp_path / "away"
     path.rename(away)
@@ -560,40 +459,8 @@ def test_what_vanished_is_marked_and_what_comes_back_is_found(catalog: Catalog, 
     assert [file.state for file in catalog.files("run")] == [FileState.COMPLETE, FileState.COMPLETE]
 
 
-def test_history_does_not_cost(catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each file of one candidate is looked at once, and after 40 saves no more statements are sent than after 4."""
-    import sqlalchemy as sa
-
-    job = Job(catalog, tmp_path, world_size=3)
-    ranks = job.start()
-    looked: list[str] = []
-    sent: list[str] = []
-    real = os.stat
-
-    def stat(path: Any, *args: Any, **kwargs: Any) -> os.stat_result:
-        if str(path).endswith(".ckpt"):
-            looked.append(path)
-        return real(path, *args, **kwargs)
-
-    monkeypatch.setattr(os, "stat", stat)
-    sa.event.listen(catalog.database._engine, "before_cursor_execute", lambda *call: sent.append(call[2]))
-    costs = []
-    for saves in (4, 40):
-        for step in range(saves):
-            job.save(ranks, 100 * saves + step + 1)
-        looked.clear()
-        sent.clear()
-        catalog.resolve("run")
-        costs.append((len(looked), len(sent)))
-    assert costs[0] == costs[1]
-    assert costs[0][0] == 3
-
-
 def test_a_directory_may_have_a_line_break_in_its_name(catalog: Catalog, tmp_path: Path) -> None:
-    job = Job(catalog, tmp_path / "a\nb", world_size=1)
-    (launch,) = job.start()
-    job.announce(launch)
-    job.save([launch], 5)
+    job, (launch,) = begun(catalog, tmp_path / "a\nb", 5, world_size=1)
     path = job.write(launch, 10)
     assert chosen(catalog.resolve("run")) == (10, [0])
     path.unlink()
@@ -602,10 +469,7 @@ def test_a_directory_may_have_a_line_break_in_its_name(catalog: Catalog, tmp_pat
 
 def test_a_resolution_connects_once(catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """PostgreSQL starts a process for each connection; while files are read there is none."""
-    job = Job(catalog, tmp_path, world_size=1)
-    (launch,) = job.start()
-    job.announce(launch)
-    job.save([launch], 5)
+    job, (launch,) = begun(catalog, tmp_path, 5, world_size=1)
     database = catalog.database
     connected: list[object] = []
     connect, digest = database._engine.connect, storage_files.digest
@@ -639,7 +503,6 @@ def test_steps_of_another_size_after_a_change_of_ranks(catalog: Catalog, tmp_pat
     alone = catalog.join("run", rank=0, world_size=1, launch_id="L2")
     alone.set_steps_per_epoch(20, batch_size=8, shards=1)
     plan = alone.resolve()
-    assert plan is not None
     assert (plan.global_step, alone.facts.parent_step, alone.facts.start_step) == (10, 10, 20)
     folder = str(job.folder(0))
     alone.add_source(folder, kind=Kind.PERIODIC, prefix="net_1", breakpoint_prefix="net", names_before=())
@@ -696,11 +559,8 @@ def test_a_start_says_which_history_it_leaves_behind(
     catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Two jobs on one run by mistake: what was started last counts. Nothing is said of what was given up on purpose."""
-    job = Job(catalog, tmp_path / "ckpt", world_size=1)
-    first = job.start()
-    job.save(first, 10)
-    second = job.start()
-    job.save(second, 20)
+    job, first = started(catalog, tmp_path / "ckpt", 10, world_size=1)
+    job.save(job.start(), 20)
     job.save(first, 30)
     caplog.clear()
     (third,) = job.start()
@@ -708,7 +568,7 @@ def test_a_start_says_which_history_it_leaves_behind(
     assert "goes on from step 20 of launch L2, though step 30 of launch L1 is whole" in caplog.text
     assert "resume(lineage='L1')" in caplog.text
     chosen = catalog.join("run", launch_id="L4")
-    assert chosen.resolve(lineage="L1").global_step == 30  # type: ignore[union-attr]
+    assert chosen.resolve(lineage="L1").global_step == 30
     job.launches = 4
     job.save([chosen], 40)
     job.save([third], 50)
@@ -722,10 +582,10 @@ def test_an_id_that_was_used_before_starts_nothing_from_an_old_state(catalog: Ca
     job = Job(catalog, tmp_path / "ckpt", world_size=1)
     job.save(job.start(), 10)
     used = catalog.join("run", launch_id="job7")
-    assert used.resolve().global_step == 10  # type: ignore[union-attr]
-    assert used.resolve().global_step == 10  # type: ignore[union-attr]
+    assert used.resolve().global_step == 10
+    assert used.resolve().global_step == 10
     (later,) = job.start()
-    assert catalog.join("run", launch_id="job7").resolve().global_step == 10  # type: ignore[union-attr]
+    assert catalog.join("run", launch_id="job7").resolve().global_step == 10
     job.save([later], 20)
     with pytest.raises(RefusedError, match=r"'job7' of run 'run' began before launch L2, which has saved .* its own"):
         catalog.join("run", launch_id="job7").resolve()

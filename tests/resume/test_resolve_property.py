@@ -1,14 +1,11 @@
 """Generated jobs on a real disk and in a real catalog: `resolve` answers as the oracle of `tests/oracle.py` does."""
 
-from __future__ import annotations
-
 import itertools
 import os
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from blake3 import blake3
@@ -16,13 +13,10 @@ from hypothesis import HealthCheck, given, settings
 
 from ckptstore.api import Catalog, connect
 from ckptstore.core.events import Event, FileRecorded, LaunchStarted
-from ckptstore.core.model import Launch, Observed, Rule
+from ckptstore.core.model import Checkpoint, Launch, Observed, Rule
 from tests.oracle import Answer, Candidate, history
 from tests.projecting import put
 from tests.resume.simulated_jobs import Job, jobs
-
-if TYPE_CHECKING:
-    from ckptstore.core.model import Checkpoint
 
 _runs = itertools.count()
 

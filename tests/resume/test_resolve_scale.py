@@ -1,24 +1,19 @@
 """A long history costs a resolution nothing: counted in statements, in the work of the database, and in stats."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
 from ckptstore.api import Catalog, connect
 from ckptstore.catalog import reads
+from ckptstore.core.model import Launch
 from tests.resume.wide import RUN, Asked, Wide, statements
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from ckptstore.core.model import Launch
 
 RANKS = 32
 SHORT, LONG = 10, 1000
@@ -81,7 +76,6 @@ def resolved(wide: Wide, url: str, history: int, *, sources: bool) -> tuple[Cata
     wide.fill(catalog, history, layout="data_parallel", sources=sources, gone=sources)
     with statements() as asked:
         found = catalog.resolve(RUN)
-    assert found.plan is not None
     assert found.plan.global_step == history
     assert len(found.plan.ranks) == wide.ranks
     return catalog, asked
@@ -176,7 +170,6 @@ def test_each_file_of_a_candidate_is_looked_at_once(
 
     monkeypatch.setattr(os, "stat", stat)
     found = catalog.resolve(RUN)
-    assert found.plan is not None
     assert found.plan.global_step == 20 - lost
     assert set(looked_at) == {str(wide.path(rank, age)) for rank in range(1024) for age in range(lost + 1)}
     assert set(looked_at.values()) == {1}

@@ -1,23 +1,11 @@
 """The resolver: worked cases. Those of a whole resolution are in test_resolver_cases.py, properties in _property.py."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from ckptstore.core.model import (
-    Checkpoint,
-    Content,
-    Kind,
-    Launch,
-    Observed,
-    Rejection,
-    RestorePlan,
-    Rule,
-    State,
-)
+from ckptstore.core.model import Checkpoint, Content, Kind, Launch, Observed, Rejection, RestorePlan, Rule, State
 from ckptstore.core.replicas import Layout, data_parallel
 from ckptstore.resume.resolver import judge, resolve
 from tests.resume.builders import as_recorded, file, launch, state, whole_state
@@ -52,7 +40,6 @@ def rejected(of: State, seen: dict[str, Observed] | None = None, **how: Any) -> 
 
 
 def sources(plan: RestorePlan | None) -> list[int]:
-    assert plan is not None
     return [assignment.source.rank for assignment in plan.ranks]
 
 
@@ -134,12 +121,7 @@ ASKED = "saved by 2 ranks, asked for 4, and "
     ],
 )
 def test_what_is_rejected(
-    of: State,
-    how: dict[str, Any],
-    expected: list[tuple[Rule, int | None]],
-    detail: str,
-    *,
-    was_whole: bool,
+    of: State, how: dict[str, Any], expected: list[tuple[Rule, int | None]], detail: str, *, was_whole: bool
 ) -> None:
     found = rejected(of, **how)
     assert (rules(found), found.was_whole) == (expected, was_whole)
@@ -252,7 +234,6 @@ def test_the_first_whole_candidate_wins_and_the_disk_is_asked_no_further() -> No
         return {} if candidate is newest else as_recorded(candidate)
 
     found = resolve("run", [newest, middle, oldest], look)
-    assert found.plan is not None
     assert found.plan.global_step == 15
     assert [rejection.global_step for rejection in found.rejections] == [20]
     assert asked == [20, 15]

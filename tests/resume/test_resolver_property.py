@@ -1,7 +1,5 @@
 """The resolver and the lineage over generated jobs, held against tests/oracle.py, which knows neither."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Going back to an older state on purpose, and what comes of states that could not be loaded."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -9,19 +7,17 @@ import pytest
 from ckptstore.api import Catalog
 from ckptstore.core.model import Rule
 from ckptstore.errors import NothingRestorableError, UsageError
-from tests.jobs import Job
+from tests.jobs import Job, started
 
 
 def newest(catalog: Catalog, **asked: object) -> int | None:
-    plan = catalog.resolve("run", **asked).plan  # type: ignore[arg-type]
+    plan = catalog.resolve("run", **asked).plan
     return plan.global_step if plan else None
 
 
 def test_a_launch_that_asks_for_an_older_step_gives_up_what_came_after(catalog: Catalog, tmp_path: Path) -> None:
     job = Job(catalog, tmp_path)
-    ranks = job.start()
-    for step in (5, 10, 15):
-        job.save(ranks, step)
+    job.save(job.start(), 5, 10, 15)
     back = job.start(resume=False)
     plans = [back[0].resolve(step=5), back[1].resolve(step=10), back[0].resolve()]
     assert [plan.global_step for plan in plans if plan] == [5, 5, 5]  # the first answer is the launch's
@@ -54,26 +50,20 @@ def test_a_launch_that_asks_for_an_older_step_gives_up_what_came_after(catalog: 
 
 
 def test_one_step_of_several_launches_is_that_of_the_newest(catalog: Catalog, tmp_path: Path) -> None:
-    job = Job(catalog, tmp_path)
-    ranks = job.start()
-    job.save(ranks, 5)
+    job, ranks = started(catalog, tmp_path, 5)
     job.save(ranks, 10)
     back = job.start(resume=False)
     for rank in back:
         rank.resolve(step=5)
     job.save(back, 10)
     found = catalog.resolve("run", every_lineage=True).plan
-    assert found is not None
     assert (found.launch.id, found.global_step) == ("L2", 10)
 
 
 def test_an_operator_can_have_the_next_launch_go_back(catalog: Catalog, tmp_path: Path) -> None:
     job = Job(catalog, tmp_path)
-    ranks = job.start()
-    for step in (5, 10):
-        job.save(ranks, step)
+    job.save(job.start(), 5, 10)
     plan = catalog.resolve("run", step=5).plan
-    assert plan is not None
     catalog.branch(plan)
     assert newest(catalog) == 5
     assert [rank.facts.parent_step for rank in job.start()] == [5, 5]
@@ -96,20 +86,17 @@ def test_what_cannot_be_meant_is_said(catalog: Catalog, tmp_path: Path) -> None:
 def test_a_file_that_could_not_be_loaded_is_passed_over_until_a_launch_goes_on_from_it(
     catalog: Catalog, tmp_path: Path
 ) -> None:
-    job = Job(catalog, tmp_path)
-    ranks = job.start()
-    job.save(ranks, 5)
+    job, ranks = started(catalog, tmp_path, 5)
     bad = job.save(ranks, 10)[1]
     job.start()[1].load_failed(bad, "Input/output error")
     found = catalog.resolve("run")
-    assert found.plan is not None
     assert found.plan.global_step == 5
     (rejection,) = found.rejections
     assert rejection.reasons[0].rule is Rule.QUARANTINED
     assert rejection.reasons[0].detail == f"{bad.path} could not be loaded: Input/output error (rank 1 of launch L2)"
     trying = job.start(resume=False)
     for rank in trying:
-        assert rank.resolve(take_quarantined=True).global_step == 10  # type: ignore[union-attr]
+        assert rank.resolve(take_quarantined=True).global_step == 10
     assert newest(catalog) == 5  # nobody knows yet how it went
     for file in job.save(trying, 12):
         Path(file.path).unlink()

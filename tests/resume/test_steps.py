@@ -1,7 +1,5 @@
 """The step of files that nobody witnessed: the names that lie (mindspore.md §3)."""
 
-from __future__ import annotations
-
 import pytest
 
 from ckptstore.core.naming import parse_name

@@ -1,27 +1,21 @@
 """A wide run with a long history: real files of the newest saves, and a catalog that knows many older ones."""
 
-from __future__ import annotations
-
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
+from ckptstore.api import Catalog
 from ckptstore.catalog.tables import checkpoints, saves
 from ckptstore.core.events import SourceAdded
-from ckptstore.core.model import Checkpoint, FileState, Kind, Source
+from ckptstore.core.model import Checkpoint, FileState, Kind, Launch, Source
 from ckptstore.resume import register
 from tests.projecting import put, put_files
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from ckptstore.api import Catalog
-    from ckptstore.core.model import Launch
 
 RUN = "run"
 LAUNCH = "L1"

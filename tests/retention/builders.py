@@ -1,23 +1,18 @@
 """What most tests of gc do: save some steps, collect by a policy, look what is left."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from ckptstore.api import Catalog
 from ckptstore.retention.execute import Collected, execute
 from ckptstore.retention.plan import GcPlan, plan_gc
 from ckptstore.retention.policy import Policy
 from tests.jobs import Job
 
-if TYPE_CHECKING:
-    from ckptstore.api import Catalog
-
 LAST_2 = Policy(keep_last=2)
 
 
 def gc(catalog: Catalog, policy: Policy = LAST_2, **asked: object) -> Collected:
-    return execute(catalog.database, plan_gc(catalog.database, "run", policy), allow_mass_delete=True, **asked)  # type: ignore[arg-type]
+    return execute(catalog.database, plan_gc(catalog.database, "run", policy), allow_mass_delete=True, **asked)
 
 
 def removed(plan: GcPlan) -> list[tuple[str, int]]:
@@ -38,9 +33,5 @@ def names(directory: Path) -> set[str]:
 
 def saved(catalog: Catalog, tmp_path: Path, *steps: int) -> Job:
     job = Job(catalog, tmp_path / "data")
-    ranks = job.start()
-    for launch in ranks:
-        job.announce(launch)
-    for step in steps:
-        job.save(ranks, step)
+    job.save(job.begin(), *steps)
     return job

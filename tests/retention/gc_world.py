@@ -1,7 +1,5 @@
 """A run with all that gc meets: saves of two launches, a graceful exit, a directory of TTP, debris; and its looks."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import re
@@ -9,9 +7,12 @@ import shutil
 import signal
 import sqlite3
 import time
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import sqlalchemy as sa
 
 from ckptstore.api import Catalog, connect
 from ckptstore.catalog.engine import Database
@@ -21,11 +22,6 @@ from ckptstore.retention.policy import Policy
 from tests import ckpt_bytes
 from tests.jobs import Job
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    import sqlalchemy as sa
-
 POLICY = Policy(keep_last=2)
 LONG_AGO = 1_700_000_000
 NEVER = 10**9
@@ -34,12 +30,24 @@ CLEAN.set_forkserver_preload([__name__])
 _COLLECTION = re.compile(r"\d{8}T\d{6}-[0-9a-f]{6}")
 
 
+NOBODY = 65534
+"""The number of a user who has nothing."""
+
+
+def give_to_nobody(home: Path) -> None:
+    """Have everything below a directory belong to that user, who may also come there."""
+    for path in (home, *home.rglob("*")):
+        os.chown(path, NOBODY, NOBODY)
+    for path in home.parents:
+        if path.stat().st_mode & 0o001 == 0:
+            path.chmod(path.stat().st_mode | 0o011)
+
+
 def build(catalog: Catalog, directory: Path) -> Job:
     """Steps 10 to 50 of the first launch, and 60 to 80 of the second, which has the newest two whole states."""
     job = Job(catalog, directory)
-    first = job.start()
+    first = job.begin()
     for launch in first:
-        job.announce(launch)
         launch.add_source(str(directory / "ttp"), kind=Kind.TTP, prefix="", breakpoint_prefix="", names_before=())
         launch.add_source(
             str(directory / f"exit_{launch.rank}"),
@@ -48,8 +56,7 @@ def build(catalog: Catalog, directory: Path) -> Job:
             breakpoint_prefix="",
             names_before=(),
         )
-    for step in (10, 20, 30, 40):
-        job.save(first, step)
+    job.save(first, 10, 20, 30, 40)
     for launch in first:
         path = ckpt_bytes.write(directory / f"exit_{launch.rank}" / "net_train-step_45.ckpt", 45, 45)
         path.with_suffix(".mindir").write_bytes(b"graph")
@@ -57,11 +64,7 @@ def build(catalog: Catalog, directory: Path) -> Job:
         ttp = directory / "ttp" / "ttp_saved_checkpoints-step_50" / f"rank_{launch.rank}"
         path = ckpt_bytes.write(ttp / f"ttp_rank_{launch.rank}-5_10.ckpt", 50, 50)
         launch.register(path, kind="ttp", global_step=50)
-    second = job.start()
-    for launch in second:
-        job.announce(launch)
-    for step in (60, 70, 80):
-        job.save(second, step)
+    job.save(job.begin(), 60, 70, 80)
     for name in ("net-9_9.tmp", "net-graph.meta"):
         old = job.folder(0) / name
         old.write_bytes(b"left behind")
@@ -161,7 +164,7 @@ def before_the_first_move(act: Callable[[], object]) -> Disk:
             act()
         os.rename(*args, **options)  # noqa: PTH104 — by descriptors
 
-    disk.rename = rename  # type: ignore[method-assign, assignment]
+    disk.rename = rename
     return disk
 
 
@@ -175,7 +178,7 @@ def mortal_catalog(points: Points) -> None:
             points.pass_one()
         points.pass_one()
 
-    Database.write = mortal  # type: ignore[method-assign, assignment]
+    Database.write = mortal
 
 
 def die(action: Callable[[Disk], object], last: int, after: float | None = None) -> int:

@@ -1,7 +1,5 @@
 """Histories of states as retention sees them, and policies, for the golden table."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 

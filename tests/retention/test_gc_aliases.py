@@ -1,35 +1,31 @@
 """One file under two paths, as where a disk was mounted in a second place: gc must not take the one for another."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
+from ckptstore.api import Catalog
 from ckptstore.core.model import FileState, Kind
 from ckptstore.disk import files
 from ckptstore.resume.register import describe, measured
-from ckptstore.retention.decide import Why
+from ckptstore.retention.decide import Verdict, Why
 from ckptstore.retention.execute import execute
 from ckptstore.retention.plan import plan_gc
 from ckptstore.retention.policy import Policy
 from ckptstore.retention.trash import purge, undo
+from ckptstore.training.launch import RankLaunch
 from ckptstore.verify.verify import verify
 from tests import ckpt_bytes
-from tests.jobs import Job
+from tests.jobs import Job, started
 from tests.retention.builders import LAST_2, gc, names, removed, saved, tree
 from tests.retention.gc_world import LONG_AGO
 
-if TYPE_CHECKING:
-    from ckptstore.api import Catalog
-    from ckptstore.retention.decide import Verdict
-    from ckptstore.training.launch import RankLaunch
+pytestmark = pytest.mark.of_files
 
 
 def linked(job: Job, tmp_path: Path) -> Path:
@@ -88,8 +84,7 @@ def record_through(ranks: list[RankLaunch], link: Path, step: int) -> None:
     for launch in ranks:
         path = link / f"rank_{launch.rank}" / f"net-{step // 10}_10.ckpt"
         about = {"rank": launch.rank, "kind": "periodic", "global_step": step, "optimizer_step": step}
-        file = measured(describe(launch.facts, path=path, **about))  # type: ignore[arg-type]
-        assert file is not None
+        file = measured(describe(launch.facts, path=path, **about))
         launch.record([file])
 
 
@@ -129,10 +124,7 @@ def test_a_part_of_a_state_that_stays_holds_the_whole_state(catalog: Catalog, tm
 
 def test_two_paths_within_one_state_go_and_come_back_together(catalog: Catalog, tmp_path: Path) -> None:
     """The same launch and step under both paths is one state: nothing is shared with another."""
-    job = Job(catalog, tmp_path / "data")
-    ranks = job.start()
-    for step in (10, 20, 30, 40):
-        job.save(ranks, step)
+    job, ranks = started(catalog, tmp_path / "data", 10, 20, 30, 40)
     link = linked(job, tmp_path)
     record_through(ranks, link, 10)
     before = tree(job.directory)
@@ -175,10 +167,9 @@ def test_what_another_run_has_by_the_same_path_stays(catalog: Catalog, tmp_path:
     launches = begun.start()
     for launch, path in zip(launches, files, strict=True):
         launch.register(path, global_step=5)
-    for step in (10, 20, 30):
-        begun.save(launches, step)
+    begun.save(launches, 10, 20, 30)
     if looks:
-        assert catalog.resolve("run").plan.global_step == 30  # type: ignore[union-attr]
+        assert catalog.resolve("run").plan.global_step == 30
     plan = plan_gc(catalog.database, "begun", LAST_2)
     assert removed(plan) == [("L11", 10)]
     assert doubts(catalog, "begun")["L11", 5].endswith("of step 30 of launch L1 of run run: it stays")
@@ -308,11 +299,7 @@ def moved_disk(catalog: Catalog, tmp_path: Path) -> Job:
     job.directory.rename(now)
     job.directory.symlink_to(now)
     job.directory = now
-    second = job.start()
-    for launch in second:
-        job.announce(launch)
-    for step in (30, 40):
-        job.save(second, step)
+    job.save(job.begin(), 30, 40)
     return job
 
 
@@ -354,9 +341,7 @@ def test_copies_of_a_run_in_which_another_one_was_begun_stay(catalog: Catalog, t
     assert removed(plan_gc(catalog.database, "run", LAST_2)) == [("L1", 10)]
     other = Job(catalog, tmp_path / "copy", run="other")
     other.launches = 10
-    others = other.start()
-    for launch in others:
-        other.announce(launch)
+    other.begin()
     plan = plan_gc(catalog.database, "run", LAST_2)
     assert removed(plan) == []
     told = f"{other.folder(1)}/net-1_10.ckpt is a copy, where launch L11 of another run saves: all of this state stays"
@@ -372,8 +357,7 @@ def test_copies_stay_when_their_originals_are_gone_too(catalog: Catalog, tmp_pat
     assert gc(catalog).files == 2
     other = Job(catalog, tmp_path / "copy", run="other")
     other.launches = 10
-    for launch in other.start():
-        other.announce(launch)
+    other.begin()
     assert removed(plan_gc(catalog.database, "run", LAST_2)) == []
     gc(catalog)
     assert names(tmp_path / "copy") == copied

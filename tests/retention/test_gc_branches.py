@@ -1,22 +1,17 @@
 """Retention of a run whose history turns while gc is at work: branches on purpose, loads that failed."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
+from ckptstore.api import Catalog
 from ckptstore.core.model import Kind
 from ckptstore.errors import RefusedError
 from ckptstore.retention.execute import execute
 from ckptstore.retention.plan import plan_gc
 from ckptstore.retention.policy import Policy
 from tests.retention.builders import LAST_2, gc, saved
-
-if TYPE_CHECKING:
-    from ckptstore.api import Catalog
 
 
 def newest(catalog: Catalog) -> int | None:
@@ -28,7 +23,6 @@ def test_a_state_that_an_operator_branched_off_from_since_the_plan_stays(catalog
     saved(catalog, tmp_path, 10, 20, 30, 40)
     plan = plan_gc(catalog.database, "run", LAST_2)
     chosen = catalog.resolve("run", step=10).plan
-    assert chosen is not None
     catalog.branch(chosen)
     with suppress(RefusedError):
         execute(catalog.database, plan)
@@ -41,7 +35,6 @@ def test_a_branch_off_from_a_state_that_gc_was_faster_to_take_is_refused(
 ) -> None:
     saved(catalog, tmp_path, 10, 20, 30, 40)
     chosen = catalog.resolve("run", step=10).plan
-    assert chosen is not None
     gc(catalog, at_once=at_once)
     with pytest.raises(RefusedError, match="step 10 of run 'run' was removed since it was chosen; if gc .* undo"):
         catalog.branch(chosen)

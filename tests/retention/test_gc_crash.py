@@ -4,17 +4,15 @@ Each is a real process that ends by SIGKILL. What it changes on disk goes throug
 in the catalog through `Database.write`: it is killed before and after each of those.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import signal
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -27,11 +25,7 @@ from ckptstore.retention.plan import plan_gc
 from ckptstore.retention.trash import purge, undo
 from tests.retention.gc_world import NEVER, POLICY, World, build, die
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-
-RANDOM_KILLS = int(os.environ.get("CKPTSTORE_RANDOM_KILLS", "15"))
+RANDOM_KILLS = int(os.environ.get("CKPTSTORE_RANDOM_KILLS", "8"))
 
 
 def gc(world: World, disk: Disk, *, at_once: bool = False) -> None:
@@ -113,7 +107,6 @@ def check_nothing_is_lost(world: World) -> None:
             assert Path(file.path).stat().st_size == file.size
             assert file.state.value == "complete"
     plan = world.catalog.resolve("run").plan
-    assert plan is not None
     assert all(Path(assignment.source.path).exists() for assignment in plan.ranks)
 
 

@@ -1,13 +1,11 @@
 """What saves leave behind, what belongs to a checkpoint, and what is not what it was recorded as."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
+from ckptstore.api import Catalog
 from ckptstore.core.model import Content, Kind
 from ckptstore.resume.register import describe, measured
 from ckptstore.retention.decide import Why
@@ -19,8 +17,7 @@ from tests.jobs import Job
 from tests.retention.builders import LAST_2, gc, names, removed, saved, tree
 from tests.retention.gc_world import LONG_AGO, build
 
-if TYPE_CHECKING:
-    from ckptstore.api import Catalog
+pytestmark = pytest.mark.of_files
 
 
 def left(path: Path, *, old: bool = True) -> Path:
@@ -57,9 +54,7 @@ def test_a_graph_goes_with_the_last_checkpoint_of_its_launch(catalog: Catalog, t
     for launch in first:
         job.announce(launch)
     job.save(first, 10)
-    second = job.start()
-    for launch in second:
-        job.announce(launch)
+    second = job.begin()
     job.save(second, 20)
     assert debris(catalog) == {}, "a checkpoint is beside each"
     job.save(second, 30)
@@ -101,9 +96,8 @@ def test_companions_and_directories_go_with_their_files(catalog: Catalog, tmp_pa
 
 def test_a_ttp_directory_that_cannot_complete(catalog: Catalog, tmp_path: Path) -> None:
     job = Job(catalog, tmp_path / "data")
-    first = job.start()
+    first = job.begin()
     for launch in first:
-        job.announce(launch)
         launch.add_source(str(job.directory / "ttp"), kind=Kind.TTP, prefix="", breakpoint_prefix="", names_before=())
     job.save(first, 10)
     home = job.directory / "ttp"
@@ -115,10 +109,7 @@ def test_a_ttp_directory_that_cannot_complete(catalog: Catalog, tmp_path: Path) 
     left(half / "rank_1" / "ttp_rank_1-2_5.tmp")
     left(home / "ttp_saved_checkpoints-step_17" / "notes.txt")
     assert removed(plan_gc(catalog.database, "run", LAST_2)) == [], "its launch may still complete it"
-    second = job.start()
-    for launch in second:
-        job.announce(launch)
-    job.save(second, 20)
+    job.save(job.begin(), 20)
     dead = str(half / "rank_1" / "ttp_rank_1-2_5.tmp")
     plan = plan_gc(catalog.database, "run", LAST_2)
     assert removed(plan) == [("L1", 15)]
@@ -151,15 +142,11 @@ def test_what_is_cut_goes_once_it_is_certain(catalog: Catalog, tmp_path: Path) -
 
 def test_a_disk_that_is_not_mounted_costs_nothing(catalog: Catalog, tmp_path: Path) -> None:
     job = Job(catalog, tmp_path / "data", world_size=2)
-    ranks = job.start()
-    for step in (10, 20):
-        job.save(ranks, step)
+    job.save(job.start(), 10, 20)
     job.folder(1).rename(tmp_path / "unmounted")
     elsewhere = Job(catalog, tmp_path / "elsewhere", world_size=2)
     elsewhere.launches = 1
-    newer = elsewhere.start(resume=False)
-    for step in (30, 40, 50):
-        elsewhere.save(newer, step)
+    elsewhere.save(elsewhere.start(resume=False), 30, 40, 50)
     plan = plan_gc(catalog.database, "run", LAST_2)
     assert removed(plan) == [("L2", 30)]
     doubts = {because.detail for verdict in plan.decision.keep for because in verdict.reasons if verdict.state.problem}
@@ -175,7 +162,6 @@ def test_weights_only_are_not_retentions(catalog: Catalog, tmp_path: Path) -> No
     for step, where in ((5, path), (10, job.write(launch, 10, name="weights-1_10.ckpt"))):
         file = describe(launch.facts, rank=0, path=where, kind="periodic", global_step=step, content=Content.WEIGHTS)
         whole = measured(file)
-        assert whole is not None
         launch.record([whole])
     gc(catalog)
     assert path.exists()
@@ -192,7 +178,6 @@ def test_a_bad_state_does_not_count(catalog: Catalog, tmp_path: Path, quarantine
         file = measured(
             describe(each.facts, rank=each.rank, path=path, kind="periodic", global_step=30, quarantine=quarantine)
         )
-        assert file is not None
         each.record([file])
     job.save(ranks, 40)
     assert removed(plan_gc(catalog.database, "run", LAST_2)) == (
@@ -209,8 +194,7 @@ def test_a_thousand_saves_cost_as_many_statements_as_ten(catalog: Catalog, tmp_p
     sa.event.listen(catalog.database._engine, "before_cursor_execute", lambda *call: statements.append(call[2]))
     ranks = job.start()
     for steps in ((40,), range(50, 250, 10)):
-        for step in steps:
-            job.save(ranks, step)
+        job.save(ranks, *steps)
         statements.clear()
         plan_gc(catalog.database, "run", LAST_2)
         counts.append(len(statements))

@@ -1,57 +1,38 @@
 """Records of files that retention has given up: undo alone makes them whole, or another file there."""
 
-from __future__ import annotations
-
 import os
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
-from ckptstore.api import connect
+from ckptstore.api import Catalog, connect
 from ckptstore.catalog import reads
 from ckptstore.catalog.project import project
 from ckptstore.catalog.trash import Phase
 from ckptstore.core.events import FilesRemoved, RemovedFile, StepPinned, StepTagged
 from ckptstore.core.model import FileState
 from ckptstore.errors import NothingRestorableError, RefusedError
-from ckptstore.retention.execute import execute
+from ckptstore.retention.execute import Collected, execute
 from ckptstore.retention.plan import plan_gc
 from ckptstore.retention.policy import Policy
 from ckptstore.retention.trash import purge, undo
 from tests import ckpt_bytes
 from tests.conftest import new_postgres_database
-from tests.jobs import Job
+from tests.jobs import Job, begun
 from tests.projecting import put, put_files
 from tests.retention.builders import LAST_2, gc, names
 from tests.retention.gc_world import before_the_first_move
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from ckptstore.api import Catalog
-    from ckptstore.retention.execute import Collected
-    from ckptstore.training.launch import RankLaunch
-
+TO_40 = (10, 20, 30, 40)
 WAITING = "SELECT count(*) FROM pg_locks WHERE NOT granted"
 
 
 def states(catalog: Catalog, step: int) -> list[str]:
     return [file.state.value for file in catalog.show("run", step)]
-
-
-def begun(catalog: Catalog, tmp_path: Path) -> tuple[Job, list[RankLaunch]]:
-    """Steps 10 to 40 of a launch that goes on: its job and its ranks."""
-    job = Job(catalog, tmp_path / "data")
-    ranks = job.start()
-    for launch in ranks:
-        job.announce(launch)
-    for step in (10, 20, 30, 40):
-        job.save(ranks, step)
-    return job, ranks
 
 
 def another(path: Path) -> Path:
@@ -68,7 +49,7 @@ def gc_while(catalog: Catalog, act: Callable[[], object]) -> Collected:
 @pytest.mark.parametrize("touched", [False, True])
 def test_what_is_registered_again_while_gc_takes_it_is_gcs(catalog: Catalog, tmp_path: Path, *, touched: bool) -> None:
     """A file that was touched since it was recorded has another time than its record, and the one that gc saw."""
-    job, ranks = begun(catalog, tmp_path)
+    job, ranks = begun(catalog, tmp_path / "data", *TO_40)
     if touched:
         os.utime(job.folder(0) / "net-2_10.ckpt", ns=(1, 1))
 
@@ -91,7 +72,7 @@ def test_what_is_registered_again_while_gc_takes_it_is_gcs(catalog: Catalog, tmp
 
 
 def test_a_journal_that_was_read_before_gc_and_is_put_in_after_it(catalog: Catalog, tmp_path: Path) -> None:
-    begun(catalog, tmp_path)
+    begun(catalog, tmp_path / "data", *TO_40)
     files = catalog.show("run", 10)
     gc(catalog)
     put_files(catalog, files)
@@ -104,7 +85,7 @@ def test_a_file_that_is_registered_while_gc_records_that_it_goes(postgres: str, 
     """Where several write at once the record waits for gc's transaction, and must see what that one wrote."""
     url = new_postgres_database(postgres)
     catalog, gcs = connect(url), connect(url)
-    begun(catalog, tmp_path)
+    begun(catalog, tmp_path / "data", *TO_40)
     files = catalog.show("run", 10)
     with catalog.database.read() as connection:
         versions = reads.versions_of(connection, [file.id for file in files])
@@ -135,7 +116,7 @@ def test_a_file_that_is_registered_while_gc_records_that_it_goes(postgres: str, 
 
 
 def test_another_file_in_its_place_before_it_moves(catalog: Catalog, tmp_path: Path) -> None:
-    job, (launch, _) = begun(catalog, tmp_path)
+    job, (launch, _) = begun(catalog, tmp_path / "data", *TO_40)
     path = job.folder(0) / "net-1_10.ckpt"
 
     def write_another() -> None:
@@ -153,7 +134,7 @@ def test_another_file_in_its_place_before_it_moves(catalog: Catalog, tmp_path: P
 @pytest.mark.parametrize("purged", [False, True])
 def test_another_file_in_its_place_after_it_moved(catalog: Catalog, tmp_path: Path, *, purged: bool) -> None:
     """It is a file of its own: the one in the trash says nothing of its record any more."""
-    job, ranks = begun(catalog, tmp_path)
+    job, ranks = begun(catalog, tmp_path / "data", *TO_40)
     gc(catalog)
     for launch in ranks:
         path = another(job.folder(launch.rank) / "net-1_10.ckpt")
@@ -170,7 +151,7 @@ def test_another_file_in_its_place_after_it_moved(catalog: Catalog, tmp_path: Pa
 
 def test_two_files_of_one_record_in_the_trash(catalog: Catalog, tmp_path: Path) -> None:
     """The record is of the later one: what becomes of the earlier one does not tell of it."""
-    job, ranks = begun(catalog, tmp_path)
+    job, ranks = begun(catalog, tmp_path / "data", *TO_40)
     gc(catalog, grace=timedelta(seconds=1))
     for launch in ranks:
         path = another(job.folder(launch.rank) / "net-1_10.ckpt")
@@ -187,7 +168,7 @@ def test_undo_of_the_earlier_of_two_files_of_one_record_whose_later_one_was_purg
     catalog: Catalog, tmp_path: Path
 ) -> None:
     """One was saved again with the same bytes: it is the recorded file. The other has other bytes, and is not."""
-    job, ranks = begun(catalog, tmp_path)
+    job, ranks = begun(catalog, tmp_path / "data", *TO_40)
     gc(catalog, grace=timedelta(days=3))
     for launch in ranks:
         path = ckpt_bytes.write(job.folder(launch.rank) / "net-1_10.ckpt", 10, weight=10 if launch.rank == 0 else 2)
@@ -206,7 +187,7 @@ def test_undo_of_the_earlier_of_two_files_of_one_record_whose_later_one_was_purg
 
 def half_in_the_trash(catalog: Catalog, tmp_path: Path) -> Job:
     """Step 10, of which rank 0's file could not be brought back, and rank 1's was."""
-    job, _ = begun(catalog, tmp_path)
+    job, _ = begun(catalog, tmp_path / "data", *TO_40)
     gc(catalog)
     in_the_way = another(job.folder(0) / "net-1_10.ckpt")
     assert undo(catalog.database, "run").files == 3
@@ -227,7 +208,7 @@ def test_what_is_in_the_trash_cannot_be_protected(catalog: Catalog, tmp_path: Pa
 
 
 def test_what_is_gone_cannot_be_protected(catalog: Catalog, tmp_path: Path) -> None:
-    begun(catalog, tmp_path)
+    begun(catalog, tmp_path / "data", *TO_40)
     gc(catalog, at_once=True)
     with pytest.raises(RefusedError, match="nothing of step 10 of run 'run' is left; see: ckptstore list run"):
         catalog.pin("run", 10)
@@ -237,12 +218,11 @@ def test_what_is_gone_cannot_be_protected(catalog: Catalog, tmp_path: Path) -> N
 
 def test_a_step_that_a_later_launch_made_again_can_be_protected(catalog: Catalog, tmp_path: Path) -> None:
     """The pin is for what is there: what gc removed of the branch that was given up is another state."""
-    job, _ = begun(catalog, tmp_path)
+    job, _ = begun(catalog, tmp_path / "data", *TO_40)
     back = job.start(resume=False)
     for launch in back:
         launch.resolve(step=10)
-    for step in (20, 30, 40):
-        job.save(back, step)
+    job.save(back, 20, 30, 40)
     gc(catalog, Policy(keep_last=3, drop_branches=True))
     assert sorted(states(catalog, 20)) == ["complete"] * 2 + ["trashed"] * 2
     assert catalog.pin("run", 20)
@@ -250,7 +230,7 @@ def test_a_step_that_a_later_launch_made_again_can_be_protected(catalog: Catalog
 
 def test_purging_passes_over_what_is_pinned_or_tagged_by_now(catalog: Catalog, tmp_path: Path) -> None:
     """As by a journal that was taken up after gc: nobody could pin it by hand."""
-    job, _ = begun(catalog, tmp_path)
+    job, _ = begun(catalog, tmp_path / "data", *TO_40)
     gc(catalog)
     now = datetime.now(timezone.utc)
     put(catalog, [StepPinned("run", 10, pinned=True, at=now), StepTagged("run", "paper", 20, now)])
@@ -264,7 +244,7 @@ def test_purging_passes_over_what_is_pinned_or_tagged_by_now(catalog: Catalog, t
 
 
 def test_what_goes_with_a_pinned_file_stays_with_it(catalog: Catalog, tmp_path: Path) -> None:
-    job, ranks = begun(catalog, tmp_path)
+    job, ranks = begun(catalog, tmp_path / "data", *TO_40)
     for launch in ranks:
         path = another(job.directory / f"exit_{launch.rank}" / "net_train-step_5.ckpt")
         path.with_suffix(".mindir").write_bytes(b"graph")

@@ -1,15 +1,13 @@
 """What a gc that was interrupted had not come to: it comes back, or goes after another look, as the run is by then."""
 
-from __future__ import annotations
-
-import sqlite3
-from contextlib import closing, suppress
+from contextlib import suppress
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from ckptstore.api import connect
+from ckptstore.api import Catalog, connect
 from ckptstore.catalog import trash as rows
 from ckptstore.catalog.tables import collections
 from ckptstore.disk.trash import Disk
@@ -18,13 +16,11 @@ from ckptstore.retention import execute
 from ckptstore.retention.plan import plan_gc
 from ckptstore.retention.policy import Policy
 from ckptstore.retention.trash import purge, undo
-from tests.jobs import Job
+from tests.contents import back_up
+from tests.jobs import Job, started
 from tests.retention.builders import gc, names, saved
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from ckptstore.api import Catalog
+pytestmark = pytest.mark.of_files
 
 DAY = timedelta(days=1)
 STEPS = (10, 20, 30, 40, 50)
@@ -59,6 +55,14 @@ def lose(job: Job, *steps: int) -> None:
             (job.folder(rank) / f"net-{step // 10}_10.ckpt").unlink()
 
 
+def no_trash(job: Job) -> Path:
+    """Have something in the way of rank 0's trash."""
+    home = job.folder(0) / ".ckptstore" / "trash"
+    home.parent.mkdir(exist_ok=True)
+    home.write_bytes(b"in the way")
+    return home
+
+
 def there(job: Job) -> set[int]:
     """The steps of which every rank's file is at its place."""
     every = names(job.directory)
@@ -72,7 +76,7 @@ def test_undo_brings_back_what_was_not_deleted_yet(catalog: Catalog, tmp_path: P
     assert catalog.resolve("run").plan is None
     back = undo(catalog.database, "run")
     assert (back.files, back.gone) == (4, 2)
-    assert catalog.resolve("run").plan.global_step == 30  # type: ignore[union-attr]
+    assert catalog.resolve("run").plan.global_step == 30
 
 
 @pytest.mark.parametrize("at_once", [False, True])
@@ -91,13 +95,11 @@ def test_a_catalog_of_before_its_gc_was_undone(sqlite_url: str, tmp_path: Path, 
     catalog = connect(sqlite_url)
     job = saved(catalog, tmp_path, *STEPS)
     interrupt(catalog, 0)
-    backup = tmp_path / "backup.db"
-    with closing(sqlite3.connect(str(catalog.database.file))) as now, closing(sqlite3.connect(backup)) as then:
-        now.backup(then)
+    backup = back_up(catalog, tmp_path / "backup.db")
     assert undo(catalog.database, "run").files == 6
     catalog.pin("run", 10)
     lose(job, 40, 50)
-    old = connect(f"sqlite:///{backup}")
+    old = connect(backup)
     old.sync(job.directory)
     if action == "purge":
         purge(old.database, "run", at_once=True)
@@ -108,7 +110,7 @@ def test_a_catalog_of_before_its_gc_was_undone(sqlite_url: str, tmp_path: Path, 
     else:
         gc(old, at_once=action == "gc --now")
     assert there(job) >= {20, 30}
-    assert old.resolve("run").plan.global_step == 30  # type: ignore[union-attr]
+    assert old.resolve("run").plan.global_step == 30
 
 
 def test_purge_with_a_catalog_of_before_undo_gives_back_what_is_there(sqlite_url: str, tmp_path: Path) -> None:
@@ -116,13 +118,11 @@ def test_purge_with_a_catalog_of_before_undo_gives_back_what_is_there(sqlite_url
     catalog = connect(sqlite_url)
     job = saved(catalog, tmp_path, *STEPS)
     assert gc(catalog).files == 6
-    backup = tmp_path / "backup.db"
-    with closing(sqlite3.connect(str(catalog.database.file))) as now, closing(sqlite3.connect(backup)) as then:
-        now.backup(then)
+    backup = back_up(catalog, tmp_path / "backup.db")
     assert undo(catalog.database, "run").files == 6
     (job.folder(0) / "net-1_10.ckpt").unlink()
     (job.folder(0) / "net-2_10.ckpt").write_bytes(b"another")
-    old = connect(f"sqlite:///{backup}")
+    old = connect(backup)
     done = purge(old.database, "run", at_once=True)
     assert (done.files, done.bytes, done.waiting, done.troubles) == (0, 0, 0, ())
     assert there(job) == {20, 30, 40, 50}
@@ -155,14 +155,12 @@ def test_one_undo_brings_back_both_what_it_moved_and_what_the_next_one_moves(cat
 
 def test_the_graph_of_a_graceful_exit_goes_with_its_file_all_the_same(catalog: Catalog, tmp_path: Path) -> None:
     job = Job(catalog, tmp_path / "data")
-    ranks = job.start()
+    ranks = job.begin()
     for launch in ranks:
-        job.announce(launch)
         path = job.write(launch, 15, name="net_train-step_15.ckpt")
         path.with_suffix(".mindir").write_bytes(b"graph")
         launch.register(path, kind="graceful_exit", global_step=15)
-    for step in (20, 30):
-        job.save(ranks, step)
+    job.save(ranks, 20, 30)
     for after in range(4):
         interrupt(catalog, after)
         done = gc(catalog)
@@ -172,16 +170,12 @@ def test_the_graph_of_a_graceful_exit_goes_with_its_file_all_the_same(catalog: C
 
 def test_what_was_written_where_the_interrupted_gc_took_a_file_goes_too(catalog: Catalog, tmp_path: Path) -> None:
     """Its place in that trash is taken; in a new one it is not, and each comes back from its own."""
-    job = Job(catalog, tmp_path / "data")
-    ranks = job.start()
-    for step in (10, 20, 30, 40):
-        job.save(ranks, step)
+    job, ranks = started(catalog, tmp_path / "data", 10, 20, 30, 40)
     interrupt(catalog, 1)
     again = job.write(ranks[0], 50, name="net-1_10.ckpt")
     ranks[0].register(again, global_step=50, optimizer_step=50)
     ranks[1].register(job.write(ranks[1], 50), global_step=50, optimizer_step=50)
-    for step in (60, 70):
-        job.save(ranks, step)
+    job.save(ranks, 60, 70)
     done = gc(catalog)
     assert (("L1", 50) in done.removed, done.troubles) == (True, ())
     assert names(job.directory) == {f"rank_{rank}/net-{step // 10}_10.ckpt" for rank in (0, 1) for step in (60, 70)}
@@ -232,9 +226,7 @@ def test_the_grace_of_an_interrupted_gc_begins_with_a_purge(catalog: Catalog, tm
 def test_what_was_refused_has_its_grace_when_it_goes_at_last(catalog: Catalog, tmp_path: Path) -> None:
     """What went at once keeps its own end until then."""
     job = saved(catalog, tmp_path, *STEPS)
-    home = job.folder(0) / ".ckptstore" / "trash"
-    home.parent.mkdir(exist_ok=True)
-    home.write_bytes(b"in the way")
+    home = no_trash(job)
     assert len(gc(catalog).troubles) == 3
     a_day_later(catalog)
     home.unlink()
@@ -245,9 +237,7 @@ def test_what_was_refused_has_its_grace_when_it_goes_at_last(catalog: Catalog, t
 
 def test_what_is_refused_again_and_again_keeps_no_trash_alive(catalog: Catalog, tmp_path: Path) -> None:
     job = saved(catalog, tmp_path, *STEPS)
-    home = job.folder(0) / ".ckptstore" / "trash"
-    home.parent.mkdir(exist_ok=True)
-    home.write_bytes(b"in the way")
+    no_trash(job)
     with catalog.database.read() as connection:
         assert rows.collections_of(connection, 1) == []
     assert len(gc(catalog).troubles) == 3
@@ -282,9 +272,7 @@ def test_what_is_refused_is_tried_once_a_gc(catalog: Catalog, tmp_path: Path, mo
     """However many portions come after it."""
     monkeypatch.setattr(execute, "PORTION", 2)
     job = saved(catalog, tmp_path, *STEPS)
-    home = job.folder(0) / ".ckptstore" / "trash"
-    home.parent.mkdir(exist_ok=True)
-    home.write_bytes(b"in the way")
+    home = no_trash(job)
     for _ in range(2):
         assert len(gc(catalog).troubles) == 3
     home.unlink()

@@ -1,14 +1,12 @@
 """What journals say of a run holds for gc and purge too; what nobody can read may hold as well."""
 
-from __future__ import annotations
-
 import os
 import shutil
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
-from ckptstore.api import connect
+from ckptstore.api import Catalog, connect
 from ckptstore.disk.claims import FOLDER
 from ckptstore.errors import RefusedError
 from ckptstore.journal import jsonl
@@ -21,11 +19,6 @@ from ckptstore.training.retention_thread import RetentionThread
 from tests.jobs import Job
 from tests.retention.builders import LAST_2, gc, removed, saved, tree
 from tests.retention.gc_world import LONG_AGO
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from ckptstore.api import Catalog
 
 
 @pytest.fixture
@@ -113,8 +106,7 @@ def test_a_directory_that_is_gone_for_good_holds_nothing_up(catalog: Catalog, tm
     job = saved(catalog, tmp_path, 10, 20)
     ranks = [catalog.join("run", rank=rank, world_size=2, launch_id="L2") for rank in (0, 1)]
     elsewhere = Job(catalog, tmp_path / "elsewhere")
-    for step in (30, 40):
-        elsewhere.save(ranks, step)
+    elsewhere.save(ranks, 30, 40)
     shutil.rmtree(job.folder(1))
     for path in job.folder(0).glob("*.ckpt"):
         os.utime(path, (LONG_AGO, LONG_AGO))

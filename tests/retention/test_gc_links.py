@@ -1,11 +1,10 @@
 """A state of the floor may be reached through a link; what goes never is."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
+from ckptstore.api import Catalog
 from ckptstore.errors import RefusedError
 from ckptstore.retention.decide import Why
 from ckptstore.retention.execute import execute
@@ -14,10 +13,7 @@ from ckptstore.retention.policy import Policy
 from tests.retention.builders import LAST_2, gc, names, removed, saved, tree
 from tests.retention.gc_world import build
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from ckptstore.api import Catalog
+pytestmark = pytest.mark.of_files
 
 
 def moved_behind_a_link(path: Path, away: Path) -> Path:
@@ -62,9 +58,7 @@ def test_a_directory_of_the_floor_that_is_a_link(catalog: Catalog, tmp_path: Pat
     job.directory = tmp_path / "later"
     job.folder(0).mkdir(parents=True)
     moved_behind_a_link(job.folder(0), tmp_path / "away")
-    second = job.start()
-    for step in (30, 40):
-        job.save(second, step)
+    job.save(job.start(), 30, 40)
     assert gc(catalog).removed == (("L1", 10), ("L1", 20))
     assert names(tmp_path / "data") == set()
     assert len(names(tmp_path / "away")) == 2

@@ -1,19 +1,17 @@
 """The lock of a run's files: a gc that is slow keeps it, one that lost it stops, and clocks and containers differ."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess
 import sys
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
-from ckptstore.api import connect
+from ckptstore.api import Catalog, connect
 from ckptstore.catalog import trash
 from ckptstore.catalog.tables import gc_locks
 from ckptstore.disk import owner
@@ -24,9 +22,6 @@ from ckptstore.retention import lock
 from ckptstore.retention.lock import GcLock
 from ckptstore.retention.trash import undo
 from tests.retention.builders import gc, names, saved
-
-if TYPE_CHECKING:
-    from ckptstore.api import Catalog
 
 LONG_AGO = datetime(2000, 1, 1, tzinfo=timezone.utc)
 
@@ -61,7 +56,7 @@ class Slow(Disk):
             if late:
                 os.rename(*args, **options)  # noqa: PTH104
 
-        self.rename = rename  # type: ignore[misc, assignment]
+        self.rename = rename
 
 
 @pytest.mark.parametrize("late", [False, True])
@@ -88,7 +83,7 @@ def test_a_slow_gc_keeps_its_lock(catalog: Catalog, tmp_path: Path, monkeypatch:
     seen = []
 
     class Looks(Disk):
-        def rename(self, *args: Any, **options: Any) -> None:  # type: ignore[override]
+        def rename(self, *args: Any, **options: Any) -> None:
             seen.append(expires(catalog))
             forget_the_holder(catalog)
             os.rename(*args, **options)  # noqa: PTH104

@@ -3,34 +3,29 @@
 A state of the floor never loses a file, a plan that was handed out never breaks, and nothing else is ever touched.
 """
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from ckptstore.api import connect
+from ckptstore.catalog.engine import Database
+from ckptstore.core.model import Checkpoint
 from ckptstore.disk.trash import Disk
 from ckptstore.errors import NothingRestorableError, RefusedError, UsageError
 from ckptstore.retention.execute import execute
 from ckptstore.retention.plan import plan_gc
 from ckptstore.retention.policy import Policy
 from ckptstore.retention.trash import purge, undo
+from ckptstore.training.launch import RankLaunch
 from tests.jobs import Job
 from tests.retention.gc_world import die
-
-if TYPE_CHECKING:
-    from ckptstore.catalog.engine import Database
-    from ckptstore.core.model import Checkpoint
-    from ckptstore.training.launch import RankLaunch
 
 RANKS = 2
 Key = tuple[str, int]

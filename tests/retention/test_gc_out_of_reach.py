@@ -1,34 +1,19 @@
 """The trash of a run: on a disk that is away for a while, and of steps that somebody wants to protect by then."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
+from ckptstore.api import Catalog
 from ckptstore.disk.trash import Disk
-from ckptstore.errors import RefusedError, UsageError
+from ckptstore.errors import UsageError
 from ckptstore.retention.plan import plan_gc
 from ckptstore.retention.policy import Policy
 from ckptstore.retention.trash import purge, undo
-from tests.jobs import Job
+from tests.jobs import Job, started
 from tests.retention.builders import LAST_2, gc, names, removed, saved, tree
 
-if TYPE_CHECKING:
-    from ckptstore.api import Catalog
-
-
-def test_a_step_in_the_trash_is_not_said_to_be_protected(catalog: Catalog, tmp_path: Path) -> None:
-    """It would be purged all the same."""
-    saved(catalog, tmp_path, 10, 20, 30, 40)
-    gc(catalog)
-    with pytest.raises(RefusedError, match="gc has removed step 10 .*; first, while it is there: ckptstore undo run"):
-        catalog.pin("run", 10)
-    with pytest.raises(RefusedError, match="gc has removed step 10"):
-        catalog.tag("run", 10, "paper")
-    undo(catalog.database, "run")
-    assert catalog.pin("run", 10)
+pytestmark = pytest.mark.of_files
 
 
 @pytest.mark.parametrize("action", ["undo", "purge"])
@@ -54,8 +39,7 @@ def test_states_on_a_disk_that_is_not_mounted_are_not_said_to_be_gone(
     ranks = job.start()
     for launch in ranks if announced else ():
         job.announce(launch)
-    for step in (10, 20, 30, 40):
-        job.save(ranks, step)
+    job.save(ranks, 10, 20, 30, 40)
     homes = [str(job.folder(rank)) for rank in (0, 1)]
     job.directory.rename(tmp_path / "away")
     for _ in range(2):
@@ -130,13 +114,9 @@ def test_undo_once_is_the_last_gc_where_that_can_come_back(catalog: Catalog, tmp
 
 def test_undo_passes_over_a_gc_whose_disk_is_away_and_comes_back_to_it(catalog: Catalog, tmp_path: Path) -> None:
     """The run saved to another disk meanwhile; the older one is mounted again later."""
-    job = Job(catalog, tmp_path / "old")
-    first = job.start()
-    for step in (10, 20):
-        job.save(first, step)
+    job, first = started(catalog, tmp_path / "old", 10, 20)
     job.directory = tmp_path / "new"
-    for step in (30, 40, 50):
-        job.save(first, step)
+    job.save(first, 30, 40, 50)
     for step in (10, 20):
         catalog.pin("run", step)
     gc(catalog)
@@ -176,7 +156,7 @@ def test_an_undo_that_was_interrupted_on_an_older_gc_is_ended(catalog: Catalog, 
     class Dies(Disk):
         """At the end of the first file that comes back."""
 
-        def unlink(self, *args: object, **options: object) -> None:  # type: ignore[override]
+        def unlink(self, *args: object, **options: object) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

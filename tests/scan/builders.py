@@ -1,7 +1,5 @@
 """A tree as ModelCheckpoint leaves it, for scans."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A simulator of jobs as MindSpore runs and names them, whose truth is known; it shares no code with ckptstore."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace

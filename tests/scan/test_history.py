@@ -1,7 +1,5 @@
 """What a tree shows, case by case: every way in which names and contents lie (mindspore.md §3), ranks, launches."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

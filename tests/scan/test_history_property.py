@@ -1,7 +1,5 @@
 """Histories whose truth is known: what is called proven is true, and no state is of two launches."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping
 

@@ -1,7 +1,5 @@
 """The simulator of trees names and numbers files as MindSpore does."""
 
-from __future__ import annotations
-
 from tests.scan.simulated_trees import Job, Saver, Start
 
 

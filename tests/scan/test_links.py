@@ -1,22 +1,18 @@
 """A scan of what the catalog knows: through a link above it, with a link in it, or where a disk was moved since."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
+from ckptstore.api import Catalog
 from ckptstore.core.model import FileState, Kind
+from ckptstore.training.launch import RankLaunch
 from tests import ckpt_bytes
 from tests.scan.builders import save
-
-if TYPE_CHECKING:
-    from ckptstore.api import Catalog
-    from ckptstore.training.launch import RankLaunch
 
 
 def linked(tmp_path: Path, to: Path, name: str = "link") -> Path:

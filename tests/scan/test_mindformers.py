@@ -1,7 +1,5 @@
 """Trees of MindFormers 1.0: meta.json is advice, and the weights beside the states are no states."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path
@@ -11,6 +9,8 @@ import pytest
 from ckptstore.api import Catalog
 from ckptstore.core.model import Content
 from tests import ckpt_bytes
+
+pytestmark = pytest.mark.of_files
 
 LENGTH = 5
 """Steps of an epoch."""
@@ -54,7 +54,6 @@ def test_meta_json_rolls_nothing_back_and_stops_nothing(catalog: Catalog, tmp_pa
     done = catalog.scan(output, world_size=2)
     assert {file.global_step for file in done.adopted if file.content is Content.FULL} == {3, 6, 9}
     plan = catalog.resolve("job").plan
-    assert plan is not None
     assert [(plan.global_step, Path(item.source.path).name) for item in plan.ranks] == [
         (9, "llama_rank_0-2_4.ckpt"),
         (9, "llama_rank_1-2_4.ckpt"),
@@ -68,7 +67,6 @@ def test_weights_beside_the_states_are_never_taken_for_them(catalog: Catalog, tm
         (output / "checkpoint" / f"rank_{rank}" / f"llama_rank_{rank}-2_4.ckpt").unlink()
     done = catalog.scan(output, world_size=2)
     resolution = catalog.resolve("job")
-    assert resolution.plan is not None
     assert resolution.plan.global_step == 6
     assert {Path(file.path).parts[-3] for file in catalog.files("job")} == {"checkpoint"}
     assert {(Path(each.path).parts[-3], each.reason) for each in done.uncertain} == {
@@ -83,5 +81,4 @@ def test_relaunches_of_ranks_have_their_numbers_behind_the_rank(catalog: Catalog
     note(output, stale(9))  # the relaunch was killed before MindFormers wrote it again
     catalog.scan(output, world_size=2)
     plan = catalog.resolve("job").plan
-    assert plan is not None
     assert (plan.global_step, Path(plan.ranks[1].source.path).name) == (15, "llama_rank_1_1-3_5.ckpt")

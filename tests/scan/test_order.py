@@ -1,7 +1,5 @@
 """Where launches that a scan found stand among those of the catalog, and by which moments."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 

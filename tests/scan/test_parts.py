@@ -1,7 +1,5 @@
 """Trees of MindFormers 2.0: each iteration is a save, told from its own files; the tracker decides nothing."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path
@@ -14,6 +12,8 @@ from ckptstore.core.model import Content, Rule
 from ckptstore.errors import NothingRestorableError
 from ckptstore.scan.plan import Scanned
 from tests import ckpt_bytes, parts_bytes
+
+pytestmark = pytest.mark.of_files
 
 
 def steps(done: Scanned) -> list[int]:
@@ -32,10 +32,7 @@ def test_each_iteration_is_one_save(catalog: Catalog, tmp_path: Path) -> None:
     }
     assert [
         (save.tally.global_step, save.tally.files, save.tally.ranks, save.restorable) for save in catalog.saves("job")
-    ] == [
-        (40, 4, 2, False),
-        (20, 4, 2, False),
-    ]
+    ] == [(40, 4, 2, False), (20, 4, 2, False)]
     assert len(catalog.show("job", 40)) == 4
     again = catalog.scan(tmp_path / "job")
     assert (again.adopted, again.known, again.missing, again.damaged, again.warnings) == ((), 8, (), (), ())
@@ -207,12 +204,10 @@ def test_other_saves_of_the_run_go_on_as_if_they_were_not_there(catalog: Catalog
     parts_bytes.save(root / "checkpoint", 12)
     catalog.scan(root, world_size=1)
     resolution = catalog.resolve("job")
-    assert resolution.plan is not None
     assert resolution.plan.global_step == 9
     assert [(each.global_step, each.reasons[0].rule) for each in resolution.rejections] == [(12, Rule.FOREIGN_FORMAT)]
-    assert catalog.runs()[0].newest_restorable.tally.global_step == 9  # type: ignore[union-attr]
+    assert catalog.runs()[0].newest_restorable.tally.global_step == 9
     stated = catalog.resolve("job", replicas="dp").plan  # of one rank, as the run's own launch
-    assert stated is not None
     assert stated.launch.layout.any_world_size
 
 

@@ -1,12 +1,10 @@
 """Scanning a tree: what is adopted, what is left alone, and that nothing changes when nothing has changed."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -22,15 +20,13 @@ from ckptstore.journal import jsonl
 from ckptstore.retention.policy import Policy
 from ckptstore.scan import scan as scan_module
 from ckptstore.scan.plan import Scanned
+from ckptstore.scan.tree import Tree
 from tests import ckpt_bytes, parts_bytes
 from tests.contents import contents
-from tests.jobs import Job
+from tests.jobs import Job, started
 from tests.projecting import put
-from tests.retention.gc_world import CLEAN
+from tests.retention.gc_world import CLEAN, NOBODY, give_to_nobody
 from tests.scan.builders import LENGTH, save
-
-if TYPE_CHECKING:
-    from ckptstore.scan.tree import Tree
 
 
 def found(catalog: Catalog, run: str = "job") -> dict[str, tuple[int, FileState]]:
@@ -47,7 +43,6 @@ def test_a_tree_is_adopted_and_a_second_scan_changes_nothing(catalog: Catalog, t
     done = catalog.scan(root, world_size=2)
     assert [file.global_step for file in done.adopted].count(9) == 2
     plan = catalog.resolve("job").plan
-    assert plan is not None
     assert [(plan.global_step, item.rank, item.source.rank) for item in plan.ranks] == [(9, 0, 0), (9, 1, 1)]
     before = catalog.files("job")
     again = catalog.scan(root, world_size=2)
@@ -58,7 +53,7 @@ def test_a_tree_is_adopted_and_a_second_scan_changes_nothing(catalog: Catalog, t
     more = catalog.scan(root, world_size=2)
     assert [file.global_step for file in more.adopted] == [12, 12]
     assert {file.launch for file in more.adopted} == {file.launch for file in before}
-    assert catalog.resolve("job").plan.global_step == 12  # type: ignore[union-attr]
+    assert catalog.resolve("job").plan.global_step == 12
 
 
 def test_more_ranks_than_a_launch_may_have_are_refused(catalog: Catalog, tmp_path: Path) -> None:
@@ -141,7 +136,7 @@ def test_checkpoints_of_other_frameworks_are_listed(catalog: Catalog, tmp_path: 
     )
 
 
-def test_a_part_that_cannot_be_read_loses_nothing(catalog: Catalog, tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+def test_a_part_that_cannot_be_read_loses_nothing(catalog: Catalog, tmp_path: Path, monkeypatch) -> None:
     root = tmp_path / "job"
     save(root, 3, 6, rank=0)
     save(root, 3, 6, rank=1)
@@ -185,7 +180,6 @@ def test_old_launches_come_before_the_ones_that_were_watched(catalog: Catalog, t
     launch.register(path, global_step=9, optimizer_step=9)
     catalog.scan(root, world_size=1)
     plan = catalog.resolve("job").plan
-    assert plan is not None
     assert (plan.launch.id, plan.global_step) == ("live", 9)
     path.unlink()
     older = catalog.resolve("job").plan
@@ -220,7 +214,6 @@ def test_a_trained_run_gets_no_files_from_beside_it(catalog: Catalog, tmp_path: 
         assert (done.run, done.adopted) == ("llama", ())
         assert set(untaken(done, root).values()) == {told}
     plan = asked.join("llama", launch_id="next").resolve()
-    assert plan is not None
     assert (plan.launch.id, plan.global_step) == ("of-llama", 9)
     assert len(asked.scan(root, run="exp_b", world_size=1).adopted) == 2
     assert asked.resolve("exp_b").plan is not None
@@ -304,9 +297,7 @@ def test_mistakes_are_named(catalog: Catalog, tmp_path: Path) -> None:
 def test_what_is_in_the_trash_is_not_taken_in(catalog: Catalog, tmp_path: Path, what: str) -> None:
     """The next purge deletes it: a run that was made of it would be lost."""
     job = Job(catalog, tmp_path / "ckpt", world_size=1)
-    ranks = job.start()
-    for step in (5, 10, 15):
-        job.save(ranks, step)
+    job.save(job.start(), 5, 10, 15)
     catalog.execute(catalog.plan_gc("run", Policy(keep_last=2)))
     (gc,) = (job.folder(0) / FOLDER / "trash").iterdir()
     link = tmp_path / "link"
@@ -388,12 +379,9 @@ def test_a_launch_that_was_scanned_with_too_few_ranks_gets_the_right_number(
             connection.execute(launches.update().values(world_size=1))
         assert catalog.scan(root, world_size=2).adopted == ()
     plan = catalog.resolve("job", world_size=2).plan
-    assert plan is not None
     assert [(item.rank, item.source.rank) for item in plan.ranks] == [(0, 0), (1, 1)]
     (root / "rank_1" / "net-2_1.ckpt").unlink()
-    plan = catalog.resolve("job", world_size=2).plan
-    assert plan is not None
-    assert plan.global_step == 3
+    assert catalog.resolve("job", world_size=2).plan.global_step == 3
 
 
 def test_a_file_that_was_written_again_is_another_file(catalog: Catalog, tmp_path: Path) -> None:
@@ -403,14 +391,13 @@ def test_a_file_that_was_written_again_is_another_file(catalog: Catalog, tmp_pat
     catalog.scan(root, world_size=1)
     ckpt_bytes.write(six, 6, weight=2.0)
     resolution = catalog.resolve("job")
-    assert resolution.plan is not None
     assert resolution.plan.global_step == 3
     assert "was written again since it was recorded: scan its directory again" in (
         resolution.rejections[0].reasons[0].detail
     )
     again = catalog.scan(root, world_size=1)
     assert ([file.global_step for file in again.adopted], again.missing) == ([6], ())
-    assert catalog.resolve("job").plan.global_step == 6  # type: ignore[union-attr]
+    assert catalog.resolve("job").plan.global_step == 6
     assert {path: state for path, (_, state) in found(catalog).items()} == {
         three.name: FileState.COMPLETE,
         six.name: FileState.COMPLETE,
@@ -458,12 +445,10 @@ def test_a_safetensors_file_says_whether_it_is_a_share(
     catalog.scan(root, world_size=2)
     assert {file.content for file in catalog.files("job")} == {content}
     plan = catalog.resolve("job").plan
-    assert plan is not None
     assert (plan.global_step, plan.in_shares) == (9, content is Content.SHARE)
     Path(plan.ranks[1].source.path).unlink()
-    older = catalog.resolve("job", replicas="dp").plan
-    assert older is not None
-    assert older.global_step == (6 if content is Content.SHARE else 9)  # no share stands in for another
+    older = catalog.resolve("job", replicas="dp").plan.global_step
+    assert older == (6 if content is Content.SHARE else 9), "no share stands in for another"
 
 
 def test_a_clock_that_is_ahead_brings_nothing_back_that_was_given_up(catalog: Catalog, tmp_path: Path) -> None:
@@ -481,7 +466,6 @@ def test_a_clock_that_is_ahead_brings_nothing_back_that_was_given_up(catalog: Ca
     save(root, 5, prefix="older")
     assert [file.global_step for file in catalog.scan(root, world_size=1).adopted] == [5]
     plan = catalog.resolve("job").plan
-    assert plan is not None
     assert (plan.launch.id, plan.global_step) == ("L2", 25)
     assert order(catalog)[1:] == ["L1", "L2"]
 
@@ -503,9 +487,7 @@ def two_launches(catalog: Catalog, root: Path) -> list[list[Checkpoint]]:
     for number, steps in ((0, (10, 20, 30)), (1, (40, 50))):
         job = Job(catalog, root / f"start_{number}", layout="data_parallel")
         job.launches = number
-        ranks = job.start()
-        for rank in ranks:
-            job.announce(rank)
+        ranks = job.begin()
         saved += [job.save(ranks, step) for step in steps]
     return saved
 
@@ -574,7 +556,7 @@ def test_files_beside_a_journal_that_is_not_read_are_left_alone(
 
 def as_another_user(url: str, directory: str, hidden: str, *, adopted: int) -> None:
     if os.getuid() == 0:
-        os.setuid(65534)
+        os.setuid(NOBODY)
     catalog = connect(url)
     synced = catalog.sync(Path(directory))
     assert [(each.path, each.reason) for each in synced.unreadable] == [(hidden, "Permission denied")]
@@ -589,10 +571,7 @@ def as_another_user(url: str, directory: str, hidden: str, *, adopted: int) -> N
 def test_directories_that_may_not_be_read(sqlite_url: str, tmp_path: Path, what: str) -> None:
     """A disk that is away must not pass for one on which there is nothing to do; all that can be read is taken in."""
     root = tmp_path / "data"
-    job = Job(connect(f"sqlite:///{tmp_path / 'lost.db'}"), root, layout="data_parallel")
-    ranks = job.start()
-    for step in (5, 10, 15):
-        job.save(ranks, step)
+    job, ranks = started(connect(f"sqlite:///{tmp_path / 'lost.db'}"), root, 5, 10, 15, layout="data_parallel")
     job.catalog.execute(job.catalog.plan_gc("run", Policy(keep_last=2)))
     for rank in (0, 1):
         for step in (20, 30):
@@ -600,17 +579,9 @@ def test_directories_that_may_not_be_read(sqlite_url: str, tmp_path: Path, what:
     hidden = job.folder(1) / what
     catalog = connect(sqlite_url)
     catalog.database.disconnect()
-    for path in (tmp_path, *tmp_path.rglob("*")):
-        os.chown(path, 65534, 65534)
-    for path in tmp_path.parents:
-        if path.stat().st_mode & 0o001 == 0:
-            path.chmod(path.stat().st_mode | 0o011)
+    give_to_nobody(tmp_path)
     hidden.chmod(0)
-    child = CLEAN.Process(
-        target=as_another_user,
-        args=(sqlite_url, str(root), str(hidden)),
-        kwargs={"adopted": 2},
-    )
+    child = CLEAN.Process(target=as_another_user, args=(sqlite_url, str(root), str(hidden)), kwargs={"adopted": 2})
     child.start()
     child.join()
     hidden.chmod(0o700)
@@ -674,8 +645,7 @@ def test_what_is_saved_again_while_a_scan_looks_is_not_damaged(
 ) -> None:
     """As by a callback that gives every save one name: the record is newer than what was seen of the file."""
     job = Job(catalog, tmp_path, world_size=1)
-    (rank,) = job.start()
-    job.announce(rank)
+    (rank,) = job.begin()
     path = job.write(rank, 10)
     rank.register(path, global_step=10)
     real = scan_module.look_at

@@ -1,7 +1,5 @@
 """Files under the names of others, which are gone or in the trash: what a scan takes in, and what it says."""
 
-from __future__ import annotations
-
 import os
 import time
 from pathlib import Path
@@ -55,7 +53,6 @@ def test_a_run_goes_on_in_a_directory_that_was_emptied(job: Job) -> None:
     again = job.catalog.scan(job.directory, run="run", world_size=1)
     assert (again.known, again.adopted, again.missing, again.damaged) == (4, (), (), ())
     plan = job.catalog.resolve("run").plan
-    assert plan is not None
     assert (plan.global_step, plan.launch.id.startswith(SCANNED)) == (20, True)
 
 
@@ -64,9 +61,7 @@ def test_a_run_of_another_name_takes_a_directory_that_was_emptied(job: Job) -> N
     paths = write_anew(job, *STEPS)
     done = job.catalog.scan(job.directory, run="other", world_size=1)
     assert sorted(file.path for file in done.adopted) == sorted(paths)
-    plan = job.catalog.resolve("other").plan
-    assert plan is not None
-    assert plan.global_step == 20
+    assert job.catalog.resolve("other").plan.global_step == 20
     assert {file.state for file in job.catalog.files("run")} == {FileState.MISSING}
     told = job.catalog.scan(job.directory, run="run", world_size=1)
     assert (told.adopted, told.known) == ((), 0)

@@ -1,7 +1,5 @@
 """What is in the trash is known to a catalog that is made anew: the journals tell what gc did."""
 
-from __future__ import annotations
-
 import shutil
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -14,7 +12,7 @@ from ckptstore.retention.plan import plan_gc
 from ckptstore.retention.policy import Policy
 from ckptstore.retention.trash import purge
 from tests.jobs import Job
-from tests.journal.builders import begin, states
+from tests.journal.builders import states
 from tests.retention.gc_world import POLICY, build, tree
 
 GONE, KEPT, TRASHED = {FileState.MISSING}, {FileState.COMPLETE}, {FileState.TRASHED}
@@ -24,9 +22,7 @@ GONE, KEPT, TRASHED = {FileState.MISSING}, {FileState.COMPLETE}, {FileState.TRAS
 def job(catalog: Catalog, tmp_path: Path) -> Job:
     """Steps 5 to 20, of which a gc has taken the first two."""
     job = Job(catalog, tmp_path / "ckpt")
-    ranks = begin(job)
-    for step in (5, 10, 15, 20):
-        job.save(ranks, step)
+    job.save(job.begin(), 5, 10, 15, 20)
     catalog.execute(catalog.plan_gc("run", Policy(keep_last=2)))
     return job
 

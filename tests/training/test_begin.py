@@ -1,15 +1,13 @@
 """A launch that starts without a catalog starts where it would have with one, and all its ranks alike."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from ckptstore.api import connect
+from ckptstore.api import Catalog, connect
 from ckptstore.catalog import reads
 from ckptstore.catalog.engine import Database, open_database
 from ckptstore.core.model import Kind
@@ -22,9 +20,6 @@ from tests.formats.layouts import write_spreads
 from tests.jobs import Job
 from tests.spreads import spread
 
-if TYPE_CHECKING:
-    from ckptstore.api import Catalog
-
 NOBODY_LISTENS = "postgresql://nobody@127.0.0.1:1/nowhere"
 
 
@@ -33,13 +28,7 @@ def decided(
 ) -> Start:
     """What rank 0 of a new launch decides, by the catalog or, where it cannot be used, by the journals below."""
     launch = begin(
-        database,
-        "run",
-        rank=0,
-        world_size=world_size,
-        launch_id="N",
-        layout=layout,
-        directories=[directory],
+        database, "run", rank=0, world_size=world_size, launch_id="N", layout=layout, directories=[directory]
     )
     launch.set_steps_per_epoch(**steps)
     start = decide(launch, [directory], Query(**asked))
@@ -67,11 +56,9 @@ def a_job(catalog: Catalog, directory: Path) -> None:
         launch.set_steps_per_epoch(10, batch_size=8, shards=2)
         launch.resolve()
         job.announce(launch)
-    for step in (5, 10, 15):
-        job.save(ranks, step)
+    job.save(ranks, 5, 10, 15)
     for launch in job.start():
         plan = launch.resolve()
-        assert plan is not None
         job.announce(launch)
         launch.load_failed(plan.ranks[launch.rank].source, "Input/output error")
 
@@ -93,7 +80,6 @@ def test_journals_decide_as_the_catalog_does(
     away = open_database(NOBODY_LISTENS)
     without = decided(away, tmp_path / "ckpt", world_size, steps, "data_parallel", **asked)
     by_catalog = decided(catalog.database, tmp_path / "ckpt", world_size, steps, "data_parallel", **asked)
-    assert without.plan is not None
     assert (without.plan.global_step, without.launch.start_step) == starts
     assert without.launch.branched == bool(asked)
     assert shown(without) == shown(by_catalog)
@@ -139,14 +125,12 @@ def test_a_strategy_file_of_an_outage_reaches_the_catalog(
     lost = catalog.show("run", 5)[0]
     Path(lost.path).unlink()
     plan = catalog.resolve("run").plan
-    assert plan is not None
     assert {each.source.rank for each in plan.ranks} == {1 - lost.rank}
 
 
 def _groups(catalog: Catalog) -> object:
     with catalog.database.read() as connection:
         launch = reads.launch(connection, "L1")
-    assert launch is not None
     return launch.layout.to_json()["groups"]
 
 
@@ -157,7 +141,6 @@ def test_an_outcome_may_be_told_before_its_file(catalog: Catalog, tmp_path: Path
     for rank in (1, 0):
         other.sync(tmp_path / "ckpt" / f"rank_{rank}")
     found = other.resolve("run")
-    assert found.plan is not None
     assert found.plan.global_step == 10
     assert other.resolve("run") == catalog.resolve("run")
     assert {file.kind for file in other.files("run")} == {Kind.PERIODIC}
@@ -191,7 +174,6 @@ def test_a_run_that_was_scanned_does_not_start_afresh_without_the_catalog(catalo
     with pytest.raises(RefusedError, match="net-1_10.ckpt is in no journal"):
         decided(away, home, 1, ONE, None)
     by_catalog = decided(catalog.database, tmp_path / "ckpt", 1, ONE, None)
-    assert by_catalog.plan is not None
     assert by_catalog.plan.global_step == 30
 
 
@@ -219,7 +201,6 @@ def test_a_run_that_was_scanned_does_not_start_afresh_when_its_catalog_is_lost(t
             decided(anew.database, tmp_path / "elsewhere", 1, ONE, None)
     anew.scan(tmp_path / "ckpt", run="run", world_size=1)
     found = decided(anew.database, tmp_path / "elsewhere", 1, ONE, None)
-    assert found.plan is not None
     assert found.plan.global_step == 30
 
 

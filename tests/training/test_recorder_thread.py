@@ -1,7 +1,5 @@
 """The recorder's thread: what it never does to training, and what it does in the end."""
 
-from __future__ import annotations
-
 import os
 import threading
 from dataclasses import replace
@@ -39,7 +37,6 @@ def saved(launch: RankLaunch, tmp_path: Path, step: int) -> Checkpoint:
     name = f"net-{(step - 1) // 10 + 1}_{(step - 1) % 10 + 1}.ckpt"
     path = ckpt_bytes.write(tmp_path / "ckpt" / name, step, step)
     found = files.facts(str(path))
-    assert found is not None
     return describe(
         launch.facts,
         rank=0,
@@ -70,7 +67,6 @@ def test_a_full_queue_does_not_make_training_wait_and_loses_nothing(
     states = {file.global_step: file.state for file in catalog.files("run")}
     assert states == {1: FileState.COMPLETE, **dict.fromkeys(range(2, 8), FileState.IN_PROGRESS)}
     plan = catalog.resolve("run").plan  # a look at the disk finishes what the journal only noted
-    assert plan is not None
     assert plan.global_step == 7
     assert [file.state for file in catalog.files("run")] == [FileState.COMPLETE] * 7
 

@@ -1,7 +1,5 @@
 """Where a launch begins, as one value: what follows from it, and what the other ranks get."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import FrozenInstanceError, replace
 from datetime import datetime, timezone
@@ -25,7 +23,7 @@ def launch(name: str, **more: object) -> Launch:
         steps_per_epoch=10,
         created_at=NOW,
         **more,
-    )  # type: ignore[arg-type]
+    )
 
 
 def start_at(step: int, *, saved_step: int) -> Start:
@@ -76,7 +74,7 @@ def test_what_a_file_held_is_each_rank_s_own() -> None:
     own = replace(start, append_info={"epoch_num": 1})
     assert start_from_json(own.to_json()) == start
     with pytest.raises(FrozenInstanceError):
-        own.append_info = {}  # type: ignore[misc]
+        own.append_info = {}
 
 
 def test_a_launch_that_has_not_decided_is_no_start() -> None:

@@ -1,52 +1,36 @@
 """`verify`: what is damaged is found, whatever it is, marked, and taken back once it is whole again."""
 
-from __future__ import annotations
-
 import os
 import random
 import shutil
 import struct
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from ckptstore.api import Catalog, connect
-from ckptstore.core.model import FileState, Rule
+from ckptstore.core.model import Checkpoint, FileState, Rule
 from ckptstore.disk import files
 from ckptstore.errors import CatalogUnavailableError, UnknownRunError, UsageError
 from ckptstore.resume.examine import examine
 from ckptstore.resume.register import describe, measured
 from ckptstore.verify import verify
 from tests import ckpt_bytes
-from tests.jobs import Job
+from tests.jobs import Job, begun
 from tests.projecting import put_files
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ckptstore.core.model import Checkpoint
-    from ckptstore.training.launch import RankLaunch
+pytestmark = pytest.mark.of_files
 
 FLIPS = 1000
 RANKS = 50
 
 
 def saved(catalog: Catalog, directory: Path, *steps: int, world_size: int = 2) -> Job:
-    return begun(catalog, directory, *steps, world_size=world_size)[0]
-
-
-def begun(catalog: Catalog, directory: Path, *steps: int, world_size: int = 2) -> tuple[Job, list[RankLaunch]]:
-    """A run whose launch goes on."""
-    job = Job(catalog, directory, world_size=world_size)
-    ranks = job.start()
-    for launch in ranks:
-        job.announce(launch)
-    for step in steps or (5, 10, 15):
-        job.save(ranks, step)
-    return job, ranks
+    return begun(catalog, directory, *steps or (5, 10, 15), world_size=world_size)[0]
 
 
 def flip(path: Path, place: int, *, keep_time: bool = True) -> None:
@@ -107,10 +91,7 @@ def test_every_one_of_many_flipped_bits_is_found(sqlite_url: str, tmp_path: Path
     assert len(by_header) > FLIPS // 4  # lengths, the end, the counter; not a letter of a name, nor a weight
     done = catalog.verify("run", digest=True)
     assert {damage.path for damage in done.damaged} == set(map(str, flipped))
-    assert {damage.rule for damage in done.damaged} == {
-        Rule.UNREADABLE,
-        Rule.DIGEST_MISMATCH,
-    }
+    assert {damage.rule for damage in done.damaged} == {Rule.UNREADABLE, Rule.DIGEST_MISMATCH}
     assert done.checked == len(paths)
     marked = {file.path for file in catalog.files("run") if file.state is FileState.DAMAGED}
     assert marked == set(map(str, flipped))
@@ -156,7 +137,7 @@ def test_what_is_brought_back_is_whole_again(catalog: Catalog, tmp_path: Path, k
     flip(damaged, 40)
     gone.unlink()
     assert len(catalog.verify("run", digest=True).damaged) == 2
-    assert catalog.resolve("run").plan.global_step == 5  # type: ignore[union-attr]
+    assert catalog.resolve("run").plan.global_step == 5
     long_ago = time.time() - 7200
     for path in (damaged, gone):
         copy = shutil.copy2 if keep_time else shutil.copy
@@ -169,7 +150,7 @@ def test_what_is_brought_back_is_whole_again(catalog: Catalog, tmp_path: Path, k
     assert set(done.whole_again) >= {str(damaged)}
     assert set(done.whole_again) <= back | {str(gone)}
     assert set(states(catalog).values()) == {(FileState.COMPLETE, None)}
-    assert catalog.resolve("run").plan.global_step == 15  # type: ignore[union-attr]
+    assert catalog.resolve("run").plan.global_step == 15
     assert catalog.verify("run", digest=True).whole_again == ()
 
 
@@ -368,7 +349,7 @@ def test_what_is_removed_or_registered_again_while_it_is_looked_at_stays_as_it_i
     def meanwhile(self: verify._Verifier, run_id: int, seen: list[object]) -> object:
         ranks[0].register(second, global_step=10, optimizer_step=10)
         ranks[0].recorder.mark([by_path[str(first)]], FileState.MISSING)
-        return record(self, run_id, seen)  # type: ignore[arg-type]
+        return record(self, run_id, seen)
 
     monkeypatch.setattr(verify._Verifier, "_recorded", meanwhile)
     done = catalog.verify("run", digest=True)
