@@ -16,8 +16,9 @@ _numbers = itertools.count()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What is about files is the same on every database: the quicker one shows it."""
+    """What is about files is the same on every database: the quicker one shows it. The slowest tests begin first."""
     items[:] = [item for item in items if not (item.get_closest_marker("of_files") and "postgres" in item.name)]
+    items.sort(key=lambda item: item.get_closest_marker("msrun") is None)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -355,7 +355,7 @@ def _file_row(file: Checkpoint) -> dict[str, Any]:
         "problem": file.problem.value if file.problem else None,
         "quarantine": file.quarantine or None,
         "created_at": _moment(file),
-        "newness": file.version,
+        "revision": file.revision,
         "version": version_of_file(file),
     }
 

@@ -40,7 +40,7 @@ _OF_FILE = (
     checkpoints.c.problem,
     checkpoints.c.quarantine,
     sa.type_coerce(checkpoints.c.created_at, sa.types.NullType()),  # as the driver has it: a type has all looked at
-    checkpoints.c.newness,
+    checkpoints.c.revision,
 )
 
 _FILES = checkpoints.join(saves)
@@ -92,7 +92,7 @@ def _file(run: str, launch: str, global_step: int, values: Any) -> Checkpoint:
         problem,
         quarantine,
         created_at,
-        version,
+        revision,
     ) = values
     file = object.__new__(Checkpoint)
     fields = {
@@ -116,7 +116,7 @@ def _file(run: str, launch: str, global_step: int, values: Any) -> Checkpoint:
         "problem": _RULES[problem],
         "quarantine": quarantine or "",
         "created_at": in_utc(created_at),
-        "version": version,
+        "revision": revision,
     }
     # What a frozen dataclass does for each field by itself costs more than the query.
     object.__setattr__(file, "__dict__", fields)

@@ -192,12 +192,13 @@ checkpoints = sa.Table(
     sa.Column("problem", sa.String(32)),
     sa.Column("quarantine", sa.Text),
     sa.Column("created_at", UtcDateTime, nullable=False),
-    sa.Column("newness", sa.BigInteger),
+    sa.Column("revision", sa.BigInteger),
     sa.Column("version", sa.String(64), nullable=False),
     sa.Index(None, "save_id", "state"),  # files that are gone must not cost those who ask for what is there
 )
 """`reported` is the state that the newest record says; `state` follows from it, from what retention did with the file,
-and from what else was written to its path: `project` sets it. `newness` is NULL where it is that of `mtime_ns`.
+and from what else was written to its path: `project` sets it. `version` is what two records of one file
+are compared by; `revision` is NULL where that begins with `mtime_ns`.
 """
 
 pins = sa.Table(

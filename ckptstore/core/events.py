@@ -465,7 +465,7 @@ _PLAIN: dict[str, Callable[[Any], Any]] = {
     "size": whole,
     "digest": partial(text, longest=64),
     "mtime_ns": partial(whole, lowest=-HIGHEST),
-    "version": partial(whole, lowest=-HIGHEST),
+    "revision": partial(whole, lowest=-HIGHEST),
     "format": partial(text, longest=16),
     "quarantine": text,
 }

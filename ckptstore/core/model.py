@@ -99,7 +99,7 @@ class Checkpoint:
     `global_step` counts batches consumed since the run began, `optimizer_step` updates applied (None: unknown).
     `epoch` and `step_in_epoch` start at 1, as MindSpore's do. `size` is in bytes, `mtime_ns` in nanoseconds since
     1970, `digest` is BLAKE3 in hexadecimal; each is None while the file is being written. `problem` says which rule
-    a damaged file broke, `quarantine` what is wrong with a state whose files are whole (empty: nothing). `version`
+    a damaged file broke, `quarantine` what is wrong with a state whose files are whole (empty: nothing). `revision`
     is greater than that of the record that a look at the disk amended (None: the file is as it was recorded first).
     """
 
@@ -123,18 +123,18 @@ class Checkpoint:
     problem: Rule | None = None
     quarantine: str = ""
     created_at: datetime | None = None
-    version: int | None = None
+    revision: int | None = None
 
     @property
     def newness(self) -> int:
         """What its version is made of: when the file was written, in nanoseconds, or what a look at the disk set."""
-        if self.version is not None:
-            return self.version
+        if self.revision is not None:
+            return self.revision
         return -HIGHEST if self.mtime_ns is None else self.mtime_ns
 
     def amended(self, **changes: Any) -> Checkpoint:
         """The record after a look at the disk: newer than this one, older than that of a file written later."""
-        return replace(self, **changes, version=min(self.newness + 1, HIGHEST))
+        return replace(self, **changes, revision=min(self.newness + 1, HIGHEST))
 
     @cached_property
     def save_id(self) -> str:

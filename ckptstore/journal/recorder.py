@@ -140,7 +140,7 @@ class Recorder:
             unchanged = [(before, after) for before, after in changes if known.get(before.id) == before]
             stood.clear()  # it may be tried again
             stood.update(before.id for before, _ in unchanged)
-            events = [FileRecorded(replace(after, version=before.amended().version)) for before, after in unchanged]
+            events = [FileRecorded(replace(after, revision=before.amended().revision)) for before, after in unchanged]
             return events, {before.launch for before, _ in unchanged}
 
         self.decide(decide)
@@ -367,4 +367,4 @@ def _seen_after(known: Checkpoint, file: Checkpoint) -> Checkpoint:
     """A file as a look at the disk shows it now, newer than its record; where that is of this very file, it stands."""
     if known.state is FileState.COMPLETE and known.mtime_ns == file.mtime_ns:
         return file
-    return replace(file, version=max(file.newness, known.newness + 1))
+    return replace(file, revision=max(file.newness, known.newness + 1))

@@ -220,7 +220,7 @@ def upgrade() -> None:
         sa.Column("problem", sa.String(length=32), nullable=True),
         sa.Column("quarantine", sa.Text(), nullable=True),
         sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
-        sa.Column("newness", sa.BigInteger(), nullable=True),
+        sa.Column("revision", sa.BigInteger(), nullable=True),
         sa.Column("version", sa.String(length=64), nullable=False),
         sa.ForeignKeyConstraint(["save_id"], ["saves.id"], name=op.f("fk_checkpoints_save_id")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_checkpoints")),
