@@ -1,4 +1,7 @@
-"""Open a catalog. A use case is imported when it is asked for: `ckptstore list` needs one of them."""
+"""What a script calls: `connect`, and the methods of the `Catalog` that it returns.
+
+A use case is imported when it is asked for: `ckptstore list` needs one of them.
+"""
 
 from __future__ import annotations
 

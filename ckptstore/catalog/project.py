@@ -57,7 +57,7 @@ from ckptstore.core.replicas import stand_alone
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from ckptstore.core.events import Event
+    from ckptstore.core.events import AfterLaunch, Event
     from ckptstore.core.model import Checkpoint, Launch
     from ckptstore.core.replicas import Layout
 
@@ -86,7 +86,7 @@ def project(connection: sa.Connection, events: Iterable[Event], layout_of: Layou
     sorted_out = _Sorted()
     done = Projected()
     started: list[LaunchStarted] = []
-    others: list[Event] = []
+    others: list[AfterLaunch] = []
     for event in events:
         if isinstance(event, LaunchStarted):
             started.append(event)
@@ -107,7 +107,7 @@ def project(connection: sa.Connection, events: Iterable[Event], layout_of: Layou
         else:
             sorted_out.add(event)
     _put_rows(connection, sorted_out)
-    _put_files(connection, sorted_out.files, done, are_new=are_new)
+    _put_files(connection, [event.file for event in sorted_out.files], done, are_new=are_new)
     _put_removals(connection, sorted_out.removals)
     if sorted_out.layout_files:
         _put_layout_files(connection, sorted_out.layout_files, layout_of)
@@ -118,7 +118,7 @@ def project(connection: sa.Connection, events: Iterable[Event], layout_of: Layou
 class _Sorted:
     """Events by what rows they make."""
 
-    files: list[Checkpoint] = field(default_factory=list)
+    files: list[FileRecorded] = field(default_factory=list)
     sources: list[SourceAdded] = field(default_factory=list)
     endings: list[TrainingEnded] = field(default_factory=list)
     outcomes: list[LoadOutcome] = field(default_factory=list)
@@ -126,22 +126,25 @@ class _Sorted:
     of_runs: list[StepPinned | StepTagged | PolicySet | GcEnded] = field(default_factory=list)
     removals: list[FilesRemoved] = field(default_factory=list)
 
-    def add(self, event: Event) -> None:
+    def add(self, event: AfterLaunch) -> None:
+        self._of_type(event).append(event)
+
+    def _of_type(self, event: AfterLaunch) -> list[Any]:  # noqa: PLR0911 — mypy sees which type is left out
         match event:
-            case FileRecorded(file):
-                self.files.append(file)
+            case FileRecorded():
+                return self.files
             case SourceAdded():
-                self.sources.append(event)
+                return self.sources
             case TrainingEnded():
-                self.endings.append(event)
+                return self.endings
             case LoadOutcome():
-                self.outcomes.append(event)
+                return self.outcomes
             case LayoutFileKept():
-                self.layout_files.append(event)
+                return self.layout_files
             case FilesRemoved():
-                self.removals.append(event)
+                return self.removals
             case StepPinned() | StepTagged() | PolicySet() | GcEnded():
-                self.of_runs.append(event)
+                return self.of_runs
 
 
 def _looked_up(

@@ -166,9 +166,8 @@ class GcEnded:
     at: datetime
 
 
-Event = (
-    LaunchStarted
-    | SourceAdded
+AfterLaunch = (
+    SourceAdded
     | FileRecorded
     | TrainingEnded
     | LoadOutcome
@@ -179,6 +178,9 @@ Event = (
     | FilesRemoved
     | GcEnded
 )
+"""What can be used once the launch that it names is known."""
+
+Event = LaunchStarted | AfterLaunch
 
 MOST_CONTENT = 1 << 20
 """Bytes of compressed content in a line: the strategy of thousands of ranks fits, and many ranks may write one each."""

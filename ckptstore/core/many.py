@@ -1,4 +1,4 @@
-"""What many small values cost."""
+"""Make many small values without Python looking for cycles among them, which takes longer than to make them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def without_gc() -> Iterator[None]:
-    """Make many values that hold no cycles, without Python's search for cycles among all that the process has.
+def without_cycle_search() -> Iterator[None]:
+    """Turn Python's cyclic garbage collector off, for work whose many values hold no cycles.
 
-    That search begins again and again while values are made, and takes longer than to make them. What is not needed any
-    more is freed as ever.
+    It would begin again and again, and look at all that the process has. What is not needed any more is freed as ever.
     """
     was_enabled = gc.isenabled()
     gc.disable()

@@ -1,4 +1,4 @@
-"""The words of ckptstore as values (design: run, launch, kind, state, checkpoint, restore plan)."""
+"""The words of the glossary (docs/architecture.md) as values: launch, kind, checkpoint, state, restore plan."""
 
 from __future__ import annotations
 

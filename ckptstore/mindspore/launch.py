@@ -1,4 +1,4 @@
-"""A launch as a training script sees it."""
+"""What a training script calls: `join`, and of the launch that it returns `resume` and `registrar`."""
 
 from __future__ import annotations
 

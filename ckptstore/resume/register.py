@@ -1,4 +1,4 @@
-"""What is recorded of checkpoint files."""
+"""Makes the record of a checkpoint file: from what its writer says, and from the bytes that are there."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ckptstore.catalog import reads
 from ckptstore.catalog.runs import find_run
 from ckptstore.core import validate
-from ckptstore.core.many import without_gc
+from ckptstore.core.many import without_cycle_search
 from ckptstore.core.model import Kind, Rejection, Resolution, State
 from ckptstore.core.stated import parse
 from ckptstore.disk import files
@@ -70,7 +70,7 @@ class Query:
 NEWEST = Query()
 
 
-@without_gc()
+@without_cycle_search()
 def resolve(database: Database, run: str, query: Query) -> Resolution:
     """The state that is asked for, and why newer ones are not taken. Raises `UnknownRunError` and `UsageError`."""
     query = query.checked()

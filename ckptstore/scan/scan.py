@@ -18,7 +18,7 @@ from ckptstore.catalog.engine import in_memory
 from ckptstore.catalog.project import add_run, project
 from ckptstore.core import validate
 from ckptstore.core.events import FileRecorded, LaunchStarted, SourceAdded
-from ckptstore.core.many import without_gc
+from ckptstore.core.many import without_cycle_search
 from ckptstore.core.model import FileState, Launch, Phase, Rule
 from ckptstore.core.replicas import stand_alone
 from ckptstore.disk.files import absolute
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from ckptstore.scan.plan import Scanned, ScanPlan
 
 
-@without_gc()
+@without_cycle_search()
 def scan(
     database: Database,
     directory: str | Path,
