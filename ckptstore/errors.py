@@ -18,7 +18,7 @@ class CkptstoreError(Exception):
 
 
 class UsageError(CkptstoreError):
-    """The caller asked for something that cannot be meant."""
+    """The caller asked for something that makes no sense."""
 
     exit_code = 2
 

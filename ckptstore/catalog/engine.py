@@ -266,14 +266,14 @@ def open_database(url: str | os.PathLike[str] | None) -> Database:
     """Open the catalog that `url` names, else CKPTSTORE_URL, else the user's own SQLite file.
 
     `url` is an SQLAlchemy URL (`sqlite:////data/catalog.db`, `postgresql://user@host/name`) or the path of an
-    SQLite file. Raises `UsageError` for a URL that cannot be meant. Nothing is connected to yet.
+    SQLite file. Raises `UsageError` for a URL that makes no sense. Nothing is connected to yet.
     """
     own = urls.users_own()
-    meant = urls.meant(url)
-    if meant.database == str(own):
+    named = urls.database_url(url)
+    if named.database == str(own):
         with suppress(OSError):  # what cannot be made is said when it is used: a training goes on without a catalog
             own.parent.mkdir(parents=True, exist_ok=True)
-    return Database(meant)
+    return Database(named)
 
 
 def open_to_look(url: str | None, *, answer_within: float) -> Database:
@@ -281,7 +281,7 @@ def open_to_look(url: str | None, *, answer_within: float) -> Database:
 
     An SQLite file that is not there stays so.
     """
-    database = Database(urls.meant(url), answer_within=answer_within)
+    database = Database(urls.database_url(url), answer_within=answer_within)
     if database.file is not None:
         path = database.file.absolute()
 

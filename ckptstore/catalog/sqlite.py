@@ -66,9 +66,9 @@ def _locked(driver: sqlite3.Connection, wait: float, answer_within: float) -> bo
     many processes write again and again, those that have waited longest are overtaken.
     """
     now = time.monotonic()
-    given_up, deadline = now + answer_within, now + wait
+    end, deadline = now + answer_within, now + wait
     seen: object = None
-    while time.monotonic() < min(deadline, given_up):
+    while time.monotonic() < min(deadline, end):
         time.sleep(random.uniform(*_PAUSE_SECONDS))  # noqa: S311 — not a secret
         try:
             driver.execute(_LOCK)

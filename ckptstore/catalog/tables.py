@@ -216,7 +216,7 @@ journals = sa.Table(
     metadata,
     sa.Column("run_id", sa.ForeignKey("runs.id"), primary_key=True),
     sa.Column("path", sa.Text, primary_key=True),
-    sa.Column("taken_up", sa.BigInteger, nullable=False),
+    sa.Column("read_to", sa.BigInteger, nullable=False),
     sa.Column("head", sa.String(32)),
 )
 """The journals that tell of a run, and up to which byte the catalog has what they say.

@@ -17,10 +17,10 @@ _PLACES = ("host", "port", "service")
 _LIKE_A_URL = re.compile(r"^\w+:|:[^/]*@|\b(host|dbname|user|password)\s*=")
 
 
-def meant(url: str | os.PathLike[str] | None) -> sa.URL:
+def database_url(url: str | os.PathLike[str] | None) -> sa.URL:
     """The database of a URL or path, else of CKPTSTORE_URL, else the user's own file.
 
-    Raises `UsageError` for what cannot be meant.
+    Raises `UsageError` for what makes no sense.
     """
     text = os.fspath(url or os.environ.get("CKPTSTORE_URL") or "")
     if not text:

@@ -88,10 +88,10 @@ def scanned(done: Scanned, *, dry_run: bool) -> None:
     line(f"run {done.run}: {what} {would}" + (f", of {count(launches, 'launch', 'launches')}" if launches else ""))
     others = ", ".join(f"{count} {name}" for name, count in sorted(done.counts.items()))
     line(f"{count(sum(done.counts.values()), 'file', 'files')} seen: {others or 'none'}; {done.known} known before")
-    if done.taken_up.records or done.taken_up.spoiled:
-        spoiled = f"; {done.taken_up.spoiled} lines spoiled" if done.taken_up.spoiled else ""
+    if done.synced.records or done.synced.spoiled:
+        spoiled = f"; {done.synced.spoiled} lines spoiled" if done.synced.spoiled else ""
         taken = "would be taken" if dry_run else "taken"
-        line(f"{count(done.taken_up.records, 'record', 'records')} {taken} from journals{spoiled}")
+        line(f"{count(done.synced.records, 'record', 'records')} {taken} from journals{spoiled}")
     for word, files in (("damaged", done.damaged), ("missing", done.missing)):
         for file in first(files, word):
             line(f"{word}: {file.path} (step {file.global_step}, rank {file.rank})")

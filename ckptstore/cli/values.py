@@ -89,7 +89,7 @@ def scanned(done: Scanned) -> dict[str, Any]:
         "world_size": done.world_size,
         "files": dict(sorted(done.counts.items())),
         "known": done.known,
-        "from_journals": done.taken_up.records,
+        "from_journals": done.synced.records,
         "adopted": [file(each) for each in done.adopted],
         "damaged": [file(each) for each in done.damaged],
         "missing": [file(each) for each in done.missing],

@@ -1,4 +1,4 @@
-"""What callers give, as it can be kept; `UsageError` for what cannot be meant."""
+"""What callers give, as it can be kept; `UsageError` for what makes no sense."""
 
 from __future__ import annotations
 

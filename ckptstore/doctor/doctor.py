@@ -26,7 +26,7 @@ def examine(url: str | None, run: str | None = None, *, now: datetime | None = N
     """Check the catalog at `url` and a run, or every run. `now` is the time of this machine (None: as it is).
 
     Where the catalog cannot be used, journals in the directories that are known without it tell of the runs. Raises
-    `UnknownRunError` for a run that a catalog does not have, and `UsageError` for a URL that cannot be meant.
+    `UnknownRunError` for a run that a catalog does not have, and `UsageError` for a URL that makes no sense.
     """
     now = now or datetime.now(timezone.utc)
     checks = [check_program.check()]

@@ -281,7 +281,7 @@ class Recorder:
     def _went_on(self, connection: Connection, span: Span, events: Sequence[Event]) -> bool:
         told = [started.launch.run for started in self._told[directory_of(span.path)].values()]
         runs = {run for event in events for run in runs_of(event)} or set(told)
-        to = journals.TakenUp(span.end, span.head)
+        to = journals.ReadTo(span.end, span.head)
         return len(runs) == 1 and journals.went_on(connection, runs.pop(), span.path, span.begin, to)
 
     def _append(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ckptstore.catalog import journals, reads
-from ckptstore.catalog.journals import TakenUp
+from ckptstore.catalog.journals import ReadTo
 from ckptstore.catalog.project import project
 from ckptstore.core import limits
 from ckptstore.core.events import (
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("ckptstore")
 
 _BYTES = 16 << 20  # of journals a transaction
-_NOTHING = TakenUp(0, None)
+_NOTHING = ReadTo(0, None)
 
 
 @dataclass(frozen=True)
@@ -103,9 +103,9 @@ def sync_below(database: Database, root: Path) -> Synced:
     if not root.is_dir():
         raise UsageError(f"{root} is not a directory", "give a run, or the directory that the checkpoints are in")
     paths, hidden = found_below([real_directory(root)], with_directories=True)
-    taken_up = _added(Synced(skipped=hidden, unreadable=hidden), take_up_found(database, paths))
+    synced = _added(Synced(skipped=hidden, unreadable=hidden), take_up_found(database, paths))
     with database.read() as connection:
-        return replace(taken_up, runs=tuple(journals.runs_told(connection, paths)))
+        return replace(synced, runs=tuple(journals.runs_told(connection, paths)))
 
 
 def found_below(roots: Iterable[str], *, with_directories: bool = False) -> tuple[list[str], tuple[Skipped, ...]]:
@@ -149,7 +149,7 @@ def _without_known(database: Database, paths: AbstractSet[str]) -> AbstractSet[s
     if not paths:
         return paths
     with database.read() as connection:
-        new = paths - journals.taken_up(connection, sorted(paths)).keys()
+        new = paths - journals.read_to(connection, sorted(paths)).keys()
         known = journals.journals_named(connection, {path.rpartition("/")[2] for path in new}) if new else set()
     real = {absolute(path) for path in known}
     return paths - {path for path in new if absolute(path) in real}
@@ -160,7 +160,7 @@ def _sizes_of(paths: Iterable[str]) -> dict[str, int]:
 
 
 def _take_up(
-    database: Database, sizes: dict[str, int], known: dict[str, TakenUp], *, look: bool, of_a_run: bool = False
+    database: Database, sizes: dict[str, int], known: dict[str, ReadTo], *, look: bool, of_a_run: bool = False
 ) -> Synced:
     """Take up journals of these sizes, those that have grown since; `look`: whether the files told of are there.
 
@@ -168,10 +168,10 @@ def _take_up(
     """
     if sizes.keys() - known.keys():
         with database.read() as connection:
-            known = journals.taken_up(connection, sorted(sizes))
+            known = journals.read_to(connection, sorted(sizes))
     total = Synced(journals=len(sizes))
     new: list[str] = []
-    portion: list[tuple[str, TakenUp]] = []
+    portion: list[tuple[str, ReadTo]] = []
     weight = 0
     for path, size in sorted(sizes.items()):
         before = known.get(path, _NOTHING)
@@ -215,7 +215,7 @@ def _sizes_in(folder: str) -> dict[str, int] | Skipped:
         return Skipped(folder, error.strerror or str(error))
 
 
-def _read(database: Database, known: Sequence[tuple[str, TakenUp]], new: list[str]) -> Synced:
+def _read(database: Database, known: Sequence[tuple[str, ReadTo]], new: list[str]) -> Synced:
     """Take up journals from where they were read to; the ids of files that are new to the catalog go into `new`."""
     read: dict[str, Contents] = {}
     skipped: list[Skipped] = []
@@ -244,10 +244,10 @@ def _read(database: Database, known: Sequence[tuple[str, TakenUp]], new: list[st
         ids = {name: run_id for name in names if (run_id := reads.run_id(connection, name)) is not None}
         by_path = {path: [ids[run] for run in sorted(own.runs) if run in ids] for path, own in told.items()}
         ends = {  # what was left out is read again: another journal may yet tell of its launch
-            path: TakenUp(contents.end if told[path].named <= done.launches else begins[path], contents.head)
+            path: ReadTo(contents.end if told[path].named <= done.launches else begins[path], contents.head)
             for path, contents in read.items()
         }
-        journals.set_taken_up(connection, ends, by_path)
+        journals.set_read_to(connection, ends, by_path)
         return done
 
     done = database.in_write(work)

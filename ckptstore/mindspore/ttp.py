@@ -132,11 +132,11 @@ class TtpWatch(Watch):
             root = Path(real_directory(cb_ctx.ckpt_save_path))
             own = f"rank_{self._training.launch.rank}"
             directories = {str(root / name / own): is_ttp_file for name in self._unfinished(cb_ctx)}
-        for directory, is_meant in directories.items():
+        for directory, has_right_name in directories.items():
             for name in names_in(directory):
                 path = str(Path(directory) / name)
                 found = None
                 with suppress(OSError):  # it is no file, or cannot be looked at: then it is not what was just saved
-                    found = facts(path) if is_meant(name) else None
+                    found = facts(path) if has_right_name(name) else None
                 if found is not None:
                     yield path, found

@@ -32,7 +32,7 @@ def join(
     """Add the launch if this rank is its first, and return what is known of it.
 
     The id is `launch_id`, else CKPTSTORE_LAUNCH_ID, else made here if there is only one rank. `layout` is
-    "data_parallel" or "stand_alone" (None: no replicas are known). Raises `UsageError` for what cannot be meant,
+    "data_parallel" or "stand_alone" (None: no replicas are known). Raises `UsageError` for what makes no sense,
     `RefusedError` where the launch contradicts what other ranks said or was used before.
     """
     check_name("run", run)

@@ -21,7 +21,7 @@ CLOCKS_DIFFER = timedelta(minutes=10)
 """By how much the clocks of nodes may differ: a lease counts so much longer than it says."""
 
 
-def settle(connection: Connection, run_id: int, launch_id: str, files: Collection[Checkpoint], now: datetime) -> bool:
+def take(connection: Connection, run_id: int, launch_id: str, files: Collection[Checkpoint], now: datetime) -> bool:
     """Hold the state of these files for a launch from now on; False if one is not as it was when it was chosen.
 
     Retention may have given it up since, or deleted it at once. In the transaction that stores the plan: retention

@@ -43,7 +43,7 @@ def describe(
 
     `path` is one that `disk.files.absolute` gave. Steps are counted in batches, ranks and steps from 0, epochs and
     steps in them from 1. `mtime_ns` is given where the file is known to be there and whole: another one at its path is
-    not that file. Raises `UsageError` for values that cannot be meant.
+    not that file. Raises `UsageError` for values that make no sense.
     """
     try:
         known_kind = Kind(kind)

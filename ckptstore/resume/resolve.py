@@ -59,7 +59,7 @@ class Query:
         return self.step is not None or self.lineage is not None
 
     def checked(self) -> Query:
-        """The query, with numbers as numbers. Raises `UsageError` for values that cannot be meant."""
+        """The query, with numbers as numbers. Raises `UsageError` for values that make no sense."""
         if self.lineage is not None and self.every_lineage:
             raise UsageError("one lineage and all of them are asked for", "give --lineage or --all")
         step = None if self.step is None else validate.step_of(self.step)
@@ -82,9 +82,9 @@ def resolve(database: Database, run: str, query: Query) -> Resolution:
 
 def bring_up_to_date(database: Database, run_id: int) -> Reconciled:
     """Take in what journals and directories tell and the catalog lacks; what was not taken is logged."""
-    taken_up = sync_run(database, run_id)
+    synced = sync_run(database, run_id)
     reconciled = reconcile(database, run_id)
-    for skipped in (*taken_up.skipped, *reconciled.skipped):
+    for skipped in (*synced.skipped, *reconciled.skipped):
         log.warning("%s was not taken into the catalog: %s", skipped.path, skipped.reason)
     return reconciled
 

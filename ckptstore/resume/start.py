@@ -90,7 +90,7 @@ def branch(database: Database, plan: RestorePlan) -> str:
             raise UsageError(f"there is no run {run!r} any more")
         launch = replace(plan.launch.undecided(), id=launch_id, created_at=reads.next_moment(connection, run, now))
         project(connection, [LaunchStarted(launch)])
-        if not lease.settle(connection, run_id, launch_id, sources_of(plan), now):
+        if not lease.take(connection, run_id, launch_id, sources_of(plan), now):
             raise RefusedError(
                 f"step {plan.global_step} of run {run!r} was removed since it was chosen",
                 "if gc did that, ckptstore undo brings it back while it is in the trash",
@@ -133,7 +133,7 @@ def _store(database: Database, launch: Launch, run_id: int, query: Query) -> boo
     now = datetime.now(timezone.utc)
 
     def work(connection: Connection) -> bool:
-        if not lease.settle(connection, run_id, launch.id, sources, now):
+        if not lease.take(connection, run_id, launch.id, sources, now):
             return False
         project(connection, [started(launch, plan, now, start_step=start_step, branched=query.goes_back)])
         return True

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from ckptstore.core.model import Kind
 
-    Kept = Iterator[tuple["StateFacts", str]]
+    StatesWithDetail = Iterator[tuple["StateFacts", str]]
 
 MASS_DELETE = 0.9
 """A plan that removes a larger share of the bytes is refused unless it is asked for."""
@@ -205,7 +205,7 @@ def check_metric(run: str, policy: Policy, measured: Collection[Mapping[str, flo
     )
 
 
-def _by_count(counted: Sequence[StateFacts], policy: Policy) -> Iterator[tuple[Why, Kept]]:
+def _by_count(counted: Sequence[StateFacts], policy: Policy) -> Iterator[tuple[Why, StatesWithDetail]]:
     """The rules that count restorable states of the lineage, which come newest first."""
     yield Why.FLOOR, _first(counted, policy.floor, "one of the newest {} restorable states")
     yield Why.LAST, _first(counted, policy.keep_last, "one of the last {}")
@@ -224,11 +224,11 @@ def _by_count(counted: Sequence[StateFacts], policy: Policy) -> Iterator[tuple[W
         yield Why.KIND, _first(of_kind, number, f"one of the newest {{}} {kind} states")
 
 
-def _first(states: Sequence[StateFacts], number: int, detail: str) -> Kept:
+def _first(states: Sequence[StateFacts], number: int, detail: str) -> StatesWithDetail:
     return ((state, detail.format(number)) for state in states[:number])
 
 
-def _every(counted: Sequence[StateFacts], steps: int) -> Kept:
+def _every(counted: Sequence[StateFacts], steps: int) -> StatesWithDetail:
     """The first state at or after each multiple of so many steps: saves need not fall on the multiples.
 
     A launch that counts differently, as with another batch size, has multiples of its own.
@@ -237,7 +237,7 @@ def _every(counted: Sequence[StateFacts], steps: int) -> Kept:
     return ((state, f"the first from step {at * steps} on") for (_, at), state in first.items() if at)
 
 
-def _newest_of_each(counted: Sequence[StateFacts], number: int, period: str) -> Kept:
+def _newest_of_each(counted: Sequence[StateFacts], number: int, period: str) -> StatesWithDetail:
     newest: dict[str, StateFacts] = {}
     for state in counted if number else ():
         newest.setdefault(state.created_at.astimezone(timezone.utc).strftime(period), state)
@@ -245,7 +245,7 @@ def _newest_of_each(counted: Sequence[StateFacts], number: int, period: str) -> 
     return ((state, f"the newest of {name}") for name, state in in_order[:number])
 
 
-def _best(counted: Sequence[StateFacts], policy: Policy) -> Kept:
+def _best(counted: Sequence[StateFacts], policy: Policy) -> StatesWithDetail:
     """The best by a metric; of equals the newer. States without it do not count."""
     sign = 1 if policy.mode == "min" else -1
     measured = [state for state in counted if policy.metric in state.metrics]

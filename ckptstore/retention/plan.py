@@ -118,9 +118,9 @@ def plan_gc(
     policy = replace(policy, **stated)  # type: ignore[arg-type]
     decide.check_policy(policy)
     now = now or datetime.now(timezone.utc)
-    taken_up = sync_run(database, run_id).skipped
-    unheard = unread.unheard(taken_up)
-    skipped = [*taken_up, *reconcile(database, run_id).skipped]
+    synced = sync_run(database, run_id).skipped
+    unheard = unread.unheard(synced)
+    skipped = [*synced, *reconcile(database, run_id).skipped]
     with database.read() as connection:
         begun = trash.begun(connection, run_id)
         facts = _Facts(
@@ -171,7 +171,7 @@ def plan_gc(
         debris=() if unheard else left_behind,
         unknown=_unknown(database, skipped, unregistered),
         unseen=(
-            *unread.unread(taken_up),
+            *unread.unread(synced),
             *(Skipped(path, reason) for path, reason in sorted(uncertain.unseen.items())),
         ),
     )

@@ -34,7 +34,7 @@ class Policy:
     the lowest or the highest (`mode` "min" or "max"). `keep_kind`: the newest N of a kind. `keep_parents`: every
     state that a launch resumed from. `drop_branches`: the newest state of an abandoned branch is not kept.
     `floor`: so many of the newest restorable states are kept whatever the rules say. `grace`: how long what goes stays
-    in the trash; it takes its room on the disk until then. Raises `UsageError` for what cannot be meant, as a kind
+    in the trash; it takes its room on the disk until then. Raises `UsageError` for what makes no sense, as a kind
     that there is not.
     """
 
@@ -54,7 +54,7 @@ class Policy:
     grace: timedelta = GRACE
 
     def __post_init__(self) -> None:
-        """Raise `UsageError` for what cannot be meant."""
+        """Raise `UsageError` for what makes no sense."""
         object.__setattr__(self, "keep_kind", _by_kind(self.keep_kind))  # frozen for others
         numbers = {name.replace("_", "-"): getattr(self, name) for name in (*_RULES, "floor")}
         numbers |= {f"keep-kind of {kind.replace('_', '-')}": count for kind, count in self.keep_kind.items()}

@@ -53,7 +53,7 @@ class FoundTrash:
 class Scanned:
     """What a scan found, and did.
 
-    `taken_up` is what journals said, `trash` what was in the trash and the catalog did not know of. `world_size` is
+    `synced` is what journals said, `trash` what was in the trash and the catalog did not know of. `world_size` is
     that of what was adopted (None: nothing was new). `counts` says how many files are what, by `What`; `known` how many
     checkpoints were in the catalog already. What is `uncertain`, `skipped` or `opaque` was not taken in; of what was
     `skipped`, `unread` are directories that could not be read, and journals that tell of more than could be.
@@ -71,7 +71,7 @@ class Scanned:
     unread: tuple[Skipped, ...] = ()
     opaque: tuple[Opaque, ...] = ()
     warnings: tuple[str, ...] = ()
-    taken_up: Synced = field(default_factory=Synced)
+    synced: Synced = field(default_factory=Synced)
     trash: tuple[FoundTrash, ...] = ()
 
 
@@ -120,14 +120,14 @@ def make_plan(
     `stated` is the run that the user named, so that files are its wherever they lie; `world_size` the number of ranks
     that the user said (None: by what is there). Raises `UsageError` where a new file is of a rank beyond it.
     """
-    taken_up = sync_below(database, root)
-    run = stated or (taken_up.runs[0] if len(taken_up.runs) == 1 else directory_name)
+    synced = sync_below(database, root)
+    run = stated or (synced.runs[0] if len(synced.runs) == 1 else directory_name)
     check_name("run", run)  # the root of all directories has none
     run_id = _run_to_fill(database, run, root, is_stated=stated is not None)
     done = Reconciled() if is_temporary or run_id is None else reconcile(database, run_id)
     recorded = known_files(database, run, root, tree)
     known, others = recorded.known, recorded.others
-    unheard = beside(taken_up.skipped, tree.checkpoints)
+    unheard = beside(synced.skipped, tree.checkpoints)
     there = {path: file for path, file in known.items() if path in tree.checkpoints and path not in unheard}
     rewritten = {path for path, file in there.items() if path in recorded.replaced or is_rewritten(file, tree)}
     unknown = (path for path in tree.checkpoints if path not in known and path not in others)
@@ -135,7 +135,7 @@ def make_plan(
     reasons = {path: unheard[path] for path in (*candidates, *recorded.replaced) if path in unheard}
     if stated is None:
         readable = [path for path in candidates if path not in reasons]
-        reasons |= unowned_files(database, run, readable, recorded.owners, taken_up.runs)
+        reasons |= unowned_files(database, run, readable, recorded.owners, synced.runs)
     to_adopt = [path for path in candidates if path not in reasons]
 
     anew = rewritten | recorded.replaced | recorded.doubtful
@@ -166,7 +166,7 @@ def make_plan(
     damaged, missing, back = changed(kept, tree)
     is_new = set(to_adopt)
     adopted = tuple(file for launch in launches for file in launch.files if file.path in is_new)
-    skipped = [*tree.skipped, *done.skipped, *taken_up.skipped, *recorded.skipped, *cut, *unreadable, *in_parts.skipped]
+    skipped = [*tree.skipped, *done.skipped, *synced.skipped, *recorded.skipped, *cut, *unreadable, *in_parts.skipped]
     skipped += [Skipped(path, reason) for path, reason in reasons.items()]
     found_there = Scanned(
         run=run,
@@ -178,7 +178,7 @@ def make_plan(
         missing=tuple(missing),
         uncertain=(*history.uncertain, *in_parts.uncertain),
         skipped=_skipped(skipped, adopted),
-        unread=_skipped([*tree.unread, *done.unread, *taken_up.unreadable, *unread(taken_up.skipped)], ()),
+        unread=_skipped([*tree.unread, *done.unread, *synced.unreadable, *unread(synced.skipped)], ()),
         opaque=tuple(sorted(tree.opaque, key=lambda each: each.path)),
         warnings=(
             *history.warnings,
@@ -186,7 +186,7 @@ def make_plan(
             *at_the_time_of_others(launches_there, launches, saved),
             *([_OPAQUE_ONLY] if tree.opaque and not tree.checkpoints else []),
         ),
-        taken_up=taken_up,
+        synced=synced,
     )
     return ScanPlan(
         found_there,

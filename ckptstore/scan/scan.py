@@ -52,7 +52,7 @@ def scan(
     Without `run` it is the one that the journals there tell of, if that is one, else the run of the directory's name;
     and of a run that is trained with ckptstore only what lies in its own directories is taken in. `world_size` is the
     number of ranks (None: by what is there, with a warning). `dry_run` writes nothing. `progress` hears how many more
-    files were looked at. Raises `UsageError` for what cannot be meant, as a `world_size` that a new file's rank is
+    files were looked at. Raises `UsageError` for what makes no sense, as a `world_size` that a new file's rank is
     beyond, `RefusedError` where the directory's name is that of a run which lives elsewhere.
     """
     root = checkpoint_tree(directory)
@@ -103,7 +103,7 @@ def _temporary_catalog(database: Database, root: Path, run: str) -> Database:
         project(connection, [SourceAdded(source, now) for source in sources])
         project(connection, list(map(FileRecorded, files.values())))
         for name, own in known.items():
-            journals.set_taken_up(connection, own, dict.fromkeys(own, (new_ids[name],)))
+            journals.set_read_to(connection, own, dict.fromkeys(own, (new_ids[name],)))
     return copy
 
 

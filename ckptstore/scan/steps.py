@@ -177,8 +177,8 @@ def bounded(files: Sequence[Ranked], length: int) -> list[Verdict]:
     least, most = 0, None
     lower: list[int] = []
     for file, (epoch, count) in zip(ordered, epochs, strict=True):
-        under_way = file.file.kind is Kind.DYING_GASP or not file.step_in_epoch
-        least = max(least, (epoch - 1) * length + (0 if under_way else 1) - count)
+        in_a_step = file.file.kind is Kind.DYING_GASP or not file.step_in_epoch
+        least = max(least, (epoch - 1) * length + (0 if in_a_step else 1) - count)
         lower.append(least)
     proven: dict[str, int] = {}
     for file, (epoch, count), lag in reversed(list(zip(ordered, epochs, lower, strict=True))):

@@ -51,7 +51,7 @@ def upgrade() -> None:
         "journals",
         sa.Column("run_id", sa.Integer(), nullable=False),
         sa.Column("path", sa.Text(), nullable=False),
-        sa.Column("taken_up", sa.BigInteger(), nullable=False),
+        sa.Column("read_to", sa.BigInteger(), nullable=False),
         sa.Column("head", sa.String(length=32), nullable=True),
         sa.ForeignKeyConstraint(["run_id"], ["runs.id"], name=op.f("fk_journals_run_id")),
         sa.PrimaryKeyConstraint("run_id", "path", name=op.f("pk_journals")),

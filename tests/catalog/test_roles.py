@@ -71,7 +71,7 @@ def test_a_trainer_can_do_what_training_needs(roles: Server, tmp_path: Path) -> 
     assert [launch.facts.start_step for launch in again] == [10, 10]  # the other rank has the same
     again[0].load_failed(files[1], "for a test")
     assert connect(url_of(roles, "alice")).pin("run", 5)
-    roles.run("UPDATE journals SET taken_up = 0", "ckptstore")
+    roles.run("UPDATE journals SET read_to = 0", "ckptstore")
     roles.run("DELETE FROM pins", "ckptstore")
     journals = catalog.sync("run")  # what an operator said, and the catalog has lost
     assert roles.run("SELECT global_step FROM pins", "ckptstore") == [(5,)]

@@ -301,7 +301,7 @@ def test_journals_in_a_directory_whose_name_is_not_utf8(catalog: Catalog, tmp_pa
     job = Job(catalog, tmp_path / "ckpt", world_size=1)
     job.save(job.begin(), 5)
     shutil.copytree(tmp_path / "ckpt", tmp_path / os.fsdecode(b"n\xe9"))
-    for synced in (catalog.sync(tmp_path), catalog.scan(tmp_path, run="run").taken_up):
+    for synced in (catalog.sync(tmp_path), catalog.scan(tmp_path, run="run").synced):
         (skipped,) = synced.skipped
         assert "udce9" in skipped.path
         assert "not UTF-8" in skipped.reason

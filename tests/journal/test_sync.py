@@ -354,8 +354,8 @@ def test_spoiled_journals_say_what_is_whole_in_them(catalog: Catalog, other: Cat
     job.save(ranks, 15)
     Path(path).with_name("notes.jsonl").write_text("of somebody else\n")
     scanned = other.scan(tmp_path / "ckpt")
-    assert scanned.taken_up.journals == 2
-    assert scanned.taken_up.spoiled == 2 * 4
+    assert scanned.synced.journals == 2
+    assert scanned.synced.spoiled == 2 * 4
     assert contents(other, but=("journals",)) == contents(catalog, but=("journals",))
 
 

@@ -84,8 +84,8 @@ def test_the_journals_disk(tmp_path: Path, journal: Path, undisturbed: bytes) ->
     again = run.launch(epochs=4)
     assert (again.code, again.start["global_step"]) == (0, 30), again.output
     assert warnings(again.output) == []
-    taken_up = connect(str(tmp_path / "other.db")).sync(run.out)
-    assert taken_up.spoiled == 1
+    synced = connect(str(tmp_path / "other.db")).sync(run.out)
+    assert synced.spoiled == 1
     steps = [file.global_step for file in connect(str(tmp_path / "other.db")).files("run")]
     assert set(steps) > {40, 35, 1}
     assert run.catalog.sync(run.out).records == 0

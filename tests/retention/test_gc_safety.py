@@ -41,7 +41,7 @@ def start_from(catalog: Catalog, job: Job, step: int, *, lasting: timedelta = LE
     ranks = job.start(resume=False)
     chosen = catalog.show("run", step)
     with catalog.database.write() as connection:
-        assert lease.settle(connection, 1, ranks[0].id, chosen, datetime.now(timezone.utc))
+        assert lease.take(connection, 1, ranks[0].id, chosen, datetime.now(timezone.utc))
         marks.hold(connection, ranks[0].id, datetime.now(timezone.utc) + lasting)
     with catalog.database.read() as connection:
         origin = reads.launch(connection, "L1")

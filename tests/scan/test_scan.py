@@ -276,7 +276,7 @@ def test_a_dry_run_says_what_the_scan_does(catalog: Catalog, tmp_path: Path, kno
     done = catalog.scan(root)
     assert done == dry
     assert (done.run, [file.path for file in done.adopted]) == ("llama", [str(older)])
-    assert done.taken_up.records == {"nothing": 3, "half": 2, "all": 0}[knows]
+    assert done.synced.records == {"nothing": 3, "half": 2, "all": 0}[knows]
 
 
 def test_mistakes_are_named(catalog: Catalog, tmp_path: Path) -> None:
