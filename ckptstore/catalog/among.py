@@ -17,9 +17,11 @@ if TYPE_CHECKING:
 
 def among(column: sa.ColumnElement[Any], values: Iterable[Any] | str) -> sa.ColumnElement[bool]:
     """Whether a column of texts or numbers is one of these values; a text names the parameter that gets them later."""
+    # Of whatever length: a cast to the column's would cut a longer text to one that may be there.
+    item = sa.Text() if isinstance(column.type, sa.String) else column.type
     if isinstance(values, str):
-        return _Among(column, sa.bindparam(values, type_=_Values(column.type)))
-    return _Among(column, sa.bindparam(None, list(values), type_=_Values(column.type)))
+        return _Among(column, sa.bindparam(values, type_=_Values(item)))
+    return _Among(column, sa.bindparam(None, list(values), type_=_Values(item)))
 
 
 class _Values(sa.types.TypeDecorator[Any]):

@@ -10,7 +10,8 @@ from ckptstore.catalog.tables import pins, runs
 
 MANY = 40_000  # more than either database takes parameters
 NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
-NAMES = ["plain", 'with "quotes" and \\', "ünï☃", "it's; --", "[1,2]"]
+LONGEST = "n" * 200
+NAMES = [LONGEST, "plain", 'with "quotes" and \\', "ünï☃", "it's; --", "[1,2]"]
 
 
 def test_texts(catalog: Catalog) -> None:
@@ -20,8 +21,9 @@ def test_texts(catalog: Catalog) -> None:
     with catalog.database.read() as connection:
         found = set(connection.execute(sa.select(runs.c.name).where(among(runs.c.name, asked))).scalars())
         none = connection.execute(sa.select(runs.c.name).where(among(runs.c.name, []))).all()
+        longer = connection.execute(sa.select(runs.c.name).where(among(runs.c.name, [f"{LONGEST}n"]))).all()
     assert found == set(NAMES[1:])
-    assert none == []
+    assert none == longer == []
 
 
 def test_numbers(catalog: Catalog) -> None:
