@@ -38,10 +38,10 @@ class UtcDateTime(TypeDecorator[datetime]):
 
 def in_utc(value: str | datetime | None) -> datetime | None:
     """The moment that a driver gives for a `UtcDateTime`: SQLite's has it as text."""
-    if value is None:
-        return None
     if isinstance(value, str):
         return datetime.fromisoformat(f"{value}+00:00")
+    if value is None:
+        return None
     return value.astimezone(timezone.utc) if value.tzinfo else value.replace(tzinfo=timezone.utc)
 
 

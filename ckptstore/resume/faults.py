@@ -16,18 +16,11 @@ _RANKS_SHOWN = 8
 _APPENDED_BYTES = 1024  # more than OnRequestExit appends: five numbers with their names
 
 
-def fault(file: Checkpoint, seen: Observed | None, failed: Mapping[str, str]) -> Reason | None:
+def fault(file: Checkpoint, seen: Observed | None, failed: Mapping[str, str]) -> Reason | None:  # noqa: C901 — a rule each
     """What keeps one file from being loaded; None if it is there as it was recorded."""
     if failed and file.id in failed:  # an id is derived, which costs: only where something failed
         return Reason(Rule.QUARANTINED, file.rank, f"{file.path} could not be loaded: {failed[file.id]}")
-    broken = _broken(file, seen or _NOT_THERE)
-    return None if broken is None else Reason(broken[0], file.rank, f"{file.path} {broken[1]}")
-
-
-_NOT_THERE = Observed(None)
-
-
-def _broken(file: Checkpoint, seen: Observed) -> tuple[Rule, str] | None:
+    seen = seen or _NOT_THERE
     if file.content is Content.WEIGHTS:
         rule, what = Rule.WEIGHTS_ONLY, "holds weights without the optimizer's state"
     elif file.state is FileState.DAMAGED:
@@ -49,7 +42,10 @@ def _broken(file: Checkpoint, seen: Observed) -> tuple[Rule, str] | None:
         rule, what = Rule.DIGEST_MISMATCH, "has other bytes than those recorded"
     else:
         return None
-    return rule, what
+    return Reason(rule, file.rank, f"{file.path} {what}")
+
+
+_NOT_THERE = Observed(None)
 
 
 def unequal_sizes(files: Iterable[Checkpoint]) -> str:
