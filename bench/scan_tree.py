@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
 import struct
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -18,6 +19,7 @@ from pathlib import Path
 from bench.measure import CKPTSTORE, Budget, Found, Row, say, timed, turns
 from bench.task import run_alone
 from ckptstore import connect
+from ckptstore.disk.claims import FOLDER
 from tests.ckpt_bytes import value
 
 TASK = "scan"
@@ -77,7 +79,11 @@ def walk(root: Path) -> None:
 
 
 def from_disk(root: Path, action: Callable[[], object]) -> float:
-    """The seconds of an action that has to read from the disk: the system forgets the files' bytes before."""
+    """The seconds of an action that has to read from the disk, of a tree that no scan has journalled.
+
+    The system forgets the files' bytes before.
+    """
+    shutil.rmtree(root / FOLDER, ignore_errors=True)
     for path in paths_below(root):
         descriptor = os.open(path, os.O_RDONLY)
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)

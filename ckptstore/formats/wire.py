@@ -23,6 +23,7 @@ _LONGEST_NAME = 64 * 1024  # bytes
 
 _WINDOW = 512  # bytes read at a time: the head of a parameter, or a few small parameters whole
 _LONGEST_NUMBER = 10  # bytes
+_CONTINUED = 0x80  # in a byte of a number that another one follows
 
 
 class WireReader:
@@ -56,10 +57,14 @@ class WireReader:
             self._window = self.bytes_at(self.position, _WINDOW)
             self._window_start = self.position
             at = 0
+        # Nearly all are of one byte.
+        if self.position < limit and at < len(self._window) and self._window[at] < _CONTINUED:
+            self.position += 1
+            return self._window[at]
         result = 0
         for place, byte in enumerate(self._window[at : at + min(_LONGEST_NUMBER, limit - self.position)]):
             result |= (byte & 0x7F) << (7 * place)
-            if byte < 0x80:  # noqa: PLR2004
+            if byte < _CONTINUED:
                 if result >> 64:
                     break
                 self.position += place + 1
