@@ -45,6 +45,13 @@ def model(ballast: int = 4) -> Model:
     return Model(network, loss, optimizer)
 
 
+def without_ballast(model: Model) -> None:
+    """Free the ballast of a network that is not needed any more: MindSpore keeps what it has compiled."""
+    for parameter in model.train_network.get_parameters():
+        if parameter.name == "ballast":
+            parameter.set_data(ms.Tensor(np.zeros(1, np.float32)), slice_shape=True)
+
+
 def dataset(steps: int, **shards: int) -> ds.Dataset:
     """So many steps an epoch, for each of the shards."""
     chance = np.random.RandomState(7)

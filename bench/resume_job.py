@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import glob
 import json
 import os
@@ -56,6 +55,7 @@ class Rank:
         model, dataset = network.model(self.ballast), self.dataset()
         launch.resume(model, dataset)
         model.train(EPOCHS, dataset, callbacks=[ckpt_cb, launch.registrar(ckpt_cb)], dataset_sink_mode=False)
+        network.without_ballast(model)
 
     def by_ckptstore(self, model: Any, dataset: Any) -> int:
         start = ckptstore.mindspore.join(RUN).resume(model, dataset)
@@ -82,6 +82,7 @@ class Rank:
         loaded = time.perf_counter()
         first = FirstStep()
         model.train(EPOCHS + 1, dataset, callbacks=[first], initial_epoch=initial_epoch, dataset_sink_mode=False)
+        network.without_ballast(model)
         return first.at - begin, loaded - loading
 
 
@@ -94,7 +95,6 @@ def main(work: Path, repeats: int, ballast: int) -> None:
     taken: dict[str, list[float]] = {name: [] for way in ("ckptstore", "seeds") for name in (way, f"{way} loads")}
     for turn in range(WARM_UP + repeats):
         for way in ("ckptstore", "seeds") if turn % 2 else ("seeds", "ckptstore"):
-            gc.collect()  # the last network is in cycles, and has a gigabyte
             first_step, loads = rank.start(way)
             if turn >= WARM_UP:
                 taken[way].append(first_step)
