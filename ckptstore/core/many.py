@@ -1,4 +1,4 @@
-"""Make many small values without Python looking for cycles among them, which takes longer than to make them."""
+"""Make many small values without Python looking for cycles among them, which costs more time the more there are."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from ckptstore.retention.plan import plan_gc
 from ckptstore.retention.trash import purge, undo
 from tests.retention.gc_world import NEVER, POLICY, World, build, die
 
-RANDOM_KILLS = int(os.environ.get("CKPTSTORE_RANDOM_KILLS", "8"))
+RANDOM_KILLS = int(os.environ.get("CKPTSTORE_RANDOM_KILLS", "15"))
 
 
 def gc(world: World, disk: Disk, *, at_once: bool = False) -> None:

@@ -20,8 +20,6 @@ from tests.contents import back_up
 from tests.jobs import Job, started
 from tests.retention.builders import gc, names, saved
 
-pytestmark = pytest.mark.of_files
-
 DAY = timedelta(days=1)
 STEPS = (10, 20, 30, 40, 50)
 
