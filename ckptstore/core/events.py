@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 from ckptstore.core import limits
 from ckptstore.core.limits import HIGHEST, count, finite, integer, moment, name, optional, ranks, text, whole
 from ckptstore.core.model import Checkpoint, Content, FileState, Kind, Launch, LoadResult, Phase, Rule, Source
-from ckptstore.core.replicas import data_parallel, from_json
+from ckptstore.core.replicas import data_parallel, from_groups, from_json
+from ckptstore.errors import CkptstoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -358,7 +359,7 @@ def launch_from_json(told: Line) -> Launch:
         run=name(told["run"]),
         order=0,
         world_size=world_size,
-        layout=data_parallel(world_size) if layout == _ALL else from_json(layout),
+        layout=data_parallel(world_size) if layout == _ALL else _checked(from_json(layout), world_size),
         steps_per_epoch=optional(count, told["steps_per_epoch"]),
         batch_size=optional(count, told["batch_size"]),
         shards=optional(count, told["shards"]),
@@ -367,6 +368,17 @@ def launch_from_json(told: Line) -> Launch:
 
 
 _ALL = "data_parallel"
+
+
+def _checked(layout: Layout, world_size: int) -> Layout:
+    """A layout whose groups are of ranks of the launch. Raises `ValueError`."""
+    try:
+        from_groups(layout.groups, world_size, text(layout.source))
+    except CkptstoreError as error:
+        raise ValueError(str(error)) from None
+    if layout.any_world_size and layout != data_parallel(world_size):
+        raise ValueError("data parallel, and not all ranks in one group")
+    return layout
 
 
 def _layout(layout: Layout, world_size: int) -> object:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 
+from ckptstore.core import bounded_json
 from ckptstore.disk.files import NO_LINKS
 
 FOLDER = ".ckptstore"
@@ -80,6 +81,6 @@ def _path(folder: Path, name: str, launch: str) -> Path:
 
 def _read(path: Path) -> Writer | None:
     try:
-        return Writer(**json.loads(path.read_text(encoding="utf-8")))
+        return Writer(**bounded_json.parse(path.read_text(encoding="utf-8")))
     except (FileNotFoundError, ValueError, TypeError):
         return None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from platformdirs import user_state_path
 
-from ckptstore.core import validate
+from ckptstore.core import bounded_json, validate
 from ckptstore.core.naming import parse_rank_directory
 from ckptstore.disk.claims import FOLDER
 from ckptstore.disk.files import absolute, real_directory
@@ -55,7 +55,7 @@ def remembered(catalog: str, run: str) -> list[str]:
     found: list[str] = []
     for line in lines:
         try:
-            found.append(str(json.loads(line)))
+            found.append(str(bounded_json.parse(line)))
         except ValueError:  # noqa: PERF203 — a torn line
             continue
     return found

@@ -1,10 +1,10 @@
-"""JSON in files that may be anything: a bounded size, and one error for all that can be wrong with it."""
+"""JSON in files that may be anything: of a bounded size, and an error that names the file."""
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
+from ckptstore.core import bounded_json
 from ckptstore.errors import UnreadableError
 
 if TYPE_CHECKING:
@@ -26,11 +26,7 @@ def read_object(path: Path, what: str, most: int = MOST_JSON) -> dict[str, Any]:
 def parse_object(raw: bytes, path: Path, what: str) -> dict[str, Any]:
     """Parse a JSON object; `what` names it in errors. Raises `UnreadableError` for everything else."""
     try:
-        value = json.loads(raw)
-    except RecursionError:
-        raise UnreadableError(
-            f"{path} is not a {what}: its JSON is nested too deeply", "it is of another format"
-        ) from None
+        value = bounded_json.parse(raw)
     except ValueError as error:
         raise UnreadableError(f"{path} is not a {what}: {error}", "it is cut, damaged or of another format") from None
     if not isinstance(value, dict):

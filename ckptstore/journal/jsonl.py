@@ -18,8 +18,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from stat import S_ISREG
+from typing import TYPE_CHECKING, Any, BinaryIO
 
+from ckptstore.core import bounded_json
 from ckptstore.disk.claims import FOLDER
 from ckptstore.disk.walk import LOST_AND_FOUND
 from ckptstore.journal import opened
@@ -34,6 +36,12 @@ VERSION = 1
 
 MOST_LINE = 16 << 20
 """Bytes of a line, at most: what is longer is none. The plan of 100,000 ranks is half of it."""
+
+MOST_JOURNAL = 4 << 30
+"""Bytes that are looked through at once, at most: a power loss may leave a long file of zeros."""
+
+MOST_KEPT = 256 << 20
+"""Bytes of lines that are read at once, at most: half a million records."""
 
 _HEAD = 4096
 """Bytes that tell journals apart, unless the first line is shorter."""
@@ -81,7 +89,7 @@ def decode(line: bytes) -> Entry | None:
     if found is None or _checksum(found[1]) != found[2]:
         return None
     try:
-        entry = json.loads(found[1] + b"}")
+        entry = bounded_json.parse(found[1] + b"}")
     except ValueError:
         return None
     return entry if isinstance(entry, dict) and isinstance(entry.get("v"), int) else None
@@ -96,8 +104,17 @@ def head(path: str) -> str | None:
 
     Raises `OSError`.
     """
-    with Path(path).open("rb", buffering=0) as file:
+    with _opened(path) as file:
         return _head_of(file.read(_HEAD))
+
+
+def _opened(path: str) -> BinaryIO:
+    """Open a journal. Raises `OSError`, for a link and for what is no regular file too: a pipe would be waited for."""
+    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
+    if S_ISREG(os.fstat(file.fileno()).st_mode):
+        return file
+    file.close()
+    raise OSError(errno.EINVAL, "not a regular file")
 
 
 def _head_of(text: bytes) -> str | None:
@@ -112,10 +129,12 @@ def read(path: str, begin: int = 0) -> Contents:
     one of zeros that a power loss left, takes no more memory than the longest line. Raises `OSError`.
     """
     entries: list[Entry] = []
-    spoiled = newer = 0
+    spoiled = newer = kept = 0
     end = place = begin
     is_endless = False
-    with Path(path).open("rb") as file:
+    with _opened(path) as file:
+        if os.fstat(file.fileno()).st_size - begin > MOST_JOURNAL:
+            raise OSError(errno.EFBIG, f"more than {MOST_JOURNAL >> 30} GiB of a journal")
         own = _head_of(file.read(_HEAD))
         file.seek(begin)
         while piece := file.readline(MOST_LINE):
@@ -127,6 +146,9 @@ def read(path: str, begin: int = 0) -> Contents:
             if entry is not None and entry["v"] > VERSION:
                 newer += 1
             elif entry is not None:
+                kept += len(piece)
+                if kept > MOST_KEPT:
+                    raise OSError(errno.EFBIG, f"more than {MOST_KEPT >> 20} MiB of records in a journal")
                 entries.append(entry)
             elif piece != b"\n" and not was_endless:
                 spoiled += 1

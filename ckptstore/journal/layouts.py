@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
 import tempfile
 import zlib
 from dataclasses import replace
 from pathlib import Path
+from stat import S_ISREG
 from typing import TYPE_CHECKING
 
 from blake3 import blake3
@@ -30,27 +32,35 @@ MOST_BYTES = 64 << 20
 
 
 def read(path: str) -> bytes | None:
-    """What is in a file; None if that is too much. Raises `OSError`."""
-    with Path(path).open("rb") as file:
-        content = file.read(MOST_BYTES + 1)
-    return content if len(content) <= MOST_BYTES else None
+    """What is in a regular file; None if that is too much, or it is none. Raises `OSError`."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # else a pipe would be waited for
+    with os.fdopen(descriptor, "rb") as file:
+        content = file.read(MOST_BYTES + 1) if S_ISREG(os.fstat(descriptor).st_mode) else None
+    return content if content is not None and len(content) <= MOST_BYTES else None
 
 
 def with_content(event: Event) -> Event | None:
     """An event as the catalog needs it: the content of a very large layout file is read from the file itself.
 
-    None where that was overwritten.
+    None where that was overwritten, and where a line has another content than it says: contents are known by their
+    digests to every launch.
     """
-    if not isinstance(event, LayoutFileKept) or event.content is not None:
+    if not isinstance(event, LayoutFileKept):
         return event
     try:
-        content = read(event.path)
-    except OSError:
+        content = read(event.path) if event.content is None else _unpacked(event.content)
+    except (OSError, zlib.error):
         content = None
     if content is None or blake3(content).hexdigest() != event.digest:
         log.warning("%s of launch %s was overwritten: its replicas are not known by it", event.path, event.launch)
         return None
-    return replace(event, content=zlib.compress(content))
+    return event if event.content is not None else replace(event, content=zlib.compress(content))
+
+
+def _unpacked(content: bytes) -> bytes | None:
+    """What was compressed; None if that is too much. Raises `zlib.error`."""
+    found = zlib.decompressobj().decompress(content, MOST_BYTES + 1)
+    return found if len(found) <= MOST_BYTES else None
 
 
 def layout_by(launch: Launch, kept: Mapping[tuple[int, str], tuple[str, bytes]]) -> Layout:
