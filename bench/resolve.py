@@ -42,7 +42,8 @@ REPEATS = 9
 BUDGET = 2.0
 TIMES_THE_SHORT = 1.3
 FILES = """
-SELECT checkpoints.* FROM checkpoints JOIN saves ON saves.id = save_id WHERE launch_id = 'L1' AND global_step = {step}
+SELECT checkpoints.* FROM checkpoints JOIN saves ON saves.id = save_id
+ WHERE launch_id = (SELECT id FROM launches) AND global_step = {step}
 """
 DIRECTORIES = ("SELECT * FROM sources", "SELECT * FROM journals")
 

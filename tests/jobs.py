@@ -76,7 +76,8 @@ def set_ending(
 ) -> None:
     """What the registrar says when training has ended on a rank."""
     now = datetime.now(timezone.utc)
-    launch.recorder.record([TrainingEnded(launch.id, launch.rank, step, optimizer_step, error, quarantine, now)])
+    ended = TrainingEnded(launch.run, launch.id, launch.rank, step, optimizer_step, error, quarantine, now)
+    launch.recorder.record([ended])
 
 
 def started(catalog: Catalog, directory: Path, *steps: int, **asked: Any) -> tuple[Job, list[RankLaunch]]:

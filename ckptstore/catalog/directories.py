@@ -39,7 +39,7 @@ _RECORDED = (
     sa.select(
         checkpoints.c.id,
         runs.c.name,
-        saves.c.launch_id,
+        launches.c.name,
         saves.c.global_step,
         _PATH,
         checkpoints.c.size,

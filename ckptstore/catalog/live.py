@@ -14,7 +14,7 @@ from ckptstore.core.model import Content, FileState, Kind
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ckptstore.core.model import Checkpoint
+    from ckptstore.core.model import Checkpoint, LaunchKey
 
 _LIVE = checkpoints.c.state.in_([FileState.COMPLETE.value, FileState.IN_PROGRESS.value])
 
@@ -45,18 +45,18 @@ class Place(NamedTuple):
     """Where a file is, and no more."""
 
     id: str
-    launch: str
+    launch: LaunchKey
     rank: int
     path: str
     is_ttp: bool
     is_complete: bool
 
 
-def paths(connection: sa.Connection, launch_ids: Iterable[str]) -> Paths:
+def paths(connection: sa.Connection, keys: Iterable[LaunchKey]) -> Paths:
     """The paths of all files of these launches."""
     found: set[str] = set()
     has_unsettled = False
-    for count, text, unsettled in connection.execute(_PATHS, {"own_launches": list(launch_ids)}):
+    for count, text, unsettled in connection.execute(_PATHS, {"own_launches": list(keys)}):
         lines = text.split("\n")
         if len(lines) != count:
             return Paths(None, has_unsettled=True)
@@ -65,38 +65,38 @@ def paths(connection: sa.Connection, launch_ids: Iterable[str]) -> Paths:
     return Paths(found, has_unsettled)
 
 
-def unsettled(connection: sa.Connection, launch_ids: Iterable[str]) -> set[tuple[str, int]]:
+def unsettled(connection: sa.Connection, keys: Iterable[LaunchKey]) -> set[tuple[LaunchKey, int]]:
     """The ranks of these launches that have an unsettled file."""
     query = sa.select(saves.c.launch_id, checkpoints.c.rank).distinct().select_from(checkpoints.join(saves))
-    query = query.where(saves.c.launch_id.in_(list(launch_ids)), _LIVE, _UNSETTLED)
-    return {(launch_id, rank) for launch_id, rank in connection.execute(query)}
+    query = query.where(saves.c.launch_id.in_(list(keys)), _LIVE, _UNSETTLED)
+    return {(key, rank) for key, rank in connection.execute(query)}
 
 
-def places(connection: sa.Connection, launch_id: str, ranks: Iterable[int]) -> list[Place]:
+def places(connection: sa.Connection, key: LaunchKey, ranks: Iterable[int]) -> list[Place]:
     """Where the files of these ranks of a launch are."""
     query = (
         sa.select(checkpoints.c.id, saves.c.launch_id, checkpoints.c.rank, checkpoints.c.path)
         .add_columns(saves.c.kind == Kind.TTP.value, checkpoints.c.state == FileState.COMPLETE.value)
         .join(saves)
-        .where(saves.c.launch_id == launch_id, _LIVE, among(checkpoints.c.rank, ranks))
+        .where(saves.c.launch_id == key, _LIVE, among(checkpoints.c.rank, ranks))
     )
     return [Place._make(row) for row in rows.many(connection.execute(query))]
 
 
-def files(connection: sa.Connection, launch_id: str) -> list[Checkpoint]:
+def files(connection: sa.Connection, key: LaunchKey) -> list[Checkpoint]:
     """The files of a launch."""
-    return list(rows.files(connection.execute(rows.file_query().where(saves.c.launch_id == launch_id, _LIVE))))
+    return list(rows.files(connection.execute(rows.file_query().where(saves.c.launch_id == key, _LIVE))))
 
 
-def has_any(connection: sa.Connection, launch_id: str) -> bool:
+def has_any(connection: sa.Connection, key: LaunchKey) -> bool:
     """Whether anything of a launch was ever registered, or noted as being written."""
-    return connection.execute(sa.select(saves.c.id).where(saves.c.launch_id == launch_id).limit(1)).first() is not None
+    return connection.execute(sa.select(saves.c.id).where(saves.c.launch_id == key).limit(1)).first() is not None
 
 
-def has_finished(connection: sa.Connection, launch_id: str) -> bool:
+def has_finished(connection: sa.Connection, key: LaunchKey) -> bool:
     """Whether a launch has saved a state, whatever became of it; an untrained network is none."""
     unfinished = (FileState.IN_PROGRESS.value, FileState.DAMAGED.value)
-    query = sa.select(checkpoints.c.id).join(saves).where(saves.c.launch_id == launch_id, saves.c.global_step > 0)
+    query = sa.select(checkpoints.c.id).join(saves).where(saves.c.launch_id == key, saves.c.global_step > 0)
     return connection.execute(query.where(checkpoints.c.state.not_in(unfinished)).limit(1)).first() is not None
 
 
@@ -107,7 +107,7 @@ def exits(connection: sa.Connection, run: int) -> list[Checkpoint]:
 
 
 def newest_whole_path(
-    connection: sa.Connection, run: int, rank: int, *, but: str, share_of: str | None = None
+    connection: sa.Connection, run: int, rank: int, *, but: str, share_of: LaunchKey | None = None
 ) -> str | None:
     """Where the newest whole file of the full state of a rank is, another one than at the path `but`.
 
@@ -128,11 +128,11 @@ def newest_whole_path(
     return connection.execute(newest).scalar()
 
 
-def contents(connection: sa.Connection, launch_ids: Iterable[str]) -> dict[tuple[str, int], Content]:
+def contents(connection: sa.Connection, keys: Iterable[LaunchKey]) -> dict[tuple[LaunchKey, int], Content]:
     """What all periodic files of a rank of these launches hold, where they hold the same."""
     query = sa.select(saves.c.launch_id, checkpoints.c.rank, checkpoints.c.content).distinct()
     query = query.select_from(checkpoints.join(saves)).where(saves.c.kind == Kind.PERIODIC.value)
-    found: dict[tuple[str, int], set[str]] = {}
-    for launch_id, rank, content in connection.execute(query.where(saves.c.launch_id.in_(list(launch_ids)))):
-        found.setdefault((launch_id, rank), set()).add(content)
+    found: dict[tuple[LaunchKey, int], set[str]] = {}
+    for key, rank, content in connection.execute(query.where(saves.c.launch_id.in_(list(keys)))):
+        found.setdefault((key, rank), set()).add(content)
     return {of_rank: Content(next(iter(held))) for of_rank, held in found.items() if len(held) == 1}

@@ -16,7 +16,7 @@ from ckptstore.core.model import FileState
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from ckptstore.core.model import Checkpoint
+    from ckptstore.core.model import Checkpoint, LaunchKey
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,15 @@ class Marks:
 def marks_of(connection: sa.Connection, run: int, now: datetime) -> Marks:
     """The marks on the states of a run. A lease that ended before `now` holds nothing."""
     pinned = connection.execute(sa.select(pins.c.global_step).where(pins.c.run_id == run, pins.c.pinned)).scalars()
+    parent_launches = launches.alias()
     began = (
-        sa.select(resolutions.c.parent_launch_id, resolutions.c.parent_step, launches.c.id, leases.c.expires_at)
-        .select_from(resolutions.join(launches, launches.c.id == resolutions.c.launch_id).outerjoin(leases))
-        .where(launches.c.run_id == run, resolutions.c.parent_launch_id.is_not(None))
+        sa.select(parent_launches.c.name, resolutions.c.parent_step, launches.c.name, leases.c.expires_at)
+        .select_from(
+            resolutions.join(launches, launches.c.id == resolutions.c.launch_id)
+            .join(parent_launches, parent_launches.c.id == resolutions.c.parent_launch_id)
+            .outerjoin(leases, leases.c.launch_id == launches.c.id)
+        )
+        .where(launches.c.run_id == run)
         .order_by(launches.c.launch_order)
     )
     held: dict[tuple[str, int], list[str]] = {}
@@ -65,17 +70,17 @@ def tags_of(connection: sa.Connection, run: int) -> dict[int, tuple[str, ...]]:
     return {step: tuple(names) for step, names in found.items()}
 
 
-def hold(connection: sa.Connection, launch_id: str, until: datetime) -> None:
+def hold(connection: sa.Connection, key: LaunchKey, until: datetime) -> None:
     """Let a launch hold the state that it starts from until then."""
-    chosen = leases.c.launch_id == launch_id
+    chosen = leases.c.launch_id == key
     if connection.execute(leases.update().where(chosen).values(expires_at=until)).rowcount == 0:
-        connection.execute(leases.insert().values(launch_id=launch_id, expires_at=until))
+        connection.execute(leases.insert().values(launch_id=key, expires_at=until))
 
 
-def hold_if_new(connection: sa.Connection, launch_id: str, until: datetime) -> None:
+def hold_if_new(connection: sa.Connection, key: LaunchKey, until: datetime) -> None:
     """Let a launch hold the state that it starts from until then; a lease that is there is left as it is."""
-    if connection.execute(sa.select(leases.c.launch_id).where(leases.c.launch_id == launch_id)).first() is None:
-        connection.execute(leases.insert().values(launch_id=launch_id, expires_at=until))
+    if connection.execute(sa.select(leases.c.launch_id).where(leases.c.launch_id == key)).first() is None:
+        connection.execute(leases.insert().values(launch_id=key, expires_at=until))
 
 
 def is_pinned(connection: sa.Connection, run: int, global_step: int) -> bool:
@@ -126,7 +131,7 @@ def policy_of(connection: sa.Connection, run: int) -> dict[str, Any] | None:
     return found
 
 
-def files_to_tell(connection: sa.Connection, run: int) -> dict[str, str]:
+def files_to_tell(connection: sa.Connection, run: int) -> dict[str, LaunchKey]:
     """Files of a run beside which can be journalled what is said of it, by path, and their launches.
 
     Those of the newest step that has any; where nothing is left, the first by path of all that ever were.

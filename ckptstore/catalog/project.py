@@ -51,14 +51,14 @@ from ckptstore.core.events import (
     version_of_file,
 )
 from ckptstore.core.limits import LEASE
-from ckptstore.core.model import FileState, Phase, derived_id
+from ckptstore.core.model import FileState, Phase, derived_id, launch_key
 from ckptstore.core.replicas import stand_alone
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from ckptstore.core.events import AfterLaunch, Event
-    from ckptstore.core.model import Checkpoint, Launch
+    from ckptstore.core.model import Checkpoint, Launch, LaunchKey
     from ckptstore.core.replicas import Layout
 
     LayoutOf = Callable[[Launch, Mapping[tuple[int, str], tuple[str, bytes]]], Layout]
@@ -70,15 +70,13 @@ class Projected:
     """What became of events: `launches` are those that they name and that are known.
 
     `records` counts the records of files that were new or changed, `new` are the ids of those that were not known.
-    `left_out` are events of launches that no event told of yet; `refused` are those that contradict what is known, and
-    why.
+    `left_out` are events of launches that no event told of yet.
     """
 
-    launches: set[str] = field(default_factory=set)
+    launches: set[LaunchKey] = field(default_factory=set)
     records: int = 0
     new: list[str] = field(default_factory=list)
     left_out: list[Event] = field(default_factory=list)
-    refused: list[tuple[Event, str]] = field(default_factory=list)
 
 
 def project(connection: sa.Connection, events: Iterable[Event], layout_of: LayoutOf | None = None) -> Projected:
@@ -92,20 +90,18 @@ def project(connection: sa.Connection, events: Iterable[Event], layout_of: Layou
             started.append(event)
         else:
             others.append(event)
-    done.launches |= _put_launches(connection, started, done)
+    done.launches |= _put_launches(connection, started)
     named = {launch for event in others if (launch := launch_of(event)) is not None}
     files = [event.file for event in others if isinstance(event, FileRecorded)]
     _lock_paths(connection, files)
-    runs_of_launches, are_new = _looked_up(connection, named | done.launches, files)
-    done.launches |= named & runs_of_launches.keys()
+    known, are_new = _looked_up(connection, named, files)
+    done.launches |= known
     for event in others:
         launch = launch_of(event)
-        if launch is not None and launch not in runs_of_launches:
-            done.left_out.append(event)
-        elif isinstance(event, FileRecorded) and event.file.run != runs_of_launches[event.file.launch]:
-            done.refused.append((event, f"launch {launch} is of run {runs_of_launches[event.file.launch]!r}"))
-        else:
+        if launch is None or launch in known:
             sorted_out.add(event)
+        else:
+            done.left_out.append(event)
     _put_rows(connection, sorted_out)
     _put_files(connection, [event.file for event in sorted_out.files], done, are_new=are_new)
     _put_removals(connection, sorted_out.removals)
@@ -148,62 +144,49 @@ class _Sorted:
 
 
 def _looked_up(
-    connection: sa.Connection, launch_ids: Iterable[str], files: Sequence[Checkpoint] = ()
-) -> tuple[dict[str, str], bool]:
-    """The runs of these launches, as far as they are known; and whether nothing is known of the files' paths.
+    connection: sa.Connection, launch_keys: Iterable[LaunchKey], files: Sequence[Checkpoint]
+) -> tuple[set[LaunchKey], bool]:
+    """Which of these launches are known; and whether nothing is known of the files' paths.
 
     Asked at once, since every record asks it.
     """
-    ids = sorted(launch_ids)
+    ids = sorted(launch_keys)
     if not ids:
-        return {}, False
+        return set(), False
     paths = {file.path for file in files}
     asked = {"own_launches": ids, "own_paths": list(paths), "own_ids": [file.id for file in files]}
     found = connection.execute(_LOOK, asked).all()
-    return {row[0]: row[1] for row in found}, len(paths) == len(files) and not any(row[2] for row in found)
+    return {row[0] for row in found}, len(paths) == len(files) and not any(row[1] for row in found)
 
 
-_LOOK = (
-    sa.select(
-        launches.c.id,
-        runs.c.name,
-        sa.exists().where(among(checkpoints.c.path, "own_paths"))
-        | sa.exists().where(among(trash.c.checkpoint_id, "own_ids")),
-    )
-    .join(runs)
-    .where(among(launches.c.id, "own_launches"))
-)
+_LOOK = sa.select(
+    launches.c.id,
+    sa.exists().where(among(checkpoints.c.path, "own_paths"))
+    | sa.exists().where(among(trash.c.checkpoint_id, "own_ids")),
+).where(among(launches.c.id, "own_launches"))
 
 
 # Launches
 
 
-def _put_launches(connection: sa.Connection, events: Sequence[LaunchStarted], done: Projected) -> set[str]:
-    """Put launches in, those that they started from too, and where they start; the ids of those that are known now."""
-    told: dict[str, list[LaunchStarted]] = {}
+def _put_launches(connection: sa.Connection, events: Sequence[LaunchStarted]) -> set[LaunchKey]:
+    """Put launches in, those that they started from too, and where they start; the keys of them."""
+    of_run: dict[str, dict[LaunchKey, list[LaunchStarted]]] = {}
     for event in events:
+        told = of_run.setdefault(event.launch.run, {})
         if event.origin is not None:
-            told.setdefault(event.origin.id, []).append(LaunchStarted(event.origin.undecided()))
-        told.setdefault(event.launch.id, []).append(event)
-    of_run: dict[str, dict[str, list[LaunchStarted]]] = {}
-    known_runs, _ = _looked_up(connection, told)
-    for launch_id, some in told.items():
-        run = known_runs.get(launch_id, some[0].launch.run)
-        for event in some:
-            if event.launch.run == run:
-                of_run.setdefault(run, {}).setdefault(launch_id, []).append(event)
-            else:
-                done.refused.append((event, f"launch {launch_id} is of run {run!r}"))
-    for run, by_id in of_run.items():
-        _put_launches_of_run(connection, run, by_id)
-    known = {launch_id for by_id in of_run.values() for launch_id in by_id}
+            told.setdefault(event.origin.key, []).append(LaunchStarted(event.origin.undecided()))
+        told.setdefault(event.launch.key, []).append(event)
+    for run, by_key in of_run.items():
+        _put_launches_of_run(connection, run, by_key)
     for event in events:
-        if event.at is not None and event.launch.id in known and (event.origin is None or event.origin.id in known):
-            _put_start(connection, event)
-    return known
+        _put_start(connection, event)
+    return {key for by_key in of_run.values() for key in by_key}
 
 
-def _put_launches_of_run(connection: sa.Connection, run: str, told: Mapping[str, Sequence[LaunchStarted]]) -> None:
+def _put_launches_of_run(
+    connection: sa.Connection, run: str, told: Mapping[LaunchKey, Sequence[LaunchStarted]]
+) -> None:
     query = sa.select(launches).where(among(launches.c.id, sorted(told)))
     there = {row.id: row._asdict() for row in connection.execute(query)}
     known = {launch_id: dict(row) for launch_id, row in there.items()}
@@ -239,7 +222,8 @@ def _launch_row(event: LaunchStarted) -> dict[str, Any]:
     if any(value is not None for value in data.values()):
         version = version_of(event.data_at or launch.created_at, data)
     return {
-        "id": launch.id,
+        "id": launch.key,
+        "name": launch.id,
         "world_size": launch.world_size,
         "layout": launch.layout.to_json(),
         **data,
@@ -265,7 +249,7 @@ _NO_REPLICAS = stand_alone().to_json()
 
 def _number_launches(connection: sa.Connection, run_id: int) -> None:
     """Number the launches of a run from 1, by when they began."""
-    order = (launches.c.created_at, launches.c.id)
+    order = (launches.c.created_at, launches.c.name)
     query = sa.select(launches.c.id, launches.c.launch_order).where(launches.c.run_id == run_id).order_by(*order)
     for place, (launch_id, before) in enumerate(connection.execute(query).all(), 1):
         if place != before:
@@ -280,22 +264,22 @@ def _put_start(connection: sa.Connection, event: LaunchStarted) -> None:
     plan = [[rank, file.id] for rank, file in event.plan]
     step = launch.parent_step if event.origin else None
     row = {
-        "launch_id": launch.id,
-        "parent_launch_id": event.origin.id if event.origin else None,
+        "launch_id": launch.key,
+        "parent_launch_id": event.origin.key if event.origin else None,
         "parent_step": step,
         "branched": launch.branched,
         "start_step": launch.start_step,
         "plan": plan,
         "created_at": at,
     }
-    chosen = resolutions.c.launch_id == launch.id
+    chosen = resolutions.c.launch_id == launch.key
     there = connection.execute(sa.select(resolutions).where(chosen)).one_or_none()
     if there is None:
         insert_if_new(connection, resolutions, row)
     elif _is_before(row, there._asdict()):
         connection.execute(resolutions.update().where(chosen).values(row))
     if plan and event.origin is not None:
-        marks.hold_if_new(connection, launch.id, at + LEASE)
+        marks.hold_if_new(connection, launch.key, at + LEASE)
 
 
 def _is_before(row: dict[str, Any], other: dict[str, Any]) -> bool:
@@ -394,7 +378,7 @@ def _put_saves(connection: sa.Connection, first: Mapping[str, Checkpoint]) -> No
     rows = [
         {
             "id": save_id,
-            "launch_id": file.launch,
+            "launch_id": file.launch_key,
             "kind": file.kind.value,
             "global_step": file.global_step,
             "created_at": _moment(file),
@@ -469,6 +453,7 @@ def _state() -> sa.ColumnElement[str]:
             sa.select(trash.c.id)
             .where(
                 trash.c.checkpoint_id == own.c.id,
+                own.c.path == sa.func.rtrim(trash.c.root, "/") + "/" + trash.c.place,  # it may tell of no other file
                 sa.or_(*(trash.c.phase == phase.value for phase in phases)),
                 is_that | (own.c.reported == FileState.MISSING.value),
             )
@@ -554,12 +539,12 @@ def _put_rows(connection: sa.Connection, events: _Sorted) -> None:
                     "ended": event.ended,
                     "version": version_of(event.at, event),
                 }
-                _put_newest(connection, collections, [row], keys=("id",))
+                _put_newest(connection, collections, [row], keys=("run_id", "id"))
 
 
 def _ending_row(event: TrainingEnded) -> dict[str, Any]:
     return {
-        "launch_id": event.launch,
+        "launch_id": launch_of(event),
         "rank": event.rank,
         "global_step": event.global_step,
         "optimizer_step": event.optimizer_step,
@@ -573,7 +558,7 @@ def _ending_row(event: TrainingEnded) -> dict[str, Any]:
 def _outcome_row(event: LoadOutcome) -> dict[str, Any]:
     file = event.file.id if event.file else None
     return {
-        "launch_id": event.launch,
+        "launch_id": launch_of(event),
         "rank": event.rank,
         "outcome": event.outcome.value,
         "checkpoint_id": file,
@@ -586,7 +571,7 @@ def _outcome_row(event: LoadOutcome) -> dict[str, Any]:
 def _put_source(connection: sa.Connection, event: SourceAdded) -> None:
     source = event.source
     row = {
-        "launch_id": source.launch,
+        "launch_id": source.launch_key,
         "rank": source.rank,
         "directory": source.directory,
         "kind": source.kind.value,
@@ -619,26 +604,27 @@ def _put_newest(
 
 def _put_layout_files(connection: sa.Connection, events: Sequence[LayoutFileKept], layout_of: LayoutOf | None) -> None:
     """Keep strategy and group info files, each content once, and set the layouts of their launches by all there are."""
-    new: set[str] = set()
+    new: set[LaunchKey] = set()
     for event in events:
         if event.content is None or layout_of is None:
             raise ValueError(f"nothing tells what was in {event.path}")
-        if not layouts.has_strategy(connection, event.launch, event.digest):
-            new.add(event.launch)
+        key = launch_key(event.run, event.launch)
+        if not layouts.has_strategy(connection, key, event.digest):
+            new.add(key)
         insert_if_new(connection, strategies, {"digest": event.digest, "kind": event.kind, "content": event.content})
-        row = {"launch_id": event.launch, "rank": event.rank, "digest": event.digest, "path": event.path}
+        row = {"launch_id": key, "rank": event.rank, "digest": event.digest, "path": event.path}
         statement = insert(connection, launch_strategies).values(row)
         is_first = launch_strategies.c.path > statement.excluded.path
         keys = ["launch_id", "rank", "digest"]
         connection.execute(
             statement.on_conflict_do_update(index_elements=keys, set_={"path": statement.excluded.path}, where=is_first)
         )
-    for launch_id in sorted(new):
-        chosen = launches.c.id == launch_id
+    for key in sorted(new):
+        chosen = launches.c.id == key
         connection.execute(sa.select(launches.c.id).where(chosen).with_for_update())
-        launch = reads.launch(connection, launch_id)
+        launch = reads.launch(connection, key)
         if launch is not None and layout_of is not None:
-            layout = layout_of(launch, layouts.strategies_of(connection, launch_id))
+            layout = layout_of(launch, layouts.strategies_of(connection, key))
             connection.execute(launches.update().where(chosen).values(layout=layout.to_json()))
 
 

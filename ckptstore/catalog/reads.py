@@ -14,7 +14,17 @@ from ckptstore.catalog.tables import checkpoints, endings, launches, outcomes, p
 from ckptstore.core import replicas
 from ckptstore.core.events import TrainingEnded
 from ckptstore.core.limits import HIGHEST
-from ckptstore.core.model import Checkpoint, Content, FileState, Kind, Launch, LoadResult, Source
+from ckptstore.core.model import (
+    Checkpoint,
+    Content,
+    FileState,
+    Kind,
+    Launch,
+    LaunchKey,
+    LoadResult,
+    Source,
+    launch_key,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -64,15 +74,15 @@ def launches_of(connection: sa.Connection, run: int) -> list[Launch]:
     return [_launch(row) for row in connection.execute(_LAUNCHES_OF, {"own_run": run})]
 
 
-def launch(connection: sa.Connection, launch_id: str) -> Launch | None:
+def launch(connection: sa.Connection, key: LaunchKey) -> Launch | None:
     """One launch, of whatever run."""
-    row = connection.execute(_LAUNCHES.where(launches.c.id == launch_id)).one_or_none()
+    row = connection.execute(_LAUNCHES.where(launches.c.id == key)).one_or_none()
     return None if row is None else _launch(row)
 
 
-def has_saved(connection: sa.Connection, launch_id: str, rank: int) -> bool:
+def has_saved(connection: sa.Connection, key: LaunchKey, rank: int) -> bool:
     """Whether a rank has registered anything in a launch."""
-    query = sa.select(checkpoints.c.id).join(saves).where(saves.c.launch_id == launch_id, checkpoints.c.rank == rank)
+    query = sa.select(checkpoints.c.id).join(saves).where(saves.c.launch_id == key, checkpoints.c.rank == rank)
     return connection.execute(query.limit(1)).first() is not None
 
 
@@ -88,15 +98,16 @@ def first_saves(connection: sa.Connection, run: int) -> dict[str, int | None]:
     }
 
 
-def newest_step(connection: sa.Connection, launch_id: str, *, below: int | None, at_most: int | None) -> int | None:
+def newest_step(connection: sa.Connection, key: LaunchKey, *, below: int | None, at_most: int | None) -> int | None:
     """The highest step that a launch has a save of, within the bounds (None: none)."""
     last = min(HIGHEST if below is None else below - 1, HIGHEST if at_most is None else at_most)
-    return connection.execute(_NEWEST_STEP, {"own_launch": launch_id, "own_step": last}).scalar()
+    return connection.execute(_NEWEST_STEP, {"own_launch": key, "own_step": last}).scalar()
 
 
 def steps_of(connection: sa.Connection, run: int) -> set[tuple[str, int]]:
     """Every launch and step of a run that has a save."""
-    query = sa.select(saves.c.launch_id, saves.c.global_step).distinct().join(launches).where(launches.c.run_id == run)
+    query = sa.select(launches.c.name, saves.c.global_step).distinct().select_from(saves.join(launches))
+    query = query.where(launches.c.run_id == run)
     return {(row[0], row[1]) for row in connection.execute(query)}
 
 
@@ -110,7 +121,7 @@ def kinds_beyond(connection: sa.Connection, run: int, global_step: int) -> dict[
 
 def files_at(connection: sa.Connection, launch: Launch, global_step: int) -> tuple[Checkpoint, ...]:
     """Every file of one launch and step, each under its last path."""
-    found = connection.execute(_FILES_AT, {"own_launch": launch.id, "own_step": global_step})
+    found = connection.execute(_FILES_AT, {"own_launch": launch.key, "own_step": global_step})
     return rows.files_of_state(found, launch, global_step)
 
 
@@ -181,8 +192,9 @@ def lag(connection: sa.Connection, launch: Launch) -> int:
     The newest save of the launch, else the state that it resumed from, where that stands in its own steps.
     """
     beyond = (launch.start_step or 0) - (launch.parent_step or 0)
-    for launch_id, step, shift in ((launch.id, None, 0), (launch.parent, launch.parent_step, beyond)):
-        newest = sa.select(saves.c.id, saves.c.global_step).where(saves.c.launch_id == launch_id)
+    for of_launch, step, shift in ((launch.id, None, 0), (launch.parent, launch.parent_step, beyond)):
+        key = None if of_launch is None else launch_key(launch.run, of_launch)
+        newest = sa.select(saves.c.id, saves.c.global_step).where(saves.c.launch_id == key)
         if step is not None:
             newest = newest.where(saves.c.global_step == step)
         steps = dict(connection.execute(newest.order_by(saves.c.global_step.desc()).limit(_SAVES_ASKED)).all())
@@ -195,19 +207,19 @@ def lag(connection: sa.Connection, launch: Launch) -> int:
 
 
 def resolution(
-    connection: sa.Connection, launch_id: str
-) -> tuple[tuple[str, int] | None, list[tuple[int, str]]] | None:
+    connection: sa.Connection, key: LaunchKey
+) -> tuple[tuple[LaunchKey, int] | None, list[tuple[int, str]]] | None:
     """Where a launch starts: its parent (launch, step) or None, and (rank, checkpoint id); None if undecided."""
-    row = connection.execute(sa.select(resolutions).where(resolutions.c.launch_id == launch_id)).one_or_none()
+    row = connection.execute(sa.select(resolutions).where(resolutions.c.launch_id == key)).one_or_none()
     if row is None:
         return None
-    parent = None if row.parent_launch_id is None else (row.parent_launch_id, row.parent_step)
+    parent = None if row.parent_launch_id is None else (LaunchKey(row.parent_launch_id), row.parent_step)
     return parent, [(int(rank), str(file)) for rank, file in row.plan]
 
 
-def decided_at(connection: sa.Connection, launch_id: str) -> datetime | None:
+def decided_at(connection: sa.Connection, key: LaunchKey) -> datetime | None:
     """When a launch was told where to start; None if it was not."""
-    return connection.execute(sa.select(resolutions.c.created_at).where(resolutions.c.launch_id == launch_id)).scalar()
+    return connection.execute(sa.select(resolutions.c.created_at).where(resolutions.c.launch_id == key)).scalar()
 
 
 def failed_loads(connection: sa.Connection, run: int) -> dict[str, str]:
@@ -218,7 +230,7 @@ def failed_loads(connection: sa.Connection, run: int) -> dict[str, str]:
         if row.outcome == LoadResult.SAVED.value:
             failed.pop(state, None)
         elif row.checkpoint_id is not None:
-            detail = f"{row.detail} (rank {row.rank} of launch {row.launch_id})"
+            detail = f"{row.detail} (rank {row.rank} of launch {row.name})"
             failed.setdefault(state, {})[row.checkpoint_id] = detail
     return {file: detail for each in failed.values() for file, detail in each.items()}
 
@@ -238,8 +250,8 @@ def _sources(found: sa.Result[Any]) -> list[Source]:
     kinds = {kind.value: kind for kind in Kind}
     contents = {content.value: content for content in Content}
     return [
-        Source(launch, rank, directory, kinds[kind], prefix, of_breakpoint, _names(before), host, contents.get(content))
-        for launch, rank, directory, kind, prefix, of_breakpoint, before, host, content in rows.many(found)
+        Source(run, name, rank, at, kinds[kind], prefix, of_breakpoint, _names(before), host, contents.get(content))
+        for run, name, rank, at, kind, prefix, of_breakpoint, before, host, content in rows.many(found)
     ]
 
 
@@ -247,19 +259,20 @@ def _names(text: str) -> frozenset[str]:
     return frozenset() if text == "[]" else frozenset(json.loads(text))
 
 
-def hosts_of(connection: sa.Connection, launch_id: str) -> dict[int, str]:
+def hosts_of(connection: sa.Connection, key: LaunchKey) -> dict[int, str]:
     """On which host each rank of a launch ran, as far as it was said."""
     query = sa.select(sources.c.rank, sources.c.host).distinct()
-    said = connection.execute(query.where(sources.c.launch_id == launch_id, sources.c.host.is_not(None)))
+    said = connection.execute(query.where(sources.c.launch_id == key, sources.c.host.is_not(None)))
     return {row.rank: row.host for row in said}
 
 
-def endings_of(connection: sa.Connection, launch_ids: Iterable[str]) -> Mapping[tuple[str, int], TrainingEnded]:
+def endings_of(connection: sa.Connection, keys: Iterable[LaunchKey]) -> Mapping[tuple[LaunchKey, int], TrainingEnded]:
     """How training ended, by launch and rank."""
-    query = sa.select(endings).where(among(endings.c.launch_id, launch_ids))
+    query = sa.select(endings, launches.c.name, runs.c.name.label("run")).select_from(endings.join(launches).join(runs))
     return {
         (row.launch_id, row.rank): TrainingEnded(
-            row.launch_id,
+            row.run,
+            row.name,
             row.rank,
             row.global_step,
             row.optimizer_step,
@@ -267,7 +280,7 @@ def endings_of(connection: sa.Connection, launch_ids: Iterable[str]) -> Mapping[
             row.quarantine or "",
             row.created_at,
         )
-        for row in connection.execute(query)
+        for row in connection.execute(query.where(among(endings.c.launch_id, keys)))
     }
 
 
@@ -276,8 +289,12 @@ def pinned_steps(connection: sa.Connection, run: int) -> set[int]:
     return set(connection.execute(sa.select(pins.c.global_step).where(pins.c.run_id == run, pins.c.pinned)).scalars())
 
 
+_PARENTS = launches.alias("parents")
+
+
 def _launch_query() -> sa.Select[Any]:
     joined = launches.join(runs).outerjoin(resolutions, resolutions.c.launch_id == launches.c.id)
+    joined = joined.outerjoin(_PARENTS, _PARENTS.c.id == resolutions.c.parent_launch_id)
     # A scan gives parts launches of their own: any file of a launch tells.
     files = checkpoints.join(saves)
     holds = sa.select(checkpoints.c.content).select_from(files).where(saves.c.launch_id == launches.c.id).limit(1)
@@ -286,7 +303,7 @@ def _launch_query() -> sa.Select[Any]:
         holds.correlate(launches).scalar_subquery().label("holds"),
         runs.c.name.label("run"),
         resolutions.c.launch_id.label("decided"),
-        resolutions.c.parent_launch_id,
+        _PARENTS.c.name.label("parent"),
         resolutions.c.parent_step,
         resolutions.c.branched,
         resolutions.c.start_step,
@@ -311,7 +328,7 @@ _FILES_AT = rows.state_query().where(
     checkpoints.c.state != FileState.MOVED.value,
 )
 _OUTCOMES_OF = (
-    sa.select(outcomes, resolutions.c.parent_launch_id, resolutions.c.parent_step)
+    sa.select(outcomes, launches.c.name, resolutions.c.parent_launch_id, resolutions.c.parent_step)
     .join(launches, launches.c.id == outcomes.c.launch_id)
     .join(resolutions, resolutions.c.launch_id == launches.c.id)
     .where(launches.c.run_id == _RUN)
@@ -319,7 +336,8 @@ _OUTCOMES_OF = (
 )
 _SOURCES = (
     sa.select(
-        sources.c.launch_id,
+        runs.c.name,
+        launches.c.name,
         sources.c.rank,
         sources.c.directory,
         sources.c.kind,
@@ -329,7 +347,7 @@ _SOURCES = (
         sources.c.host,
         sources.c.content,
     )
-    .join(launches)
+    .select_from(sources.join(launches).join(runs))
     .order_by(launches.c.launch_order.desc(), sources.c.rank)
 )
 _SOURCES_OF = _SOURCES.where(launches.c.run_id == _RUN)
@@ -348,13 +366,13 @@ def _first_save(*finished: sa.ColumnElement[bool]) -> sa.ScalarSelect[int]:
     )
 
 
-_FIRST_SAVES = sa.select(launches.c.id, _first_save(), _first_save(checkpoints.c.size.is_not(None))).where(
+_FIRST_SAVES = sa.select(launches.c.name, _first_save(), _first_save(checkpoints.c.size.is_not(None))).where(
     launches.c.run_id == _RUN
 )
 
 
 def _kinds_beyond() -> sa.CompoundSelect[Any]:
-    of_run = sa.select(saves.c.launch_id, saves.c.global_step, saves.c.kind).join(launches)
+    of_run = sa.select(launches.c.name, saves.c.global_step, saves.c.kind).select_from(saves.join(launches))
     of_run = of_run.where(launches.c.run_id == _RUN)
     return sa.union_all(of_run.where(saves.c.global_step > _STEP), of_run.where(saves.c.global_step == 0))
 
@@ -364,7 +382,7 @@ _KINDS_BEYOND = _kinds_beyond()
 
 def _launch(row: Any) -> Launch:
     return Launch(
-        id=row.id,
+        id=row.name,
         run=row.run,
         order=row.launch_order,
         world_size=row.world_size,
@@ -373,7 +391,7 @@ def _launch(row: Any) -> Launch:
         batch_size=row.batch_size,
         shards=row.shards,
         decided=row.decided is not None,
-        parent=row.parent_launch_id,
+        parent=row.parent,
         parent_step=row.parent_step,
         branched=bool(row.branched),
         foreign=row.holds == Content.PART.value,

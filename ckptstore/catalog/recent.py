@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from datetime import datetime
 
+    from ckptstore.core.model import LaunchKey
+
 
 @dataclass(frozen=True)
 class Home:
@@ -79,29 +81,29 @@ class Lock:
 
 def last_written(connection: sa.Connection, run: int) -> dict[str, int]:
     """When the newest file of each launch of a run was written, in nanoseconds since 1970, gone or not."""
-    newest = sa.select(saves.c.launch_id, sa.func.max(checkpoints.c.mtime_ns))
+    newest = sa.select(launches.c.name, sa.func.max(checkpoints.c.mtime_ns))
     newest = newest.select_from(saves.join(checkpoints).join(launches, launches.c.id == saves.c.launch_id))
-    newest = newest.where(launches.c.run_id == run, checkpoints.c.mtime_ns.is_not(None)).group_by(saves.c.launch_id)
-    return {launch_id: int(mtime_ns) for launch_id, mtime_ns in connection.execute(newest)}
+    newest = newest.where(launches.c.run_id == run, checkpoints.c.mtime_ns.is_not(None)).group_by(launches.c.id)
+    return {launch: int(mtime_ns) for launch, mtime_ns in connection.execute(newest)}
 
 
-def homes_of(connection: sa.Connection, launch_id: str) -> list[Home]:
+def homes_of(connection: sa.Connection, key: LaunchKey) -> list[Home]:
     """Where the ranks of a launch save."""
     query = sa.select(sources.c.rank, sources.c.directory, sources.c.kind, sources.c.host).distinct()
-    rows = connection.execute(query.where(sources.c.launch_id == launch_id).order_by(sources.c.rank))
+    rows = connection.execute(query.where(sources.c.launch_id == key).order_by(sources.c.rank))
     return [Home(row.rank, row.directory, Kind(row.kind), row.host) for row in rows]
 
 
 def newest_saving(connection: sa.Connection, run: int) -> str | None:
     """The newest launch of a run that has a periodic save; None if none has."""
     has_one = sa.exists().where(saves.c.launch_id == launches.c.id, saves.c.kind == Kind.PERIODIC.value)
-    query = sa.select(launches.c.id).where(launches.c.run_id == run, has_one)
+    query = sa.select(launches.c.name).where(launches.c.run_id == run, has_one)
     return connection.execute(query.order_by(launches.c.launch_order.desc()).limit(1)).scalar()
 
 
-def newest_saves(connection: sa.Connection, launch_id: str, count: int) -> list[Saved]:
+def newest_saves(connection: sa.Connection, key: LaunchKey, count: int) -> list[Saved]:
     """The files of the newest periodic saves of a launch, those that are gone by now too, newest first."""
-    newest = _newest(launch_id, count).subquery()
+    newest = _newest(key, count).subquery()
     query = (
         sa.select(
             saves.c.global_step,
@@ -118,9 +120,9 @@ def newest_saves(connection: sa.Connection, launch_id: str, count: int) -> list[
     return [Saved(*row) for row in connection.execute(query)]
 
 
-def last_steps(connection: sa.Connection, launch_id: str, ranks: Sequence[int], count: int) -> dict[int, int]:
+def last_steps(connection: sa.Connection, key: LaunchKey, ranks: Sequence[int], count: int) -> dict[int, int]:
     """The newest step that each of these ranks has a periodic save of, among the newest saves of their launch."""
-    newest = _newest(launch_id, count).subquery()
+    newest = _newest(key, count).subquery()
     query = (
         sa.select(checkpoints.c.rank, sa.func.max(newest.c.global_step))
         .join(newest, newest.c.id == checkpoints.c.save_id)
@@ -130,20 +132,20 @@ def last_steps(connection: sa.Connection, launch_id: str, ranks: Sequence[int], 
     return {row[0]: row[1] for row in connection.execute(query)}
 
 
-def newest_steps(connection: sa.Connection, launch_id: str, count: int) -> list[int]:
+def newest_steps(connection: sa.Connection, key: LaunchKey, count: int) -> list[int]:
     """The steps of the newest periodic saves of a launch, newest first."""
-    return list(connection.execute(_newest(launch_id, count)).scalars(1))
+    return list(connection.execute(_newest(key, count)).scalars(1))
 
 
-def ends_of(connection: sa.Connection, launch_id: str) -> list[End]:
+def ends_of(connection: sa.Connection, key: LaunchKey) -> list[End]:
     """How training ended on the ranks of a launch that said so."""
-    query = sa.select(endings).where(endings.c.launch_id == launch_id).order_by(endings.c.rank)
+    query = sa.select(endings).where(endings.c.launch_id == key).order_by(endings.c.rank)
     return [End(row.rank, row.global_step, row.error, row.created_at) for row in connection.execute(query)]
 
 
-def lease_of(connection: sa.Connection, launch_id: str) -> datetime | None:
+def lease_of(connection: sa.Connection, key: LaunchKey) -> datetime | None:
     """Until when a launch holds the state that it starts from; None where it never said."""
-    return connection.execute(sa.select(leases.c.expires_at).where(leases.c.launch_id == launch_id)).scalar()
+    return connection.execute(sa.select(leases.c.expires_at).where(leases.c.launch_id == key)).scalar()
 
 
 def lock_of(connection: sa.Connection, run: int) -> Lock | None:
@@ -156,20 +158,20 @@ def waiting(connection: sa.Connection, run: int) -> list[Waiting]:
     """What is in the trash of a run, by gc, oldest first."""
     query = (
         sa.select(sa.func.count(trash.c.id), sa.func.sum(trash.c.size), collections.c.purge_after, collections.c.ended)
-        .join(collections, collections.c.id == trash.c.collection_id)
+        .join(collections, (collections.c.id == trash.c.collection_id) & (collections.c.run_id == trash.c.run_id))
         .where(trash.c.run_id == run, trash.c.phase.in_([phase.value for phase in OPEN_PHASES]))
-        .group_by(collections.c.id)
+        .group_by(collections.c.run_id, collections.c.id)
         .order_by(collections.c.purge_after)
     )
     return [Waiting(int(row[0]), int(row[1]), row[2], row[3]) for row in connection.execute(query)]
 
 
-def doubled_directories(connection: sa.Connection, launch_ids: Iterable[str]) -> tuple[str, str] | None:
+def doubled_directories(connection: sa.Connection, keys: Iterable[LaunchKey]) -> tuple[str, str] | None:
     """Two directories in which a rank of one of these launches seems to save the same; None where there are none."""
     place = sources.c.directory
     query = (
         sa.select(sa.func.min(place), sa.func.max(place))
-        .where(sources.c.launch_id.in_(list(launch_ids)))
+        .where(sources.c.launch_id.in_(list(keys)))
         .group_by(sources.c.launch_id, sources.c.rank, sources.c.kind, sources.c.prefix)
         .having(sa.func.count(sa.distinct(place)) > 1)
         .limit(1)
@@ -178,6 +180,6 @@ def doubled_directories(connection: sa.Connection, launch_ids: Iterable[str]) ->
     return None if row is None else (row[0], row[1])
 
 
-def _newest(launch_id: str, count: int) -> sa.Select[tuple[str, int]]:
-    chosen = (saves.c.launch_id == launch_id) & (saves.c.kind == Kind.PERIODIC.value)
+def _newest(key: LaunchKey, count: int) -> sa.Select[tuple[str, int]]:
+    chosen = (saves.c.launch_id == key) & (saves.c.kind == Kind.PERIODIC.value)
     return sa.select(saves.c.id, saves.c.global_step).where(chosen).order_by(saves.c.global_step.desc()).limit(count)

@@ -21,7 +21,7 @@ _CONTENTS = {content.value: content for content in Content}
 _STATES = {state.value: state for state in FileState}
 _RULES: dict[str | None, Rule | None] = {rule.value: rule for rule in Rule} | {None: None}
 
-_OF_SAVE = (runs.c.name, saves.c.launch_id, saves.c.global_step)
+_OF_SAVE = (runs.c.name, launches.c.name, saves.c.global_step)
 _OF_FILE = (
     saves.c.kind,
     checkpoints.c.rank,

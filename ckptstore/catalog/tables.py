@@ -58,8 +58,9 @@ runs = sa.Table(
 launches = sa.Table(
     "launches",
     metadata,
-    sa.Column("id", sa.String(200), primary_key=True),
+    sa.Column("id", ID, primary_key=True),
     sa.Column("run_id", sa.ForeignKey("runs.id"), nullable=False),
+    sa.Column("name", sa.String(200), nullable=False),
     sa.Column("launch_order", sa.Integer, nullable=False),
     sa.Column("world_size", sa.Integer, nullable=False),
     sa.Column("layout", sa.JSON, nullable=False),
@@ -70,7 +71,8 @@ launches = sa.Table(
     sa.Column("created_at", UtcDateTime, nullable=False),
     sa.Index(None, "run_id", "launch_order"),
 )
-"""`launch_order` is the place among the launches of the run, by (`created_at`, `id`).
+"""`id` is made of the run and the `name`, by which people know it: two runs may have a launch of one name each.
+`launch_order` is the place among the launches of the run, by (`created_at`, `name`).
 
 `data_version` is that of `steps_per_epoch`, `batch_size` and `shards` (NULL: nothing was told of them).
 """
@@ -263,8 +265,8 @@ gc_locks = sa.Table(
 collections = sa.Table(
     "collections",
     metadata,
+    sa.Column("run_id", sa.ForeignKey("runs.id"), primary_key=True),
     sa.Column("id", sa.String(32), primary_key=True),
-    sa.Column("run_id", sa.ForeignKey("runs.id"), nullable=False, index=True),
     sa.Column("created_at", UtcDateTime, nullable=False),
     sa.Column("purge_after", UtcDateTime, nullable=False),
     sa.Column("ended", sa.Boolean, nullable=False),

@@ -13,6 +13,8 @@ from ckptstore.core.model import Content, FileState, Kind
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from ckptstore.core.model import LaunchKey
+
 
 @dataclass(frozen=True)
 class Tally:
@@ -38,7 +40,7 @@ def highest_steps(connection: sa.Connection, run: int) -> dict[str, int]:
     highest = (  # for each launch by itself: then the index has it at once, however many saves there are
         sa.select(sa.func.max(saves.c.global_step)).where(saves.c.launch_id == launches.c.id).scalar_subquery()
     )
-    query = sa.select(launches.c.id, sa.func.coalesce(highest, 0)).where(launches.c.run_id == run)
+    query = sa.select(launches.c.name, sa.func.coalesce(highest, 0)).where(launches.c.run_id == run)
     return {row[0]: row[1] for row in connection.execute(query)}
 
 
@@ -51,7 +53,7 @@ def tallies(connection: sa.Connection, run: int) -> list[Tally]:
     query = (
         sa.select(
             saves.c.id,
-            saves.c.launch_id,
+            launches.c.name,
             saves.c.kind,
             saves.c.global_step,
             saves.c.created_at,
@@ -64,22 +66,21 @@ def tallies(connection: sa.Connection, run: int) -> list[Tally]:
             sa.func.count(checkpoints.c.quarantine),
             sa.func.sum(sa.case((there, sa.func.coalesce(checkpoints.c.size, 0)), else_=0)),
         )
-        .join(launches, launches.c.id == saves.c.launch_id)
-        .join(checkpoints, checkpoints.c.save_id == saves.c.id)
+        .select_from(saves.join(launches).join(checkpoints))
         .where(launches.c.run_id == run)
-        .group_by(saves.c.id, launches.c.launch_order)
+        .group_by(saves.c.id, launches.c.name, launches.c.launch_order)
         .order_by(launches.c.launch_order.desc(), saves.c.global_step.desc(), saves.c.kind)
     )
     return [_tally(row) for row in connection.execute(query)]
 
 
-def whole_ranks(connection: sa.Connection, launch_id: str, global_step: int) -> set[int]:
+def whole_ranks(connection: sa.Connection, key: LaunchKey, global_step: int) -> set[int]:
     """The ranks of which the catalog has a whole file of the full state at a step."""
     query = (
         sa.select(checkpoints.c.rank)
         .join(saves)
         .where(
-            saves.c.launch_id == launch_id,
+            saves.c.launch_id == key,
             saves.c.global_step == global_step,
             checkpoints.c.state == FileState.COMPLETE.value,
             checkpoints.c.content == Content.FULL.value,
@@ -88,13 +89,13 @@ def whole_ranks(connection: sa.Connection, launch_id: str, global_step: int) -> 
     return set(connection.execute(query).scalars())
 
 
-def newest_of_all_ranks(connection: sa.Connection, launch_id: str, world_size: int) -> int | None:
+def newest_of_all_ranks(connection: sa.Connection, key: LaunchKey, world_size: int) -> int | None:
     """The newest step of a launch of which every rank has registered a whole file or share; None if there is none."""
     query = (
         sa.select(saves.c.global_step)
         .join(checkpoints, checkpoints.c.save_id == saves.c.id)
         .where(
-            saves.c.launch_id == launch_id,
+            saves.c.launch_id == key,
             checkpoints.c.state == FileState.COMPLETE.value,
             checkpoints.c.content != Content.WEIGHTS.value,
         )
@@ -107,11 +108,11 @@ def newest_of_all_ranks(connection: sa.Connection, launch_id: str, world_size: i
 
 
 def _tally(row: Any) -> Tally:
-    save_id, launch_id, kind, step, created_at, epoch, step_in_epoch, *counts = row
+    save_id, launch, kind, step, created_at, epoch, step_in_epoch, *counts = row
     files, ranks, full_ranks, share_ranks, quarantined, size = map(int, counts)
     return Tally(
         save_id=save_id,
-        launch=launch_id,
+        launch=launch,
         kind=Kind(kind),
         global_step=step,
         epoch=epoch,
@@ -128,8 +129,8 @@ def _tally(row: Any) -> Tally:
 
 def steps_saved(connection: sa.Connection, run: int) -> dict[str, int]:
     """Of how many steps each launch of a run has a finished file of its state, be it of one rank; the others not."""
-    counted = sa.select(saves.c.launch_id, sa.func.count(saves.c.global_step.distinct()))
+    counted = sa.select(launches.c.name, sa.func.count(saves.c.global_step.distinct()))
     counted = counted.select_from(saves.join(checkpoints).join(launches, launches.c.id == saves.c.launch_id))
     of_state = checkpoints.c.content.in_([Content.FULL.value, Content.SHARE.value]) & checkpoints.c.size.is_not(None)
     chosen = counted.where(launches.c.run_id == run, saves.c.global_step > 0, of_state)
-    return {row[0]: row[1] for row in connection.execute(chosen.group_by(saves.c.launch_id))}
+    return {row[0]: row[1] for row in connection.execute(chosen.group_by(launches.c.id))}

@@ -98,7 +98,8 @@ def after_what_was_told(connection: sa.Connection, items: Sequence[Item]) -> lis
 
 def collections_of(connection: sa.Connection, run: int) -> list[Collection]:
     """The gcs of a run that left something in the trash, newest first."""
-    left = sa.select(trash.c.id).where(trash.c.collection_id == collections.c.id, _IS_OPEN)
+    own = (trash.c.collection_id == collections.c.id) & (trash.c.run_id == collections.c.run_id)
+    left = sa.select(trash.c.id).where(own, _IS_OPEN)
     query = sa.select(collections).where(collections.c.run_id == run, left.exists())
     rows = connection.execute(query.order_by(collections.c.created_at.desc(), collections.c.id.desc()))
     return [Collection(row.id, row.created_at, row.purge_after, row.ended, moment_of(row.version)) for row in rows]

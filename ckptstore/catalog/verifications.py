@@ -29,7 +29,7 @@ def candidates(connection: sa.Connection, run: int) -> list[Candidate]:
             checkpoints.c.id,
             checkpoints.c.path,
             sa.func.coalesce(checkpoints.c.size, 0),
-            saves.c.launch_id,
+            launches.c.name,
             saves.c.global_step,
             checkpoints.c.state == FileState.DAMAGED.value,
         )

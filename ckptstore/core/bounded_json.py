@@ -15,7 +15,7 @@ def parse(raw: bytes | str) -> Any:
     try:
         value = json.loads(raw)
     except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+        raise ValueError("its JSON is nested too deeply") from None
     if isinstance(raw, str):
         raw = raw.encode("utf-8", "replace")
     if raw.count(b"[") + raw.count(b"{") > MOST_DEPTH:
@@ -29,7 +29,7 @@ def _check_depth(value: Any) -> None:
         level = list(chain.from_iterable(map(_inside, level)))
         if not level:
             return
-    raise ValueError("it is nested too deeply")
+    raise ValueError("its JSON is nested too deeply")
 
 
 def _inside(value: Any) -> list[Any]:

@@ -18,13 +18,25 @@ from typing import TYPE_CHECKING, Any
 
 from ckptstore.core import limits
 from ckptstore.core.limits import HIGHEST, count, finite, integer, moment, name, optional, ranks, text, whole
-from ckptstore.core.model import Checkpoint, Content, FileState, Kind, Launch, LoadResult, Phase, Rule, Source
+from ckptstore.core.model import (
+    Checkpoint,
+    Content,
+    FileState,
+    Kind,
+    Launch,
+    LoadResult,
+    Phase,
+    Rule,
+    Source,
+    launch_key,
+)
 from ckptstore.core.replicas import data_parallel, from_groups, from_json
 from ckptstore.errors import CkptstoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from ckptstore.core.model import LaunchKey
     from ckptstore.core.replicas import Layout
 
     Line = dict[str, Any]
@@ -64,6 +76,7 @@ class FileRecorded:
 class TrainingEnded:
     """How training ended on a rank: the step, and what was wrong with the state at it (empty: nothing)."""
 
+    run: str
     launch: str
     rank: int
     global_step: int
@@ -77,6 +90,7 @@ class TrainingEnded:
 class LoadOutcome:
     """What came of a launch's plan on a rank; `file` is the one that it could not load, `detail` says why."""
 
+    run: str
     launch: str
     rank: int
     outcome: LoadResult
@@ -92,6 +106,7 @@ class LayoutFileKept:
     `content` is None where it was too much for a journal: then the file itself has it, until it is overwritten.
     """
 
+    run: str
     launch: str
     rank: int
     path: str
@@ -229,15 +244,15 @@ def _short(content: object) -> str:
     return blake2b(repr(content).encode("utf-8", "backslashreplace"), digest_size=6).hexdigest()
 
 
-def launch_of(event: Event) -> str | None:
+def launch_of(event: Event) -> LaunchKey | None:
     """The launch that must be known before an event can be used; None if it needs none."""
     match event:
         case FileRecorded(file):
-            return file.launch
+            return file.launch_key
         case SourceAdded(source):
-            return source.launch
+            return source.launch_key
         case TrainingEnded() | LoadOutcome() | LayoutFileKept():
-            return event.launch
+            return launch_key(event.run, event.launch)
     return None
 
 
@@ -248,6 +263,10 @@ def runs_of(event: Event) -> set[str]:
             return {event.launch.run}
         case FileRecorded(file):
             return {file.run}
+        case SourceAdded(source):
+            return {source.run}
+        case TrainingEnded() | LoadOutcome() | LayoutFileKept():
+            return {event.run}
         case StepPinned() | StepTagged() | PolicySet() | FilesRemoved() | GcEnded():
             return {event.run}
     return set()
@@ -262,6 +281,7 @@ def to_line(event: Event, directory: str) -> Line:  # noqa: C901, PLR0911 — on
             # The directory is the journal's own.
             return {
                 "t": "source",
+                "run": source.run,
                 "launch": source.launch,
                 "rank": source.rank,
                 "kind": source.kind.value,
@@ -279,6 +299,7 @@ def to_line(event: Event, directory: str) -> Line:  # noqa: C901, PLR0911 — on
         case LoadOutcome():
             return {
                 "t": "outcome",
+                "run": event.run,
                 "launch": event.launch,
                 "rank": event.rank,
                 "outcome": event.outcome.value,
@@ -439,6 +460,7 @@ def _as_launch(line: Line, directory: str) -> LaunchStarted:
 
 def _as_source(line: Line, directory: str) -> SourceAdded:
     source = Source(
+        run=name(line["run"]),
         launch=name(line["launch"]),
         rank=integer(line["rank"]),
         directory=directory,
@@ -507,6 +529,7 @@ def file_from_line(line: Line, directory: str) -> Checkpoint:
 
 def _as_end(line: Line, _: str) -> TrainingEnded:
     return TrainingEnded(
+        run=name(line["run"]),
         launch=name(line["launch"]),
         rank=integer(line["rank"]),
         global_step=whole(line["global_step"]),
@@ -518,13 +541,17 @@ def _as_end(line: Line, _: str) -> TrainingEnded:
 
 
 def _as_outcome(line: Line, directory: str) -> LoadOutcome:
-    file = line["file"]
+    file = None if line["file"] is None else _as_named(line["file"], directory)
+    run = name(line["run"])
+    if file is not None and file.run != run:
+        raise ValueError(f"a launch of run {run!r} cannot load what is of run {file.run!r}")
     return LoadOutcome(
+        run=run,
         launch=name(line["launch"]),
         rank=integer(line["rank"]),
         outcome=LoadResult(line["outcome"]),
         at=moment(line["at"]),
-        file=None if file is None else _as_named(file, directory),
+        file=file,
         detail=optional(text, line["detail"]),
     )
 
@@ -532,6 +559,7 @@ def _as_outcome(line: Line, directory: str) -> LoadOutcome:
 def _as_layout_file(line: Line, directory: str) -> LayoutFileKept:
     content = line["content"]
     return LayoutFileKept(
+        run=name(line["run"]),
         launch=name(line["launch"]),
         rank=integer(line["rank"]),
         path=_absolute(line["path"], directory),

@@ -6,8 +6,8 @@ import hashlib
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from enum import Enum
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple, NewType
 
 from ckptstore.core.limits import HIGHEST
 
@@ -88,6 +88,16 @@ class LoadResult(str, Enum):
     __str__ = str.__str__
 
 
+LaunchKey = NewType("LaunchKey", str)
+"""What tells a launch from every other one: made of its run and its id, which is unique in the run alone."""
+
+
+@lru_cache
+def launch_key(run: str, launch: str) -> LaunchKey:
+    """The key of a launch of a run."""
+    return LaunchKey(derived_id(run, launch))
+
+
 SCANNED = "scan-"
 """How the ids of launches begin that a scan found."""
 
@@ -141,6 +151,11 @@ class Checkpoint:
         """The id of the save that this file is part of: the same for all its ranks, on all of them."""
         return derived_id(self.run, self.launch, self.kind, self.global_step)
 
+    @property
+    def launch_key(self) -> LaunchKey:
+        """The key of its launch."""
+        return launch_key(self.run, self.launch)
+
     @cached_property
     def id(self) -> str:
         """An id derived from what the record is about, so that writing it twice changes nothing."""
@@ -177,6 +192,7 @@ class Source(NamedTuple):
     is the one that the rank ran on, `content` what its periodic files hold (None: not known).
     """
 
+    run: str
     launch: str
     rank: int
     directory: str
@@ -186,6 +202,11 @@ class Source(NamedTuple):
     names_before: frozenset[str]
     host: str | None = None
     content: Content | None = None
+
+    @property
+    def launch_key(self) -> LaunchKey:
+        """The key of its launch."""
+        return launch_key(self.run, self.launch)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,6 +236,11 @@ class Launch:
     foreign: bool = False
     start_step: int | None = None
     created_at: datetime | None = None
+
+    @property
+    def key(self) -> LaunchKey:
+        """What tells it from the launches of all runs."""
+        return launch_key(self.run, self.id)
 
     def undecided(self) -> Launch:
         """The launch without where it started: that is for its own ranks to say."""

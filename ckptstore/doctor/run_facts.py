@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from ckptstore.catalog import journals, reads, recent
 from ckptstore.core.limits import LEASE
+from ckptstore.core.model import LaunchKey
 from ckptstore.disk import places
 from ckptstore.disk.claims import FOLDER
 from ckptstore.disk.waiting import for_each
@@ -128,8 +129,8 @@ def gather(database: Database, run: str, run_id: int, now: datetime) -> RunFacts
         launches = tuple(launch for launch in reads.launches_of(connection, run_id) if not launch.foreign)
         saving_id = recent.newest_saving(connection, run_id)
         saving = next((launch for launch in launches if launch.id == saving_id), None)
-        saves = recent.newest_saves(connection, saving.id, SAVES) if saving else []
-        newest = launches[-1].id if launches else ""
+        saves = recent.newest_saves(connection, saving.key, SAVES) if saving else []
+        newest = launches[-1].key if launches else LaunchKey("")
         homes = recent.homes_of(connection, newest)
         facts = RunFacts(
             run=run,
@@ -139,13 +140,13 @@ def gather(database: Database, run: str, run_id: int, now: datetime) -> RunFacts
             saving=saving,
             saves=tuple(saves),
             homes=tuple(homes),
-            saving_homes=tuple(recent.homes_of(connection, saving.id) if saving and saving.id != newest else homes),
+            saving_homes=tuple(recent.homes_of(connection, saving.key) if saving and saving.key != newest else homes),
             ends=tuple(recent.ends_of(connection, newest)),
             leased_until=recent.lease_of(connection, newest),
             failed_loads=reads.failed_loads(connection, run_id),
             lock=recent.lock_of(connection, run_id),
             trash=tuple(recent.waiting(connection, run_id)),
-            doubled=recent.doubled_directories(connection, [newest, *([saving.id] if saving else [])]),
+            doubled=recent.doubled_directories(connection, [newest, *([saving.key] if saving else [])]),
             journals={path: each.end for path, each in journals.journals_of(connection, run_id).items()},
         )
     around = look_around(sorted({*facts.directories, *map(jsonl.directory_of, facts.journals)}))

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from ckptstore.catalog.engine import Connection, Database
     from ckptstore.core.events import Event, LoadOutcome
-    from ckptstore.core.model import Checkpoint, Rule
+    from ckptstore.core.model import Checkpoint, LaunchKey, Rule
     from ckptstore.journal.jsonl import Span
 
 log = logging.getLogger("ckptstore")
@@ -55,7 +55,7 @@ class Recorder:
     """
 
     def __init__(
-        self, database: Database, stem: str, writer: str, started: Callable[[str], LaunchStarted | None]
+        self, database: Database, stem: str, writer: str, started: Callable[[LaunchKey], LaunchStarted | None]
     ) -> None:
         self.database = database
         self.behind = False
@@ -64,13 +64,13 @@ class Recorder:
         self._writer = writer
         self._started = started
         self._writers: dict[str, JournalWriter] = {}
-        self._told: dict[str, dict[str, LaunchStarted]] = {}
+        self._told: dict[str, dict[LaunchKey, LaunchStarted]] = {}
         self._news: list[LaunchStarted] = []
         self._complained: set[str] = set()
         self._leaving = threading.Lock()
         self._left = 0
 
-    def record(self, events: Sequence[Event], *, launches: Iterable[str] = ()) -> None:
+    def record(self, events: Sequence[Event], *, launches: Iterable[LaunchKey] = ()) -> None:
         """Keep events: each in the journal of its directory, one of no directory in the first that was begun.
 
         `launches` are told there first, beside those of the events. Raises `CatalogUnavailableError` where neither
@@ -98,7 +98,7 @@ class Recorder:
                 raise
             self.fall_behind(error)
 
-    def decide(self, decide: Callable[[Connection], tuple[Sequence[Event], Iterable[str]]]) -> None:
+    def decide(self, decide: Callable[[Connection], tuple[Sequence[Event], Iterable[LaunchKey]]]) -> None:
         """Keep the events that a look at the catalog decides on, in the transaction of that look.
 
         `decide` tells of which launches they are, too. They are in the journals before the transaction ends. Raises
@@ -135,13 +135,13 @@ class Recorder:
         """
         stood: set[str] = set()
 
-        def decide(connection: Connection) -> tuple[list[FileRecorded], set[str]]:
+        def decide(connection: Connection) -> tuple[list[FileRecorded], set[LaunchKey]]:
             known = reads.files_by_id(connection, [before.id for before, _ in changes])
             unchanged = [(before, after) for before, after in changes if known.get(before.id) == before]
             stood.clear()  # it may be tried again
             stood.update(before.id for before, _ in unchanged)
             events = [FileRecorded(replace(after, revision=before.amended().revision)) for before, after in unchanged]
-            return events, {before.launch for before, _ in unchanged}
+            return events, {before.launch_key for before, _ in unchanged}
 
         self.decide(decide)
         return [before.id in stood for before, _ in changes]
@@ -162,7 +162,7 @@ class Recorder:
         self.home(directory)
         self.record([event])
 
-    def tell(self, launch: str, directories: Iterable[str] = ()) -> None:
+    def tell(self, launch: LaunchKey, directories: Iterable[str] = ()) -> None:
         """Keep what is known of a launch now: in the journals of its records, in `directories`, and in the catalog."""
         for directory in directories:
             self.home(directory)
@@ -287,8 +287,8 @@ class Recorder:
     def _append(
         self,
         told: Mapping[str, Sequence[Event]],
-        launches: Iterable[str],
-        started: Callable[[str], LaunchStarted | None] | None = None,
+        launches: Iterable[LaunchKey],
+        started: Callable[[LaunchKey], LaunchStarted | None] | None = None,
     ) -> list[Span]:
         """Append events to the journals of these directories, the launches that those do not know first."""
         spans = []
@@ -302,9 +302,9 @@ class Recorder:
     def _journal(
         self,
         directory: str,
-        launches: Iterable[str],
+        launches: Iterable[LaunchKey],
         events: Sequence[Event],
-        started: Callable[[str], LaunchStarted | None],
+        started: Callable[[LaunchKey], LaunchStarted | None],
     ) -> Span | None:
         """Append to the journal of a directory; None where it cannot be, or there is nothing to tell."""
         writer = self._writers[directory]

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from ckptstore.catalog.engine import Connection, Database
     from ckptstore.catalog.project import Projected
     from ckptstore.core.events import Event
+    from ckptstore.core.model import LaunchKey
     from ckptstore.journal.jsonl import Contents
 
 log = logging.getLogger("ckptstore")
@@ -260,7 +261,6 @@ def _read(database: Database, known: Sequence[tuple[str, ReadTo]], new: list[str
         Skipped(path, f"no journal here tells of launch {launch}, whose files are left out until one does")
         for launch, path in lost.items()
     ]
-    skipped += list(dict.fromkeys(Skipped(_about(event), reason) for event, reason in done.refused))
     spoiled = sum(contents.spoiled for contents in read.values()) + sum(own.unusable for own in told.values())
     names = sorted({run for own in told.values() for run in own.runs})
     return Synced(0, len(read), done.records, spoiled, tuple(names), tuple(skipped), unreadable)
@@ -271,8 +271,8 @@ class _Told(NamedTuple):
 
     events: list[Event]
     unusable: int
-    started: set[str]
-    named: set[str]
+    started: set[LaunchKey]
+    named: set[LaunchKey]
     runs: set[str]
 
     @classmethod
@@ -280,18 +280,9 @@ class _Told(NamedTuple):
         directory = jsonl.directory_of(path)
         found, unusable = from_lines(contents.entries, directory)
         events = [filled for event in found if (filled := with_content(event)) is not None]
-        started = {event.launch.id for event in events if isinstance(event, LaunchStarted)}
+        started = {event.launch.key for event in events if isinstance(event, LaunchStarted)}
         named = {launch for event in events if (launch := launch_of(event)) is not None}
         return cls(events, unusable, started, named, {run for event in events for run in runs_of(event)})
-
-
-def _about(event: Event) -> str:
-    match event:
-        case FileRecorded(file):
-            return file.path
-        case LaunchStarted(launch):
-            return f"launch {launch.id}"
-    return type(event).__name__
 
 
 def _mark_gone(database: Database, ids: Sequence[str]) -> None:

@@ -16,17 +16,18 @@ if TYPE_CHECKING:
 
     from ckptstore.catalog.engine import Connection, Database
     from ckptstore.core.events import Event
+    from ckptstore.core.model import Launch, LaunchKey
 
 
-def for_rank(database: Database, rank: int, launch: str, started: Callable[[], LaunchStarted]) -> Recorder:
+def for_rank(database: Database, rank: int, launch: Launch, started: Callable[[], LaunchStarted]) -> Recorder:
     """What one rank of a launch writes; `started` tells what is known of the launch by now."""
-    return Recorder(database, f"rank_{rank}", launch, lambda named: started() if named == launch else None)
+    return Recorder(database, f"rank_{rank}", launch.key, lambda named: started() if named == launch.key else None)
 
 
 def shared(database: Database) -> Recorder:
     """What a process writes that speaks for whatever ranks: adopted files, pins. Close it when that is done."""
 
-    def started(launch: str) -> LaunchStarted | None:
+    def started(launch: LaunchKey) -> LaunchStarted | None:
         with database.read() as connection:
             found = reads.launch(connection, launch)
         return None if found is None else LaunchStarted(found.undecided())
@@ -44,7 +45,7 @@ def directory_to_tell(paths: Iterable[str]) -> str:
 
 
 def record_of_run(
-    database: Database, decide: Callable[[Connection], tuple[Sequence[Event], Mapping[str, str]]]
+    database: Database, decide: Callable[[Connection], tuple[Sequence[Event], Mapping[str, LaunchKey]]]
 ) -> bool:
     """Keep what a look at the catalog decides to say of a run; whether that was anything.
 
@@ -54,7 +55,7 @@ def record_of_run(
     recorder = shared(database)
     said: list[Event] = []
 
-    def work(connection: Connection) -> tuple[Sequence[Event], list[str]]:
+    def work(connection: Connection) -> tuple[Sequence[Event], list[LaunchKey]]:
         events, files = decide(connection)
         said[:] = events
         if not events or not files:

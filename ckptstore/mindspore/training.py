@@ -142,7 +142,8 @@ class Training:
         """
         launch, step, now = self.launch, self.progress.global_step + half_done, datetime.now(timezone.utc)
         quarantine = "an exception came in the middle of its update" if half_done else self.quarantine()
-        ended = TrainingEnded(launch.id, launch.rank, step, self.network.optimizer_step(), error, quarantine, now)
+        counter = self.network.optimizer_step()
+        ended = TrainingEnded(launch.run, launch.id, launch.rank, step, counter, error, quarantine, now)
         self.progress.ending = ended if error is not None else None
         self.recorder.call(lambda: launch.recorder.record([ended]))
 

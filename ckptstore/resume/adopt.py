@@ -59,7 +59,7 @@ def adopt(
         if any(file.state is FileState.TRASHED for file in back):  # gc has still to move it
             continue
         before = recorded.get(before_rename(new.path), ())
-        others = [file for file in before if file.launch != new.source.launch and _is_as_recorded(file, here)]
+        others = [file for file in before if file.launch_key != new.source.launch_key and _is_as_recorded(file, here)]
         if others and not back:
             yield _of_another_launch(new, others[0])
             continue
@@ -100,7 +100,7 @@ def left_at(
     Nobody else is asked: it knows its `sources` and what it has registered in them (`known`). `expected` are the
     parameters that a whole file has. Raises `OSError` where a directory cannot be listed.
     """
-    told = LaunchFacts({launch.id: launch}, {(ending.launch, ending.rank): ending}, {launch.id: 0}, {}, {})
+    told = LaunchFacts({launch.key: launch}, {(launch.key, ending.rank): ending}, {launch.key: 0}, {}, {})
     found: dict[str, Checkpoint] = {}
     for source in sources:
         names = {source.directory: files.names_in(source.directory)}
@@ -135,7 +135,7 @@ def _content(new: UnregisteredFile, header: Header, facts: LaunchFacts) -> Conte
         return Content.FULL
     if isinstance(header, SafetensorsHeader) and header.is_share:
         return Content.SHARE
-    told = new.source.content or facts.contents.get((new.source.launch, new.source.rank))
+    told = new.source.content or facts.contents.get((new.source.launch_key, new.source.rank))
     return told or Content.FULL
 
 
@@ -152,14 +152,14 @@ def _adopted(
     `expected` tells which parameters others of its kind have. `replaced`: it is another one than was recorded of its
     place before the directory was renamed.
     """
-    launch = facts.launches[new.source.launch]
+    launch = facts.launches[new.source.launch_key]
     try:
         header = read_checkpoint(Path(new.path))
         content = _content(new, header, facts)
         others = (
             frozenset()
             if content is Content.WEIGHTS
-            else expected(share_of=launch.id if content is Content.SHARE else None)
+            else expected(share_of=launch.key if content is Content.SHARE else None)
         )
         lacking = sorted(others.difference(entry.name for entry in header.entries))
         if lacking:
@@ -188,7 +188,7 @@ def _adopted(
 
 
 def _step(launch: Launch, new: UnregisteredFile, header: Header, facts: LaunchFacts) -> int | None:
-    lag = facts.lags[launch.id]
+    lag = facts.lags[launch.key]
     if new.kind in (Kind.GRACEFUL_EXIT, Kind.TTP):
         return witnessed_by_mindspore(
             header.info.get("step_num"), _named_step(new), optimizer_step=header.optimizer_step, lag=lag

@@ -12,7 +12,7 @@ from ckptstore.catalog.project import project
 from ckptstore.core import validate
 from ckptstore.core.events import LaunchStarted
 from ckptstore.core.limits import LONGEST_NAME
-from ckptstore.core.model import Launch
+from ckptstore.core.model import Launch, launch_key
 from ckptstore.core.replicas import from_name
 from ckptstore.errors import RefusedError, UsageError
 from ckptstore.journal.sync import sync_run
@@ -44,15 +44,16 @@ def join(
             "give launch_id, or the same CKPTSTORE_LAUNCH_ID to all, another at every start",
         )
     check_name("launch", launch_id)
+    key = launch_key(run, launch_id)
     with database.read() as connection:
         run_id = reads.run_id(connection, run)
-        is_new = reads.launch(connection, launch_id) is None
+        is_new = reads.launch(connection, key) is None
     if run_id is not None and is_new:  # journals may have launches that the catalog, as one of a backup, lacks
         sync_run(database, run_id)
     now = datetime.now(timezone.utc)
 
     def work(connection: Connection) -> Launch:
-        if reads.launch(connection, launch_id) is None:
+        if reads.launch(connection, key) is None:
             new = Launch(
                 id=launch_id,
                 run=run,
@@ -62,17 +63,15 @@ def join(
                 created_at=reads.next_moment(connection, run, now),
             )
             project(connection, [LaunchStarted(new)])
-        launch = reads.launch(connection, launch_id)
+        launch = reads.launch(connection, key)
         if launch is None:
             raise RefusedError(f"launch {launch_id} of run {run} could not be stored", "start again")
-        if launch.run != run:
-            raise RefusedError(f"launch {launch.id} is of run {launch.run}, not {run}", "give each start its own id")
         if launch.world_size != world_size:
             raise RefusedError(
                 f"launch {launch.id} has {launch.world_size} ranks, this rank says {world_size}",
                 "give every start a launch id of its own",
             )
-        if reads.has_saved(connection, launch_id, rank):
+        if reads.has_saved(connection, key, rank):
             raise RefusedError(
                 f"rank {rank} has already saved in launch {launch_id}",
                 "give every start a launch id of its own",

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from ckptstore.catalog.engine import Connection, Database
-    from ckptstore.core.model import Checkpoint
+    from ckptstore.core.model import Checkpoint, LaunchKey
 
 RENEWED_EVERY = timedelta(hours=1)
 """How often a launch that makes steps is heard of."""
@@ -21,7 +21,7 @@ CLOCKS_DIFFER = timedelta(minutes=10)
 """By how much the clocks of nodes may differ: a lease counts so much longer than it says."""
 
 
-def take(connection: Connection, run_id: int, launch_id: str, files: Collection[Checkpoint], now: datetime) -> bool:
+def take(connection: Connection, run_id: int, key: LaunchKey, files: Collection[Checkpoint], now: datetime) -> bool:
     """Hold the state of these files for a launch from now on; False if one is not as it was when it was chosen.
 
     Retention may have given it up since, or deleted it at once. In the transaction that stores the plan: retention
@@ -31,11 +31,11 @@ def take(connection: Connection, run_id: int, launch_id: str, files: Collection[
     if not marks.are_as_chosen(connection, files):
         return False
     if files:
-        marks.hold(connection, launch_id, now + LEASE)
+        marks.hold(connection, key, now + LEASE)
     return True
 
 
-def renew(database: Database, launch_id: str) -> None:
+def renew(database: Database, key: LaunchKey) -> None:
     """The launch is alive."""
     until = datetime.now(timezone.utc) + LEASE
-    database.in_write(lambda connection: marks.hold(connection, launch_id, until))
+    database.in_write(lambda connection: marks.hold(connection, key, until))

@@ -136,5 +136,5 @@ def _restorable(connection: Connection, launch: Launch, tally: Tally) -> bool:
         return False
     if launch.world_size in (tally.full_ranks, tally.share_ranks):
         return True
-    have = tallies.whole_ranks(connection, tally.launch, tally.global_step)
+    have = tallies.whole_ranks(connection, launch.key, tally.global_step)
     return launch.layout.covers(have, launch.world_size)

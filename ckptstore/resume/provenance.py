@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from ckptstore.core.events import TrainingEnded
-    from ckptstore.core.model import Content, Launch, Source
+    from ckptstore.core.model import Content, Launch, LaunchKey, Source
     from ckptstore.core.naming import CheckpointName
     from ckptstore.disk.files import FileFacts
     from ckptstore.formats.header import Header
@@ -35,16 +35,16 @@ class LaunchFacts:
     not tell; `registered` which launches have registered anything.
     """
 
-    launches: Mapping[str, Launch]
-    endings: Mapping[tuple[str, int], TrainingEnded]
-    lags: Mapping[str, int]
+    launches: Mapping[LaunchKey, Launch]
+    endings: Mapping[tuple[LaunchKey, int], TrainingEnded]
+    lags: Mapping[LaunchKey, int]
     sources: Mapping[str, Sequence[Source]]
-    contents: Mapping[tuple[str, int], Content]
-    registered: AbstractSet[str] = frozenset()
+    contents: Mapping[tuple[LaunchKey, int], Content]
+    registered: AbstractSet[LaunchKey] = frozenset()
 
     def ending_of(self, source: Source) -> TrainingEnded | None:
         """How training ended on the rank of a source, if it said so."""
-        return self.endings.get((source.launch, source.rank))
+        return self.endings.get((source.launch_key, source.rank))
 
 
 @dataclass(frozen=True)
@@ -107,23 +107,23 @@ def doubt_of(new: UnregisteredFile, header: Header, here: FileFacts, facts: Laun
     on. A newer launch that saves there knows the names that were there when it began, and no more. Of several launches
     that may have written a file it is the one's whose rank said that it ended just so; of two, the newer one's.
     """
-    own = facts.launches[new.source.launch]
+    own = facts.launches[new.source.launch_key]
     if _is_older(here, own):
         return f"it was written before launch {own.id} began"
     if new.kind is Kind.TTP:
         return _doubt_of_ttp(new, here, facts, replaced=replaced)
-    if new.kind is Kind.PERIODIC and own.parent is None and own.id not in facts.registered:
+    if new.kind is Kind.PERIODIC and own.parent is None and own.key not in facts.registered:
         return f"launch {own.id} has registered nothing: another program may have written it"
     if new.is_breakpoint and _ended_otherwise(new.source, header, facts):
         return f"the training of launch {own.id} ended with another state"
     others = [
         other
         for other in facts.sources.get(new.source.directory, ())
-        if other.launch != own.id and _may_have_written(other, new, header, here, facts)
+        if other.launch_key != own.key and _may_have_written(other, new, header, here, facts)
     ]
     if new.kind is Kind.GRACEFUL_EXIT:  # MindSpore's own count is in it, and a run uses no name twice
-        others = [other for other in others if facts.launches[other.launch].run != own.run]
-    newer = [other for other in others if _is_newer(facts.launches[other.launch], own)]
+        others = [other for other in others if facts.launches[other.launch_key].run != own.run]
+    newer = [other for other in others if _is_newer(facts.launches[other.launch_key], own)]
     is_own = ended_with(new.source, new, header, facts)
     if not others or (is_own and not any(ended_with(other, new, header, facts) for other in newer)):
         return ""
@@ -135,11 +135,11 @@ def _doubt_of_ttp(new: UnregisteredFile, here: FileFacts, facts: LaunchFacts, *,
 
     The newer one's is what may have come since.
     """
-    own = facts.launches[new.source.launch]
+    own = facts.launches[new.source.launch_key]
     if was_there(new.source, new.path) and not replaced:
         return f"it was there before launch {own.id} began"
     for other in facts.sources.get(new.source.directory, ()):
-        launch = facts.launches[other.launch]
+        launch = facts.launches[other.launch_key]
         is_newer = (other.kind, other.rank) == (Kind.TTP, new.source.rank) and _is_newer(launch, own)
         if is_newer and not _is_older(here, launch) and (replaced or not was_there(other, new.path)):
             return f"launch {launch.id} may have written it, and nothing tells that {own.id} did"
@@ -149,7 +149,7 @@ def _doubt_of_ttp(new: UnregisteredFile, here: FileFacts, facts: LaunchFacts, *,
 def _may_have_written(
     source: Source, new: UnregisteredFile, header: Header, here: FileFacts, facts: LaunchFacts
 ) -> bool:
-    launch, own = facts.launches[source.launch], facts.launches[new.source.launch]
+    launch, own = facts.launches[source.launch_key], facts.launches[new.source.launch_key]
     if not wrote(source, Path(new.path).name) or _is_older(here, launch):
         return False
     if not _is_newer(launch, own) and _was_over(source, own, new, here):
@@ -174,7 +174,7 @@ def _was_over(source: Source, newer: Launch, new: UnregisteredFile, here: FileFa
 
 def ended_with(source: Source, new: UnregisteredFile, header: Header, facts: LaunchFacts) -> bool:
     """Whether a source's rank said that training ended with the state of a file."""
-    ending, launch = facts.ending_of(source), facts.launches[source.launch]
+    ending, launch = facts.ending_of(source), facts.launches[source.launch_key]
     if ending is None or ending.optimizer_step != header.optimizer_step:
         return False
     if header.optimizer_step is not None or new.name is None or launch.steps_per_epoch is None:

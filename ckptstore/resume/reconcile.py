@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from ckptstore.catalog import journals, live, reads
 from ckptstore.core.model import Checkpoint, FileState, Kind, Skipped
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
     from ckptstore.catalog.engine import Connection, Database
     from ckptstore.catalog.live import Place
-    from ckptstore.core.model import Launch, Source
+    from ckptstore.core.model import Launch, LaunchKey, Source
     from ckptstore.journal.recorder import Recorder
 
-_OfRank = tuple[str, int]  # a launch and a rank of it
+_OfRank: TypeAlias = "tuple[LaunchKey, int]"  # a launch and a rank of it
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Reconciled:
 
 
 def reconcile(
-    database: Database, run_id: int, *, only: tuple[str, int] | None = None, recorder: Recorder | None = None
+    database: Database, run_id: int, *, only: _OfRank | None = None, recorder: Recorder | None = None
 ) -> Reconciled:
     """Adopt what is on disk and new, finish what was in progress, mark what is gone. Can be repeated.
 
@@ -218,19 +218,17 @@ def _by_id(files: Sequence[Checkpoint]) -> dict[str, Checkpoint]:
     return {file.id: file for file in files}
 
 
-def _gather(
-    database: Database, run_id: int, only: tuple[str, int] | None
-) -> tuple[dict[_OfRank, list[Source]], _Known]:
+def _gather(database: Database, run_id: int, only: _OfRank | None) -> tuple[dict[_OfRank, list[Source]], _Known]:
     with database.read() as connection:
-        launches = {launch.id: launch for launch in reads.launches_of(connection, run_id)}
+        launches = reads.launches_of(connection, run_id)
         every = reads.sources_of(connection, run_id)
         if only is not None:
-            every = [source for source in every if (source.launch, source.rank) == only]
+            every = [source for source in every if (source.launch_key, source.rank) == only]
         recent = _recent(connection, launches, every)
         sources: dict[_OfRank, list[Source]] = {}
         for source in every:
-            if source.launch in recent:
-                sources.setdefault((source.launch, source.rank), []).append(source)
+            if source.launch_key in recent:
+                sources.setdefault((source.launch_key, source.rank), []).append(source)
         if not recent:
             return {}, _Known(set(), set())
         paths, has_unsettled = live.paths(connection, recent)
@@ -238,15 +236,15 @@ def _gather(
 
 
 def _places(database: Database, of_ranks: Iterable[_OfRank]) -> dict[_OfRank, list[Place]]:
-    ranks: dict[str, list[int]] = {}
-    for launch_id, rank in of_ranks:
-        ranks.setdefault(launch_id, []).append(rank)
+    ranks: dict[LaunchKey, list[int]] = {}
+    for key, rank in of_ranks:
+        ranks.setdefault(key, []).append(rank)
     if not ranks:
         return {}
     places: dict[_OfRank, list[Place]] = {}
     with database.read() as connection:
-        for launch_id, some in ranks.items():
-            for place in live.places(connection, launch_id, some):
+        for key, some in ranks.items():
+            for place in live.places(connection, key, some):
                 places.setdefault((place.launch, place.rank), []).append(place)
     return places
 
@@ -255,36 +253,36 @@ def _launch_facts(
     database: Database, run_id: int, sources: Mapping[_OfRank, Sequence[Source]], directories: AbstractSet[str]
 ) -> LaunchFacts:
     by_directory: dict[str, list[Source]] = {}
-    launch_ids = {launch_id for launch_id, _ in sources}
+    keys = {key for key, _ in sources}
     is_told = all(source.content for own in sources.values() for source in own if source.kind is Kind.PERIODIC)
     with database.read() as connection:
-        launches = {launch.id: launch for launch in reads.launches_of(connection, run_id)}
+        launches = {launch.key: launch for launch in reads.launches_of(connection, run_id)}
         beside = reads.sources_beside(connection, run_id, directories)
         for source in (*reads.sources_of(connection, run_id), *beside):
             by_directory.setdefault(source.directory, []).append(source)
-        others = (reads.launch(connection, launch_id) for launch_id in {source.launch for source in beside})
-        launches |= {launch.id: launch for launch in others if launch is not None}
+        others = (reads.launch(connection, key) for key in {source.launch_key for source in beside})
+        launches |= {launch.key: launch for launch in others if launch is not None}
         return LaunchFacts(
             launches=launches,
             endings=reads.endings_of(connection, launches),
-            lags={launch_id: reads.lag(connection, launches[launch_id]) for launch_id in launch_ids},
+            lags={key: reads.lag(connection, launches[key]) for key in keys},
             sources=by_directory,
-            contents={} if is_told else live.contents(connection, launch_ids),
-            registered={each for each in launch_ids if live.has_any(connection, each)},
+            contents={} if is_told else live.contents(connection, keys),
+            registered={each for each in keys if live.has_any(connection, each)},
         )
 
 
-def _recent(connection: Connection, launches: Mapping[str, Launch], sources: Sequence[Source]) -> set[str]:
+def _recent(connection: Connection, launches: Sequence[Launch], sources: Sequence[Source]) -> set[LaunchKey]:
     """The launches since the last one that reconciled: one that asked where to start had done so before.
 
     Those before it still count while it has saved nothing itself: what they were writing then is the newest state.
     """
-    recent: set[str] = set()
-    saving = {source.launch for source in sources}
-    for launch in sorted(launches.values(), key=lambda launch: launch.order, reverse=True):
-        if launch.id in saving:
-            recent.add(launch.id)
-            if launch.decided and live.has_finished(connection, launch.id):
+    recent: set[LaunchKey] = set()
+    saving = {source.launch_key for source in sources}
+    for launch in reversed(launches):
+        if launch.key in saving:
+            recent.add(launch.key)
+            if launch.decided and live.has_finished(connection, launch.key):
                 break
     return recent
 

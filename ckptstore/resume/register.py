@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ckptstore.catalog.engine import Database
-    from ckptstore.core.model import Launch
+    from ckptstore.core.model import Launch, LaunchKey
 
 
 def describe(
@@ -140,7 +140,7 @@ def _is_what_was_recorded(file: Checkpoint, expected: frozenset[str]) -> bool:
 
 
 def parameters_of(
-    database: Database, run_id: int, rank: int, *, but: str, share_of: str | None = None
+    database: Database, run_id: int, rank: int, *, but: str, share_of: LaunchKey | None = None
 ) -> frozenset[str]:
     """The parameters that a whole file of this rank has, by the newest one that is there; empty where none is.
 

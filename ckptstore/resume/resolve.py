@@ -107,7 +107,7 @@ def choose(database: Database, run: str, run_id: int, query: Query) -> Resolutio
 
     def hosts(launch: Launch) -> Mapping[int, str]:
         with database.read() as connection:
-            return reads.hosts_of(connection, launch.id)
+            return reads.hosts_of(connection, launch.key)
 
     if query.every_lineage:
         found = _of_every_lineage(database, run_id, by_id, step, failed)
@@ -165,7 +165,7 @@ def candidates(
         bound = min(bounds, default=None)
         while True:
             with database.read() as connection:
-                found = reads.newest_step(connection, segment.launch.id, below=below, at_most=bound)
+                found = reads.newest_step(connection, segment.launch.key, below=below, at_most=bound)
                 if found is None or (step is not None and found != step):
                     break
                 state = _state(connection, segment.launch, found, failed)

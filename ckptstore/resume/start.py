@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from ckptstore.catalog.engine import Connection, Database
     from ckptstore.core.events import Event
-    from ckptstore.core.model import Checkpoint, Launch
+    from ckptstore.core.model import Checkpoint, Launch, LaunchKey
 
 log = logging.getLogger("ckptstore")
 
@@ -83,19 +83,19 @@ def branch(database: Database, plan: RestorePlan) -> str:
     launch_id = f"branch-{plan.global_step}-{secrets.token_hex(3)}"
     run = plan.launch.run
 
-    def decide(connection: Connection) -> tuple[list[Event], Mapping[str, str]]:
+    def decide(connection: Connection) -> tuple[list[Event], Mapping[str, LaunchKey]]:
         now = datetime.now(timezone.utc)
         run_id = reads.run_id(connection, run)
         if run_id is None:
             raise UsageError(f"there is no run {run!r} any more")
         launch = replace(plan.launch.undecided(), id=launch_id, created_at=reads.next_moment(connection, run, now))
         project(connection, [LaunchStarted(launch)])
-        if not lease.take(connection, run_id, launch_id, sources_of(plan), now):
+        if not lease.take(connection, run_id, launch.key, sources_of(plan), now):
             raise RefusedError(
                 f"step {plan.global_step} of run {run!r} was removed since it was chosen",
                 "if gc did that, ckptstore undo brings it back while it is in the trash",
             )
-        files = {each.source.path: plan.launch.id for each in plan.ranks}
+        files = {each.source.path: plan.launch.key for each in plan.ranks}
         return [started(launch, plan, now, start_step=plan.global_step, branched=True)], files
 
     record_of_run(database, decide)
@@ -133,7 +133,7 @@ def _store(database: Database, launch: Launch, run_id: int, query: Query) -> boo
     now = datetime.now(timezone.utc)
 
     def work(connection: Connection) -> bool:
-        if not lease.take(connection, run_id, launch.id, sources, now):
+        if not lease.take(connection, run_id, launch.key, sources, now):
             return False
         project(connection, [started(launch, plan, now, start_step=start_step, branched=query.goes_back)])
         return True
@@ -262,7 +262,7 @@ def _start_step(launch: Launch, plan: RestorePlan) -> int:
 def _stored(database: Database, launch: Launch) -> tuple[RestorePlan | None] | None:
     """The stored answer in a tuple of one (None in it: a fresh start); None if there is none yet."""
     with database.read() as connection:
-        found = reads.resolution(connection, launch.id)
+        found = reads.resolution(connection, launch.key)
         if found is None:
             return None
         parent, chosen = found

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from ckptstore.catalog.engine import Connection, Database
     from ckptstore.core.events import Event
-    from ckptstore.core.model import Checkpoint
+    from ckptstore.core.model import Checkpoint, LaunchKey
 
 _THERE = (FileState.COMPLETE, FileState.IN_PROGRESS, FileState.DAMAGED)
 
@@ -42,14 +42,14 @@ def _pin(database: Database, run: str, step: int, *, pinned: bool) -> bool:
     step = validate.step_of(step)
     run_id = find_run(database, run)
 
-    def decide(connection: Connection) -> tuple[Sequence[Event], Mapping[str, str]]:
+    def decide(connection: Connection) -> tuple[Sequence[Event], Mapping[str, LaunchKey]]:
         files = _files_there(connection, run, run_id, step) if pinned else reads.files_of(connection, run_id, step=step)
         if marks.is_pinned(connection, run_id, step) == pinned:
             if not files:
                 raise no_such_step(run, step)
             return [], {}
         at = marks.moment_after_pin(connection, run_id, step)
-        return [StepPinned(run, step, pinned, at)], {file.path: file.launch for file in files}
+        return [StepPinned(run, step, pinned, at)], {file.path: file.launch_key for file in files}
 
     return record_of_run(database, decide)
 
@@ -64,7 +64,7 @@ def tag(database: Database, run: str, step: int, name: str) -> bool:
     step = validate.step_of(step)
     run_id = find_run(database, run)
 
-    def decide(connection: Connection) -> tuple[Sequence[Event], Mapping[str, str]]:
+    def decide(connection: Connection) -> tuple[Sequence[Event], Mapping[str, LaunchKey]]:
         files = _files_there(connection, run, run_id, step)
         there = marks.tag_step(connection, run_id, name)
         if there not in (None, step):
@@ -72,7 +72,9 @@ def tag(database: Database, run: str, step: int, name: str) -> bool:
                 f"step {there} of run {run!r} is tagged {name!r}", f"first: ckptstore untag {quote(run)} {quote(name)}"
             )
         at = marks.moment_after_tag(connection, run_id, name)
-        return [] if there == step else [StepTagged(run, name, step, at)], {file.path: file.launch for file in files}
+        return [] if there == step else [StepTagged(run, name, step, at)], {
+            file.path: file.launch_key for file in files
+        }
 
     return record_of_run(database, decide)
 
@@ -81,11 +83,12 @@ def untag(database: Database, run: str, name: str) -> bool:
     """Take a name away; whether there was one."""
     run_id = find_run(database, run)
 
-    def decide(connection: Connection) -> tuple[Sequence[Event], Mapping[str, str]]:
+    def decide(connection: Connection) -> tuple[Sequence[Event], Mapping[str, LaunchKey]]:
         step = marks.tag_step(connection, run_id, name)
         files = [] if step is None else reads.files_of(connection, run_id, step=step)
         at = marks.moment_after_tag(connection, run_id, name)
-        return [] if step is None else [StepTagged(run, name, None, at)], {file.path: file.launch for file in files}
+        beside = {file.path: file.launch_key for file in files}
+        return [] if step is None else [StepTagged(run, name, None, at)], beside
 
     return record_of_run(database, decide)
 

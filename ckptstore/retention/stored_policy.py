@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from ckptstore.catalog.engine import Connection, Database
     from ckptstore.core.events import Event
+    from ckptstore.core.model import LaunchKey
 
 
 def show(database: Database, run: str) -> Policy | None:
@@ -49,7 +50,7 @@ def _set(database: Database, run: str, rules: Mapping[str, Any] | None) -> bool:
     """Store rules, or forget them; whether that changed anything."""
     run_id = find_run(database, run)
 
-    def decide(connection: Connection) -> tuple[Sequence[Event], Mapping[str, str]]:
+    def decide(connection: Connection) -> tuple[Sequence[Event], Mapping[str, LaunchKey]]:
         if rules is None and marks.policy_of(connection, run_id) is None:
             return [], {}
         at = marks.moment_after_policy(connection, run_id)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ckptstore.catalog.engine import Connection, Database
     from ckptstore.catalog.trash import Collection, Item
     from ckptstore.core.events import Event
+    from ckptstore.core.model import LaunchKey
 
     _Act = Callable[[Trash, str, str, FileFacts], TrashResult]
 
@@ -101,7 +102,7 @@ class Worker:
     def record(self, decide: Callable[[Connection], Sequence[Event]], homes: Iterable[str] = ()) -> None:
         """Keep the events that a look at the catalog decides on, while the lock is held; `homes` hear of them too."""
 
-        def work(connection: Connection) -> tuple[Sequence[Event], tuple[str, ...]]:
+        def work(connection: Connection) -> tuple[Sequence[Event], tuple[LaunchKey, ...]]:
             self.lock.renew(connection)
             return decide(connection), ()
 

@@ -115,7 +115,7 @@ def _start(launch: RankLaunch, database: Database, query: Query) -> Start:
     if plan is not None and launch.facts.start_step is None:
         raise CkptstoreError(f"the first step of launch {launch.id} is not in {database.name}", "join again")
     with database.read() as connection:
-        at = reads.decided_at(connection, launch.id)
+        at = reads.decided_at(connection, launch.key)
         known = tallies.highest_steps(connection, reads.run_id(connection, launch.run) or 0)
     return Start(
         launch=launch.facts,

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from ckptstore.catalog.engine import Database
     from ckptstore.core.events import TrainingEnded
-    from ckptstore.core.model import Checkpoint, Content, Launch, RestorePlan
+    from ckptstore.core.model import Checkpoint, Content, Launch, LaunchKey, RestorePlan
     from ckptstore.journal.recorder import Recorder
 
 log = logging.getLogger("ckptstore")
@@ -57,7 +57,7 @@ class RankLaunch:
         self.facts = facts
         self.rank = index(rank)
         self._started = LaunchStarted(facts)
-        self.recorder = for_rank(database, rank, facts.id, lambda: self._started)
+        self.recorder = for_rank(database, rank, facts, lambda: self._started)
         self.live_files = LiveFiles(self.recorder)
         self._has_saved = False
         self._sources: list[Source] = []
@@ -68,6 +68,11 @@ class RankLaunch:
     def id(self) -> str:
         """The launch's id, the same on all ranks."""
         return self.facts.id
+
+    @property
+    def key(self) -> LaunchKey:
+        """What tells the launch from those of all runs."""
+        return self.facts.key
 
     @property
     def run(self) -> str:
@@ -138,7 +143,7 @@ class RankLaunch:
         `CatalogUnavailableError` where neither took them.
         """
         proves = self.facts.parent is not None and not self._has_saved
-        saved = LoadOutcome(self.id, self.rank, LoadResult.SAVED, datetime.now(timezone.utc)) if proves else None
+        saved = self._outcome(LoadResult.SAVED) if proves else None
         self.recorder.record_files(files, saved)
         self._has_saved = True
         self.live_files.add(files)
@@ -160,8 +165,8 @@ class RankLaunch:
         if database is self.database:
             self.reread()
         with database.read() as connection:
-            found = reads.launch(connection, self.id) or self.facts
-            at = reads.decided_at(connection, self.id) or datetime.now(timezone.utc)
+            found = reads.launch(connection, self.key) or self.facts
+            at = reads.decided_at(connection, self.key) or datetime.now(timezone.utc)
         self.started(plan, at, start_step=found.start_step, branched=found.branched)
         return plan
 
@@ -172,7 +177,7 @@ class RankLaunch:
         own = [source for rank, source in event.plan if rank == self.rank]
         plan_files = event.plan if self.rank == 0 else ()
         self._started = replace(event, plan=plan_files, data_at=self._started.data_at)
-        self.recorder.tell(self.id, [str(Path(file.path).parents[2 if file.kind is Kind.TTP else 0]) for file in own])
+        self.recorder.tell(self.key, [str(Path(file.path).parents[2 if file.kind is Kind.TTP else 0]) for file in own])
 
     def set_steps_per_epoch(self, steps: int, *, batch_size: int | None = None, shards: int | None = None) -> None:
         """Record how many batches of one rank an epoch has, and, where it is known, what a step takes of the data.
@@ -185,7 +190,7 @@ class RankLaunch:
         shards = None if shards is None else _counted("shards", shards)
         self.facts = replace(self.facts, steps_per_epoch=steps, batch_size=batch_size, shards=shards)
         self._started = replace(self._started, launch=self.facts, data_at=datetime.now(timezone.utc))
-        self.recorder.tell(self.id)
+        self.recorder.tell(self.key)
 
     def add_source(
         self,
@@ -203,6 +208,7 @@ class RankLaunch:
         is not UTF-8.
         """
         source = Source(
+            run=self.run,
             launch=self.id,
             rank=self.rank,
             directory=real_directory(validate.path("directory", directory)),
@@ -236,7 +242,7 @@ class RankLaunch:
             return
         try:
             with self.database.read() as connection:
-                known = [file for file in live.files(connection, self.id) if Path(before) in Path(file.path).parents]
+                known = [file for file in live.files(connection, self.key) if Path(before) in Path(file.path).parents]
             renamed = [(file, str(after / Path(file.path).relative_to(before))) for file in known]
             there = [(file, path) for file, path in renamed if (found := facts(path)) and found.size == file.size]
             if there:
@@ -264,8 +270,10 @@ class RankLaunch:
         `file` is None where the file is not to blame: the next launch may take it.
         """
         reason = detail.replace("\0", "").encode("utf-8", "backslashreplace").decode("utf-8")  # it may quote any bytes
-        now = datetime.now(timezone.utc)
-        self.recorder.record([LoadOutcome(self.id, self.rank, LoadResult.FAILED, now, file, reason)])
+        self.recorder.record([self._outcome(LoadResult.FAILED, file, reason)])
+
+    def _outcome(self, outcome: LoadResult, file: Checkpoint | None = None, why: str | None = None) -> LoadOutcome:
+        return LoadOutcome(self.run, self.id, self.rank, outcome, datetime.now(timezone.utc), file, why)
 
     def adopt(self) -> Reconciled:
         """Register what this rank wrote and did not register, as the breakpoint after an exception."""
@@ -273,7 +281,7 @@ class RankLaunch:
             run_id = reads.run_id(connection, self.run)
         if run_id is None:
             return Reconciled()
-        return reconcile(self.database, run_id, only=(self.id, self.rank), recorder=self.recorder)
+        return reconcile(self.database, run_id, only=(self.key, self.rank), recorder=self.recorder)
 
     def adopt_at_exit(self) -> None:
         """Adopt, when the interpreter ends, the breakpoint that MindSpore writes once all callbacks are gone."""
@@ -307,7 +315,7 @@ class RankLaunch:
         if self.recorder.behind:
             return
         try:
-            lease.renew(self.database, self.id)
+            lease.renew(self.database, self.key)
         except CatalogUnavailableError as error:
             self.recorder.complain(f"{error}. Training goes on.")
 
@@ -319,7 +327,7 @@ class RankLaunch:
     def reread(self) -> None:
         """Read again what the catalog knows of this launch."""
         with self.database.read() as connection:
-            found = reads.launch(connection, self.id)
+            found = reads.launch(connection, self.key)
         if found is not None:
             self.facts = found
             self._started = replace(self._started, launch=found)

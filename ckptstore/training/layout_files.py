@@ -20,7 +20,7 @@ from ckptstore.journal.layouts import MOST_BYTES, read
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from ckptstore.core.model import Launch
+    from ckptstore.core.model import Launch, LaunchKey
     from ckptstore.disk.files import FileFacts
     from ckptstore.journal.recorder import Recorder
 
@@ -77,14 +77,14 @@ def keep(recorder: Recorder, launch: Launch, rank: int, path: str) -> bool:
         log.warning("%s has more than %d MB: it is not kept, nor used", path, MOST_BYTES >> 20)
         return False
     digest = blake3(content).hexdigest()
-    if not _is_kept(recorder, launch.id, digest):
-        recorder.record([LayoutFileKept(launch.id, rank, path, digest, kind, zlib.compress(content))])
+    if not _is_kept(recorder, launch.key, digest):
+        recorder.record([LayoutFileKept(launch.run, launch.id, rank, path, digest, kind, zlib.compress(content))])
     return True
 
 
-def _is_kept(recorder: Recorder, launch_id: str, digest: str) -> bool:
+def _is_kept(recorder: Recorder, key: LaunchKey, digest: str) -> bool:
     """Whether the catalog has it of another rank; where that cannot be asked, the journal takes it once more."""
     if not recorder.behind:
         with suppress(CatalogUnavailableError), recorder.database.read() as connection:
-            return layouts.has_strategy(connection, launch_id, digest)
+            return layouts.has_strategy(connection, key, digest)
     return False

@@ -157,7 +157,7 @@ class RecorderThread:
         """Training begins: stay ready for what it saves."""
         if self._may_rest:
             self._may_rest = False
-            self.call(lambda: self._launch.recorder.tell(self._launch.id))  # `note` must not wait for them
+            self.call(lambda: self._launch.recorder.tell(self._launch.key))  # `note` must not wait for them
 
     def rest(self) -> None:
         """Training has ended: let go of thread, journals and catalog once these have all; the next job begins anew.

@@ -79,7 +79,7 @@ class RetentionThread:
     def _collect_if_whole(self) -> None:
         launch = self._launch
         with launch.database.read() as connection:
-            step = tallies.newest_of_all_ranks(connection, launch.id, launch.world_size)
+            step = tallies.newest_of_all_ranks(connection, launch.key, launch.world_size)
         if step is None or step <= self._collected_at:
             return
         self._collected_at = step  # whatever comes of it: the next try is after the next save

@@ -87,12 +87,12 @@ class SavePlaces:
         """Training has ended: other ranks may write here."""
         for directory, kind, prefix in self._claimed:
             with suppress(OSError):  # the directory is gone, and the claim with it; or the next launch removes it
-                claims.release(directory, f"{kind}-{prefix}", launch=self._launch.id, rank=self._launch.rank)
+                claims.release(directory, f"{kind}-{prefix}", launch=self._launch.key, rank=self._launch.rank)
 
     def _claim(self, directory: str, kind: Kind, prefix: str) -> None:
         launch = self._launch
         try:
-            other = claims.claim(directory, f"{kind}-{prefix}", launch=launch.id, rank=launch.rank)
+            other = claims.claim(directory, f"{kind}-{prefix}", launch=launch.key, rank=launch.rank)
         except OSError as error:
             self._complaints.warn(f"cannot see who else saves in {directory}: {error.strerror or error}")
             return

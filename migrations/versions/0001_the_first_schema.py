@@ -29,16 +29,15 @@ def upgrade() -> None:
     )
     op.create_table(
         "collections",
-        sa.Column("id", sa.String(length=32), nullable=False),
         sa.Column("run_id", sa.Integer(), nullable=False),
+        sa.Column("id", sa.String(length=32), nullable=False),
         sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
         sa.Column("purge_after", sa.DateTime(timezone=True), nullable=False),
         sa.Column("ended", sa.Boolean(), nullable=False),
         sa.Column("version", sa.String(length=64), nullable=False),
         sa.ForeignKeyConstraint(["run_id"], ["runs.id"], name=op.f("fk_collections_run_id")),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_collections")),
+        sa.PrimaryKeyConstraint("run_id", "id", name=op.f("pk_collections")),
     )
-    op.create_index(op.f("ix_collections_run_id"), "collections", ["run_id"], unique=False)
     op.create_table(
         "gc_locks",
         sa.Column("run_id", sa.Integer(), nullable=False),
@@ -58,8 +57,9 @@ def upgrade() -> None:
     )
     op.create_table(
         "launches",
-        sa.Column("id", sa.String(length=200), nullable=False),
+        sa.Column("id", sa.String(length=32), nullable=False),
         sa.Column("run_id", sa.Integer(), nullable=False),
+        sa.Column("name", sa.String(length=200), nullable=False),
         sa.Column("launch_order", sa.Integer(), nullable=False),
         sa.Column("world_size", sa.Integer(), nullable=False),
         sa.Column("layout", sa.JSON(), nullable=False),
@@ -120,7 +120,7 @@ def upgrade() -> None:
     op.create_index(op.f("ix_trash_run_id_phase"), "trash", ["run_id", "phase"], unique=False)
     op.create_table(
         "endings",
-        sa.Column("launch_id", sa.String(length=200), nullable=False),
+        sa.Column("launch_id", sa.String(length=32), nullable=False),
         sa.Column("rank", sa.Integer(), autoincrement=False, nullable=False),
         sa.Column("global_step", sa.BigInteger(), nullable=False),
         sa.Column("optimizer_step", sa.BigInteger(), nullable=True),
@@ -133,7 +133,7 @@ def upgrade() -> None:
     )
     op.create_table(
         "launch_strategies",
-        sa.Column("launch_id", sa.String(length=200), nullable=False),
+        sa.Column("launch_id", sa.String(length=32), nullable=False),
         sa.Column("rank", sa.Integer(), autoincrement=False, nullable=False),
         sa.Column("digest", sa.String(length=64), nullable=False),
         sa.Column("path", sa.Text(), nullable=False),
@@ -143,14 +143,14 @@ def upgrade() -> None:
     )
     op.create_table(
         "leases",
-        sa.Column("launch_id", sa.String(length=200), nullable=False),
+        sa.Column("launch_id", sa.String(length=32), nullable=False),
         sa.Column("expires_at", sa.DateTime(timezone=True), nullable=False),
         sa.ForeignKeyConstraint(["launch_id"], ["launches.id"], name=op.f("fk_leases_launch_id")),
         sa.PrimaryKeyConstraint("launch_id", name=op.f("pk_leases")),
     )
     op.create_table(
         "outcomes",
-        sa.Column("launch_id", sa.String(length=200), nullable=False),
+        sa.Column("launch_id", sa.String(length=32), nullable=False),
         sa.Column("rank", sa.Integer(), autoincrement=False, nullable=False),
         sa.Column("outcome", sa.String(length=16), nullable=False),
         sa.Column("checkpoint_id", sa.String(length=32), nullable=True),
@@ -162,8 +162,8 @@ def upgrade() -> None:
     )
     op.create_table(
         "resolutions",
-        sa.Column("launch_id", sa.String(length=200), nullable=False),
-        sa.Column("parent_launch_id", sa.String(length=200), nullable=True),
+        sa.Column("launch_id", sa.String(length=32), nullable=False),
+        sa.Column("parent_launch_id", sa.String(length=32), nullable=True),
         sa.Column("parent_step", sa.BigInteger(), nullable=True),
         sa.Column("branched", sa.Boolean(), nullable=False),
         sa.Column("start_step", sa.BigInteger(), nullable=True),
@@ -176,7 +176,7 @@ def upgrade() -> None:
     op.create_table(
         "saves",
         sa.Column("id", sa.String(length=32), nullable=False),
-        sa.Column("launch_id", sa.String(length=200), nullable=False),
+        sa.Column("launch_id", sa.String(length=32), nullable=False),
         sa.Column("kind", sa.String(length=16), nullable=False),
         sa.Column("global_step", sa.BigInteger(), nullable=False),
         sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
@@ -186,7 +186,7 @@ def upgrade() -> None:
     op.create_index(op.f("ix_saves_launch_id_global_step"), "saves", ["launch_id", "global_step"], unique=False)
     op.create_table(
         "sources",
-        sa.Column("launch_id", sa.String(length=200), nullable=False),
+        sa.Column("launch_id", sa.String(length=32), nullable=False),
         sa.Column("rank", sa.Integer(), autoincrement=False, nullable=False),
         sa.Column("directory", sa.Text(), nullable=False),
         sa.Column("kind", sa.String(length=16), nullable=False),

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import ckptstore.catalog
 from ckptstore.api import Catalog
+from ckptstore.catalog import reads
 from ckptstore.catalog.engine import in_memory
 from ckptstore.catalog.project import project
 from ckptstore.catalog.tables import metadata
@@ -45,6 +46,7 @@ START = datetime(2026, 1, 1, tzinfo=timezone.utc)
 moments = st.integers(0, 6).map(lambda hours: START + timedelta(hours=hours))
 steps = st.sampled_from([5, 10])
 of_launch = st.sampled_from(["L1", "L2"])
+run = st.sampled_from(["run", "twin"])
 ranks = st.integers(0, 1)
 gcs = st.sampled_from(["gc1", "gc2"])
 directories = st.sampled_from(["/run/a", "/run/b"])
@@ -67,7 +69,7 @@ def launches(draw: st.DrawFn) -> Launch:
     number = draw(st.integers(1, 2))
     return Launch(
         id=f"L{number}",
-        run="run",
+        run=draw(run),
         order=0,
         world_size=2,
         layout=draw(st.sampled_from([stand_alone(), data_parallel(2)])),
@@ -82,10 +84,10 @@ def started(draw: st.DrawFn) -> LaunchStarted:
     data_at = draw(moments) if launch.steps_per_epoch else None
     if launch.id == "L1" or not draw(st.booleans()):
         return LaunchStarted(launch, data_at=data_at)
-    origin = replace(draw(launches()), id="L1")
+    origin = replace(draw(launches()), id="L1", run=launch.run)
     step = draw(steps)
     decided = replace(launch, decided=True, parent="L1", parent_step=step, start_step=step)
-    file = Checkpoint(run="run", launch="L1", kind=Kind.PERIODIC, global_step=step, rank=0, path="/run/a/x.ckpt")
+    file = Checkpoint(run=launch.run, launch="L1", kind=Kind.PERIODIC, global_step=step, rank=0, path="/run/a/x.ckpt")
     plan = ((0, file), (1, file)) if draw(st.booleans()) else ()
     return LaunchStarted(decided, draw(moments), origin, plan, data_at)
 
@@ -94,7 +96,7 @@ def started(draw: st.DrawFn) -> LaunchStarted:
 def files(draw: st.DrawFn) -> Checkpoint:
     """A record: as its rank wrote it, or amended by a look at the disk; paths are used again at other steps."""
     file = Checkpoint(
-        run="run",
+        run=draw(run),
         launch=draw(of_launch),
         kind=Kind.PERIODIC,
         global_step=draw(steps),
@@ -115,39 +117,39 @@ def files(draw: st.DrawFn) -> Checkpoint:
 @st.composite
 def removals(draw: st.DrawFn) -> FilesRemoved:
     of = draw(st.lists(files(), min_size=1, max_size=2, unique_by=lambda file: file.path))
+    of = [file for file in of if file.run == of[0].run]
     directory = of[0].path.rpartition("/")[0]
     removed = tuple(
         RemovedFile(file.path.rpartition("/")[2], 100, 10**9, file.id, generation(version_of_file(file)))
         for file in of
         if file.path.startswith(f"{directory}/")
     )
-    return FilesRemoved(
-        "run", draw(st.sampled_from(["gc1", "gc2"])), directory, draw(st.sampled_from(Phase)), draw(moments), removed
-    )
+    return FilesRemoved(of[0].run, draw(gcs), directory, draw(st.sampled_from(Phase)), draw(moments), removed)
 
 
 def sources(place: int) -> SourceAdded:
     """Where a rank saves: the later it is told, the more names there are."""
     names = frozenset(f"net-{number}.ckpt" for number in range(place))
-    source = Source(f"L{place % 2 + 1}", 0, "/run/a", Kind.PERIODIC, "net", "net", names, "host", None)
+    of_run = "run" if place % 3 else "twin"
+    source = Source(of_run, f"L{place % 2 + 1}", 0, "/run/a", Kind.PERIODIC, "net", "net", names, "host", None)
     return SourceAdded(source, START + timedelta(hours=place))
 
 
-run, nothing = st.just("run"), st.none()
+nothing = st.none()
 events = st.one_of(
     started(),
     files().map(FileRecorded),
     removals(),
     st.integers(0, 5).map(sources),
-    st.builds(TrainingEnded, of_launch, ranks, steps, nothing, nothing | st.just("OSError"), st.just(""), moments),
-    st.builds(LoadOutcome, of_launch, ranks, st.sampled_from(LoadResult), moments, nothing, nothing | st.just("cut")),
+    st.builds(TrainingEnded, run, of_launch, ranks, steps, nothing, nothing | st.just("OSError"), st.just(""), moments),
+    st.builds(LoadOutcome, run, of_launch, ranks, st.sampled_from(LoadResult), moments, nothing, st.just("cut")),
     st.builds(StepPinned, run, steps, st.booleans(), moments),
     st.builds(StepTagged, run, st.sampled_from(["best", "last"]), nothing | steps, moments),
     st.builds(PolicySet, run, st.sampled_from([None, {"keep_last": 1}, {"keep_last": 2}]), moments),
     st.builds(GcEnded, run, gcs, st.just(START), moments, st.booleans(), moments),
 )
 LAUNCH = Launch(id="L1", run="run", order=0, world_size=2, layout=stand_alone(), created_at=START)
-KNOWN = [LaunchStarted(LAUNCH), LaunchStarted(replace(LAUNCH, id="L2"))]
+KNOWN = [LaunchStarted(replace(LAUNCH, id=name, run=run)) for name in ("L1", "L2") for run in ("run", "twin")]
 
 
 def rows(portions: list[list[Event]]) -> object:
@@ -158,7 +160,6 @@ def rows(portions: list[list[Event]]) -> object:
         with catalog.database.write() as connection:
             done = project(connection, [*left, *portion])
         left = done.left_out
-        assert done.refused == []
     assert left == []
     return contents(catalog)
 
@@ -184,11 +185,15 @@ def test_an_event_is_what_its_line_says(event: Event) -> None:
     assert from_line(to_line(event, directory), directory) == event
 
 
-def test_a_file_of_a_launch_of_another_run_is_refused() -> None:
-    file = Checkpoint(run="victim", launch="L1", kind=Kind.PERIODIC, global_step=9, rank=0, path="/x", created_at=START)
+def test_a_launch_is_of_one_run() -> None:
+    """Two runs may call a launch 777: what is told of the one is not told of the other, which may not be known."""
+    file = Checkpoint(run="third", launch="L1", kind=Kind.PERIODIC, global_step=9, rank=0, path="/x", created_at=START)
     with in_memory().write() as connection:
         done = project(connection, [*KNOWN, FileRecorded(file)])
-    assert [reason for _, reason in done.refused] == ["launch L1 is of run 'run'"]
+        assert [event.file for event in done.left_out if isinstance(event, FileRecorded)] == [file]
+        project(connection, [LaunchStarted(replace(LAUNCH, run="third")), FileRecorded(file)])
+        known = [reads.files_of(connection, reads.run_id(connection, run) or 0) for run in ("run", "twin", "third")]
+    assert known == [[], [], [file]]
 
 
 def test_a_type_that_this_program_does_not_know_is_counted() -> None:

@@ -7,7 +7,7 @@ import sqlalchemy as sa
 
 from ckptstore.api import Catalog, connect
 from ckptstore.catalog import reads
-from ckptstore.core.model import Kind, Rule
+from ckptstore.core.model import Kind, Rule, launch_key
 from ckptstore.training.launch import RankLaunch
 from tests.formats.layouts import write_group_info, write_spreads
 from tests.jobs import Job
@@ -111,7 +111,7 @@ def test_files_that_contradict_each_other_leave_no_replicas(
     anew = connect(str(tmp_path / "anew.db"))
     anew.sync(tmp_path)
     with anew.database.read() as connection:
-        found = reads.launch(connection, "L1")
+        found = reads.launch(connection, launch_key("run", "L1"))
     assert (found.layout.source, found.layout.groups) == ("stand_alone", ())
 
 

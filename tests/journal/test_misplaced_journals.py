@@ -11,7 +11,7 @@ import pytest
 from ckptstore.api import Catalog, connect
 from ckptstore.catalog.engine import open_database
 from ckptstore.core.events import FileRecorded, PolicySet, StepPinned, StepTagged, to_line
-from ckptstore.core.model import FileState, Kind
+from ckptstore.core.model import FileState, Kind, launch_key
 from ckptstore.disk.claims import FOLDER
 from ckptstore.errors import CkptstoreError, UsageError
 from ckptstore.journal import jsonl
@@ -250,8 +250,9 @@ def test_a_rank_that_has_the_catalog_tells_it_what_rank_0_decided_without(
     shutil.rmtree(job.folder(0) / FOLDER)  # rank 0's node is gone with what it wrote
     plan = catalog.resolve("run").plan
     assert (plan.launch.id, plan.global_step) == ("L2", 8)
-    launch = next(row for row in contents(catalog)["resolutions"] if row["launch_id"] == "L2")
-    assert (launch["parent_launch_id"], launch["parent_step"], launch["branched"]) == ("L1", 5, True)
+    first, second = launch_key("run", "L1"), launch_key("run", "L2")
+    launch = next(row for row in contents(catalog)["resolutions"] if row["launch_id"] == second)
+    assert (launch["parent_launch_id"], launch["parent_step"], launch["branched"]) == (first, 5, True)
     Path(plan.ranks[0].source.path).unlink()
     assert catalog.resolve("run").plan.global_step == 5, "the launch went back on purpose: 10 and 15 were given up"
 

@@ -256,7 +256,7 @@ def test_what_is_in_no_journal_is_waited_for(sqlite_url: str, tmp_path: Path, mo
     monkeypatch.setattr("ckptstore.catalog.project._put_layout_files", lambda *_, **__: None)
     for size, level in ((MOST_CONTENT, 1), (MOST_CONTENT + 1, 2)):  # what is longer is in no journal
         path = str(tmp_path / "strategy.ckpt")
-        launch.recorder.record([LayoutFileKept("L1", 0, path, f"{size:064}", "strategy", bytes(size))])
+        launch.recorder.record([LayoutFileKept("run", "L1", 0, path, f"{size:064}", "strategy", bytes(size))])
         assert disk.levels[-1] == level
     shutil.rmtree(job.folder(0) / FOLDER)
     (job.folder(0) / FOLDER).touch()  # a file: the journal cannot be written

@@ -119,7 +119,7 @@ def test_ranks_cost_no_statements(database_url: str, second_url: str, tmp_path: 
 
 
 QUERIES: dict[str, Callable[[sa.Connection, int, Launch], object]] = {
-    "newest_step": lambda connection, _, launch: reads.newest_step(connection, launch.id, below=LONG, at_most=LONG),
+    "newest_step": lambda connection, _, launch: reads.newest_step(connection, launch.key, below=LONG, at_most=LONG),
     "files_at": lambda connection, _, launch: reads.files_at(connection, launch, LONG),
     "first_saves": lambda connection, run, _: reads.first_saves(connection, run),
 }

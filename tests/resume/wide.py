@@ -13,12 +13,13 @@ import sqlalchemy as sa
 from ckptstore.api import Catalog
 from ckptstore.catalog.tables import checkpoints, saves
 from ckptstore.core.events import SourceAdded
-from ckptstore.core.model import Checkpoint, FileState, Kind, Launch, Source
+from ckptstore.core.model import Checkpoint, FileState, Kind, Launch, Source, launch_key
 from ckptstore.resume import register
 from tests.projecting import put, put_files
 
 RUN = "run"
 LAUNCH = "L1"
+KEY = launch_key(RUN, LAUNCH)
 STEPS_PER_EPOCH = 10
 _MOMENT = datetime(2026, 1, 1, tzinfo=timezone.utc)
 
@@ -65,10 +66,9 @@ class Wide:
             for age in range(self.kept)
             for rank in range(self.ranks)
         ]
+        none: frozenset[str] = frozenset()
         places = [
-            Source(
-                LAUNCH, rank, str(self.directory(rank)), Kind.PERIODIC, "net", "net", frozenset(), f"host-{rank // 8}"
-            )
+            Source(RUN, LAUNCH, rank, str(self.directory(rank)), Kind.PERIODIC, "net", "net", none, f"host-{rank // 8}")
             for rank in range(self.ranks if sources else 0)
         ]
         put(catalog, [SourceAdded(source, now) for source in places])
@@ -89,7 +89,7 @@ def _record(launch: Launch, rank: int, path: Path, *, step: int) -> Checkpoint:
 def _copy(connection: sa.Connection, save_id: str, steps: range, *, gone: bool) -> None:
     """Older saves, at these steps, with as many files as that one has."""
     older = [
-        {"id": f"{step:016d}", "launch_id": LAUNCH, "kind": "periodic", "global_step": step, "created_at": _MOMENT}
+        {"id": f"{step:016d}", "launch_id": KEY, "kind": "periodic", "global_step": step, "created_at": _MOMENT}
         for step in steps
     ]
     if not older:

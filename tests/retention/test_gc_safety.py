@@ -13,7 +13,7 @@ import pytest
 from ckptstore.api import Catalog, connect
 from ckptstore.catalog import marks, reads, trash
 from ckptstore.core.limits import LEASE
-from ckptstore.core.model import FileState
+from ckptstore.core.model import FileState, launch_key
 from ckptstore.disk.owner import this_process
 from ckptstore.disk.trash import Disk
 from ckptstore.errors import RefusedError, UsageError
@@ -41,10 +41,10 @@ def start_from(catalog: Catalog, job: Job, step: int, *, lasting: timedelta = LE
     ranks = job.start(resume=False)
     chosen = catalog.show("run", step)
     with catalog.database.write() as connection:
-        assert lease.take(connection, 1, ranks[0].id, chosen, datetime.now(timezone.utc))
-        marks.hold(connection, ranks[0].id, datetime.now(timezone.utc) + lasting)
+        assert lease.take(connection, 1, ranks[0].key, chosen, datetime.now(timezone.utc))
+        marks.hold(connection, ranks[0].key, datetime.now(timezone.utc) + lasting)
     with catalog.database.read() as connection:
-        origin = reads.launch(connection, "L1")
+        origin = reads.launch(connection, launch_key("run", "L1"))
     assert origin is not None
     put_start(catalog, ranks[0].facts, origin, step, chosen)
 
@@ -68,7 +68,7 @@ def test_a_lease_ends(catalog: Catalog, tmp_path: Path) -> None:
     job = saved(catalog, tmp_path, 10, 20, 30, 40)
     start_from(catalog, job, 10, lasting=-2 * lease.CLOCKS_DIFFER)
     assert removed(plan_gc(catalog.database, "run", LAST_2)) == [("L1", 20), ("L1", 10)]
-    lease.renew(catalog.database, "L2")
+    lease.renew(catalog.database, launch_key("run", "L2"))
     assert removed(plan_gc(catalog.database, "run", LAST_2)) == [("L1", 20)]
 
 

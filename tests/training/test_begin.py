@@ -10,7 +10,7 @@ import pytest
 from ckptstore.api import Catalog, connect
 from ckptstore.catalog import reads
 from ckptstore.catalog.engine import Database, open_database
-from ckptstore.core.model import Kind
+from ckptstore.core.model import Kind, launch_key
 from ckptstore.errors import NothingRestorableError, RefusedError, UsageError
 from ckptstore.resume.resolve import Query
 from ckptstore.training.begin import begin, decide
@@ -130,7 +130,7 @@ def test_a_strategy_file_of_an_outage_reaches_the_catalog(
 
 def _groups(catalog: Catalog) -> object:
     with catalog.database.read() as connection:
-        launch = reads.launch(connection, "L1")
+        launch = reads.launch(connection, launch_key("run", "L1"))
     return launch.layout.to_json()["groups"]
 
 

@@ -1,0 +1,63 @@
+"""A launch is of one run: what two runs call 777 are two launches, in whatever catalog they come together."""
+
+from pathlib import Path
+
+import pytest
+
+from ckptstore.api import Catalog, connect
+from ckptstore.core.model import Kind
+from ckptstore.training.launch import RankLaunch
+from tests import ckpt_bytes
+
+
+def trained(catalog: Catalog, run: str, directory: Path, *steps: int) -> RankLaunch:
+    """A launch that has the id of its scheduler's job, and saves."""
+    launch = catalog.join(run, rank=0, world_size=1, launch_id="777")
+    launch.set_steps_per_epoch(10)
+    launch.resolve()
+    place = str(directory)
+    launch.add_source(place, kind=Kind.PERIODIC, prefix="net", breakpoint_prefix="net", names_before=())
+    for step in steps:
+        launch.register(ckpt_bytes.write(directory / f"net-1_{step}.ckpt", step, step), global_step=step)
+    return launch
+
+
+def restored(catalog: Catalog, run: str) -> str:
+    plan = catalog.resolve(run).plan
+    return str(plan.ranks[0].source.path)
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["scan", "sync"])
+@pytest.mark.parametrize("first", ["one", "two"])
+def test_two_catalogs_become_one(catalog: Catalog, tmp_path: Path, first: str, *, whole: bool) -> None:
+    """Before, the files of the run that came second were restored into the first, or never again."""
+    steps = {"one": (1, 2), "two": (5, 6, 7)}
+    for run, saved in steps.items():
+        trained(connect(str(tmp_path / f"{run}.db")), run, tmp_path / "ckpt" / run, *saved)
+    runs = [first, *(steps.keys() - {first})]
+    for run in runs:
+        if whole:
+            catalog.scan(tmp_path / "ckpt" / run)
+        else:
+            catalog.sync(tmp_path / "ckpt" / run)
+    for run, saved in steps.items():
+        assert restored(catalog, run) == str(tmp_path / "ckpt" / run / f"net-1_{saved[-1]}.ckpt")
+        assert {(file.run, file.launch) for file in catalog.files(run)} == {(run, "777")}
+        later = catalog.join(run, rank=0, world_size=1, launch_id="778").resolve()
+        assert later is not None
+        assert later.launch.run == run
+
+
+def test_in_one_catalog_and_one_directory(catalog: Catalog, tmp_path: Path) -> None:
+    """A lease, a plan and a journal of the one are not those of the other."""
+    one = trained(catalog, "one", tmp_path, 1)
+    two = trained(catalog, "two", tmp_path, 5)
+    assert one.recorder is not two.recorder
+    again = [catalog.join(run, rank=0, world_size=1, launch_id="778") for run in ("one", "two")]
+    plans = [launch.resolve() for launch in again]
+    assert [plan and plan.global_step for plan in plans] == [1, 5]
+    for launch in again:
+        launch.renew_lease()
+    anew = connect(str(tmp_path / "anew.db"))
+    anew.sync(tmp_path)
+    assert [anew.resolve(run).plan.global_step for run in ("one", "two")] == [1, 5]
