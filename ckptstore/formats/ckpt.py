@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from ckptstore.errors import UnreadableError
 from ckptstore.formats import header
 from ckptstore.formats.header import Entry, Header
-from ckptstore.formats.wire import LEN, WireReader
+from ckptstore.formats.wire import LEN, VARINT, WireReader, varint
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -30,6 +30,8 @@ _CRC_LENGTH = len(_CRC_MARK) + CRC_DIGITS
 _PIECE = 1 << 20  # bytes
 _FIRST = b"\x0a"
 """How a value begins: field 1 with a length."""
+_FIELD_1, _FIELD_2, _FIELD_3 = 1 << 3 | LEN, 2 << 3 | LEN, 3 << 3 | LEN
+_DIM = 1 << 3 | VARINT
 # AES-GCM, AES-CBC, SM4-CBC: the first four bytes of what `save_checkpoint(…, enc_key=…)` writes.
 _ENCRYPTED = (b"\xd8\x5e\x3a\x7f", b"\xd9\x5e\x3a\x7f", b"\xda\x5e\x3a\x7f")
 
@@ -63,7 +65,7 @@ def read_ckpt(path: Path, *, expected: Iterable[str] = ()) -> CkptHeader:
             raise UnreadableError(f"{path} is encrypted", "only MindSpore with its dec_key can read it")
         entries: list[Entry] = []
         while reader.position < reader.end and not _at_trailer(reader):
-            _add(entries, _value(reader), reader)
+            _add(entries, _usual_value(reader) or _value(reader), reader)
         if not entries:
             raise UnreadableError(f"{path} holds no parameter", "it is empty or was never finished")
         _check_size(entries[-1], reader)
@@ -134,11 +136,11 @@ def _at_trailer(reader: WireReader) -> bool:
 
 def _add(entries: list[Entry], entry: Entry, reader: WireReader) -> None:
     """Add an entry, or a slice to the last one: a tensor over 512 MB comes in several values of one name."""
-    last = entries[-1] if entries else None
-    if last is not None and (last.name, last.dtype, last.shape) == (entry.name, entry.dtype, entry.shape):
-        entries[-1] = replace(last, nbytes=last.nbytes + entry.nbytes)
-        return
-    if last is not None:
+    if entries:
+        last = entries[-1]
+        if last[:3] == entry[:3]:  # name, type, shape
+            entries[-1] = last._replace(nbytes=last.nbytes + entry.nbytes)
+            return
         _check_size(last, reader)
     entries.append(entry)
 
@@ -147,6 +149,38 @@ def _check_size(entry: Entry, reader: WireReader) -> None:
     size = header.size_of(entry.dtype, entry.shape)
     if size is not None and size != entry.nbytes:
         raise reader.bad(f"{entry.name!r} has {entry.nbytes} bytes, its shape says {size},")
+
+
+def _usual_value(reader: WireReader) -> Entry | None:
+    """Read a value whose fields are in the order of MindSpore, all at once; None where `_value` has to look closer."""
+    head = reader.peek()
+    shape: list[int] = []
+    try:
+        length, begin = varint(head, 1)
+        stop = begin + length
+        length, name_at = varint(head, begin + 1)
+        name_stop = name_at + length
+        length, at = varint(head, name_stop + 1)
+        if not head[0] == head[begin] == _FIELD_1 or head[name_stop] != _FIELD_2 or at + length != stop:
+            return None
+        while head[at] == _DIM:
+            dim, at = varint(head, at + 1)
+            shape.append(dim)
+        length, type_at = varint(head, at + 1)
+        type_stop = type_at + length
+        nbytes, offset = varint(head, type_stop + 1)
+        if head[at] != _FIELD_2 or head[type_stop] != _FIELD_3 or offset + nbytes != stop:
+            return None
+        name, dtype = head[name_at:name_stop].decode(), head[type_at:type_stop].decode()
+    except (IndexError, UnicodeDecodeError):
+        return None
+    start = reader.position
+    if not name or stop > reader.end - start or len(shape) > header.MOST_DIMS or max(shape, default=1) >> 63:
+        return None
+    if shape == [0]:
+        return None
+    reader.take(stop, numbers=10 + 2 * len(shape), text=offset)
+    return Entry(name, dtype, tuple(shape), start + offset, nbytes)
 
 
 def _value(reader: WireReader) -> Entry:

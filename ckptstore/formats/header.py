@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -41,8 +41,7 @@ _ALSO_APPENDED = frozenset({"loss_scale"})
 _FROM_PYTHON = ("Bool", "Int64", "Float32")
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """One parameter or appended entry: its name, MindSpore type name, shape, and where its bytes are in the file."""
 
     name: str

@@ -22,8 +22,21 @@ _MOST_TEXT = 1 << 26  # bytes of all names together
 _LONGEST_NAME = 64 * 1024  # bytes
 
 _WINDOW = 512  # bytes read at a time: the head of a parameter, or a few small parameters whole
+_HEAD = 256  # bytes: the head of a parameter with a name of some 200
 _LONGEST_NUMBER = 10  # bytes
 _CONTINUED = 0x80  # in a byte of a number that another one follows
+
+
+def varint(content: bytes, at: int) -> tuple[int, int]:
+    """Read a number of up to ten bytes; also where it ends. Raises `IndexError` where there is none."""
+    number = shift = 0
+    while (byte := content[at]) >= _CONTINUED:
+        number += byte - _CONTINUED << shift
+        shift += 7
+        at += 1
+    if shift >= 7 * _LONGEST_NUMBER:
+        raise IndexError
+    return number + (byte << shift), at + 1
 
 
 class WireReader:
@@ -54,22 +67,41 @@ class WireReader:
             raise self.bad("more parts than any model has")
         at = self.position - self._window_start
         if not 0 <= at <= len(self._window) - _LONGEST_NUMBER:
-            self._window = self.bytes_at(self.position, _WINDOW)
-            self._window_start = self.position
-            at = 0
+            at = self._look()
         # Nearly all are of one byte.
         if self.position < limit and at < len(self._window) and self._window[at] < _CONTINUED:
             self.position += 1
             return self._window[at]
-        result = 0
-        for place, byte in enumerate(self._window[at : at + min(_LONGEST_NUMBER, limit - self.position)]):
-            result |= (byte & 0x7F) << (7 * place)
-            if byte < _CONTINUED:
-                if result >> 64:
-                    break
-                self.position += place + 1
-                return result
-        raise self.bad("a cut or malformed number")
+        try:
+            result, stop = varint(self._window, at)
+        except IndexError:
+            raise self.bad("a cut or malformed number") from None
+        if self.position + stop - at > limit or result >> 64:
+            raise self.bad("a cut or malformed number")
+        self.position += stop - at
+        return result
+
+    def _look(self) -> int:
+        self._window = self.bytes_at(self.position, _WINDOW)
+        self._window_start = self.position
+        return 0
+
+    def peek(self) -> bytes:
+        """The next bytes, as many as the head of a parameter has; fewer where the file ends."""
+        at = self.position - self._window_start
+        if not 0 <= at <= len(self._window) - _HEAD:
+            at = self._look()
+        return self._window[at : at + _HEAD]
+
+    def take(self, count: int, *, numbers: int, text: int) -> None:
+        """Pass over `count` bytes. The caller found so many numbers and bytes of names with `peek`."""
+        self._numbers_left -= numbers
+        self._text_left -= text
+        if self._numbers_left < 0:
+            raise self.bad("more parts than any model has")
+        if self._text_left < 0:
+            raise self.bad("longer names than any model has")
+        self.position += count
 
     def signed(self, limit: int) -> int:
         """Read a number of up to 64 bits with a sign, as int32 and int64 have it."""

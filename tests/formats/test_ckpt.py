@@ -323,6 +323,19 @@ def test_unknown_fields_are_passed_over(tmp_path: Path) -> None:
     assert read_ckpt(path).optimizer_step == 5
 
 
+def test_the_order_of_fields_does_not_matter(tmp_path: Path) -> None:
+    path = tmp_path / "a.ckpt"
+    name, dims = ckpt_bytes.field(1, b"w"), b"\x08\x02\x08\x01"
+    dtype, content = ckpt_bytes.field(2, b"Int8"), ckpt_bytes.field(3, b"xy")
+    tensors = (dims + dtype + content, ckpt_bytes.field(1, b"\x02\x01") + dtype + content, content + dtype + dims)
+    values = [name + ckpt_bytes.field(2, some) for some in tensors] + [ckpt_bytes.field(2, tensors[0]) + name]
+    for value in values:
+        path.write_bytes(ckpt_bytes.field(1, value))
+        (entry,) = read_ckpt(path).entries
+        assert (entry.name, entry.dtype, entry.shape, entry.nbytes) == ("w", "Int8", (2, 1), 2)
+        assert path.read_bytes()[entry.offset :].startswith(b"xy")
+
+
 def huge(path: Path, size: int) -> int:
     """Write a sparse file whose first tensor has `size` bytes, and a small checkpoint after it; the offset of that."""
     dims = ckpt_bytes.varint(1 << 3) + ckpt_bytes.varint(size // 4)
