@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from ckptstore.core.limits import HIGHEST, LONGEST_PATH
@@ -49,15 +50,16 @@ def walk(root: str, *, skip: Callable[[str], bool]) -> Iterator[Directory]:
     regular file are among what was passed. A file that vanishes meanwhile is as if it had never been.
     """
     with ThreadPoolExecutor(_THREADS) as pool:
-        pending: set[Future[tuple[Directory, list[str]]]] = {pool.submit(look, root, (), skip)}
+        done: SimpleQueue[Future[tuple[Directory, list[str]]]] = SimpleQueue()
+        pool.submit(look, root, (), skip).add_done_callback(done.put)
+        pending = 1
         while pending:
-            done, pending = wait(pending, return_when=FIRST_COMPLETED)
-            for future in done:
-                directory, below = future.result()
-                yield directory
-                for name in below:
-                    child = f"{directory.path.rstrip('/')}/{name}"
-                    pending.add(pool.submit(look, child, (*directory.parts, name), skip))
+            directory, below = done.get().result()
+            pending += len(below) - 1
+            for name in below:
+                child = f"{directory.path.rstrip('/')}/{name}"
+                pool.submit(look, child, (*directory.parts, name), skip).add_done_callback(done.put)
+            yield directory
 
 
 def look(
