@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -117,9 +117,9 @@ def classify(parts: Sequence[str], beside: Mapping[str, Collection[str]] = _NOTH
     """
     *directories, name = parts
     place = _place(tuple(directories))
-    plain = _by_name_alone(name, place.rank)
+    plain = _by_name_alone(name)
     if plain is not None:
-        return plain
+        return plain if place.rank is None else replace(plain, rank=place.rank)
     if place.ttp is not None and is_ttp_file(name):
         return _ttp(name, place.rank, place.ttp.step)
     part = None if place.iteration is None else parse_part(name)
@@ -146,19 +146,19 @@ def classify(parts: Sequence[str], beside: Mapping[str, Collection[str]] = _NOTH
 
 
 @lru_cache(maxsize=1 << 14)  # ranks write the same names
-def _by_name_alone(name: str, rank: int | None) -> Named | None:
+def _by_name_alone(name: str) -> Named | None:
     """What needs no directory to be known."""
     if name.endswith(".tmp"):
-        return Named(what=What.DEBRIS, rank=rank)
+        return Named(what=What.DEBRIS)
     if name.endswith((".mindir", "-graph.meta")) or name in _NOTES:
-        return Named(what=What.COMPANION, rank=rank)
+        return Named(what=What.COMPANION)
     if _STRATEGY.fullmatch(name):
-        return Named(what=What.STRATEGY, rank=rank)
+        return Named(what=What.STRATEGY)
     if name.endswith("_eval.ckpt"):
-        return Named(what=What.WEIGHTS, kind=Kind.GRACEFUL_EXIT, format="ckpt", rank=rank)
+        return Named(what=What.WEIGHTS, kind=Kind.GRACEFUL_EXIT, format="ckpt")
     if name.endswith(_PYTORCH) or _TENSORFLOW.fullmatch(name):
         own = _OWN.match(name)
-        return Named(what=What.OPAQUE, rank=int(own["rank"]) if own and rank is None else rank)
+        return Named(what=What.OPAQUE, rank=int(own["rank"]) if own else None)
     return None
 
 

@@ -71,6 +71,7 @@ def parse_name(name: str) -> CheckpointName | None:
     )
 
 
+@lru_cache(maxsize=1 << 14)
 def parse_exit_name(name: str) -> ExitName | None:
     """Read the name of a file that OnRequestExit wrote, as MindSpore named it or as ckptstore keeps it."""
     match = _EXIT.fullmatch(name)

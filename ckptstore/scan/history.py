@@ -112,7 +112,6 @@ def _judged(groups: Sequence[Group], world_size: int) -> list[tuple[Group, int |
     """
     stated = {each.key: stated_length(each.files) for each in groups}
     lengths = _completed(stated, groups)
-    first = _first(groups, world_size, lengths)
     if not any(may_lag(each.files) for each in groups):
         fitting = lengths
         if not any(stated.values()):
@@ -120,6 +119,7 @@ def _judged(groups: Sequence[Group], world_size: int) -> list[tuple[Group, int |
         verdicts_of = _without_lag(groups, fitting)
         if verdicts_of is not None:
             return [(each, fitting[each.key], verdicts) for each, verdicts in zip(groups, verdicts_of, strict=True)]
+    first = _first(groups, world_size, lengths)
     judged: list[tuple[Group, int | None, list[Verdict]]] = []
     for each in groups:
         length = lengths[each.key]
@@ -220,10 +220,10 @@ def _claimed(file: FoundFile) -> tuple[int | None, int | None]:
 
     MindSpore: `_do_step_end` in `train/callback/_on_request_exit.py`.
     """
-    numbers = [whole_number(file.info.get(name)) for name in ("epoch_num", "step_num", "batch_num")]
-    epoch, step, length = numbers
-    if file.epoch is None and file.kind is Kind.GRACEFUL_EXIT and epoch and step and length and min(step, length) > 0:
-        return epoch, (step - 1) % length + 1
+    if file.epoch is None and file.kind is Kind.GRACEFUL_EXIT:
+        epoch, step, length = (whole_number(file.info.get(name)) for name in ("epoch_num", "step_num", "batch_num"))
+        if epoch and step and length and min(step, length) > 0:
+            return epoch, (step - 1) % length + 1
     return file.epoch, file.step_in_epoch
 
 

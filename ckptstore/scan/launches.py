@@ -147,9 +147,9 @@ def _shortest_gap(units: Iterable[Unit]) -> int | None:
     """
     lines: dict[tuple[str, str, int], list[tuple[int, int, int]]] = defaultdict(list)
     for ranked in (ranked for unit in units for ranked in unit.files):
-        file = ranked.file
-        if ranked.line[0] in _NUMBERED and file.optimizer_step is not None:
-            lines[ranked.line].append((file.relaunch, file.optimizer_step, file.mtime_ns))
+        file, line = ranked.file, ranked.line
+        if line[0] in _NUMBERED and file.optimizer_step is not None:
+            lines[line].append((file.relaunch, file.optimizer_step, file.mtime_ns))
     gaps = [later[2] - earlier[2] for order in lines.values() for earlier, later in pairwise(sorted(order))]
     return min(gaps) if gaps and min(gaps) > 0 else None
 

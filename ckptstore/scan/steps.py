@@ -91,16 +91,16 @@ def without_lag(files: Sequence[Ranked], length: int | None) -> Reading | None:
 
     A launch that never left the first epoch, and whose names are the counters, needs no length.
     """
-    named = _named(files)
     if length is None:
         claims = [file for file in files if file.epoch is not None and file.file.optimizer_step is not None]
         simple = bool(claims) and all(file.epoch == 1 and _counts_itself(file) for file in claims)
         return Reading(None, 0) if simple else None
-    if not named:
+    regular = _regular(files)
+    if not regular:
         return Reading(length, None)
-    _, step, count = named[0]
+    ((_, step, count),) = _named(regular[:1])
     reading = Reading(length, (count - step) % length)
-    return reading if all(reading.step(file) == file.file.optimizer_step for file in _regular(files)) else None
+    return reading if all(reading.step(file) == file.file.optimizer_step for file in regular) else None
 
 
 def shows_lag(files: Sequence[Ranked], length: int | None, reading: Reading | None) -> bool:
@@ -117,10 +117,9 @@ def shows_lag(files: Sequence[Ranked], length: int | None, reading: Reading | No
 
 def possible_starts(files: Sequence[Ranked], reading: Reading | None) -> range | None:
     """The steps that a launch may have begun after, by its names; None if it may have been at the end of an epoch."""
-    named = _named(files)
     if reading is None or not reading.offset or reading.steps_per_epoch is None:
         return None
-    latest = min(count - step for _, step, count in named)
+    latest = min(count - step for _, step, count in _named(files))
     return range(reading.offset, latest + 1, reading.steps_per_epoch)
 
 
