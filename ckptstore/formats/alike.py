@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ckptstore.formats import header
@@ -17,7 +18,6 @@ from ckptstore.formats.inspect import read_checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
-    from pathlib import Path
 
     from ckptstore.formats.header import Entry, Header
 
@@ -75,7 +75,7 @@ class AlikeReader:
     def __init__(self) -> None:
         self._known: dict[tuple[Hashable, int], list[_Template]] = defaultdict(list)
 
-    def read(self, path: Path, family: Hashable) -> Header:
+    def read(self, path: Path | str, family: Hashable) -> Header:
         """Read a header as `read_checkpoint` does; only files of one `family` are taken to be alike."""
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -85,7 +85,7 @@ class AlikeReader:
                 found = template.read(descriptor)
                 if found is not None:
                     return found
-            found = read_checkpoint(path)
+            found = read_checkpoint(Path(path))
             if len(known) < _MOST_KINDS and all(entry.nbytes <= _SLICE for entry in found.entries):
                 template = _template(found, descriptor, size)
                 if template.read(descriptor) == found:  # else it was replaced between the two looks at it

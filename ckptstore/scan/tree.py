@@ -121,7 +121,7 @@ def read_headers(tree: Tree, paths: Sequence[str]) -> tuple[list[FoundFile], lis
         if named.format not in ("ckpt", "safetensors"):
             return _Read(_found(tree, path), (), complete=True)
         try:
-            header = reader.read(Path(path), named.family)
+            header = reader.read(path, named.family)
         except UnreadableError as error:
             return Skipped(path, str(error))
         except OSError as error:
