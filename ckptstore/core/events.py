@@ -210,7 +210,7 @@ def version_of_file(file: Checkpoint) -> str:
     """
     facts = (file.size, file.digest, file.optimizer_step, file.epoch, file.step_in_epoch, file.strategy_file)
     told = (*facts, file.content.value, file.problem, file.quarantine or None, *sorted(file.metrics.items()))
-    known = min(sum(fact is not None for fact in told), 99)
+    known = min(len(told) - told.count(None), 99)
     is_whole = int(file.state is not FileState.IN_PROGRESS)
     is_bad = int(bool(file.quarantine))
     return f"{is_whole}{file.newness + HIGHEST:020d}{_LIFE[file.state]}{is_bad}{known:02d}{_short(told)}"
@@ -477,6 +477,7 @@ def _as_source(line: Line, directory: str) -> SourceAdded:
 def _file_line(file: Checkpoint, directory: str) -> Line:
     """What says nothing is left out."""
     told = {
+        "t": "file",
         **{field: getattr(file, field) for field in _PLAIN},
         "kind": file.kind.value,
         "path": _relative(file.path, directory),
@@ -487,7 +488,7 @@ def _file_line(file: Checkpoint, directory: str) -> Line:
         "problem": file.problem.value if file.problem else None,
         "at": file.created_at.isoformat() if file.created_at else None,
     }
-    return {"t": "file", **{field: value for field, value in told.items() if value not in (None, "", {})}}
+    return {field: value for field, value in told.items() if value or value == 0}
 
 
 _PLAIN: dict[str, Callable[[Any], Any]] = {

@@ -146,10 +146,10 @@ class Checkpoint:
         """The record after a look at the disk: newer than this one, older than that of a file written later."""
         return replace(self, **changes, revision=min(self.newness + 1, HIGHEST))
 
-    @cached_property
+    @property
     def save_id(self) -> str:
         """The id of the save that this file is part of: the same for all its ranks, on all of them."""
-        return derived_id(self.run, self.launch, self.kind, self.global_step)
+        return _save_id(self.run, self.launch, self.kind, self.global_step)
 
     @property
     def launch_key(self) -> LaunchKey:
@@ -164,8 +164,13 @@ class Checkpoint:
 
 def derived_id(*parts: object) -> str:
     """An id made of what it is about: 16 bytes in hexadecimal."""
-    text = "\x1f".join(str(part) for part in parts)
+    text = "\x1f".join(map(str, parts))
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+@lru_cache(maxsize=1024)  # all ranks ask for it
+def _save_id(run: str, launch: str, kind: Kind, global_step: int) -> str:
+    return derived_id(run, launch, kind, global_step)
 
 
 class Phase(str, Enum):

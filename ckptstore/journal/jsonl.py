@@ -77,9 +77,12 @@ class Span:
     head: str | None = None
 
 
+_to_json = json.JSONEncoder(separators=(",", ":")).encode
+
+
 def encode(entry: Entry) -> bytes:
     """One line, with its checksum and its end."""
-    body = json.dumps({"v": VERSION, **entry}, separators=(",", ":")).encode("ascii")[:-1]
+    body = _to_json({"v": VERSION, **entry}).encode("ascii")[:-1]
     return b'%s,"sum":"%s"}\n' % (body, _checksum(body))
 
 
