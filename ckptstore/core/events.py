@@ -476,9 +476,10 @@ def _as_source(line: Line, directory: str) -> SourceAdded:
 
 def _file_line(file: Checkpoint, directory: str) -> Line:
     """What says nothing is left out."""
+    facts = vars(file)
     told = {
         "t": "file",
-        **{field: getattr(file, field) for field in _PLAIN},
+        **{field: facts[field] for field in _PLAIN},
         "kind": file.kind.value,
         "path": _relative(file.path, directory),
         "content": file.content.value,
