@@ -46,9 +46,12 @@ def join(
     check_name("launch", launch_id)
     key = launch_key(run, launch_id)
     with database.read() as connection:
+        known = reads.launch(connection, key)
+        if known is not None:  # all ranks but the first need no lock
+            _check(connection, known, rank, world_size)
+            return known
         run_id = reads.run_id(connection, run)
-        is_new = reads.launch(connection, key) is None
-    if run_id is not None and is_new:  # journals may have launches that the catalog, as one of a backup, lacks
+    if run_id is not None:  # journals may have launches that the catalog, as one of a backup, lacks
         sync_run(database, run_id)
     now = datetime.now(timezone.utc)
 
@@ -66,19 +69,24 @@ def join(
         launch = reads.launch(connection, key)
         if launch is None:
             raise RefusedError(f"launch {launch_id} of run {run} could not be stored", "start again")
-        if launch.world_size != world_size:
-            raise RefusedError(
-                f"launch {launch.id} has {launch.world_size} ranks, this rank says {world_size}",
-                "give every start a launch id of its own",
-            )
-        if reads.has_saved(connection, key, rank):
-            raise RefusedError(
-                f"rank {rank} has already saved in launch {launch_id}",
-                "give every start a launch id of its own",
-            )
+        _check(connection, launch, rank, world_size)
         return launch
 
     return database.in_write(work)
+
+
+def _check(connection: Connection, launch: Launch, rank: int, world_size: int) -> None:
+    """Raise `RefusedError` where the launch is not the one that this rank is of, or was used before."""
+    if launch.world_size != world_size:
+        raise RefusedError(
+            f"launch {launch.id} has {launch.world_size} ranks, this rank says {world_size}",
+            "give every start a launch id of its own",
+        )
+    if reads.has_saved(connection, launch.key, rank):
+        raise RefusedError(
+            f"rank {rank} has already saved in launch {launch.id}",
+            "give every start a launch id of its own",
+        )
 
 
 def check_name(what: str, name: str) -> None:
