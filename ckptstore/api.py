@@ -14,7 +14,7 @@ from ckptstore.resume import overview
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from ckptstore.catalog.engine import Database
@@ -105,25 +105,38 @@ class Catalog:
         run: str | None = None,
         world_size: int | None = None,
         dry_run: bool = False,
+        trust: Iterable[str] = (),
         progress: Callable[[int], None] = lambda _: None,
     ) -> Scanned:
         """Adopt what is below a directory into a run (None: that of the journals there, else the directory's name).
 
         `world_size` is the number of ranks (None: by what is there). `dry_run` writes nothing and tells the same;
-        `progress` hears how many more files were looked at.
+        `trust` as in `sync`; `progress` hears how many more files were looked at.
         """
+        from ckptstore.disk.trust import Trust
         from ckptstore.scan.scan import scan
 
-        return scan(self.database, directory, run=run, world_size=world_size, dry_run=dry_run, progress=progress)
+        return scan(
+            self.database,
+            directory,
+            run=run,
+            world_size=world_size,
+            dry_run=dry_run,
+            trust=Trust.of(trust),
+            progress=progress,
+        )
 
-    def sync(self, run_or_directory: str | Path | None = None) -> Synced:
+    def sync(self, run_or_directory: str | Path | None = None, *, trust: Iterable[str] = ()) -> Synced:
         """Take up what journals say and the catalog lacks.
 
-        Those of a run, of every run (None), or below a directory, given as a `Path` or with a slash in it.
+        Those of a run, of every run (None), or below a directory, given as a `Path` or with a slash in it. A journal
+        counts where its owner owns its directory, asks for it, is root, or one of `trust` and CKPTSTORE_TRUST: names of
+        users and groups.
         """
+        from ckptstore.disk.trust import Trust
         from ckptstore.journal.sync import sync
 
-        return sync(self.database, run_or_directory)
+        return sync(self.database, run_or_directory, Trust.of(trust))
 
     def verify(
         self,

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from ckptstore.catalog.among import among
 from ckptstore.catalog.tables import checkpoints, launches, leases, pins, policies, resolutions, runs, saves, tags
-from ckptstore.core.events import moment_of
+from ckptstore.core.events import PolicySet, StepPinned, StepTagged, moment_of, version_of_mark
 from ckptstore.core.model import FileState
 
 if TYPE_CHECKING:
@@ -115,6 +115,20 @@ def are_as_chosen(connection: sa.Connection, files: Iterable[Checkpoint]) -> boo
     chosen = {file.id: file.state.value for file in files}
     query = sa.select(checkpoints.c.id, checkpoints.c.state).where(among(checkpoints.c.id, chosen))
     return {row[0]: row[1] for row in connection.execute(query)} == chosen
+
+
+def has(connection: sa.Connection, event: StepPinned | StepTagged | PolicySet) -> bool:
+    """Whether the catalog knows what an event says of a mark, or newer; one that it never had is not missed."""
+    of_run = sa.select(runs.c.id).where(runs.c.name == event.run).scalar_subquery()
+    match event:
+        case StepPinned():
+            query = sa.select(pins.c.version).where(pins.c.run_id == of_run, pins.c.global_step == event.global_step)
+        case StepTagged():
+            query = sa.select(tags.c.version).where(tags.c.run_id == of_run, tags.c.name == event.name)
+        case PolicySet():
+            query = sa.select(policies.c.version).where(policies.c.run_id == of_run)
+    known = connection.execute(query).scalar()
+    return known >= version_of_mark(event) if known is not None else not isinstance(event, PolicySet)
 
 
 def tag_step(connection: sa.Connection, run: int, name: str) -> int | None:

@@ -6,6 +6,7 @@ the greater version counts (`core.events`). Every function takes a connection in
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
@@ -49,6 +50,7 @@ from ckptstore.core.events import (
     launch_of,
     version_of,
     version_of_file,
+    version_of_mark,
 )
 from ckptstore.core.limits import LEASE
 from ckptstore.core.model import FileState, Phase, derived_id, launch_key
@@ -229,6 +231,7 @@ def _launch_row(event: LaunchStarted) -> dict[str, Any]:
         **data,
         "data_version": version,
         "created_at": launch.created_at,
+        "owner": os.geteuid() if launch.owner is None else launch.owner,
     }
 
 
@@ -237,6 +240,7 @@ def _joined(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
     row = dict(one)
     row["created_at"] = min(one["created_at"], other["created_at"])
     row["world_size"] = max(one["world_size"], other["world_size"])
+    row["owner"] = max(one["owner"], other["owner"])  # root tells of others' launches
     if (other["data_version"] or "") > (one["data_version"] or ""):
         for name in ("steps_per_epoch", "batch_size", "shards", "data_version"):
             row[name] = other[name]
@@ -521,14 +525,14 @@ def _put_rows(connection: sa.Connection, events: _Sorted) -> None:
     for event in events.of_runs:
         run_id = add_run(connection, event.run)
         match event:
-            case StepPinned(_, step, pinned, at):
-                row = {"run_id": run_id, "global_step": step, "pinned": pinned, "version": version_of(at, pinned)}
+            case StepPinned(_, step, pinned):
+                row = {"run_id": run_id, "global_step": step, "pinned": pinned, "version": version_of_mark(event)}
                 _put_newest(connection, pins, [row], keys=("run_id", "global_step"))
-            case StepTagged(_, name, step, at):
-                row = {"run_id": run_id, "name": name, "global_step": step, "version": version_of(at, step)}
+            case StepTagged(_, name, step):
+                row = {"run_id": run_id, "name": name, "global_step": step, "version": version_of_mark(event)}
                 _put_newest(connection, tags, [row], keys=("run_id", "name"))
-            case PolicySet(_, rules, at):
-                row = {"run_id": run_id, "rules": rules and dict(rules), "version": version_of(at, rules)}
+            case PolicySet(_, rules):
+                row = {"run_id": run_id, "rules": rules and dict(rules), "version": version_of_mark(event)}
                 _put_newest(connection, policies, [row], keys=("run_id",))
             case GcEnded():
                 row = {

@@ -69,6 +69,15 @@ def versions_of(connection: sa.Connection, ids: Sequence[str]) -> dict[str, str]
     return {row[0]: row[1] for row in connection.execute(query)}
 
 
+def owners_of(connection: sa.Connection, names: Iterable[str]) -> dict[str, set[int]]:
+    """Whose these runs are: the users of their launches. One that has none is left out."""
+    found: dict[str, set[int]] = {}
+    query = sa.select(runs.c.name, launches.c.owner).distinct().join_from(runs, launches)
+    for name, owner in connection.execute(query.where(among(runs.c.name, names))):
+        found.setdefault(name, set()).add(owner)
+    return found
+
+
 def launches_of(connection: sa.Connection, run: int) -> list[Launch]:
     """The launches of a run, oldest first."""
     return [_launch(row) for row in connection.execute(_LAUNCHES_OF, {"own_run": run})]
@@ -397,4 +406,5 @@ def _launch(row: Any) -> Launch:
         foreign=row.holds == Content.PART.value,
         start_step=row.start_step,
         created_at=row.created_at,
+        owner=row.owner,
     )

@@ -69,12 +69,14 @@ launches = sa.Table(
     sa.Column("shards", sa.Integer),
     sa.Column("data_version", sa.String(64)),
     sa.Column("created_at", UtcDateTime, nullable=False),
+    sa.Column("owner", sa.BigInteger, nullable=False),
     sa.Index(None, "run_id", "launch_order"),
 )
 """`id` is made of the run and the `name`, by which people know it: two runs may have a launch of one name each.
 `launch_order` is the place among the launches of the run, by (`created_at`, `name`).
 
-`data_version` is that of `steps_per_epoch`, `batch_size` and `shards` (NULL: nothing was told of them).
+`data_version` is that of `steps_per_epoch`, `batch_size` and `shards` (NULL: nothing was told of them). `owner` is the
+number of the user that its process, or the journal that tells of it, is of.
 """
 
 resolutions = sa.Table(

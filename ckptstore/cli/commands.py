@@ -39,6 +39,9 @@ class Parsed(click.ParamType[Any]):
 
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON for scripts.")
+trust = click.option(
+    "--trust", multiple=True, metavar="USER", help="Believe this user's journals, or a group's, wherever they lie."
+)
 step_argument = click.argument("step", type=STEP)
 
 
@@ -238,6 +241,7 @@ def inspect(file: Path, *, as_json: bool) -> None:
 )
 @click.option("--world-size", type=RANKS, help="How many ranks saved it.")
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and write nothing.")
+@trust
 @as_json
 @click.pass_context
 def scan(context: click.Context, /, directory: str, *, as_json: bool, **asked: Any) -> int:

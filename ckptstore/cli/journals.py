@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ckptstore.cli.commands import as_json
+from ckptstore.cli.commands import as_json, trust
 
 if TYPE_CHECKING:
     from ckptstore.journal.sync import Synced
@@ -14,9 +14,10 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("run_or_directory", required=False, metavar="[RUN|DIR]")
+@trust
 @as_json
 @click.pass_context
-def sync(context: click.Context, run_or_directory: str | None, *, as_json: bool) -> int:
+def sync(context: click.Context, run_or_directory: str | None, *, trust: tuple[str, ...], as_json: bool) -> int:
     """Take up what journals say and the catalog lacks.
 
     Those of a run, or of all runs; or those below a directory, which is written with a slash, as in ./checkpoints. What
@@ -25,7 +26,7 @@ def sync(context: click.Context, run_or_directory: str | None, *, as_json: bool)
     from ckptstore.api import connect
     from ckptstore.cli import values
 
-    done = connect(context.obj).sync(run_or_directory)
+    done = connect(context.obj).sync(run_or_directory, trust=trust)
     values.write(_values(done)) if as_json else _show(done)
     return 1 if done.unreadable else 0
 
@@ -39,7 +40,7 @@ def _values(done: Synced) -> dict[str, object]:
         "read": done.read,
         "records": done.records,
         "spoiled_lines": done.spoiled,
-        "skipped": values.reasons(done.skipped),
+        "skipped": values.reasons((*done.skipped, *done.refused)),
     }
 
 
@@ -51,5 +52,6 @@ def _show(done: Synced) -> None:
     line(f"{journals} looked at, {done.read} with news: {records} taken up")
     if done.spoiled:
         line(f"{done.spoiled} lines passed over: they were torn, or are of another program")
-    for each in first(sorted(done.skipped, key=lambda each: each not in done.unreadable), "skipped"):
+    skipped = sorted((*done.skipped, *done.refused), key=lambda each: each not in done.unreadable)
+    for each in first(skipped, "skipped"):
         line(f"skipped: {each.path}: {each.reason}")

@@ -232,6 +232,17 @@ def version_of(at: datetime, *content: object) -> str:
     return f"{at.astimezone(limits.UTC).isoformat(timespec='microseconds')}{_short(content)}"
 
 
+def version_of_mark(event: StepPinned | StepTagged | PolicySet) -> str:
+    """The version of what was said of a step, a name or a run."""
+    match event:
+        case StepPinned():
+            return version_of(event.at, event.pinned)
+        case StepTagged():
+            return version_of(event.at, event.global_step)
+        case PolicySet():
+            return version_of(event.at, event.rules)
+
+
 def moment_of(version: str) -> datetime:
     """The moment of a `version_of`."""
     return datetime.fromisoformat(version[:_MOMENT])
@@ -350,6 +361,18 @@ def from_lines(lines: Sequence[Line], directory: str) -> tuple[list[Event], int]
         else:
             events.append(event)
     return events, unusable
+
+
+def with_runs(line: Any, names: Mapping[str, str]) -> Any:
+    """A line, or a part of one, in which these runs have other names."""
+    if isinstance(line, list):
+        return [with_runs(part, names) for part in line]
+    if not isinstance(line, dict):
+        return line
+    new = {name: with_runs(part, names) for name, part in line.items()}
+    if isinstance(new.get("run"), str):
+        new["run"] = names.get(new["run"], new["run"])
+    return new
 
 
 def has_content(kept: LayoutFileKept) -> bool:
@@ -648,8 +671,9 @@ def _as_named(told: Line, directory: str) -> Checkpoint:
 
 def _relative(path: str, directory: str) -> str:
     """The path from the directory, unless they have nothing in common."""
-    if path.startswith(f"{directory}/") and "//" not in path:
-        return path[len(directory) + 1 :]
+    above = f"{directory.rstrip('/')}/"
+    if path.startswith(above) and "//" not in path:
+        return path[len(above) :]
     if not path.startswith("/") or posixpath.commonpath([path, directory]) == "/":
         return path
     return posixpath.relpath(path, directory)
@@ -660,11 +684,8 @@ def _absolute(path: str, directory: str) -> str:
 
 
 def _own_path(path: str, directory: str) -> str:
-    """A path below the journal's directory: it tells of no other file. Raises `ValueError`."""
-    found = _absolute(path, directory)
-    if not found.startswith(f"{directory.rstrip('/')}/"):
-        raise ValueError(f"{found} is outside of {directory}")
-    return found
+    """The path of a file below the journal's directory: it tells of no other. Raises `ValueError`."""
+    return limits.path(f"{directory.rstrip('/')}/{_place(path)}")
 
 
 def _place(place: str) -> str:

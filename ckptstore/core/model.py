@@ -223,7 +223,7 @@ class Launch:
     that stands in the launch's own steps. `branched` tells that this state was asked for: what came after it in the
     history is given up. `batch_size` is the samples that one rank takes a step, `shards` into how many parts the data
     is dealt, sample by sample in turn (None: not known, or not so). `foreign`: all it saved are parts, which say
-    nothing of where the others' history went.
+    nothing of where the others' history went. `owner` is the number of the user whose it is (None: who tells of it).
     """
 
     id: str
@@ -241,6 +241,7 @@ class Launch:
     foreign: bool = False
     start_step: int | None = None
     created_at: datetime | None = None
+    owner: int | None = field(default=None, compare=False)
 
     @property
     def key(self) -> LaunchKey:

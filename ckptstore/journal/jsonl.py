@@ -58,6 +58,7 @@ class Contents:
     """What was read of a journal: its entries in order, and where the next ones will begin, in bytes.
 
     `spoiled` counts lines that are torn or of others, `newer` those of a newer program. `head` is as `head` has it.
+    `owner` is the number of the user whose file it is, `home_owner` that of the directory's.
     """
 
     entries: tuple[Entry, ...]
@@ -65,6 +66,8 @@ class Contents:
     spoiled: int = 0
     newer: int = 0
     head: str | None = None
+    owner: int = -1
+    home_owner: int = -1
 
 
 @dataclass(frozen=True)
@@ -136,7 +139,8 @@ def read(path: str, begin: int = 0) -> Contents:
     end = place = begin
     is_endless = False
     with _opened(path) as file:
-        if os.fstat(file.fileno()).st_size - begin > MOST_JOURNAL:
+        status = os.fstat(file.fileno())
+        if status.st_size - begin > MOST_JOURNAL:
             raise OSError(errno.EFBIG, f"more than {MOST_JOURNAL >> 30} GiB of a journal")
         own = _head_of(file.read(_HEAD))
         file.seek(begin)
@@ -157,7 +161,8 @@ def read(path: str, begin: int = 0) -> Contents:
                 spoiled += 1
             if not newer:
                 end = place
-    return Contents(tuple(entries), end, spoiled, newer, own)
+    home_owner = Path(directory_of(path)).stat().st_uid
+    return Contents(tuple(entries), end, spoiled, newer, own, status.st_uid, home_owner)
 
 
 def read_tails(tails: Mapping[str, int], most_bytes: int) -> tuple[dict[str, Contents], bool]:
@@ -185,16 +190,25 @@ def size(path: str) -> int | None:
 
 
 def sizes_in(folder: str) -> dict[str, int]:
-    """The journals in a folder of a directory, by path, and how long each is, in bytes. Raises `OSError`."""
+    """The journals in a folder of a directory, by path, and how long each is, in bytes.
+
+    Raises `OSError`, for a folder that is a link too: what is behind it is of another directory.
+    """
     try:
-        with os.scandir(folder) as found:
+        opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        if os.path.islink(folder):  # noqa: PTH114 — a text, as everywhere here
+            raise OSError(errno.ELOOP, "its folder is a link") from None
+        return {}
+    try:
+        with os.scandir(opened) as found:
             return {
-                entry.path: entry.stat(follow_symlinks=False).st_size
+                f"{folder}/{entry.name}": entry.stat(follow_symlinks=False).st_size
                 for entry in found
                 if _NAME.match(entry.name) and entry.is_file(follow_symlinks=False)
             }
-    except (FileNotFoundError, NotADirectoryError):
-        return {}
+    finally:
+        os.close(opened)
 
 
 def directory_of(path: str) -> str:

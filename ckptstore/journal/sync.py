@@ -4,27 +4,24 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from ckptstore.catalog import journals, reads
 from ckptstore.catalog.journals import ReadTo
 from ckptstore.catalog.project import project
 from ckptstore.core import limits
-from ckptstore.core.events import (
-    FileRecorded,
-    LaunchStarted,
-    from_lines,
-    launch_of,
-    runs_of,
-)
+from ckptstore.core.events import FileRecorded
 from ckptstore.core.model import FileState, Skipped
 from ckptstore.disk.files import absolute, names_in, real_directory
+from ckptstore.disk.trust import Trust
 from ckptstore.disk.waiting import for_each
 from ckptstore.disk.walk import shown
 from ckptstore.errors import UnknownRunError, UsageError
 from ckptstore.journal import jsonl
-from ckptstore.journal.layouts import layout_by, with_content
+from ckptstore.journal.accept import Acceptor, why_not
+from ckptstore.journal.layouts import layout_by
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -33,7 +30,7 @@ if TYPE_CHECKING:
     from ckptstore.catalog.engine import Connection, Database
     from ckptstore.catalog.project import Projected
     from ckptstore.core.events import Event
-    from ckptstore.core.model import LaunchKey
+    from ckptstore.journal.accept import Accepted
     from ckptstore.journal.jsonl import Contents
 
 log = logging.getLogger("ckptstore")
@@ -47,7 +44,8 @@ class Synced:
     """What was taken up: journals looked at and read, records that were new or changed, and what could not be used.
 
     `spoiled` counts lines that are torn, or of other programs; `runs` are those that the journals tell of. Of what was
-    `skipped`, `unreadable` are the journals, and directories that may have some, that could not be looked into at all.
+    `skipped`, `unreadable` are the journals, and directories that may have some, that could not be looked into at all,
+    or are not believed. `refused` is what journals tell that their owners may not.
     """
 
     journals: int = 0
@@ -57,17 +55,19 @@ class Synced:
     runs: tuple[str, ...] = ()
     skipped: tuple[Skipped, ...] = ()
     unreadable: tuple[Skipped, ...] = ()
+    refused: tuple[Skipped, ...] = ()
 
 
-def sync(database: Database, run_or_directory: str | Path | None = None) -> Synced:
+def sync(database: Database, run_or_directory: str | Path | None = None, trust: Trust | None = None) -> Synced:
     """Take up the journals of a run, of every run (None), or below a directory: a `Path`, or a name with a slash.
 
-    A string that is the name of a run is the run. Raises `UnknownRunError`, and `UsageError` for what is no directory.
+    A string that is the name of a run is the run. `trust` says whose journals are believed (None: those whom the
+    environment names). Raises `UnknownRunError`, and `UsageError` for what is no directory.
     """
     if isinstance(run_or_directory, Path):
-        return sync_below(database, run_or_directory)
+        return sync_below(database, run_or_directory, trust)
     if run_or_directory is not None and "/" in run_or_directory and not _is_run(database, run_or_directory):
-        return sync_below(database, Path(run_or_directory))
+        return sync_below(database, Path(run_or_directory), trust)
     with database.read() as connection:
         names = reads.run_names(connection) if run_or_directory is None else [run_or_directory]
         ids = [reads.run_id(connection, name) for name in names]
@@ -75,7 +75,7 @@ def sync(database: Database, run_or_directory: str | Path | None = None) -> Sync
     for name, run_id in zip(names, ids, strict=True):
         if run_id is None:
             raise UnknownRunError(f"no run {name!r} in {database.name}", "give the directory that its files are in")
-        total = _added(total, sync_run(database, run_id))
+        total = _added(total, sync_run(database, run_id, trust))
     return total
 
 
@@ -88,7 +88,7 @@ def _is_run(database: Database, name: str) -> bool:
         return reads.run_id(connection, name) is not None
 
 
-def sync_run(database: Database, run_id: int) -> Synced:
+def sync_run(database: Database, run_id: int, trust: Trust | None = None) -> Synced:
     """Take up what the journals of a run say and the catalog lacks: those that it knows of, and others beside them."""
     with database.read() as connection:
         known = journals.journals_of(connection, run_id)
@@ -96,15 +96,16 @@ def sync_run(database: Database, run_id: int) -> Synced:
     hidden = tuple(skipped)
     found = _without_known(database, sizes.keys() - known.keys())
     sizes = {path: size for path, size in sizes.items() if path in known or path in found}
-    return _added(Synced(skipped=hidden, unreadable=hidden), _take_up(database, sizes, known, look=True, of_a_run=True))
+    done = _take_up(database, sizes, known, look=True, of_a_run=True, trust=trust)
+    return _added(Synced(skipped=hidden, unreadable=hidden), done)
 
 
-def sync_below(database: Database, root: Path) -> Synced:
+def sync_below(database: Database, root: Path, trust: Trust | None = None) -> Synced:
     """Take up what the journals below a directory say. Raises `UsageError` where that is no directory."""
     if not root.is_dir():
         raise UsageError(f"{root} is not a directory", "give a run, or the directory that the checkpoints are in")
     paths, hidden = found_below([real_directory(root)], with_directories=True)
-    synced = _added(Synced(skipped=hidden, unreadable=hidden), take_up_found(database, paths))
+    synced = _added(Synced(skipped=hidden, unreadable=hidden), take_up_found(database, paths, trust=trust))
     with database.read() as connection:
         return replace(synced, runs=tuple(journals.runs_told(connection, paths)))
 
@@ -137,12 +138,12 @@ def take_up(database: Database, paths: Iterable[str]) -> Synced:
     return take_up_found(database, paths, look=False)
 
 
-def take_up_found(database: Database, paths: Iterable[str], *, look: bool = True) -> Synced:
+def take_up_found(database: Database, paths: Iterable[str], *, look: bool = True, trust: Trust | None = None) -> Synced:
     """Take up journals that were found on disk; `look`: whether the files told of are there.
 
     One that the catalog knows under a path which is a link by now is left to that: its files would count as two.
     """
-    return _take_up(database, _sizes_of(sorted(_without_known(database, set(paths)))), {}, look=look)
+    return _take_up(database, _sizes_of(sorted(_without_known(database, set(paths)))), {}, look=look, trust=trust)
 
 
 def _without_known(database: Database, paths: AbstractSet[str]) -> AbstractSet[str]:
@@ -161,12 +162,19 @@ def _sizes_of(paths: Iterable[str]) -> dict[str, int]:
 
 
 def _take_up(
-    database: Database, sizes: dict[str, int], known: dict[str, ReadTo], *, look: bool, of_a_run: bool = False
+    database: Database,
+    sizes: dict[str, int],
+    known: dict[str, ReadTo],
+    *,
+    look: bool,
+    of_a_run: bool = False,
+    trust: Trust | None,
 ) -> Synced:
     """Take up journals of these sizes, those that have grown since; `look`: whether the files told of are there.
 
     `of_a_run`: they are those of a run, each looked at in every resolve: one that has not grown is not opened.
     """
+    reading = _Reading(database, trust)
     if sizes.keys() - known.keys():
         with database.read() as connection:
             known = journals.read_to(connection, sorted(sizes))
@@ -181,10 +189,10 @@ def _take_up(
         portion.append((path, before if size >= before.end else _NOTHING))  # one that has shrunk is another one
         weight += size
         if weight > _BYTES:
-            total = _added(total, _read(database, portion, new))
+            total = _added(total, reading.read(portion, new))
             portion, weight = [], 0
     if portion:
-        total = _added(total, _read(database, portion, new))
+        total = _added(total, reading.read(portion, new))
     if look and new:
         _mark_gone(database, new)
     return total
@@ -216,73 +224,76 @@ def _sizes_in(folder: str) -> dict[str, int] | Skipped:
         return Skipped(folder, error.strerror or str(error))
 
 
-def _read(database: Database, known: Sequence[tuple[str, ReadTo]], new: list[str]) -> Synced:
-    """Take up journals from where they were read to; the ids of files that are new to the catalog go into `new`."""
-    read: dict[str, Contents] = {}
-    skipped: list[Skipped] = []
-    begins: dict[str, int] = {}
-    for path, before in known:
-        database.let_go_if_idle()
-        try:
-            read[path] = jsonl.read(path, before.end)
-            is_other = before.head is not None and read[path].head != before.head
+class _Reading:
+    """Reads journals, and takes up what their owners may say."""
+
+    def __init__(self, database: Database, trust: Trust | None) -> None:
+        self._database = database
+        self._trust = trust or Trust.of()
+
+    @cached_property
+    def _runs_before(self) -> frozenset[str]:
+        """The runs that the catalog had before anything was taken up."""
+        with self._database.read() as connection:
+            return frozenset(reads.run_names(connection))
+
+    def read(self, known: Sequence[tuple[str, ReadTo]], new: list[str]) -> Synced:
+        """Take up journals from where they were read to; the ids of files new to the catalog go into `new`."""
+        database = self._database
+        runs_before = self._runs_before
+        read: dict[str, Contents] = {}
+        skipped: list[Skipped] = []
+        begins: dict[str, int] = {}
+        for path, before in known:
+            database.let_go_if_idle()
+            try:
+                found = jsonl.read(path, before.end)
+                is_other = before.head is not None and found.head != before.head
+                found = jsonl.read(path) if is_other else found
+            except OSError as error:
+                skipped.append(Skipped(path, error.strerror or str(error)))
+                continue
+            if reason := why_not(found, self._trust):
+                skipped.append(Skipped(path, reason))
+                continue
+            read[path] = found
             begins[path] = 0 if is_other else before.end
-            if is_other:
-                read[path] = jsonl.read(path)
-        except OSError as error:
-            skipped.append(Skipped(path, error.strerror or str(error)))
-    told = {path: _Told.of(path, contents) for path, contents in read.items()}
+        told: dict[str, Accepted] = {}
 
-    def work(connection: Connection) -> Projected:
-        for path, own in list(told.items()):
-            if any(reads.launch(connection, launch) is None for launch in own.named - own.started):
-                # The catalog was lost since it was read to there: it is read whole.
-                read[path] = jsonl.read(path)
-                told[path] = _Told.of(path, read[path])
-        events = [event for own in told.values() for event in own.events]
-        done = project(connection, events, layout_by)
-        names = {run for own in told.values() for run in own.runs}
-        ids = {name: run_id for name in names if (run_id := reads.run_id(connection, name)) is not None}
-        by_path = {path: [ids[run] for run in sorted(own.runs) if run in ids] for path, own in told.items()}
-        ends = {  # what was left out is read again: another journal may yet tell of its launch
-            path: ReadTo(contents.end if told[path].named <= done.launches else begins[path], contents.head)
-            for path, contents in read.items()
-        }
-        journals.set_read_to(connection, ends, by_path)
-        return done
+        def work(connection: Connection) -> Projected:
+            acceptor = Acceptor(connection, self._trust, runs_before)
+            told.update((path, acceptor.accept(path, contents)) for path, contents in read.items())
+            for path, own in list(told.items()):
+                if any(reads.launch(connection, launch) is None for launch in own.named - own.started):
+                    # The catalog was lost since it was read to there: it is read whole.
+                    read[path] = jsonl.read(path)
+                    told[path] = acceptor.accept(path, read[path])
+            events = [event for own in told.values() for event in own.events]
+            done = project(connection, events, layout_by)
+            names = {run for own in told.values() for run in own.runs}
+            ids = {name: run_id for name in names if (run_id := reads.run_id(connection, name)) is not None}
+            by_path = {path: [ids[run] for run in sorted(own.runs) if run in ids] for path, own in told.items()}
+            ends = {  # what was left out is read again: another journal may yet tell of its launch
+                path: ReadTo(contents.end if told[path].named <= done.launches else begins[path], contents.head)
+                for path, contents in read.items()
+            }
+            journals.set_read_to(connection, ends, by_path)
+            return done
 
-    done = database.in_write(work)
-    new += done.new
-    unreadable = tuple(skipped)
-    newer = [path for path, contents in read.items() if contents.newer]
-    skipped += [Skipped(path, "it has entries of a newer ckptstore, which were left out") for path in newer]
-    lost = {event.file.launch: event.file.path for event in done.left_out if isinstance(event, FileRecorded)}
-    skipped += [
-        Skipped(path, f"no journal here tells of launch {launch}, whose files are left out until one does")
-        for launch, path in lost.items()
-    ]
-    spoiled = sum(contents.spoiled for contents in read.values()) + sum(own.unusable for own in told.values())
-    names = sorted({run for own in told.values() for run in own.runs})
-    return Synced(0, len(read), done.records, spoiled, tuple(names), tuple(skipped), unreadable)
-
-
-class _Told(NamedTuple):
-    """What a journal tells: its events, how many lines could not be used; and which launches and runs it names."""
-
-    events: list[Event]
-    unusable: int
-    started: set[LaunchKey]
-    named: set[LaunchKey]
-    runs: set[str]
-
-    @classmethod
-    def of(cls, path: str, contents: Contents) -> _Told:
-        directory = jsonl.directory_of(path)
-        found, unusable = from_lines(contents.entries, directory)
-        events = [filled for event in found if (filled := with_content(event)) is not None]
-        started = {event.launch.key for event in events if isinstance(event, LaunchStarted)}
-        named = {launch for event in events if (launch := launch_of(event)) is not None}
-        return cls(events, unusable, started, named, {run for event in events for run in runs_of(event)})
+        done = database.in_write(work)
+        new += done.new
+        unreadable = tuple(skipped)
+        newer = [path for path, contents in read.items() if contents.newer]
+        skipped += [Skipped(path, "it has entries of a newer ckptstore, which were left out") for path in newer]
+        lost = {event.file.launch: event.file.path for event in done.left_out if isinstance(event, FileRecorded)}
+        skipped += [
+            Skipped(path, f"no journal here tells of launch {launch}, whose files are left out until one does")
+            for launch, path in lost.items()
+        ]
+        refused = tuple(Skipped(path, reason) for path, own in told.items() for reason in own.refused)
+        spoiled = sum(contents.spoiled for contents in read.values()) + sum(own.unusable for own in told.values())
+        names = sorted({run for own in told.values() for run in own.runs})
+        return Synced(0, len(read), done.records, spoiled, tuple(names), tuple(skipped), unreadable, refused)
 
 
 def _mark_gone(database: Database, ids: Sequence[str]) -> None:
@@ -323,4 +334,5 @@ def _added(one: Synced, other: Synced) -> Synced:
         tuple(sorted({*one.runs, *other.runs})),
         (*one.skipped, *other.skipped),
         (*one.unreadable, *other.unreadable),
+        (*one.refused, *other.refused),
     )

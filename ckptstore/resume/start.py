@@ -88,7 +88,9 @@ def branch(database: Database, plan: RestorePlan) -> str:
         run_id = reads.run_id(connection, run)
         if run_id is None:
             raise UsageError(f"there is no run {run!r} any more")
-        launch = replace(plan.launch.undecided(), id=launch_id, created_at=reads.next_moment(connection, run, now))
+        launch = replace(
+            plan.launch.undecided(), id=launch_id, owner=None, created_at=reads.next_moment(connection, run, now)
+        )
         project(connection, [LaunchStarted(launch)])
         if not lease.take(connection, run_id, launch.key, sources_of(plan), now):
             raise RefusedError(

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from ckptstore.catalog.engine import Database
     from ckptstore.core.model import Launch
+    from ckptstore.disk.trust import Trust
     from ckptstore.scan.found import FoundFile, Uncertain
     from ckptstore.scan.tree import Opaque, Tree
 
@@ -113,6 +114,7 @@ def make_plan(
     stated: str | None,
     directory_name: str,
     world_size: int | None,
+    trust: Trust | None,
     is_temporary: bool,
 ) -> ScanPlan:
     """What to do with a tree, by a catalog that its journals are taken up into.
@@ -120,7 +122,7 @@ def make_plan(
     `stated` is the run that the user named, so that files are its wherever they lie; `world_size` the number of ranks
     that the user said (None: by what is there). Raises `UsageError` where a new file is of a rank beyond it.
     """
-    synced = sync_below(database, root)
+    synced = sync_below(database, root, trust)
     run = stated or (synced.runs[0] if len(synced.runs) == 1 else directory_name)
     check_name("run", run)  # the root of all directories has none
     run_id = _run_to_fill(database, run, root, is_stated=stated is not None)
@@ -166,7 +168,16 @@ def make_plan(
     damaged, missing, back = changed(kept, tree)
     is_new = set(to_adopt)
     adopted = tuple(file for launch in launches for file in launch.files if file.path in is_new)
-    skipped = [*tree.skipped, *done.skipped, *synced.skipped, *recorded.skipped, *cut, *unreadable, *in_parts.skipped]
+    skipped = [
+        *tree.skipped,
+        *done.skipped,
+        *synced.skipped,
+        *synced.refused,
+        *recorded.skipped,
+        *cut,
+        *unreadable,
+        *in_parts.skipped,
+    ]
     skipped += [Skipped(path, reason) for path, reason in reasons.items()]
     found_there = Scanned(
         run=run,

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from ckptstore.catalog.engine import Database
+    from ckptstore.disk.trust import Trust
     from ckptstore.scan.plan import Scanned, ScanPlan
 
 
@@ -45,15 +46,17 @@ def scan(
     run: str | None = None,
     world_size: int | None = None,
     dry_run: bool = False,
+    trust: Trust | None = None,
     progress: Callable[[int], None] = lambda _: None,
 ) -> Scanned:
     """Adopt what is below `directory` into a run. Can be repeated: then nothing changes.
 
     Without `run` it is the one that the journals there tell of, if that is one, else the run of the directory's name;
     and of a run that is trained with ckptstore only what lies in its own directories is taken in. `world_size` is the
-    number of ranks (None: by what is there, with a warning). `dry_run` writes nothing. `progress` hears how many more
-    files were looked at. Raises `UsageError` for what makes no sense, as a `world_size` that a new file's rank is
-    beyond, `RefusedError` where the directory's name is that of a run which lives elsewhere.
+    number of ranks (None: by what is there, with a warning). `dry_run` writes nothing. `trust` says whose journals are
+    believed (None: those whom the environment names). `progress` hears how many more files were looked at. Raises
+    `UsageError` for what makes no sense, as a `world_size` that a new file's rank is beyond, `RefusedError` where the
+    directory's name is that of a run which lives elsewhere.
     """
     root = checkpoint_tree(directory)
     directory_name = Path(absolute(directory)).name  # where it is a link, its own
@@ -64,7 +67,9 @@ def scan(
     tree = look_at(root, progress)
     check_ranks(root, tree.ranks)
 
-    planned = partial(make_plan, tree, root, stated=run, directory_name=directory_name, world_size=world_size)
+    planned = partial(
+        make_plan, tree, root, stated=run, directory_name=directory_name, world_size=world_size, trust=trust
+    )
     with database.read() as connection:
         trash_before = trash.known(connection)
     looked_at = database

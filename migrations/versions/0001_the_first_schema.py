@@ -68,6 +68,7 @@ def upgrade() -> None:
         sa.Column("shards", sa.Integer(), nullable=True),
         sa.Column("data_version", sa.String(length=64), nullable=True),
         sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("owner", sa.BigInteger(), nullable=False),
         sa.ForeignKeyConstraint(["run_id"], ["runs.id"], name=op.f("fk_launches_run_id")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_launches")),
     )

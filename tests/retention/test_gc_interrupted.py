@@ -251,12 +251,11 @@ def test_undo_gives_back_what_never_moved(catalog: Catalog, tmp_path: Path, *, i
     """The trash cannot be used, before and after: every file is at its place all the time."""
     job = saved(catalog, tmp_path, *STEPS)
     for rank in (0, 1):
-        home = job.folder(rank) / ".ckptstore"
+        trash = job.folder(rank) / ".ckptstore" / "trash"
         if is_link:
-            home.rename(tmp_path / f"elsewhere_{rank}")
-            home.symlink_to(tmp_path / f"elsewhere_{rank}")
+            trash.symlink_to(tmp_path)
         else:
-            (home / "trash").write_bytes(b"in the way")
+            trash.write_bytes(b"in the way")
     assert len(gc(catalog).troubles) == 6
     assert catalog.resolve("run", step=30).plan is None
     back = undo(catalog.database, "run")

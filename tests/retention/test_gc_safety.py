@@ -244,14 +244,12 @@ def test_a_trash_that_leads_elsewhere_is_not_used(catalog: Catalog, tmp_path: Pa
     job = saved(catalog, tmp_path, 10, 20, 30, 40)
     outside = tmp_path / "outside"
     outside.mkdir()
-    home = job.folder(0) / ".ckptstore"
-    home.rename(tmp_path / "old")
-    home.symlink_to(outside)
+    trash = job.folder(0) / ".ckptstore" / "trash"
+    trash.symlink_to(outside)
     done = gc(catalog)
     assert {Path(trouble.path).parent for trouble in done.troubles} == {job.folder(0)}
     assert list(outside.iterdir()) == []
-    home.unlink()
-    (tmp_path / "old").rename(home)
+    trash.unlink()
     assert gc(catalog).troubles == ()
     assert len(names(job.directory)) == 4
 

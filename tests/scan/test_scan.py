@@ -538,8 +538,8 @@ def test_files_beside_a_journal_that_is_not_read_are_left_alone(
             patch.setattr(jsonl, "read", lambda path, *more: refuse() if path == hidden else read(path, *more))
         else:
             hidden = str(journal_path.parent)
-            scandir = os.scandir
-            patch.setattr(os, "scandir", lambda path: refuse() if str(path) == hidden else scandir(path))
+            sizes = jsonl.sizes_in
+            patch.setattr(jsonl, "sizes_in", lambda path: refuse() if path == hidden else sizes(path))
         left = [] if what == "newer" else sorted(map(str, home.glob("*.ckpt")))  # what it says up to there is known
         for dry_run in (True, False):
             done = catalog.scan(root, run="run", world_size=2, dry_run=dry_run)
@@ -605,9 +605,9 @@ def test_a_file_that_was_written_again_beside_an_unread_journal_is_still_known(
     ckpt_bytes.write(six, 6, weight=2.0)
     folder = three.parent / FOLDER
     folder.mkdir()
-    scandir = os.scandir
+    sizes = jsonl.sizes_in
     with monkeypatch.context() as patch:
-        patch.setattr(os, "scandir", lambda path: refuse() if str(path) == str(folder) else scandir(path))
+        patch.setattr(jsonl, "sizes_in", lambda path: refuse() if path == str(folder) else sizes(path))
         done = catalog.scan(root, world_size=1)
     assert (done.adopted, done.missing, done.damaged) == ((), (), ())
     assert [file.path for file in catalog.scan(root, world_size=1).adopted] == [str(six)]

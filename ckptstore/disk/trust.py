@@ -1,0 +1,60 @@
+"""Whose word counts: who owns a file cannot be forged, what is in it can.
+
+A journal speaks for its own directory. It is believed where its owner owns the directory, or is who reads it, root, or
+named in CKPTSTORE_TRUST.
+"""
+
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ckptstore.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+TRUST = "CKPTSTORE_TRUST"
+"""The variable that names users, and groups of them, whose journals are believed wherever they lie: `ann,ml-team`."""
+
+_ROOT = 0
+
+
+@dataclass(frozen=True)
+class Trust:
+    """Who is trusted, by number, beside root and whoever asks."""
+
+    users: frozenset[int] = frozenset()
+
+    @classmethod
+    def of(cls, names: Iterable[str] = ()) -> Trust:
+        """Those that the variable names, and these. Raises `UsageError` for a name that is no user's and no group's."""
+        named = [name for name in os.environ.get(TRUST, "").split(",") if name.strip()]
+        return cls(frozenset(user for name in (*named, *names) for user in _users(name.strip())))
+
+    def is_full(self, owner: int) -> bool:
+        """Whether what a user says counts wherever it is said, of whatever run."""
+        return owner in (_ROOT, os.geteuid()) or owner in self.users
+
+
+def user_name(user: int) -> str:
+    """The name of a user, or the number where this machine knows none."""
+    with suppress(KeyError):
+        return pwd.getpwuid(user).pw_name
+    return str(user)
+
+
+def _users(name: str) -> set[int]:
+    if name.isdecimal():
+        return {int(name)}
+    with suppress(KeyError):
+        return {pwd.getpwnam(name).pw_uid}
+    try:
+        group = grp.getgrnam(name)
+    except KeyError:
+        raise UsageError(f"{name!r} is no user and no group", f"name some in {TRUST} or --trust") from None
+    return {user.pw_uid for user in pwd.getpwall() if user.pw_name in group.gr_mem or user.pw_gid == group.gr_gid}

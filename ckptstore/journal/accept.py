@@ -1,0 +1,150 @@
+"""What of a journal counts: it speaks for its own directory, and for the runs of the user whose file it is."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from ckptstore.catalog import marks, reads
+from ckptstore.core.events import (
+    FileRecorded,
+    FilesRemoved,
+    LaunchStarted,
+    PolicySet,
+    StepPinned,
+    StepTagged,
+    from_lines,
+    launch_of,
+    runs_of,
+    with_runs,
+)
+from ckptstore.core.limits import LONGEST_NAME
+from ckptstore.disk.trust import TRUST, Trust, user_name
+from ckptstore.journal import jsonl
+from ckptstore.journal.layouts import with_content
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from collections.abc import Set as AbstractSet
+
+    from ckptstore.catalog.engine import Connection
+    from ckptstore.core.events import Event
+    from ckptstore.core.model import LaunchKey
+    from ckptstore.journal.jsonl import Contents
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """The events of a journal that count, how many lines do not, and why of those that could be read."""
+
+    events: tuple[Event, ...]
+    unusable: int
+    refused: tuple[str, ...]
+
+    @property
+    def started(self) -> set[LaunchKey]:
+        """The launches that it tells of."""
+        return {event.launch.key for event in self.events if isinstance(event, LaunchStarted)}
+
+    @property
+    def named(self) -> set[LaunchKey]:
+        """The launches that must be known."""
+        return {launch for event in self.events if (launch := launch_of(event)) is not None}
+
+    @property
+    def runs(self) -> set[str]:
+        """The runs that it tells of."""
+        return {run for event in self.events for run in runs_of(event)}
+
+
+def why_not(contents: Contents, trust: Trust) -> str:
+    """Why a journal is not believed; empty if it is."""
+    if contents.owner == contents.home_owner or trust.is_full(contents.owner):
+        return ""
+    writer = user_name(contents.owner)
+    return (
+        f"it is of user {writer}, and the directory of {user_name(contents.home_owner)}: it is believed with "
+        f"--trust {writer}, or if {TRUST} names {writer}"
+    )
+
+
+class Acceptor:
+    """Tells what counts, of journals that are taken up together.
+
+    `runs_before` are those that the catalog had before: of these its own word counts for more than a journal's.
+    """
+
+    def __init__(self, connection: Connection, trust: Trust, runs_before: AbstractSet[str]) -> None:
+        self._connection = connection
+        self._trust = trust
+        self._runs_before = runs_before
+        self._claimed: dict[str, int] = {}
+        self._is_link: dict[str, bool] = {}
+
+    def accept(self, path: str, contents: Contents) -> Accepted:
+        """What counts of a journal that is believed."""
+        directory = jsonl.directory_of(path)
+        names = self._names(contents)
+        lines = [with_runs(entry, names) for entry in contents.entries] if names else contents.entries
+        found, unusable = from_lines(lines, directory)
+        refused = [f"run {run!r} is of another user: what it tells is of run {own!r}" for run, own in names.items()]
+        events: list[Event] = []
+        for event in found:
+            reason = self._why_not(event, directory)
+            if reason:
+                refused.append(reason)
+                unusable += 1
+            elif isinstance(event, LaunchStarted):
+                events.append(replace(event, launch=replace(event.launch, owner=contents.owner)))
+            elif (filled := with_content(event)) is not None:
+                events.append(filled)
+        return Accepted(tuple(events), unusable, tuple(dict.fromkeys(refused)))
+
+    def _names(self, contents: Contents) -> Mapping[str, str]:
+        """The runs that a journal names and that are another user's, and what its own are called then."""
+        if self._trust.is_full(contents.owner):
+            return {}
+        named = {entry["run"] for entry in contents.entries if isinstance(entry.get("run"), str)}
+        owners = reads.owners_of(self._connection, named)
+        for run in named:
+            owners.setdefault(run, {self._claimed.setdefault(run, contents.owner)})
+        mark = f"@{user_name(contents.owner)}"
+        others = sorted(run for run in named if contents.owner not in owners[run])
+        return {run: f"{run[: LONGEST_NAME - len(mark)]}{mark}" for run in others}
+
+    def _why_not(self, event: Event, directory: str) -> str:
+        match event:
+            case FileRecorded(file):
+                return self._link_above([file.path], directory)
+            case FilesRemoved():
+                return self._link_above([f"{directory.rstrip('/')}/{file.place}" for file in event.files], directory)
+            case StepPinned(pinned=False) | StepTagged(global_step=None) | PolicySet():
+                if event.run in self._runs_before and not marks.has(self._connection, event):
+                    return _unconfirmed(event)
+        return ""
+
+    def _link_above(self, paths: list[str], directory: str) -> str:
+        """Why a journal may not tell of these: one is reached through a link below its directory."""
+        begin = len(directory.rstrip("/")) + 1
+        for path in paths:
+            at = path.find("/", begin)
+            while at >= 0:
+                above = path[:at]
+                if above not in self._is_link:
+                    self._is_link[above] = os.path.islink(above)  # noqa: PTH114 — once a file
+                if self._is_link[above]:
+                    return f"{above} is a link: a journal tells of no file behind it"
+                at = path.find("/", at + 1)
+        return ""
+
+
+def _unconfirmed(event: StepPinned | StepTagged | PolicySet) -> str:
+    match event:
+        case StepPinned():
+            what, command = f"step {event.global_step} is not pinned any more", f"unpin {event.run} {event.global_step}"
+        case StepTagged():
+            what, command = f"tag {event.name!r} was taken away", f"untag {event.run} {event.name}"
+        case PolicySet():
+            what, command = f"its policy is {event.rules}", f"policy {event.run}"
+    return f"it says of run {event.run!r} that {what}, and the catalog does not: confirm it with ckptstore {command}"

@@ -1,0 +1,188 @@
+"""A journal speaks for its own directory, and for the runs of the user whose file it is."""
+
+import os
+import shutil
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ckptstore.api import Catalog, connect
+from ckptstore.catalog import reads
+from ckptstore.errors import UsageError
+from ckptstore.journal import jsonl
+from ckptstore.retention import stored_policy
+from ckptstore.retention.policy import Policy
+from tests.command_line import ckptstore
+from tests.jobs import Job, begun
+
+pytestmark = [
+    pytest.mark.of_files,
+    pytest.mark.skipif(os.geteuid() != 0, reason="makes files of other users"),
+]
+ANN, BOB = 61001, 61002
+NOW = "2026-01-01T00:00:00+00:00"
+
+
+def give(directory: Path, user: int) -> None:
+    """All that is there is this user's."""
+    for path in (directory, *directory.rglob("*")):
+        os.lchown(path, user, user)
+
+
+def journal_of(directory: Path) -> Path:
+    return Path(jsonl.journals_in(str(directory))[0])
+
+
+def add(journal: Path, *lines: dict[str, Any]) -> None:
+    with journal.open("ab") as file:
+        file.write(b"".join(map(jsonl.encode, lines)))
+
+
+def file_line(path: str, step: int, run: str = "run") -> dict[str, Any]:
+    told = {"t": "file", "run": run, "launch": "L1", "global_step": step, "rank": 0, "kind": "periodic", "at": NOW}
+    return {**told, "path": path, "content": "full", "state": "complete", "format": "ckpt", "size": 1, "mtime_ns": 1}
+
+
+def pinned(catalog: Catalog) -> set[int]:
+    with catalog.database.read() as connection:
+        return reads.pinned_steps(connection, reads.run_id(connection, "run") or 0)
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/etc/passwd", "../other/x.ckpt", "a/../../x.ckpt", "./x.ckpt", "a//x.ckpt", "link/x.ckpt", "in/link/x.ckpt"],
+)
+def test_a_path_that_leads_out_of_the_directory(catalog: Catalog, tmp_path: Path, path: str) -> None:
+    job, _ = begun(catalog, tmp_path / "ckpt", 10)
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "x.ckpt").write_bytes(b"!")
+    (job.folder(0) / "link").symlink_to(outside)
+    (job.folder(0) / "in").mkdir()
+    (job.folder(0) / "in" / "link").symlink_to(outside)
+    add(journal_of(job.folder(0)), file_line(path, 99))
+    synced = catalog.sync(tmp_path / "ckpt")
+    assert synced.spoiled == 1
+    assert {file.global_step for file in catalog.files("run")} == {10}
+    assert bool(synced.refused) == ("link" in path), "what can be read is named, with its reason"
+
+
+def test_a_removal_behind_a_link(catalog: Catalog, tmp_path: Path) -> None:
+    job, _ = begun(catalog, tmp_path / "ckpt", 10)
+    (job.folder(0) / "link").symlink_to(tmp_path)
+    removed = {"t": "removal", "run": "run", "collection": "gc", "phase": "deleting", "at": NOW}
+    add(journal_of(job.folder(0)), {**removed, "files": [["link/x", 1, 1, "", ""]]})
+    (refused,) = catalog.sync(tmp_path / "ckpt").refused
+    assert "is a link" in refused.reason
+
+
+def test_a_journal_of_a_user_who_does_not_own_the_directory(catalog: Catalog, other: Catalog, tmp_path: Path) -> None:
+    """It is named, and waits for --trust."""
+    root = tmp_path / "ckpt"
+    job, _ = begun(catalog, root, 10, world_size=1)
+    give(root, ANN)
+    os.chown(journal_of(job.folder(0)), BOB, BOB)
+    for look in (other.sync, other.scan):
+        found = look(root)
+        unread = found.unreadable if look == other.sync else found.unread
+        assert str(BOB) in unread[0].reason
+        assert str(ANN) in unread[0].reason
+    assert not [file for file in other.files() if file.launch == "L1"]
+    assert other.sync(root, trust=[str(BOB)]).records == 1
+    assert other.resolve("run").plan is not None
+
+
+def test_trust_by_the_environment_and_the_command_line(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "ckpt"
+    job, _ = begun(catalog, root, 10, world_size=1)
+    give(root, ANN)
+    os.chown(journal_of(job.folder(0)), BOB, BOB)
+    url = str(tmp_path / "anew.db")
+    assert ckptstore("--db", url, "sync", str(root)).code == 1
+    assert ckptstore("--db", url, "scan", "--dry-run", str(root), "--trust", str(BOB)).code == 0
+    assert ckptstore("--db", url, "sync", str(root), "--trust", str(BOB)).code == 0
+    monkeypatch.setenv("CKPTSTORE_TRUST", f"{BOB}, root")
+    assert connect(str(tmp_path / "third.db")).sync(root).records == 1
+    monkeypatch.setenv("CKPTSTORE_TRUST", "nobody-of-that-name")
+    with pytest.raises(UsageError, match="no user and no group"):
+        catalog.sync(root)
+
+
+def test_another_user_cannot_speak_for_a_run(catalog: Catalog, tmp_path: Path) -> None:
+    """Seen before: a scan took newer states and a policy of a stranger, and gc removed all that was the victim's."""
+    begun(catalog, tmp_path / "ann", 10, 20, 30, world_size=1, layout="data_parallel")
+    with catalog.database.write() as connection:
+        connection.exec_driver_sql(f"UPDATE launches SET owner = {ANN}")
+    stored_policy.store(catalog.database, "run", Policy(keep_last=3))
+    twin = connect(str(tmp_path / "bob.db"))
+    theirs = Job(twin, tmp_path / "bob", world_size=1, layout="data_parallel")
+    theirs.launches = 8
+    theirs.save(theirs.begin(), 40, 50)
+    stored_policy.store(twin.database, "run", Policy(keep_last=1, floor=1, drop_branches=True))
+    give(tmp_path / "bob", BOB)
+    synced = catalog.sync(tmp_path)
+    assert synced.runs == ("run", f"run@{BOB}")
+    assert "run 'run' is of another user" in synced.refused[0].reason
+    assert catalog.resolve("run").plan.global_step == 30
+    assert stored_policy.show(catalog.database, "run") == Policy(keep_last=3)
+    assert catalog.plan_gc("run").removes_nothing
+    assert catalog.resolve(f"run@{BOB}").plan.global_step == 50
+    assert not catalog.sync(tmp_path).refused, "it is said once"
+    theirs.save(theirs.begin(), 60)
+    give(tmp_path / "bob", BOB)
+    catalog.sync(tmp_path)
+    assert catalog.resolve("run").plan.global_step == 30
+    assert catalog.resolve(f"run@{BOB}").plan.global_step == 60
+
+
+def test_of_two_users_runs_of_one_name_the_first_has_it(catalog: Catalog, tmp_path: Path) -> None:
+    for user, name in ((ANN, "a"), (BOB, "b")):
+        begun(connect(str(tmp_path / f"{name}.db")), tmp_path / name, 10, world_size=1)
+        give(tmp_path / name, user)
+    assert catalog.sync(tmp_path).runs == ("run", f"run@{BOB}")
+    assert {Path(file.path).parent.parent.name for file in catalog.files("run")} == {"a"}
+
+
+def test_what_a_journal_says_of_a_run_that_the_catalog_has_waits_for_somebody(
+    catalog: Catalog, other: Catalog, tmp_path: Path
+) -> None:
+    """A pin that protects is heard; what takes protection away is told, and done by nobody."""
+    job, _ = begun(catalog, tmp_path / "ckpt", 10, 20, world_size=1)
+    other.scan(tmp_path / "ckpt")
+    for each in (catalog, other):
+        each.pin("run", 10)
+        each.tag("run", 20, "best")
+    later = {"run": "run", "at": datetime.now(timezone.utc).isoformat()}
+    lines = (
+        {"t": "pin", "global_step": 10, "pinned": False},
+        {"t": "tag", "name": "best", "global_step": None},
+        {"t": "policy", "rules": {"keep_last": 1, "floor": 1}},
+        {"t": "pin", "global_step": 20, "pinned": True},
+    )
+    add(journal_of(job.folder(0)), *(line | later for line in lines))
+    refused = [each.reason for each in catalog.sync(tmp_path / "ckpt").refused]
+    assert [reason.rpartition("ckptstore ")[2] for reason in refused] == [
+        "unpin run 10",
+        "untag run best",
+        "policy run",
+    ]
+    assert pinned(catalog) == {10, 20}
+    assert stored_policy.show(catalog.database, "run") is None
+    anew = connect(str(tmp_path / "anew.db"))
+    anew.scan(tmp_path / "ckpt")
+    assert pinned(anew) == {20}, "a lost catalog is made anew by all"
+    assert stored_policy.show(anew.database, "run") == Policy(keep_last=1, floor=1)
+
+
+def test_a_folder_of_journals_that_is_a_link(catalog: Catalog, other: Catalog, tmp_path: Path) -> None:
+    job, _ = begun(catalog, tmp_path / "ckpt", 10, world_size=1)
+    folder = journal_of(job.folder(0)).parent
+    shutil.move(folder, tmp_path / "elsewhere")
+    folder.symlink_to(tmp_path / "elsewhere")
+    synced = other.sync(tmp_path / "ckpt")
+    assert synced.records == 0
+    assert synced.unreadable[0].reason == "its folder is a link"
