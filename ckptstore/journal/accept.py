@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ckptstore.catalog import marks, reads
 from ckptstore.core.events import (
@@ -25,7 +25,7 @@ from ckptstore.journal import jsonl
 from ckptstore.journal.layouts import with_content
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
     from ckptstore.catalog.engine import Connection
@@ -119,9 +119,9 @@ class Acceptor:
                 return self._link_above([file.path], directory)
             case FilesRemoved():
                 return self._link_above([f"{directory.rstrip('/')}/{file.place}" for file in event.files], directory)
-            case StepPinned(pinned=False) | StepTagged(global_step=None) | PolicySet():
-                if event.run in self._runs_before and not marks.has(self._connection, event):
-                    return _unconfirmed(event)
+            case StepPinned() | StepTagged() | PolicySet():
+                is_new = event.run not in self._runs_before or not _takes_protection(event)
+                return "" if is_new or marks.has(self._connection, event) else _unconfirmed(event)
         return ""
 
     def _link_above(self, paths: list[str], directory: str) -> str:
@@ -137,6 +137,29 @@ class Acceptor:
                     return f"{above} is a link: a journal tells of no file behind it"
                 at = path.find("/", at + 1)
         return ""
+
+
+def unconfirmed(connection: Connection, run: str, lines: Sequence[dict[str, Any]]) -> list[str]:
+    """What these lines of a journal say against protection in a run, and the catalog does not: nobody confirmed it."""
+    of_marks = [line for line in lines if line.get("t") in ("pin", "tag", "policy")]
+    newest: dict[object, StepPinned | StepTagged | PolicySet] = {}
+    for event in from_lines(of_marks, "/")[0]:
+        match event:
+            case StepPinned(run=named, global_step=step):
+                newest[named, step] = event
+            case StepTagged(run=named, name=tag):
+                newest[named, tag] = event
+            case PolicySet(run=named):
+                newest[named] = event
+    told = [event for event in newest.values() if event.run == run and _takes_protection(event)]
+    return [_unconfirmed(event) for event in told if not marks.has(connection, event)]
+
+
+def _takes_protection(event: Event) -> bool:
+    match event:
+        case StepPinned(pinned=False) | StepTagged(global_step=None) | PolicySet():
+            return True
+    return False
 
 
 def _unconfirmed(event: StepPinned | StepTagged | PolicySet) -> str:

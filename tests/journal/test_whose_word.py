@@ -10,11 +10,13 @@ import pytest
 
 from ckptstore.api import Catalog, connect
 from ckptstore.catalog import reads
+from ckptstore.doctor.checkup import Status
 from ckptstore.errors import UsageError
 from ckptstore.journal import jsonl
 from ckptstore.retention import stored_policy
 from ckptstore.retention.policy import Policy
 from tests.command_line import ckptstore
+from tests.doctor.checkups import checks
 from tests.jobs import Job, begun
 
 pytestmark = [
@@ -163,13 +165,14 @@ def test_what_a_journal_says_of_a_run_that_the_catalog_has_waits_for_somebody(
         {"t": "policy", "rules": {"keep_last": 1, "floor": 1}},
         {"t": "pin", "global_step": 20, "pinned": True},
     )
-    add(journal_of(job.folder(0)), *(line | later for line in lines))
+    shared = next(path for path in jsonl.journals_in(str(job.folder(0))) if "shared" in path)
+    add(Path(shared), *(line | later for line in lines))
     refused = [each.reason for each in catalog.sync(tmp_path / "ckpt").refused]
-    assert [reason.rpartition("ckptstore ")[2] for reason in refused] == [
-        "unpin run 10",
-        "untag run best",
-        "policy run",
-    ]
+    told = [reason.rpartition("ckptstore ")[2] for reason in refused]
+    assert told == ["unpin run 10", "untag run best", "policy run"]
+    note = checks(catalog.database.url.render_as_string(hide_password=False))["marks"]
+    assert (note.status, note.detail.partition(": ")[0]) == (Status.NOTE, shared)
+    assert note.detail.endswith("and 2 more")
     assert pinned(catalog) == {10, 20}
     assert stored_policy.show(catalog.database, "run") is None
     anew = connect(str(tmp_path / "anew.db"))
