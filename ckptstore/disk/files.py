@@ -49,7 +49,9 @@ def absolute(path: str | os.PathLike[str]) -> str:
 
 def real_directory(path: str | os.PathLike[str]) -> str:
     """The path of a directory from the root, through no link and without "." and ".."; it need not be there."""
-    return os.path.realpath(path)
+    while True:
+        with suppress(FileNotFoundError):  # what was a link is none any more
+            return os.path.realpath(path)
 
 
 def facts(path: str) -> FileFacts | None:

@@ -13,18 +13,20 @@ from collections import OrderedDict
 from contextlib import suppress
 from enum import Enum
 from stat import S_ISREG
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ckptstore.disk.claims import FOLDER
 from ckptstore.disk.files import NO_LINKS, FileFacts
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from types import TracebackType
 
 _TRASH = (FOLDER, "trash")
 _OPEN_FOLDERS = 64
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_DIRECTORY = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_HEAD = 64  # bytes
 _NOT_OURS = (errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY, errno.ENOTDIR, errno.ELOOP)
 """Why a directory is not removed: it is not empty, in use, or none: a file or a link in its place."""
 
@@ -44,6 +46,15 @@ class TrashResult(str, Enum):
     __str__ = str.__str__
 
 
+class Found(NamedTuple):
+    """A file that is there: its size and time, whose it is, its device and inode, and how it begins."""
+
+    facts: FileFacts
+    owner: int
+    identity: tuple[int, int]
+    head: bytes
+
+
 class Disk:
     """The system calls that change a directory, one each. Tests put another one here, to stop between any two."""
 
@@ -58,12 +69,14 @@ class Trash:
     """The trash of one gc, in every root that it collects from. To be closed: it holds directories open.
 
     A place is a path below its root, of names only. Every method raises `OSError` for what the file system refuses, a
-    directory that is a link among it, and then nothing has happened. Each can be repeated.
+    directory that is a link among it, in any part of the path, and then nothing has happened. Each can be repeated.
+    `identities` are the devices and inodes of files by path, where they are known: no other file moves.
     """
 
     def __init__(self, collection: str, disk: Disk | None = None) -> None:
         self._disk = disk or Disk()
         self._inside = (*_TRASH, collection)
+        self.identities: Mapping[str, tuple[int, int]] = {}
         self._folders: OrderedDict[tuple[str, tuple[str, ...]], int] = OrderedDict()
 
     def __enter__(self) -> Trash:
@@ -86,6 +99,22 @@ class Trash:
         except FileNotFoundError:
             return None
 
+    def find(self, root: str, place: str) -> Found | None:
+        """The file at a place; None if there is none. Raises `OSError` for what is no regular file."""
+        folders, name = _split(place)
+        try:
+            file = os.open(name, _FILE, dir_fd=self._open(root, folders))
+        except FileNotFoundError:
+            return None
+        try:
+            status = os.fstat(file)
+            if not S_ISREG(status.st_mode):
+                raise OSError(errno.EINVAL, "not a regular file")
+            facts = FileFacts(status.st_size, status.st_mtime_ns)
+            return Found(facts, status.st_uid, (status.st_dev, status.st_ino), os.read(file, _HEAD))
+        finally:
+            os.close(file)
+
     def put(self, root: str, place: str, expected: FileFacts) -> TrashResult:
         """Move a file into the trash."""
         folders, name = _split(place)
@@ -95,7 +124,9 @@ class Trash:
         inside = self._make(root, (*self._inside, *folders))
         source = self._open(root, folders)
         self._disk.rename(name, name, src_dir_fd=source, dst_dir_fd=inside)
-        if _facts(name, inside) != expected:  # another file was put there between our look and the move: back with it
+        planned = self.identities.get(f"{root.rstrip('/')}/{place}")
+        if _facts(name, inside) != expected or planned not in (None, _identity(name, inside)):
+            # another file was put there between our look and the move: back with it
             self._return(name, inside, source)
             return TrashResult.CHANGED
         return TrashResult.DONE
@@ -212,15 +243,22 @@ class Trash:
         if folders:
             opened = os.open(folders[-1], _DIRECTORY, dir_fd=self._open(root, folders[:-1]))
         else:
-            try:
-                opened = os.open(root, _DIRECTORY)
-            except FileNotFoundError:  # not as a file that is gone: the disk it is on may not be mounted
-                raise OSError(errno.ENODEV, "its directory is not there: it may not be mounted") from None
+            opened = self._reach(root)
         self._folders[root, folders] = opened
         while len(self._folders) > _OPEN_FOLDERS:
             _, oldest = self._folders.popitem(last=False)
             os.close(oldest)
         return opened
+
+    def _reach(self, root: str) -> int:
+        """A root, from "/" on: each directory on the way is opened in the one above, and kept for its neighbours."""
+        above, _, name = root.rstrip("/").rpartition("/")
+        if not name:
+            return os.open("/", _DIRECTORY)
+        try:
+            return os.open(name, _DIRECTORY, dir_fd=self._open(above or "/", ()))
+        except FileNotFoundError:  # not as a file that is gone: the disk it is on may not be mounted
+            raise OSError(errno.ENODEV, "its directory is not there: it may not be mounted") from None
 
     def _make(self, root: str, folders: tuple[str, ...]) -> int:
         """The directory below a root, made if it is not there."""
@@ -245,11 +283,14 @@ def _facts(name: str, folder: int) -> FileFacts | None:
     return FileFacts(status.st_size, status.st_mtime_ns)
 
 
+def _identity(name: str, folder: int) -> tuple[int, int]:
+    status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    return status.st_dev, status.st_ino
+
+
 def _is_same(name: str, folder: int, other: int) -> bool:
     """Whether two directories have one file under this name: a link that was made before a crash."""
-    found = (os.stat(name, dir_fd=each, follow_symlinks=False) for each in (folder, other))
-    first, second = ((status.st_dev, status.st_ino) for status in found)
-    return first == second
+    return _identity(name, folder) == _identity(name, other)
 
 
 def _split(place: str) -> tuple[tuple[str, ...], str]:

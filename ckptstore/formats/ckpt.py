@@ -10,6 +10,7 @@ tensors' bytes: it reads a few dozen bytes a parameter, whatever the file's size
 
 from __future__ import annotations
 
+import re
 import zlib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -28,6 +29,9 @@ CRC_DIGITS = 10
 """Bytes of the CRC32 at the very end of a file with a trailer."""
 _CRC_LENGTH = len(_CRC_MARK) + CRC_DIGITS
 _PIECE = 1 << 20  # bytes
+_VALUE = re.compile(rb"\x0a[\x80-\xff]{0,9}[\x00-\x7f]\x0a([\x80-\xff]{0,2}[\x00-\x7f])")
+"""A value of any length, and in it a name of any length."""
+_FIRST_IN_A_NAME = 0x20
 _FIRST = b"\x0a"
 """How a value begins: field 1 with a length."""
 _FIELD_1, _FIELD_2, _FIELD_3 = 1 << 3 | LEN, 2 << 3 | LEN, 3 << 3 | LEN
@@ -126,6 +130,15 @@ def ends_too_early(path: Path) -> bool:
 def is_encrypted(head: bytes) -> bool:
     """Whether a file that begins with these bytes is a checkpoint that MindSpore encrypted."""
     return head.startswith(_ENCRYPTED)
+
+
+def begins_with_a_value(head: bytes) -> bool:
+    """Whether bytes begin as every `.ckpt` does: with a value, and that with the name of a parameter."""
+    found = _VALUE.match(head)
+    if found is None:
+        return False
+    name = head[found.end() : found.end() + (found[1][0] if len(found[1]) == 1 else len(head))]
+    return bool(name) and min(name) >= _FIRST_IN_A_NAME
 
 
 def _at_trailer(reader: WireReader) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ckptstore.errors import CkptstoreError, UnreadableError, UsageError
-from ckptstore.formats.ckpt import ends_too_early, is_encrypted, read_ckpt
+from ckptstore.formats.ckpt import begins_with_a_value, ends_too_early, is_encrypted, read_ckpt
 from ckptstore.formats.safetensors import read_safetensors
 from ckptstore.formats.strategy import read_group_info, read_json_strategy, read_strategy
 from ckptstore.formats.wire import WireReader
@@ -78,6 +78,15 @@ def _has_dims_alone(reader: WireReader, limit: int, wire_type: int) -> bool:
             return False
         reader.skip(stop, wire_type)
     return True
+
+
+def begins_as(head: bytes, form: str) -> bool:
+    """Whether the first 64 bytes of a file are those of a checkpoint of a format; an empty file holds none to lose."""
+    if not head:
+        return True
+    if form == "safetensors":
+        return head[5:9] == b"\0\0\0{"
+    return is_encrypted(head) or begins_with_a_value(head)
 
 
 def read_checkpoint(path: Path) -> Header:

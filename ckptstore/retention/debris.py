@@ -36,7 +36,8 @@ class Target:
     """A file that is there: its place below a directory of the run, its size in bytes and time in nanoseconds.
 
     `checkpoint` is the id of its record, `before` that one's state and `recorded_ns` its time: it may have been touched
-    since. None where the catalog has none.
+    since. None where the catalog has none. `format` is the recorded one, `launch` the one that it is of (empty: none is
+    known), `identity` its device and inode when it was planned (None: not planned yet).
     """
 
     root: str
@@ -46,6 +47,9 @@ class Target:
     checkpoint: str | None = None
     before: FileState | None = None
     recorded_ns: int | None = None
+    format: str = ""
+    launch: str = ""
+    identity: tuple[int, int] | None = None
 
     @property
     def path(self) -> str:

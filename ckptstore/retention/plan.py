@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -14,6 +13,7 @@ from ckptstore.catalog.runs import find_run
 from ckptstore.core.model import Content, FileState, Kind, RestorePlan, Skipped, State
 from ckptstore.core.naming import above_ttp
 from ckptstore.disk import files as disk
+from ckptstore.disk.trash import Trash
 from ckptstore.errors import RefusedError
 from ckptstore.journal import unread
 from ckptstore.journal.jsonl import directory_of
@@ -23,8 +23,9 @@ from ckptstore.resume.lineage import branches
 from ckptstore.resume.position import shift
 from ckptstore.resume.reconcile import reconcile
 from ckptstore.resume.resolver import judge
-from ckptstore.resume.uncertainty import Uncertainties, is_a_link
+from ckptstore.resume.uncertainty import Uncertainties
 from ckptstore.retention import debris, decide, path_aliases, stored_policy
+from ckptstore.retention.authority import Authority, refused
 from ckptstore.retention.debris import Debris, Target
 from ckptstore.retention.decide import Decision, StateFacts, Why
 
@@ -142,8 +143,9 @@ def plan_gc(
     decide.check_metric(run, policy, [state.metrics for state in states if state.counts])
     decision = decide.decide(states, policy, now)
     going = {verdict.state.key: targets[verdict.state.key] for verdict in decision.remove}
+    authority = Authority(database, run, run_id)
     held = {
-        **_links_among(going),
+        **_refused(authority, going),
         **path_aliases.states_in_use(database, going),
         **path_aliases.copied_by_others(database, run_id, going, facts.files),
     }
@@ -151,6 +153,10 @@ def plan_gc(
         states = [replace(state, doubt=state.doubt or held.get(state.key, "")) for state in states]
         decision = decide.decide(states, policy, now)
         going = {verdict.state.key: targets[verdict.state.key] for verdict in decision.remove}
+    going = {
+        key: tuple(replace(target, identity=authority.seen.get(target.path)) for target in some)
+        for key, some in going.items()
+    }
     left_behind, unregistered = debris.find(
         facts.sources,
         launches=facts.launches,
@@ -271,8 +277,9 @@ def _targets(files: Iterable[Checkpoint], seen: Mapping[str, Observed], homes: s
             graph = str(Path(place).with_suffix(_GRAPH))
             beside = disk.facts_if_seen(f"{root}/{graph}")
             if beside is not None:
-                found.append(Target(root, graph, beside.size, beside.mtime_ns))
-        found.append(Target(root, place, here.size, here.mtime_ns, file.id, file.state, file.mtime_ns))
+                found.append(Target(root, graph, beside.size, beside.mtime_ns, launch=file.launch))
+        record = (file.id, file.state, file.mtime_ns, file.format, file.launch)
+        found.append(Target(root, place, here.size, here.mtime_ns, *record))
     return tuple(found)
 
 
@@ -281,22 +288,8 @@ def _in_short(verdict: Rejection) -> str:
     return f"{first.rule}: {first.detail}" + (f", and {others} more" if others else "")
 
 
-def _links_among(going: Mapping[Key, Sequence[Target]]) -> dict[Key, str]:
-    """Why some of these states may not go: a file of theirs is a link, or is below one that is below its root.
-
-    It costs a look at each file: so only those that are to go are asked about.
-    """
-    known: dict[str, bool] = {}
-
-    def link(target: Target) -> str:
-        path = target.root.rstrip("/")
-        for name in target.place.split("/"):
-            path = f"{path}/{name}"
-            if path not in known:
-                known[path] = os.path.islink(path)  # noqa: PTH114 — once a file: pathlib would double its cost
-            if known[path]:
-                return path
-        return ""
-
-    found = {key: next((path for target in targets if (path := link(target))), "") for key, targets in going.items()}
-    return {key: is_a_link(path) for key, path in found.items() if path}
+def _refused(authority: Authority, going: Mapping[Key, Sequence[Target]]) -> dict[Key, str]:
+    """Why some of these states may not go: a file of theirs is not for this user to remove."""
+    with Trash("") as trash:
+        found = {key: refused(authority, targets, trash) for key, targets in going.items()}
+    return {key: reason for key, reason in found.items() if reason}

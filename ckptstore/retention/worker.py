@@ -19,6 +19,7 @@ from ckptstore.disk.trash import Disk, Trash, TrashResult
 from ckptstore.errors import RefusedError
 from ckptstore.journal.writers import shared
 from ckptstore.resume.lease import CLOCKS_DIFFER
+from ckptstore.retention.authority import Authority
 from ckptstore.retention.lock import GcLock
 
 if TYPE_CHECKING:
@@ -82,6 +83,7 @@ class Worker:
         self.disk = disk or Disk()
         self._progress = progress
         self.recorder = shared(database)
+        self.authority = Authority(database, lock.run, lock.run_id)
         self.done = Done()
         self.filled: set[str] = set()
 
@@ -171,6 +173,7 @@ class Worker:
         done: list[tuple[Item, TrashResult]] = []
         for collection, own in by_collection.items():
             with Trash(collection, self.disk) as trash:
+                trash.identities = self.authority.seen
                 acted = [(item, outcome) for item in own if (outcome := self._try(trash, item, acts)) is not None]
                 self._tidy(trash, [item for item, _ in acted])
             done += acted
@@ -178,6 +181,10 @@ class Worker:
 
     def _try(self, trash: Trash, item: Item, acts: Mapping[Phase, _Act]) -> TrashResult | None:
         self.lock.keep()
+        beyond = self.authority.beyond(item.root)
+        if beyond:
+            self.done.troubles.append(Skipped(item.path, beyond))
+            return None
         try:
             outcome = acts[item.phase](trash, item.root, item.place, FileFacts(item.size, item.mtime_ns))
         except OSError as error:

@@ -122,19 +122,19 @@ def test_a_part_of_a_state_that_stays_holds_the_whole_state(catalog: Catalog, tm
     assert gc(catalog, LAST_2).removed == (("L1", 10),), "it has one path again"
 
 
-def test_two_paths_within_one_state_go_and_come_back_together(catalog: Catalog, tmp_path: Path) -> None:
-    """The same launch and step under both paths is one state: nothing is shared with another."""
+def test_two_paths_within_one_state(catalog: Catalog, tmp_path: Path) -> None:
+    """One of them leads through a link, which nobody follows to remove anything: the state stays until it has one."""
     job, ranks = started(catalog, tmp_path / "data", 10, 20, 30, 40)
     link = linked(job, tmp_path)
     record_through(ranks, link, 10)
     before = tree(job.directory)
-    assert gc(catalog, LAST_2).troubles == ()
-    assert names(job.directory) == all_of("3_10", "4_10")
+    assert gc(catalog, LAST_2).removed == (("L1", 20),)
+    assert f"{link} is a link" in doubts(catalog)["L1", 10]
     assert undo(catalog.database, "run").troubles == ()
     assert tree(job.directory) == before
     gc(catalog, LAST_2)
     assert purge(catalog.database, "run", at_once=True).troubles == ()
-    assert set(tree(job.directory)) == all_of("3_10", "4_10")
+    assert set(tree(job.directory)) == all_of("1_10", "3_10", "4_10")
 
 
 def other_run(catalog: Catalog, link: Path) -> None:
@@ -303,14 +303,15 @@ def moved_disk(catalog: Catalog, tmp_path: Path) -> Job:
     return job
 
 
-def test_a_run_whose_disk_was_moved_is_collected_as_before(catalog: Catalog, tmp_path: Path) -> None:
-    """MindSpore asks for the real path of a callback's directory: its two launches have two."""
+def test_what_is_recorded_on_a_disk_that_was_moved_stays(catalog: Catalog, tmp_path: Path) -> None:
+    """It is reached through the link that was left in its place, as it is told. What is saved since goes."""
     job = moved_disk(catalog, tmp_path)
     plan = plan_gc(catalog.database, "run", LAST_2)
-    assert removed(plan) == [("L1", 20), ("L1", 10)]
+    assert removed(plan) == []
+    assert doubts(catalog)["L1", 10] == f"{tmp_path / 'data'} is a link: no link is followed"
     assert plan.unknown == (), "the files of the one launch are no strangers to the other"
-    assert execute(catalog.database, plan).troubles == ()
-    assert names(job.directory) == {f"rank_{rank}/net_1-{end}.ckpt" for rank in (0, 1) for end in ("3_10", "4_10")}
+    job.save(job.begin(), 50, 60)
+    assert gc(catalog, LAST_2).removed == (("L2", 30), ("L2", 40))
     assert undo(catalog.database, "run").files == 4
 
 

@@ -1,0 +1,134 @@
+"""Which files of a run whoever runs gc may remove: the disk says it, since a record may be anybody's word.
+
+The owner of a file cannot be forged. So a file goes only if it is the user's own, or if a journal beside it that its
+owner wrote tells of it; and only if it begins as its recorded format does, in a directory of its run.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ckptstore.catalog import journals, reads
+from ckptstore.core.events import FileRecorded, from_lines
+from ckptstore.disk.files import FileFacts, real_directory
+from ckptstore.disk.trust import user_name
+from ckptstore.formats.inspect import begins_as
+from ckptstore.journal import jsonl
+from ckptstore.resume.uncertainty import is_a_link
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from ckptstore.catalog.engine import Database
+    from ckptstore.disk.trash import Found, Trash
+    from ckptstore.retention.debris import Target
+
+ROOTS = "CKPTSTORE_ROOTS"
+"""The variable that names the directories below which gc, undo and purge may touch files, as PATH does."""
+
+
+class Authority:
+    """What this process may remove of a run. It reads journals where a file is another user's.
+
+    `seen` are the devices and inodes of the files that were asked about, by path.
+    """
+
+    def __init__(self, database: Database, run: str, run_id: int) -> None:
+        with database.read() as connection:
+            announced = {source.directory for source in reads.sources_of(connection, run_id)}
+            told = {jsonl.directory_of(path) for path in journals.journals_of(connection, run_id)}
+            self._owners = {launch.id: launch.owner for launch in reads.launches_of(connection, run_id)}
+        self._run = run
+        self._roots = announced | told
+        self._limits = [real_directory(each) for each in os.environ.get(ROOTS, "").split(os.pathsep) if each]
+        self._told: dict[str, dict[int, set[str]]] = {}
+        self._user = os.geteuid()
+        self.seen: dict[str, tuple[int, int]] = {}
+
+    def beyond(self, root: str) -> str:
+        """Why nothing below a directory may be touched; empty if it may."""
+        if self._limits and not any(_is_in(root, limit) for limit in self._limits):
+            return f"{root} is not below {os.pathsep.join(self._limits)} ({ROOTS})"
+        if any(above in self._roots for above in _upwards(root)):
+            return ""
+        with suppress(OSError):
+            if Path(root).stat().st_uid == self._user:
+                return ""
+        return f"{root} is no directory that run {self._run!r} saves to"
+
+    def why_not(self, target: Target, trash: Trash) -> str:
+        """Why a file may not be removed: it is not as it was seen, or not for this user to remove; empty if it may."""
+        try:
+            found = trash.find(target.root, target.place)
+        except OSError as error:
+            return _through_a_link(target.path) or f"{target.path}: {error.strerror or error}"
+        if found is None or found.facts != FileFacts(target.size, target.mtime_ns):
+            return f"{target.path} has changed since the plan was made"
+        if target.identity not in (None, found.identity):
+            return f"{target.path} is another file since the plan was made"
+        self.seen[target.path] = found.identity
+        return self.beyond(target.root) or self._not_for_this_user(target, found)
+
+    def _not_for_this_user(self, target: Target, found: Found) -> str:
+        if target.format and not begins_as(found.head, target.format):
+            return f"{target.path} does not begin as a {target.format} file does: it stays"
+        if self._is_own(target, found) or found.owner in self._owners_beside(target):
+            return ""
+        return f"{target.path} is of user {user_name(found.owner)}, and no journal of theirs beside it tells of it"
+
+    def _is_own(self, target: Target, found: Found) -> bool:
+        return found.owner == self._user and self._owners.get(target.launch, self._user) == self._user
+
+    def _owners_beside(self, target: Target) -> set[int]:
+        """The users whose journals tell of a file; of a by-product, of what it is beside."""
+        beside: set[int] = set()
+        stem = target.path.rpartition(".")[0]
+        for directory in _upwards(target.path.rpartition("/")[0]):
+            if directory not in self._told:
+                self._told[directory] = _told_in(directory)
+            for owner, paths in self._told[directory].items():
+                if target.path in paths or (not target.format and (not target.launch or stem in paths)):
+                    beside.add(owner)
+            if directory == target.root:
+                break
+        return beside
+
+
+def _told_in(directory: str) -> dict[int, set[str]]:
+    """The files that the journals of a directory tell of, by their owners: paths, and those without their endings."""
+    found: dict[int, set[str]] = {}
+    with suppress(OSError):
+        for path in jsonl.journals_in(directory):
+            contents = jsonl.read(path)
+            paths = found.setdefault(contents.owner, set())
+            lines = [line for line in contents.entries if line.get("t") == "file"]
+            for event in from_lines(lines, directory)[0]:
+                if isinstance(event, FileRecorded):
+                    paths |= {event.file.path, event.file.path.rpartition(".")[0]}
+    return found
+
+
+def _through_a_link(path: str) -> str:
+    """Which directory above a file, or file, is a link; empty if none is."""
+    link = next((each for each in _upwards(path) if os.path.islink(each)), "")  # noqa: PTH114 — text, as all paths here
+    return is_a_link(link) if link else ""
+
+
+def _upwards(directory: str) -> Iterator[str]:
+    """A directory, and those above it."""
+    while directory:
+        yield directory
+        directory = directory.rpartition("/")[0]
+    yield "/"
+
+
+def _is_in(directory: str, root: str) -> bool:
+    return directory == root or directory.startswith(f"{root.rstrip('/')}/")
+
+
+def refused(authority: Authority, targets: Iterable[Target], trash: Trash) -> str:
+    """Why some of these files may not be removed; empty if all may."""
+    return next((reason for target in targets if (reason := authority.why_not(target, trash))), "")

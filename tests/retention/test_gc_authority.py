@@ -1,0 +1,265 @@
+"""What gc removes is asked of the disk: whose a file is, what it is, and where. A record may be anybody's word."""
+
+import multiprocessing
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from multiprocessing.synchronize import Event
+from pathlib import Path
+
+import pytest
+
+from ckptstore.api import Catalog, connect
+from ckptstore.errors import RefusedError
+from ckptstore.journal import jsonl
+from ckptstore.retention.authority import ROOTS
+from ckptstore.retention.execute import execute
+from ckptstore.retention.plan import plan_gc
+from ckptstore.retention.policy import Policy
+from ckptstore.retention.trash import purge, undo
+from tests import ckpt_bytes
+from tests.command_line import ckptstore
+from tests.jobs import Job
+from tests.retention.builders import LAST_2, gc, names, removed, saved
+
+pytestmark = [
+    pytest.mark.of_files,
+    pytest.mark.skipif(os.geteuid() != 0, reason="makes files of other users"),
+]
+ANN, BOB = 61001, 61002
+SWAPS = 1000
+
+
+@contextmanager
+def as_user(user: int) -> Iterator[None]:
+    """What happens here is done by a user who is not root."""
+    os.setegid(user)
+    os.seteuid(user)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(0)
+
+
+@pytest.fixture
+def shared() -> Iterator[Path]:
+    """A directory that every user may write to."""
+    path = Path(tempfile.mkdtemp(prefix="ckptstore-shared-", dir="/tmp"))
+    path.chmod(0o777)
+    yield path
+    shutil.rmtree(path)
+
+
+def belongs(path: Path, user: int) -> None:
+    for each in (path, *path.rglob("*")):
+        os.lchown(each, user, user)
+
+
+def trained_by(user: int, url: str, directory: Path, *steps: int) -> Job:
+    """A job of a user who is not root, with a journal that is theirs."""
+    with as_user(user):
+        directory.mkdir(exist_ok=True)
+        job = Job(connect(url), directory, world_size=1)
+        job.save(job.begin(), *steps)
+    return job
+
+
+def doubts(catalog: Catalog) -> list[str]:
+    plan = plan_gc(catalog.database, "run", LAST_2)
+    assert removed(plan) == []
+    return [verdict.state.doubt for verdict in plan.decision.keep if verdict.state.doubt]
+
+
+def test_a_line_that_leads_through_a_link_and_a_policy_beside_it(tmp_path: Path) -> None:
+    """Seen before: the file was deleted. The directory handed over was opened with O_NOFOLLOW: its last part only."""
+    url, home = str(tmp_path / "c.db"), tmp_path / "home"
+    thesis = ckpt_bytes.write(home / "sub" / "thesis.ckpt", 1, 1)
+    job = saved(connect(str(tmp_path / "other.db")), tmp_path, 10, 20, 30)
+    (job.folder(0) / "link").symlink_to(home)
+    (journal,) = jsonl.journals_in(str(job.folder(0)))
+    status = thesis.stat()
+    line = next(entry for entry in jsonl.read(journal).entries if entry["t"] == "file")
+    line |= {"path": "link/sub/thesis.ckpt", "global_step": 1, "size": status.st_size, "mtime_ns": status.st_mtime_ns}
+    rules = {"t": "policy", "run": "run", "rules": {"keep_last": 1, "floor": 1}, "at": line["at"]}
+    with Path(journal).open("ab") as file:
+        file.write(jsonl.encode(line) + jsonl.encode(rules))
+    assert ckptstore("--db", url, "scan", str(job.directory)).code == 0
+    assert ckptstore("--db", url, "gc", "--all", "--apply", "--now", "--allow-mass-delete").code == 0
+    assert thesis.exists()
+    assert names(job.directory) == {f"rank_{rank}/net-3_10.ckpt" for rank in (0, 1)}, "what is the run's goes"
+
+
+@pytest.mark.parametrize("owner", [0, BOB])
+@pytest.mark.parametrize("name", ["thesis.tar", "net-1_5.ckpt"])
+def test_what_a_trainer_registers_of_others(shared: Path, owner: int, name: str) -> None:
+    """The operator could remove it, and the trainer could not: neither the record nor their journal counts."""
+    url = str(shared / "c.db")
+    job = trained_by(ANN, url, shared / "ckpt")
+    others = ckpt_bytes.write(shared / "home" / name, 5, 5) if name.endswith("ckpt") else shared / "home" / name
+    if not others.exists():
+        others.parent.mkdir()
+        others.write_bytes(b"\nyears of work")
+    belongs(others.parent, owner)
+    others.parent.chmod(0o777)
+    with as_user(ANN):
+        (launch,) = job.begin()
+        launch.register(others, global_step=5, optimizer_step=5)
+        job.save([launch], 10, 20, 30)
+    catalog = connect(url)
+    assert any(str(others) in doubt for doubt in [*gone_or_kept(catalog)])
+    assert others.exists()
+    assert catalog.resolve("run").plan.global_step == 30
+
+
+def gone_or_kept(catalog: Catalog) -> list[str]:
+    """Carries a gc out; why what stays for a doubt does."""
+    plan = plan_gc(catalog.database, "run", LAST_2)
+    execute(catalog.database, plan, at_once=True, allow_mass_delete=True)
+    return [verdict.state.doubt for verdict in plan.decision.keep if verdict.state.doubt]
+
+
+def test_an_operator_collects_for_users_who_journal(shared: Path) -> None:
+    url = str(shared / "c.db")
+    job = trained_by(ANN, url, shared / "ckpt", 10, 20, 30, 40)
+    catalog = connect(url)
+    assert gc(catalog).removed == (("L1", 10), ("L1", 20))
+    assert undo(catalog.database, "run").files == 2
+    gc(catalog)
+    assert purge(catalog.database, "run", at_once=True).files == 2
+    assert names(job.directory) == {"rank_0/net-3_10.ckpt", "rank_0/net-4_10.ckpt"}
+
+
+def test_a_journal_of_somebody_else_tells_nothing(shared: Path) -> None:
+    url = str(shared / "c.db")
+    job = trained_by(ANN, url, shared / "ckpt", 10, 20, 30, 40)
+    for journal in jsonl.journals_below(str(shared / "ckpt")):
+        os.chown(journal, 0, 0)
+    assert f"is of user {ANN}, and no journal of theirs" in doubts(connect(url))[0]
+    with as_user(ANN):
+        assert len(gc(connect(url)).removed) == 2, "it is their own"
+    assert len(names(job.directory)) == 2
+
+
+def test_a_hard_link_to_anothers_checkpoint(shared: Path) -> None:
+    url = str(shared / "c.db")
+    theirs = ckpt_bytes.write(shared / "bob" / "net-1_5.ckpt", 5, 5)
+    belongs(shared / "bob", BOB)
+    job = trained_by(ANN, url, shared / "ckpt")
+    job.folder(0).mkdir(exist_ok=True)
+    os.link(theirs, job.folder(0) / "net-1_5.ckpt")
+    os.chown(job.folder(0), ANN, ANN)
+    with as_user(ANN):
+        (launch,) = job.begin()
+        launch.register(job.folder(0) / "net-1_5.ckpt", global_step=5, optimizer_step=5)
+        job.save([launch], 10, 20, 30)
+    assert any(f"of user {BOB}" in doubt for doubt in gone_or_kept(connect(url)))
+    assert (job.folder(0) / "net-1_5.ckpt").exists()
+
+
+def test_roots_that_the_operator_names(catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = saved(catalog, tmp_path, 10, 20, 30, 40)
+    gc(catalog)
+    monkeypatch.setenv(ROOTS, os.pathsep.join([str(tmp_path / "da"), str(tmp_path / "other")]))
+    assert f"{ROOTS})" in undo(catalog.database, "run").troubles[0].reason
+    assert f"{ROOTS})" in purge(catalog.database, "run", at_once=True).troubles[0].reason
+    assert len(names(job.directory)) == 4
+    monkeypatch.setenv(ROOTS, str(tmp_path))
+    assert undo(catalog.database, "run").files == 4
+    monkeypatch.setenv(ROOTS, str(tmp_path / "other"))
+    assert f"{ROOTS})" in doubts(catalog)[0]
+    monkeypatch.setenv(ROOTS, str(job.directory))
+    assert gc(catalog).files == 4
+
+
+@pytest.mark.parametrize("content", [b"\nnotes\n", b"PK\3\4", b"\0" * 20, b"\n\x08\n\x01\x00", b"#!/bin/sh"])
+def test_what_does_not_begin_as_a_checkpoint_stays(catalog: Catalog, tmp_path: Path, content: bytes) -> None:
+    """Of the right size and time: a line of a journal can say any."""
+    job = saved(catalog, tmp_path, 10, 20, 30, 40)
+    path = job.folder(0) / "net-1_10.ckpt"
+    status = path.stat()
+    path.write_bytes(content.ljust(status.st_size, b"\0"))
+    os.utime(path, ns=(status.st_mtime_ns, status.st_mtime_ns))
+    assert gc(catalog).removed == (("L1", 20),)
+    assert path.exists()
+    plan = plan_gc(catalog.database, "run", LAST_2)
+    assert "does not begin as a ckpt file does" in next(
+        verdict.state.doubt for verdict in plan.decision.keep if verdict.state.global_step == 10
+    )
+
+
+def test_another_file_of_the_same_size_and_time(catalog: Catalog, tmp_path: Path) -> None:
+    job = saved(catalog, tmp_path, 10, 20, 30, 40)
+    plan = plan_gc(catalog.database, "run", LAST_2)
+    path = job.folder(1) / "net-2_10.ckpt"
+    status = path.stat()
+    content = path.read_bytes()
+    (tmp_path / "new").write_bytes(content)
+    (tmp_path / "new").rename(path)
+    os.utime(path, ns=(status.st_mtime_ns, status.st_mtime_ns))
+    done = execute(catalog.database, plan, allow_mass_delete=True)
+    assert done.removed == (("L1", 10),)
+    assert "is another file" in done.skipped[0].reason
+    assert path.read_bytes() == content
+
+
+@pytest.mark.parametrize("part", ["data", "above"])
+def test_a_directory_that_became_a_link_since_the_plan(catalog: Catalog, tmp_path: Path, part: str) -> None:
+    job = saved(catalog, tmp_path / "above", 10, 20, 30, 40)
+    plan = plan_gc(catalog.database, "run", LAST_2)
+    before = names(job.directory)
+    directory = tmp_path / "above" if part == "above" else job.directory
+    directory.rename(tmp_path / "now")
+    directory.symlink_to(tmp_path / "now")
+    done = execute(catalog.database, plan, allow_mass_delete=True)
+    assert done.removed == ()
+    assert {skipped.reason for skipped in done.skipped} == {f"{directory} is a link: no link is followed"}
+    assert names(job.directory) == before
+
+
+def test_a_name_with_a_line_break(catalog: Catalog, tmp_path: Path) -> None:
+    job = saved(catalog, tmp_path, 20, 30, 40)
+    odd = ckpt_bytes.write(job.folder(0) / "net\n-1_10.ckpt", 10, 10)
+    (launch, _) = job.begin()
+    launch.register(odd, global_step=10, optimizer_step=10)
+    assert not odd.exists() or gc(catalog, Policy(keep_last=2)).troubles == ()
+    assert len([name for name in names(job.directory) if "3_10" in name or "4_10" in name]) == 4
+
+
+def swap(directory: Path, victim: Path, begun: Event, ended: Event) -> None:
+    """A directory is a link to another one half of the time."""
+    aside = directory.with_name("aside")
+    begun.set()
+    swaps = 0
+    while swaps < SWAPS or not ended.is_set():
+        directory.rename(aside)
+        directory.symlink_to(victim)
+        directory.unlink()
+        aside.rename(directory)
+        swaps += 1
+
+
+def test_a_process_that_swaps_directories_while_gc_runs(catalog: Catalog, tmp_path: Path) -> None:
+    """The victim's files have the names, sizes and times of those that are to go."""
+    job = saved(catalog, tmp_path, *range(10, 410, 10))
+    victim = tmp_path / "victim"
+    shutil.copytree(job.folder(0), victim, ignore=shutil.ignore_patterns(".ckptstore"))
+    before = names(victim)
+    begun, ended = multiprocessing.Event(), multiprocessing.Event()
+    swapping = multiprocessing.Process(target=swap, args=(job.folder(0), victim, begun, ended))
+    swapping.start()
+    try:
+        begun.wait()
+        for place in range(12):
+            plan = plan_gc(catalog.database, "run", Policy(keep_last=3 + place % 5))
+            with suppress(RefusedError):  # a state of the floor was away when it was looked at
+                execute(catalog.database, plan, at_once=place % 2 == 0, allow_mass_delete=True)
+    finally:
+        ended.set()
+        swapping.join()
+    assert names(victim) == before
+    assert catalog.resolve("run").plan.global_step == 400
+    gc(catalog, Policy(keep_last=3))
+    assert len(names(job.folder(0))) == 3
