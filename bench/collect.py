@@ -18,12 +18,13 @@ from pathlib import Path
 from bench.measure import CKPTSTORE, Budget, Found, Row, timed, turns
 from bench.task import run_alone
 from ckptstore import Catalog, Policy, connect
+from tests.ckpt_bytes import value
 
 TASK = "collect"
 SAVES = 1000
 QUICK_SAVES = 100
 RANKS = 2
-BYTES = bytes(1_000_000)
+BYTES = value("weight", "Float32", (500, 500), bytes(1_000_000))
 BUDGET = 2.0
 KEPT = 10
 POLICY = Policy(keep_last=KEPT)
