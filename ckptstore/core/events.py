@@ -198,6 +198,11 @@ AfterLaunch = (
 
 Event = LaunchStarted | AfterLaunch
 
+
+class OutsideError(ValueError):
+    """A line tells of a file that is not below the journal's directory."""
+
+
 MOST_CONTENT = 1 << 20
 """Bytes of compressed content in a line: the strategy of thousands of ranks fits, and many ranks may write one each."""
 
@@ -346,21 +351,24 @@ def from_line(line: Line, directory: str) -> Event | None:
     return None if read is None else read(line, directory)
 
 
-def from_lines(lines: Sequence[Line], directory: str) -> tuple[list[Event], int]:
-    """The events of the lines of a journal, in their order, and how many lines could not be used."""
+def from_lines(
+    lines: Sequence[Line], directory: str, on_outside: Callable[[str], None] = lambda _: None
+) -> tuple[list[Event], int]:
+    """The events of the lines of a journal, in their order, and how many lines could not be used.
+
+    `on_outside` hears of each that tells of a file that is not below the directory.
+    """
     events: list[Event] = []
-    unusable = 0
     for line in lines:
         try:
             event = from_line(line, directory)
+        except OutsideError as error:  # noqa: PERF203 — nearly all lines raise nothing
+            on_outside(str(error))
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
-            unusable += 1
-            continue
-        if event is None:
-            unusable += 1
+            continue  # it is counted
         else:
-            events.append(event)
-    return events, unusable
+            events += [] if event is None else [event]
+    return events, len(lines) - len(events)
 
 
 def with_runs(line: Any, names: Mapping[str, str]) -> Any:
@@ -689,7 +697,7 @@ def _own_path(path: str, directory: str) -> str:
 
 
 def _place(place: str) -> str:
-    """A path below a directory, of names only. Raises `ValueError`."""
+    """A path below a directory, of names only. Raises `OutsideError` for another."""
     if any(part in ("", ".", "..") for part in text(place).split("/")):
-        raise ValueError(f"{place!a} is no path below its directory")
+        raise OutsideError(f"{place!a} is no path below its directory")
     return limits.path(place)

@@ -87,8 +87,8 @@ class Acceptor:
         directory = jsonl.directory_of(path)
         names = self._names(contents)
         lines = [with_runs(entry, names) for entry in contents.entries] if names else contents.entries
-        found, unusable = from_lines(lines, directory)
         refused = [f"run {run!r} is of another user: what it tells is of run {own!r}" for run, own in names.items()]
+        found, unusable = from_lines(lines, directory, refused.append)
         events: list[Event] = []
         for event in found:
             reason = self._why_not(event, directory)
