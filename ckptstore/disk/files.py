@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ckptstore.core.model import Checkpoint
 
 _CHUNK = 1 << 20
+_LOOKS = 100  # at a path that somebody changes meanwhile
 NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 """What a file system answers that has no hard links."""
 
@@ -49,9 +50,10 @@ def absolute(path: str | os.PathLike[str]) -> str:
 
 def real_directory(path: str | os.PathLike[str]) -> str:
     """The path of a directory from the root, through no link and without "." and ".."; it need not be there."""
-    while True:
-        with suppress(FileNotFoundError):  # what was a link is none any more
+    for _ in range(_LOOKS):
+        with suppress(FileNotFoundError):  # what was a link is none any more, or the working directory is gone
             return os.path.realpath(path)
+    return os.path.realpath(path)
 
 
 def facts(path: str) -> FileFacts | None:
