@@ -15,6 +15,7 @@ from ckptstore.doctor.doctor import examine
 from ckptstore.doctor.run_facts import Room
 from ckptstore.retention.policy import Policy
 from ckptstore.training.launch import RankLaunch
+from tests import ckpt_bytes
 from tests.doctor.checkups import checks, said, unchanged
 from tests.jobs import Job
 from tests.small_disks import small_disk
@@ -34,7 +35,8 @@ def save(ranks: list[RankLaunch], directory: Path, step: int, size: int) -> None
     for launch in ranks:
         path = directory / f"rank_{launch.rank}" / f"net-{step}_1.ckpt"
         path.parent.mkdir(exist_ok=True, parents=True)
-        path.write_bytes(b"x" * size)
+        begin = ckpt_bytes.value("x", "Float32", (1,), bytes(4))
+        path.write_bytes(begin.ljust(size, b"x"))
         launch.register(path, global_step=step)
         launch.recorder.close()
 
