@@ -9,12 +9,13 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from ckptstore.core.model import Kind
 from ckptstore.core.naming import unfinished_ttp_directory
 from ckptstore.scan.found import ProvenFile, Uncertain
-from ckptstore.scan.launches import Group, Ranked, group
+from ckptstore.scan.launches import Group, Ranked, are_near, group
 from ckptstore.scan.steps import (
     Verdict,
     bounded,
@@ -91,14 +92,17 @@ def reconstruct(
             f"nothing proves which files of several ranks are of one launch, so they are kept apart: {apart}"
         )
     launches: list[ProvenLaunch] = []
-    for each, length, verdicts in _judged(groups, size):
-        proven = [one for one in verdicts if isinstance(one, ProvenFile)]
+    judged = _judged(groups, size)
+    mixed = _mixed([[one for one in verdicts if isinstance(one, ProvenFile)] for _, _, verdicts in judged])
+    for each, length, verdicts in judged:
+        proven = [one for one in verdicts if isinstance(one, ProvenFile) and one.file.path not in mixed]
         uncertain += [one for one in verdicts if isinstance(one, Uncertain)]
         if proven:
             proven.sort(key=lambda one: (one.global_step, one.rank, one.file.path))
             launches.append(ProvenLaunch(each.key, length, tuple(proven)))
             if length is None:
                 warnings.append(f"nothing tells how many steps an epoch of launch {each.key} has")
+    uncertain += mixed.values()
     uncertain.sort(key=lambda one: one.path)
     return Reconstruction(tuple(launches), tuple(uncertain), size, tuple(warnings))
 
@@ -133,6 +137,54 @@ def _judged(groups: Sequence[Group], world_size: int) -> list[tuple[Group, int |
             verdicts = bounded(each.files, length)
         judged.append((each, length, verdicts))
     return judged
+
+
+def _mixed(launches: Iterable[Iterable[ProvenFile]]) -> dict[str, Uncertain]:
+    """Files of one step of a launch that its ranks did not write at one time: some may be of an earlier start.
+
+    MindSpore numbers no names that users make (`directory` or `prefix` is a callable): a later start writes over files
+    of an earlier one, and a rank that did not get as far still has the old file. A TTP directory is left out: it was
+    renamed when all of it was there.
+    """
+    saves: dict[tuple[int, int], list[ProvenFile]] = defaultdict(list)
+    for place, files in enumerate(launches):
+        for one in files:
+            if one.file.kind is not Kind.TTP:
+                saves[place, one.global_step].append(one)
+    shared = [files for files in saves.values() if len(files) > 1 and len({one.rank for one in files}) > 1]
+    spread = [files for files in shared if not are_near([one.file.mtime_ns for one in files])]
+    if not spread or _is_copied_rank_by_rank(shared):
+        return {}
+    times: dict[tuple[str, str, int], list[int]] = defaultdict(list)
+    for one in (one for files in saves.values() for one in files):
+        times[_line(one)].append(one.file.mtime_ns)
+    for line in times.values():
+        line.sort()
+    reason = "ranks wrote their files of this step at different times: they may be of two launches"
+    return {
+        one.file.path: Uncertain(one.file.path, one.global_step, reason)
+        for files in spread
+        if not are_near([one.file.mtime_ns for one in files], [times[_line(one)] for one in files])
+        for one in files
+    }
+
+
+def _line(one: ProvenFile) -> tuple[str, str, int]:
+    return one.file.kind.value, one.file.family, one.rank
+
+
+def _is_copied_rank_by_rank(saves: Iterable[Sequence[ProvenFile]]) -> bool:
+    """Whether the times are those of a copy of one rank after another, with the same intervals: they tell nothing."""
+    shifts: dict[int, list[int]] = defaultdict(list)
+    times: dict[int, list[int]] = defaultdict(list)
+    for files in saves:
+        first = min(files, key=lambda one: (one.rank, one.file.mtime_ns))
+        for one in files:
+            shifts[one.rank].append(one.file.mtime_ns - first.file.mtime_ns)
+            times[one.rank].append(one.file.mtime_ns)
+    spans = sorted((min(each), max(each)) for each in times.values())
+    alike = all(len(each) > 1 and are_near(each) for each in shifts.values())
+    return alike and all(one[1] < other[0] for one, other in pairwise(spans))
 
 
 def _completed(lengths: Mapping[str, int | None], groups: Iterable[Group]) -> dict[str, int | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
 from dataclasses import dataclass
 from functools import cached_property
@@ -152,6 +153,21 @@ def _shortest_gap(units: Iterable[Unit]) -> int | None:
             lines[line].append((file.relaunch, file.optimizer_step, file.mtime_ns))
     gaps = [later[2] - earlier[2] for order in lines.values() for earlier, later in pairwise(sorted(order))]
     return min(gaps) if gaps and min(gaps) > 0 else None
+
+
+def are_near(times: Sequence[int], lines: Iterable[Sequence[int]] = ()) -> bool:
+    """Whether files that were written at these times, in nanoseconds, can be of one save.
+
+    Another start needs longer than `NEAR_NS`, and then about as long to the step as the first one. Slow disks keep
+    ranks apart longer, but by a small part of the time to the save before or after. `lines`: the sorted times of all
+    saves of each file's line.
+    """
+    spread = max(times) - min(times)
+    gaps: list[int] = []
+    for at, line in zip(times, lines, strict=False) if spread > NEAR_NS else ():
+        place = bisect_left(line, at)
+        gaps += [abs(other - at) for other in (*line[max(place - 1, 0) : place], *line[place + 1 : place + 2])]
+    return spread <= max(NEAR_NS, min(gaps, default=0) // _NEAR_PART)
 
 
 def _by_number(units: Iterable[Unit]) -> list[tuple[Unit, Unit]]:

@@ -1,0 +1,53 @@
+"""Two starts from scratch under names that MindSpore does not number: no plan has files of both."""
+
+from pathlib import Path
+
+import pytest
+
+from ckptstore.api import Catalog
+from tests.scan.builders import save
+
+
+def starts_of(catalog: Catalog, first: int) -> set[int]:
+    """Which of two starts wrote the files of the plan: they began at these seconds, and saved one step a second."""
+    return {int(Path(item.source.path).stat().st_mtime >= first) for item in catalog.resolve("job").plan.ranks}
+
+
+@pytest.mark.parametrize("is_known", [False, True], ids=["scanned once", "scanned after the first start too"])
+@pytest.mark.parametrize("ended", [3, 5], ids=["the first start got as far", "the first start got farther"])
+def test_a_second_start_that_was_killed_while_the_ranks_saved(
+    catalog: Catalog, tmp_path: Path, ended: int, *, is_known: bool
+) -> None:
+    """`ModelCheckpoint(directory=callable)` never takes another name; only rank 0 saved step 3 again."""
+    root = tmp_path / "job"
+    for rank in (0, 1):
+        save(root, *range(1, ended + 1), rank=rank, at=1000)
+    if is_known:
+        catalog.scan(root, world_size=2)
+    save(root, 1, 2, 3, rank=0, at=2000)
+    save(root, 1, 2, rank=1, at=2000)
+    done = catalog.scan(root, world_size=2)
+    apart = {each.path: (each.best_guess, each.reason) for each in done.uncertain}
+    reason = "ranks wrote their files of this step at different times: they may be of two launches"
+    assert apart == {str(root / f"rank_{rank}" / "net-1_3.ckpt"): (3, reason) for rank in (0, 1)}
+    assert len(starts_of(catalog, 2000)) == 1
+
+
+def test_a_second_start_whose_first_save_replaced_the_last_one(catalog: Catalog, tmp_path: Path) -> None:
+    """All times follow the steps, on both ranks; only those of step 2 differ."""
+    root = tmp_path / "job"
+    for rank in (0, 1):
+        save(root, 1, 2, rank=rank, at=1000)
+    save(root, 2, rank=0, at=2000)
+    done = catalog.scan(root, world_size=2)
+    assert [each.best_guess for each in done.uncertain] == [2, 2]
+    assert catalog.resolve("job").plan.global_step == 1
+
+
+def test_a_save_that_took_one_rank_longer_is_whole(catalog: Catalog, tmp_path: Path) -> None:
+    root = tmp_path / "job"
+    for rank in (0, 1):
+        for step in (1, 2, 3):
+            save(root, step, rank=rank, at=600 * step + 30 * rank)
+    assert catalog.scan(root, world_size=2).uncertain == ()
+    assert catalog.resolve("job").plan.global_step == 3
