@@ -13,6 +13,7 @@ from ckptstore.errors import UsageError
 from ckptstore.mindspore import communication
 from ckptstore.mindspore.data import steps_of
 from ckptstore.mindspore.dying_gasp import DyingGasp
+from ckptstore.mindspore.load_guard import LoadGuard
 from ckptstore.mindspore.registrar import Registrar
 from ckptstore.mindspore.resume import load
 from ckptstore.mindspore.training import Training
@@ -56,6 +57,7 @@ class TrainingLaunch(RankLaunch):
         super().__init__(database, facts, rank)
         self.progress = Progress()
         self._layout_files = LayoutFiles(communication.layout_files)
+        self._guard = LoadGuard()
 
     @property
     def start(self) -> Start | None:
@@ -113,6 +115,7 @@ class TrainingLaunch(RankLaunch):
                 f"run {self.run}: going on after step {first} (epoch {start.epoch}, step {start.step_in_epoch} of "
                 f"{start.launch.steps_per_epoch}), saved{there} by launch {plan.launch.id}"
             )
+        self._guard.resumed(model.train_network, restored=not start.fresh)
         self.progress.start = start
         return start
 
@@ -148,6 +151,7 @@ class TrainingLaunch(RankLaunch):
         return Registrar(
             training,
             callbacks,
+            guard=self._guard,
             layout_files=self._layout_files,
             dying_gasp=DyingGasp(exception_interval) if save_on_exception else None,
             retention=RetentionThread(self, retention) if retention is not None and self.rank == 0 else None,

@@ -20,33 +20,36 @@ EXIT_FLAGS = ("graceful_exit", "graceful_init")
 _DEVICE_SECONDS = 5.0
 
 
-def state_names(network: Any) -> set[str]:
-    """The parameters that make up the training state of a train network: weights, optimizer, loss scale.
+def is_state(parameter: Any) -> bool:
+    """Whether a parameter of a train network is a part of the training state: weights, optimizer, loss scale.
 
     What `mindspore.load_param_into_net` passes over is left out (MindSpore: `train/serialization.py`): gradients
     being accumulated, parameters shared with another pipeline stage; and the flags of graceful exit.
     """
-    return {
-        parameter.name
-        for parameter in network.get_parameters()
-        if not parameter.name.startswith("accu_grads")
-        and not parameter.param_info.is_pipeline_shared_param
-        and parameter.name not in EXIT_FLAGS
-    }
+    name = parameter.name
+    is_flag_or_sum = name in EXIT_FLAGS or name.startswith("accu_grads")
+    return not (is_flag_or_sum or parameter.param_info.is_pipeline_shared_param)
+
+
+def state_names(network: Any) -> set[str]:
+    """The names of the parameters that make up the training state of a train network."""
+    return {parameter.name for parameter in network.get_parameters() if is_state(parameter)}
 
 
 class NetworkState:
     """The train network of one training.
 
-    `names` are the parameters of its state, `outputs` what it returned last: an evaluation inside `fit` puts its own
-    into MindSpore's callback parameters. `is_readable` is False once the device did not answer.
+    `parameters` are those of its state by name, `names` their names, `outputs` what it returned last: an evaluation
+    inside `fit` puts its own into MindSpore's callback parameters. `is_readable` is False once the device did not
+    answer.
     """
 
     def __init__(self, network: Any, complaints: Complaints) -> None:
-        self.names = state_names(network)
+        self.parameters = {item.name: item for item in network.get_parameters() if is_state(item)}
+        self.names = set(self.parameters)
         self.outputs: Any = None
         self.is_readable = True
-        self._counter = next((item for item in network.get_parameters() if item.name == COUNTER), None)
+        self._counter = self.parameters.get(COUNTER)
         self._complaints = complaints
 
     @property

@@ -24,6 +24,7 @@ from ckptstore.core.model import Content, Kind
 from ckptstore.disk.files import facts
 from ckptstore.errors import RefusedError, UsageError
 from ckptstore.mindspore.graceful_exit import disarm
+from ckptstore.mindspore.load_guard import set_after_save
 from ckptstore.mindspore.steps import InterruptedStep, StepCount, is_wrong_result
 from ckptstore.mindspore.ttp import TtpWatch
 from ckptstore.mindspore.watches import PeriodicWatch, watches_for
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from ckptstore.mindspore.dying_gasp import DyingGasp
+    from ckptstore.mindspore.load_guard import LoadGuard
     from ckptstore.mindspore.training import Saved, Training, Watch
     from ckptstore.training.layout_files import LayoutFiles
     from ckptstore.training.retention_thread import RetentionThread
@@ -44,12 +46,13 @@ log = logging.getLogger("ckptstore")
 def _never_stops_training(hook: Callable[..., None]) -> Callable[..., None]:
     """Whatever goes wrong in a hook is logged, once a hook, and training goes on.
 
-    Only before its first step may it be refused: nothing was done yet, and to go on would hide what was saved before.
+    Only before its first step may it be refused: nothing was done yet, and to go on would hide what was saved before,
+    or save under a wrong step.
     """
 
     @wraps(hook)
     def wrapper(self: Registrar, *args: Any) -> None:
-        with self.surviving(hook.__name__, refuses=hook.__name__ == "on_train_begin"):
+        with self.surviving(hook.__name__, refuses=hook.__name__ in ("on_train_begin", "on_train_step_begin")):
             hook(self, *args)
 
     return wrapper
@@ -66,6 +69,7 @@ class Registrar(Callback):
         training: Training,
         callbacks: tuple[Any, ...],
         *,
+        guard: LoadGuard,
         layout_files: LayoutFiles,
         dying_gasp: DyingGasp | None,
         retention: RetentionThread | None,
@@ -73,6 +77,7 @@ class Registrar(Callback):
         super().__init__()
         self.failed: set[str] = set()
         self._training = training
+        self._guard = guard
         self._layout_files = layout_files
         self._dying_gasp = dying_gasp
         self._retention = retention
@@ -137,6 +142,11 @@ class Registrar(Callback):
             log.warning("%s is in the callbacks but was not given to the registrar: its files are not registered", name)
         if not self._watches:
             log.warning("there is no ModelCheckpoint among the callbacks: ckptstore has nothing to register")
+        for name in set_after_save(params.list_callback):
+            self._training.complaints.warn(
+                f"{name} sets parameters at the end of a step, after ModelCheckpoint has saved it, and the files lack "
+                f"that: put {name} before ModelCheckpoint in the callbacks"
+            )
 
     @_never_stops_training
     def on_train_epoch_begin(self, run_context: Any) -> None:  # noqa: ARG002
@@ -145,7 +155,15 @@ class Registrar(Callback):
 
     @_never_stops_training
     def on_train_step_begin(self, run_context: Any) -> None:  # noqa: ARG002
-        """Note what the step starts from."""
+        """Note what the step starts from; before the first, see that no callback has loaded another state."""
+        training = self._training
+        try:
+            with self.surviving("the search for another state", refuses=True):
+                callbacks, step = training.params.list_callback, training.progress.global_step
+                self._guard.check(training.network.parameters, callbacks, step)
+        except RefusedError:
+            training.is_loaded_over = True
+            raise
         self._poll()
         for watch in self._watches:
             watch.step_begin()
@@ -179,6 +197,9 @@ class Registrar(Callback):
     def __enter__(self) -> Registrar:
         """Called once for training, again for each evaluation inside `Model.fit`, and for evaluations after it."""
         self._depth += 1
+        if self._depth == 1:
+            with self.surviving("looking at the train network"):
+                self._guard.begin()
         return self
 
     @_never_stops_training

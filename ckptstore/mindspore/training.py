@@ -74,7 +74,8 @@ class Training:
     """The training of a launch that MindSpore runs now, and the recorder of what it saves.
 
     `params` are MindSpore's callback parameters, `steps` those of its dataset. `is_wrong` tells that MindSpore found a
-    wrong result and ended training. `metrics` is asked at every save for what the user wants to keep with it.
+    wrong result and ended training, `is_loaded_over` that another state was loaded before its first step.
+    `metrics` is asked at every save for what the user wants to keep with it.
     """
 
     params: Any
@@ -90,7 +91,7 @@ class Training:
         self.recorder = RecorderThread(launch, durable=durable)
         self.places = SavePlaces(launch, progress, self.recorder)
         self.complaints = Complaints()
-        self.is_wrong = False
+        self.is_wrong = self.is_loaded_over = False
         self._metrics = metrics
         self._is_first = False
 
@@ -105,7 +106,7 @@ class Training:
         Raises `RefusedError` where it would not go on where `resume` said.
         """
         self.params = params
-        self.is_wrong = False
+        self.is_wrong = self.is_loaded_over = False
         self.recorder.begin()
         self.network = NetworkState(params.train_network, self.complaints)
         self.recorder.state_names = frozenset(self.network.names)
@@ -186,6 +187,8 @@ class Training:
 
     def quarantine(self) -> str:
         """What is wrong with the state as it is now; empty if nothing is."""
+        if self.is_loaded_over:
+            return "another state was loaded over the one that training was to start from"
         return "MindSpore found a wrong result (TREError)" if self.is_wrong else self.network.problem()
 
     def _measures(self) -> dict[str, float]:

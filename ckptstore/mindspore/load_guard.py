@@ -1,0 +1,122 @@
+"""Whoever loads another state than the one that `resume` decided on is noticed before the first step, and named."""
+
+from __future__ import annotations
+
+import hashlib
+from itertools import chain
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from mindspore.train import ModelCheckpoint
+from mindspore.train.callback import BackupAndRestore, LambdaCallback
+
+from ckptstore.errors import RefusedError
+from ckptstore.mindspore.network import COUNTER, is_state
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+Digests: TypeAlias = "dict[str, tuple[tuple[int, ...], bytes]]"
+"""Of some parameters by name, with their shapes: parallel modes may cut a parameter before the first step."""
+
+_MAX_PARAMETERS = 32
+_MAX_BYTES = 1 << 20
+_NAMES_SHOWN = 5
+
+_OWN = ("mindspore.", "ckptstore.")
+_SETTERS = frozenset({"assign", "load_checkpoint", "load_param_into_net", "set_data"})
+
+
+class LoadGuard:
+    """The train network of a launch as it must be when its first step begins, as far as a sample of it tells.
+
+    After a restore that is the restored state. Else, and for later trainings, it is what the network holds when
+    `Model.train` is called: a script may have loaded pretrained weights before.
+    """
+
+    def __init__(self) -> None:
+        self._looked_at: Sequence[Any] = ()
+        self._is_restored = False
+        self._before: Digests = {}
+
+    def resumed(self, network: Any, *, restored: bool) -> None:
+        """`resume` has decided what this train network starts from."""
+        self._looked_at, self._is_restored = sample(network), restored
+        self._before = _digests(self._looked_at)
+
+    def begin(self) -> None:
+        """`Model.train` was called, and no callback has heard of it yet."""
+        if not self._is_restored:
+            self._before = _digests(self._looked_at)
+
+    def check(self, parameters: Mapping[str, Any], callbacks: Sequence[Any], step: int) -> None:
+        """Raise `RefusedError` if another state was loaded before this first step; `step` is the last one done.
+
+        `parameters` are those of the network that is trained, by name. It must be the restored one; a later training
+        may have another.
+        """
+        if not self._before:
+            return
+        was, self._before = self._before, {}
+        trained = (parameters[name] for name in was if name in parameters)
+        now = _digests(trained if self._is_restored else self._looked_at)
+        changed = [name for name, (shape, digest) in now.items() if was[name][0] == shape and was[name][1] != digest]
+        if changed:
+            self._before = was
+            raise _refusal(changed, callbacks, step, restored=self._is_restored)
+        self._is_restored = False
+
+
+def sample(network: Any) -> list[Any]:
+    """The optimizer's counter and a few parameters from the first to the last, none of them large, 1 MiB at most.
+
+    Single numbers but for the counter and learning rates are left out: a script may set them on purpose.
+    """
+    parameters = list(network.get_parameters())
+    arrays = [item for item in parameters if item.size > 1]
+    smallest = next((item.nbytes for item in sorted(arrays, key=lambda item: item.nbytes) if _is_weight(item)), 0)
+    limit = max(_MAX_BYTES // _MAX_PARAMETERS, smallest)
+    small = [item for item in arrays if item.nbytes <= limit and _is_weight(item)]
+    count = min(_MAX_BYTES // limit, len(small))
+    spread = [small[place * (len(small) - 1) // max(1, count - 1)] for place in range(count)]
+    return [item for item in parameters if item.size == 1 and item.name == COUNTER] + spread
+
+
+def _is_weight(parameter: Any) -> bool:
+    return is_state(parameter) and not parameter.name.startswith("learning_rate")
+
+
+def _digests(parameters: Iterable[Any]) -> Digests:
+    return {
+        item.name: (tuple(item.shape), hashlib.blake2b(item.get_bytes(), digest_size=16).digest())
+        for item in parameters
+        if not item.has_init
+    }
+
+
+def set_after_save(callbacks: Iterable[Any]) -> list[str]:
+    """The callbacks that set parameters at the end of a step, after a ModelCheckpoint has saved it.
+
+    What they call tells, as far as it stands in the hook itself.
+    """
+    found, has_saved = [], False
+    for callback in callbacks:
+        has_saved = has_saved or isinstance(callback, ModelCheckpoint)
+        hooks = (getattr(callback, name, None) for name in ("step_end", "on_train_step_end"))
+        called = (getattr(getattr(hook, "__code__", None), "co_names", ()) for hook in hooks)
+        if has_saved and not _SETTERS.isdisjoint(chain.from_iterable(called)):
+            found.append(type(callback).__name__)
+    return found
+
+
+def _refusal(changed: Sequence[str], callbacks: Sequence[Any], step: int, *, restored: bool) -> RefusedError:
+    shown = ", ".join(changed[:_NAMES_SHOWN]) + (" …" if len(changed) > _NAMES_SHOWN else "")
+    suspects = [each for each in callbacks if isinstance(each, BackupAndRestore)] or [
+        each for each in callbacks if isinstance(each, LambdaCallback) or not type(each).__module__.startswith(_OWN)
+    ]
+    names = " or ".join(dict.fromkeys(type(each).__name__ for each in suspects))
+    done = f"resume restored step {step}" if restored else f"training goes on after step {step}"
+    if names:
+        what = f"remove {names} from the callbacks, or have it load nothing: ckptstore restores already"
+    else:
+        what = "train the model that resume got, and load nothing in between: ckptstore restores already"
+    return RefusedError(f"{done}, but before the first step another state was loaded over it: {shown} changed", what)
