@@ -75,10 +75,11 @@ def sample(network: Any) -> list[Any]:
     arrays = [item for item in parameters if item.size > 1]
     smallest = next((item.nbytes for item in sorted(arrays, key=lambda item: item.nbytes) if _is_weight(item)), 0)
     limit = max(_MAX_BYTES // _MAX_PARAMETERS, smallest)
-    small = [item for item in arrays if item.nbytes <= limit and _is_weight(item)]
+    small = [item for item in arrays if item.nbytes <= limit]
     count = min(_MAX_BYTES // limit, len(small))
     spread = [small[place * (len(small) - 1) // max(1, count - 1)] for place in range(count)]
-    return [item for item in parameters if item.size == 1 and item.name == COUNTER] + spread
+    counter = [item for item in parameters if item.size == 1 and item.name == COUNTER]
+    return counter + [item for item in spread if _is_weight(item)]  # only now: to ask for names takes long
 
 
 def _is_weight(parameter: Any) -> bool:
