@@ -190,3 +190,26 @@ def test_a_folder_of_journals_that_is_a_link(catalog: Catalog, other: Catalog, t
     synced = other.sync(tmp_path / "ckpt")
     assert synced.records == 0
     assert synced.unreadable[0].reason == "its folder is a link"
+
+
+def test_a_journal_that_is_swapped_while_it_is_read(
+    catalog: Catalog, other: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whose it is, the file that was opened says, and no name."""
+    job, _ = begun(catalog, tmp_path / "ckpt", 10, world_size=1)
+    give(tmp_path / "ckpt", ANN)
+    journal = journal_of(job.folder(0))
+    opened = jsonl._opened
+
+    def swapped(path: str) -> Any:
+        if path == str(journal) and not (tmp_path / "aside").exists():
+            content = journal.read_bytes()
+            journal.rename(tmp_path / "aside")
+            journal.write_bytes(content)
+            os.chown(journal, BOB, BOB)
+        return opened(path)
+
+    monkeypatch.setattr(jsonl, "_opened", swapped)
+    synced = other.sync(tmp_path / "ckpt")
+    assert synced.records == 0
+    assert f"it is of user {BOB}" in synced.unreadable[0].reason

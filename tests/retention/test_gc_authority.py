@@ -3,8 +3,9 @@
 import multiprocessing
 import os
 import shutil
+import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing.synchronize import Event
 from pathlib import Path
@@ -220,12 +221,46 @@ def test_a_directory_that_became_a_link_since_the_plan(catalog: Catalog, tmp_pat
 
 
 def test_a_name_with_a_line_break(catalog: Catalog, tmp_path: Path) -> None:
-    job = saved(catalog, tmp_path, 20, 30, 40)
-    odd = ckpt_bytes.write(job.folder(0) / "net\n-1_10.ckpt", 10, 10)
-    (launch, _) = job.begin()
-    launch.register(odd, global_step=10, optimizer_step=10)
-    assert not odd.exists() or gc(catalog, Policy(keep_last=2)).troubles == ()
-    assert len([name for name in names(job.directory) if "3_10" in name or "4_10" in name]) == 4
+    """It goes, and comes back, as any other."""
+    job = Job(catalog, tmp_path / "data")
+    ranks = job.begin()
+    odd = [ckpt_bytes.write(job.folder(launch.rank) / "net\n..\n-1_10.ckpt", 10, 10) for launch in ranks]
+    for launch, path in zip(ranks, odd, strict=True):
+        launch.register(path, global_step=10, optimizer_step=10)
+    job.save(ranks, 20, 30, 40)
+    assert gc(catalog).troubles == ()
+    assert not any(path.exists() for path in odd)
+    assert undo(catalog.database, "run").troubles == ()
+    assert all(path.exists() for path in odd)
+
+
+def test_a_bind_mount_inside_a_run(catalog: Catalog, tmp_path: Path, mounted: Callable[[Path, Path], None]) -> None:
+    """No link, and another directory all the same: what lies there is of somebody whose journal tells nothing of it."""
+    job = saved(catalog, tmp_path, 10, 20, 30, 40)
+    theirs = tmp_path / "theirs"
+    shutil.copytree(job.folder(1), theirs, ignore=shutil.ignore_patterns(".ckptstore"))
+    belongs(theirs, BOB)
+    before = names(theirs)
+    plan = plan_gc(catalog.database, "run", LAST_2)
+    mounted(theirs, job.folder(1))
+    done = execute(catalog.database, plan, at_once=True, allow_mass_delete=True)
+    assert done.removed == ()
+    assert names(theirs) == before
+
+
+@pytest.fixture
+def mounted() -> Iterator[Callable[[Path, Path], None]]:
+    """Mounts a directory over another one, until the test has ended; skips where nobody may."""
+    made: list[Path] = []
+
+    def mount(source: Path, over: Path) -> None:
+        if subprocess.run(["mount", "--bind", source, over], capture_output=True, check=False).returncode:
+            pytest.skip("nobody may mount here")
+        made.append(over)
+
+    yield mount
+    for path in made:
+        subprocess.run(["umount", path], check=True)
 
 
 def swap(directory: Path, victim: Path, begun: Event, ended: Event) -> None:
