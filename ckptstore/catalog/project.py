@@ -240,7 +240,7 @@ def _joined(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
     row = dict(one)
     row["created_at"] = min(one["created_at"], other["created_at"])
     row["world_size"] = max(one["world_size"], other["world_size"])
-    row["owner"] = max(one["owner"], other["owner"])  # root tells of others' launches
+    row["owner"] = one["owner"] or other["owner"]  # root tells of others' launches
     if (other["data_version"] or "") > (one["data_version"] or ""):
         for name in ("steps_per_epoch", "batch_size", "shards", "data_version"):
             row[name] = other[name]
@@ -457,6 +457,7 @@ def _state() -> sa.ColumnElement[str]:
             sa.select(trash.c.id)
             .where(
                 trash.c.checkpoint_id == own.c.id,
+                trash.c.run_id == own_run,
                 own.c.path == sa.func.rtrim(trash.c.root, "/") + "/" + trash.c.place,  # it may tell of no other file
                 sa.or_(*(trash.c.phase == phase.value for phase in phases)),
                 is_that | (own.c.reported == FileState.MISSING.value),
@@ -506,7 +507,7 @@ def _put_removals(connection: sa.Connection, events: Sequence[FilesRemoved]) -> 
             for file in event.files
         ]
     if rows:
-        _put_newest(connection, trash, rows, keys=("id",))
+        _put_newest(connection, trash, rows, keys=("id",), fixed="run_id")
         ids = sorted({row["checkpoint_id"] for row in rows if row["checkpoint_id"]})
         if ids:
             connection.execute(_SET_STATE_OF_ID, [{"own_id": each} for each in ids])
@@ -594,13 +595,20 @@ def _put_source(connection: sa.Connection, event: SourceAdded) -> None:
 
 
 def _put_newest(
-    connection: sa.Connection, table: sa.Table, rows: Sequence[Mapping[str, Any]], *, keys: Sequence[str]
+    connection: sa.Connection,
+    table: sa.Table,
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    keys: Sequence[str],
+    fixed: str = "version",
 ) -> None:
-    """Write rows that have a version, where that is greater than what is there."""
+    """Write rows that have a version, where that is greater than what is there, and `fixed` the same."""
     if rows:
         statement = insert(connection, table)
         changed = {name: statement.excluded[name] for name in rows[0] if name not in keys}
         is_newer = table.c.version < statement.excluded.version
+        if fixed != "version":
+            is_newer &= table.c[fixed] == statement.excluded[fixed]
         connection.execute(
             statement.on_conflict_do_update(index_elements=keys, set_=changed, where=is_newer), list(rows)
         )

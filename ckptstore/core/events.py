@@ -523,6 +523,12 @@ def _file_line(file: Checkpoint, directory: str) -> Line:
     return {field: value for field, value in told.items() if value or value == 0}
 
 
+def _format(value: object) -> str:
+    if value not in ("ckpt", "safetensors", "unknown"):
+        raise ValueError(f"{value!a} is no format")
+    return text(value)
+
+
 _PLAIN: dict[str, Callable[[Any], Any]] = {
     "run": name,
     "launch": name,
@@ -535,7 +541,7 @@ _PLAIN: dict[str, Callable[[Any], Any]] = {
     "digest": partial(text, longest=64),
     "mtime_ns": partial(whole, lowest=-HIGHEST),
     "revision": partial(whole, lowest=-HIGHEST),
-    "format": partial(text, longest=16),
+    "format": _format,
     "quarantine": text,
 }
 

@@ -28,6 +28,12 @@ LONGEST_NAME = 200
 LONGEST_PATH = 2000
 """Bytes of a path: an entry of an index of PostgreSQL has 2,704, of a directory with launch, rank and prefix."""
 
+MOST_PARTS = 200
+"""Directories and name of a path: each is opened in the one above it."""
+
+FIRST_YEAR, LAST_YEAR = 1900, 9000
+"""Of moments: one may be added to."""
+
 LEASE = timedelta(hours=24)
 """How long a launch that was not heard of again holds the state that it starts from."""
 
@@ -95,19 +101,25 @@ def path(value: object) -> str:
     found = text(value)
     if len(found.encode("utf-8")) > LONGEST_PATH:
         raise ValueError(f"{found[:80]!a}…, longer than {LONGEST_PATH} bytes")
+    if found.count("/") > MOST_PARTS:
+        raise ValueError(f"{found[:80]!a}…, of more than {MOST_PARTS} directories")
     return found
 
 
 def name(value: object) -> str:
     """The name of a run, a launch or a tag. Raises `ValueError`."""
+    if not value:
+        raise ValueError("a name without a character")
     return text(value, LONGEST_NAME)
 
 
 def moment(value: object) -> datetime:
-    """A moment written down with its zone, in UTC. Raises `ValueError`, and `OverflowError` beyond the years."""
+    """A moment written down with its zone, in UTC. Raises `ValueError`."""
     found = datetime.fromisoformat(text(value))
     if found.tzinfo is None:
         raise ValueError(f"{value} has no time zone")
+    if not FIRST_YEAR <= found.year <= LAST_YEAR:
+        raise ValueError(f"{value} is no time of this age")
     return found.astimezone(timezone.utc)
 
 

@@ -99,11 +99,11 @@ class Trash:
         except FileNotFoundError:
             return None
 
-    def find(self, root: str, place: str) -> Found | None:
-        """The file at a place; None if there is none. Raises `OSError` for what is no regular file."""
+    def find(self, root: str, place: str, *, inside: bool = False) -> Found | None:
+        """The file at a place, or `inside` the trash; None if there is none. Raises `OSError` for what is no file."""
         folders, name = _split(place)
         try:
-            file = os.open(name, _FILE, dir_fd=self._open(root, folders))
+            file = os.open(name, _FILE, dir_fd=self._open(root, (*self._inside, *folders) if inside else folders))
         except FileNotFoundError:
             return None
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
+from stat import S_ISLNK
 from typing import TYPE_CHECKING, Any
 
 from ckptstore.catalog import marks, reads
@@ -25,7 +26,7 @@ from ckptstore.journal import jsonl
 from ckptstore.journal.layouts import with_content
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
     from ckptstore.catalog.engine import Connection
@@ -58,13 +59,13 @@ class Accepted:
         return {run for event in self.events for run in runs_of(event)}
 
 
-def why_not(contents: Contents, trust: Trust) -> str:
-    """Why a journal is not believed; empty if it is."""
-    if contents.owner == contents.home_owner or trust.is_full(contents.owner):
+def why_not(owner: int, home_owner: int, trust: Trust) -> str:
+    """Why a journal of a user in a directory of another one is not believed; empty if it is."""
+    if owner == home_owner or trust.is_full(owner):
         return ""
-    writer = user_name(contents.owner)
+    writer = user_name(owner)
     return (
-        f"it is of user {writer}, and the directory of {user_name(contents.home_owner)}: it is believed with "
+        f"it is of user {writer}, and the directory of {user_name(home_owner)}: it is believed with "
         f"--trust {writer}, or if {TRUST} names {writer}"
     )
 
@@ -75,12 +76,17 @@ class Acceptor:
     `runs_before` are those that the catalog had before: of these its own word counts for more than a journal's.
     """
 
-    def __init__(self, connection: Connection, trust: Trust, runs_before: AbstractSet[str]) -> None:
+    def __init__(
+        self, connection: Connection, trust: Trust, runs_before: AbstractSet[str], journals: Iterable[Contents]
+    ) -> None:
         self._connection = connection
         self._trust = trust
         self._runs_before = runs_before
         self._claimed: dict[str, int] = {}
-        self._is_link: dict[str, bool] = {}
+        for contents in journals:  # the first that tells of a launch of a new run has it
+            for run in _named([line for line in contents.entries if line.get("t") == "launch"]):
+                self._claimed.setdefault(run, contents.owner)
+        self._above: dict[tuple[str, int], str] = {}
 
     def accept(self, path: str, contents: Contents) -> Accepted:
         """What counts of a journal that is believed."""
@@ -91,12 +97,14 @@ class Acceptor:
         found, unusable = from_lines(lines, directory, refused.append)
         events: list[Event] = []
         for event in found:
-            reason = self._why_not(event, directory)
+            reason = self._why_not(event, directory, contents.owner)
             if reason:
                 refused.append(reason)
                 unusable += 1
             elif isinstance(event, LaunchStarted):
-                events.append(replace(event, launch=replace(event.launch, owner=contents.owner)))
+                origin = None if event.origin is None else replace(event.origin, owner=contents.owner)
+                launch = replace(event.launch, owner=contents.owner)
+                events.append(replace(event, launch=launch, origin=origin))
             elif (filled := with_content(event)) is not None:
                 events.append(filled)
         return Accepted(tuple(events), unusable, tuple(dict.fromkeys(refused)))
@@ -105,38 +113,59 @@ class Acceptor:
         """The runs that a journal names and that are another user's, and what its own are called then."""
         if self._trust.is_full(contents.owner):
             return {}
-        named = {entry["run"] for entry in contents.entries if isinstance(entry.get("run"), str)}
+        named = _named(contents.entries)
         owners = reads.owners_of(self._connection, named)
-        for run in named:
-            owners.setdefault(run, {self._claimed.setdefault(run, contents.owner)})
-        mark = f"@{user_name(contents.owner)}"
-        others = sorted(run for run in named if contents.owner not in owners[run])
+        mark = f"@{contents.owner}"  # the number: another host may know the user by another name
+
+        def is_own(run: str) -> bool:
+            users = owners.get(run) or {self._claimed.get(run, -1)}
+            return contents.owner in users and ("@" not in run or run.endswith(mark))
+
+        others = sorted(run for run in named if not is_own(run) and not run.endswith(mark))
         return {run: f"{run[: LONGEST_NAME - len(mark)]}{mark}" for run in others}
 
-    def _why_not(self, event: Event, directory: str) -> str:
+    def _why_not(self, event: Event, directory: str, owner: int) -> str:
         match event:
             case FileRecorded(file):
-                return self._link_above([file.path], directory)
+                return self._not_below([file.path], directory, owner)
             case FilesRemoved():
-                return self._link_above([f"{directory.rstrip('/')}/{file.place}" for file in event.files], directory)
+                return self._not_below(
+                    [f"{directory.rstrip('/')}/{file.place}" for file in event.files], directory, owner
+                )
             case StepPinned() | StepTagged() | PolicySet():
                 is_new = event.run not in self._runs_before or not _takes_protection(event)
                 return "" if is_new or marks.has(self._connection, event) else _unconfirmed(event)
         return ""
 
-    def _link_above(self, paths: list[str], directory: str) -> str:
-        """Why a journal may not tell of these: one is reached through a link below its directory."""
+    def _not_below(self, paths: list[str], directory: str, owner: int) -> str:
+        """Why a journal may not tell of these: a directory between is a link, or another user's."""
         begin = len(directory.rstrip("/")) + 1
         for path in paths:
             at = path.find("/", begin)
             while at >= 0:
-                above = path[:at]
-                if above not in self._is_link:
-                    self._is_link[above] = os.path.islink(above)  # noqa: PTH114 — once a file
-                if self._is_link[above]:
-                    return f"{above} is a link: a journal tells of no file behind it"
+                above = path[:at], owner
+                if above not in self._above:
+                    self._above[above] = self._foreign(*above)
+                if self._above[above]:
+                    return self._above[above]
                 at = path.find("/", at + 1)
         return ""
+
+    def _foreign(self, directory: str, owner: int) -> str:
+        try:
+            status = os.lstat(directory)
+        except OSError:
+            return ""  # it is gone, and what was in it
+        if S_ISLNK(status.st_mode):
+            return f"{directory} is a link: a journal tells of no file behind it"
+        if status.st_uid == owner or self._trust.is_full(owner):
+            return ""
+        return f"{directory} is of user {user_name(status.st_uid)}: a journal of another one tells of no file in it"
+
+
+def _named(lines: Sequence[dict[str, Any]]) -> set[str]:
+    """The runs that lines name."""
+    return {line["run"] for line in lines if isinstance(line.get("run"), str)}
 
 
 def unconfirmed(connection: Connection, run: str, lines: Sequence[dict[str, Any]]) -> list[str]:

@@ -165,6 +165,11 @@ def read(path: str, begin: int = 0) -> Contents:
     return Contents(tuple(entries), end, spoiled, newer, own, status.st_uid, home_owner)
 
 
+def owners(path: str) -> tuple[int, int]:
+    """The numbers of the users whose a journal is, and its directory. Raises `OSError`."""
+    return os.lstat(path).st_uid, Path(directory_of(path)).stat().st_uid
+
+
 def read_tails(tails: Mapping[str, int], most_bytes: int) -> tuple[dict[str, Contents], bool]:
     """What journals hold from these bytes on, until so many bytes were read; and whether that was all of it.
 

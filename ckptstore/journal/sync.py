@@ -247,13 +247,16 @@ class _Reading:
         for path, before in known:
             database.let_go_if_idle()
             try:
+                if reason := why_not(*jsonl.owners(path), self._trust):
+                    skipped.append(Skipped(path, reason))
+                    continue
                 found = jsonl.read(path, before.end)
                 is_other = before.head is not None and found.head != before.head
                 found = jsonl.read(path) if is_other else found
             except OSError as error:
                 skipped.append(Skipped(path, error.strerror or str(error)))
                 continue
-            if reason := why_not(found, self._trust):
+            if reason := why_not(found.owner, found.home_owner, self._trust):  # another one may be there by now
                 skipped.append(Skipped(path, reason))
                 continue
             read[path] = found
@@ -261,7 +264,7 @@ class _Reading:
         told: dict[str, Accepted] = {}
 
         def work(connection: Connection) -> Projected:
-            acceptor = Acceptor(connection, self._trust, runs_before)
+            acceptor = Acceptor(connection, self._trust, runs_before, read.values())
             told.update((path, acceptor.accept(path, contents)) for path, contents in read.items())
             for path, own in list(told.items()):
                 if any(reads.launch(connection, launch) is None for launch in own.named - own.started):

@@ -15,6 +15,7 @@ from ckptstore.catalog import journals, reads
 from ckptstore.core.events import FileRecorded, from_lines
 from ckptstore.disk.files import FileFacts, real_directory
 from ckptstore.disk.trust import user_name
+from ckptstore.errors import UsageError
 from ckptstore.formats.inspect import begins_as
 from ckptstore.journal import jsonl
 from ckptstore.resume.uncertainty import is_a_link
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from ckptstore.catalog.engine import Database
+    from ckptstore.catalog.trash import Item
     from ckptstore.disk.trash import Found, Trash
     from ckptstore.retention.debris import Target
 
@@ -43,8 +45,8 @@ class Authority:
             self._owners = {launch.id: launch.owner for launch in reads.launches_of(connection, run_id)}
         self._run = run
         self._roots = announced | told
-        self._limits = [real_directory(each) for each in os.environ.get(ROOTS, "").split(os.pathsep) if each]
-        self._told: dict[str, dict[int, set[str]]] = {}
+        self._limits = _limits()
+        self._told: dict[str, dict[int, set[tuple[str, str, str]]]] = {}
         self._user = os.geteuid()
         self.seen: dict[str, tuple[int, int]] = {}
 
@@ -73,9 +75,12 @@ class Authority:
         return self.beyond(target.root) or self._not_for_this_user(target, found)
 
     def _not_for_this_user(self, target: Target, found: Found) -> str:
-        if target.format and not begins_as(found.head, target.format):
+        is_known = target.format not in ("", "unknown")
+        if is_known and not begins_as(found.head, target.format):
             return f"{target.path} does not begin as a {target.format} file does: it stays"
-        if self._is_own(target, found) or found.owner in self._owners_beside(target):
+        if self._is_own(target, found):
+            return ""
+        if target.format != "unknown" and found.owner in self._owners_beside(target):
             return ""
         return f"{target.path} is of user {user_name(found.owner)}, and no journal of theirs beside it tells of it"
 
@@ -83,31 +88,67 @@ class Authority:
         return found.owner == self._user and self._owners.get(target.launch, self._user) == self._user
 
     def _owners_beside(self, target: Target) -> set[int]:
-        """The users whose journals tell of a file; of a by-product, of what it is beside."""
-        beside: set[int] = set()
-        stem = target.path.rpartition(".")[0]
-        for directory in _upwards(target.path.rpartition("/")[0]):
-            if directory not in self._told:
-                self._told[directory] = _told_in(directory)
-            for owner, paths in self._told[directory].items():
-                if target.path in paths or (not target.format and (not target.launch or stem in paths)):
-                    beside.add(owner)
-            if directory == target.root:
-                break
-        return beside
+        """The users whose journals tell of a file of this run and launch; of a by-product, of what it is beside."""
+        stem = target.path if target.format else target.path.rpartition(".")[0]
+        return {
+            owner
+            for directory in _upwards(target.path.rpartition("/")[0])
+            if directory == target.root or directory.startswith(f"{target.root.rstrip('/')}/")
+            for owner, told in self._of(directory).items()
+            if any(
+                (not target.launch or (path, launch) == (stem, target.launch)) and self._is_run(run)
+                for path, run, launch in told
+            )
+        }
+
+    def _is_run(self, run: str) -> bool:
+        return run == self._run or self._run.startswith(f"{run}@")
+
+    def _of(self, directory: str) -> dict[int, set[tuple[str, str, str]]]:
+        if directory not in self._told:
+            self._told[directory] = _told_in(directory)
+        return self._told[directory]
+
+    def in_trash(self, item: Item, trash: Trash) -> str:
+        """Why what lies in the trash, or its place, is not this user's to bring back or delete; empty if it is.
+
+        It is of whoever owns the directory, or of somebody whose journals there tell of the run.
+        """
+        try:
+            home = os.lstat(item.root).st_uid
+            found = trash.find(item.root, item.place, inside=True)
+        except OSError:
+            return ""  # whoever acts on it is told
+        if found is None or found.owner == home:
+            return ""
+        if any(self._is_run(run) for _, run, _ in self._of(item.root).get(found.owner, ())):
+            return ""
+        return f"{item.path} is of user {user_name(found.owner)}, and no journal of theirs beside it tells of the run"
 
 
-def _told_in(directory: str) -> dict[int, set[str]]:
-    """The files that the journals of a directory tell of, by their owners: paths, and those without their endings."""
-    found: dict[int, set[str]] = {}
+def _limits() -> list[str]:
+    """The directories that the variable names. Raises `UsageError` for what would limit nothing, or elsewhere."""
+    named = os.environ.get(ROOTS)
+    if named is None:
+        return []
+    found = named.split(os.pathsep)
+    if not all(each.startswith("/") for each in found):
+        raise UsageError(f"{ROOTS}={named!r} names no directories from the root on", "as /data/runs:/scratch/runs")
+    return [real_directory(each) for each in found]
+
+
+def _told_in(directory: str) -> dict[int, set[tuple[str, str, str]]]:
+    """The files that journals of a directory tell of, by owners: path, also without its ending, run and launch."""
+    found: dict[int, set[tuple[str, str, str]]] = {}
     with suppress(OSError):
         for path in jsonl.journals_in(directory):
             contents = jsonl.read(path)
-            paths = found.setdefault(contents.owner, set())
+            told = found.setdefault(contents.owner, set())
             lines = [line for line in contents.entries if line.get("t") == "file"]
             for event in from_lines(lines, directory)[0]:
                 if isinstance(event, FileRecorded):
-                    paths |= {event.file.path, event.file.path.rpartition(".")[0]}
+                    file = event.file
+                    told |= {(path, file.run, file.launch) for path in (file.path, file.path.rpartition(".")[0])}
     return found
 
 

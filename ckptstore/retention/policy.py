@@ -111,7 +111,7 @@ def from_json(value: Mapping[str, Any]) -> Policy:
 
 def parse_duration(text: str) -> timedelta:
     """A length of time as in "7d", "12h", "1w2d", "90m" (weeks, days, hours, minutes). Raises `UsageError`."""
-    if not _DURATION.fullmatch(text):
+    if not isinstance(text, str) or not _DURATION.fullmatch(text):
         raise UsageError(f"{text!r} is no length of time", "give one as 7d, 12h or 1w2d")
     seconds = sum(int(number) * _SECONDS[unit] for number, unit in re.findall(r"(\d+)([wdhm])", text, re.ASCII))
     if not 0 < seconds <= _LONGEST_SECONDS:

@@ -151,12 +151,13 @@ def purge(
         with database.read() as connection:
             unmarked, marked = in_trash_by_mark(connection, run_id)
         ends = {each.id: each.purge_after for each in worker.collections()}
+        due = [ends[item.collection] for item in unmarked if item.collection in ends]
     return Purged(
         run=run,
         files=worker.done.count(Phase.PURGING),
         bytes=worker.done.size(Phase.PURGING),
         waiting=len(unmarked) + len(marked),
         waiting_bytes=sum(item.size for item in (*unmarked, *marked)),
-        next_at=min((ends[item.collection] + CLOCKS_DIFFER for item in unmarked), default=None),
+        next_at=min(due) + CLOCKS_DIFFER if due else None,
         troubles=tuple(worker.done.troubles),
     )

@@ -124,7 +124,8 @@ class Worker:
         self.carry_out([replace(item, phase=Phase.MOVING) for item in going], {Phase.MOVING: Trash.halt})
         self.carry_out(others)
         left = {item.id for item in self.items(*OPEN_PHASES)} if going else ()
-        return {item.path: gcs[item.collection] for item in going if item.id not in left}
+        begun = {item.path: gcs.get(item.collection) for item in going if item.id not in left}
+        return {path: gc for path, gc in begun.items() if gc is not None}  # of some no journal tells when they began
 
     def carry_out(self, items: Sequence[Item], acts: Mapping[Phase, _Act] = _ACTS) -> None:
         """Do what the phase of each of these says, and record what came of it."""
@@ -182,6 +183,8 @@ class Worker:
     def _try(self, trash: Trash, item: Item, acts: Mapping[Phase, _Act]) -> TrashResult | None:
         self.lock.keep()
         beyond = self.authority.beyond(item.root)
+        if item.phase in (Phase.PURGING, Phase.RESTORING):
+            beyond = beyond or self.authority.in_trash(item, trash)
         if beyond:
             self.done.troubles.append(Skipped(item.path, beyond))
             return None
