@@ -80,9 +80,7 @@ def anns(bobs: Path) -> Path:
 def collected(catalog: Catalog) -> None:
     """What an operator's cron does, for every run with a policy."""
     with catalog.database.read() as connection:
-        named = [
-            row[0] for row in connection.exec_driver_sql("SELECT name FROM runs JOIN policies ON run_id = runs.id")
-        ]
+        rows = connection.exec_driver_sql("SELECT name FROM runs JOIN policies ON run_id = runs.id").all()
     for (run,) in rows:
         catalog.execute(catalog.plan_gc(run), now=True, allow_mass_delete=True)
 
