@@ -19,7 +19,7 @@ _MOST_BYTES = 16 << 20
 
 
 def checks(database: Database, facts: RunFacts) -> Iterator[Check]:
-    """A note for each of the journals of many ranks' directories that say so; those of one rank tell of no marks."""
+    """A note for each shared journal that says so: what people say of a run is in those."""
     shared = [path for path in facts.journals if path.rpartition("/")[2].startswith(jsonl.SHARED)]
     found, _ = jsonl.read_tails(dict.fromkeys(sorted(shared), 0), _MOST_BYTES)
     for path, contents in found.items():

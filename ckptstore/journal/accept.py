@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass, replace
 from stat import S_ISLNK
 from typing import TYPE_CHECKING, Any
@@ -33,6 +34,10 @@ if TYPE_CHECKING:
     from ckptstore.core.events import Event
     from ckptstore.core.model import LaunchKey
     from ckptstore.journal.jsonl import Contents
+
+
+_RESERVED = re.compile(r"@\d+$")
+"""How a run is named that is of that user, since its name was another's: nobody else begins one."""
 
 
 @dataclass(frozen=True)
@@ -118,8 +123,9 @@ class Acceptor:
         mark = f"@{contents.owner}"  # the number: another host may know the user by another name
 
         def is_own(run: str) -> bool:
-            users = owners.get(run) or {self._claimed.get(run, -1)}
-            return contents.owner in users and ("@" not in run or run.endswith(mark))
+            if run in owners:
+                return contents.owner in owners[run]
+            return self._claimed.get(run) == contents.owner and _RESERVED.search(run) is None
 
         others = sorted(run for run in named if not is_own(run) and not run.endswith(mark))
         return {run: f"{run[: LONGEST_NAME - len(mark)]}{mark}" for run in others}

@@ -46,7 +46,7 @@ class Authority:
         self._run = run
         self._roots = announced | told
         self._limits = _limits()
-        self._told: dict[str, dict[int, set[tuple[str, str, str]]]] = {}
+        self._told: dict[str, set[tuple[int, str, str, str]]] = {}
         self._user = os.geteuid()
         self.seen: dict[str, tuple[int, int]] = {}
 
@@ -60,6 +60,10 @@ class Authority:
             if Path(root).stat().st_uid == self._user:
                 return ""
         return f"{root} is no directory that run {self._run!r} saves to"
+
+    def refused(self, targets: Iterable[Target], trash: Trash) -> str:
+        """Why some of these files may not be removed; empty if all may."""
+        return next((reason for target in targets if (reason := self.why_not(target, trash))), "")
 
     def why_not(self, target: Target, trash: Trash) -> str:
         """Why a file may not be removed: it is not as it was seen, or not for this user to remove; empty if it may."""
@@ -92,22 +96,18 @@ class Authority:
         stem = target.path if target.format else target.path.rpartition(".")[0]
         return {
             owner
-            for directory in _upwards(target.path.rpartition("/")[0])
-            if directory == target.root or directory.startswith(f"{target.root.rstrip('/')}/")
-            for owner, told in self._of(directory).items()
-            if any(
-                (not target.launch or (path, launch) == (stem, target.launch)) and self._is_run(run)
-                for path, run, launch in told
-            )
+            for owner, path, launch in self._told_above(target.path)
+            if not target.launch or (path, launch) == (stem, target.launch)
         }
 
-    def _is_run(self, run: str) -> bool:
-        return run == self._run or self._run.startswith(f"{run}@")
-
-    def _of(self, directory: str) -> dict[int, set[tuple[str, str, str]]]:
-        if directory not in self._told:
-            self._told[directory] = _told_in(directory)
-        return self._told[directory]
+    def _told_above(self, path: str) -> Iterator[tuple[int, str, str]]:
+        """What the journals of the run above a file tell of: whose each is, paths, and their launches."""
+        for directory in self._roots.intersection(_upwards(path)):
+            if directory not in self._told:
+                self._told[directory] = _told_in(directory)
+            for owner, told, run, launch in self._told[directory]:
+                if run == self._run or self._run.startswith(f"{run}@"):
+                    yield owner, told, launch
 
     def in_trash(self, item: Item, trash: Trash) -> str:
         """Why what lies in the trash, or its place, is not this user's to bring back or delete; empty if it is.
@@ -121,7 +121,7 @@ class Authority:
             return ""  # whoever acts on it is told
         if found is None or found.owner == home:
             return ""
-        if any(self._is_run(run) for _, run, _ in self._of(item.root).get(found.owner, ())):
+        if any(owner == found.owner for owner, _, _ in self._told_above(item.path)):
             return ""
         return f"{item.path} is of user {user_name(found.owner)}, and no journal of theirs beside it tells of the run"
 
@@ -137,19 +137,18 @@ def _limits() -> list[str]:
     return [real_directory(each) for each in found]
 
 
-def _told_in(directory: str) -> dict[int, set[tuple[str, str, str]]]:
-    """The files that journals of a directory tell of, by owners: path, also without its ending, run and launch."""
-    found: dict[int, set[tuple[str, str, str]]] = {}
+def _told_in(directory: str) -> set[tuple[int, str, str, str]]:
+    """The files that journals of a directory tell of: whose it is; path, also without its ending; run and launch."""
+    told: set[tuple[int, str, str, str]] = set()
     with suppress(OSError):
         for path in jsonl.journals_in(directory):
             contents = jsonl.read(path)
-            told = found.setdefault(contents.owner, set())
             lines = [line for line in contents.entries if line.get("t") == "file"]
-            for event in from_lines(lines, directory)[0]:
-                if isinstance(event, FileRecorded):
-                    file = event.file
-                    told |= {(path, file.run, file.launch) for path in (file.path, file.path.rpartition(".")[0])}
-    return found
+            files = [event.file for event in from_lines(lines, directory)[0] if isinstance(event, FileRecorded)]
+            for file in files:
+                names = file.path, file.path.rpartition(".")[0]
+                told |= {(contents.owner, name, file.run, file.launch) for name in names}
+    return told
 
 
 def _through_a_link(path: str) -> str:
@@ -168,8 +167,3 @@ def _upwards(directory: str) -> Iterator[str]:
 
 def _is_in(directory: str, root: str) -> bool:
     return directory == root or directory.startswith(f"{root.rstrip('/')}/")
-
-
-def refused(authority: Authority, targets: Iterable[Target], trash: Trash) -> str:
-    """Why some of these files may not be removed; empty if all may."""
-    return next((reason for target in targets if (reason := authority.why_not(target, trash))), "")

@@ -23,7 +23,6 @@ from ckptstore.journal.sync import sync_run
 from ckptstore.resume import lease
 from ckptstore.resume.lineage import branches
 from ckptstore.retention import decide, path_aliases
-from ckptstore.retention.authority import refused
 from ckptstore.retention.debris import has_checkpoint_beside
 from ckptstore.retention.worker import PORTION, at_work
 
@@ -211,7 +210,7 @@ class _Gc:
     def give_up(self, states: Sequence[tuple[Key | None, tuple[Target, ...]]]) -> list[Item]:
         """Record that these go, but for those that changed or are protected by now."""
         with Trash(self.collection.id) as trash:
-            looks = [refused(self._worker.authority, targets, trash) for _, targets in states]
+            looks = [self._worker.authority.refused(targets, trash) for _, targets in states]
         # A launch that starts without the catalog says so in a journal, and so does who pins by another one.
         unheard = unread.unheard(sync_run(self._worker.database, self._plan.run_id).skipped)
         unchanged = [

@@ -25,7 +25,7 @@ from ckptstore.resume.reconcile import reconcile
 from ckptstore.resume.resolver import judge
 from ckptstore.resume.uncertainty import Uncertainties
 from ckptstore.retention import debris, decide, path_aliases, stored_policy
-from ckptstore.retention.authority import Authority, refused
+from ckptstore.retention.authority import Authority
 from ckptstore.retention.debris import Debris, Target
 from ckptstore.retention.decide import Decision, StateFacts, Why
 
@@ -291,5 +291,5 @@ def _in_short(verdict: Rejection) -> str:
 def _refused(authority: Authority, going: Mapping[Key, Sequence[Target]]) -> dict[Key, str]:
     """Why some of these states may not go: a file of theirs is not for this user to remove."""
     with Trash("") as trash:
-        found = {key: refused(authority, targets, trash) for key, targets in going.items()}
+        found = {key: authority.refused(targets, trash) for key, targets in going.items()}
     return {key: reason for key, reason in found.items() if reason}

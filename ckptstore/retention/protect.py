@@ -72,9 +72,8 @@ def tag(database: Database, run: str, step: int, name: str) -> bool:
                 f"step {there} of run {run!r} is tagged {name!r}", f"first: ckptstore untag {quote(run)} {quote(name)}"
             )
         at = marks.moment_after_tag(connection, run_id, name)
-        return [] if there == step else [StepTagged(run, name, step, at)], {
-            file.path: file.launch_key for file in files
-        }
+        beside = {file.path: file.launch_key for file in files}
+        return [] if there == step else [StepTagged(run, name, step, at)], beside
 
     return record_of_run(database, decide)
 

@@ -213,3 +213,18 @@ def test_a_journal_that_is_swapped_while_it_is_read(
     synced = other.sync(tmp_path / "ckpt")
     assert synced.records == 0
     assert f"it is of user {BOB}" in synced.unreadable[0].reason
+
+
+def test_a_run_whose_name_has_the_sign_itself(catalog: Catalog, other: Catalog, tmp_path: Path) -> None:
+    """Only a number behind it says whose a run is."""
+    job = Job(catalog, tmp_path / "ckpt", world_size=1, run="bert@v2")
+    job.save(job.begin(), 10)
+    give(tmp_path / "ckpt", ANN)
+    with catalog.database.write() as connection:
+        connection.exec_driver_sql(f"UPDATE launches SET owner = {ANN}")
+    assert other.sync(tmp_path).runs == ("bert@v2",)
+    job.save(job.begin(), 20)
+    give(tmp_path / "ckpt", ANN)
+    for each in (catalog, other):
+        each.sync(tmp_path)
+        assert each.resolve("bert@v2").plan.global_step == 20

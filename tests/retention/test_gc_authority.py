@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from ckptstore.api import Catalog, connect
+from ckptstore.core.model import Kind
 from ckptstore.errors import RefusedError
 from ckptstore.journal import jsonl
 from ckptstore.retention.authority import ROOTS
@@ -131,6 +132,23 @@ def test_an_operator_collects_for_users_who_journal(shared: Path) -> None:
     gc(catalog)
     assert purge(catalog.database, "run", at_once=True).files == 2
     assert names(job.directory) == {"rank_0/net-3_10.ckpt", "rank_0/net-4_10.ckpt"}
+
+
+def test_an_operator_collects_below_the_directory_that_was_announced(shared: Path) -> None:
+    """A directory for each save: the journal is in the one above them."""
+    url, home = str(shared / "c.db"), shared / "ckpt"
+    with as_user(ANN):
+        home.mkdir()
+        launch = connect(url).join("run", rank=0, world_size=1, launch_id="L1")
+        launch.set_steps_per_epoch(10)
+        launch.resolve()
+        launch.add_source(str(home), kind=Kind.PERIODIC, prefix="net", breakpoint_prefix="net", names_before=())
+        for step in (10, 20, 30, 40):
+            path = ckpt_bytes.write(home / f"at_{step}" / "net.ckpt", step, step)
+            launch.register(path, global_step=step, optimizer_step=step)
+    assert not (home / "at_10" / ".ckptstore").exists()
+    assert gc(connect(url)).removed == (("L1", 10), ("L1", 20))
+    assert names(home) == {"at_30/net.ckpt", "at_40/net.ckpt"}
 
 
 def test_a_journal_of_somebody_else_tells_nothing(shared: Path) -> None:
