@@ -19,7 +19,7 @@ HIGHEST = 2**63 - 1
 HIGHEST_INTEGER = 2**31 - 1
 """Of epochs, steps in them, ranks and launches."""
 
-MOST_RANKS = 1_000_000
+MOST_RANKS = 100_000
 """Of a launch. Layouts and plans name every rank: a mistyped number would take all memory wherever they are read."""
 
 LONGEST_NAME = 200

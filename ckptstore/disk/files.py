@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
     from ckptstore.core.model import Checkpoint
 
+DIRECTORY = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+"""How a directory is opened to reach what is in it, and no link."""
+
 _CHUNK = 1 << 20
 _LOOKS = 100  # at a path that somebody changes meanwhile
 NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
@@ -54,6 +57,22 @@ def real_directory(path: str | os.PathLike[str]) -> str:
         with suppress(FileNotFoundError):  # what was a link is none any more, or the working directory is gone
             return os.path.realpath(path)
     return os.path.realpath(path)
+
+
+def open_directory(path: str) -> int:
+    """A directory by its path from the root on, each one on the way opened in the one above: none may be a link.
+
+    Raises `OSError`, ENOTDIR or ELOOP for a link.
+    """
+    opened = os.open("/", DIRECTORY)
+    for name in path.split("/"):
+        if name:
+            above = opened
+            try:
+                opened = os.open(name, DIRECTORY, dir_fd=above)
+            finally:
+                os.close(above)
+    return opened
 
 
 def facts(path: str) -> FileFacts | None:

@@ -16,7 +16,7 @@ from stat import S_ISREG
 from typing import TYPE_CHECKING, NamedTuple
 
 from ckptstore.disk.claims import FOLDER
-from ckptstore.disk.files import NO_LINKS, FileFacts
+from ckptstore.disk.files import DIRECTORY, NO_LINKS, FileFacts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 _TRASH = (FOLDER, "trash")
 _OPEN_FOLDERS = 64
-_DIRECTORY = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _HEAD = 64  # bytes
 _NOT_OURS = (errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY, errno.ENOTDIR, errno.ELOOP)
@@ -241,7 +240,7 @@ class Trash:
             self._folders.move_to_end((root, folders))
             return found
         if folders:
-            opened = os.open(folders[-1], _DIRECTORY, dir_fd=self._open(root, folders[:-1]))
+            opened = os.open(folders[-1], DIRECTORY, dir_fd=self._open(root, folders[:-1]))
         else:
             opened = self._reach(root)
         self._folders[root, folders] = opened
@@ -254,9 +253,9 @@ class Trash:
         """A root, from "/" on: each directory on the way is opened in the one above, and kept for its neighbours."""
         above, _, name = root.rstrip("/").rpartition("/")
         if not name:
-            return os.open("/", _DIRECTORY)
+            return os.open("/", DIRECTORY)
         try:
-            return os.open(name, _DIRECTORY, dir_fd=self._open(above or "/", ()))
+            return os.open(name, DIRECTORY, dir_fd=self._open(above or "/", ()))
         except FileNotFoundError:  # not as a file that is gone: the disk it is on may not be mounted
             raise OSError(errno.ENODEV, "its directory is not there: it may not be mounted") from None
 

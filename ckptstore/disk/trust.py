@@ -13,10 +13,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ckptstore.core.model import SCANNED
 from ckptstore.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from ckptstore.core.model import Launch
 
 TRUST = "CKPTSTORE_TRUST"
 """The variable that names users, and groups of them, whose journals are believed wherever they lie: `ann,ml-team`."""
@@ -39,6 +42,20 @@ class Trust:
     def is_full(self, owner: int) -> bool:
         """Whether what a user says counts wherever it is said, of whatever run."""
         return owner in (_ROOT, os.geteuid()) or owner in self.users
+
+    def may_go_on(self, launch: Launch) -> bool:
+        """Whether a launch may go on from what that one saved. Root may from what was found by a scan."""
+        owner = launch.owner
+        is_found = launch.id.startswith(SCANNED) and os.geteuid() == _ROOT
+        return owner is None or is_found or self.is_full(owner)
+
+
+def on_behalf_of(user: int, path: str) -> int:
+    """Whose a launch is of which a user found this file: root finds those of others."""
+    if user == _ROOT:
+        with suppress(OSError):
+            return os.lstat(path).st_uid
+    return user
 
 
 def user_name(user: int) -> str:

@@ -22,7 +22,9 @@ from ckptstore.core.events import (
     with_runs,
 )
 from ckptstore.core.limits import LONGEST_NAME
-from ckptstore.disk.trust import TRUST, Trust, user_name
+from ckptstore.core.model import SCANNED
+from ckptstore.core.text import count
+from ckptstore.disk.trust import TRUST, Trust, on_behalf_of, user_name
 from ckptstore.journal import jsonl
 from ckptstore.journal.layouts import with_content
 
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 
     from ckptstore.catalog.engine import Connection
     from ckptstore.core.events import Event
-    from ckptstore.core.model import LaunchKey
+    from ckptstore.core.model import Launch, LaunchKey
     from ckptstore.journal.jsonl import Contents
 
 
@@ -92,6 +94,7 @@ class Acceptor:
             for run in _named([line for line in contents.entries if line.get("t") == "launch"]):
                 self._claimed.setdefault(run, contents.owner)
         self._above: dict[tuple[str, int], str] = {}
+        self._sizes: dict[LaunchKey, int] = {}
 
     def accept(self, path: str, contents: Contents) -> Accepted:
         """What counts of a journal that is believed."""
@@ -100,15 +103,20 @@ class Acceptor:
         lines = [with_runs(entry, names) for entry in contents.entries] if names else contents.entries
         refused = [f"run {run!r} is of another user: what it tells is of run {own!r}" for run, own in names.items()]
         found, unusable = from_lines(lines, directory, refused.append)
+        others = self._others_of_that_id(event.launch for event in found if isinstance(event, LaunchStarted))
+        files = [event.file for event in reversed(found) if isinstance(event, FileRecorded)]
+        scanned = {file.launch_key: file.path for file in files if file.launch.startswith(SCANNED)}
         events: list[Event] = []
         for event in found:
-            reason = self._why_not(event, directory, contents.owner)
+            reason = others.get(_key(event)) or self._why_not(event, directory, contents.owner)
             if reason:
                 refused.append(reason)
                 unusable += 1
             elif isinstance(event, LaunchStarted):
                 origin = None if event.origin is None else replace(event.origin, owner=contents.owner)
-                launch = replace(event.launch, owner=contents.owner)
+                path_of_one = scanned.get(event.launch.key)
+                owner = on_behalf_of(contents.owner, path_of_one) if path_of_one else contents.owner
+                launch = replace(event.launch, owner=owner)
                 events.append(replace(event, launch=launch, origin=origin))
             elif (filled := with_content(event)) is not None:
                 events.append(filled)
@@ -129,6 +137,26 @@ class Acceptor:
 
         others = sorted(run for run in named if not is_own(run) and not run.endswith(mark))
         return {run: f"{run[: LONGEST_NAME - len(mark)]}{mark}" for run in others}
+
+    def _others_of_that_id(self, launches: Iterable[Launch]) -> dict[LaunchKey | None, str]:
+        """The launches that have the id of another one, and why: one launch has one number of ranks.
+
+        Of the two the first that was told of counts. What a scan found may grow, by files that are found later.
+        """
+        reasons: dict[LaunchKey | None, str] = {}
+        for launch in launches:
+            if launch.id.startswith(SCANNED):
+                continue
+            if launch.key not in self._sizes:
+                known = reads.launch(self._connection, launch.key)
+                self._sizes[launch.key] = launch.world_size if known is None else known.world_size
+            size = self._sizes[launch.key]
+            if size != launch.world_size:
+                reasons[launch.key] = (
+                    f"launch {launch.id!r} of run {launch.run!r} has {count(size, 'rank', 'ranks')} as it was first "
+                    f"told of, and {launch.world_size} here: it is another one of that id, and left out"
+                )
+        return reasons
 
     def _why_not(self, event: Event, directory: str, owner: int) -> str:
         match event:
@@ -167,6 +195,10 @@ class Acceptor:
         if status.st_uid == owner or self._trust.is_full(owner):
             return ""
         return f"{directory} is of user {user_name(status.st_uid)}: a journal of another one tells of no file in it"
+
+
+def _key(event: Event) -> LaunchKey | None:
+    return event.launch.key if isinstance(event, LaunchStarted) else launch_of(event)
 
 
 def _named(lines: Sequence[dict[str, Any]]) -> set[str]:

@@ -14,7 +14,7 @@ import os
 import re
 import secrets
 import threading
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from ckptstore.core import bounded_json
 from ckptstore.disk.claims import FOLDER
+from ckptstore.disk.files import open_directory
 from ckptstore.disk.walk import LOST_AND_FOUND
 from ckptstore.journal import opened
 
@@ -41,7 +42,7 @@ MOST_JOURNAL = 4 << 30
 """Bytes that are looked through at once, at most: a power loss may leave a long file of zeros."""
 
 MOST_KEPT = 256 << 20
-"""Bytes of lines that are read at once, at most: half a million records."""
+"""Bytes of lines that are read at once, at most, where no less is asked for: half a million records."""
 
 _HEAD = 4096
 """Bytes that tell journals apart, unless the first line is shorter."""
@@ -51,6 +52,8 @@ _sync_data = getattr(os, "fdatasync", os.fsync)  # the size of the file is synce
 _SUM = re.compile(rb'^(.*),"sum":"([0-9a-f]{16})"\}$', re.DOTALL)
 _NAME = re.compile(r"^(rank_\d+|shared)(-[0-9a-z]+)*\.jsonl$")
 SHARED = "shared"
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_APPENDED = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,7 @@ class Contents:
     """What was read of a journal: its entries in order, and where the next ones will begin, in bytes.
 
     `spoiled` counts lines that are torn or of others, `newer` those of a newer program. `head` is as `head` has it.
+    `has_more`: there were too many to read them at once.
     `owner` is the number of the user whose file it is, `home_owner` that of the directory's.
     """
 
@@ -66,6 +70,7 @@ class Contents:
     spoiled: int = 0
     newer: int = 0
     head: str | None = None
+    has_more: bool = False
     owner: int = -1
     home_owner: int = -1
 
@@ -128,16 +133,17 @@ def _head_of(text: bytes) -> str | None:
     return blake2b(line, digest_size=16).hexdigest() if end or len(line) == _HEAD else None
 
 
-def read(path: str, begin: int = 0) -> Contents:
+def read(path: str, begin: int = 0, most: int | None = None) -> Contents:
     """What is in a journal from a byte on, to the last end of a line, or to the first line of a newer program.
 
-    What follows such a line is told too; its writer's program reads it again from there. A file that is no journal, as
-    one of zeros that a power loss left, takes no more memory than the longest line. Raises `OSError`.
+    No more than `most` bytes of lines, or one line (None: `MOST_KEPT`). What follows a newer program's line is told
+    too; that program reads it again from there. A file that is no journal, as one of zeros that a power loss left,
+    takes no more memory than the longest line. Raises `OSError`.
     """
     entries: list[Entry] = []
     spoiled = newer = kept = 0
     end = place = begin
-    is_endless = False
+    is_endless = has_more = False
     with _opened(path) as file:
         status = os.fstat(file.fileno())
         if status.st_size - begin > MOST_JOURNAL:
@@ -148,21 +154,22 @@ def read(path: str, begin: int = 0) -> Contents:
             was_endless, is_endless = is_endless, not piece.endswith(b"\n") and (is_endless or len(piece) == MOST_LINE)
             if not piece.endswith(b"\n") and not is_endless:
                 break  # a line under way
-            place += len(piece)
             entry = None if was_endless or is_endless else decode(piece.rstrip(b"\n"))
+            if entries and entry is not None and kept + len(piece) > (MOST_KEPT if most is None else most):
+                has_more = True
+                break
+            place += len(piece)
             if entry is not None and entry["v"] > VERSION:
                 newer += 1
             elif entry is not None:
                 kept += len(piece)
-                if kept > MOST_KEPT:
-                    raise OSError(errno.EFBIG, f"more than {MOST_KEPT >> 20} MiB of records in a journal")
                 entries.append(entry)
             elif piece != b"\n" and not was_endless:
                 spoiled += 1
             if not newer:
                 end = place
     home_owner = Path(directory_of(path)).stat().st_uid
-    return Contents(tuple(entries), end, spoiled, newer, own, status.st_uid, home_owner)
+    return Contents(tuple(entries), end, spoiled, newer, own, has_more, status.st_uid, home_owner)
 
 
 def owners(path: str) -> tuple[int, int]:
@@ -181,9 +188,9 @@ def read_tails(tails: Mapping[str, int], most_bytes: int) -> tuple[dict[str, Con
         if left <= 0:
             return found, False
         with suppress(OSError):
-            found[path] = read(path, begin)
+            found[path] = read(path, begin, left)
             left -= found[path].end - begin
-    return found, True
+    return found, not any(contents.has_more for contents in found.values())
 
 
 def size(path: str) -> int | None:
@@ -200,7 +207,7 @@ def sizes_in(folder: str) -> dict[str, int]:
     Raises `OSError`, for a folder that is a link too: what is behind it is of another directory.
     """
     try:
-        opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        opened = os.open(folder, _FOLDER)
     except (FileNotFoundError, NotADirectoryError):
         if os.path.islink(folder):  # noqa: PTH114 — a text, as everywhere here
             raise OSError(errno.ELOOP, "its folder is a link") from None
@@ -352,29 +359,36 @@ class JournalWriter:
         """Open the first of the possible files that is in nobody else's hands; its name is on the disk then."""
         self._close()
         self._head = None
-        self._folder.mkdir(exist_ok=True)  # never the directory: whoever removed it had reasons
-        if self._folder.is_symlink():
-            raise OSError(errno.ELOOP, "its folder is a link")
-        own = f"{self._stem}-{self._launch}"
-        for name in (self._stem, own, f"{own}-{os.getpid():x}{secrets.token_hex(4)}"):
-            path = self._folder / f"{name}.jsonl"
-            is_only_ours = name not in (self._stem, own)
+        with ExitStack() as stack:
+            above = open_directory(str(self._folder.parent))
+            stack.callback(os.close, above)
+            with suppress(FileExistsError):
+                os.mkdir(FOLDER, dir_fd=above)  # never the directory: whoever removed it had reasons
             try:
-                file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
-            except PermissionError:
-                if is_only_ours:
-                    raise
-                continue  # it is another user's, and both may write in the folder
-            if is_only_ours or _take(file):
-                break
-            os.close(file)
-        self._file, self._process, self.path = file, os.getpid(), str(path)
-        opened.add(self)
-        if not os.fstat(file).st_size:
-            os.fsync(file)
-            for folder in (self._folder, self._folder.parent):
-                _sync_directory(folder)
+                folder = os.open(FOLDER, _FOLDER, dir_fd=above)
+            except NotADirectoryError:
+                raise OSError(errno.ELOOP, "its folder is a link") from None
+            stack.callback(os.close, folder)
+            file, name = self._first_free(folder)
+            self._file, self._process, self.path = file, os.getpid(), str(self._folder / name)
+            opened.add(self)
+            if not os.fstat(file).st_size:
+                os.fsync(file)
+                os.fsync(folder)
+                _sync_directory(above)
         return file
+
+    def _first_free(self, folder: int) -> tuple[int, str]:
+        own = f"{self._stem}-{self._launch}"
+        for stem in (self._stem, own):
+            name = f"{stem}.jsonl"
+            with suppress(PermissionError):  # it is another user's, and both may write in the folder
+                file = os.open(name, _APPENDED, 0o644, dir_fd=folder)
+                if _take(file):
+                    return file, name
+                os.close(file)
+        name = f"{own}-{os.getpid():x}{secrets.token_hex(4)}.jsonl"
+        return os.open(name, _APPENDED, 0o644, dir_fd=folder), name
 
 
 def _take(file: int) -> bool:
@@ -388,9 +402,9 @@ def _take(file: int) -> bool:
     return True
 
 
-def _sync_directory(path: Path) -> None:
-    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+def _sync_directory(reached: int) -> None:
+    opened_to_sync = os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=reached)
     try:
-        os.fsync(folder)
+        os.fsync(opened_to_sync)
     finally:
-        os.close(folder)
+        os.close(opened_to_sync)

@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ckptstore.catalog import journals, reads
 from ckptstore.catalog.journals import ReadTo
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("ckptstore")
 
-_BYTES = 16 << 20  # of journals a transaction
+_BYTES = 16 << 20  # of journals a transaction: a long one is taken up in pieces
 _NOTHING = ReadTo(0, None)
 
 
@@ -224,6 +224,14 @@ def _sizes_in(folder: str) -> dict[str, int] | Skipped:
         return Skipped(folder, error.strerror or str(error))
 
 
+class _Place(NamedTuple):
+    """Where a journal is read from, and up to where all of it was used: what is left out is read again."""
+
+    path: str
+    before: ReadTo
+    used: int
+
+
 class _Reading:
     """Reads journals, and takes up what their owners may say."""
 
@@ -237,53 +245,46 @@ class _Reading:
         with self._database.read() as connection:
             return frozenset(reads.run_names(connection))
 
-    def read(self, known: Sequence[tuple[str, ReadTo]], new: list[str]) -> Synced:
+    def read(self, known: Iterable[tuple[str, ReadTo]], new: list[str]) -> Synced:
         """Take up journals from where they were read to; the ids of files new to the catalog go into `new`."""
-        database = self._database
+        done, left = self._read_pieces([_Place(path, before, before.end) for path, before in known], new, is_first=True)
+        while left:
+            more, left = self._read_pieces(left, new, is_first=False)
+            done = _added(done, replace(more, read=0))
+        return done
+
+    def _read_pieces(self, places: Iterable[_Place], new: list[str], *, is_first: bool) -> tuple[Synced, list[_Place]]:
+        """Take up a piece of each journal; and the places at which the longer ones go on."""
         runs_before = self._runs_before
-        read: dict[str, Contents] = {}
         skipped: list[Skipped] = []
-        begins: dict[str, int] = {}
-        for path, before in known:
-            database.let_go_if_idle()
-            try:
-                if reason := why_not(*jsonl.owners(path), self._trust):
-                    skipped.append(Skipped(path, reason))
-                    continue
-                found = jsonl.read(path, before.end)
-                is_other = before.head is not None and found.head != before.head
-                found = jsonl.read(path) if is_other else found
-            except OSError as error:
-                skipped.append(Skipped(path, error.strerror or str(error)))
-                continue
-            if reason := why_not(found.owner, found.home_owner, self._trust):  # another one may be there by now
-                skipped.append(Skipped(path, reason))
-                continue
-            read[path] = found
-            begins[path] = 0 if is_other else before.end
+        opened = self._opened(places, skipped)
+        read = {path: contents for path, (_, contents) in opened.items()}
+        used = {path: place.used for path, (place, _) in opened.items()}
         told: dict[str, Accepted] = {}
+        ends: dict[str, ReadTo] = {}
 
         def work(connection: Connection) -> Projected:
             acceptor = Acceptor(connection, self._trust, runs_before, read.values())
             told.update((path, acceptor.accept(path, contents)) for path, contents in read.items())
             for path, own in list(told.items()):
-                if any(reads.launch(connection, launch) is None for launch in own.named - own.started):
+                if is_first and any(reads.launch(connection, launch) is None for launch in own.named - own.started):
                     # The catalog was lost since it was read to there: it is read whole.
-                    read[path] = jsonl.read(path)
+                    read[path] = jsonl.read(path, 0, _BYTES)
+                    opened[path] = _Place(path, _NOTHING, 0), read[path]
+                    used[path] = 0
                     told[path] = acceptor.accept(path, read[path])
             events = [event for own in told.values() for event in own.events]
             done = project(connection, events, layout_by)
             names = {run for own in told.values() for run in own.runs}
             ids = {name: run_id for name in names if (run_id := reads.run_id(connection, name)) is not None}
             by_path = {path: [ids[run] for run in sorted(own.runs) if run in ids] for path, own in told.items()}
-            ends = {  # what was left out is read again: another journal may yet tell of its launch
-                path: ReadTo(contents.end if told[path].named <= done.launches else begins[path], contents.head)
-                for path, contents in read.items()
-            }
+            for path, (place, _) in opened.items():  # what was left out is read again: another may tell of its launch
+                is_used = used[path] == place.before.end and told[path].named <= done.launches
+                ends[path] = ReadTo(read[path].end if is_used else used[path], read[path].head)
             journals.set_read_to(connection, ends, by_path)
             return done
 
-        done = database.in_write(work)
+        done = self._database.in_write(work)
         new += done.new
         unreadable = tuple(skipped)
         newer = [path for path, contents in read.items() if contents.newer]
@@ -296,7 +297,34 @@ class _Reading:
         refused = tuple(Skipped(path, reason) for path, own in told.items() for reason in own.refused)
         spoiled = sum(contents.spoiled for contents in read.values()) + sum(own.unusable for own in told.values())
         names = sorted({run for own in told.values() for run in own.runs})
-        return Synced(0, len(read), done.records, spoiled, tuple(names), tuple(skipped), unreadable, refused)
+        left = [
+            _Place(path, ReadTo(contents.end, contents.head), ends[path].end)
+            for path, contents in read.items()
+            if contents.has_more
+        ]
+        return Synced(0, len(read), done.records, spoiled, tuple(names), tuple(skipped), unreadable, refused), left
+
+    def _opened(self, places: Iterable[_Place], skipped: list[Skipped]) -> dict[str, tuple[_Place, Contents]]:
+        """Pieces of the journals that are believed; why the others are not goes into `skipped`."""
+        opened: dict[str, tuple[_Place, Contents]] = {}
+        for place in places:
+            self._database.let_go_if_idle()
+            path, before = place.path, place.before
+            try:
+                if reason := why_not(*jsonl.owners(path), self._trust):
+                    skipped.append(Skipped(path, reason))
+                    continue
+                found = jsonl.read(path, before.end, _BYTES)
+                if before.head is not None and found.head != before.head:  # it is another one
+                    place, found = _Place(path, _NOTHING, 0), jsonl.read(path, 0, _BYTES)  # noqa: PLW2901
+            except OSError as error:
+                skipped.append(Skipped(path, error.strerror or str(error)))
+                continue
+            if reason := why_not(found.owner, found.home_owner, self._trust):  # another one may be there by now
+                skipped.append(Skipped(path, reason))
+                continue
+            opened[path] = place, found
+        return opened
 
 
 def _mark_gone(database: Database, ids: Sequence[str]) -> None:

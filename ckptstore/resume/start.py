@@ -15,6 +15,7 @@ from ckptstore.catalog.runs import find_run
 from ckptstore.core.events import LaunchStarted
 from ckptstore.core.model import Assignment, Resolution, RestorePlan, Rule
 from ckptstore.core.text import count
+from ckptstore.disk.trust import TRUST, Trust, user_name
 from ckptstore.errors import CatalogUnavailableError, NothingRestorableError, RefusedError, UsageError
 from ckptstore.journal.writers import record_of_run
 from ckptstore.resume import exits, lease, position
@@ -130,6 +131,8 @@ def _store(database: Database, launch: Launch, run_id: int, query: Query) -> boo
         raise _not_there(resolution, query)
     if plan is None:
         _check_fresh(database, launch, run_id, resolution, choose(database, launch.run, run_id, of_every_lineage))
+    if plan is not None:
+        _check_whose(plan)
     start_step = _start_step(launch, plan) if plan else None
     sources = sources_of(plan) if plan else []
     now = datetime.now(timezone.utc)
@@ -152,6 +155,17 @@ def _store(database: Database, launch: Launch, run_id: int, query: Query) -> boo
         if beside and not query.goes_back and not _went_back(database, run_id):
             _say_what_is_beside(plan, choose(database, launch.run, run_id, of_every_lineage).plan, beside)
     return True
+
+
+def _check_whose(plan: RestorePlan) -> None:
+    """Raise `RefusedError` where the state was saved by a user who is not trusted: two may call their runs the same."""
+    owner = plan.launch.owner
+    if owner is not None and not Trust.of().may_go_on(plan.launch):
+        writer, run = user_name(owner), plan.launch.run
+        raise RefusedError(
+            f"step {plan.global_step} of run {run!r} was saved by user {writer} ({plan.ranks[0].source.path})",
+            f"to go on from it set {TRUST}={writer}; else give your run a name of its own",
+        )
 
 
 def _went_back(database: Database, run_id: int) -> bool:

@@ -7,6 +7,7 @@ while training writes is safe.
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
@@ -23,6 +24,7 @@ from ckptstore.core.model import FileState, Launch, Phase, Rule
 from ckptstore.core.replicas import stand_alone
 from ckptstore.disk.files import absolute
 from ckptstore.disk.places import checkpoint_tree, remember_place, root_of
+from ckptstore.disk.trust import on_behalf_of
 from ckptstore.journal.writers import shared
 from ckptstore.resume.join import check_name
 from ckptstore.scan.known_files import recorded_below
@@ -126,6 +128,7 @@ def _apply(database: Database, root: Path, plan: ScanPlan) -> None:
             layout=stand_alone(),
             steps_per_epoch=launch.steps_per_epoch,
             created_at=launch.began,
+            owner=on_behalf_of(os.geteuid(), launch.files[0].path),
         )
         for launch in plan.launches
     ]

@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 from blake3 import blake3
 
-from ckptstore.api import Catalog
+from ckptstore.api import Catalog, connect
 from ckptstore.core import bounded_json
 from ckptstore.core.events import from_lines
-from ckptstore.journal import jsonl, layouts
+from ckptstore.journal import jsonl, layouts, sync
+from ckptstore.journal.accept import Acceptor
 from ckptstore.retention import stored_policy
 from ckptstore.retention.policy import Policy
 from tests.jobs import begun, set_ending
@@ -156,16 +157,14 @@ def test_a_layout_file_that_is_not_what_its_line_says(catalog: Catalog, other: C
         assert not connection.exec_driver_sql("SELECT * FROM strategies").all()
 
 
-def test_a_journal_of_which_nobody_sees_the_end(
-    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_journal_of_which_nobody_sees_the_end(catalog: Catalog, tmp_path: Path) -> None:
     job, ranks = begun(catalog, tmp_path, 10)
     journal = Path(jsonl.journals_in(str(job.folder(0)))[0])
-    monkeypatch.setattr(jsonl, "MOST_KEPT", 100)
     job.save(ranks, 20)
-    with pytest.raises(OSError, match="of records in a journal"):
-        jsonl.read(str(journal))
-    monkeypatch.undo()
+    whole = jsonl.read(str(journal))
+    piece = jsonl.read(str(journal), 0, 100)
+    assert (len(piece.entries), piece.has_more) == (1, True)
+    assert jsonl.read(str(journal), piece.end).entries == whole.entries[1:]
     os.truncate(journal, jsonl.MOST_JOURNAL * 2)
     (skipped,) = catalog.sync(tmp_path).unreadable
     assert (skipped.path, skipped.reason) == (str(journal), "more than 4 GiB of a journal")
@@ -176,3 +175,41 @@ def test_a_journal_that_is_a_pipe_by_now_is_not_waited_for(tmp_path: Path) -> No
     for look in (jsonl.read, jsonl.head):
         with pytest.raises(OSError, match="not a regular file"):
             look(str(tmp_path / "rank_0.jsonl"))
+
+
+def test_journals_are_taken_up_in_pieces(catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One transaction, and one list of records, is never as long as somebody's journal."""
+    job, ranks = begun(catalog, tmp_path, *range(1, 20))
+    portions = []
+    accept = Acceptor.accept
+    monkeypatch.setattr(sync, "_BYTES", 1000)
+    monkeypatch.setattr(
+        Acceptor, "accept", lambda self, path, found: portions.append(len(found.entries)) or accept(self, path, found)
+    )
+    whole = connect(str(tmp_path / "pieces.db"))
+    for each in (whole, catalog):
+        synced = each.sync(tmp_path)
+        assert (synced.read, synced.records, synced.skipped) == ((2, 38, ()) if each is whole else (0, 0, ()))
+    assert max(portions) < 6
+    assert len(whole.files("run")) == len(catalog.files("run")) == 38
+    portions.clear()
+    job.save(ranks, 20)
+    assert whole.sync(tmp_path).records == 2
+    assert len(portions) <= 4
+
+
+def test_pieces_of_a_journal_whose_launch_nobody_tells_of(
+    catalog: Catalog, other: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is read again from there once somebody does."""
+    job, _ = begun(catalog, tmp_path / "ckpt", *range(1, 20), world_size=1)
+    journal = Path(jsonl.journals_in(str(job.folder(0)))[0])
+    lines = journal.read_bytes().splitlines(keepends=True)
+    told = [line for line in lines if b'"t":"launch"' in line]
+    journal.write_bytes(b"".join(line for line in lines if line not in told))
+    monkeypatch.setattr(sync, "_BYTES", 1000)
+    assert other.sync(tmp_path).records == 0
+    beside = tmp_path / "ckpt" / ".ckptstore"
+    beside.mkdir()
+    (beside / "shared.jsonl").write_bytes(b"".join(told))
+    assert other.sync(tmp_path).records == 19

@@ -8,6 +8,7 @@ from ckptstore.api import Catalog, connect
 from ckptstore.core.model import Kind
 from ckptstore.training.launch import RankLaunch
 from tests import ckpt_bytes
+from tests.jobs import Job
 
 
 def trained(catalog: Catalog, run: str, directory: Path, *steps: int) -> RankLaunch:
@@ -61,3 +62,22 @@ def test_in_one_catalog_and_one_directory(catalog: Catalog, tmp_path: Path) -> N
     anew = connect(str(tmp_path / "anew.db"))
     anew.sync(tmp_path)
     assert [anew.resolve(run).plan.global_step for run in ("one", "two")] == [1, 5]
+
+
+@pytest.mark.parametrize("order", [(2, 4), (4, 2)])
+def test_one_id_for_two_launches_of_different_size(catalog: Catalog, tmp_path: Path, order: tuple[int, int]) -> None:
+    """Before, they were joined to one launch of four ranks, and a plan had files of both."""
+    for size in (2, 4):
+        job = Job(connect(str(tmp_path / f"{size}.db")), tmp_path / "ckpt" / f"of_{size}", world_size=size)
+        job.save(job.begin(), 10)
+    first, second = order
+    assert not catalog.sync(tmp_path / "ckpt" / f"of_{first}").refused
+    refused = catalog.sync(tmp_path / "ckpt" / f"of_{second}").refused
+    assert f"has {first} ranks as it was first told of, and {second} here" in refused[0].reason
+    assert len(refused) == second, "each journal is named"
+    for _ in range(2):
+        plan = catalog.resolve("run").plan
+        assert plan is not None
+        assert len(plan.ranks) == first
+        assert all(f"of_{first}/" in each.source.path for each in plan.ranks)
+        catalog.sync(tmp_path / "ckpt")

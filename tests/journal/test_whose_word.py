@@ -11,10 +11,11 @@ import pytest
 from ckptstore.api import Catalog, connect
 from ckptstore.catalog import reads
 from ckptstore.doctor.checkup import Status
-from ckptstore.errors import UsageError
+from ckptstore.errors import RefusedError, UsageError
 from ckptstore.journal import jsonl
 from ckptstore.retention import stored_policy
 from ckptstore.retention.policy import Policy
+from tests import ckpt_bytes
 from tests.command_line import ckptstore
 from tests.doctor.checkups import checks
 from tests.jobs import Job, begun
@@ -215,7 +216,9 @@ def test_a_journal_that_is_swapped_while_it_is_read(
     assert f"it is of user {BOB}" in synced.unreadable[0].reason
 
 
-def test_a_run_whose_name_has_the_sign_itself(catalog: Catalog, other: Catalog, tmp_path: Path) -> None:
+def test_a_run_whose_name_has_the_sign_itself(
+    catalog: Catalog, other: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Only a number behind it says whose a run is."""
     job = Job(catalog, tmp_path / "ckpt", world_size=1, run="bert@v2")
     job.save(job.begin(), 10)
@@ -223,8 +226,58 @@ def test_a_run_whose_name_has_the_sign_itself(catalog: Catalog, other: Catalog, 
     with catalog.database.write() as connection:
         connection.exec_driver_sql(f"UPDATE launches SET owner = {ANN}")
     assert other.sync(tmp_path).runs == ("bert@v2",)
-    job.save(job.begin(), 20)
+    with monkeypatch.context() as context:
+        context.setenv("CKPTSTORE_TRUST", str(ANN))
+        job.save(job.begin(), 20)
     give(tmp_path / "ckpt", ANN)
     for each in (catalog, other):
         each.sync(tmp_path)
         assert each.resolve("bert@v2").plan.global_step == 20
+
+
+def test_a_state_that_another_user_saved_is_nobody_elses_start(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, whoever joined a run of that name was handed its states."""
+    job, _ = begun(catalog, tmp_path / "ann", 10, world_size=1, layout="data_parallel")
+    with catalog.database.write() as connection:
+        connection.exec_driver_sql(f"UPDATE launches SET owner = {ANN}")
+    later = job.start(resume=False)
+    with pytest.raises(RefusedError, match=f"step 10 of run 'run' was saved by user {ANN}") as refused:
+        later[0].resolve()
+    assert f"CKPTSTORE_TRUST={ANN}" in refused.value.hint
+    assert catalog.resolve("run").plan is not None, "who looks is told"
+    monkeypatch.setenv("CKPTSTORE_TRUST", str(ANN))
+    plan = later[0].resolve()
+    assert plan is not None
+    assert plan.global_step == 10
+
+
+def test_what_root_scans_is_its_owners(catalog: Catalog, other: Catalog, tmp_path: Path) -> None:
+    """Before, it was root's, and what its owner saved after that was of another run."""
+    home = tmp_path / "run"
+    for step in (10, 20):
+        ckpt_bytes.write(home / f"net-{step // 10}_10.ckpt", step, step)
+    give(home, ANN)
+    catalog.scan(home, world_size=1)
+    folder = home / ".ckptstore"
+    told = {"t": "launch", "run": "run", "id": "L1", "world_size": 1, "layout": "data_parallel", "created_at": NOW}
+    (folder / "rank_0.jsonl").write_bytes(b"")
+    add(folder / "rank_0.jsonl", told | {"steps_per_epoch": 10, "batch_size": None, "shards": None})
+    os.chown(folder / "rank_0.jsonl", ANN, ANN)
+    for each in (catalog, other):
+        synced = each.sync(home)
+        assert (synced.runs, synced.refused) == (("run",), ())
+        with each.database.read() as connection:
+            assert reads.owners_of(connection, ["run"]) == {"run": {ANN}}
+    assert catalog.join("run", rank=0, world_size=1, launch_id="roots").resolve() is not None, "it was root's to scan"
+
+
+def test_no_journal_is_begun_behind_a_link_above_its_directory(catalog: Catalog, tmp_path: Path) -> None:
+    """Before, who may put a link above a run's directory had root write one where it leads."""
+    begun(catalog, tmp_path / "above" / "ckpt", 10, world_size=1, layout="data_parallel")
+    (tmp_path / "above").rename(tmp_path / "was")
+    (tmp_path / "others" / "ckpt" / "rank_0").mkdir(parents=True)
+    (tmp_path / "above").symlink_to(tmp_path / "others")
+    catalog.pin("run", 10)
+    assert not list(tmp_path.rglob("others/**/.ckptstore"))
