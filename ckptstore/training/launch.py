@@ -49,7 +49,8 @@ class RankLaunch:
     """One rank of a launch. Made by `Catalog.join`.
 
     `facts` is what the catalog knows of the launch: its id, order, world size and layout. All that is recorded goes
-    through `recorder`: into a journal first, then into the catalog.
+    through `recorder`: into a journal first, then into the catalog. `saved_before` is the highest step that launches
+    before it saved (0: none).
     """
 
     def __init__(self, database: Database, facts: Launch, rank: int) -> None:
@@ -61,6 +62,7 @@ class RankLaunch:
         self.live_files = LiveFiles(self.recorder)
         self._has_saved = False
         self._sources: list[Source] = []
+        self.saved_before = 0
         self._backoff = Backoff(LONGEST_PAUSE_SECONDS)
         self._next_look = 0.0
 
