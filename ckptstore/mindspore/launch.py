@@ -28,6 +28,7 @@ from ckptstore.training.begin import begin, decide, follow
 from ckptstore.training.complaints import Complaints
 from ckptstore.training.launch import RankLaunch
 from ckptstore.training.layout_files import LayoutFiles
+from ckptstore.training.life_signs import Silence
 from ckptstore.training.retention_thread import RetentionThread
 from ckptstore.training.start import Progress, start_from_json
 
@@ -238,6 +239,7 @@ def join(
     catalog: Catalog | None = None,
     launch_id: str | None = None,
     directories: Sequence[str | Path] = (),
+    take_over: bool = False,
 ) -> TrainingLaunch:
     """Make this process part of a launch of `run`: rank, world size and layout come from MindSpore.
 
@@ -246,6 +248,9 @@ def join(
     `directories` are those that the checkpoints are in or below, as CKPTSTORE_DIRECTORIES may name them too: while the
     catalog cannot be used, a start finds them there. Where this user started the run on this machine before, they are
     known without that.
+
+    Where another launch of the run gives signs of life this waits, for a minute at most, and raises `RefusedError` if
+    it still does; `take_over`, or CKPTSTORE_TAKE_OVER=1, goes on at once.
     """
     _let_people_see()
     rank, world_size = communication.rank_and_world_size()
@@ -270,11 +275,16 @@ def join(
         away, saved = launch.recorder.behind, launch.saved_before
         return {"launch": launch_to_json(launch.facts), "away": away, "saved_before": saved}
 
+    if not (take_over or os.environ.get("CKPTSTORE_TAKE_OVER") == "1"):
+        silence = Silence(database, run)
+        while not communication.decided_by_rank_0(silence.is_there):
+            log.debug("waiting for a sign of life of another launch")
     sent = communication.decided_by_rank_0(begun)
     joined = first[0] if first else follow(database, launch_from_json(sent["launch"]), rank, layout, away=sent["away"])
     launch = TrainingLaunch(database, joined.facts, rank)
     launch.recorder.inherit(joined.recorder)
     launch.saved_before = sent["saved_before"]
+    launch.signs = joined.signs
     launch.directories = tuple(map(str, directories))
     return launch
 

@@ -184,13 +184,11 @@ class Registrar(Callback):
     @_never_stops_training
     def on_train_step_end(self, run_context: Any) -> None:  # noqa: ARG002
         """Count the step, and register what was saved after it."""
-        recorder = self._training.recorder
         self._steps.end_step()
         if self._layout_is_due:  # the step was compiled: what MindSpore writes of the layout is there
             self._layout_is_due = False
-            recorder.call(self._keep_layout_files)
+            self._training.recorder.call(self._keep_layout_files)
         self._poll()
-        recorder.renew_lease()
 
     def _keep_layout_files(self) -> None:
         for path in self._layout_files.written():
@@ -269,6 +267,7 @@ class Registrar(Callback):
         if self._retention is not None:
             self._retention.finish(max(0.0, FLUSH_SECONDS - (time.monotonic() - began_at)))
         recorder.rest()
+        self._training.launch.signs.end()
         self._training.places.release()
         self._termination.disarm()
 

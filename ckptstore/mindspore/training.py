@@ -109,6 +109,7 @@ class Training:
         self.params = params
         self.is_wrong = self.is_loaded_over = False
         self.recorder.begin()
+        self.launch.signs.begin()
         self.network = NetworkState(params.train_network, self.complaints)
         self.recorder.state_names = frozenset(self.network.names)
         self.steps = steps_of(params.train_dataset, self.launch.world_size)

@@ -29,6 +29,7 @@ from ckptstore.resume.reconcile import Reconciled, reconcile
 from ckptstore.resume.resolve import Query
 from ckptstore.resume.start import settle, started
 from ckptstore.training import layout_files
+from ckptstore.training.life_signs import LifeSigns
 
 if TYPE_CHECKING:
     import os
@@ -63,6 +64,7 @@ class RankLaunch:
         self._has_saved = False
         self._sources: list[Source] = []
         self.saved_before = 0
+        self.signs = LifeSigns(self)
         self._backoff = Backoff(LONGEST_PAUSE_SECONDS)
         self._next_look = 0.0
 

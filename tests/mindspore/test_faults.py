@@ -1,10 +1,15 @@
 """A real job fails and is started again: it ends with the weights of the run that never failed, bit for bit."""
 
+import re
 import signal
 from pathlib import Path
 
+import psutil
 import pytest
 
+import ckptstore.mindspore
+from ckptstore.errors import RefusedError
+from ckptstore.training import life_signs
 from tests.mindspore.running import Run
 
 
@@ -181,3 +186,23 @@ def test_a_catalog_that_cannot_be_written_stops_nothing_and_loses_nothing(tmp_pa
     again = run.launch(epochs=4)
     assert again.start["global_step"] == 30
     assert run.steps()[:3] == [40, 35, 30]
+
+
+def test_the_same_job_started_twice_is_refused_until_the_first_one_is_gone(
+    tmp_path: Path, undisturbed: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, the second start gave up what the first one saved, while that was training."""
+    run = Run(tmp_path)
+    with run.waiting(fault="waits 7") as first:
+        assert first.stdout is not None
+        assert any(line.startswith("WAITS") for line in first.stdout)
+        monkeypatch.setattr(life_signs, "SILENT_SECONDS", 0.5)
+        with pytest.raises(RefusedError, match=r"is alive: process \d+ on ") as told:
+            ckptstore.mindspore.join("run", catalog=run.catalog)
+        process = psutil.Process(int(re.findall(r"process (\d+) on", told.value.message)[0]))
+        assert len({file.launch for file in run.catalog.files("run")}) == 1
+    process.wait(60)
+    again = run.launch()
+    assert again.code == 0, again.output
+    assert "may be alive" not in again.output, "a process that was killed on this host delays nothing"
+    assert run.final() == undisturbed
