@@ -64,7 +64,7 @@ class RankLaunch:
         self._has_saved = False
         self._sources: list[Source] = []
         self.saved_before = 0
-        self.signs = LifeSigns(self)
+        self.signs = LifeSigns(self.recorder, database, facts.key, self.rank)
         self._backoff = Backoff(LONGEST_PAUSE_SECONDS)
         self._next_look = 0.0
 

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
     from ckptstore.catalog.engine import Connection, Database
     from ckptstore.catalog.marks import Sign
-    from ckptstore.training.launch import RankLaunch
+    from ckptstore.core.model import LaunchKey
+    from ckptstore.journal.recorder import Recorder
 
 log = logging.getLogger("ckptstore")
 
@@ -45,16 +46,16 @@ class LifeSigns:
     that the launch started from.
     """
 
-    def __init__(self, launch: RankLaunch) -> None:
-        self._launch = launch
-        self._process = this_process() if launch.rank == 0 else ""
+    def __init__(self, recorder: Recorder, database: Database, key: LaunchKey, rank: int) -> None:
+        self._recorder, self._database, self._key = recorder, database, key
+        self._process = this_process() if rank == 0 else ""
         self._pid = os.getpid()
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
     def begin(self) -> None:
         """The launch is alive from now on."""
-        if self._launch.rank or self._thread is not None:
+        if not self._process or self._thread is not None:
             return
         self._give()
         self._ended.clear()
@@ -73,17 +74,16 @@ class LifeSigns:
     def _work(self) -> None:
         while not self._ended.wait(EVERY_SECONDS):
             self._give()
-        self._write(lambda connection: marks.end_signs(connection, self._launch.key))
+        self._write(lambda connection: marks.end_signs(connection, self._key))
 
     def _give(self) -> None:
-        key, process = self._launch.key, self._process
+        key, process = self._key, self._process
         self._write(lambda connection: marks.give_sign(connection, key, process, clock(connection)))
 
     def _write(self, work: Callable[[Connection], None]) -> None:
-        launch = self._launch
-        if not launch.recorder.behind:
+        if not self._recorder.behind:
             with suppress(CatalogUnavailableError):  # the recorder says so
-                launch.database.in_write(work)
+                self._database.in_write(work)
 
 
 class Silence:
