@@ -1,0 +1,32 @@
+"""`ckptstore selftest` on this machine, and that it sees a promise that does not hold."""
+
+from pathlib import Path
+
+import pytest
+
+from ckptstore.mindspore.compat import Private
+from ckptstore.mindspore.selftest import Asked, SelfTest
+from tests.command_line import ckptstore
+from tests.mindspore.running import python
+
+
+def test_all_that_can_be_tried_holds(tmp_path: Path) -> None:
+    rows = list(SelfTest(Asked(), tmp_path, python()).rows())
+    assert [row.held for row in rows] == [True] * 7 + [None]
+    assert [row.seen for row in rows][2:7] == [f"from step {step}" for step in (9, 11, 11, 12, 6)]
+
+
+def test_what_does_not_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Private, "missing_in", lambda self, owner: f"no {self.name}")
+    monkeypatch.setenv("CKPTSTORE_LAUNCH_ID", "\n")  # no name of a launch: the job dies of it
+    rows = list(SelfTest(Asked(), tmp_path, python()).rows())
+    assert [row.held for row in rows] == [False, False]
+    assert rows[0].seen.startswith("no _config; no _directory")
+    assert rows[1].seen.startswith("it ended with 1: ckptstore.errors.UsageError: ")
+
+
+def test_the_command_where_there_is_no_such_device() -> None:
+    told = ckptstore("selftest", "--device", "GPU", "--json")
+    assert told.code == 1
+    rows = told.json
+    assert [row["held"] for row in rows] == [True, False]
