@@ -172,6 +172,21 @@ class Catalog:
         """Every file of one step of a run."""
         return overview.show(self.database, run, step)
 
+    def rename(self, run: str, name: str) -> bool:
+        """Give a run another name; whether it had another one before. The first one goes on leading to the run."""
+        from ckptstore.resume import names
+
+        return names.rename(self.database, run, name)
+
+    def forget(self, run: str, *, undo: bool = False) -> bool:
+        """Hide a run from every command, or bring it back; whether that changed anything. No file is touched.
+
+        Its name stays taken: a launch that joins it is refused until it was brought back.
+        """
+        from ckptstore.resume import names
+
+        return names.forget(self.database, run, forgotten=not undo)
+
     def pin(self, run: str, step: int) -> bool:
         """Protect a step of a run; whether it was not protected before."""
         from ckptstore.retention import protect as pinning

@@ -247,6 +247,24 @@ policies = sa.Table(
 )
 """What retention keeps of a run where nobody says it on the command line; NULL: no rules any more."""
 
+renamed = sa.Table(
+    "renamed",
+    metadata,
+    sa.Column("run_id", sa.ForeignKey("runs.id"), primary_key=True),
+    sa.Column("name", sa.String(200), nullable=False, index=True),
+    sa.Column("version", sa.String(64), nullable=False),
+)
+"""What a run is called now. Ids are made of its first name (`runs`), which leads to it too."""
+
+forgotten = sa.Table(
+    "forgotten",
+    metadata,
+    sa.Column("run_id", sa.ForeignKey("runs.id"), primary_key=True),
+    sa.Column("forgotten", sa.Boolean, nullable=False),
+    sa.Column("version", sa.String(64), nullable=False),
+)
+"""Whether a run is hidden: a word on it stays here, so that an older one changes nothing."""
+
 leases = sa.Table(
     "leases",
     metadata,

@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from ckptstore.cli import commands, database, doctor, journals, retention, verification
+from ckptstore.cli import commands, database, doctor, journals, names, retention, verification
 from ckptstore.cli.streams import log_lines, outlive_readers
 from ckptstore.errors import CkptstoreError
 
@@ -24,7 +24,15 @@ def cli(context: click.Context, db: str | None) -> None:
     context.obj = db
 
 
-for command in (*commands.ALL, *retention.ALL, journals.sync, verification.verify, doctor.doctor, database.db):
+for command in (
+    *commands.ALL,
+    *retention.ALL,
+    *names.ALL,
+    journals.sync,
+    verification.verify,
+    doctor.doctor,
+    database.db,
+):
     cli.add_command(command)
 
 

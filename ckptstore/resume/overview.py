@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from shlex import quote
 from typing import TYPE_CHECKING
 
@@ -49,7 +49,7 @@ class RunRow:
 
 def runs(database: Database) -> list[RunRow]:
     """Every run, by name."""
-    return [_run_row(database, name) for name in run_names(database, None)]
+    return [run_row(database, name) for name in run_names(database, None)]
 
 
 def saves(database: Database, run: str | None, *, kind: str | None = None) -> list[SaveRow]:
@@ -66,7 +66,7 @@ def files(database: Database, run: str | None, *, kind: str | None = None) -> li
     for name in run_names(database, run):
         run_id = find_run(database, name)
         with database.read() as connection:
-            found += reads.files_of(connection, run_id)
+            found += _named(name, reads.files_of(connection, run_id))
     return [file for file in found if kind in (None, file.kind.value)]
 
 
@@ -78,7 +78,12 @@ def show(database: Database, run: str, step: int) -> list[Checkpoint]:
         found = reads.files_of(connection, run_id, step=step)
     if not found:
         raise no_such_step(run, step)
-    return found
+    return _named(run, found)
+
+
+def _named(run: str, found: list[Checkpoint]) -> list[Checkpoint]:
+    """Files of a run that may have got another name since."""
+    return found if not found or found[0].run == run else [replace(file, run=run) for file in found]
 
 
 def _check(kind: str | None) -> None:
@@ -91,7 +96,8 @@ def no_such_step(run: str, step: int) -> UsageError:
     return UsageError(f"run {run!r} has no save of step {step}", f"see: ckptstore list {quote(run)}")
 
 
-def _run_row(database: Database, name: str) -> RunRow:
+def run_row(database: Database, name: str) -> RunRow:
+    """One run."""
     run_id = find_run(database, name)
     with database.read() as connection:
         launches = reads.launches_of(connection, run_id)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads, recent
+from ckptstore.catalog.runs import how_back
 from ckptstore.core.limits import MOST_RANKS
 from ckptstore.core.model import SCANNED, Checkpoint, Skipped, moment
 from ckptstore.core.text import count
@@ -96,7 +97,11 @@ def _run_to_fill(database: Database, name: str, root: Path, *, is_stated: bool) 
     Raises `RefusedError` where the name is the directory's, and that of a run which lives elsewhere.
     """
     with database.read() as connection:
-        run_id = reads.run_id(connection, name)
+        found = reads.called(connection, name)
+        if found is not None and found.forgotten:
+            which = f"what is in {root} would be of run {name!r}, which was forgotten"
+            raise RefusedError(which, f"{how_back(name)}; or give another name with --run")
+        run_id = found.id if found else None
         homes = set() if run_id is None or is_stated else reads.directories_of(connection, run_id)
     if homes and not any(Path(home) == root or root in Path(home).parents for home in homes):
         raise RefusedError(

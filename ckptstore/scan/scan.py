@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from ckptstore.catalog import journals, reads, trash
 from ckptstore.catalog.engine import in_memory
 from ckptstore.catalog.project import add_run, project
+from ckptstore.catalog.runs import find_called
 from ckptstore.core import validate
 from ckptstore.core.events import FileRecorded, LaunchStarted, SourceAdded
 from ckptstore.core.many import without_cycle_search
@@ -64,6 +65,7 @@ def scan(
     directory_name = Path(absolute(directory)).name  # where it is a link, its own
     if run is not None:
         check_name("run", run)
+        run = _first_name(database, run)
     if world_size is not None:
         validate.ranks("world size", world_size)
     tree = look_at(root, progress)
@@ -82,7 +84,17 @@ def scan(
         looked_at = database
         plan = planned(database, is_temporary=False)
         _apply(database, root, plan)
-    return replace(plan.found, trash=_new_trash(looked_at, plan.found.run, trash_before))
+    with database.read() as connection:
+        found = reads.called(connection, plan.found.run)
+    trash_found = _new_trash(looked_at, plan.found.run, trash_before)
+    return replace(plan.found, run=found.name if found else plan.found.run, trash=trash_found)
+
+
+def _first_name(database: Database, run: str) -> str:
+    """What the records of a run are made of, whatever it is called. Raises `UnknownRunError` for a forgotten one."""
+    with database.read() as connection:
+        is_new = reads.run_id(connection, run) is None
+    return run if is_new else find_called(database, run).first
 
 
 def _temporary_catalog(database: Database, root: Path, run: str) -> Database:

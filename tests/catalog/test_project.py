@@ -23,6 +23,8 @@ from ckptstore.core.events import (
     LoadOutcome,
     PolicySet,
     RemovedFile,
+    RunForgotten,
+    RunRenamed,
     SourceAdded,
     StepPinned,
     StepTagged,
@@ -146,6 +148,8 @@ events = st.one_of(
     st.builds(StepPinned, run, steps, st.booleans(), moments),
     st.builds(StepTagged, run, st.sampled_from(["best", "last"]), nothing | steps, moments),
     st.builds(PolicySet, run, st.sampled_from([None, {"keep_last": 1}, {"keep_last": 2}]), moments),
+    st.builds(RunRenamed, run, st.sampled_from(["thesis", "paper"]), moments),
+    st.builds(RunForgotten, run, st.booleans(), moments),
     st.builds(GcEnded, run, gcs, st.just(START), moments, st.booleans(), moments),
 )
 LAUNCH = Launch(id="L1", run="run", order=0, world_size=2, layout=stand_alone(), created_at=START)
