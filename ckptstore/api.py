@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ckptstore.catalog.engine import Database
     from ckptstore.core.model import Checkpoint, Resolution, RestorePlan
     from ckptstore.journal.sync import Synced
+    from ckptstore.resume.history import LaunchRow
     from ckptstore.retention.execute import Collected
     from ckptstore.retention.plan import GcPlan
     from ckptstore.retention.policy import Policy
@@ -171,6 +172,12 @@ class Catalog:
     def show(self, run: str, step: int) -> list[Checkpoint]:
         """Every file of one step of a run."""
         return overview.show(self.database, run, step)
+
+    def history(self, run: str) -> list[LaunchRow]:
+        """Every launch of a run, oldest first: where it started and why not from a newer state, and how it ended."""
+        from ckptstore.resume.history import history
+
+        return history(self.database, run)
 
     def rename(self, run: str, name: str) -> bool:
         """Give a run another name; whether it had another one before. The first one goes on leading to the run."""

@@ -278,6 +278,7 @@ def _put_start(connection: sa.Connection, event: LaunchStarted) -> None:
         "branched": launch.branched,
         "start_step": launch.start_step,
         "plan": plan,
+        "passed": [list(each) for each in event.passed],
         "created_at": at,
     }
     chosen = resolutions.c.launch_id == launch.key
@@ -291,7 +292,10 @@ def _put_start(connection: sa.Connection, event: LaunchStarted) -> None:
 
 
 def _is_before(row: dict[str, Any], other: dict[str, Any]) -> bool:
-    keys = [(each["created_at"], not each["plan"], repr(sorted(each.items(), key=str))) for each in (row, other)]
+    keys = [
+        (each["created_at"], not each["plan"], not each["passed"], repr(sorted(each.items(), key=str)))
+        for each in (row, other)
+    ]
     return keys[0] < keys[1]
 
 

@@ -34,6 +34,8 @@ from ckptstore.core.model import (
     Launch,
     LaunchKey,
     LoadResult,
+    PassedOver,
+    Rule,
     Source,
     launch_key,
 )
@@ -280,6 +282,21 @@ def decided_at(connection: sa.Connection, key: LaunchKey) -> datetime | None:
     return connection.execute(sa.select(resolutions.c.created_at).where(resolutions.c.launch_id == key)).scalar()
 
 
+def passed_over(connection: sa.Connection, key: LaunchKey) -> tuple[PassedOver, ...]:
+    """The newer states that a launch did not start from, newest first."""
+    return _passed(connection.execute(sa.select(resolutions.c.passed).where(resolutions.c.launch_id == key)).scalar())
+
+
+def _passed(told: Any) -> tuple[PassedOver, ...]:
+    return tuple(PassedOver(launch, step, Rule(rule), detail) for launch, step, rule, detail in told or ())
+
+
+def passed_over_by(connection: sa.Connection, run: int) -> dict[str, tuple[PassedOver, ...]]:
+    """The same of every launch of a run that has decided where it starts, by its id."""
+    query = sa.select(launches.c.name, resolutions.c.passed).join(resolutions, resolutions.c.launch_id == launches.c.id)
+    return {name: _passed(told) for name, told in connection.execute(query.where(launches.c.run_id == run))}
+
+
 def failed_loads(connection: sa.Connection, run: int) -> dict[str, str]:
     """What went wrong when a launch loaded a file, by the file's id; not where a later launch could go on from it."""
     failed: dict[tuple[str, int], dict[str, str]] = {}
@@ -322,6 +339,16 @@ def hosts_of(connection: sa.Connection, key: LaunchKey) -> dict[int, str]:
     query = sa.select(sources.c.rank, sources.c.host).distinct()
     said = connection.execute(query.where(sources.c.launch_id == key, sources.c.host.is_not(None)))
     return {row.rank: row.host for row in said}
+
+
+def hosts_of_run(connection: sa.Connection, run: int) -> dict[str, tuple[str, ...]]:
+    """The hosts that the ranks of each launch of a run ran on, as far as they were said, by the launch's id."""
+    query = sa.select(launches.c.name, sources.c.host).distinct().join(sources, sources.c.launch_id == launches.c.id)
+    found: dict[str, list[str]] = {}
+    said = query.where(launches.c.run_id == run, sources.c.host.is_not(None)).order_by(sources.c.host)
+    for launch_id, host in connection.execute(said):
+        found.setdefault(launch_id, []).append(host)
+    return {launch_id: tuple(hosts) for launch_id, hosts in found.items()}
 
 
 def endings_of(connection: sa.Connection, keys: Iterable[LaunchKey]) -> Mapping[tuple[LaunchKey, int], TrainingEnded]:

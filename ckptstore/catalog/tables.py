@@ -88,11 +88,13 @@ resolutions = sa.Table(
     sa.Column("branched", sa.Boolean, nullable=False),
     sa.Column("start_step", sa.BigInteger),
     sa.Column("plan", sa.JSON, nullable=False),
+    sa.Column("passed", sa.JSON, nullable=False),
     sa.Column("created_at", UtcDateTime, nullable=False),
 )
 """The one plan of a launch: the first one stored wins, by the primary key.
 
-`parent_step` names the parent's save, in its steps; `start_step` is where that stands in the launch's own.
+`parent_step` names the parent's save, in its steps; `start_step` is where that stands in the launch's own. `passed` are
+the newer states that were passed over: launch, step, rule and why.
 """
 
 outcomes = sa.Table(

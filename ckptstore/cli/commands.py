@@ -106,6 +106,22 @@ def show(context: click.Context, run: str, step: int, *, as_json: bool) -> None:
 
 @click.command()
 @click.argument("run")
+@as_json
+@click.pass_context
+def history(context: click.Context, run: str, *, as_json: bool) -> None:
+    """Every launch of RUN, oldest first.
+
+    When and where it ran, from which launch and step it started, which newer states it passed over and why, how far it
+    came, and how it ended.
+    """
+    from ckptstore.cli import text, values
+
+    rows = catalog(context).history(run)
+    values.write([values.launch(row) for row in rows]) if as_json else text.history(rows)
+
+
+@click.command()
+@click.argument("run")
 @click.argument("directory", required=False, type=click.Path(file_okay=False))
 @click.option("--world-size", type=RANKS, help="How many ranks will load it. Default: as many as saved.")
 @click.option("--step", type=STEP, help="This step only.")
@@ -259,4 +275,4 @@ def scan(context: click.Context, /, directory: str, *, as_json: bool, **asked: A
     return 1 if scanned.unread else 0
 
 
-ALL = (runs, list_, show, resolve, pin, unpin, inspect, scan)
+ALL = (runs, list_, show, history, resolve, pin, unpin, inspect, scan)

@@ -7,12 +7,13 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from ckptstore.cli.terminal import Rows, age, first, line, moment
-from ckptstore.core.text import count, size
+from ckptstore.core.text import count, size, span
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ckptstore.core.model import Checkpoint
+    from ckptstore.core.model import Checkpoint, Launch
+    from ckptstore.resume.history import LaunchRow
     from ckptstore.resume.overview import RunRow, SaveRow
     from ckptstore.scan.plan import FoundTrash, Scanned
 
@@ -57,6 +58,37 @@ def _marks(row: SaveRow) -> str:
     """What protects a save, as people said it: ` pinned, tagged best, paper`."""
     said = [*(["pinned"] if row.pinned else []), *([f"tagged {', '.join(row.tags)}"] if row.tags else [])]
     return f" {', '.join(said)}" if said else ""
+
+
+def history(rows: Sequence[LaunchRow]) -> None:
+    """A line a launch, and below them what was passed over."""
+    shown = Rows("launch", "began", "from", ">to step", "ran", "ended", ">ranks", "host")
+    for row in rows:
+        told = row.launch
+        shown.add_row(
+            told.id,
+            moment(told.created_at),
+            _origin(told),
+            "-" if row.last_step is None else str(row.last_step),
+            "-" if row.ran is None else span(row.ran),
+            row.ending or "it did not say",
+            str(told.world_size),
+            ", ".join(row.hosts) or "-",
+        )
+    shown.print("no launches yet")
+    for row in rows:
+        for each in row.passed:
+            why = f"step {each.global_step} of launch {each.launch}: {each.rule}: {each.detail}"
+            line(f"{row.launch.id} passed over {why}")
+
+
+def _origin(launch: Launch) -> str:
+    """Which state a launch started from; the launch is named where it went back on purpose."""
+    if not launch.decided:
+        return "-"
+    if launch.parent is None:
+        return "the beginning"
+    return f"step {launch.parent_step}" + (f" of {launch.parent}" if launch.branched else "")
 
 
 def files(found: Sequence[Checkpoint]) -> None:

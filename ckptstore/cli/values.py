@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from ckptstore.core.model import Checkpoint, Kind, Rejection, Resolution, Skipped
+    from ckptstore.resume.history import LaunchRow
     from ckptstore.resume.overview import RunRow, SaveRow
     from ckptstore.retention.decide import Verdict
     from ckptstore.retention.gc import RunCollected
@@ -58,6 +59,31 @@ def save(row: SaveRow) -> dict[str, Any]:
         "pinned": row.pinned,
         "tags": list(row.tags),
         "created_at": _moment(tally.created_at),
+    }
+
+
+def launch(row: LaunchRow) -> dict[str, Any]:
+    """One launch."""
+    told = row.launch
+    return {
+        "run": told.run,
+        "launch": told.id,
+        "began_at": _moment(told.created_at),
+        "hosts": list(row.hosts),
+        "world_size": told.world_size,
+        "decided": told.decided,
+        "from_launch": told.parent,
+        "from_step": told.parent_step,
+        "start_step": told.start_step,
+        "went_back": told.branched,
+        "passed_over": [
+            {"launch": each.launch, "global_step": each.global_step, "rule": each.rule.value, "detail": each.detail}
+            for each in row.passed
+        ],
+        "last_step": row.last_step,
+        "ending": row.ending or None,
+        "heard_at": _moment(row.heard_at),
+        "seconds": None if row.ran is None else round(row.ran.total_seconds()),
     }
 
 

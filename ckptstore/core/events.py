@@ -25,6 +25,7 @@ from ckptstore.core.model import (
     Kind,
     Launch,
     LoadResult,
+    PassedOver,
     Phase,
     Rule,
     Source,
@@ -46,8 +47,8 @@ if TYPE_CHECKING:
 class LaunchStarted:
     """A launch, and where it starts: `at` is None while it has not asked, `origin` None where it starts afresh.
 
-    `plan` has (rank, file) for each rank, in the journal of the rank that says it for all. `data_at` is when the steps
-    of the launch in its data were told (None: they are not known).
+    `plan` has (rank, file) for each rank, and `passed` the newer states that were passed over, in the journal of the
+    rank that says it for all. `data_at` is when the steps of the launch in its data were told (None: not known).
     """
 
     launch: Launch
@@ -55,6 +56,7 @@ class LaunchStarted:
     origin: Launch | None = None
     plan: tuple[tuple[int, Checkpoint], ...] = ()
     data_at: datetime | None = None
+    passed: tuple[PassedOver, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -484,6 +486,8 @@ def _launch_line(event: LaunchStarted, directory: str) -> Line:
             "branched": launch.branched,
             "plan": [[rank, file.rank, file.kind.value, _relative(file.path, directory)] for rank, file in event.plan],
         }
+        if event.passed:
+            line["start"]["passed"] = [list(each) for each in event.passed]
     return line
 
 
@@ -495,8 +499,12 @@ def _as_launch(line: Line, directory: str) -> LaunchStarted:
         return LaunchStarted(launch, data_at=data_at)
     at = moment(start["at"])
     launch = replace(launch, decided=True, branched=bool(start["branched"]))
+    passed = tuple(
+        PassedOver(name(of), whole(step), Rule(rule), text(detail))
+        for of, step, rule, detail in start.get("passed", ())
+    )
     if start["from"] is None:
-        return LaunchStarted(launch, at, data_at=data_at)
+        return LaunchStarted(launch, at, data_at=data_at, passed=passed)
     origin = launch_from_json(start["from"])
     if origin.run != launch.run:
         raise ValueError(f"launch {launch.id} of run {launch.run!r} cannot start from run {origin.run!r}")
@@ -517,7 +525,7 @@ def _as_launch(line: Line, directory: str) -> LaunchStarted:
         )
         for rank, source, kind, path in start["plan"]
     )
-    return LaunchStarted(launch, at, origin, plan, data_at)
+    return LaunchStarted(launch, at, origin, plan, data_at, passed)
 
 
 def _as_source(line: Line, directory: str) -> SourceAdded:

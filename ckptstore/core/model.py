@@ -297,6 +297,15 @@ class Reason:
     detail: str
 
 
+class PassedOver(NamedTuple):
+    """A newer state that a launch did not start from, and why: the first rule that it breaks, and the particulars."""
+
+    launch: str
+    global_step: int
+    rule: Rule
+    detail: str
+
+
 @dataclass(frozen=True)
 class Skipped:
     """A path that was not taken into the catalog, and why."""

@@ -9,7 +9,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import recent
-from ckptstore.core.model import FileState, Kind, Observed, RestorePlan, moment
+from ckptstore.core.model import FileState, Kind, Observed, RestorePlan, Rule, moment
 from ckptstore.core.text import count, of_ranks, some, span
 from ckptstore.doctor.checkup import Status
 from ckptstore.doctor.run_facts import folder_of, look_around
@@ -39,6 +39,8 @@ def checks(database: Database, facts: RunFacts) -> Iterator[Check]:
     """The state to go on from, the launch, its ranks and their clocks."""
     yield _restorable(database, facts)
     yield _launch(facts)
+    if facts.passed:
+        yield _passed_over(facts)
     if facts.is_saving and facts.saving is not None:
         yield _ranks(database, facts, facts.saving)
     if facts.saves:
@@ -97,6 +99,21 @@ def _launch(facts: RunFacts) -> Check:
     if not facts.homes and newest.id not in facts.saved:
         return _not_begun(facts, newest)
     return _goes_on(facts, newest, facts.now - facts.last_sign)
+
+
+_NEVER_WHOLE = (Rule.MISSING_RANK, Rule.IN_PROGRESS, Rule.WEIGHTS_ONLY, Rule.FOREIGN_FORMAT)
+"""What is passed over for these was never a state to go on from, as the save that a kill cut short."""
+
+
+def _passed_over(facts: RunFacts) -> Check:
+    """The newest launch went on from an older state than the newest."""
+    newest = facts.passed[0]
+    which = f"step {newest.global_step} of launch {newest.launch}"
+    others = f", and {count(len(facts.passed) - 1, 'other', 'others')}" if len(facts.passed) > 1 else ""
+    detail = f"the newest launch passed over {which}{others}: {newest.rule}: {newest.detail}"
+    is_lost = any(each.rule not in _NEVER_WHOLE for each in facts.passed)
+    hint = f"ckptstore history {quote(facts.run)} has every launch"
+    return facts.check("passed_over", Status.WARNING if is_lost else Status.NOTE, detail, hint)
 
 
 def _goes_on(facts: RunFacts, newest: Launch, silent: timedelta) -> Check:

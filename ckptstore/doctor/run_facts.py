@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from ckptstore.catalog.engine import Database
     from ckptstore.catalog.recent import End, Home, Lock, Saved, Waiting
-    from ckptstore.core.model import Launch
+    from ckptstore.core.model import Launch, PassedOver
     from ckptstore.doctor.checkup import Status
 
 SAVES = 5
@@ -74,6 +74,7 @@ class RunFacts:
     ends: tuple[End, ...]
     leased_until: datetime | None
     failed_loads: Mapping[str, str]
+    passed: tuple[PassedOver, ...]
     lock: Lock | None
     trash: tuple[Waiting, ...]
     doubled: tuple[str, str] | None
@@ -144,6 +145,7 @@ def gather(database: Database, run: str, run_id: int, now: datetime) -> RunFacts
             ends=tuple(recent.ends_of(connection, newest)),
             leased_until=recent.lease_of(connection, newest),
             failed_loads=reads.failed_loads(connection, run_id),
+            passed=reads.passed_over(connection, newest),
             lock=recent.lock_of(connection, run_id),
             trash=tuple(recent.waiting(connection, run_id)),
             doubled=recent.doubled_directories(connection, [newest, *([saving.key] if saving else [])]),

@@ -186,6 +186,7 @@ def upgrade() -> None:
         sa.Column("branched", sa.Boolean(), nullable=False),
         sa.Column("start_step", sa.BigInteger(), nullable=True),
         sa.Column("plan", sa.JSON(), nullable=False),
+        sa.Column("passed", sa.JSON(), nullable=False),
         sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
         sa.ForeignKeyConstraint(["launch_id"], ["launches.id"], name=op.f("fk_resolutions_launch_id")),
         sa.ForeignKeyConstraint(["parent_launch_id"], ["launches.id"], name=op.f("fk_resolutions_parent_launch_id")),

@@ -35,7 +35,7 @@ from ckptstore.core.events import (
     to_line,
     version_of_file,
 )
-from ckptstore.core.model import Checkpoint, FileState, Kind, Launch, LoadResult, Phase, Source
+from ckptstore.core.model import Checkpoint, FileState, Kind, Launch, LoadResult, PassedOver, Phase, Rule, Source
 from ckptstore.core.replicas import data_parallel, stand_alone
 from tests.contents import contents
 
@@ -91,7 +91,8 @@ def started(draw: st.DrawFn) -> LaunchStarted:
     decided = replace(launch, decided=True, parent="L1", parent_step=step, start_step=step)
     file = Checkpoint(run=launch.run, launch="L1", kind=Kind.PERIODIC, global_step=step, rank=0, path="/run/a/x.ckpt")
     plan = ((0, file), (1, file)) if draw(st.booleans()) else ()
-    return LaunchStarted(decided, draw(moments), origin, plan, data_at)
+    passed = (PassedOver("L1", 10, Rule.SIZE_MISMATCH, "it was cut"),) if draw(st.booleans()) else ()
+    return LaunchStarted(decided, draw(moments), origin, plan, data_at, passed)
 
 
 @st.composite
