@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
+    from typing_extensions import Self
+
     from ckptstore.catalog.engine import Database
     from ckptstore.core.model import Checkpoint, Resolution, RestorePlan
     from ckptstore.journal.sync import Synced
@@ -35,6 +37,18 @@ class Catalog:
 
     def __init__(self, database: Database) -> None:
         self.database = database
+
+    def __enter__(self) -> Self:
+        """The catalog, closed at the end of the block."""
+        return self
+
+    def __exit__(self, kind: object, error: object, at: object) -> None:
+        """Close it."""
+        self.close()
+
+    def close(self) -> None:
+        """Close its connections. It can be used again: then it opens one."""
+        self.database.disconnect()
 
     def join(
         self,

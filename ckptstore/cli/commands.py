@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ckptstore.core.limits import MOST_RANKS
-from ckptstore.errors import UsageError
+from ckptstore.errors import CkptstoreError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,6 +42,22 @@ as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON for s
 trust = click.option(
     "--trust", multiple=True, metavar="USER", help="Believe this user's journals, or a group's, wherever they lie."
 )
+
+
+def complete_runs(context: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
+    """The runs whose names begin so, for a shell that completes; none where the catalog cannot be used."""
+    from ckptstore.catalog import reads
+    from ckptstore.catalog.engine import open_to_look
+
+    try:
+        with open_to_look(context.obj or context.find_root().params.get("db"), answer_within=2).read() as connection:
+            return [name for name in reads.run_names(connection) if name.startswith(incomplete)]
+    except CkptstoreError:
+        return []
+
+
+run_argument = click.argument("run", shell_complete=complete_runs)
+optional_run = click.argument("run", required=False, shell_complete=complete_runs)
 step_argument = click.argument("step", type=STEP)
 
 
@@ -70,7 +86,7 @@ def runs(context: click.Context, *, as_json: bool) -> None:
 
 
 @click.command("list")
-@click.argument("run", required=False)
+@optional_run
 @click.option("--kind", type=click.Choice(KINDS), help="Only saves of this kind.")
 @click.option("--files", is_flag=True, help="One row a file, those that are gone too.")
 @as_json
@@ -92,7 +108,7 @@ def list_(context: click.Context, run: str | None, *, kind: str | None, files: b
 
 
 @click.command()
-@click.argument("run")
+@run_argument
 @step_argument
 @as_json
 @click.pass_context
@@ -105,7 +121,7 @@ def show(context: click.Context, run: str, step: int, *, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("run")
+@run_argument
 @as_json
 @click.pass_context
 def history(context: click.Context, run: str, *, as_json: bool) -> None:
@@ -121,7 +137,7 @@ def history(context: click.Context, run: str, *, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("run")
+@run_argument
 @click.argument("directory", required=False, type=click.Path(file_okay=False))
 @click.option("--world-size", type=RANKS, help="How many ranks will load it. Default: as many as saved.")
 @click.option("--step", type=STEP, help="This step only.")
@@ -205,7 +221,7 @@ def _export(resolution: Resolution, output: str, directory: str | None, step: in
 
 
 @click.command()
-@click.argument("run")
+@run_argument
 @step_argument
 @as_json
 @click.pass_context
@@ -215,7 +231,7 @@ def pin(context: click.Context, run: str, step: int, *, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("run")
+@run_argument
 @step_argument
 @as_json
 @click.pass_context

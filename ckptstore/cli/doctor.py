@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ckptstore.cli.commands import as_json
+from ckptstore.cli.commands import as_json, optional_run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("run", required=False)
+@optional_run
 @as_json
 @click.pass_context
 def doctor(context: click.Context, run: str | None, *, as_json: bool) -> int:

@@ -24,6 +24,23 @@ def cli(context: click.Context, db: str | None) -> None:
     context.obj = db
 
 
+def _take(context: click.Context, _: click.Parameter, url: str | None) -> None:
+    """`--db` after the command counts for more than before it."""
+    if url is not None:
+        context.obj = url
+
+
+def _with_db(command: click.Command) -> click.Command:
+    """A command that takes `--db` after its name too, as people write it; of a group each of its commands."""
+    if isinstance(command, click.Group):
+        for each in command.commands.values():
+            _with_db(each)
+    else:
+        shown = "The catalog, as before the command."
+        command.params.append(click.Option(["--db"], metavar="URL", expose_value=False, callback=_take, help=shown))
+    return command
+
+
 for command in (
     *commands.ALL,
     *retention.ALL,
@@ -33,7 +50,7 @@ for command in (
     doctor.doctor,
     database.db,
 ):
-    cli.add_command(command)
+    cli.add_command(_with_db(command))
 
 
 def main() -> None:

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ckptstore.cli.commands import as_json, catalog
+from ckptstore.cli.commands import as_json, catalog, run_argument
 
 if TYPE_CHECKING:
     from ckptstore.resume.names import RunShown
 
 
 @click.command()
-@click.argument("run")
+@run_argument
 @click.argument("new")
 @as_json
 @click.pass_context
@@ -33,7 +33,7 @@ def rename(context: click.Context, run: str, new: str, *, as_json: bool) -> None
 
 
 @click.command()
-@click.argument("run")
+@run_argument
 @click.option("--apply", "apply_it", is_flag=True, help="Do it; without it, it is only shown.")
 @click.option("--undo", is_flag=True, help="Bring RUN back, as it was.")
 @as_json

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ckptstore.cli.commands import KINDS, Parsed, as_json, catalog, step_argument
+from ckptstore.cli.commands import KINDS, Parsed, as_json, catalog, optional_run, run_argument, step_argument
 from ckptstore.errors import UsageError
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def _policy(rules: dict[str, Any]) -> Policy | None:
 
 
 @click.command()
-@click.argument("run", required=False)
+@optional_run
 @_rules
 @click.option("--apply", "apply_it", is_flag=True, help="Carry the plan out; without it, it is only shown.")
 @click.option("--now", "at_once", is_flag=True, help="Delete at once: no trash, no undo. For a disk that is full.")
@@ -123,7 +123,7 @@ def gc(
 
 
 @click.command()
-@click.argument("run")
+@run_argument
 @as_json
 @click.pass_context
 def undo(context: click.Context, run: str, *, as_json: bool) -> int:
@@ -143,7 +143,7 @@ def undo(context: click.Context, run: str, *, as_json: bool) -> int:
 
 
 @click.command()
-@click.argument("run")
+@run_argument
 @click.option("--now", "at_once", is_flag=True, help="All of it, whatever is left of its grace.")
 @as_json
 @click.pass_context
@@ -160,7 +160,7 @@ def purge(context: click.Context, run: str, *, at_once: bool, as_json: bool) -> 
 
 
 @click.command()
-@click.argument("run")
+@run_argument
 @_rules
 @click.option("--clear", is_flag=True, help="Forget the policy.")
 @as_json
@@ -184,7 +184,7 @@ def policy(context: click.Context, /, run: str, *, clear: bool, as_json: bool, *
 
 
 @click.command()
-@click.argument("run")
+@run_argument
 @step_argument
 @click.argument("name")
 @as_json
@@ -201,7 +201,7 @@ def tag(context: click.Context, run: str, step: int, name: str, *, as_json: bool
 
 
 @click.command()
-@click.argument("run")
+@run_argument
 @click.argument("name")
 @as_json
 @click.pass_context

@@ -14,6 +14,8 @@ from ckptstore.errors import UsageError
 from ckptstore.resume.lineage import lineage
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from ckptstore.catalog.engine import Connection, Database
     from ckptstore.catalog.tallies import Tally
     from ckptstore.core.model import Checkpoint, Launch
@@ -34,6 +36,31 @@ class SaveRow:
     abandoned: bool
     pinned: bool
     tags: tuple[str, ...] = ()
+
+    @property
+    def kind(self) -> Kind:
+        """Why it was written."""
+        return self.tally.kind
+
+    @property
+    def global_step(self) -> int:
+        """Batches consumed since the run began."""
+        return self.tally.global_step
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks have a file of it that is there."""
+        return self.tally.ranks
+
+    @property
+    def bytes(self) -> int:
+        """The size of these files."""
+        return self.tally.bytes
+
+    @property
+    def created_at(self) -> datetime:
+        """When the first of its files was recorded."""
+        return self.tally.created_at
 
 
 @dataclass(frozen=True)
