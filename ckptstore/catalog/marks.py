@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import sqlalchemy as sa
 
@@ -32,6 +32,7 @@ from ckptstore.core.events import (
     moment_of,
     version_of_mark,
 )
+from ckptstore.core.limits import LEASE
 from ckptstore.core.model import FileState
 
 if TYPE_CHECKING:
@@ -92,11 +93,45 @@ def tags_of(connection: sa.Connection, run: int) -> dict[int, tuple[str, ...]]:
     return {step: tuple(names) for step, names in found.items()}
 
 
+class Sign(NamedTuple):
+    """The newest sign of life of a launch: when it was given, by the clock of the database, and by which process."""
+
+    launch: str
+    process: str
+    seen_at: datetime
+
+
 def hold(connection: sa.Connection, key: LaunchKey, until: datetime) -> None:
     """Let a launch hold the state that it starts from until then."""
-    chosen = leases.c.launch_id == key
-    if connection.execute(leases.update().where(chosen).values(expires_at=until)).rowcount == 0:
-        connection.execute(leases.insert().values(launch_id=key, expires_at=until))
+    _put_lease(connection, key, expires_at=until)
+
+
+def give_sign(connection: sa.Connection, key: LaunchKey, process: str, now: datetime) -> None:
+    """A launch is alive, and holds the state that it starts from."""
+    _put_lease(connection, key, expires_at=now + LEASE, process=process, seen_at=now)
+
+
+def end_signs(connection: sa.Connection, key: LaunchKey) -> None:
+    """A launch has ended, or rests: nobody needs to wait for its signs of life."""
+    connection.execute(leases.update().where(leases.c.launch_id == key).values(process=None))
+
+
+def last_sign(connection: sa.Connection, run: int) -> Sign | None:
+    """The sign of life of the newest launch of a run that gives some; None if none does."""
+    query = (
+        sa.select(launches.c.name, leases.c.process, leases.c.seen_at)
+        .join(launches, launches.c.id == leases.c.launch_id)
+        .where(launches.c.run_id == run, leases.c.process.is_not(None))
+        .order_by(launches.c.launch_order.desc())
+        .limit(1)
+    )
+    row = connection.execute(query).one_or_none()
+    return None if row is None else Sign(*row)
+
+
+def _put_lease(connection: sa.Connection, key: LaunchKey, **values: object) -> None:
+    if connection.execute(leases.update().where(leases.c.launch_id == key).values(values)).rowcount == 0:
+        connection.execute(leases.insert().values(launch_id=key, **values))
 
 
 def hold_if_new(connection: sa.Connection, key: LaunchKey, until: datetime) -> None:

@@ -272,8 +272,12 @@ leases = sa.Table(
     metadata,
     sa.Column("launch_id", sa.ForeignKey("launches.id"), primary_key=True),
     sa.Column("expires_at", UtcDateTime, nullable=False),
+    sa.Column("process", sa.String(300)),
+    sa.Column("seen_at", UtcDateTime),
 )
-"""How long a launch may still need the state that it starts from (`resolutions`)."""
+"""How long a launch may still need the state that it starts from (`resolutions`); and its newest sign of life: when it
+gave that, and which process did (NULL: it gave none, or has ended).
+"""
 
 gc_locks = sa.Table(
     "gc_locks",

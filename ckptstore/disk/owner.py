@@ -34,15 +34,27 @@ def shown(owner: str) -> str:
 
 
 def is_dead(owner: str) -> bool:
-    """Whether a process of this machine is gone; of another's, or another container's on it, nothing is known.
+    """Whether a process of this machine is gone; of another's, or another container's on it, nothing is known."""
+    return _lives(owner) is False
 
-    Nor is it of one whose name does not tell its machine, as those of older versions do not.
-    """
+
+def is_here(owner: str) -> bool:
+    """Whether a process lives on this machine."""
+    return _lives(owner) is True
+
+
+def is_this_process(owner: str) -> bool:
+    """Whether the process that asks is the holder."""
+    return owner.rpartition("|")[0] == this_process().rpartition("|")[0] and is_here(owner)
+
+
+def _lives(owner: str) -> bool | None:
+    """None where it is not known: it is of another machine, or its name does not tell the machine."""
     host, pid, began, last = owner.split("|")
     machine = last.partition("@")[2]
     if host != socket.gethostname() or not machine or machine != _machine():
-        return False
-    return not _is_there(int(pid), began)
+        return None
+    return _is_there(int(pid), began)
 
 
 def _machine() -> str:

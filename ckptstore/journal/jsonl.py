@@ -188,7 +188,7 @@ def read_tails(tails: Mapping[str, int], most_bytes: int) -> tuple[dict[str, Con
         if left <= 0:
             return found, False
         with suppress(OSError):
-            found[path] = read(path, begin, left)
+            found[path] = read(path, begin)
             left -= found[path].end - begin
     return found, not any(contents.has_more for contents in found.values())
 

@@ -8,6 +8,8 @@ from mindspore import dataset as ds
 
 from ckptstore.errors import RefusedError
 
+_DEFAULT_SEED = 5489
+_RANDOM = (ds.RandomSampler, ds.SubsetRandomSampler, ds.WeightedRandomSampler, ds.PKSampler)
 _ONE_FOR_ONE = (ds.MapDataset, ds.ProjectDataset, ds.RenameDataset, ds.RepeatDataset)
 
 
@@ -40,6 +42,25 @@ def steps_of(dataset: Any, world_size: int) -> Steps:
         node = node.children[0]
     shards = _shards(node, world_size) if in_turn and batch_size is not None else None
     return Steps(an_epoch, batch_size, shards)
+
+
+def has_random_order(dataset: Any) -> bool:
+    """Whether a dataset has its samples in another order in each process: it shuffles, and no seed is set.
+
+    `mindspore.dataset` takes a new seed in each process while the seed is its default
+    (`minddata/dataset/util/random.h`).
+    """
+    if ds.config.get_seed() != _DEFAULT_SEED:
+        return False
+    nodes = [dataset]
+    while nodes:
+        node = nodes.pop()
+        sampler = getattr(node, "sampler", None)
+        of_files = getattr(node, "shuffle_flag", 0) if sampler is None else 0
+        if isinstance(sampler, _RANDOM) or isinstance(node, ds.ShuffleDataset) or of_files:
+            return True
+        nodes += getattr(node, "children", ())
+    return False
 
 
 def check_start(params: Any, first: int) -> None:

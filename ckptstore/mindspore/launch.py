@@ -4,31 +4,36 @@ from __future__ import annotations
 
 import logging
 import os
+from contextlib import suppress
 from dataclasses import replace
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from ckptstore.catalog.engine import Database, open_database
-from ckptstore.core.events import launch_from_json, launch_to_json
-from ckptstore.errors import UsageError
+from ckptstore.core.events import TrainingEnded, launch_from_json, launch_to_json
+from ckptstore.errors import CatalogUnavailableError, UsageError
 from ckptstore.mindspore import communication
-from ckptstore.mindspore.data import steps_of
+from ckptstore.mindspore.data import has_random_order, steps_of
 from ckptstore.mindspore.dying_gasp import DyingGasp
 from ckptstore.mindspore.load_guard import LoadGuard
 from ckptstore.mindspore.registrar import Registrar
 from ckptstore.mindspore.resume import load
+from ckptstore.mindspore.train_call import is_finished, watch_calls
 from ckptstore.mindspore.training import Training
 from ckptstore.mindspore.watches import watches_for
 from ckptstore.resume.join import new_launch_id
 from ckptstore.resume.resolve import Query
 from ckptstore.retention.decide import check_policy
 from ckptstore.training.begin import begin, decide, follow
+from ckptstore.training.complaints import Complaints
 from ckptstore.training.launch import RankLaunch
 from ckptstore.training.layout_files import LayoutFiles
+from ckptstore.training.life_signs import Silence
 from ckptstore.training.retention_thread import RetentionThread
 from ckptstore.training.start import Progress, start_from_json
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from ckptstore.api import Catalog
@@ -58,6 +63,8 @@ class TrainingLaunch(RankLaunch):
         self.progress = Progress()
         self._layout_files = LayoutFiles(communication.layout_files)
         self._guard = LoadGuard()
+        self._complaints = Complaints()
+        self._was_finished = False
 
     @property
     def start(self) -> Start | None:
@@ -77,6 +84,7 @@ class TrainingLaunch(RankLaunch):
         step: int | None = None,
         lineage: str | None = None,
         take_quarantined: bool = False,
+        fresh: bool = False,
         dec_key: bytes | None = None,
         dec_mode: str = "AES-GCM",
     ) -> Start:
@@ -86,7 +94,8 @@ class TrainingLaunch(RankLaunch):
         with the batch after the last one consumed. All ranks must call it, before `Model.train`, and get the same
         state. `step` and `lineage` ask for an older one, of the history that leads to a launch (None: to the newest):
         the run goes on from there, and what came after it is given up, not deleted. `take_quarantined` takes a state
-        that was found to be bad too. `dec_key` and `dec_mode` are those of
+        that was found to be bad too. `fresh` begins anew at step 0 on purpose: what the run saved before is given up,
+        not deleted. `dec_key` and `dec_mode` are those of
         `mindspore.load_checkpoint`, for files saved with `enc_key`. Raises `NothingRestorableError` where states were
         lost or are of another branch, `RefusedError` where it cannot be told whether any were saved, `UsageError` where
         the network is not the one that was saved, or the state has no place in the dataset, `DamageError` for a file
@@ -94,10 +103,10 @@ class TrainingLaunch(RankLaunch):
         """
         if self.progress.has_trained:
             raise UsageError("training has begun in this launch", "join again to resume in the same process")
-        query = Query(step=step, lineage=lineage, take_quarantined=take_quarantined)
+        query = Query(step=step, lineage=lineage, take_quarantined=take_quarantined, fresh=fresh)
         start = self._agree(steps_of(dataset, self.world_size), query)
         if (plan := start.plan) is None:
-            self._say(f"run {self.run}: no complete checkpoint yet: starting at step 0")
+            self._say_fresh()
         else:
             appended = load(
                 model.train_network,
@@ -116,6 +125,22 @@ class TrainingLaunch(RankLaunch):
                 f"{start.launch.steps_per_epoch}), saved{there} by launch {plan.launch.id}"
             )
         self._guard.resumed(model.train_network, restored=not start.fresh)
+        self.progress.start = start
+        watch_calls(model, self._has_work)
+        if self.rank == 0 and has_random_order(dataset):
+            log.warning(
+                "the dataset shuffles, and no seed is set: after a fault in mid-epoch some samples are trained twice, "
+                "others never; mindspore.set_seed(1) before the dataset is made keeps their order"
+            )
+        return start
+
+    def begin_fresh(self) -> Start:
+        """Begin at step 0 on purpose, without `resume`: what the run saved before is given up, not deleted.
+
+        All ranks must call it, before `Model.train`.
+        """
+        start = self._agree(None, Query(fresh=True))
+        self._say_fresh()
         self.progress.start = start
         return start
 
@@ -157,12 +182,41 @@ class TrainingLaunch(RankLaunch):
             retention=RetentionThread(self, retention) if retention is not None and self.rank == 0 else None,
         )
 
-    def _agree(self, steps: Steps, query: Query) -> Start:
+    def _has_work(self, asked: Mapping[str, Any]) -> bool:
+        """Whether a call of `Model.train` or `Model.fit` has anything to train. Raises `UsageError`."""
+        callbacks = asked["callbacks"] if isinstance(asked["callbacks"], list) else [asked["callbacks"]]
+        if not any(isinstance(each, Registrar) for each in callbacks):
+            self._complaints.warn(
+                "no registrar is among the callbacks: what this training saves is not registered, and no later start "
+                "finds it: model.train(…, callbacks=[…, launch.registrar(…)])"
+            )
+        start = self.progress.start
+        if start is None or start.fresh or self.progress.has_trained or not is_finished(start, asked):
+            return True
+        if self._was_finished:
+            raise UsageError(
+                f"all that this call asks for was trained before step {start.global_step}, as in the call before",
+                "give all epochs of the run to one call of model.train",
+            )
+        self._was_finished = True
+        step, now = start.global_step, datetime.now(timezone.utc)
+        with suppress(CatalogUnavailableError):  # it is as true without a record
+            self.recorder.record([TrainingEnded(self.run, self.id, self.rank, step, None, None, "", now)])
+        self._say(f"run {self.run}: all {asked['epoch']} epochs were trained before: nothing is left to train")
+        return False
+
+    def _say_fresh(self) -> None:
+        before = f": what it saved before, up to step {self.saved_before}, is given up" if self.saved_before else ""
+        why = "it begins anew" if before else "no complete checkpoint yet"
+        self._say(f"run {self.run}: {why}: starting at step 0{before}")
+
+    def _agree(self, steps: Steps | None, query: Query) -> Start:
         """Rank 0 decides and sends the others its decision, or why it has none: they need no catalog for it."""
         own: list[Start] = []
 
         def decided() -> Line:
-            self.set_steps_per_epoch(steps.an_epoch, batch_size=steps.batch_size, shards=steps.shards)
+            if steps is not None:
+                self.set_steps_per_epoch(steps.an_epoch, batch_size=steps.batch_size, shards=steps.shards)
             own.append(decide(self, self.directories, query))
             return own[0].to_json()
 
@@ -185,6 +239,7 @@ def join(
     catalog: Catalog | None = None,
     launch_id: str | None = None,
     directories: Sequence[str | Path] = (),
+    take_over: bool = False,
 ) -> TrainingLaunch:
     """Make this process part of a launch of `run`: rank, world size and layout come from MindSpore.
 
@@ -193,6 +248,9 @@ def join(
     `directories` are those that the checkpoints are in or below, as CKPTSTORE_DIRECTORIES may name them too: while the
     catalog cannot be used, a start finds them there. Where this user started the run on this machine before, they are
     known without that.
+
+    Where another launch of the run gives signs of life this waits, for a minute at most, and raises `RefusedError` if
+    it still does; `take_over`, or CKPTSTORE_TAKE_OVER=1, goes on at once.
     """
     _let_people_see()
     rank, world_size = communication.rank_and_world_size()
@@ -214,12 +272,19 @@ def join(
             directories=directories,
         )
         first.append(launch)
-        return {"launch": launch_to_json(launch.facts), "away": launch.recorder.behind}
+        away, saved = launch.recorder.behind, launch.saved_before
+        return {"launch": launch_to_json(launch.facts), "away": away, "saved_before": saved}
 
+    if not (take_over or os.environ.get("CKPTSTORE_TAKE_OVER") == "1"):
+        silence = Silence(database, run)
+        while not communication.decided_by_rank_0(silence.is_there):
+            log.debug("waiting for a sign of life of another launch")
     sent = communication.decided_by_rank_0(begun)
     joined = first[0] if first else follow(database, launch_from_json(sent["launch"]), rank, layout, away=sent["away"])
     launch = TrainingLaunch(database, joined.facts, rank)
     launch.recorder.inherit(joined.recorder)
+    launch.saved_before = sent["saved_before"]
+    launch.signs = joined.signs
     launch.directories = tuple(map(str, directories))
     return launch
 

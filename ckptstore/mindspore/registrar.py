@@ -42,6 +42,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("ckptstore")
 
+_LOOK_SECONDS = 60.0
+"""Between two looks at what else is saved beside what is watched."""
+
 
 def _never_stops_training(hook: Callable[..., None]) -> Callable[..., None]:
     """Whatever goes wrong in a hook is logged, once a hook, and training goes on.
@@ -91,6 +94,7 @@ class Registrar(Callback):
         self._layout_is_due = False
         self._is_training = False
         self._depth = 0
+        self._next_look = 0.0
         disarm()
 
     @property
@@ -122,6 +126,7 @@ class Registrar(Callback):
         self._layout_files.note()
         self._layout_is_due = True
         self._find_watches(params)
+        training.check_forgotten(max((watch.steps_given() for watch in self._periodic()), default=0))
         is_repair = progress.has_failed and any(isinstance(watch, TtpWatch) for watch in self._watches)
         progress.has_trained, progress.has_failed = True, False
         training.record_steps_per_epoch()
@@ -140,6 +145,13 @@ class Registrar(Callback):
         given = {id(watch.callback) for watch in self._watches}
         for name in sorted({type(watch.callback).__name__ for watch in listed if id(watch.callback) not in given}):
             log.warning("%s is in the callbacks but was not given to the registrar: its files are not registered", name)
+        trained_with = {id(callback) for callback in params.list_callback}
+        for watch in self._watches:
+            if id(watch.callback) not in trained_with:
+                name = type(watch.callback).__name__
+                log.warning(
+                    "%s was given to the registrar and is not in the callbacks of this training: it saves nothing", name
+                )
         if not self._watches:
             log.warning("there is no ModelCheckpoint among the callbacks: ckptstore has nothing to register")
         for name in set_after_save(params.list_callback):
@@ -150,7 +162,7 @@ class Registrar(Callback):
 
     @_never_stops_training
     def on_train_epoch_begin(self, run_context: Any) -> None:  # noqa: ARG002
-        """Check, once, that training starts in the epoch that it must start in."""
+        """See, once, in which epoch training starts."""
         self._steps.begin_epoch()
 
     @_never_stops_training
@@ -172,13 +184,11 @@ class Registrar(Callback):
     @_never_stops_training
     def on_train_step_end(self, run_context: Any) -> None:  # noqa: ARG002
         """Count the step, and register what was saved after it."""
-        recorder = self._training.recorder
         self._steps.end_step()
         if self._layout_is_due:  # the step was compiled: what MindSpore writes of the layout is there
             self._layout_is_due = False
-            recorder.call(self._keep_layout_files)
+            self._training.recorder.call(self._keep_layout_files)
         self._poll()
-        recorder.renew_lease()
 
     def _keep_layout_files(self) -> None:
         for path in self._layout_files.written():
@@ -186,8 +196,11 @@ class Registrar(Callback):
 
     @_never_stops_training
     def on_train_epoch_end(self, run_context: Any) -> None:  # noqa: ARG002
-        """Register what was saved at the end of the epoch."""
+        """Register what was saved at the end of the epoch, and see what else was, once in a while."""
         self._poll()
+        if time.monotonic() >= self._next_look:
+            self._next_look = time.monotonic() + _LOOK_SECONDS
+            self._training.recorder.call(self._training.places.look_for_unwatched)
 
     @_never_stops_training
     def on_train_end(self, run_context: Any) -> None:  # noqa: ARG002
@@ -249,10 +262,12 @@ class Registrar(Callback):
     def _let_go(self) -> None:
         """Wait, for so long at most, for what is being recorded and removed; then leave nothing open."""
         recorder, began_at = self._training.recorder, time.monotonic()
+        recorder.call(self._training.places.look_for_unwatched)
         recorder.finish()
         if self._retention is not None:
             self._retention.finish(max(0.0, FLUSH_SECONDS - (time.monotonic() - began_at)))
         recorder.rest()
+        self._training.launch.signs.end()
         self._training.places.release()
         self._termination.disarm()
 

@@ -58,23 +58,15 @@ class StepCount:
             self._continue_count()
 
     def begin_epoch(self) -> None:
-        """Check, in the first epoch, that training starts in the epoch that it must start in."""
+        """See, in the first epoch, which one that is: a script that restored by itself tells it so."""
         if self._has_epoch:
             return
         self._has_epoch = True
-        params, start, done = self._training.params, self._progress.start, self._progress.global_step
+        params, done = self._training.params, self._progress.global_step
         steps = int(params.batch_num)  # of what MindSpore calls an epoch: sink_size, where one is given
         epochs_before = params.cur_epoch_num - 1
         if self._is_repair:
             self._go_on_from(_repaired_step(params, epochs_before * steps))
-        elif start is not None and not start.fresh and epochs_before != done // steps:
-            log.warning(
-                "training starts in epoch %d, but step %d is in epoch %d: pass initial_epoch=%s",
-                params.cur_epoch_num,
-                done + 1,
-                done // steps + 1,
-                "start.initial_epoch" if steps == self._training.steps.an_epoch else done // steps,
-            )
         elif done // steps < epochs_before:
             self._progress.global_step = epochs_before * steps
             self._counter_seen = (self._progress.global_step, self._counter_seen[1])

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ckptstore.core.events import TrainingEnded
 from ckptstore.core.limits import text
 from ckptstore.core.model import Content, Kind, epoch_and_step
+from ckptstore.errors import RefusedError
 from ckptstore.mindspore.communication import strategy_file
 from ckptstore.mindspore.data import check_start, steps_of
 from ckptstore.mindspore.network import NetworkState
@@ -108,6 +109,7 @@ class Training:
         self.params = params
         self.is_wrong = self.is_loaded_over = False
         self.recorder.begin()
+        self.launch.signs.begin()
         self.network = NetworkState(params.train_network, self.complaints)
         self.recorder.state_names = frozenset(self.network.names)
         self.steps = steps_of(params.train_dataset, self.launch.world_size)
@@ -115,6 +117,20 @@ class Training:
         self._is_first = start is not None and not start.fresh and not self.progress.has_trained
         if start is not None and self._is_first:
             check_start(params, start.global_step)
+
+    def check_forgotten(self, steps_given: int) -> None:
+        """Raise `RefusedError` where the first training begins at step 0, and nobody said so, though the run has saved.
+
+        A script may have restored by itself: then the optimizer, the dataset or `append_info` (`steps_given`) tell.
+        """
+        launch, progress = self.launch, self.progress
+        if progress.start is not None or progress.has_trained or not launch.saved_before:
+            return
+        if not (steps_given or self.params.train_dataset.get_init_step() or self.network.optimizer_step()):
+            raise RefusedError(
+                f"run {launch.run!r} has saved up to step {launch.saved_before}, and training would begin at step 0",
+                "call launch.resume(model, dataset) before model.train; to begin anew on purpose: launch.begin_fresh()",
+            )
 
     def end(self, *, is_wrong: bool) -> None:
         """Training has ended; the dataset begins anew with the next one.

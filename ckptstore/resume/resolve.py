@@ -39,7 +39,8 @@ class Query:
     The lineage is that of the newest launch, or of the one whose id is `lineage`; with `every_lineage` the states of
     all launches count, abandoned ones too, the highest step first. `world_size` is the number of ranks that will load
     it (None: as many as saved it), `takes_whole` whether each of them takes a file of the whole state; `read_bytes`
-    checks every file's digest too; `take_quarantined` takes a state that was found to be bad. `replicas` states who is
+    checks every file's digest too; `take_quarantined` takes a state that was found to be bad; `fresh` takes none, and
+    gives up what there is. `replicas` states who is
     whose replica in launches of as many ranks as the newest: "dp", "none", groups as in "0,4;1,5", or the path of a
     strategy, group info or JSON file (None: what each launch said).
     """
@@ -51,17 +52,20 @@ class Query:
     takes_whole: bool = True
     read_bytes: bool = False
     take_quarantined: bool = False
+    fresh: bool = False
     replicas: str | None = None
 
     @property
     def goes_back(self) -> bool:
         """Whether a launch that starts there gives up what came after."""
-        return self.step is not None or self.lineage is not None
+        return self.fresh or self.step is not None or self.lineage is not None
 
     def checked(self) -> Query:
         """The query, with numbers as numbers. Raises `UsageError` for values that make no sense."""
         if self.lineage is not None and self.every_lineage:
             raise UsageError("one lineage and all of them are asked for", "give --lineage or --all")
+        if self.fresh and (self.step is not None or self.lineage is not None):
+            raise UsageError("a fresh start and an older state are asked for", "give one of them")
         step = None if self.step is None else validate.step_of(self.step)
         world_size = None if self.world_size is None else validate.ranks("world size", self.world_size)
         return replace(self, step=step, world_size=world_size)

@@ -127,13 +127,13 @@ def _check_overtaken(database: Database, launch: Launch) -> None:
 def _store(database: Database, launch: Launch, run_id: int, query: Query) -> bool:
     """Choose where a launch starts and store that; False if the chosen state was removed in between."""
     of_every_lineage = replace(query, step=None, lineage=None, every_lineage=True)
-    resolution = choose(database, launch.run, run_id, query)
+    resolution = Resolution(run=launch.run, plan=None) if query.fresh else choose(database, launch.run, run_id, query)
     if resolution.lost:
         raise _lost(resolution)
     plan = resolution.plan
-    if plan is None and query.goes_back:
+    if plan is None and query.goes_back and not query.fresh:
         raise _not_there(resolution, query)
-    if plan is None:
+    if plan is None and not query.fresh and not _begins_anew(database, launch, run_id):
         _check_fresh(database, launch, run_id, resolution, choose(database, launch.run, run_id, of_every_lineage))
     if plan is not None:
         _check_whose(plan)
@@ -231,6 +231,13 @@ def _say_what_is_missed(plan: RestorePlan, resolution: Resolution) -> None:
             others,
             quote(resolution.run),
         )
+
+
+def _begins_anew(database: Database, launch: Launch, run_id: int) -> bool:
+    """Whether the launch before this one began afresh on purpose: what it has not saved yet is no loss."""
+    with database.read() as connection:
+        before = [each for each in reads.launches_of(connection, run_id) if each.id != launch.id and each.decided]
+    return bool(before) and before[-1].branched and before[-1].parent is None
 
 
 def _check_fresh(database: Database, launch: Launch, run_id: int, resolution: Resolution, every: Resolution) -> None:

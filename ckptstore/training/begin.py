@@ -49,16 +49,19 @@ def begin(
             schema.ensure(database)
             take_up_found(database, paths)
             facts = join(database, run, rank=rank, world_size=world_size, launch_id=launch_id, layout=layout)
+            launch = RankLaunch(database, facts, rank)
+            launch.saved_before = _saved_before(database, facts)
+            launch.signs.begin()
     except CatalogUnavailableError as error:
         temporary = in_memory()
         take_up_found(temporary, paths, look=False)
         facts = join(temporary, run, rank=rank, world_size=world_size, launch_id=launch_id, layout=layout)
         launch = _without_catalog(database, facts, rank)
+        launch.saved_before = _saved_before(temporary, facts)
         launch.recorder.complain(
             f"{error}. Training goes on without: journals beside the checkpoints have what is recorded."
         )
-        return launch
-    return RankLaunch(database, facts, rank)
+    return launch
 
 
 def follow(database: Database, facts: Launch, rank: int, layout: str | None, *, away: bool) -> RankLaunch:
@@ -108,6 +111,13 @@ def step_offset(database: Database, launch: Launch) -> int:
         run_id = reads.run_id(connection, launch.run)
         known = {} if run_id is None else {each.id: each for each in reads.launches_of(connection, run_id)}
     return position.shift(launch, known)
+
+
+def _saved_before(database: Database, launch: Launch) -> int:
+    """The highest step that other launches of the run saved."""
+    with database.read() as connection:
+        known = tallies.highest_steps(connection, reads.run_id(connection, launch.run) or 0)
+    return max((step for each, step in known.items() if each != launch.id), default=0)
 
 
 def _start(launch: RankLaunch, database: Database, query: Query) -> Start:

@@ -29,6 +29,7 @@ from ckptstore.resume.reconcile import Reconciled, reconcile
 from ckptstore.resume.resolve import Query
 from ckptstore.resume.start import settle, started
 from ckptstore.training import layout_files
+from ckptstore.training.life_signs import LifeSigns
 
 if TYPE_CHECKING:
     import os
@@ -49,7 +50,8 @@ class RankLaunch:
     """One rank of a launch. Made by `Catalog.join`.
 
     `facts` is what the catalog knows of the launch: its id, order, world size and layout. All that is recorded goes
-    through `recorder`: into a journal first, then into the catalog.
+    through `recorder`: into a journal first, then into the catalog. `saved_before` is the highest step that launches
+    before it saved (0: none).
     """
 
     def __init__(self, database: Database, facts: Launch, rank: int) -> None:
@@ -61,6 +63,8 @@ class RankLaunch:
         self.live_files = LiveFiles(self.recorder)
         self._has_saved = False
         self._sources: list[Source] = []
+        self.saved_before = 0
+        self.signs = LifeSigns(self.recorder, database, facts.key, self.rank)
         self._backoff = Backoff(LONGEST_PAUSE_SECONDS)
         self._next_look = 0.0
 

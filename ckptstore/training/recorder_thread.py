@@ -20,7 +20,6 @@ from ckptstore.disk.files import make_durable
 from ckptstore.disk.waiting import started
 from ckptstore.errors import CatalogUnavailableError, CkptstoreError, UsageError
 from ckptstore.resume import exits
-from ckptstore.resume.lease import RENEWED_EVERY
 from ckptstore.resume.register import measured
 from ckptstore.training.launch import LONGEST_PAUSE_SECONDS
 
@@ -78,7 +77,6 @@ class RecorderThread:
         self._next_try = 0.0
         self._failures = 0
         self._said_left = ""
-        self._lease_renewed_at = time.monotonic()
         self.on_recorded: Callable[[Checkpoint], None] = lambda _: None
         self.state_names: frozenset[str] = frozenset()
 
@@ -143,15 +141,6 @@ class RecorderThread:
         self._thread = started(self._work, "ckptstore")
         if self._thread is not None:  # else the next job tries again
             atexit.register(self.close)
-
-    def renew_lease(self) -> None:
-        """Renew the lease on the state that the launch started from, if it is time to: called at each step.
-
-        While steps are made, that state is not given up as that of a dead launch. Rank 0 renews it for all ranks.
-        """
-        if self._launch.rank == 0 and time.monotonic() - self._lease_renewed_at > RENEWED_EVERY.total_seconds():
-            self._lease_renewed_at = time.monotonic()
-            self.call(self._launch.renew_lease)
 
     def begin(self) -> None:
         """Training begins: stay ready for what it saves."""

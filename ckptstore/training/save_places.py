@@ -20,7 +20,7 @@ from ckptstore.resume.provenance import wrote
 from ckptstore.training.complaints import Complaints
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from ckptstore.core.events import Event
     from ckptstore.core.model import Checkpoint, Content
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("ckptstore")
 
 
+_SUFFIXES = (".ckpt", ".safetensors")
+
+
 class SavePlaces:
     """Where a registrar's callbacks save what."""
 
@@ -39,6 +42,7 @@ class SavePlaces:
         self._progress = progress
         self._recorder = recorder
         self._claimed: set[tuple[str, Kind, str]] = set()
+        self._names_before: dict[str, frozenset[str]] = {}
         self._has_reported = False
         self._complaints = Complaints()
 
@@ -67,6 +71,9 @@ class SavePlaces:
             self._recorder.call(lambda: self._report(directory))
         elif is_new:
             self._check(directory)
+        if is_new:
+            with suppress(OSError):
+                self._names_before[directory] = frozenset(names_in(directory))
         remember_place(self._launch.database.name, self._launch.run, directory)
         self._claimed.add((directory, kind, prefix))
         before = sorted(names_before(directory))
@@ -82,6 +89,26 @@ class SavePlaces:
         )
         if kind is not Kind.TTP:  # there each rank has a directory of its own below this one
             self._claim(directory, kind, prefix)
+
+    def look_for_unwatched(self) -> None:
+        """Warn, once, of a checkpoint that appeared beside those of the watched callbacks, and that none of them wrote.
+
+        On the recorder's thread, after what was saved is recorded.
+        """
+        for directory, before in self._names_before.items():
+            try:
+                new = names_in(directory) - before
+                path = unregistered(directory, sorted(name for name in new if name.endswith(_SUFFIXES)))
+            except (OSError, CkptstoreError):
+                continue  # whoever saves there is told
+            if path is not None:
+                self._names_before = {}
+                log.warning(
+                    "%s was saved by nothing that the registrar watches: it is not registered, and no start finds it; "
+                    "if a run is to go on from it, save it with a ModelCheckpoint, or call launch.register for it",
+                    path,
+                )
+                return
 
     def release(self) -> None:
         """Training has ended: other ranks may write here."""
@@ -119,6 +146,8 @@ class SavePlaces:
             raise RefusedError(overlooked[0], "start again: it is found now; or start a run of another name")
         if start is None or not start.fresh or not start.known.keys() <= {launch.id}:
             return
+        if launch.rank == 0:
+            self._say_whose(directory)
         path = unregistered(directory)
         if path is not None and start.by_journals:
             raise unknown_run(path, launch.run)
@@ -130,6 +159,21 @@ class SavePlaces:
                 launch.run,
                 directory,
                 launch.run,
+            )
+
+    def _say_whose(self, directory: str) -> None:
+        """Warn of the newest state of another run in a directory that this new run is about to save to."""
+        others = [file for file in _files(_events(directory)) if file.run != self._launch.run and file.size is not None]
+        if others:
+            newest = max(others, key=lambda file: file.global_step)
+            log.warning(
+                "run %s is new, and %s has checkpoints of run %s, up to step %d: to go on with those join(%r); to keep "
+                "the runs apart give this one a directory of its own",
+                self._launch.run,
+                directory,
+                newest.run,
+                newest.global_step,
+                newest.run,
             )
 
     def _report(self, directory: str) -> None:
@@ -186,14 +230,15 @@ def newer_state(directory: str, start: Start) -> Checkpoint | None:
     return max(newer, key=lambda file: file.global_step, default=None)
 
 
-def unregistered(directory: str) -> str | None:
+def unregistered(directory: str, names: Sequence[str] | None = None) -> str | None:
     """A file that has the name of a checkpoint and is in no journal of its directory; None if there is none.
 
+    `names` are those that come into question (None: all that may hold steps).
     `scan` may have taken it into the catalog as this run's, or it may be of any other. Raises `CkptstoreError` where
     the directory cannot be read.
     """
     try:
-        names = sorted(filter(_may_hold_steps, names_in(directory)))
+        names = sorted(filter(_may_hold_steps, names_in(directory))) if names is None else names
     except NotADirectoryError:
         return None
     except OSError as error:

@@ -163,6 +163,8 @@ def upgrade() -> None:
         "leases",
         sa.Column("launch_id", sa.String(length=32), nullable=False),
         sa.Column("expires_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("process", sa.String(length=300), nullable=True),
+        sa.Column("seen_at", sa.DateTime(timezone=True), nullable=True),
         sa.ForeignKeyConstraint(["launch_id"], ["launches.id"], name=op.f("fk_leases_launch_id")),
         sa.PrimaryKeyConstraint("launch_id", name=op.f("pk_leases")),
     )

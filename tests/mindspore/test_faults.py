@@ -1,10 +1,15 @@
 """A real job fails and is started again: it ends with the weights of the run that never failed, bit for bit."""
 
+import re
 import signal
 from pathlib import Path
 
+import psutil
 import pytest
 
+import ckptstore.mindspore
+from ckptstore.errors import RefusedError
+from ckptstore.training import life_signs
 from tests.mindspore.running import Run
 
 
@@ -76,12 +81,12 @@ def test_an_untrained_breakpoint_is_known_and_never_restored(tmp_path: Path, und
     assert run.final() == undisturbed
 
 
-def test_an_untrained_breakpoint_of_a_launch_that_did_not_resume(tmp_path: Path, undisturbed: bytes) -> None:
-    """The newest file of all, with the initial weights in it."""
+def test_a_launch_that_did_not_resume(tmp_path: Path, undisturbed: bytes) -> None:
+    """Before, it trained from the initial weights; a breakpoint of these may be left, the newest file of all."""
     run = Run(tmp_path)
     run.launch(fault="kill 17")
-    run.launch(fault="raise-before 1", resume=False)
-    assert ("dying_gasp", 0) in [file[:2] for file in run.files()]
+    refused = run.launch(resume=False)
+    assert "run 'run' has saved up to step 15, and training would begin at step 0" in refused.output
     again = run.launch()
     assert again.start["global_step"] == 15
     assert run.final() == undisturbed
@@ -155,12 +160,15 @@ def test_weights_only_are_catalogued_and_never_chosen(tmp_path: Path) -> None:
     assert run.launch().start["fresh"]
 
 
-def test_a_finished_run_starts_again_without_harm(tmp_path: Path) -> None:
+def test_a_finished_run_starts_again_without_harm(tmp_path: Path, undisturbed: bytes) -> None:
+    """Before, it died of MindSpore's ValueError, at each start, and never wrote its last file."""
     run = Run(tmp_path)
     run.launch()
+    (tmp_path / "final.ckpt").unlink()
     again = run.launch()
+    assert again.code == 0, again.output
     assert (again.start["global_step"], again.start["initial_epoch"]) == (30, 3)
-    assert "must bigger than parameter 'initial_epoch'" in again.output
+    assert run.final() == undisturbed
     longer = run.launch(epochs=4)
     assert longer.code == 0
     assert run.steps()[0] == 40
@@ -178,3 +186,23 @@ def test_a_catalog_that_cannot_be_written_stops_nothing_and_loses_nothing(tmp_pa
     again = run.launch(epochs=4)
     assert again.start["global_step"] == 30
     assert run.steps()[:3] == [40, 35, 30]
+
+
+def test_the_same_job_started_twice_is_refused_until_the_first_one_is_gone(
+    tmp_path: Path, undisturbed: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, the second start gave up what the first one saved, while that was training."""
+    run = Run(tmp_path)
+    with run.waiting(fault="waits 7") as first:
+        assert first.stdout is not None
+        assert any(line.startswith("WAITS") for line in first.stdout)
+        monkeypatch.setattr(life_signs, "SILENT_SECONDS", 0.5)
+        with pytest.raises(RefusedError, match=r"is alive: process \d+ on ") as told:
+            ckptstore.mindspore.join("run", catalog=run.catalog)
+        process = psutil.Process(int(re.findall(r"process (\d+) on", told.value.message)[0]))
+        assert len({file.launch for file in run.catalog.files("run")}) == 1
+    process.wait(60)
+    again = run.launch()
+    assert again.code == 0, again.output
+    assert "may be alive" not in again.output, "a process that was killed on this host delays nothing"
+    assert run.final() == undisturbed

@@ -1,0 +1,66 @@
+"""What `Model.train` and `Model.fit` are asked, seen before MindSpore begins: they forget nothing that a person may."""
+
+from __future__ import annotations
+
+import inspect
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+from ckptstore.core.text import count
+from ckptstore.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from ckptstore.training.start import Start
+
+_LOOP = "in a loop of model.train(1, …) give all epochs of the run to one call"
+
+
+def watch_calls(model: Any, has_work: Callable[[Mapping[str, Any]], bool]) -> None:
+    """Have `has_work` asked, with the arguments by name, at each call of this model's `train` or `fit`.
+
+    Where it says no the call returns at once. What it raises the call raises.
+    """
+    for name in ("train", "fit"):
+        setattr(model, name, _watched(getattr(type(model), name).__get__(model), has_work))
+
+
+def _watched(method: Any, has_work: Callable[[Mapping[str, Any]], bool]) -> Any:
+    @wraps(method)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        asked = inspect.signature(method).bind(*args, **kwargs)
+        asked.apply_defaults()
+        return method(*args, **kwargs) if has_work(asked.arguments) else None
+
+    return call
+
+
+def is_finished(start: Start, asked: Mapping[str, Any]) -> bool:
+    """Whether all the epochs that a first training is asked for were trained before `start`.
+
+    MindSpore raises `ValueError` for that (`Model.train`): a job that was killed between its last checkpoint and its
+    end would die of it at every start. Raises `UsageError` where training would begin in another epoch than that of
+    `start`, and where fewer epochs are asked for than were trained.
+    """
+    done = start.global_step
+    an_epoch = start.launch.steps_per_epoch or 1
+    if asked["dataset_sink_mode"] and asked["sink_size"] > 0:
+        an_epoch = int(asked["sink_size"])  # MindSpore calls so many steps an epoch then
+    epochs, first = int(asked["epoch"]), int(asked["initial_epoch"])
+    if done == epochs * an_epoch:
+        return True
+    trained = f"{count(done, 'step was', 'steps were')} trained before"
+    if done > epochs * an_epoch:
+        raise UsageError(
+            f"{count(epochs, 'epoch', 'epochs')} of {an_epoch} steps are asked for, and {trained}",
+            f"ask for the epochs of the whole run, those before counted; {_LOOP}",
+        )
+    if first != done // an_epoch:
+        is_own = an_epoch == start.launch.steps_per_epoch
+        raise UsageError(
+            f"training would begin in epoch {first + 1}, but {trained}, and the next one is in epoch "
+            f"{done // an_epoch + 1}",
+            f"pass initial_epoch={'start.initial_epoch' if is_own else done // an_epoch}; {_LOOP}",
+        )
+    return False

@@ -1,0 +1,153 @@
+"""Signs of life of a launch, in the catalog: a second start of the same job sees that the first one is alive."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from ckptstore.catalog import marks, reads, schema
+from ckptstore.catalog.trash import clock
+from ckptstore.core.text import span
+from ckptstore.disk.owner import is_dead, is_here, is_this_process, shown, this_process
+from ckptstore.disk.waiting import started
+from ckptstore.errors import CatalogUnavailableError, RefusedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import datetime
+
+    from ckptstore.catalog.engine import Connection, Database
+    from ckptstore.catalog.marks import Sign
+    from ckptstore.core.model import LaunchKey
+    from ckptstore.journal.recorder import Recorder
+
+log = logging.getLogger("ckptstore")
+
+EVERY_SECONDS = 20.0
+"""Between two signs of a launch."""
+
+SILENT_SECONDS = 60.0
+"""A launch that gave none for so long is not alive, unless its process is on this machine."""
+
+_LOOK_SECONDS = 0.5
+_PORTION_SECONDS = 10.0  # MindSpore's collectives on CPU end in an error after 45 s
+_END_SECONDS = 5.0
+
+
+class LifeSigns:
+    """Says now and then that a launch is alive, on rank 0 and on a thread of its own, from `begin` to `end`.
+
+    A launch that began without the catalog gives signs once its records are there. Each renews the lease on the state
+    that the launch started from.
+    """
+
+    def __init__(self, recorder: Recorder, database: Database, key: LaunchKey, rank: int) -> None:
+        self._recorder, self._database, self._key = recorder, database, key
+        self._process = this_process() if rank == 0 else ""
+        self._pid = os.getpid()
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def begin(self) -> None:
+        """The launch is alive from now on."""
+        if not self._process or self._thread is not None:
+            return
+        self._give()
+        self._ended.clear()
+        self._thread = started(self._work, "ckptstore-signs")
+        atexit.register(self.end)
+
+    def end(self) -> None:
+        """It has ended, or rests until it trains again."""
+        if self._thread is None or os.getpid() != self._pid:
+            return
+        atexit.unregister(self.end)
+        self._ended.set()
+        self._thread.join(_END_SECONDS)
+        self._thread = None
+
+    def _work(self) -> None:
+        while not self._ended.wait(EVERY_SECONDS):
+            self._give()
+        self._write(lambda connection: marks.end_signs(connection, self._key))
+
+    def _give(self) -> None:
+        key, process = self._key, self._process
+        self._write(lambda connection: marks.give_sign(connection, key, process, clock(connection)))
+
+    def _write(self, work: Callable[[Connection], None]) -> None:
+        if not self._recorder.behind:
+            with suppress(CatalogUnavailableError):  # the recorder says so
+                self._database.in_write(work)
+
+
+class Silence:
+    """Whether no other launch of a run is alive, as far as signs of life tell."""
+
+    def __init__(self, database: Database, run: str) -> None:
+        self._database = database
+        self._run = run
+        self._first: Sign | None = None
+        self._until = 0.0
+
+    def is_there(self) -> bool:
+        """Whether a launch may begin; to be asked again if not: where ranks wait for rank 0 they must hear of it.
+
+        Where another launch may be alive, it is seen for a minute whether it gives one more sign. Raises `RefusedError`
+        where it does, or where its process is on this machine after that time. Without the catalog nothing waits.
+        """
+        try:
+            return self._look()
+        except CatalogUnavailableError:
+            return True
+
+    def _look(self) -> bool:
+        if self._first is None:
+            schema.ensure(self._database)
+        until = time.monotonic() + _PORTION_SECONDS
+        while True:
+            found, now = self._last_sign()
+            if found is None or is_this_process(found.process) or is_dead(found.process):
+                return True
+            if self._first is None:
+                if (now - found.seen_at).total_seconds() > SILENT_SECONDS and not is_here(found.process):
+                    return True
+                self._begin(found, now)
+            if self._first is not None and found.seen_at != self._first.seen_at:
+                raise self._refusal(found, now)
+            if time.monotonic() > self._until:
+                if is_here(found.process):
+                    raise self._refusal(found, now)
+                return True
+            if time.monotonic() > until:
+                return False
+            time.sleep(_LOOK_SECONDS)
+
+    def _begin(self, found: Sign, now: datetime) -> None:
+        self._first, self._until = found, time.monotonic() + SILENT_SECONDS
+        log.warning(
+            "launch %s of run %s may be alive: %s gave a sign of life %s ago; seeing for %g s whether it gives another",
+            found.launch,
+            self._run,
+            shown(found.process),
+            span(now - found.seen_at),
+            SILENT_SECONDS,
+        )
+
+    def _refusal(self, found: Sign, now: datetime) -> RefusedError:
+        return RefusedError(
+            f"launch {found.launch} of run {self._run!r} is alive: {shown(found.process)} gave a sign of life "
+            f"{span(now - found.seen_at)} ago",
+            "stop that one, or give this run another name; to take over at once: join(take_over=True) or "
+            "CKPTSTORE_TAKE_OVER=1",
+        )
+
+    def _last_sign(self) -> tuple[Sign | None, datetime]:
+        with self._database.read() as connection:
+            run_id = reads.run_id(connection, self._run)
+            return marks.last_sign(connection, run_id) if run_id is not None else None, clock(connection)

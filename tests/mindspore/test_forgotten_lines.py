@@ -1,0 +1,169 @@
+"""A line that is forgotten is told before the first step: nothing begins anew in silence."""
+
+from pathlib import Path
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import dataset as ds
+
+import ckptstore.mindspore
+from ckptstore.api import Catalog
+from ckptstore.errors import RefusedError, UsageError
+from tests.mindspore.trainings import DoAt, Job, complaints, create_dataset, create_model, saving, to_step_12, trained
+
+
+def steps(catalog: Catalog) -> list[tuple[str, int]]:
+    return sorted({(file.launch, file.global_step) for file in catalog.files("run")}, key=lambda each: each[1])
+
+
+def test_resume_is_forgotten(catalog: Catalog, tmp_path: Path) -> None:
+    """Before, training began at step 0 over 6 good steps, in silence."""
+    trained(tmp_path)
+    before = steps(catalog)
+    launch = ckptstore.mindspore.join("run")
+    ckpt_cb = saving(tmp_path / "ckpt")
+    with pytest.raises(RefusedError, match="run 'run' has saved up to step 6, and training would begin at step 0"):
+        create_model().train(1, create_dataset(), callbacks=[ckpt_cb, launch.registrar(ckpt_cb)])
+    assert steps(catalog) == before
+
+
+def test_the_first_way_out_of_it(catalog: Catalog, tmp_path: Path) -> None:
+    trained(tmp_path)
+    assert to_step_12(tmp_path)[0] == 6
+
+
+@pytest.mark.parametrize("how", ["begin_fresh", "resume"])
+def test_to_begin_anew_on_purpose(catalog: Catalog, tmp_path: Path, how: str) -> None:
+    """What was saved before stays, and is given up; each later start goes on from the new history."""
+    trained(tmp_path)
+    launch = ckptstore.mindspore.join("run")
+    model, dataset = create_model(), create_dataset()
+    start = launch.begin_fresh() if how == "begin_fresh" else launch.resume(model, dataset, fresh=True)
+    assert (start.fresh, start.global_step) == (True, 0)
+    ckpt_cb = saving(tmp_path / "anew")
+    model.train(1, dataset, callbacks=[ckpt_cb, launch.registrar(ckpt_cb)], initial_epoch=start.initial_epoch)
+    plan = catalog.resolve("run").plan
+    assert plan is not None
+    assert (plan.launch.id, plan.global_step) == (launch.id, 6)
+    assert len(list((tmp_path / "ckpt").glob("*.ckpt"))) == 3
+    assert Job().start.plan.launch.id == launch.id
+    other = ckptstore.connect(str(tmp_path / "other.db"))
+    other.scan(tmp_path, run="run")
+    assert other.resolve("run").plan.launch.id == launch.id
+
+
+def test_a_job_that_began_anew_and_saved_nothing_begins_anew_again(catalog: Catalog, tmp_path: Path) -> None:
+    trained(tmp_path)
+    ckptstore.mindspore.join("run").begin_fresh()
+    job = Job()
+    assert job.start.fresh
+    first = catalog.files("run")[0].launch
+    assert Job(lineage=first).start.global_step == 6
+
+
+def test_a_fresh_start_and_an_older_state(catalog: Catalog) -> None:
+    with pytest.raises(UsageError, match="a fresh start and an older state are asked for"):
+        Job(fresh=True, step=2)
+
+
+def test_the_registrar_is_forgotten(catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Before, nothing was said, and the next start began at step 0."""
+    job = Job()
+    job.train(saving(tmp_path))
+    (said,) = complaints(caplog)
+    assert said.startswith("no registrar is among the callbacks: what this training saves is not registered")
+    caplog.clear()
+    job.train(saving(tmp_path / "other"), job.registrar())
+    assert complaints(caplog) == []
+
+
+def test_a_callback_that_the_registrar_has_and_training_has_not(
+    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = Job()
+    job.train(job.registrar(saving(tmp_path)))
+    assert complaints(caplog)[0].startswith("ModelCheckpoint was given to the registrar and is not in the callbacks")
+
+
+def test_initial_epoch_is_forgotten(catalog: Catalog, tmp_path: Path) -> None:
+    """Before, MindSpore counted the epochs from 1 again and the dataset went on: the last epochs were trained twice."""
+    trained(tmp_path)
+    job = Job()
+    with pytest.raises(UsageError, match="training would begin in epoch 1, but 6 steps were trained before") as told:
+        job.model.train(2, job.dataset, callbacks=[saving(tmp_path), job.registrar()])
+    assert "pass initial_epoch=start.initial_epoch" in told.value.hint
+    job.train(saving(tmp_path / "ckpt"), job.registrar(), epochs=2)
+    assert catalog.resolve("run").plan.global_step == 12
+
+
+@pytest.mark.parametrize("call", ["train", "fit"])
+def test_a_finished_job_that_is_started_again_ends_well(catalog: Catalog, tmp_path: Path, call: str) -> None:
+    """Before, MindSpore raised ValueError at each start of a job that was killed before its last line."""
+    end = to_step_12(tmp_path)[1]
+    (tmp_path / "end.ckpt").unlink()
+    job = Job()
+    ckpt_cb = saving(tmp_path / "ckpt")
+    arguments = [2, job.dataset] if call == "train" else [2, job.dataset, job.dataset]
+    initial_epoch = job.start.initial_epoch
+    getattr(job.model, call)(*arguments, callbacks=[ckpt_cb, job.registrar(ckpt_cb)], initial_epoch=initial_epoch)
+    ms.save_checkpoint(job.model.train_network, str(tmp_path / "end.ckpt"))
+    assert (tmp_path / "end.ckpt").read_bytes() == end
+    assert len(catalog.saves("run")) == 6
+
+
+def test_a_loop_of_single_epochs(catalog: Catalog, tmp_path: Path) -> None:
+    """It would end without a word and without a step: each call counts the epochs of the whole run."""
+    to_step_12(tmp_path)
+    job = Job()
+    with pytest.raises(UsageError, match="1 epoch of 6 steps are asked for, and 12 steps were trained before") as told:
+        job.train(job.registrar(saving(tmp_path)))
+    assert "in a loop of model.train(1, …) give all epochs of the run to one call" in told.value.hint
+    anew = Job(step=6)
+    anew.train(anew.registrar(saving(tmp_path)))
+    with pytest.raises(UsageError, match="all that this call asks for was trained before step 6, as in"):
+        anew.train(anew.registrar(saving(tmp_path)))
+
+
+@pytest.mark.parametrize("shuffles", [True, False])
+def test_a_dataset_that_shuffles_without_a_seed(
+    catalog: Catalog, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, *, shuffles: bool
+) -> None:
+    """Its order is another one in each process: a resume in mid-epoch repeats some samples and leaves others out."""
+    data = {"x": np.ones((12, 3), np.float32), "y": np.zeros(12, np.int32)}
+    monkeypatch.setattr(ds.config, "get_seed", lambda: 5489)
+    Job(dataset=ds.NumpySlicesDataset(data, shuffle=shuffles).batch(2))
+    assert [each for each in complaints(caplog) if "no seed is set" in each] == complaints(caplog)
+    assert bool(complaints(caplog)) is shuffles
+    monkeypatch.undo()
+    caplog.clear()
+    ms.set_seed(1)
+    Job(launch=ckptstore.mindspore.join("other"), dataset=ds.NumpySlicesDataset(data, shuffle=True).batch(2))
+    assert complaints(caplog) == []
+
+
+def test_a_script_that_saves_by_itself_beside_the_watched_files(
+    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Before, nothing was said of files that no start finds. What was there before is nobody's fault."""
+    (tmp_path / "old.ckpt").write_bytes(b"!")
+    for name, said in (("old.ckpt", 0), ("best.ckpt", 1)):
+        caplog.clear()
+        job = Job(launch=ckptstore.mindspore.join(f"of-{name}"))
+        ckpt_cb, own = saving(tmp_path, f"net{said}"), DoAt(3, (tmp_path / name).touch)
+        job.train(own, ckpt_cb, job.registrar(ckpt_cb))
+        told = [each for each in complaints(caplog) if "was saved by nothing that the registrar watches" in each]
+        assert len(told) == said
+        assert all(each.startswith(f"{tmp_path / name} ") for each in told)
+
+
+def test_a_new_run_that_saves_where_another_one_did(
+    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    trained(tmp_path)
+    caplog.clear()
+    job = Job(launch=ckptstore.mindspore.join("mistyped"))
+    job.train(saving(tmp_path / "ckpt"), job.registrar())
+    (said,) = complaints(caplog)
+    where = tmp_path / "ckpt"
+    assert said.startswith(f"run mistyped is new, and {where} has checkpoints of run run, up to step 6: to go on with ")

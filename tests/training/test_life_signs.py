@@ -1,0 +1,143 @@
+"""A second start of a job sees whether the first one is alive, and neither gives up what the other saves."""
+
+import os
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+
+from ckptstore.api import Catalog
+from ckptstore.catalog import marks, reads
+from ckptstore.catalog.trash import clock
+from ckptstore.core.model import launch_key
+from ckptstore.disk import owner
+from ckptstore.disk.owner import this_process
+from ckptstore.errors import RefusedError
+from ckptstore.training import life_signs
+from ckptstore.training.launch import RankLaunch
+from ckptstore.training.life_signs import SILENT_SECONDS, Silence
+
+HERE = this_process()
+ELSEWHERE = "node-7|42|1|abcd@another"
+DEAD = HERE.replace(f"|{os.getpid()}|", f"|{os.getpid()}|another start")
+
+
+class Clock:
+    """Time goes on when somebody sleeps; `at` tells what happens then."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.at: Callable[[], object] = lambda: None
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self.at()
+
+
+@pytest.fixture
+def time(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    time = Clock()
+    monkeypatch.setattr(life_signs, "time", time)
+    return time
+
+
+def begun(catalog: Catalog) -> RankLaunch:
+    return catalog.join("run", rank=0, world_size=1, launch_id="L1")
+
+
+def give(catalog: Catalog, process: str, *, age: float = 0) -> None:
+    with catalog.database.write() as connection:
+        marks.give_sign(connection, launch_key("run", "L1"), process, clock(connection) - timedelta(seconds=age))
+
+
+def waited(catalog: Catalog, time: Clock) -> float:
+    """Until the launch may begin; in portions that ranks can wait for."""
+    silence, since = Silence(catalog.database, "run"), time.now
+    while True:
+        before = time.now
+        if silence.is_there():
+            return time.now - since
+        assert time.now - before <= 15
+
+
+@pytest.mark.parametrize(
+    ("process", "age"),
+    [(None, 0), (HERE, 0), (ELSEWHERE, SILENT_SECONDS + 5), (DEAD, 0)],
+    ids=["none was given", "of this process", "of a host that was lost", "of a process that was killed here"],
+)
+def test_a_start_that_waits_for_nobody(catalog: Catalog, time: Clock, process: str | None, age: float) -> None:
+    begun(catalog)
+    if process is not None:
+        give(catalog, process, age=age)
+    assert waited(catalog, time) == 0
+
+
+def test_a_run_that_is_new(catalog: Catalog, time: Clock) -> None:
+    assert waited(catalog, time) == 0
+
+
+def test_a_host_that_was_just_lost_delays_a_start_by_a_minute(catalog: Catalog, time: Clock) -> None:
+    begun(catalog)
+    give(catalog, ELSEWHERE, age=10)
+    assert SILENT_SECONDS <= waited(catalog, time) <= SILENT_SECONDS + 1
+
+
+def test_a_launch_that_gives_one_more_sign(catalog: Catalog, time: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    """Before, the second start gave up the saves of the first one while that was training."""
+    begun(catalog)
+    give(catalog, ELSEWHERE, age=10)
+    time.at = lambda: time.now > 12 and give(catalog, ELSEWHERE)
+    with pytest.raises(RefusedError, match="launch L1 of run 'run' is alive: process 42 on node-7 gave a sign") as told:
+        waited(catalog, time)
+    assert "join(take_over=True) or CKPTSTORE_TAKE_OVER=1" in told.value.hint
+    assert "may be alive: process 42 on node-7 gave a sign of life 10 s ago" in caplog.text
+    assert time.now < SILENT_SECONDS
+
+
+def test_a_launch_that_ends_while_it_is_waited_for(catalog: Catalog, time: Clock) -> None:
+    launch = begun(catalog)
+    give(catalog, ELSEWHERE)
+
+    def end() -> None:
+        with catalog.database.write() as connection:
+            marks.end_signs(connection, launch.key)
+
+    time.at = end
+    assert waited(catalog, time) == 0.5
+
+
+def test_a_process_that_is_there_and_silent(catalog: Catalog, time: Clock) -> None:
+    """As one that compiles, or hangs: it may go on at any time."""
+    begun(catalog)
+    host, _, _, last = HERE.split("|")
+    parent = os.getppid()
+    give(catalog, "|".join((host, str(parent), owner._began(parent), last)), age=500)
+    with pytest.raises(RefusedError, match=f"is alive: process {parent} on "):
+        waited(catalog, time)
+
+
+def test_a_launch_gives_signs_until_it_ends(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(life_signs, "EVERY_SECONDS", 0.001)
+    launch = begun(catalog)
+    given = threading.Semaphore(0)
+    give_sign = marks.give_sign
+
+    def counted(*args: object) -> None:
+        give_sign(*args)  # type: ignore[arg-type]
+        given.release()
+
+    monkeypatch.setattr(marks, "give_sign", counted)
+    for _ in range(2):  # it may train again
+        launch.signs.begin()
+        for _ in range(3):
+            assert given.acquire(timeout=30)
+        launch.signs.end()
+        with catalog.database.read() as connection:
+            assert marks.last_sign(connection, reads.run_id(connection, "run") or 0) is None
+    catalog.join("run", rank=1, world_size=2, launch_id="L2").signs.begin()
+    with catalog.database.read() as connection:
+        assert marks.last_sign(connection, reads.run_id(connection, "run") or 0) is None, "rank 0 does it for all"
