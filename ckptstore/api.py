@@ -15,6 +15,7 @@ from ckptstore.resume import overview
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterable
+    from datetime import timedelta
     from pathlib import Path
 
     from typing_extensions import Self
@@ -175,13 +176,27 @@ class Catalog:
         """Every run, by name."""
         return overview.runs(self.database)
 
-    def saves(self, run: str | None = None, *, kind: str | None = None) -> list[overview.SaveRow]:
-        """The saves of a run, or of all, newest first."""
-        return overview.saves(self.database, run, kind=kind)
+    def saves(
+        self,
+        run: str | None = None,
+        *,
+        kind: str | None = None,
+        since: timedelta | None = None,
+        limit: int | None = None,
+    ) -> list[overview.SaveRow]:
+        """The saves of a run, or of all, newest first; of those `since` that long ago, `limit` at most."""
+        return overview.saves(self.database, run, kind=kind, since=since, limit=limit)
 
-    def files(self, run: str | None = None, *, kind: str | None = None) -> list[Checkpoint]:
-        """Every file ever recorded of a run, or of all."""
-        return overview.files(self.database, run, kind=kind)
+    def files(
+        self,
+        run: str | None = None,
+        *,
+        kind: str | None = None,
+        since: timedelta | None = None,
+        limit: int | None = None,
+    ) -> list[Checkpoint]:
+        """Every file ever recorded of a run, or of all; of those `since` that long ago, `limit` at most."""
+        return overview.files(self.database, run, kind=kind, since=since, limit=limit)
 
     def show(self, run: str, step: int) -> list[Checkpoint]:
         """Every file of one step of a run."""

@@ -6,23 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ckptstore.cli.commands import KINDS, Parsed, as_json, catalog, optional_run, run_argument, step_argument
+from ckptstore.cli.commands import KINDS, Parsed, as_json, catalog, duration, optional_run, run_argument, step_argument
 from ckptstore.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from datetime import timedelta
 
     from ckptstore.retention.policy import Policy
 
 COUNT = click.IntRange(0, 2**31 - 1)
-
-
-def _duration(text: str) -> timedelta:
-    """A length of time, as 7d or 12h."""
-    from ckptstore.retention.policy import parse_duration
-
-    return parse_duration(text)
 
 
 def _kind_count(text: str) -> tuple[str, int]:
@@ -36,9 +28,7 @@ def _kind_count(text: str) -> tuple[str, int]:
 _RULES = (
     click.option("--keep-last", type=COUNT, metavar="N", help="The newest N states."),
     click.option("--keep-every", type=COUNT, metavar="N", help="The first state from each multiple of N steps on."),
-    click.option(
-        "--keep-within", type=Parsed("time", _duration), metavar="7d", help="What was saved within that time."
-    ),
+    click.option("--keep-within", type=Parsed("time", duration), metavar="7d", help="What was saved within that time."),
     click.option("--keep-hourly", type=COUNT, metavar="N", help="The newest of each of the last N hours with a state."),
     click.option("--keep-daily", type=COUNT, metavar="N", help="The same by days."),
     click.option("--keep-weekly", type=COUNT, metavar="N", help="The same by weeks."),
@@ -51,7 +41,7 @@ _RULES = (
     click.option("--keep-parents", is_flag=True, help="What a launch resumed from."),
     click.option("--drop-branches", is_flag=True, help="Do not keep the newest state of an abandoned branch."),
     click.option(
-        "--grace", type=Parsed("time", _duration), metavar="24h", help="How long what goes can be brought back. [24h]"
+        "--grace", type=Parsed("time", duration), metavar="24h", help="How long what goes can be brought back. [24h]"
     ),
     click.option("--floor", type=COUNT, metavar="K", help="Keep K restorable states whatever the rules say. [2]"),
 )

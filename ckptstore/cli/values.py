@@ -31,10 +31,13 @@ def run(row: RunRow) -> dict[str, Any]:
     last, restorable = row.last, row.newest_restorable
     return {
         "run": row.run,
+        "status": row.status,
         "launches": row.launches,
+        "launches_last_day": row.launches_last_day,
         "last_step": last.tally.global_step if last else None,
         "last_kind": last.tally.kind.value if last else None,
         "bytes": row.bytes,
+        "trash_bytes": row.trash_bytes,
         "restorable_step": restorable.tally.global_step if restorable else None,
         "restorable_kind": restorable.tally.kind.value if restorable else None,
         "restorable_created_at": _moment(restorable.tally.created_at) if restorable else None,

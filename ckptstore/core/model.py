@@ -98,6 +98,9 @@ def launch_key(run: str, launch: str) -> LaunchKey:
     return LaunchKey(derived_id(run, launch))
 
 
+BRANCH = "branch-"
+"""How the ids of launches begin that stand for a decision of a person, and train nothing."""
+
 SCANNED = "scan-"
 """How the ids of launches begin that a scan found."""
 

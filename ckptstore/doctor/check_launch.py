@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from ckptstore.catalog import recent
 from ckptstore.core.model import FileState, Kind, Observed, RestorePlan, Rule, moment
 from ckptstore.core.text import count, of_ranks, some, span
+from ckptstore.disk.owner import shown
 from ckptstore.doctor.checkup import Status
 from ckptstore.doctor.run_facts import folder_of, look_around
 from ckptstore.resume.lease import CLOCKS_DIFFER
@@ -121,6 +122,9 @@ def _goes_on(facts: RunFacts, newest: Launch, silent: timedelta) -> Check:
     if not facts.homes:
         detail = f"{newest.id}: only its files are known, the newest of {span(silent)} ago"
         return facts.check("launch", Status.OK, detail)
+    if facts.sign is not None and facts.is_gone:
+        detail = f"{newest.id} was killed: {shown(facts.sign.process)} is gone, heard of {span(silent)} ago"
+        return facts.check("launch", Status.WARNING, detail, _AGAIN)
     if not facts.is_alive:
         detail = f"{newest.id} gave no sign of life for {span(silent)}: it was killed, or hangs"
         return facts.check("launch", Status.WARNING, detail, _AGAIN)

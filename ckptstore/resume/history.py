@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from ckptstore.catalog import reads, recent
 from ckptstore.catalog.runs import find_run
 from ckptstore.journal.sync import sync_run
+from ckptstore.resume.status import how_ended
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from datetime import datetime
 
     from ckptstore.catalog.engine import Database
@@ -25,7 +25,7 @@ class LaunchRow:
 
     `hosts` are those of its ranks, as far as they were told. `passed` are the newer states that it passed over, newest
     first, at most `resume.start.MOST_PASSED`. `last_step` is the highest that it saved, or ended at (None: it saved
-    nothing), `heard_at` when it was last heard of. `ending` says how it ended, as `how_ended` does.
+    nothing), `heard_at` when it was last heard of. `ending` says how it ended, as `status.how_ended` does.
     """
 
     launch: Launch
@@ -51,6 +51,7 @@ def history(database: Database, run: str) -> list[LaunchRow]:
         hosts = reads.hosts_of_run(connection, run_id)
         passed = reads.passed_over_by(connection, run_id)
         last = recent.last_saves(connection, run_id)
+        exited = recent.exited_last(connection, run_id)
         ends: dict[str, list[TrainingEnded]] = {}
         for end in reads.endings_of(connection, [launch.key for launch in launches]).values():
             ends.setdefault(end.launch, []).append(end)
@@ -65,15 +66,7 @@ def history(database: Database, run: str) -> list[LaunchRow]:
                 passed=passed.get(launch.id, ()),
                 last_step=max([step for step, _ in saved] + [end.global_step for end in own], default=None),
                 heard_at=max([at for _, at in saved] + [end.at for end in own], default=None),
-                ending=how_ended([end.error for end in own]),
+                ending=how_ended([end.error for end in own], was_asked_to_exit=launch.id in exited),
             )
         )
     return rows
-
-
-def how_ended(errors: Sequence[str | None]) -> str:
-    """How a launch ended, by what its ranks said: empty where none did, as after a kill."""
-    named = sorted({error for error in errors if error})
-    if named:
-        return f"ended: {', '.join(named)}"
-    return "ended by itself" if errors else ""

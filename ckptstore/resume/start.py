@@ -13,7 +13,7 @@ from ckptstore.catalog import reads, tallies
 from ckptstore.catalog.project import project
 from ckptstore.catalog.runs import find_run
 from ckptstore.core.events import LaunchStarted
-from ckptstore.core.model import Assignment, PassedOver, Resolution, RestorePlan, Rule
+from ckptstore.core.model import BRANCH, Assignment, PassedOver, Resolution, RestorePlan, Rule
 from ckptstore.core.text import count
 from ckptstore.disk.trust import TRUST, Trust, user_name
 from ckptstore.errors import CatalogUnavailableError, NothingRestorableError, RefusedError, UsageError
@@ -85,7 +85,7 @@ def branch(database: Database, plan: RestorePlan) -> str:
     It saves nothing: the next launch that asks goes on from the plan's state, and what came after that is given up.
     Until then the state is held as one that a launch starts from. Raises `RefusedError` where it was removed since.
     """
-    launch_id = f"branch-{plan.global_step}-{secrets.token_hex(3)}"
+    launch_id = f"{BRANCH}{plan.global_step}-{secrets.token_hex(3)}"
     run = plan.launch.run
 
     def decide(connection: Connection) -> tuple[list[Event], Mapping[str, LaunchKey]]:

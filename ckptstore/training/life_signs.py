@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from ckptstore.catalog import marks, reads, schema
 from ckptstore.catalog.trash import clock
+from ckptstore.core.limits import SILENT
 from ckptstore.core.text import span
 from ckptstore.disk.owner import is_dead, is_here, is_this_process, shown, this_process
 from ckptstore.disk.waiting import started
@@ -31,8 +32,7 @@ log = logging.getLogger("ckptstore")
 EVERY_SECONDS = 20.0
 """Between two signs of a launch."""
 
-SILENT_SECONDS = 60.0
-"""A launch that gave none for so long is not alive, unless its process is on this machine."""
+SILENT_SECONDS = SILENT.total_seconds()
 
 _LOOK_SECONDS = 0.5
 _PORTION_SECONDS = 10.0  # MindSpore's collectives on CPU end in an error after 45 s
