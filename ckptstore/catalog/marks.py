@@ -129,6 +129,14 @@ def last_sign(connection: sa.Connection, run: int) -> Sign | None:
     return None if row is None else Sign(*row)
 
 
+def signs_of(connection: sa.Connection, run: int) -> dict[str, tuple[str | None, datetime]]:
+    """The last sign of life of each launch of a run that ever gave one: its process (None: it has ended), and when."""
+    query = sa.select(launches.c.name, leases.c.process, leases.c.seen_at)
+    query = query.join(launches, launches.c.id == leases.c.launch_id)
+    chosen = query.where(launches.c.run_id == run, leases.c.seen_at.is_not(None))
+    return {name: (process, seen_at) for name, process, seen_at in connection.execute(chosen)}
+
+
 def _put_lease(connection: sa.Connection, key: LaunchKey, **values: object) -> None:
     if connection.execute(leases.update().where(leases.c.launch_id == key).values(values)).rowcount == 0:
         connection.execute(leases.insert().values(launch_id=key, **values))

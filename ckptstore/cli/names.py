@@ -84,7 +84,7 @@ def _show(shown: RunShown, *, done: bool) -> None:
     row, run = shown.row, quote(shown.row.run)
     newest = row.last.tally if row.last else None
     last = f"; the newest save is of step {newest.global_step}, {age(newest.created_at)}" if newest else ""
-    what = f"{count(row.launches, 'launch', 'launches')}, {size(row.bytes)} of checkpoints"
+    what = f"{row.status}, {count(row.launches, 'launch', 'launches')}, {size(row.bytes)} of checkpoints"
     line(f"run {row.run}: {what}{last}")
     for directory in first(shown.directories, "directories"):
         line(f"stays as it is: {directory}")

@@ -6,10 +6,13 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from ckptstore.catalog import reads, recent
+from ckptstore.catalog import marks, reads, recent
 from ckptstore.catalog.runs import find_run
+from ckptstore.catalog.trash import clock
+from ckptstore.core.limits import SILENT
+from ckptstore.disk.owner import is_dead
 from ckptstore.journal.sync import sync_run
-from ckptstore.resume.status import how_ended
+from ckptstore.resume.status import KILLED, TRAINING, how_ended
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -52,6 +55,8 @@ def history(database: Database, run: str) -> list[LaunchRow]:
         passed = reads.passed_over_by(connection, run_id)
         last = recent.last_saves(connection, run_id)
         exited = recent.exited_last(connection, run_id)
+        signs = marks.signs_of(connection, run_id)
+        now = clock(connection)
         ends: dict[str, list[TrainingEnded]] = {}
         for end in reads.endings_of(connection, [launch.key for launch in launches]).values():
             ends.setdefault(end.launch, []).append(end)
@@ -59,14 +64,26 @@ def history(database: Database, run: str) -> list[LaunchRow]:
     for launch in launches:
         own = ends.get(launch.id, [])
         saved = [last[launch.id]] if launch.id in last else []
+        process, seen_at = signs.get(launch.id, (None, None))
+        seen = [] if seen_at is None else [seen_at]
         rows.append(
             LaunchRow(
                 launch=launch,
                 hosts=hosts.get(launch.id, ()),
                 passed=passed.get(launch.id, ()),
                 last_step=max([step for step, _ in saved] + [end.global_step for end in own], default=None),
-                heard_at=max([at for _, at in saved] + [end.at for end in own], default=None),
-                ending=how_ended([end.error for end in own], was_asked_to_exit=launch.id in exited),
+                heard_at=max([at for _, at in saved] + [end.at for end in own] + seen, default=None),
+                ending=how_ended([end.error for end in own], was_asked_to_exit=launch.id in exited)
+                or _without_a_word(process, now - seen_at if seen_at else None),
             )
         )
     return rows
+
+
+def _without_a_word(process: str | None, silent: timedelta | None) -> str:
+    """What signs of life tell of a launch that did not say how it ended; empty where they tell nothing."""
+    if process is None or silent is None:
+        return ""
+    if is_dead(process):
+        return KILLED
+    return TRAINING if silent <= SILENT else ""

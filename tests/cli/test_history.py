@@ -1,12 +1,15 @@
 """`history` says a week later from where each launch started, and why not from a newer state."""
 
 import os
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
 
 from ckptstore.api import Catalog, connect
+from ckptstore.catalog import marks
 from ckptstore.core.model import Rule
+from ckptstore.disk.owner import this_process
 from ckptstore.doctor.checkup import Status
 from tests.command_line import ckptstore
 from tests.contents import contents
@@ -26,6 +29,8 @@ def job(catalog: Catalog, tmp_path: Path) -> Job:
     second = made.begin()
     assert second[0].facts.parent_step == 10
     made.save(second, 12)
+    with catalog.database.write() as connection:
+        marks.give_sign(connection, second[0].key, this_process(), datetime.now(timezone.utc))
     return made
 
 
@@ -35,7 +40,7 @@ def test_every_launch_is_told(job: Job, database_url: str) -> None:
     assert (first["ending"], first["passed_over"], len(first["hosts"])) == ("ended: RuntimeError", [], 1)
     assert first["seconds"] >= 0
     assert (second["from_launch"], second["from_step"], second["start_step"]) == ("L1", 10, 10)
-    assert (second["last_step"], second["ending"], second["went_back"]) == (12, None, False)
+    assert (second["last_step"], second["ending"], second["went_back"]) == (12, "training", False)
     (passed,) = second["passed_over"]
     assert (passed["launch"], passed["global_step"], passed["rule"]) == ("L1", 20, "size_mismatch")
     assert "has 7 bytes" in passed["detail"]

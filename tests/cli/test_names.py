@@ -40,7 +40,8 @@ def everything(job: Job) -> dict[str, bytes]:
 def test_what_would_be_forgotten_is_shown_and_nothing_happens(url: str, job: Job) -> None:
     shown = ckptstore("--db", url, "forget", "run")
     assert shown.code == 0
-    assert "run run: 1 launch" in shown.out
+    assert "run run: silent for" in shown.out
+    assert "1 launch" in shown.out
     assert "step 30" in shown.out
     assert f"stays as it is: {job.folder(0)}" in shown.out
     assert "--apply" in shown.out.splitlines()[-1]
