@@ -88,6 +88,27 @@ def files(connection: sa.Connection, key: LaunchKey) -> list[Checkpoint]:
     return list(rows.files(connection.execute(rows.file_query().where(saves.c.launch_id == key, _LIVE))))
 
 
+class Doubt(NamedTuple):
+    """What is wrong with the state of a step; empty if nothing is known to be."""
+
+    step: int
+    reason: str
+
+
+def quarantine_before(connection: sa.Connection, file: Checkpoint) -> Doubt:
+    """What was wrong with the newest file that this rank saved before this one in its launch."""
+    query = (
+        sa.select(saves.c.global_step, checkpoints.c.quarantine)
+        .select_from(checkpoints.join(saves))
+        .where(saves.c.launch_id == file.launch_key, checkpoints.c.rank == file.rank)
+        .where(saves.c.global_step < file.global_step)
+        .order_by(saves.c.global_step.desc(), checkpoints.c.quarantine.is_(None))
+        .limit(1)
+    )
+    row = connection.execute(query).one_or_none()
+    return Doubt(0, "") if row is None else Doubt(row[0], row[1] or "")
+
+
 def has_any(connection: sa.Connection, key: LaunchKey) -> bool:
     """Whether anything of a launch was ever registered, or noted as being written."""
     return connection.execute(sa.select(saves.c.id).where(saves.c.launch_id == key).limit(1)).first() is not None

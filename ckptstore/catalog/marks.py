@@ -96,6 +96,7 @@ def tags_of(connection: sa.Connection, run: int) -> dict[int, tuple[str, ...]]:
 class Sign(NamedTuple):
     """The newest sign of life of a launch: when it was given, by the clock of the database, and by which process."""
 
+    key: LaunchKey
     launch: str
     process: str
     seen_at: datetime
@@ -119,7 +120,7 @@ def end_signs(connection: sa.Connection, key: LaunchKey) -> None:
 def last_sign(connection: sa.Connection, run: int) -> Sign | None:
     """The sign of life of the newest launch of a run that gives some; None if none does."""
     query = (
-        sa.select(launches.c.name, leases.c.process, leases.c.seen_at)
+        sa.select(launches.c.id, launches.c.name, leases.c.process, leases.c.seen_at)
         .join(launches, launches.c.id == leases.c.launch_id)
         .where(launches.c.run_id == run, leases.c.process.is_not(None))
         .order_by(launches.c.launch_order.desc())

@@ -34,9 +34,6 @@ MOST_PARTS = 200
 FIRST_YEAR, LAST_YEAR = 1900, 9000
 """Of moments: one may be added to."""
 
-SILENT = timedelta(seconds=60)
-"""A launch that gave no sign of life for so long is not alive, unless its process is on this machine."""
-
 LEASE = timedelta(hours=24)
 """How long a launch that was not heard of again holds the state that it starts from."""
 

@@ -153,7 +153,7 @@ def gather(database: Database, run: str, run_id: int, now: datetime) -> RunFacts
             saving_homes=tuple(recent.homes_of(connection, saving.key) if saving and saving.key != newest else homes),
             ends=tuple(recent.ends_of(connection, newest)),
             leased_until=recent.lease_of(connection, newest),
-            sign=sign if sign and launches and sign.launch == launches[-1].id else None,
+            sign=sign if sign and sign.key == newest else None,
             failed_loads=reads.failed_loads(connection, run_id),
             passed=reads.passed_over(connection, newest),
             lock=recent.lock_of(connection, run_id),

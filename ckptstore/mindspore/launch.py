@@ -284,7 +284,7 @@ def join(
     launch = TrainingLaunch(database, joined.facts, rank)
     launch.recorder.inherit(joined.recorder)
     launch.saved_before = sent["saved_before"]
-    launch.signs = joined.signs
+    launch.signs.begin()
     launch.directories = tuple(map(str, directories))
     return launch
 

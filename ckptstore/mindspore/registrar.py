@@ -266,8 +266,8 @@ class Registrar(Callback):
         recorder.finish()
         if self._retention is not None:
             self._retention.finish(max(0.0, FLUSH_SECONDS - (time.monotonic() - began_at)))
-        recorder.rest()
         self._training.launch.signs.end()
+        recorder.rest()
         self._training.places.release()
         self._termination.disarm()
 
@@ -297,6 +297,9 @@ class Registrar(Callback):
         if file.optimizer_step is not None:
             self._steps.note_counter(file.global_step, file.optimizer_step)
         recorder.submit(file, asynchronous=saved.asynchronous)
+        if saved.kind is Kind.PERIODIC and saved.content is not Content.WEIGHTS:
+            for kept in training.good.saved(file):
+                recorder.submit(kept, asynchronous=saved.asynchronous)
         is_whole = saved.content is Content.FULL and saved.kind is Kind.PERIODIC and not saved.asynchronous
         if is_whole and self._dying_gasp is not None:
             self._dying_gasp.note_saved(file.global_step)

@@ -17,6 +17,7 @@ from ckptstore.mindspore.data import check_start, steps_of
 from ckptstore.mindspore.network import NetworkState
 from ckptstore.resume.register import describe
 from ckptstore.training.complaints import Complaints
+from ckptstore.training.good_states import GoodStates
 from ckptstore.training.recorder_thread import RecorderThread
 from ckptstore.training.save_places import SavePlaces
 
@@ -92,6 +93,7 @@ class Training:
         self.recorder = RecorderThread(launch, durable=durable)
         self.places = SavePlaces(launch, progress, self.recorder)
         self.complaints = Complaints()
+        self.good = GoodStates(launch.run, progress)
         self.is_wrong = self.is_loaded_over = False
         self._metrics = metrics
         self._is_first = False

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from ckptstore.catalog import marks, reads, recent
 from ckptstore.catalog.runs import find_run
 from ckptstore.catalog.trash import clock
-from ckptstore.core.limits import SILENT
 from ckptstore.disk.owner import is_dead
 from ckptstore.journal.sync import sync_run
+from ckptstore.resume.alive import SILENT
 from ckptstore.resume.status import KILLED, TRAINING, how_ended
 
 if TYPE_CHECKING:

@@ -12,10 +12,10 @@ from ckptstore.catalog import marks, reads, recent, tallies
 from ckptstore.catalog.runs import find_run, run_names
 from ckptstore.catalog.trash import clock
 from ckptstore.core import validate
-from ckptstore.core.limits import SILENT
 from ckptstore.core.model import BRANCH, SCANNED, Kind
 from ckptstore.disk.owner import is_dead
 from ckptstore.errors import UsageError
+from ckptstore.resume.alive import SILENT
 from ckptstore.resume.lineage import lineage
 from ckptstore.resume.status import Signs, status
 
@@ -196,7 +196,7 @@ def _signs(connection: Connection, run_id: int, begun: Sequence[Launch], last: S
     saved = reads.first_saves(connection, run_id)
     newest = begun[-1] if begun else None
     sign = marks.last_sign(connection, run_id)
-    sign = sign if newest and sign and sign.launch == newest.id else None
+    sign = sign if newest and sign and sign.key == newest.key else None
     is_gone = sign is not None and is_dead(sign.process)
     fruitless = list(takewhile(lambda launch: launch.id not in saved, reversed(begun)))
     is_own = last is not None and newest is not None and last.launch.id == newest.id

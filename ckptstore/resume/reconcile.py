@@ -6,13 +6,14 @@ are gone, a file whose registration was under way. And files vanish: MindSpore's
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from ckptstore.catalog import journals, live, reads
 from ckptstore.core.model import Checkpoint, FileState, Kind, Skipped
-from ckptstore.disk.files import names_in
+from ckptstore.disk.files import facts_if_seen, names_in
 from ckptstore.disk.waiting import for_each
 from ckptstore.errors import UsageError
 from ckptstore.journal import jsonl
@@ -20,6 +21,7 @@ from ckptstore.journal.unread import has_lost_its_journal
 from ckptstore.journal.writers import shared
 from ckptstore.resume import register
 from ckptstore.resume.adopt import adopt
+from ckptstore.resume.alive import SILENT, living
 from ckptstore.resume.provenance import LaunchFacts, UnregisteredFile, unregistered_files, wrote
 from ckptstore.resume.ttp_directories import before_rename, listing
 
@@ -57,6 +59,8 @@ def reconcile(
     sources = _doubtful(sources, _listings(database, sources), known)
     places = _places(database, sources)
     seen = _look(sources, _listings(database, sources), places)  # again: what was saved since is known, and is there
+    if seen.unknown and only is None:
+        _leave_to_the_living(database, run_id, seen)
     if not (seen.gone or seen.growing or seen.unknown):
         return Reconciled(skipped=tuple(dict.fromkeys(seen.skipped)), unread=tuple(seen.skipped))
     with database.read() as connection:
@@ -79,6 +83,7 @@ def reconcile(
         if isinstance(outcome, Checkpoint):
             found.setdefault(outcome.path, outcome)  # newer launches come first
     adopted = _still_unrecorded(database, list(found.values()), recorded)  # to read them took its time
+    adopted = _with_doubts(database, adopted)
     writer = recorder or shared(database)
     others = [file for path in dict.fromkeys(before) for file in recorded.get(path, ()) if file not in vanished]
     moved = [file for file in [*vanished, *others] if any(replace(file, path=other.path) == other for other in adopted)]
@@ -185,6 +190,30 @@ def _look(
             elif place.is_complete and not is_listed and (directory in listed or _is_below(place, ttp_roots)):
                 seen.gone.append(place.id)
     return seen
+
+
+def _leave_to_the_living(database: Database, run_id: int, seen: _Seen) -> None:
+    """What a living launch saved it registers itself: it alone knows the loss. What it did not for long is told."""
+    with database.read() as connection:
+        key = living(connection, run_id)
+    theirs = [new for new in seen.unknown if new.source.launch_key == key]
+    seen.unknown = [new for new in seen.unknown if new.source.launch_key != key]
+    for new in theirs:
+        found = facts_if_seen(new.path)
+        if found is not None and time.time() - found.mtime_ns / 1e9 > SILENT.total_seconds():
+            seen.skipped.append(Skipped(new.path, "its launch is alive, and has not registered it"))
+
+
+def _with_doubts(database: Database, adopted: Sequence[Checkpoint]) -> list[Checkpoint]:
+    """A file that was saved after one whose loss was no number is as bad, as far as anybody knows."""
+    with database.read() as connection:
+        doubts = [live.quarantine_before(connection, file) for file in adopted]
+    return [
+        replace(file, quarantine=f"it was saved after step {doubt.step}, and of that {doubt.reason}")
+        if doubt.reason and not file.quarantine
+        else file
+        for file, doubt in zip(adopted, doubts, strict=True)
+    ]
 
 
 def _listed(listings: Mapping[str, frozenset[str] | OSError], directory: str) -> dict[str, frozenset[str]]:

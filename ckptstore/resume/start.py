@@ -219,6 +219,16 @@ def _say_what_is_missed(plan: RestorePlan, resolution: Resolution) -> None:
     """Warn of newer states that once were whole: one that is away for a moment only is left behind by this start."""
     missed = [rejection for rejection in resolution.rejections if rejection.was_whole]
     if missed:
+        if missed[0].reasons[0].rule is Rule.QUARANTINED:
+            log.warning(
+                "run %s goes on from step %d, since step %d is quarantined: %s. It comes again unless its cause is "
+                "mended, as learning rate, loss scale or data; resume(take_quarantined=True) takes it all the same",
+                resolution.run,
+                plan.global_step,
+                missed[0].global_step,
+                missed[0].reasons[0].detail,
+            )
+            return
         others = f", and {count(len(missed) - 1, 'state', 'states')} before it" if len(missed) > 1 else ""
         log.warning(
             "run %s goes on from step %d, though step %d of launch %s was whole once: %s%s; see: "
@@ -358,7 +368,7 @@ def _lost(resolution: Resolution, flags: str = "") -> NothingRestorableError:
     if reasons[0].rule is Rule.WORLD_SIZE:
         reasons, remedy = newest.reasons[:2], newest.remedies[0]
     elif {reason.rule for rejection in lost for reason in rejection.reasons} == {Rule.QUARANTINED}:
-        remedy = "resume with take_quarantined=True"
+        remedy = "resume(take_quarantined=True) takes it all the same; resume(fresh=True) begins anew"
     why = "; and ".join(reason.detail for reason in reasons)
     return NothingRestorableError(
         f"nothing of run {resolution.run!r} can be restored: every rank had saved step {newest.global_step}, but {why}",

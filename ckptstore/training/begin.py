@@ -51,7 +51,6 @@ def begin(
             facts = join(database, run, rank=rank, world_size=world_size, launch_id=launch_id, layout=layout)
             launch = RankLaunch(database, facts, rank)
             launch.saved_before = _saved_before(database, facts)
-            launch.signs.begin()
     except CatalogUnavailableError as error:
         temporary = in_memory()
         take_up_found(temporary, paths, look=False)

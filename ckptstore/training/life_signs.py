@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 from ckptstore.catalog import marks, reads, schema
 from ckptstore.catalog.trash import clock
-from ckptstore.core.limits import SILENT
 from ckptstore.core.text import span
 from ckptstore.disk.owner import is_dead, is_here, is_this_process, shown, this_process
 from ckptstore.disk.waiting import started
 from ckptstore.errors import CatalogUnavailableError, RefusedError
+from ckptstore.resume.alive import SILENT, last_sign, may_be_alive
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,8 +31,6 @@ log = logging.getLogger("ckptstore")
 
 EVERY_SECONDS = 20.0
 """Between two signs of a launch."""
-
-SILENT_SECONDS = SILENT.total_seconds()
 
 _LOOK_SECONDS = 0.5
 _PORTION_SECONDS = 10.0  # MindSpore's collectives on CPU end in an error after 45 s
@@ -115,7 +113,7 @@ class Silence:
             if found is None or is_this_process(found.process) or is_dead(found.process):
                 return True
             if self._first is None:
-                if (now - found.seen_at).total_seconds() > SILENT_SECONDS and not is_here(found.process):
+                if not may_be_alive(found, now):
                     return True
                 self._begin(found, now)
             if self._first is not None and found.seen_at != self._first.seen_at:
@@ -129,14 +127,14 @@ class Silence:
             time.sleep(_LOOK_SECONDS)
 
     def _begin(self, found: Sign, now: datetime) -> None:
-        self._first, self._until = found, time.monotonic() + SILENT_SECONDS
+        self._first, self._until = found, time.monotonic() + SILENT.total_seconds()
         log.warning(
             "launch %s of run %s may be alive: %s gave a sign of life %s ago; seeing for %g s whether it gives another",
             found.launch,
             self._run,
             shown(found.process),
             span(now - found.seen_at),
-            SILENT_SECONDS,
+            SILENT.total_seconds(),
         )
 
     def _refusal(self, found: Sign, now: datetime) -> RefusedError:
@@ -149,5 +147,4 @@ class Silence:
 
     def _last_sign(self) -> tuple[Sign | None, datetime]:
         with self._database.read() as connection:
-            run_id = reads.run_id(connection, self._run)
-            return marks.last_sign(connection, run_id) if run_id is not None else None, clock(connection)
+            return last_sign(connection, reads.run_id(connection, self._run))

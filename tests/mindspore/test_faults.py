@@ -2,6 +2,7 @@
 
 import re
 import signal
+from datetime import timedelta
 from pathlib import Path
 
 import psutil
@@ -196,7 +197,7 @@ def test_the_same_job_started_twice_is_refused_until_the_first_one_is_gone(
     with run.waiting(fault="waits 7") as first:
         assert first.stdout is not None
         assert any(line.startswith("WAITS") for line in first.stdout)
-        monkeypatch.setattr(life_signs, "SILENT_SECONDS", 0.5)
+        monkeypatch.setattr(life_signs, "SILENT", timedelta(seconds=0.5))
         with pytest.raises(RefusedError, match=r"is alive: process \d+ on ") as told:
             ckptstore.mindspore.join("run", catalog=run.catalog)
         process = psutil.Process(int(re.findall(r"process (\d+) on", told.value.message)[0]))

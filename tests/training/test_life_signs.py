@@ -14,11 +14,13 @@ from ckptstore.core.model import launch_key
 from ckptstore.disk import owner
 from ckptstore.disk.owner import this_process
 from ckptstore.errors import RefusedError
+from ckptstore.resume.alive import SILENT
 from ckptstore.training import life_signs
 from ckptstore.training.launch import RankLaunch
-from ckptstore.training.life_signs import SILENT_SECONDS, Silence
+from ckptstore.training.life_signs import Silence
 
 HERE = this_process()
+SILENT_SECONDS = SILENT.total_seconds()
 ELSEWHERE = "node-7|42|1|abcd@another"
 DEAD = HERE.replace(f"|{os.getpid()}|", f"|{os.getpid()}|another start")
 

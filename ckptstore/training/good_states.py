@@ -1,0 +1,75 @@
+"""What is left of a training whose states go bad: the newest good ones are kept where MindSpore deletes nothing."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections import deque
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ckptstore.core.model import Checkpoint
+    from ckptstore.training.start import Progress
+
+log = logging.getLogger("ckptstore")
+
+FOLDER = "kept"
+"""Below the directory of the files, with a directory for each launch: links to the newest good states."""
+
+_KEPT = 2
+"""States: the other ranks may have found a state to be bad that this rank did not."""
+
+
+class GoodStates:
+    """The newest good files of a rank, in the order in which they were saved.
+
+    `keep_checkpoint_max` goes on deleting the oldest files while bad ones are saved (mindspore.md §9).
+    """
+
+    def __init__(self, run: str, progress: Progress) -> None:
+        self._run, self._progress = run, progress
+        self._good: deque[Checkpoint] = deque(maxlen=_KEPT)
+        self._is_bad = False
+
+    def saved(self, file: Checkpoint) -> list[Checkpoint]:
+        """A file was saved. At the first bad one that is said, and what the good ones are kept as is returned."""
+        if not file.quarantine:
+            self._good.append(file)
+            self._is_bad = False
+            return []
+        if self._is_bad:
+            return []
+        self._is_bad = True
+        kept = [link for good in self._good if (link := _kept(good)) is not None]
+        start = self._progress.start
+        newest = self._good[-1].global_step if self._good else start.global_step if start is not None else 0
+        where = f", which is kept as {kept[-1].path}" if kept else ""
+        log.error(
+            "step %d of run %s is quarantined: %s. What is saved from now on is registered, and no start takes it "
+            "while it is bad. The last good state is step %d%s: stop the job, look at learning rate, loss scale and "
+            "data, and start it again",
+            file.global_step,
+            self._run,
+            file.quarantine,
+            newest,
+            where,
+        )
+        self._good.clear()
+        return kept
+
+
+def _kept(file: Checkpoint) -> Checkpoint | None:
+    """The record of a file under another name, which is a hard link; None where that cannot be made."""
+    path = Path(file.path)
+    link = path.parent / FOLDER / file.launch / path.name
+    try:
+        link.parent.mkdir(parents=True, exist_ok=True)
+        os.link(path, link)
+    except FileExistsError:
+        return None
+    except OSError as error:
+        log.warning("%s is not kept from keep_checkpoint_max: %s", file.path, error.strerror or error)
+        return None
+    return replace(file, path=str(link))

@@ -1,0 +1,68 @@
+"""A training whose loss is no number any more: it is said at once, and what was good before stays."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from mindspore import dataset as ds
+
+import ckptstore.mindspore
+from ckptstore.api import Catalog
+from ckptstore.retention.policy import Policy
+from tests.mindspore.trainings import Job, complaints, saving
+
+
+def poisoned(step: int, steps: int = 12) -> ds.Dataset:
+    """The batch of this step makes the loss infinite, and the weights no numbers."""
+    x = np.ones((2 * steps, 3), np.float32)
+    x[2 * (step - 1) : 2 * step] = np.inf
+    return ds.NumpySlicesDataset({"x": x, "y": np.zeros(2 * steps, np.int32)}, shuffle=False).batch(2)
+
+
+def bad(directory: Path, *, max_kept: int = 3, **settings: object) -> Job:
+    """A job that saves every step, and whose states are bad from step 5 on."""
+    job = Job(dataset=poisoned(5))
+    ckpt_cb = saving(directory, save_checkpoint_steps=1, keep_checkpoint_max=max_kept)
+    job.train(ckpt_cb, job.registrar(ckpt_cb, **settings))
+    return job
+
+
+def test_it_is_said_at_the_first_bad_save_and_the_last_good_state_stays(
+    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Before, each save was quarantined without a word, and keep_checkpoint_max deleted the good ones."""
+    job = bad(tmp_path)
+    (said,) = complaints(caplog)
+    assert said.startswith("step 5 of run run is quarantined: the loss of its last step was ")
+    kept = tmp_path / "kept" / job.launch.id
+    assert f"The last good state is step 4, which is kept as {kept / 'net-1_4.ckpt'}: stop the job" in said
+    assert sorted(path.name for path in tmp_path.glob("*.ckpt")) == ["net-1_10.ckpt", "net-1_11.ckpt", "net-1_12.ckpt"]
+    assert sorted(path.name for path in kept.iterdir()) == ["net-1_3.ckpt", "net-1_4.ckpt"]
+    caplog.clear()
+    again = Job(dataset=poisoned(5))
+    assert again.start.global_step == 4
+    (said,) = complaints(caplog)
+    assert said.startswith("run run goes on from step 4, since step 12 is quarantined: ")
+    assert "It comes again unless its cause is mended" in said
+
+
+def test_a_catalog_that_was_lost_has_the_kept_state(catalog: Catalog, tmp_path: Path) -> None:
+    bad(tmp_path / "ckpt")
+    other = ckptstore.connect(str(tmp_path / "other.db"))
+    other.scan(tmp_path / "ckpt", run="run")
+    assert other.resolve("run").plan.global_step == 4
+
+
+def test_what_is_kept_goes_with_its_state(catalog: Catalog, tmp_path: Path) -> None:
+    bad(tmp_path)
+    job = Job(dataset=poisoned(99))
+    ckpt_cb = saving(tmp_path, save_checkpoint_steps=1)
+    job.train(ckpt_cb, job.registrar(ckpt_cb))
+    catalog.execute(catalog.plan_gc("run", Policy(keep_last=2)), now=True)
+    assert not list((tmp_path / "kept").rglob("*.ckpt"))
+    assert catalog.resolve("run").plan.global_step == 12
+
+
+def test_retention_in_training_holds_what_is_good(catalog: Catalog, tmp_path: Path) -> None:
+    bad(tmp_path, max_kept=50, retention=Policy(keep_last=1, floor=1))
+    assert catalog.resolve("run").plan.global_step == 4
