@@ -18,6 +18,7 @@ from ckptstore.resume.lease import CLOCKS_DIFFER
 from ckptstore.resume.lineage import lineage
 from ckptstore.resume.resolve import candidates
 from ckptstore.resume.resolver import judge
+from ckptstore.resume.status import is_loop
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 
 _STATES_JUDGED = 32
 _FAR_BACK = 200
-_FRUITLESS = 3
 _AGAIN = "start the job again: it goes on from the newest state that can be restored"
 _PAUSES = 3  # times the usual one
 _PATIENCE = timedelta(minutes=10)
@@ -91,7 +91,7 @@ def _launch(facts: RunFacts) -> Check:
     if newest is None or facts.last_sign is None:
         return facts.check("launch", Status.NOTE, "no launch yet")
     fruitless = list(takewhile(lambda launch: launch.id not in facts.saved, reversed(facts.launches)))
-    if len(fruitless) >= _FRUITLESS and not any(launch.branched for launch in fruitless):
+    if is_loop(len(fruitless), [end.error for end in facts.ends]) and not any(launch.branched for launch in fruitless):
         detail = f"the last {len(fruitless)} launches saved nothing"
         hint = "see their logs: they end before the first save, or are told to save too seldom"
         return facts.check("launch", Status.WARNING, detail, hint)

@@ -47,7 +47,7 @@ class Signs:
 
 def status(signs: Signs) -> str:
     """What the run is doing."""
-    if signs.fruitless >= FRUITLESS:
+    if is_loop(signs.fruitless, signs.errors):
         return f"{RESTART_LOOP}{signs.fruitless} launches saved nothing"
     if signs.is_alive:
         return TRAINING
@@ -58,6 +58,12 @@ def status(signs: Signs) -> str:
     if not signs.has_saved or signs.silent is None:
         return NEVER_SAVED
     return SCANNED_ONLY if signs.is_scanned else f"{SILENT}{span(signs.silent)}"
+
+
+def is_loop(fruitless: int, errors: Sequence[str | None]) -> bool:
+    """Whether launches that saved nothing are a loop: a finished job that starts again saves nothing, and ends well."""
+    ended_well = bool(errors) and not any(errors)
+    return fruitless >= FRUITLESS and not ended_well
 
 
 def how_ended(errors: Sequence[str | None], *, was_asked_to_exit: bool) -> str:

@@ -35,6 +35,7 @@ QUIET = Signs(
         ({"has_saved": False, "silent": None}, "never saved"),
         ({"fruitless": 2, "errors": ["RuntimeError"]}, "ended: RuntimeError"),
         ({"fruitless": 3, "errors": ["RuntimeError"]}, "restart loop: 3 launches saved nothing"),
+        ({"fruitless": 4, "errors": [None, None]}, "finished"),
         ({"fruitless": 5, "is_alive": True}, "restart loop: 5 launches saved nothing"),
     ],
 )
