@@ -19,7 +19,7 @@ from ckptstore.catalog.engine import in_memory
 from ckptstore.catalog.project import add_run, project
 from ckptstore.catalog.runs import find_called
 from ckptstore.core import validate
-from ckptstore.core.events import FileRecorded, LaunchStarted, SourceAdded
+from ckptstore.core.events import FileRecorded, LaunchStarted, RunForgotten, RunRenamed, SourceAdded
 from ckptstore.core.many import without_cycle_search
 from ckptstore.core.model import FileState, Launch, Phase, Rule
 from ckptstore.core.replicas import stand_alone
@@ -110,13 +110,18 @@ def _temporary_catalog(database: Database, root: Path, run: str) -> Database:
         known = journals.every_journal(connection)
         told = {name for name, own in known.items() if any(path.startswith(prefix) for path in own)}
         named = {*told, *(file.run for file in (*below, *moved.values())), run}
-        ids = {name: run_id for name in named if (run_id := reads.run_id(connection, name)) is not None}
-        of_run = reads.files_of(connection, ids[run]) if run in ids else []
+        called = {each.first: each for name in named if (each := reads.called(connection, name)) is not None}
+        ids = {name: each.id for name, each in called.items()}
+        own = next((each.id for each in called.values() if run in (each.first, each.name)), None)
+        of_run = [] if own is None else reads.files_of(connection, own)
         files = {file.id: file for file in (*of_run, *below, *moved.values())}
         launches = [launch for run_id in ids.values() for launch in reads.launches_of(connection, run_id)]
         sources = [source for run_id in ids.values() for source in reads.sources_of(connection, run_id)]
     copy = in_memory()
+    names = [RunRenamed(each.first, each.name, now) for each in called.values() if each.name != each.first]
+    hidden = [RunForgotten(each.first, True, now) for each in called.values() if each.forgotten]  # noqa: FBT003
     with copy.write() as connection:
+        project(connection, [*names, *hidden])
         new_ids = {name: add_run(connection, name) for name in ids.keys() | known.keys()}
         project(connection, [LaunchStarted(launch.undecided()) for launch in launches])
         project(connection, [SourceAdded(source, now) for source in sources])

@@ -66,7 +66,10 @@ def test_no_scan_and_no_sync_brings_it_back_but_the_advice_does(url: str, job: J
     assert ckptstore("--db", url, "forget", "run", "--apply").code == 0
     ckpt_bytes.write(job.folder(0) / "net-4_10.ckpt", 40, 40)
     where = str(job.directory)
-    for command in (("scan", where), ("scan", where, "--run", "run"), ("sync", f"{where}/")):
+    for command in (("scan", where), ("scan", where, "--run", "run"), ("scan", where, "--dry-run")):
+        assert "was forgotten" in ckptstore("--db", url, *command).err
+        assert runs(url) == [], command
+    for command in (("sync", f"{where}/"), ("sync",)):
         ckptstore("--db", url, *command)
         assert runs(url) == [], command
     assert_one_line(ckptstore("--db", url, "scan", str(job.directory), "--run", "run"), 1, "was forgotten")
@@ -131,6 +134,17 @@ def test_a_script_that_joins_the_old_name_goes_on_with_the_run_and_is_told(
     assert job.begin()[0].facts.parent_step == 40
     assert caplog.text == ""
     assert [(row.run, row.launches) for row in catalog.runs()] == [("thesis", 3)]
+
+
+@pytest.mark.parametrize("more", [[], ["--dry-run"]])
+def test_a_scan_of_a_directory_of_the_new_name_is_of_that_run(
+    url: str, catalog: Catalog, job: Job, more: list[str]
+) -> None:
+    catalog.rename("run", "data")
+    Job(catalog, job.directory / "beside", run="beside").begin()  # so that the directory's name decides
+    told = ckptstore("--db", url, "scan", str(job.directory), "--json", *more).json
+    assert (told["run"], told["known"]) == ("data", 6)
+    assert runs(url) == ["beside", "data"]
 
 
 def test_names_that_are_taken(catalog: Catalog, job: Job) -> None:
