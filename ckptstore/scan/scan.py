@@ -112,8 +112,8 @@ def _temporary_catalog(database: Database, root: Path, run: str) -> Database:
         named = {*told, *(file.run for file in (*below, *moved.values())), run}
         called = {each.first: each for name in named if (each := reads.called(connection, name)) is not None}
         ids = {name: each.id for name, each in called.items()}
-        own = next((each.id for each in called.values() if run in (each.first, each.name)), None)
-        of_run = [] if own is None else reads.files_of(connection, own)
+        own_id = next((each.id for each in called.values() if run in (each.first, each.name)), None)
+        of_run = [] if own_id is None else reads.files_of(connection, own_id)
         files = {file.id: file for file in (*of_run, *below, *moved.values())}
         launches = [launch for run_id in ids.values() for launch in reads.launches_of(connection, run_id)]
         sources = [source for run_id in ids.values() for source in reads.sources_of(connection, run_id)]
