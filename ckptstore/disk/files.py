@@ -75,6 +75,18 @@ def open_directory(path: str) -> int:
     return opened
 
 
+def remove_own(directory: str, name: str) -> None:
+    """Delete a regular file of this user in a directory that is reached through no link. Raises `OSError`."""
+    above = open_directory(directory)
+    try:
+        status = os.stat(name, dir_fd=above, follow_symlinks=False)
+        if not S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
+            raise OSError(errno.EPERM, "not a file of this user")
+        os.unlink(name, dir_fd=above)
+    finally:
+        os.close(above)
+
+
 def facts(path: str) -> FileFacts | None:
     """What is at `path` now; None if nothing is. Raises `OSError` if it cannot be looked at or is no regular file."""
     status = _status(path)

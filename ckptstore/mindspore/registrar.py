@@ -136,6 +136,8 @@ class Registrar(Callback):
                 watch.begin(training)
         if self._dying_gasp is not None:
             self._dying_gasp.begin(training, self._watches)
+        if self._retention is not None:
+            self._retention.begin()
         self._termination.arm(data_sink=bool(params.get("dataset_sink_mode")))
 
     def _find_watches(self, params: Any) -> None:

@@ -7,10 +7,12 @@ import threading
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import tallies
+from ckptstore.core.text import count, size
 from ckptstore.disk.waiting import started
 from ckptstore.errors import CkptstoreError, RefusedError
 from ckptstore.retention.execute import execute
 from ckptstore.retention.plan import plan_gc
+from ckptstore.retention.room import make_room
 from ckptstore.training.complaints import Complaints
 
 if TYPE_CHECKING:
@@ -39,11 +41,20 @@ class RetentionThread:
         self._woken = threading.Event()
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
+        self._is_new = False
         self._complaints = Complaints()
+
+    def begin(self) -> None:
+        """Training begins: the first save may not fit, as where the launch before died of a full disk."""
+        self._is_new = True
+        self._wake()
 
     def file_registered(self, file: Checkpoint) -> None:
         """A file of this rank is registered: run gc once the others have theirs."""
         self._wanted = max(self._wanted, file.global_step)
+        self._wake()
+
+    def _wake(self) -> None:
         if self._thread is None or not self._thread.is_alive():
             self._ended.clear()
             self._thread = started(self._work, "ckptstore-gc")
@@ -65,6 +76,9 @@ class RetentionThread:
             last = self._ended.is_set()
             pause = _FIRST_PAUSE_SECONDS if has_news else min(2 * pause, _LONGEST_PAUSE_SECONDS)
             try:
+                if self._is_new:
+                    self._is_new = False
+                    self._make_room()
                 self._collect_if_whole()
             except RefusedError as error:
                 self._complaints.warn(f"nothing is removed: {error}")
@@ -96,3 +110,20 @@ class RetentionThread:
             )
         for trouble in (*done.troubles, *plan.unseen):
             self._complaints.warn(f"gc is kept from its work by {trouble.path}: {trouble.reason}")
+        self._make_room()
+
+    def _make_room(self) -> None:
+        if self._launch.recorder.behind:
+            return
+        for made in make_room(self._launch.database, self._launch.run, self._policy):
+            disk = made.disk
+            what = f"the next save of run {self._launch.run} needs {size(disk.needed)} in {disk.directory}"
+            if made.trash or made.states:
+                gone = f"{size(made.trash)} of the trash and {count(len(made.states), 'state', 'states')}"
+                log.info("%s: %s were deleted to make room: steps %s", what, gone, list(made.states))
+                self._complaints.warn(
+                    f"{what}, and it would not fit: the trash is deleted before its grace is over, and then the oldest "
+                    f"states but the newest {self._policy.floor}; this is said once"
+                )
+            if not made.is_enough:
+                self._complaints.warn(f"{what}, and nothing more may go: free some of that disk")

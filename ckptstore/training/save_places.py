@@ -11,7 +11,7 @@ from ckptstore.core.events import FileRecorded, SourceAdded, from_lines
 from ckptstore.core.model import Kind
 from ckptstore.core.naming import parse_exit_name, parse_name
 from ckptstore.disk import claims
-from ckptstore.disk.files import names_in, real_directory
+from ckptstore.disk.files import names_in, real_directory, remove_own
 from ckptstore.disk.places import remember_place, root_of
 from ckptstore.errors import CatalogUnavailableError, CkptstoreError, RefusedError
 from ckptstore.journal import jsonl
@@ -32,6 +32,7 @@ log = logging.getLogger("ckptstore")
 
 
 _SUFFIXES = (".ckpt", ".safetensors")
+_UNFINISHED = ".tmp"
 
 
 class SavePlaces:
@@ -71,6 +72,7 @@ class SavePlaces:
             self._recorder.call(lambda: self._report(directory))
         elif is_new:
             self._check(directory)
+            self._remove_leftovers(directory)
         if is_new:
             with suppress(OSError):
                 self._names_before[directory] = frozenset(names_in(directory))
@@ -175,6 +177,29 @@ class SavePlaces:
                 newest.global_step,
                 newest.run,
             )
+
+    def _remove_leftovers(self, directory: str) -> None:
+        """Delete the half-written files that earlier launches of this rank left here: they only take room.
+
+        Those launches have ended: else this one would not have begun.
+        """
+        own = self._launch
+        try:
+            sources = [event.source for event in _events(directory) if isinstance(event, SourceAdded)]
+            names = [name for name in names_in(directory) if name.endswith(_UNFINISHED)]
+        except (OSError, CkptstoreError):
+            return  # whoever saves there is told
+        dead = [
+            source
+            for source in sources
+            if (source.run, source.rank, source.directory) == (own.run, own.rank, directory) and source.launch != own.id
+        ]
+        for name in names:
+            stem = name.removesuffix(_UNFINISHED)
+            if any(wrote(source, f"{stem}{suffix}") for source in dead for suffix in _SUFFIXES):
+                with suppress(OSError):
+                    remove_own(directory, name)
+                    log.info("%s/%s was left by a save that was never finished: deleted", directory, name)
 
     def _report(self, directory: str) -> None:
         """Log, once, what `_check` raises: training has begun, and goes on with what it has."""

@@ -1,7 +1,9 @@
 """Disks that are full, for real: of the catalog, of the journal, of the checkpoints."""
 
+import os
 import re
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,18 @@ def warnings(output: str) -> list[str]:
     """What ckptstore said, but for where training starts."""
     said = [re.sub(r"^.*?ckptstore: ", "", line) for line in output.splitlines() if "ckptstore: " in line]
     return [line for line in said if not line.startswith("run run: ")]
+
+
+def free(home: Path) -> int:
+    found = os.statvfs(home)
+    return found.f_bavail * found.f_frsize
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_the_catalogs_disk(tmp_path: Path, undisturbed: bytes) -> None:
@@ -142,3 +156,39 @@ def test_the_checkpoints_disk(tmp_path: Path, calm: Run, *, straight: bool, conf
         other.scan(disk)  # the full disk was the journal's too: not all of it is there
         assert {file.path for file in other.files("run") if file.state == "complete"} <= whole.keys()
         assert other.resolve("run").plan.global_step == 30
+
+
+def test_a_disk_that_retention_filled_with_its_trash(tmp_path: Path) -> None:
+    """As the README advises: keep all, and a policy. Before, the trash filled the disk, and every restart died of it."""
+    config = {"save_checkpoint_steps": 1, "keep_checkpoint_max": 1_000_000}
+    asked = {"width": 2000, "config": config, "registrar": {"retention": {"keep_last": 3}}}
+    with small_disk(tmp_path / "small", "size=7m") as disk:
+        run = Run(disk, str(tmp_path / "catalog.db"))
+        said = ""
+        with run.waiting(fault="waits 1", **asked) as running:
+            assert running.stdin is not None
+            assert running.stdout is not None
+            for line in running.stdout:
+                said += line
+                if line.startswith("WAITS"):
+                    wait_until(lambda: free(disk) > 1_460_000)  # what the next save needs
+                    running.stdin.write("flush\n")
+                    running.stdin.flush()
+            assert running.wait() == 0, said
+        (told,) = (line for line in warnings(said) if "it would not fit" in line)
+        assert told.endswith("states but the newest 2; this is said once")
+        assert [save.tally.global_step for save in run.catalog.saves("run") if save.restorable][:3] == [30, 29, 28]
+
+
+def test_a_half_written_file_of_a_launch_that_died_is_removed_by_the_next_one(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.launch(fault="kill 7")
+    home = tmp_path / "ckpt" / "rank_0"
+    left, other = home / "net-1_8.tmp", home / "other-1_8.tmp"
+    left.write_bytes(b"half")
+    other.write_bytes(b"half")
+    outcome = run.launch()
+    assert outcome.code == 0, outcome.output
+    assert not left.exists()
+    assert other.exists()
+    assert f"{left} was left by a save that was never finished: deleted" in outcome.output

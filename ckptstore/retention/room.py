@@ -1,0 +1,125 @@
+"""Makes room for the next save where it would not fit: the trash goes first, then the oldest states that may go."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from ckptstore.catalog import reads, tallies
+from ckptstore.catalog.runs import find_run
+from ckptstore.core.model import FileState, Phase
+from ckptstore.errors import RefusedError
+from ckptstore.journal import unread
+from ckptstore.journal.sync import sync_run
+from ckptstore.retention.execute import execute
+from ckptstore.retention.plan import plan_gc
+from ckptstore.retention.policy import Policy
+from ckptstore.retention.worker import at_work
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ckptstore.catalog.engine import Database
+    from ckptstore.core.model import Checkpoint
+    from ckptstore.retention.debris import Target
+
+_SPARE = 1 << 20
+"""Bytes beside the save itself: journals, and the catalog where it is on the same disk."""
+
+
+@dataclass(frozen=True)
+class Disk:
+    """A file system that the newest state has files on: a directory there, its number, and what the next save needs.
+
+    Sizes are in bytes.
+    """
+
+    directory: str
+    device: int
+    needed: int
+
+    @property
+    def free(self) -> int:
+        """What this user may still write. Raises `OSError`."""
+        found = os.statvfs(self.directory)
+        return found.f_bavail * found.f_frsize
+
+    @property
+    def is_short(self) -> bool:
+        """Whether the next save does not fit."""
+        try:
+            return self.free < self.needed
+        except OSError:
+            return False
+
+
+@dataclass(frozen=True)
+class Made:
+    """What went to make room on a disk, in bytes: of the trash before its grace was over, and states without one."""
+
+    disk: Disk
+    trash: int
+    states: tuple[int, ...]
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether the next save fits now."""
+        return not self.disk.is_short
+
+
+def make_room(database: Database, run: str, policy: Policy) -> list[Made]:
+    """Free what a save as large as the last one needs, where it would not fit, and no more.
+
+    The oldest gc in the trash first; then, deleted at once, the oldest states that only a rule of the policy keeps:
+    the floor and what is protected stay. Raises as `execute` and `purge` do.
+    """
+    run_id = find_run(database, run)
+    return [_make_room_on(database, run, run_id, policy, disk) for disk in _disks(database, run_id) if disk.is_short]
+
+
+def _disks(database: Database, run_id: int) -> list[Disk]:
+    """The file systems that the last save of all ranks is on."""
+    with database.read() as connection:
+        files: list[Checkpoint] = []
+        for launch in reversed(reads.launches_of(connection, run_id)):
+            step = tallies.newest_of_all_ranks(connection, launch.key, launch.world_size)
+            if step is not None:
+                files = [file for file in reads.files_at(connection, launch, step) if file.state is FileState.COMPLETE]
+                break
+    found: dict[int, Disk] = {}
+    for file in files:
+        directory = file.path.rpartition("/")[0] or "/"
+        with suppress(OSError):
+            device = os.stat(directory).st_dev  # noqa: PTH116 — once a rank
+            before = found.get(device, Disk(directory, device, _SPARE))
+            found[device] = replace(before, needed=before.needed + (file.size or 0))
+    return list(found.values())
+
+
+def _make_room_on(database: Database, run: str, run_id: int, policy: Policy, disk: Disk) -> Made:
+    with at_work(database, run, run_id, disk=None, progress=lambda _: None) as worker:
+        if unheard := unread.unheard(sync_run(database, run_id).skipped):
+            raise RefusedError(f"nothing of run {run!r} is deleted: {unheard}", "make it readable, or take it away")
+        worker.finish_what_was_begun()
+        for collection in sorted(worker.collections(), key=lambda each: each.created_at):
+            if disk.is_short:
+                worker.purge({collection.id})
+        trashed = worker.done.size(Phase.PURGING)
+    states: list[int] = []
+    plan = plan_gc(database, run, Policy(keep_last=policy.floor, floor=policy.floor))
+    removable = [verdict for verdict in reversed(plan.decision.remove) if _is_on(disk, plan.targets[verdict.state.key])]
+    for verdict in removable:
+        if not disk.is_short:
+            break
+        others = tuple(each for each in plan.decision.remove if each is not verdict)
+        decision = replace(plan.decision, keep=(*plan.decision.keep, *others), remove=(verdict,))
+        one = replace(plan, decision=decision, targets={verdict.state.key: plan.targets[verdict.state.key]}, debris=())
+        done = execute(database, one, at_once=True, allow_mass_delete=True)
+        states += [step for _, step in done.removed]
+    return Made(disk, trashed, tuple(states))
+
+
+def _is_on(disk: Disk, targets: Sequence[Target]) -> bool:
+    return any(target.identity is not None and target.identity[0] == disk.device for target in targets)

@@ -1,0 +1,91 @@
+"""Where the next save would not fit, what may go goes: the oldest trash, then the oldest states but the floor."""
+
+import os
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from ckptstore.api import Catalog
+from ckptstore.retention.policy import Policy
+from ckptstore.retention.room import make_room
+from tests import ckpt_bytes
+from tests.jobs import Job
+from tests.small_disks import small_disk
+
+KEEP_3 = Policy(keep_last=3)
+WEIGHTS = 75_000
+SIZE = 300_138
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    with small_disk(tmp_path / "small", "size=4m") as home:
+        yield home
+
+
+def large(path: Path) -> Path:
+    """A file that takes room."""
+    path.chmod(0o600)
+    path.write_bytes(path.read_bytes() + ckpt_bytes.value("large", "Float32", (WEIGHTS,), bytes(4 * WEIGHTS)))
+    return path
+
+
+def saved(catalog: Catalog, directory: Path, *steps: int) -> Job:
+    job = Job(catalog, directory, world_size=1)
+    (rank,) = job.begin()
+    for step in steps:
+        rank.register(large(job.write(rank, step)), global_step=step)
+    return job
+
+
+def steps(catalog: Catalog) -> list[int]:
+    return sorted({save.tally.global_step for save in catalog.saves("run") if save.restorable})
+
+
+def fill_to(home: Path, saves: float) -> None:
+    """Leave room for so many saves, beside the spare megabyte."""
+    found = os.statvfs(home)
+    left = found.f_bavail * found.f_frsize - (1 << 20) - int(saves * SIZE)
+    (home / f"filler-{saves}").write_bytes(bytes(max(0, left)))
+
+
+def test_nothing_goes_where_the_next_save_fits(catalog: Catalog, disk: Path) -> None:
+    saved(catalog, disk, 10, 20, 30, 40)
+    catalog.execute(catalog.plan_gc("run", KEEP_3))
+    fill_to(disk, 1.5)
+    assert make_room(catalog.database, "run", KEEP_3) == []
+    assert steps(catalog) == [20, 30, 40]
+    assert catalog.undo("run").files == 1
+
+
+def test_the_oldest_trash_goes_first(catalog: Catalog, disk: Path) -> None:
+    """Before, two thirds of a full disk were trash, and every restart died the same way."""
+    job = saved(catalog, disk, 10, 20, 30, 40)
+    catalog.execute(catalog.plan_gc("run", KEEP_3))
+    (rank,) = job.begin()
+    rank.register(large(job.write(rank, 50)), global_step=50)
+    catalog.execute(catalog.plan_gc("run", KEEP_3))
+    fill_to(disk, 0.5)
+    (made,) = make_room(catalog.database, "run", KEEP_3)
+    assert (made.trash, made.states, made.is_enough) == (SIZE, (), True)
+    assert steps(catalog) == [30, 40, 50]
+    assert catalog.undo("run").files == 1, "the newer gc is there still"
+    assert 20 in steps(catalog)
+
+
+def test_then_the_oldest_states_and_never_the_floor(catalog: Catalog, disk: Path) -> None:
+    saved(catalog, disk, 10, 20, 30, 40, 50)
+    catalog.pin("run", 10)
+    fill_to(disk, 0.5)
+    (made,) = make_room(catalog.database, "run", Policy(keep_last=5))
+    assert (made.trash, made.states, made.is_enough) == (0, (20,), True)
+    assert steps(catalog) == [10, 30, 40, 50]
+    fill_to(disk, 0)
+    (made,) = make_room(catalog.database, "run", Policy(keep_last=5, grace=timedelta(hours=1)))
+    assert (made.states, made.is_enough) == ((30,), True)
+    (disk / "more").write_bytes(bytes(2 * SIZE))
+    (made,) = make_room(catalog.database, "run", Policy(keep_last=5))
+    assert (made.states, made.is_enough) == ((), False)
+    assert steps(catalog) == [10, 40, 50]
