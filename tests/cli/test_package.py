@@ -34,7 +34,7 @@ def test_a_catalog_is_closed_at_the_end_of_its_block(sqlite_url: str, tmp_path: 
         for entry in list(Path("/proc/self/fd").iterdir()):
             with suppress(FileNotFoundError):
                 found.append(str(entry.readlink()))
-        return [path for path in found if "catalog.db" in path]
+        return [path for path in found if path.startswith(str(tmp_path / "catalog.db"))]
 
     with connect(sqlite_url) as catalog:
         started(catalog, tmp_path / "data", 10)
