@@ -242,7 +242,7 @@ def _unconfirmed(event: Mark) -> str:
         case PolicySet():
             what, command = f"its policy is {event.rules}", f"policy {event.run}"
         case RunForgotten():
-            what, command = "it was forgotten", f"forget {event.run}"
+            what, command = "it was forgotten", f"forget {event.run} --apply"
         case RunRenamed():
             what, command = f"its name is {event.name!r}", f"rename {event.run} {event.name}"
     return f"it says of run {event.run!r} that {what}, and the catalog does not: confirm it with ckptstore {command}"

@@ -94,9 +94,11 @@ def test_a_catalog_made_anew_knows_what_was_forgotten_and_renamed(catalog: Catal
     assert contents(other) == contents(catalog)
     assert [row.run for row in other.runs()] == ["thesis"]
     catalog.forget("thesis")
-    told = other.sync(f"{job.directory}/").refused
-    assert any("confirm it with ckptstore forget run" in each.reason for each in told)  # it knew the run before
-    assert [row.run for row in other.runs()] == ["thesis"]
+    told = next(each.reason for each in other.sync(f"{job.directory}/").refused if "forgotten" in each.reason)
+    assert [row.run for row in other.runs()] == ["thesis"]  # it knew the run before, and asks for a person's word
+    assert advised(told) == ["forget", "run", "--apply"]
+    assert ckptstore("--db", str(other.database.file), *advised(told)).code == 0
+    assert other.runs() == []
     anew = connect(str(job.directory.parent / "anew.db"))
     with pytest.raises(RefusedError, match="was forgotten"):
         anew.scan(job.directory)
