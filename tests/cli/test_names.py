@@ -94,16 +94,16 @@ def test_a_catalog_made_anew_knows_what_was_forgotten_and_renamed(catalog: Catal
     assert contents(other) == contents(catalog)
     assert [row.run for row in other.runs()] == ["thesis"]
     catalog.forget("thesis")
-    told = next(each.reason for each in other.sync(f"{job.directory}/").refused if "forgotten" in each.reason)
-    assert [row.run for row in other.runs()] == ["thesis"]  # it knew the run before, and asks for a person's word
-    assert advised(told) == ["forget", "run", "--apply"]
-    assert ckptstore("--db", str(other.database.file), *advised(told)).code == 0
-    assert other.runs() == []
     anew = connect(str(job.directory.parent / "anew.db"))
     with pytest.raises(RefusedError, match="was forgotten"):
         anew.scan(job.directory)
     assert anew.runs() == []
     assert contents(anew) == contents(catalog)
+    told = next(each.reason for each in other.sync(f"{job.directory}/").refused if "forgotten" in each.reason)
+    assert [row.run for row in other.runs()] == ["thesis"]  # it knew the run before, and asks for a person's word
+    assert advised(told) == ["forget", "run", "--apply"]
+    assert ckptstore("--db", str(other.database.file), *advised(told)).code == 0
+    assert other.runs() == []
 
 
 def test_a_name_leads_to_the_run_and_the_first_one_too(catalog: Catalog, url: str, job: Job) -> None:
