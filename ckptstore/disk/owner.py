@@ -63,7 +63,7 @@ def _machine() -> str:
     The number of the namespace alone does not do: that of the first one is the same on every Linux.
     """
     try:
-        return f"{_NAMESPACE.stat().st_ino}.{BOOT.read_text(encoding='ascii').strip()}"
+        return f"{_NAMESPACE.stat().st_ino}.{BOOT.read_text(encoding='utf-8').strip()}"
     except OSError:
         return ""
 

@@ -46,15 +46,17 @@ class LifeSigns:
 
     def __init__(self, recorder: Recorder, database: Database, key: LaunchKey, rank: int) -> None:
         self._recorder, self._database, self._key = recorder, database, key
-        self._process = this_process() if rank == 0 else ""
+        self._rank = rank
+        self._process = ""
         self._pid = os.getpid()
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
     def begin(self) -> None:
         """The launch is alive from now on."""
-        if not self._process or self._thread is not None:
+        if self._rank or self._thread is not None:
             return
+        self._process = this_process()
         self._give()
         self._ended.clear()
         self._thread = started(self._work, "ckptstore-signs")

@@ -159,7 +159,7 @@ def test_the_checkpoints_disk(tmp_path: Path, calm: Run, *, straight: bool, conf
 
 
 def test_a_disk_that_retention_filled_with_its_trash(tmp_path: Path) -> None:
-    """As the README advises: keep all, and a policy. Before, the trash filled the disk, and every restart died of it."""
+    """Keep all, and a policy, as is advised. Before, the trash filled the disk, and every restart died of it."""
     config = {"save_checkpoint_steps": 1, "keep_checkpoint_max": 1_000_000}
     asked = {"width": 2000, "config": config, "registrar": {"retention": {"keep_last": 3}}}
     with small_disk(tmp_path / "small", "size=7m") as disk:

@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from multiprocessing.synchronize import Event
 from pathlib import Path
 
+import alembic.command  # noqa: F401 — who is not root may not import it
 import pytest
 
 from ckptstore.api import Catalog, connect
@@ -25,6 +26,7 @@ from tests import ckpt_bytes
 from tests.command_line import ckptstore
 from tests.jobs import Job
 from tests.retention.builders import LAST_2, gc, names, removed, saved
+from tests.retention.gc_world import CLEAN
 
 pytestmark = [
     pytest.mark.of_files,
@@ -316,3 +318,28 @@ def test_a_process_that_swaps_directories_while_gc_runs(catalog: Catalog, tmp_pa
     assert catalog.resolve("run").plan.global_step == 400
     gc(catalog, Policy(keep_last=3))
     assert len(names(job.folder(0))) == 3
+
+
+def collect_as(user: int, url: str) -> None:
+    connect(url).database.disconnect()  # who is not root may not import all that it needs
+    os.setgroups([])
+    os.setgid(user)
+    os.setuid(user)
+    catalog = connect(url)
+    execute(catalog.database, plan_gc(catalog.database, "run", LAST_2), at_once=True, allow_mass_delete=True)
+
+
+@pytest.mark.parametrize(("user", "left"), [(BOB, [10, 20, 30, 40]), (ANN, [30, 40])])
+def test_a_process_of_another_user_collects(shared: Path, user: int, left: list[int]) -> None:
+    """One that can never be root again; Bob may write where Ann's files are."""
+    url = str(shared / "c.db")
+    job = trained_by(ANN, url, shared / "ckpt", 10, 20, 30, 40)
+    for path in (shared / "ckpt", job.folder(0), job.folder(0) / ".ckptstore"):
+        path.chmod(0o777)
+    for path in (*shared.glob("c.db*"), *job.folder(0).glob(".ckptstore/*.jsonl")):
+        path.chmod(0o666)
+    child = CLEAN.Process(target=collect_as, args=(user, url))
+    child.start()
+    child.join()
+    assert child.exitcode == 0
+    assert sorted(int(path.name.split("-")[1].split("_")[0]) * 10 for path in job.folder(0).glob("*.ckpt")) == left
