@@ -1,7 +1,7 @@
 """ckptstore: a checkpoint catalog for MindSpore.
 
-    catalog = ckptstore.connect()
-    resolution = catalog.resolve("my-run")
+    with ckptstore.connect() as catalog:
+        resolution = catalog.resolve("my-run")
 
 In a training script see `ckptstore.mindspore`.
 """
@@ -13,40 +13,82 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ckptstore.api import Catalog, connect
-    from ckptstore.core.model import Checkpoint, Kind, Rejection, Resolution, RestorePlan
+    from ckptstore.core.model import Assignment, Checkpoint, Kind, Launch, Rejection, Resolution, RestorePlan
     from ckptstore.errors import CkptstoreError
+    from ckptstore.journal.sync import Synced
+    from ckptstore.resume.history import LaunchRow
+    from ckptstore.resume.overview import RunRow, SaveRow
+    from ckptstore.retention.execute import Collected
+    from ckptstore.retention.plan import GcPlan
     from ckptstore.retention.policy import Policy
+    from ckptstore.retention.trash import Purged, Undone
+    from ckptstore.scan.plan import Scanned
     from ckptstore.training.launch import RankLaunch
+    from ckptstore.verify.verify import Verified
+
+    __version__: str
 
 __all__ = [
+    "Assignment",
     "Catalog",
     "Checkpoint",
     "CkptstoreError",
+    "Collected",
+    "GcPlan",
     "Kind",
+    "Launch",
+    "LaunchRow",
     "Policy",
+    "Purged",
     "RankLaunch",
     "Rejection",
     "Resolution",
     "RestorePlan",
+    "RunRow",
+    "SaveRow",
+    "Scanned",
+    "Synced",
+    "Undone",
+    "Verified",
+    "__version__",
     "connect",
 ]
 
 _HOMES = {
+    "Assignment": "ckptstore.core.model",
     "Catalog": "ckptstore.api",
     "Checkpoint": "ckptstore.core.model",
     "CkptstoreError": "ckptstore.errors",
+    "Collected": "ckptstore.retention.execute",
+    "GcPlan": "ckptstore.retention.plan",
     "Kind": "ckptstore.core.model",
+    "Launch": "ckptstore.core.model",
+    "LaunchRow": "ckptstore.resume.history",
     "Policy": "ckptstore.retention.policy",
+    "Purged": "ckptstore.retention.trash",
     "RankLaunch": "ckptstore.training.launch",
     "Rejection": "ckptstore.core.model",
     "Resolution": "ckptstore.core.model",
     "RestorePlan": "ckptstore.core.model",
+    "RunRow": "ckptstore.resume.overview",
+    "SaveRow": "ckptstore.resume.overview",
+    "Scanned": "ckptstore.scan.plan",
+    "Synced": "ckptstore.journal.sync",
+    "Undone": "ckptstore.retention.trash",
+    "Verified": "ckptstore.verify.verify",
     "connect": "ckptstore.api",
 }
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first asked for: `ckptstore --help` needs none of them."""
+    if name == "__version__":
+        return import_module("importlib.metadata").version("ckptstore")
     if name not in _HOMES:
         raise AttributeError(f"module 'ckptstore' has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    """The public names."""
+    return list(__all__)

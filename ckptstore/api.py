@@ -15,11 +15,15 @@ from ckptstore.resume import overview
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterable
+    from datetime import timedelta
     from pathlib import Path
+
+    from typing_extensions import Self
 
     from ckptstore.catalog.engine import Database
     from ckptstore.core.model import Checkpoint, Resolution, RestorePlan
     from ckptstore.journal.sync import Synced
+    from ckptstore.resume.history import LaunchRow
     from ckptstore.retention.execute import Collected
     from ckptstore.retention.plan import GcPlan
     from ckptstore.retention.policy import Policy
@@ -34,6 +38,18 @@ class Catalog:
 
     def __init__(self, database: Database) -> None:
         self.database = database
+
+    def __enter__(self) -> Self:
+        """The catalog, closed at the end of the block."""
+        return self
+
+    def __exit__(self, kind: object, error: object, at: object) -> None:
+        """Close it."""
+        self.close()
+
+    def close(self) -> None:
+        """Close its connections. It can be used again: then it opens one."""
+        self.database.disconnect()
 
     def join(
         self,
@@ -160,17 +176,52 @@ class Catalog:
         """Every run, by name."""
         return overview.runs(self.database)
 
-    def saves(self, run: str | None = None, *, kind: str | None = None) -> list[overview.SaveRow]:
-        """The saves of a run, or of all, newest first."""
-        return overview.saves(self.database, run, kind=kind)
+    def saves(
+        self,
+        run: str | None = None,
+        *,
+        kind: str | None = None,
+        since: timedelta | None = None,
+        limit: int | None = None,
+    ) -> list[overview.SaveRow]:
+        """The saves of a run, or of all, newest first; of those `since` that long ago, `limit` at most."""
+        return overview.saves(self.database, run, kind=kind, since=since, limit=limit)
 
-    def files(self, run: str | None = None, *, kind: str | None = None) -> list[Checkpoint]:
-        """Every file ever recorded of a run, or of all."""
-        return overview.files(self.database, run, kind=kind)
+    def files(
+        self,
+        run: str | None = None,
+        *,
+        kind: str | None = None,
+        since: timedelta | None = None,
+        limit: int | None = None,
+    ) -> list[Checkpoint]:
+        """Every file ever recorded of a run, or of all; of those `since` that long ago, `limit` at most."""
+        return overview.files(self.database, run, kind=kind, since=since, limit=limit)
 
     def show(self, run: str, step: int) -> list[Checkpoint]:
         """Every file of one step of a run."""
         return overview.show(self.database, run, step)
+
+    def history(self, run: str) -> list[LaunchRow]:
+        """Every launch of a run, oldest first: where it started and why not from a newer state, and how it ended."""
+        from ckptstore.resume.history import history
+
+        return history(self.database, run)
+
+    def rename(self, run: str, name: str) -> bool:
+        """Give a run another name; whether it had another one before. The first one goes on leading to the run."""
+        from ckptstore.resume import names
+
+        return names.rename(self.database, run, name)
+
+    def forget(self, run: str, *, undo: bool = False) -> bool:
+        """Hide a run from every command, or bring it back; whether that changed anything. No file is touched.
+
+        Its name stays taken: a launch that joins it is refused until it was brought back.
+        """
+        from ckptstore.resume import names
+
+        return names.forget(self.database, run, forgotten=not undo)
 
     def pin(self, run: str, step: int) -> bool:
         """Protect a step of a run; whether it was not protected before."""

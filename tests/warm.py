@@ -15,6 +15,7 @@ import select
 import signal
 import socket
 import sys
+import time
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -81,6 +82,7 @@ def _supervise(connection: socket.socket) -> list[str]:
         os.chdir(request["directory"])
         os.environ.clear()
         os.environ.update(request["environment"])
+        time.tzset()
         command: list[str] = request["command"]
         return command
     for descriptor in (*files, *_STANDARD):

@@ -8,15 +8,37 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import sqlalchemy as sa
 
+from ckptstore.catalog import reads
 from ckptstore.catalog.among import among
-from ckptstore.catalog.tables import checkpoints, launches, leases, pins, policies, resolutions, runs, saves, tags
-from ckptstore.core.events import PolicySet, StepPinned, StepTagged, moment_of, version_of_mark
+from ckptstore.catalog.tables import (
+    checkpoints,
+    forgotten,
+    launches,
+    leases,
+    pins,
+    policies,
+    renamed,
+    resolutions,
+    runs,
+    saves,
+    tags,
+)
+from ckptstore.core.events import (
+    PolicySet,
+    RunForgotten,
+    RunRenamed,
+    StepPinned,
+    StepTagged,
+    moment_of,
+    version_of_mark,
+)
 from ckptstore.core.limits import LEASE
 from ckptstore.core.model import FileState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from ckptstore.core.events import Mark
     from ckptstore.core.model import Checkpoint, LaunchKey
 
 
@@ -108,6 +130,14 @@ def last_sign(connection: sa.Connection, run: int) -> Sign | None:
     return None if row is None else Sign(*row)
 
 
+def signs_of(connection: sa.Connection, run: int) -> dict[str, tuple[str | None, datetime]]:
+    """The last sign of life of each launch of a run that ever gave one: its process (None: it has ended), and when."""
+    query = sa.select(launches.c.name, leases.c.process, leases.c.seen_at)
+    query = query.join(launches, launches.c.id == leases.c.launch_id)
+    chosen = query.where(launches.c.run_id == run, leases.c.seen_at.is_not(None))
+    return {name: (process, seen_at) for name, process, seen_at in connection.execute(chosen)}
+
+
 def _put_lease(connection: sa.Connection, key: LaunchKey, **values: object) -> None:
     if connection.execute(leases.update().where(leases.c.launch_id == key).values(values)).rowcount == 0:
         connection.execute(leases.insert().values(launch_id=key, **values))
@@ -140,6 +170,16 @@ def moment_after_policy(connection: sa.Connection, run: int) -> datetime:
     return _moment_after(connection, policies, policies.c.run_id == run)
 
 
+def moment_after_name(connection: sa.Connection, run: int) -> datetime:
+    """As `moment_after_pin`, of what the run is called."""
+    return _moment_after(connection, renamed, renamed.c.run_id == run)
+
+
+def moment_after_forgetting(connection: sa.Connection, run: int) -> datetime:
+    """As `moment_after_pin`, of whether the run is forgotten."""
+    return _moment_after(connection, forgotten, forgotten.c.run_id == run)
+
+
 def _moment_after(connection: sa.Connection, table: sa.Table, chosen: sa.ColumnElement[bool]) -> datetime:
     version = connection.execute(sa.select(table.c.version).where(chosen)).scalar()
     now = datetime.now(timezone.utc)
@@ -153,7 +193,7 @@ def are_as_chosen(connection: sa.Connection, files: Iterable[Checkpoint]) -> boo
     return {row[0]: row[1] for row in connection.execute(query)} == chosen
 
 
-def has(connection: sa.Connection, event: StepPinned | StepTagged | PolicySet) -> bool:
+def has(connection: sa.Connection, event: Mark) -> bool:
     """Whether the catalog knows what an event says of a mark, or newer; one that it never had is not missed."""
     of_run = sa.select(runs.c.id).where(runs.c.name == event.run).scalar_subquery()
     match event:
@@ -163,8 +203,14 @@ def has(connection: sa.Connection, event: StepPinned | StepTagged | PolicySet) -
             query = sa.select(tags.c.version).where(tags.c.run_id == of_run, tags.c.name == event.name)
         case PolicySet():
             query = sa.select(policies.c.version).where(policies.c.run_id == of_run)
+        case RunRenamed():
+            query = sa.select(renamed.c.version).where(renamed.c.run_id == of_run)
+        case RunForgotten():
+            query = sa.select(forgotten.c.version).where(forgotten.c.run_id == of_run)
     known = connection.execute(query).scalar()
-    return known >= version_of_mark(event) if known is not None else not isinstance(event, PolicySet)
+    if known is None:
+        return isinstance(event, StepPinned | StepTagged)
+    return bool(known >= version_of_mark(event))
 
 
 def tag_step(connection: sa.Connection, run: int, name: str) -> int | None:
@@ -196,7 +242,6 @@ def files_to_tell(connection: sa.Connection, run: int) -> dict[str, LaunchKey]:
 
 
 def runs_with_policy(connection: sa.Connection) -> Sequence[str]:
-    """The names of the runs that have a policy."""
-    query = sa.select(runs.c.name).join(policies, policies.c.run_id == runs.c.id)
-    query = query.where(policies.c.rules.is_not(None)).order_by(runs.c.name)
-    return list(connection.execute(query).scalars())
+    """The names of the runs that have a policy, but for those that were forgotten."""
+    with_policy = set(connection.execute(sa.select(policies.c.run_id).where(policies.c.rules.is_not(None))).scalars())
+    return sorted(name for run, name in reads.names_of_runs(connection).items() if run in with_policy)

@@ -21,11 +21,13 @@ from ckptstore.catalog.tables import (
     checkpoints,
     collections,
     endings,
+    forgotten,
     launch_strategies,
     launches,
     outcomes,
     pins,
     policies,
+    renamed,
     resolutions,
     runs,
     saves,
@@ -43,6 +45,8 @@ from ckptstore.core.events import (
     LayoutFileKept,
     LoadOutcome,
     PolicySet,
+    RunForgotten,
+    RunRenamed,
     SourceAdded,
     StepPinned,
     StepTagged,
@@ -59,7 +63,7 @@ from ckptstore.core.replicas import stand_alone
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from ckptstore.core.events import AfterLaunch, Event
+    from ckptstore.core.events import AfterLaunch, Event, Mark
     from ckptstore.core.model import Checkpoint, Launch, LaunchKey
     from ckptstore.core.replicas import Layout
 
@@ -121,7 +125,7 @@ class _Sorted:
     endings: list[TrainingEnded] = field(default_factory=list)
     outcomes: list[LoadOutcome] = field(default_factory=list)
     layout_files: list[LayoutFileKept] = field(default_factory=list)
-    of_runs: list[StepPinned | StepTagged | PolicySet | GcEnded] = field(default_factory=list)
+    of_runs: list[Mark | GcEnded] = field(default_factory=list)
     removals: list[FilesRemoved] = field(default_factory=list)
 
     def add(self, event: AfterLaunch) -> None:
@@ -141,7 +145,7 @@ class _Sorted:
                 return self.layout_files
             case FilesRemoved():
                 return self.removals
-            case StepPinned() | StepTagged() | PolicySet() | GcEnded():
+            case StepPinned() | StepTagged() | PolicySet() | RunRenamed() | RunForgotten() | GcEnded():
                 return self.of_runs
 
 
@@ -274,6 +278,7 @@ def _put_start(connection: sa.Connection, event: LaunchStarted) -> None:
         "branched": launch.branched,
         "start_step": launch.start_step,
         "plan": plan,
+        "passed": [list(each) for each in event.passed],
         "created_at": at,
     }
     chosen = resolutions.c.launch_id == launch.key
@@ -287,7 +292,10 @@ def _put_start(connection: sa.Connection, event: LaunchStarted) -> None:
 
 
 def _is_before(row: dict[str, Any], other: dict[str, Any]) -> bool:
-    keys = [(each["created_at"], not each["plan"], repr(sorted(each.items(), key=str))) for each in (row, other)]
+    keys = [
+        (each["created_at"], not each["plan"], not each["passed"], repr(sorted(each.items(), key=str)))
+        for each in (row, other)
+    ]
     return keys[0] < keys[1]
 
 
@@ -535,6 +543,12 @@ def _put_rows(connection: sa.Connection, events: _Sorted) -> None:
             case PolicySet(_, rules):
                 row = {"run_id": run_id, "rules": rules and dict(rules), "version": version_of_mark(event)}
                 _put_newest(connection, policies, [row], keys=("run_id",))
+            case RunRenamed(_, name):
+                row = {"run_id": run_id, "name": name, "version": version_of_mark(event)}
+                _put_newest(connection, renamed, [row], keys=("run_id",))
+            case RunForgotten(_, is_forgotten):
+                row = {"run_id": run_id, "forgotten": is_forgotten, "version": version_of_mark(event)}
+                _put_newest(connection, forgotten, [row], keys=("run_id",))
             case GcEnded():
                 row = {
                     "id": event.collection,

@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import json
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import sqlalchemy as sa
 
 from ckptstore.catalog import rows
 from ckptstore.catalog.among import among
-from ckptstore.catalog.tables import checkpoints, endings, launches, outcomes, pins, resolutions, runs, saves, sources
+from ckptstore.catalog.tables import (
+    checkpoints,
+    endings,
+    forgotten,
+    launches,
+    outcomes,
+    pins,
+    renamed,
+    resolutions,
+    runs,
+    saves,
+    sources,
+)
 from ckptstore.core import replicas
 from ckptstore.core.events import TrainingEnded
 from ckptstore.core.limits import HIGHEST
@@ -22,6 +34,8 @@ from ckptstore.core.model import (
     Launch,
     LaunchKey,
     LoadResult,
+    PassedOver,
+    Rule,
     Source,
     launch_key,
 )
@@ -34,14 +48,51 @@ if TYPE_CHECKING:
 _SAVES_ASKED = 4  # all of the newest step's kinds
 
 
+class Called(NamedTuple):
+    """A run by its names: `first` is what its events and ids are made of, `name` what it is called now."""
+
+    id: int
+    first: str
+    name: str
+    forgotten: bool
+
+
 def run_id(connection: sa.Connection, name: str) -> int | None:
-    """The id of the run of that name."""
+    """The id of the run of that name: of its first one, or the one that it has now."""
     return connection.execute(_RUN_ID, {"own_name": name}).scalar()
 
 
+def called(connection: sa.Connection, name: str) -> Called | None:
+    """The run of that name: of its first one, or the one that it has now."""
+    row = connection.execute(_CALLED.where(runs.c.id == _RUN_ID.scalar_subquery()), {"own_name": name}).one_or_none()
+    return None if row is None else Called(row.id, row.first, row.renamed or row.first, bool(row.forgotten))
+
+
+def names_of_runs(connection: sa.Connection) -> dict[int, str]:
+    """What each run is called now, but for those that were forgotten.
+
+    A name that leads to another run, as two who did not know of each other may have given it, is not used.
+    """
+    found = connection.execute(_CALLED.order_by(runs.c.name)).all()
+    taken = {row.first for row in found}
+    names: dict[int, str] = {}
+    for row in found:
+        is_free = row.renamed is not None and row.renamed not in taken
+        name = row.renamed if is_free else row.first
+        taken.add(name)
+        if not row.forgotten:
+            names[row.id] = name
+    return names
+
+
 def run_names(connection: sa.Connection) -> list[str]:
-    """Every run, by name."""
-    return list(connection.execute(sa.select(runs.c.name).order_by(runs.c.name)).scalars())
+    """Every run, by name, but for those that were forgotten."""
+    return sorted(names_of_runs(connection).values())
+
+
+def first_names(connection: sa.Connection) -> frozenset[str]:
+    """The first names of all runs."""
+    return frozenset(connection.execute(sa.select(runs.c.name)).scalars())
 
 
 def lock_run(connection: sa.Connection, run: int) -> None:
@@ -231,6 +282,21 @@ def decided_at(connection: sa.Connection, key: LaunchKey) -> datetime | None:
     return connection.execute(sa.select(resolutions.c.created_at).where(resolutions.c.launch_id == key)).scalar()
 
 
+def passed_over(connection: sa.Connection, key: LaunchKey) -> tuple[PassedOver, ...]:
+    """The newer states that a launch did not start from, newest first."""
+    return _passed(connection.execute(sa.select(resolutions.c.passed).where(resolutions.c.launch_id == key)).scalar())
+
+
+def _passed(told: Any) -> tuple[PassedOver, ...]:
+    return tuple(PassedOver(launch, step, Rule(rule), detail) for launch, step, rule, detail in told or ())
+
+
+def passed_over_by(connection: sa.Connection, run: int) -> dict[str, tuple[PassedOver, ...]]:
+    """The same of every launch of a run that has decided where it starts, by its id."""
+    query = sa.select(launches.c.name, resolutions.c.passed).join(resolutions, resolutions.c.launch_id == launches.c.id)
+    return {name: _passed(told) for name, told in connection.execute(query.where(launches.c.run_id == run))}
+
+
 def failed_loads(connection: sa.Connection, run: int) -> dict[str, str]:
     """What went wrong when a launch loaded a file, by the file's id; not where a later launch could go on from it."""
     failed: dict[tuple[str, int], dict[str, str]] = {}
@@ -273,6 +339,16 @@ def hosts_of(connection: sa.Connection, key: LaunchKey) -> dict[int, str]:
     query = sa.select(sources.c.rank, sources.c.host).distinct()
     said = connection.execute(query.where(sources.c.launch_id == key, sources.c.host.is_not(None)))
     return {row.rank: row.host for row in said}
+
+
+def hosts_of_run(connection: sa.Connection, run: int) -> dict[str, tuple[str, ...]]:
+    """The hosts that the ranks of each launch of a run ran on, as far as they were said, by the launch's id."""
+    query = sa.select(launches.c.name, sources.c.host).distinct().join(sources, sources.c.launch_id == launches.c.id)
+    found: dict[str, list[str]] = {}
+    said = query.where(launches.c.run_id == run, sources.c.host.is_not(None)).order_by(sources.c.host)
+    for launch_id, host in connection.execute(said):
+        found.setdefault(launch_id, []).append(host)
+    return {launch_id: tuple(hosts) for launch_id, hosts in found.items()}
 
 
 def endings_of(connection: sa.Connection, keys: Iterable[LaunchKey]) -> Mapping[tuple[LaunchKey, int], TrainingEnded]:
@@ -325,7 +401,16 @@ _RUN = sa.bindparam("own_run", type_=sa.Integer)
 _STEP = sa.bindparam("own_step", type_=sa.BigInteger)
 _LAUNCH = sa.bindparam("own_launch", type_=sa.String)
 
-_RUN_ID = sa.select(runs.c.id).where(runs.c.name == sa.bindparam("own_name"))
+_NAME = sa.bindparam("own_name", type_=sa.String)
+_RUN_ID = sa.select(
+    sa.func.coalesce(
+        sa.select(runs.c.id).where(runs.c.name == _NAME).scalar_subquery(),
+        sa.select(sa.func.min(renamed.c.run_id)).where(renamed.c.name == _NAME).scalar_subquery(),
+    )
+)
+_CALLED = sa.select(
+    runs.c.id, runs.c.name.label("first"), renamed.c.name.label("renamed"), forgotten.c.forgotten
+).select_from(runs.outerjoin(renamed).outerjoin(forgotten, forgotten.c.run_id == runs.c.id))
 _LAUNCHES = _launch_query()
 _LAUNCHES_OF = _LAUNCHES.where(launches.c.run_id == _RUN).order_by(launches.c.launch_order)
 _NEWEST_STEP = sa.select(sa.func.max(saves.c.global_step)).where(

@@ -87,6 +87,28 @@ def last_written(connection: sa.Connection, run: int) -> dict[str, int]:
     return {launch: int(mtime_ns) for launch, mtime_ns in connection.execute(newest)}
 
 
+def last_saves(connection: sa.Connection, run: int) -> dict[str, tuple[int, datetime]]:
+    """The highest step that each launch of a run saved, and when it was last heard to save; by the launch's id."""
+    query = sa.select(launches.c.name, sa.func.max(saves.c.global_step), sa.func.max(checkpoints.c.created_at))
+    query = query.select_from(saves.join(checkpoints).join(launches, launches.c.id == saves.c.launch_id))
+    found = connection.execute(query.where(launches.c.run_id == run).group_by(launches.c.id))
+    return {launch: (step, at) for launch, step, at in found}
+
+
+def exited_last(connection: sa.Connection, run: int) -> set[str]:
+    """The launches of a run whose newest save is that of a graceful exit."""
+    every = saves.alias()
+    is_newest = saves.c.global_step == (
+        sa.select(sa.func.max(every.c.global_step))
+        .where(every.c.launch_id == launches.c.id)
+        .correlate(launches)
+        .scalar_subquery()
+    )
+    query = sa.select(launches.c.name).join(saves, saves.c.launch_id == launches.c.id)
+    chosen = (launches.c.run_id == run) & (saves.c.kind == Kind.GRACEFUL_EXIT.value) & is_newest
+    return set(connection.execute(query.where(chosen)).scalars())
+
+
 def homes_of(connection: sa.Connection, key: LaunchKey) -> list[Home]:
     """Where the ranks of a launch save."""
     query = sa.select(sources.c.rank, sources.c.directory, sources.c.kind, sources.c.host).distinct()

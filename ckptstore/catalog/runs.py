@@ -1,7 +1,8 @@
-"""Find a run by its name, or all."""
+"""Find a run by its name, its first one or the one that it has now, or all."""
 
 from __future__ import annotations
 
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads
@@ -9,16 +10,29 @@ from ckptstore.errors import UnknownRunError
 
 if TYPE_CHECKING:
     from ckptstore.catalog.engine import Database
+    from ckptstore.catalog.reads import Called
 
 
 def find_run(database: Database, run: str) -> int:
-    """The id of a run; raises `UnknownRunError` if there is none of that name."""
+    """The id of a run; raises `UnknownRunError` if there is none of that name, or it was forgotten."""
+    return find_called(database, run).id
+
+
+def find_called(database: Database, run: str, *, even_forgotten: bool = False) -> Called:
+    """A run by its names; raises `UnknownRunError` if there is none of that name, or it was forgotten."""
     is_text = run.encode("utf-8", "ignore").decode("utf-8") == run
     with database.read() as connection:
-        found = reads.run_id(connection, run) if is_text else None
+        found = reads.called(connection, run) if is_text else None
     if found is None:
         raise UnknownRunError(f"no run {run!r} in {database.name}", "ckptstore runs shows those there are")
+    if found.forgotten and not even_forgotten:
+        raise UnknownRunError(f"run {run!r} was forgotten", how_back(run))
     return found
+
+
+def how_back(run: str) -> str:
+    """How a run that was forgotten comes back."""
+    return f"ckptstore forget {quote(run)} --undo brings it back"
 
 
 def run_names(database: Database, run: str | None) -> list[str]:

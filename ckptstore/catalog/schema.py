@@ -103,14 +103,20 @@ def migrations() -> Path:
 
 
 def _migrate(connection: sa.Connection) -> None:
-    from alembic import command  # noqa: PLC0415 — a tenth of a second that only this needs
-    from alembic.config import Config  # noqa: PLC0415
+    said = logging.getLogger("alembic")  # at INFO, also as it is imported: of no use to a script that shows that level
+    level = said.level
+    said.setLevel(max(level, logging.WARNING))
+    try:
+        from alembic import command  # noqa: PLC0415 — a tenth of a second that only this needs
+        from alembic.config import Config  # noqa: PLC0415
 
-    config = Config()
-    config.set_main_option("script_location", str(migrations()).replace("%", "%%"))
-    config.attributes["connection"] = connection
-    config.attributes["metadata"] = metadata
-    command.upgrade(config, REVISION)
+        config = Config()
+        config.set_main_option("script_location", str(migrations()).replace("%", "%%"))
+        config.attributes["connection"] = connection
+        config.attributes["metadata"] = metadata
+        command.upgrade(config, REVISION)
+    finally:
+        said.setLevel(level)
 
 
 def _wrong(database: Database, found: str | None) -> SchemaError:

@@ -88,11 +88,13 @@ resolutions = sa.Table(
     sa.Column("branched", sa.Boolean, nullable=False),
     sa.Column("start_step", sa.BigInteger),
     sa.Column("plan", sa.JSON, nullable=False),
+    sa.Column("passed", sa.JSON, nullable=False),
     sa.Column("created_at", UtcDateTime, nullable=False),
 )
 """The one plan of a launch: the first one stored wins, by the primary key.
 
-`parent_step` names the parent's save, in its steps; `start_step` is where that stands in the launch's own.
+`parent_step` names the parent's save, in its steps; `start_step` is where that stands in the launch's own. `passed` are
+the newer states that were passed over: launch, step, rule and why.
 """
 
 outcomes = sa.Table(
@@ -246,6 +248,24 @@ policies = sa.Table(
     sa.Column("version", sa.String(64), nullable=False),
 )
 """What retention keeps of a run where nobody says it on the command line; NULL: no rules any more."""
+
+renamed = sa.Table(
+    "renamed",
+    metadata,
+    sa.Column("run_id", sa.ForeignKey("runs.id"), primary_key=True),
+    sa.Column("name", sa.String(200), nullable=False, index=True),
+    sa.Column("version", sa.String(64), nullable=False),
+)
+"""What a run is called now. Ids are made of its first name (`runs`), which leads to it too."""
+
+forgotten = sa.Table(
+    "forgotten",
+    metadata,
+    sa.Column("run_id", sa.ForeignKey("runs.id"), primary_key=True),
+    sa.Column("forgotten", sa.Boolean, nullable=False),
+    sa.Column("version", sa.String(64), nullable=False),
+)
+"""Whether a run is hidden: a word on it stays here, so that an older one changes nothing."""
 
 leases = sa.Table(
     "leases",

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ckptstore.core.limits import MOST_RANKS
-from ckptstore.errors import UsageError
+from ckptstore.errors import CkptstoreError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from datetime import timedelta
 
     from ckptstore.api import Catalog
     from ckptstore.core.model import Resolution
@@ -38,10 +39,47 @@ class Parsed(click.ParamType[Any]):
             self.fail(str(error), param, ctx)
 
 
+def duration(text: str) -> timedelta:
+    """A length of time, as 7d or 12h."""
+    from ckptstore.retention.policy import parse_duration
+
+    return parse_duration(text)
+
+
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON for scripts.")
 trust = click.option(
     "--trust", multiple=True, metavar="USER", help="Believe this user's journals, or a group's, wherever they lie."
 )
+
+
+def complete_runs(context: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
+    """The runs whose names begin so, for a shell that completes; none where the catalog cannot be used."""
+    from ckptstore.catalog import reads
+    from ckptstore.catalog.engine import open_to_look
+
+    try:
+        with open_to_look(context.obj or context.find_root().params.get("db"), answer_within=2).read() as connection:
+            return [name for name in reads.run_names(connection) if name.startswith(incomplete)]
+    except CkptstoreError:
+        return []
+
+
+def _zone(_: click.Context, __: click.Parameter, is_utc: bool | None) -> None:  # noqa: FBT001
+    if is_utc is not None:
+        from ckptstore.cli import terminal
+
+        terminal.show_in_utc(is_utc)
+
+
+times = click.option(
+    "--utc/--local",
+    default=None,
+    expose_value=False,
+    callback=_zone,
+    help="Times of day in UTC, or of this machine. Default: local on a terminal. JSON has UTC.",
+)
+run_argument = click.argument("run", shell_complete=complete_runs)
+optional_run = click.argument("run", required=False, shell_complete=complete_runs)
 step_argument = click.argument("step", type=STEP)
 
 
@@ -59,23 +97,52 @@ def catalog(context: click.Context) -> Catalog:
 
 
 @click.command()
+@click.option("--watch", is_flag=True, help="Show it again every 2 seconds, until Ctrl-C.")
 @as_json
 @click.pass_context
-def runs(context: click.Context, *, as_json: bool) -> None:
-    """All runs, and where each can go on."""
+def runs(context: click.Context, *, watch: bool, as_json: bool) -> None:
+    """All runs: what each is doing, and where it can go on.
+
+    A run is training, silent, ended, finished, killed, in a restart loop, or has never saved. Its bytes are those of
+    its states; what gc moved to the trash is counted apart.
+    """
     from ckptstore.cli import text, values
 
-    rows = catalog(context).runs()
+    if watch and as_json:
+        raise click.UsageError("--watch is for people: no --json with it.")
+    opened = catalog(context)
+    if watch:
+        _watch(lambda: text.runs(opened.runs()))
+        return
+    rows = opened.runs()
     values.write([values.run(row) for row in rows]) if as_json else text.runs(rows)
 
 
+_WATCHED_EVERY_SECONDS = 2.0
+
+
+def _watch(show: Callable[[], None]) -> None:
+    """Show it again and again, until somebody has seen enough."""
+    from contextlib import suppress
+    from time import sleep
+
+    with suppress(KeyboardInterrupt):
+        while True:
+            click.clear()
+            show()
+            sleep(_WATCHED_EVERY_SECONDS)
+
+
 @click.command("list")
-@click.argument("run", required=False)
+@optional_run
 @click.option("--kind", type=click.Choice(KINDS), help="Only saves of this kind.")
 @click.option("--files", is_flag=True, help="One row a file, those that are gone too.")
+@click.option("--limit", type=click.IntRange(1), metavar="N", help="The first N rows.")
+@click.option("--since", type=Parsed("time", duration), metavar="2d", help="What was saved within that time.")
+@times
 @as_json
 @click.pass_context
-def list_(context: click.Context, run: str | None, *, kind: str | None, files: bool, as_json: bool) -> None:
+def list_(context: click.Context, /, run: str | None, *, files: bool, as_json: bool, **asked: Any) -> None:
     """Saves of a run, or of all, newest first.
 
     As the catalog knows them; `resolve` looks at the disk. A save of which no file is left is not shown.
@@ -84,16 +151,17 @@ def list_(context: click.Context, run: str | None, *, kind: str | None, files: b
 
     opened = catalog(context)
     if files:
-        found = opened.files(run, kind=kind)
+        found = opened.files(run, **asked)
         values.write([values.file(file) for file in found]) if as_json else text.files(found)
     else:
-        saves = opened.saves(run, kind=kind)
+        saves = opened.saves(run, **asked)
         values.write([values.save(save) for save in saves]) if as_json else text.saves(saves)
 
 
 @click.command()
-@click.argument("run")
+@run_argument
 @step_argument
+@times
 @as_json
 @click.pass_context
 def show(context: click.Context, run: str, step: int, *, as_json: bool) -> None:
@@ -105,7 +173,24 @@ def show(context: click.Context, run: str, step: int, *, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("run")
+@run_argument
+@times
+@as_json
+@click.pass_context
+def history(context: click.Context, run: str, *, as_json: bool) -> None:
+    """Every launch of RUN, oldest first.
+
+    When and where it ran, from which launch and step it started, which newer states it passed over and why, how far it
+    came, and how it ended.
+    """
+    from ckptstore.cli import text, values
+
+    rows = catalog(context).history(run)
+    values.write([values.launch(row) for row in rows]) if as_json else text.history(rows)
+
+
+@click.command()
+@run_argument
 @click.argument("directory", required=False, type=click.Path(file_okay=False))
 @click.option("--world-size", type=RANKS, help="How many ranks will load it. Default: as many as saved.")
 @click.option("--step", type=STEP, help="This step only.")
@@ -189,7 +274,7 @@ def _export(resolution: Resolution, output: str, directory: str | None, step: in
 
 
 @click.command()
-@click.argument("run")
+@run_argument
 @step_argument
 @as_json
 @click.pass_context
@@ -199,7 +284,7 @@ def pin(context: click.Context, run: str, step: int, *, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("run")
+@run_argument
 @step_argument
 @as_json
 @click.pass_context
@@ -259,4 +344,4 @@ def scan(context: click.Context, /, directory: str, *, as_json: bool, **asked: A
     return 1 if scanned.unread else 0
 
 
-ALL = (runs, list_, show, resolve, pin, unpin, inspect, scan)
+ALL = (runs, list_, show, history, resolve, pin, unpin, inspect, scan)

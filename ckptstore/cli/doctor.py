@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ckptstore.cli.commands import as_json
+from ckptstore.cli.commands import as_json, optional_run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,21 +17,23 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("run", required=False)
+@optional_run
+@click.option("--strict", is_flag=True, help="Exit code 1 where there are warnings too.")
 @as_json
 @click.pass_context
-def doctor(context: click.Context, run: str | None, *, as_json: bool) -> int:
+def doctor(context: click.Context, run: str | None, *, strict: bool, as_json: bool) -> int:
     """Check the catalog and RUN, or all runs, and say what to do.
 
     Nothing is changed, and no checkpoint is read. Exit codes: 0 where there is no problem, though there may be
-    warnings; 4 where the catalog cannot be used; 6 where it is damaged; 1 for any other problem.
+    warnings; 4 where the catalog cannot be used; 6 where it is damaged; 1 for any other problem, with --strict for a
+    warning too.
     """
     from ckptstore.cli import values
     from ckptstore.doctor.doctor import examine
 
     done = examine(context.obj, run)
     values.write({"checks": [_values(check) for check in done.checks]}) if as_json else _show(done)
-    return done.exit_code
+    return done.exit_code or int(strict and done.has_warnings)
 
 
 def _values(check: Check) -> dict[str, object]:

@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from ckptstore.cli import commands, database, doctor, journals, retention, selftest, verification
+from ckptstore.cli import commands, database, doctor, journals, names, retention, selftest, verification
 from ckptstore.cli.streams import log_lines, outlive_readers
 from ckptstore.errors import CkptstoreError
 
@@ -24,16 +24,34 @@ def cli(context: click.Context, db: str | None) -> None:
     context.obj = db
 
 
+def _take(context: click.Context, _: click.Parameter, url: str | None) -> None:
+    """`--db` after the command counts for more than before it."""
+    if url is not None:
+        context.obj = url
+
+
+def _with_db(command: click.Command) -> click.Command:
+    """A command that takes `--db` after its name too, as people write it; of a group each of its commands."""
+    if isinstance(command, click.Group):
+        for each in command.commands.values():
+            _with_db(each)
+    else:
+        shown = "The catalog, as before the command."
+        command.params.append(click.Option(["--db"], metavar="URL", expose_value=False, callback=_take, help=shown))
+    return command
+
+
 for command in (
     *commands.ALL,
     *retention.ALL,
+    *names.ALL,
     journals.sync,
     verification.verify,
     doctor.doctor,
     selftest.selftest,
     database.db,
 ):
-    cli.add_command(command)
+    cli.add_command(_with_db(command))
 
 
 def main() -> None:

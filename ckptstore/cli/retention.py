@@ -6,23 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ckptstore.cli.commands import KINDS, Parsed, as_json, catalog, step_argument
+from ckptstore.cli.commands import KINDS, Parsed, as_json, catalog, duration, optional_run, run_argument, step_argument
 from ckptstore.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from datetime import timedelta
 
     from ckptstore.retention.policy import Policy
 
 COUNT = click.IntRange(0, 2**31 - 1)
-
-
-def _duration(text: str) -> timedelta:
-    """A length of time, as 7d or 12h."""
-    from ckptstore.retention.policy import parse_duration
-
-    return parse_duration(text)
 
 
 def _kind_count(text: str) -> tuple[str, int]:
@@ -36,9 +28,7 @@ def _kind_count(text: str) -> tuple[str, int]:
 _RULES = (
     click.option("--keep-last", type=COUNT, metavar="N", help="The newest N states."),
     click.option("--keep-every", type=COUNT, metavar="N", help="The first state from each multiple of N steps on."),
-    click.option(
-        "--keep-within", type=Parsed("time", _duration), metavar="7d", help="What was saved within that time."
-    ),
+    click.option("--keep-within", type=Parsed("time", duration), metavar="7d", help="What was saved within that time."),
     click.option("--keep-hourly", type=COUNT, metavar="N", help="The newest of each of the last N hours with a state."),
     click.option("--keep-daily", type=COUNT, metavar="N", help="The same by days."),
     click.option("--keep-weekly", type=COUNT, metavar="N", help="The same by weeks."),
@@ -51,7 +41,7 @@ _RULES = (
     click.option("--keep-parents", is_flag=True, help="What a launch resumed from."),
     click.option("--drop-branches", is_flag=True, help="Do not keep the newest state of an abandoned branch."),
     click.option(
-        "--grace", type=Parsed("time", _duration), metavar="24h", help="How long what goes can be brought back. [24h]"
+        "--grace", type=Parsed("time", duration), metavar="24h", help="How long what goes can be brought back. [24h]"
     ),
     click.option("--floor", type=COUNT, metavar="K", help="Keep K restorable states whatever the rules say. [2]"),
 )
@@ -75,7 +65,7 @@ def _policy(rules: dict[str, Any]) -> Policy | None:
 
 
 @click.command()
-@click.argument("run", required=False)
+@optional_run
 @_rules
 @click.option("--apply", "apply_it", is_flag=True, help="Carry the plan out; without it, it is only shown.")
 @click.option("--now", "at_once", is_flag=True, help="Delete at once: no trash, no undo. For a disk that is full.")
@@ -123,7 +113,7 @@ def gc(
 
 
 @click.command()
-@click.argument("run")
+@run_argument
 @as_json
 @click.pass_context
 def undo(context: click.Context, run: str, *, as_json: bool) -> int:
@@ -143,7 +133,7 @@ def undo(context: click.Context, run: str, *, as_json: bool) -> int:
 
 
 @click.command()
-@click.argument("run")
+@run_argument
 @click.option("--now", "at_once", is_flag=True, help="All of it, whatever is left of its grace.")
 @as_json
 @click.pass_context
@@ -160,7 +150,7 @@ def purge(context: click.Context, run: str, *, at_once: bool, as_json: bool) -> 
 
 
 @click.command()
-@click.argument("run")
+@run_argument
 @_rules
 @click.option("--clear", is_flag=True, help="Forget the policy.")
 @as_json
@@ -184,7 +174,7 @@ def policy(context: click.Context, /, run: str, *, clear: bool, as_json: bool, *
 
 
 @click.command()
-@click.argument("run")
+@run_argument
 @step_argument
 @click.argument("name")
 @as_json
@@ -201,7 +191,7 @@ def tag(context: click.Context, run: str, step: int, name: str, *, as_json: bool
 
 
 @click.command()
-@click.argument("run")
+@run_argument
 @click.argument("name")
 @as_json
 @click.pass_context

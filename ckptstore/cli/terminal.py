@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from contextlib import contextmanager
 from datetime import datetime, timezone
@@ -68,22 +69,32 @@ _NARROWEST = 20
 
 
 class Rows:
-    """A table that is being filled; a column whose name begins with ">" is flush right."""
+    """A table that is being filled; a column whose name begins with ">" is flush right.
+
+    Rows may have a colour, which is shown on a terminal; a heading stands on a line of its own, above rows.
+    """
 
     def __init__(self, *columns: str) -> None:
         self._right = [column.startswith(">") for column in columns]
         self._rows = [tuple(column.lstrip(">") for column in columns)]
+        self._colours = [""]
+        self._headings: dict[int, str] = {}
 
-    def add_row(self, *cells: str) -> None:
+    def add_heading(self, text: str) -> None:
+        """What the rows have in common that are added next."""
+        self._headings[len(self._rows)] = plain(text)
+
+    def add_row(self, *cells: str, colour: str = "") -> None:
         """Add a row."""
         self._rows.append(tuple(map(plain, cells)))
+        self._colours.append(colour)
 
     def print(self, if_empty: str) -> None:
         """Print the table, or a line where it has no rows."""
         if len(self._rows) == 1:
             line(if_empty)
-        elif not (_is_terminal() and self._print_folded()):
-            lines(self._lines())
+        elif self._headings or not (_is_terminal() and self._print_folded()):
+            click.echo("\n".join(self._lines()))
 
     def _print_folded(self) -> bool:
         """On a terminal: paths and reasons go on in the next line where it is too narrow; False where even that fails.
@@ -105,8 +116,8 @@ class Rows:
         for name, right, width in zip(header, self._right, widths, strict=True):
             is_folded = name in _FOLDED and width == widest > room
             made.add_column(name, justify="right" if right else "left", overflow="fold", no_wrap=not is_folded)
-        for cells in rows:
-            made.add_row(*map(Text, cells))
+        for cells, colour in zip(rows, self._colours[1:], strict=True):
+            made.add_row(*map(Text, cells), style=colour or None)
         console.print(made)
         return True
 
@@ -116,12 +127,17 @@ class Rows:
     def _lines(self) -> Iterator[str]:
         """The same in whole lines; rich takes a millisecond for two of them."""
         widths = self._widths()
-        for cells in self._rows:
+        has_colours = _is_terminal() and not os.environ.get("NO_COLOR")
+        for place, cells in enumerate(self._rows):
+            if place in self._headings:
+                yield self._headings[place]
             pads = [" " * (width - cell_len(cell)) for cell, width in zip(cells, widths, strict=True)]
             padded = [
                 pad + cell if right else cell + pad for cell, pad, right in zip(cells, pads, self._right, strict=True)
             ]
-            yield _BETWEEN.join(padded).rstrip()
+            text = _BETWEEN.join(padded).rstrip()
+            colour = self._colours[place]
+            yield click.style(text, fg=colour) if colour and has_colours else text
 
 
 def _is_terminal() -> bool:
@@ -164,9 +180,21 @@ def plain(text: str) -> str:
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
 
 
-def moment(when: datetime | None) -> str:
-    """A moment in UTC."""
-    return "-" if when is None else f"{when.astimezone(timezone.utc):%Y-%m-%d %H:%M:%SZ}"
+_asked_for_utc: list[bool] = []
+
+
+def show_in_utc(is_utc: bool) -> None:  # noqa: FBT001
+    """From now on moments are shown in UTC, or in the time of this machine."""
+    _asked_for_utc[:] = [is_utc]
+
+
+def moment(when: datetime | None, *, seconds: bool = True) -> str:
+    """A moment: in the time of this machine on a terminal, else in UTC, unless it was asked for."""
+    if when is None:
+        return "-"
+    is_utc = _asked_for_utc[0] if _asked_for_utc else not _is_terminal()
+    form = f"%Y-%m-%d %H:%M{':%S' if seconds else ''}{'Z' if is_utc else ''}"
+    return when.astimezone(timezone.utc if is_utc else None).strftime(form)
 
 
 def age(when: datetime) -> str:

@@ -7,56 +7,97 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from ckptstore.cli.terminal import Rows, age, first, line, moment
-from ckptstore.core.text import count, size
+from ckptstore.core.model import FileState
+from ckptstore.core.text import count, size, span
+from ckptstore.resume.status import ENDED, KILLED, NEVER_SAVED, RESTART_LOOP, SILENT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ckptstore.core.model import Checkpoint
+    from ckptstore.core.model import Checkpoint, Launch
+    from ckptstore.resume.history import LaunchRow
     from ckptstore.resume.overview import RunRow, SaveRow
     from ckptstore.scan.plan import FoundTrash, Scanned
 
 
 def runs(rows: Sequence[RunRow]) -> None:
     """A line a run."""
-    shown = Rows("run", ">launches", ">last step", "kind", ">size", ">restorable step", "saved")
+    shown = Rows("run", "status", ">restorable", "saved", ">started", ">size", ">trash")
     for row in rows:
-        last, restorable = row.last, row.newest_restorable
+        restorable = row.newest_restorable
         shown.add_row(
             row.run,
-            str(row.launches),
-            str(last.tally.global_step) if last else "-",
-            last.tally.kind.value if last else "-",
+            row.status,
+            f"step {restorable.global_step}" if restorable else "none",
+            age(restorable.created_at) if restorable else "-",
+            f"{row.launches_last_day}/day",
             size(row.bytes),
-            str(restorable.tally.global_step) if restorable else "none",
-            age(restorable.tally.created_at) if restorable else "-",
+            size(row.trash_bytes) if row.trash_bytes else "-",
+            colour=_colour_of(row.status),
         )
     shown.print("no runs yet")
 
 
+def _colour_of(status: str) -> str:
+    """Red is for what needs somebody now, yellow for what may."""
+    if status.startswith((RESTART_LOOP, ENDED)) or status == KILLED:
+        return "red"
+    return "yellow" if status.startswith(SILENT) or status == NEVER_SAVED else ""
+
+
 def saves(rows: Sequence[SaveRow]) -> None:
     """A line a save."""
-    shown = Rows("run", ">step", ">epoch", "kind", ">ranks", ">size", "restorable", "saved", "launch")
+    has_tags = any(row.pinned or row.tags for row in rows)
+    shown = Rows(">step", ">epoch", "kind", ">ranks", ">size", "restorable", "saved", *(["tags"] if has_tags else []))
+    before = None
     for row in rows:
+        if before != (row.run, row.launch.id):
+            before = row.run, row.launch.id
+            shown.add_heading(f"run {row.run}, launch {row.launch.id}")
         tally = row.tally
         shown.add_row(
-            row.run,
-            f"{tally.global_step}{_marks(row)}",
+            str(tally.global_step),
             "-" if tally.epoch is None else f"{tally.epoch}_{tally.step_in_epoch}",
             tally.kind.value,
             f"{tally.ranks}/{row.launch.world_size}",
             size(tally.bytes),
             ("yes" if row.restorable else "no") + (", given up" if row.abandoned else ""),
-            moment(tally.created_at),
-            row.launch.id,
+            moment(tally.created_at, seconds=False),
+            *([", ".join([*(["pinned"] if row.pinned else []), *row.tags])] if has_tags else []),
+            colour="red" if tally.quarantined else "" if row.restorable else "yellow",
         )
     shown.print("no saves yet")
 
 
-def _marks(row: SaveRow) -> str:
-    """What protects a save, as people said it: ` pinned, tagged best, paper`."""
-    said = [*(["pinned"] if row.pinned else []), *([f"tagged {', '.join(row.tags)}"] if row.tags else [])]
-    return f" {', '.join(said)}" if said else ""
+def history(rows: Sequence[LaunchRow]) -> None:
+    """A line a launch, and below them what was passed over."""
+    shown = Rows("launch", "began", "from", ">to step", "ran", "ended", ">ranks", "host")
+    for row in rows:
+        told = row.launch
+        shown.add_row(
+            told.id,
+            moment(told.created_at),
+            _origin(told),
+            "-" if row.last_step is None else str(row.last_step),
+            "-" if row.ran is None else span(row.ran),
+            row.ending or "it did not say",
+            str(told.world_size),
+            ", ".join(row.hosts) or "-",
+        )
+    shown.print("no launches yet")
+    for row in rows:
+        for each in row.passed:
+            why = f"step {each.global_step} of launch {each.launch}: {each.rule}: {each.detail}"
+            line(f"{row.launch.id} passed over {why}")
+
+
+def _origin(launch: Launch) -> str:
+    """Which state a launch started from; the launch is named where it went back on purpose."""
+    if not launch.decided:
+        return "-"
+    if launch.parent is None:
+        return "the beginning"
+    return f"step {launch.parent_step}" + (f" of {launch.parent}" if launch.branched else "")
 
 
 def files(found: Sequence[Checkpoint]) -> None:
@@ -72,6 +113,7 @@ def files(found: Sequence[Checkpoint]) -> None:
             file.state.value + (f" ({file.problem})" if file.problem else ""),
             moment(file.created_at),
             file.path,
+            colour="red" if file.quarantine or file.state is FileState.DAMAGED else "",
         )
     shown.print("no files yet")
     for file in found:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from ckptstore.core.model import Checkpoint, Kind, Rejection, Resolution, Skipped
+    from ckptstore.resume.history import LaunchRow
     from ckptstore.resume.overview import RunRow, SaveRow
     from ckptstore.retention.decide import Verdict
     from ckptstore.retention.gc import RunCollected
@@ -30,10 +31,13 @@ def run(row: RunRow) -> dict[str, Any]:
     last, restorable = row.last, row.newest_restorable
     return {
         "run": row.run,
+        "status": row.status,
         "launches": row.launches,
+        "launches_last_day": row.launches_last_day,
         "last_step": last.tally.global_step if last else None,
         "last_kind": last.tally.kind.value if last else None,
         "bytes": row.bytes,
+        "trash_bytes": row.trash_bytes,
         "restorable_step": restorable.tally.global_step if restorable else None,
         "restorable_kind": restorable.tally.kind.value if restorable else None,
         "restorable_created_at": _moment(restorable.tally.created_at) if restorable else None,
@@ -58,6 +62,31 @@ def save(row: SaveRow) -> dict[str, Any]:
         "pinned": row.pinned,
         "tags": list(row.tags),
         "created_at": _moment(tally.created_at),
+    }
+
+
+def launch(row: LaunchRow) -> dict[str, Any]:
+    """One launch."""
+    told = row.launch
+    return {
+        "run": told.run,
+        "launch": told.id,
+        "began_at": _moment(told.created_at),
+        "hosts": list(row.hosts),
+        "world_size": told.world_size,
+        "decided": told.decided,
+        "from_launch": told.parent,
+        "from_step": told.parent_step,
+        "start_step": told.start_step,
+        "went_back": told.branched,
+        "passed_over": [
+            {"launch": each.launch, "global_step": each.global_step, "rule": each.rule.value, "detail": each.detail}
+            for each in row.passed
+        ],
+        "last_step": row.last_step,
+        "ending": row.ending or None,
+        "heard_at": _moment(row.heard_at),
+        "seconds": None if row.ran is None else round(row.ran.total_seconds()),
     }
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ckptstore.cli.commands import Parsed, as_json, catalog
+from ckptstore.cli.commands import Parsed, as_json, catalog, optional_run
 from ckptstore.errors import UsageError
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def _shard(text: str) -> tuple[int, int]:
 
 
 @click.command()
-@click.argument("run", required=False)
+@optional_run
 @click.option("--digest", is_flag=True, help="Read every byte, and compare the digests.")
 @click.option(
     "--sample",

@@ -25,6 +25,7 @@ from ckptstore.core.model import (
     Kind,
     Launch,
     LoadResult,
+    PassedOver,
     Phase,
     Rule,
     Source,
@@ -46,8 +47,8 @@ if TYPE_CHECKING:
 class LaunchStarted:
     """A launch, and where it starts: `at` is None while it has not asked, `origin` None where it starts afresh.
 
-    `plan` has (rank, file) for each rank, in the journal of the rank that says it for all. `data_at` is when the steps
-    of the launch in its data were told (None: they are not known).
+    `plan` has (rank, file) for each rank, and `passed` the newer states that were passed over, in the journal of the
+    rank that says it for all. `data_at` is when the steps of the launch in its data were told (None: not known).
     """
 
     launch: Launch
@@ -55,6 +56,7 @@ class LaunchStarted:
     origin: Launch | None = None
     plan: tuple[tuple[int, Checkpoint], ...] = ()
     data_at: datetime | None = None
+    passed: tuple[PassedOver, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -145,6 +147,24 @@ class PolicySet:
 
 
 @dataclass(frozen=True)
+class RunRenamed:
+    """A run got another name. `run` stays the name that its events and ids are made of, and goes on leading to it."""
+
+    run: str
+    name: str
+    at: datetime
+
+
+@dataclass(frozen=True)
+class RunForgotten:
+    """A run was hidden from every command, or brought back; what is known of it stays."""
+
+    run: str
+    forgotten: bool
+    at: datetime
+
+
+@dataclass(frozen=True)
 class RemovedFile:
     """A file that retention gave up: `place` is its path below the directory, size in bytes, time in nanoseconds.
 
@@ -191,12 +211,17 @@ AfterLaunch = (
     | StepPinned
     | StepTagged
     | PolicySet
+    | RunRenamed
+    | RunForgotten
     | FilesRemoved
     | GcEnded
 )
 """What can be used once the launch that it names is known."""
 
 Event = LaunchStarted | AfterLaunch
+
+Mark = StepPinned | StepTagged | PolicySet | RunRenamed | RunForgotten
+"""What a person says of a run, or of a step of it."""
 
 
 class OutsideError(ValueError):
@@ -237,7 +262,7 @@ def version_of(at: datetime, *content: object) -> str:
     return f"{at.astimezone(limits.UTC).isoformat(timespec='microseconds')}{_short(content)}"
 
 
-def version_of_mark(event: StepPinned | StepTagged | PolicySet) -> str:
+def version_of_mark(event: Mark) -> str:
     """The version of what was said of a step, a name or a run."""
     match event:
         case StepPinned():
@@ -246,6 +271,10 @@ def version_of_mark(event: StepPinned | StepTagged | PolicySet) -> str:
             return version_of(event.at, event.global_step)
         case PolicySet():
             return version_of(event.at, event.rules)
+        case RunRenamed():
+            return version_of(event.at, event.name)
+        case RunForgotten():
+            return version_of(event.at, event.forgotten)
 
 
 def moment_of(version: str) -> datetime:
@@ -283,12 +312,12 @@ def runs_of(event: Event) -> set[str]:
             return {source.run}
         case TrainingEnded() | LoadOutcome() | LayoutFileKept():
             return {event.run}
-        case StepPinned() | StepTagged() | PolicySet() | FilesRemoved() | GcEnded():
+        case StepPinned() | StepTagged() | PolicySet() | RunRenamed() | RunForgotten() | FilesRemoved() | GcEnded():
             return {event.run}
     return set()
 
 
-def to_line(event: Event, directory: str) -> Line:  # noqa: C901, PLR0911 — one case for each type
+def to_line(event: Event, directory: str) -> Line:  # noqa: C901, PLR0911, PLR0912 — one case for each type
     """An event as one line of the journal of a directory."""
     match event:
         case LaunchStarted():
@@ -332,6 +361,10 @@ def to_line(event: Event, directory: str) -> Line:  # noqa: C901, PLR0911 — on
             return {"t": "tag", **event.__dict__, "at": event.at.isoformat()}
         case PolicySet():
             return {"t": "policy", **event.__dict__, "at": event.at.isoformat()}
+        case RunRenamed():
+            return {"t": "rename", **event.__dict__, "at": event.at.isoformat()}
+        case RunForgotten():
+            return {"t": "forget", **event.__dict__, "at": event.at.isoformat()}
         case FilesRemoved():
             files = [[each.place, each.size, each.mtime_ns, each.checkpoint, each.of_version] for each in event.files]
             named = {"run": event.run, "collection": event.collection, "phase": event.phase.value}
@@ -453,6 +486,8 @@ def _launch_line(event: LaunchStarted, directory: str) -> Line:
             "branched": launch.branched,
             "plan": [[rank, file.rank, file.kind.value, _relative(file.path, directory)] for rank, file in event.plan],
         }
+        if event.passed:
+            line["start"]["passed"] = [list(each) for each in event.passed]
     return line
 
 
@@ -464,8 +499,12 @@ def _as_launch(line: Line, directory: str) -> LaunchStarted:
         return LaunchStarted(launch, data_at=data_at)
     at = moment(start["at"])
     launch = replace(launch, decided=True, branched=bool(start["branched"]))
+    passed = tuple(
+        PassedOver(name(of), whole(step), Rule(rule), text(detail))
+        for of, step, rule, detail in start.get("passed", ())
+    )
     if start["from"] is None:
-        return LaunchStarted(launch, at, data_at=data_at)
+        return LaunchStarted(launch, at, data_at=data_at, passed=passed)
     origin = launch_from_json(start["from"])
     if origin.run != launch.run:
         raise ValueError(f"launch {launch.id} of run {launch.run!r} cannot start from run {origin.run!r}")
@@ -486,7 +525,7 @@ def _as_launch(line: Line, directory: str) -> LaunchStarted:
         )
         for rank, source, kind, path in start["plan"]
     )
-    return LaunchStarted(launch, at, origin, plan, data_at)
+    return LaunchStarted(launch, at, origin, plan, data_at, passed)
 
 
 def _as_source(line: Line, directory: str) -> SourceAdded:
@@ -622,6 +661,14 @@ def _as_policy(line: Line, _: str) -> PolicySet:
     return PolicySet(name(line["run"]), rules, moment(line["at"]))
 
 
+def _as_rename(line: Line, _: str) -> RunRenamed:
+    return RunRenamed(name(line["run"]), name(line["name"]), moment(line["at"]))
+
+
+def _as_forget(line: Line, _: str) -> RunForgotten:
+    return RunForgotten(name(line["run"]), bool(line["forgotten"]), moment(line["at"]))
+
+
 def _as_removal(line: Line, directory: str) -> FilesRemoved:
     files = tuple(
         RemovedFile(_place(place), whole(size), whole(mtime, lowest=-HIGHEST), text(checkpoint, 32), text(version, 64))
@@ -655,6 +702,8 @@ _READERS: dict[str, Callable[[Line, str], Event]] = {
     "pin": _as_pin,
     "tag": _as_tag,
     "policy": _as_policy,
+    "rename": _as_rename,
+    "forget": _as_forget,
     "removal": _as_removal,
     "gc": _as_gc,
 }

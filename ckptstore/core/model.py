@@ -98,6 +98,9 @@ def launch_key(run: str, launch: str) -> LaunchKey:
     return LaunchKey(derived_id(run, launch))
 
 
+BRANCH = "branch-"
+"""How the ids of launches begin that stand for a decision of a person, and train nothing."""
+
 SCANNED = "scan-"
 """How the ids of launches begin that a scan found."""
 
@@ -294,6 +297,15 @@ class Reason:
 
     rule: Rule
     rank: int | None
+    detail: str
+
+
+class PassedOver(NamedTuple):
+    """A newer state that a launch did not start from, and why: the first rule that it breaks, and the particulars."""
+
+    launch: str
+    global_step: int
+    rule: Rule
     detail: str
 
 

@@ -9,14 +9,16 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import recent
-from ckptstore.core.model import FileState, Kind, Observed, RestorePlan, moment
+from ckptstore.core.model import FileState, Kind, Observed, RestorePlan, Rule, moment
 from ckptstore.core.text import count, of_ranks, some, span
+from ckptstore.disk.owner import shown
 from ckptstore.doctor.checkup import Status
 from ckptstore.doctor.run_facts import folder_of, look_around
 from ckptstore.resume.lease import CLOCKS_DIFFER
 from ckptstore.resume.lineage import lineage
 from ckptstore.resume.resolve import candidates
 from ckptstore.resume.resolver import judge
+from ckptstore.resume.status import is_loop
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -29,7 +31,6 @@ if TYPE_CHECKING:
 
 _STATES_JUDGED = 32
 _FAR_BACK = 200
-_FRUITLESS = 3
 _AGAIN = "start the job again: it goes on from the newest state that can be restored"
 _PAUSES = 3  # times the usual one
 _PATIENCE = timedelta(minutes=10)
@@ -39,6 +40,8 @@ def checks(database: Database, facts: RunFacts) -> Iterator[Check]:
     """The state to go on from, the launch, its ranks and their clocks."""
     yield _restorable(database, facts)
     yield _launch(facts)
+    if facts.passed:
+        yield _passed_over(facts)
     if facts.is_saving and facts.saving is not None:
         yield _ranks(database, facts, facts.saving)
     if facts.saves:
@@ -88,7 +91,7 @@ def _launch(facts: RunFacts) -> Check:
     if newest is None or facts.last_sign is None:
         return facts.check("launch", Status.NOTE, "no launch yet")
     fruitless = list(takewhile(lambda launch: launch.id not in facts.saved, reversed(facts.launches)))
-    if len(fruitless) >= _FRUITLESS and not any(launch.branched for launch in fruitless):
+    if is_loop(len(fruitless), [end.error for end in facts.ends]) and not any(launch.branched for launch in fruitless):
         detail = f"the last {len(fruitless)} launches saved nothing"
         hint = "see their logs: they end before the first save, or are told to save too seldom"
         return facts.check("launch", Status.WARNING, detail, hint)
@@ -99,11 +102,29 @@ def _launch(facts: RunFacts) -> Check:
     return _goes_on(facts, newest, facts.now - facts.last_sign)
 
 
+_NEVER_WHOLE = (Rule.MISSING_RANK, Rule.IN_PROGRESS, Rule.WEIGHTS_ONLY, Rule.FOREIGN_FORMAT)
+"""What is passed over for these was never a state to go on from, as the save that a kill cut short."""
+
+
+def _passed_over(facts: RunFacts) -> Check:
+    """The newest launch went on from an older state than the newest."""
+    newest = facts.passed[0]
+    which = f"step {newest.global_step} of launch {newest.launch}"
+    others = f", and {count(len(facts.passed) - 1, 'other', 'others')}" if len(facts.passed) > 1 else ""
+    detail = f"the newest launch passed over {which}{others}: {newest.rule}: {newest.detail}"
+    is_lost = any(each.rule not in _NEVER_WHOLE for each in facts.passed)
+    hint = f"ckptstore history {quote(facts.run)} has every launch"
+    return facts.check("passed_over", Status.WARNING if is_lost else Status.NOTE, detail, hint)
+
+
 def _goes_on(facts: RunFacts, newest: Launch, silent: timedelta) -> Check:
     """A launch that did not say that it ended, and was not heard of for so long."""
     if not facts.homes:
         detail = f"{newest.id}: only its files are known, the newest of {span(silent)} ago"
         return facts.check("launch", Status.OK, detail)
+    if facts.sign is not None and facts.is_gone:
+        detail = f"{newest.id} was killed: {shown(facts.sign.process)} is gone, heard of {span(silent)} ago"
+        return facts.check("launch", Status.WARNING, detail, _AGAIN)
     if not facts.is_alive:
         detail = f"{newest.id} gave no sign of life for {span(silent)}: it was killed, or hangs"
         return facts.check("launch", Status.WARNING, detail, _AGAIN)

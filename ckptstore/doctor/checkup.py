@@ -43,6 +43,11 @@ class Checkup:
     checks: tuple[Check, ...]
 
     @property
+    def has_warnings(self) -> bool:
+        """Whether there is anything to be looked at soon."""
+        return any(check.status is Status.WARNING for check in self.checks)
+
+    @property
     def exit_code(self) -> int:
         """0 where there is no problem; else that of the gravest: the catalog cannot be used, damage, anything else."""
         codes = {check.exit_code for check in self.checks if check.status is Status.PROBLEM}

@@ -10,11 +10,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ckptstore.catalog import journals, reads, recent
+from ckptstore.catalog import journals, marks, reads, recent
 from ckptstore.core.limits import LEASE
 from ckptstore.core.model import LaunchKey
 from ckptstore.disk import places
 from ckptstore.disk.claims import FOLDER
+from ckptstore.disk.owner import is_dead
 from ckptstore.disk.waiting import for_each
 from ckptstore.doctor.checkup import Check
 from ckptstore.journal import jsonl
@@ -25,8 +26,9 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from ckptstore.catalog.engine import Database
+    from ckptstore.catalog.marks import Sign
     from ckptstore.catalog.recent import End, Home, Lock, Saved, Waiting
-    from ckptstore.core.model import Launch
+    from ckptstore.core.model import Launch, PassedOver
     from ckptstore.doctor.checkup import Status
 
 SAVES = 5
@@ -73,7 +75,9 @@ class RunFacts:
     saving_homes: tuple[Home, ...]
     ends: tuple[End, ...]
     leased_until: datetime | None
+    sign: Sign | None
     failed_loads: Mapping[str, str]
+    passed: tuple[PassedOver, ...]
     lock: Lock | None
     trash: tuple[Waiting, ...]
     doubled: tuple[str, str] | None
@@ -112,9 +116,14 @@ class RunFacts:
         return max((sign for sign in signs if sign is not None), default=None)
 
     @property
+    def is_gone(self) -> bool:
+        """Whether the process of the newest launch ran on this machine, and is there no more."""
+        return self.sign is not None and is_dead(self.sign.process)
+
+    @property
     def is_alive(self) -> bool:
         """Whether the newest launch may be running."""
-        if self.last_sign is None or self.ends:
+        if self.last_sign is None or self.ends or self.is_gone:
             return False
         return self.now - self.last_sign < 2 * RENEWED_EVERY + CLOCKS_DIFFER
 
@@ -132,6 +141,7 @@ def gather(database: Database, run: str, run_id: int, now: datetime) -> RunFacts
         saves = recent.newest_saves(connection, saving.key, SAVES) if saving else []
         newest = launches[-1].key if launches else LaunchKey("")
         homes = recent.homes_of(connection, newest)
+        sign = marks.last_sign(connection, run_id)
         facts = RunFacts(
             run=run,
             now=now,
@@ -143,7 +153,9 @@ def gather(database: Database, run: str, run_id: int, now: datetime) -> RunFacts
             saving_homes=tuple(recent.homes_of(connection, saving.key) if saving and saving.key != newest else homes),
             ends=tuple(recent.ends_of(connection, newest)),
             leased_until=recent.lease_of(connection, newest),
+            sign=sign if sign and sign.key == newest else None,
             failed_loads=reads.failed_loads(connection, run_id),
+            passed=reads.passed_over(connection, newest),
             lock=recent.lock_of(connection, run_id),
             trash=tuple(recent.waiting(connection, run_id)),
             doubled=recent.doubled_directories(connection, [newest, *([saving.key] if saving else [])]),

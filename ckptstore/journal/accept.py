@@ -14,6 +14,8 @@ from ckptstore.core.events import (
     FilesRemoved,
     LaunchStarted,
     PolicySet,
+    RunForgotten,
+    RunRenamed,
     StepPinned,
     StepTagged,
     from_lines,
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from ckptstore.catalog.engine import Connection
-    from ckptstore.core.events import Event
+    from ckptstore.core.events import Event, Mark
     from ckptstore.core.model import Launch, LaunchKey
     from ckptstore.journal.jsonl import Contents
 
@@ -166,7 +168,7 @@ class Acceptor:
                 return self._not_below(
                     [f"{directory.rstrip('/')}/{file.place}" for file in event.files], directory, owner
                 )
-            case StepPinned() | StepTagged() | PolicySet():
+            case StepPinned() | StepTagged() | PolicySet() | RunRenamed() | RunForgotten():
                 is_new = event.run not in self._runs_before or not _takes_protection(event)
                 return "" if is_new or marks.has(self._connection, event) else _unconfirmed(event)
         return ""
@@ -208,8 +210,8 @@ def _named(lines: Sequence[dict[str, Any]]) -> set[str]:
 
 def unconfirmed(connection: Connection, run: str, lines: Sequence[dict[str, Any]]) -> list[str]:
     """What these lines of a journal say against protection in a run, and the catalog does not: nobody confirmed it."""
-    of_marks = [line for line in lines if line.get("t") in ("pin", "tag", "policy")]
-    newest: dict[object, StepPinned | StepTagged | PolicySet] = {}
+    of_marks = [line for line in lines if line.get("t") in ("pin", "tag", "policy", "forget")]
+    newest: dict[object, Mark] = {}
     for event in from_lines(of_marks, "/")[0]:
         match event:
             case StepPinned(run=named, global_step=step):
@@ -218,18 +220,20 @@ def unconfirmed(connection: Connection, run: str, lines: Sequence[dict[str, Any]
                 newest[named, tag] = event
             case PolicySet(run=named):
                 newest[named] = event
+            case RunForgotten(run=named):
+                newest[named, None] = event
     told = [event for event in newest.values() if event.run == run and _takes_protection(event)]
     return [_unconfirmed(event) for event in told if not marks.has(connection, event)]
 
 
 def _takes_protection(event: Event) -> bool:
     match event:
-        case StepPinned(pinned=False) | StepTagged(global_step=None) | PolicySet():
+        case StepPinned(pinned=False) | StepTagged(global_step=None) | PolicySet() | RunForgotten(forgotten=True):
             return True
     return False
 
 
-def _unconfirmed(event: StepPinned | StepTagged | PolicySet) -> str:
+def _unconfirmed(event: Mark) -> str:
     match event:
         case StepPinned():
             what, command = f"step {event.global_step} is not pinned any more", f"unpin {event.run} {event.global_step}"
@@ -237,4 +241,8 @@ def _unconfirmed(event: StepPinned | StepTagged | PolicySet) -> str:
             what, command = f"tag {event.name!r} was taken away", f"untag {event.run} {event.name}"
         case PolicySet():
             what, command = f"its policy is {event.rules}", f"policy {event.run}"
+        case RunForgotten():
+            what, command = "it was forgotten", f"forget {event.run} --apply"
+        case RunRenamed():
+            what, command = f"its name is {event.name!r}", f"rename {event.run} {event.name}"
     return f"it says of run {event.run!r} that {what}, and the catalog does not: confirm it with ckptstore {command}"

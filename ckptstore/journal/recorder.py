@@ -20,6 +20,8 @@ from ckptstore.core.events import (
     GcEnded,
     LaunchStarted,
     LayoutFileKept,
+    RunForgotten,
+    RunRenamed,
     SourceAdded,
     has_content,
     launch_of,
@@ -258,7 +260,7 @@ class Recorder:
                     directory = source.directory
                 case FilesRemoved():
                     directory = event.directory
-                case GcEnded():
+                case GcEnded() | RunRenamed() | RunForgotten():
                     everywhere.append(event)
                     continue
                 case _:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ckptstore.catalog import journals, reads
 from ckptstore.catalog.journals import ReadTo
 from ckptstore.catalog.project import project
+from ckptstore.catalog.runs import find_run
 from ckptstore.core import limits
 from ckptstore.core.events import FileRecorded
 from ckptstore.core.model import FileState, Skipped
@@ -69,12 +70,15 @@ def sync(database: Database, run_or_directory: str | Path | None = None, trust: 
     if run_or_directory is not None and "/" in run_or_directory and not _is_run(database, run_or_directory):
         return sync_below(database, Path(run_or_directory), trust)
     with database.read() as connection:
-        names = reads.run_names(connection) if run_or_directory is None else [run_or_directory]
-        ids = [reads.run_id(connection, name) for name in names]
+        ids = list(reads.names_of_runs(connection)) if run_or_directory is None else []
+        is_known = run_or_directory is None or reads.run_id(connection, run_or_directory) is not None
+    if run_or_directory is not None:
+        if not is_known:
+            hint = "give the directory that its files are in"
+            raise UnknownRunError(f"no run {run_or_directory!r} in {database.name}", hint)
+        ids = [find_run(database, run_or_directory)]
     total = Synced()
-    for name, run_id in zip(names, ids, strict=True):
-        if run_id is None:
-            raise UnknownRunError(f"no run {name!r} in {database.name}", "give the directory that its files are in")
+    for run_id in ids:
         total = _added(total, sync_run(database, run_id, trust))
     return total
 
@@ -243,7 +247,7 @@ class _Reading:
     def _runs_before(self) -> frozenset[str]:
         """The runs that the catalog had before anything was taken up."""
         with self._database.read() as connection:
-            return frozenset(reads.run_names(connection))
+            return reads.first_names(connection)
 
     def read(self, known: Iterable[tuple[str, ReadTo]], new: list[str]) -> Synced:
         """Take up journals from where they were read to; the ids of files new to the catalog go into `new`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 from datetime import datetime, timezone
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads
 from ckptstore.catalog.project import project
+from ckptstore.catalog.runs import how_back
 from ckptstore.core import validate
 from ckptstore.core.events import LaunchStarted
 from ckptstore.core.limits import LONGEST_NAME
@@ -19,6 +21,9 @@ from ckptstore.journal.sync import sync_run
 
 if TYPE_CHECKING:
     from ckptstore.catalog.engine import Connection, Database
+
+
+log = logging.getLogger("ckptstore")
 
 
 def new_launch_id() -> str:
@@ -44,8 +49,9 @@ def join(
             "give launch_id, or the same CKPTSTORE_LAUNCH_ID to all, another at every start",
         )
     check_name("launch", launch_id)
-    key = launch_key(run, launch_id)
     with database.read() as connection:
+        run = _first_name(connection, run)
+        key = launch_key(run, launch_id)
         known = reads.launch(connection, key)
         if known is not None:  # all ranks but the first need no lock
             _check(connection, known, rank, world_size)
@@ -73,6 +79,18 @@ def join(
         return launch
 
     return database.in_write(work)
+
+
+def _first_name(connection: Connection, run: str) -> str:
+    """What the records of a run are made of, whatever it is called. Raises `RefusedError` for a forgotten one."""
+    found = reads.called(connection, run)
+    if found is None:
+        return run
+    if found.forgotten:
+        raise RefusedError(f"run {run!r} was forgotten", f"{how_back(run)}; or give this one another name")
+    if run != found.name:
+        log.warning("run %r was renamed to %r: this launch is of that run, and goes on from it", run, found.name)
+    return found.first
 
 
 def _check(connection: Connection, launch: Launch, rank: int, world_size: int) -> None:

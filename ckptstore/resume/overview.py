@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta, timezone
+from itertools import takewhile
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from ckptstore.catalog import marks, reads, tallies
+from ckptstore.catalog import marks, reads, recent, tallies
 from ckptstore.catalog.runs import find_run, run_names
+from ckptstore.catalog.trash import clock
 from ckptstore.core import validate
-from ckptstore.core.model import Kind
+from ckptstore.core.model import BRANCH, SCANNED, Kind
+from ckptstore.disk.owner import is_dead
 from ckptstore.errors import UsageError
+from ckptstore.resume.alive import SILENT
 from ckptstore.resume.lineage import lineage
+from ckptstore.resume.status import Signs, status
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ckptstore.catalog.engine import Connection, Database
     from ckptstore.catalog.tallies import Tally
     from ckptstore.core.model import Checkpoint, Launch
@@ -35,39 +43,96 @@ class SaveRow:
     pinned: bool
     tags: tuple[str, ...] = ()
 
+    @property
+    def kind(self) -> Kind:
+        """Why it was written."""
+        return self.tally.kind
+
+    @property
+    def global_step(self) -> int:
+        """Batches consumed since the run began."""
+        return self.tally.global_step
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks have a file of it that is there."""
+        return self.tally.ranks
+
+    @property
+    def bytes(self) -> int:
+        """The size of these files."""
+        return self.tally.bytes
+
+    @property
+    def created_at(self) -> datetime:
+        """When the first of its files was recorded."""
+        return self.tally.created_at
+
 
 @dataclass(frozen=True)
 class RunRow:
-    """One run as `runs` shows it: its launches counted, its newest save, its newest restorable one, its bytes."""
+    """One run as `runs` shows it: its launches counted, its newest save, its newest restorable one, its bytes.
+
+    `status` says what it is doing (`resume.status`), `launches_last_day` how often it was started within a day,
+    `trash_bytes` what gc moved to the trash: `bytes` are those of its states.
+    """
 
     run: str
     launches: int
     last: SaveRow | None
     newest_restorable: SaveRow | None
     bytes: int
+    status: str
+    launches_last_day: int
+    trash_bytes: int
 
 
 def runs(database: Database) -> list[RunRow]:
     """Every run, by name."""
-    return [_run_row(database, name) for name in run_names(database, None)]
+    return [run_row(database, name) for name in run_names(database, None)]
 
 
-def saves(database: Database, run: str | None, *, kind: str | None = None) -> list[SaveRow]:
-    """The saves of a run, or of all, of which a file is there; newest launch first, then newest step."""
+def saves(
+    database: Database,
+    run: str | None,
+    *,
+    kind: str | None = None,
+    since: timedelta | None = None,
+    limit: int | None = None,
+) -> list[SaveRow]:
+    """The saves of a run, or of all, of which a file is there; newest launch first, then newest step.
+
+    `since` asks for what was saved within that time, `limit` for so many of them at most.
+    """
     _check(kind)
     rows = [row for name in run_names(database, run) for row in _save_rows(database, name)]
-    return [row for row in rows if row.tally.files and kind in (None, row.tally.kind.value)]
+    after = _after(since)
+    found = [row for row in rows if row.tally.files and kind in (None, row.kind.value) and row.created_at >= after]
+    return found[:limit]
 
 
-def files(database: Database, run: str | None, *, kind: str | None = None) -> list[Checkpoint]:
-    """Every file that was ever recorded of a run, or of all, with the state it is in."""
+def files(
+    database: Database,
+    run: str | None,
+    *,
+    kind: str | None = None,
+    since: timedelta | None = None,
+    limit: int | None = None,
+) -> list[Checkpoint]:
+    """Every file that was ever recorded of a run, or of all, with the state it is in; the rest as in `saves`."""
     _check(kind)
     found: list[Checkpoint] = []
     for name in run_names(database, run):
         run_id = find_run(database, name)
         with database.read() as connection:
-            found += reads.files_of(connection, run_id)
-    return [file for file in found if kind in (None, file.kind.value)]
+            found += _named(name, reads.files_of(connection, run_id))
+    after = _after(since)
+    of_kind = (file for file in found if kind in (None, file.kind.value))
+    return [file for file in of_kind if since is None or (file.created_at or after) >= after][:limit]
+
+
+def _after(since: timedelta | None) -> datetime:
+    return datetime.min.replace(tzinfo=timezone.utc) if since is None else datetime.now(timezone.utc) - since
 
 
 def show(database: Database, run: str, step: int) -> list[Checkpoint]:
@@ -78,7 +143,12 @@ def show(database: Database, run: str, step: int) -> list[Checkpoint]:
         found = reads.files_of(connection, run_id, step=step)
     if not found:
         raise no_such_step(run, step)
-    return found
+    return _named(run, found)
+
+
+def _named(run: str, found: list[Checkpoint]) -> list[Checkpoint]:
+    """Files of a run that may have got another name since."""
+    return found if not found or found[0].run == run else [replace(file, run=run) for file in found]
 
 
 def _check(kind: str | None) -> None:
@@ -91,17 +161,56 @@ def no_such_step(run: str, step: int) -> UsageError:
     return UsageError(f"run {run!r} has no save of step {step}", f"see: ckptstore list {quote(run)}")
 
 
-def _run_row(database: Database, name: str) -> RunRow:
+def run_row(database: Database, name: str) -> RunRow:
+    """One run."""
     run_id = find_run(database, name)
+    there = [row for row in _save_rows(database, name) if row.tally.files]
+    last = there[0] if there else None
     with database.read() as connection:
         launches = reads.launches_of(connection, run_id)
-    there = [row for row in _save_rows(database, name) if row.tally.files]
+        begun = [launch for launch in launches if not launch.id.startswith(BRANCH)]
+        now = clock(connection)
+        signs = _signs(connection, run_id, begun, last, now)
+        waiting = recent.waiting(connection, run_id)
     return RunRow(
         run=name,
         launches=len(launches),
-        last=there[0] if there else None,
+        last=last,
         newest_restorable=next((row for row in there if row.restorable and not row.abandoned), None),
         bytes=sum(row.tally.bytes for row in there),
+        status=status(signs),
+        launches_last_day=sum(_is_of_last_day(launch, now) for launch in begun),
+        trash_bytes=sum(each.bytes for each in waiting),
+    )
+
+
+_DAY = timedelta(days=1)
+
+
+def _is_of_last_day(launch: Launch, now: datetime) -> bool:
+    return launch.created_at is not None and now - launch.created_at < _DAY
+
+
+def _signs(connection: Connection, run_id: int, begun: Sequence[Launch], last: SaveRow | None, now: datetime) -> Signs:
+    """What is known of the newest launch of a run, of those that trained or were about to."""
+    saved = reads.first_saves(connection, run_id)
+    newest = begun[-1] if begun else None
+    sign = marks.last_sign(connection, run_id)
+    sign = sign if newest and sign and sign.key == newest.key else None
+    is_gone = sign is not None and is_dead(sign.process)
+    fruitless = list(takewhile(lambda launch: launch.id not in saved, reversed(begun)))
+    is_own = last is not None and newest is not None and last.launch.id == newest.id
+    heard = [sign.seen_at] if sign else []
+    heard += [last.created_at] if last and is_own else [newest.created_at] if newest and newest.created_at else []
+    return Signs(
+        has_saved=bool(saved),
+        fruitless=len(fruitless) if fruitless and _is_of_last_day(fruitless[0], now) else 0,
+        errors=[end.error for end in recent.ends_of(connection, newest.key)] if newest else (),
+        was_asked_to_exit=last is not None and is_own and last.kind is Kind.GRACEFUL_EXIT,
+        is_scanned=newest is not None and newest.id.startswith(SCANNED),
+        is_alive=sign is not None and not is_gone and now - sign.seen_at <= SILENT,
+        is_gone=is_gone,
+        silent=now - max(heard) if heard else None,
     )
 
 

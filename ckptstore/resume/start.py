@@ -13,7 +13,7 @@ from ckptstore.catalog import reads, tallies
 from ckptstore.catalog.project import project
 from ckptstore.catalog.runs import find_run
 from ckptstore.core.events import LaunchStarted
-from ckptstore.core.model import Assignment, Resolution, RestorePlan, Rule
+from ckptstore.core.model import BRANCH, Assignment, PassedOver, Resolution, RestorePlan, Rule
 from ckptstore.core.text import count
 from ckptstore.disk.trust import TRUST, Trust, user_name
 from ckptstore.errors import CatalogUnavailableError, NothingRestorableError, RefusedError, UsageError
@@ -24,7 +24,6 @@ from ckptstore.resume.resolver import NOT_LINEAGE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from collections.abc import Set as AbstractSet
 
     from ckptstore.catalog.engine import Connection, Database
     from ckptstore.core.events import Event
@@ -34,6 +33,11 @@ log = logging.getLogger("ckptstore")
 
 _SAVES_OF_A_RUN = 3
 """Where a launch saved so many steps, it was under way."""
+
+MOST_PASSED = 20
+"""Newer states that were passed over, of which it is kept why: the newest."""
+
+_LONGEST_DETAIL = 500
 
 _TRIES = 5
 """One gc takes a state once; it is another's turn each time after that."""
@@ -81,7 +85,7 @@ def branch(database: Database, plan: RestorePlan) -> str:
     It saves nothing: the next launch that asks goes on from the plan's state, and what came after that is given up.
     Until then the state is held as one that a launch starts from. Raises `RefusedError` where it was removed since.
     """
-    launch_id = f"branch-{plan.global_step}-{secrets.token_hex(3)}"
+    launch_id = f"{BRANCH}{plan.global_step}-{secrets.token_hex(3)}"
     run = plan.launch.run
 
     def decide(connection: Connection) -> tuple[list[Event], Mapping[str, LaunchKey]]:
@@ -134,27 +138,52 @@ def _store(database: Database, launch: Launch, run_id: int, query: Query) -> boo
     if plan is not None:
         _check_whose(plan)
     start_step = _start_step(launch, plan) if plan else None
+    beside = _highest_beside(database, run_id, query, resolution) if plan else None
+    passed = _passed_over(resolution, beside)
     sources = sources_of(plan) if plan else []
     now = datetime.now(timezone.utc)
 
     def work(connection: Connection) -> bool:
         if not lease.take(connection, run_id, launch.key, sources, now):
             return False
-        project(connection, [started(launch, plan, now, start_step=start_step, branched=query.goes_back)])
+        start = started(launch, plan, now, start_step=start_step, branched=query.goes_back, passed=passed)
+        project(connection, [start])
         return True
 
     if not database.in_write(work):
         return False
     if plan is not None:
         _say_what_is_missed(plan, resolution)
-        beside = {
-            (each.launch, each.global_step)
-            for each in resolution.rejections
-            if each.reasons == (NOT_LINEAGE,) and each.global_step > plan.global_step
-        }
-        if beside and not query.goes_back and not _went_back(database, run_id):
-            _say_what_is_beside(plan, choose(database, launch.run, run_id, of_every_lineage).plan, beside)
+        if beside is not None:
+            _say_what_is_beside(plan, beside)
     return True
+
+
+def _highest_beside(database: Database, run_id: int, query: Query, resolution: Resolution) -> RestorePlan | None:
+    """The highest state, if it is whole and of another history that nobody gave up: two jobs at once leave one."""
+    after = resolution.plan.global_step if resolution.plan else 0
+    beside = {
+        (each.launch, each.global_step)
+        for each in resolution.rejections
+        if each.reasons == (NOT_LINEAGE,) and each.global_step > after
+    }
+    if not beside or query.goes_back or _went_back(database, run_id):
+        return None
+    highest = choose(database, resolution.run, run_id, replace(query, every_lineage=True)).plan
+    return highest if highest is not None and (highest.launch.id, highest.global_step) in beside else None
+
+
+def _passed_over(resolution: Resolution, beside: RestorePlan | None) -> tuple[PassedOver, ...]:
+    """The newer states that a launch does not start from, the newest of them; not what somebody gave up on purpose."""
+    passed = []
+    whole = (beside.launch.id, beside.global_step) if beside else None
+    for each in resolution.rejections:
+        reason = each.reasons[0]
+        is_given_up = each.reasons == (NOT_LINEAGE,) and (each.launch, each.global_step) != whole
+        if not is_given_up and reason.rule is not Rule.UNTRAINED:
+            detail = reason.detail.replace("\0", "").encode("utf-8", "backslashreplace").decode("utf-8")
+            passed.append(PassedOver(each.launch, each.global_step, reason.rule, detail[:_LONGEST_DETAIL]))
+    return tuple(passed[:MOST_PASSED])
 
 
 def _check_whose(plan: RestorePlan) -> None:
@@ -173,19 +202,17 @@ def _went_back(database: Database, run_id: int) -> bool:
         return any(launch.branched for launch in reads.launches_of(connection, run_id))
 
 
-def _say_what_is_beside(plan: RestorePlan, highest: RestorePlan | None, beside: AbstractSet[tuple[str, int]]) -> None:
-    """Warn of a higher state that is whole and of another history, which nobody gave up: two jobs at once leave one."""
-    if highest is not None and (highest.launch.id, highest.global_step) in beside:
-        log.warning(
-            "run %s goes on from step %d of launch %s, though step %d of launch %s is whole, of a history that nobody "
-            "gave up: to go on from that one instead, stop it and start again with resume(lineage=%r)",
-            plan.launch.run,
-            plan.global_step,
-            plan.launch.id,
-            highest.global_step,
-            highest.launch.id,
-            highest.launch.id,
-        )
+def _say_what_is_beside(plan: RestorePlan, highest: RestorePlan) -> None:
+    log.warning(
+        "run %s goes on from step %d of launch %s, though step %d of launch %s is whole, of a history that nobody "
+        "gave up: to go on from that one instead, stop it and start again with resume(lineage=%r)",
+        plan.launch.run,
+        plan.global_step,
+        plan.launch.id,
+        highest.global_step,
+        highest.launch.id,
+        highest.launch.id,
+    )
 
 
 def _say_what_is_missed(plan: RestorePlan, resolution: Resolution) -> None:
@@ -261,7 +288,13 @@ def _check_fresh(database: Database, launch: Launch, run_id: int, resolution: Re
 
 
 def started(
-    launch: Launch, plan: RestorePlan | None, at: datetime, *, start_step: int | None, branched: bool
+    launch: Launch,
+    plan: RestorePlan | None,
+    at: datetime,
+    *,
+    start_step: int | None,
+    branched: bool,
+    passed: tuple[PassedOver, ...] = (),
 ) -> LaunchStarted:
     """That a launch starts from the state of a plan (None: afresh), with the files of all ranks."""
     facts = replace(
@@ -273,7 +306,7 @@ def started(
         branched=branched,
     )
     ranks = tuple((each.rank, each.source) for each in plan.ranks) if plan else ()
-    return LaunchStarted(facts, at, plan.launch if plan else None, ranks)
+    return LaunchStarted(facts, at, plan.launch if plan else None, ranks, passed=passed)
 
 
 def sources_of(plan: RestorePlan) -> list[Checkpoint]:

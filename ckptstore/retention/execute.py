@@ -150,7 +150,7 @@ class _Gc:
                 promised = each.purge_after if each.ended else each.graced_from(now)
                 last = max(promised, now + self._grace)
                 until = each.purge_after if each.id in tried_again else last
-                events.append(each.told(self._plan.run, ended=True, purge_after=until))
+                events.append(each.told(self._worker.lock.run, ended=True, purge_after=until))
                 if each.id == self.collection.id:
                     own = last
         self._worker.record(lambda _: events, {item.root for item in self._worker.items(*OPEN_PHASES)})
@@ -231,8 +231,8 @@ class _Gc:
             items[:] = [self._item(target, versions, now) for target in targets]
             items[:] = rows.after_what_was_told(connection, items)
             gcs = {each.id: each for each in map(self._of, targets)}
-            begun = [each.told(self._plan.run, ended=False) for each in gcs.values()]
-            return [*begun, *rows.told(self._plan.run, items, self._phase)]
+            begun = [each.told(self._worker.lock.run, ended=False) for each in gcs.values()]
+            return [*begun, *rows.told(self._worker.lock.run, items, self._phase)]
 
         self._worker.record(decide)
         if not items:

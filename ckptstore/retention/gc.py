@@ -34,14 +34,15 @@ class RunCollected:
 def names(database: Database, run: str | None, *, all_runs: bool) -> Sequence[str]:
     """The runs to collect. Raises `UsageError` where none was named, and says what to do in a new catalog."""
     with database.read() as connection:
-        every = reads.run_names(connection)
+        is_empty = not reads.first_names(connection)
+        is_known = run is not None and reads.run_id(connection, run) is not None
         with_policy = marks.runs_with_policy(connection)
-    if not every:
+    if is_empty:
         where = quote(run) if run is not None and Path(run).is_dir() else "DIRECTORY"
         raise UsageError(
             f"{database.name} knows of no checkpoints yet", f"first: ckptstore scan {where}, which takes them in"
         )
-    if run is not None and run not in every and Path(run).is_dir():
+    if run is not None and not is_known and Path(run).is_dir():
         raise UnknownRunError(f"{run!r} is a directory, not a run", "ckptstore runs shows those there are; see scan")
     if run is not None:
         return [run]

@@ -6,7 +6,7 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import marks, reads
-from ckptstore.catalog.runs import find_run
+from ckptstore.catalog.runs import find_called
 from ckptstore.core import validate
 from ckptstore.core.events import StepPinned, StepTagged
 from ckptstore.core.model import FileState
@@ -40,7 +40,7 @@ def unpin(database: Database, run: str, step: int) -> bool:
 
 def _pin(database: Database, run: str, step: int, *, pinned: bool) -> bool:
     step = validate.step_of(step)
-    run_id = find_run(database, run)
+    run_id, first, *_ = find_called(database, run)
 
     def decide(connection: Connection) -> tuple[Sequence[Event], Mapping[str, LaunchKey]]:
         files = _files_there(connection, run, run_id, step) if pinned else reads.files_of(connection, run_id, step=step)
@@ -49,7 +49,7 @@ def _pin(database: Database, run: str, step: int, *, pinned: bool) -> bool:
                 raise no_such_step(run, step)
             return [], {}
         at = marks.moment_after_pin(connection, run_id, step)
-        return [StepPinned(run, step, pinned, at)], {file.path: file.launch_key for file in files}
+        return [StepPinned(first, step, pinned, at)], {file.path: file.launch_key for file in files}
 
     return record_of_run(database, decide)
 
@@ -62,7 +62,7 @@ def tag(database: Database, run: str, step: int, name: str) -> bool:
     """
     check_name("tag", name)
     step = validate.step_of(step)
-    run_id = find_run(database, run)
+    run_id, first, *_ = find_called(database, run)
 
     def decide(connection: Connection) -> tuple[Sequence[Event], Mapping[str, LaunchKey]]:
         files = _files_there(connection, run, run_id, step)
@@ -73,21 +73,21 @@ def tag(database: Database, run: str, step: int, name: str) -> bool:
             )
         at = marks.moment_after_tag(connection, run_id, name)
         beside = {file.path: file.launch_key for file in files}
-        return [] if there == step else [StepTagged(run, name, step, at)], beside
+        return [] if there == step else [StepTagged(first, name, step, at)], beside
 
     return record_of_run(database, decide)
 
 
 def untag(database: Database, run: str, name: str) -> bool:
     """Take a name away; whether there was one."""
-    run_id = find_run(database, run)
+    run_id, first, *_ = find_called(database, run)
 
     def decide(connection: Connection) -> tuple[Sequence[Event], Mapping[str, LaunchKey]]:
         step = marks.tag_step(connection, run_id, name)
         files = [] if step is None else reads.files_of(connection, run_id, step=step)
         at = marks.moment_after_tag(connection, run_id, name)
         beside = {file.path: file.launch_key for file in files}
-        return [] if step is None else [StepTagged(run, name, None, at)], beside
+        return [] if step is None else [StepTagged(first, name, None, at)], beside
 
     return record_of_run(database, decide)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ckptstore.catalog import marks, reads
-from ckptstore.catalog.runs import find_run
+from ckptstore.catalog.runs import find_called, find_run
 from ckptstore.core.events import PolicySet
 from ckptstore.journal.writers import record_of_run
 from ckptstore.retention.decide import check_metric, check_policy
@@ -48,12 +48,12 @@ def clear(database: Database, run: str) -> bool:
 
 def _set(database: Database, run: str, rules: Mapping[str, Any] | None) -> bool:
     """Store rules, or forget them; whether that changed anything."""
-    run_id = find_run(database, run)
+    run_id, first, *_ = find_called(database, run)
 
     def decide(connection: Connection) -> tuple[Sequence[Event], Mapping[str, LaunchKey]]:
         if rules is None and marks.policy_of(connection, run_id) is None:
             return [], {}
         at = marks.moment_after_policy(connection, run_id)
-        return [PolicySet(run, rules, at)], marks.files_to_tell(connection, run_id)
+        return [PolicySet(first, rules, at)], marks.files_to_tell(connection, run_id)
 
     return record_of_run(database, decide)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from ckptstore.catalog import trash as rows
 from ckptstore.catalog.project import OPEN_PHASES
+from ckptstore.catalog.runs import find_called
 from ckptstore.core.model import Phase, Skipped
 from ckptstore.disk.files import FileFacts
 from ckptstore.disk.trash import Disk, Trash, TrashResult
@@ -229,7 +230,11 @@ def at_work(
     database: Database, run: str, run_id: int, *, disk: Disk | None, progress: Callable[[int], None]
 ) -> Iterator[Worker]:
     """A worker that holds the lock of a run. Raises `RefusedError` where another process has it."""
-    with GcLock(database, run, run_id) as lock, closing(Worker(database, lock, disk=disk, progress=progress)) as worker:
+    first = find_called(database, run).first
+    with (
+        GcLock(database, first, run_id) as lock,
+        closing(Worker(database, lock, disk=disk, progress=progress)) as worker,
+    ):
         yield worker
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads, recent
+from ckptstore.catalog.runs import how_back
 from ckptstore.core.limits import MOST_RANKS
 from ckptstore.core.model import SCANNED, Checkpoint, Skipped, moment
 from ckptstore.core.text import count
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from ckptstore.catalog.engine import Database
+    from ckptstore.catalog.reads import Called
     from ckptstore.core.model import Launch
     from ckptstore.disk.trust import Trust
     from ckptstore.scan.found import FoundFile, Uncertain
@@ -90,20 +92,24 @@ class ScanPlan:
     overwritten: tuple[Checkpoint, ...]
 
 
-def _run_to_fill(database: Database, name: str, root: Path, *, is_stated: bool) -> int | None:
-    """The run's id in the catalog that the tree is judged by; None if it is new.
+def _run_to_fill(database: Database, name: str, root: Path, *, is_stated: bool) -> Called | None:
+    """The run in the catalog that the tree is judged by; None if it is new.
 
-    Raises `RefusedError` where the name is the directory's, and that of a run which lives elsewhere.
+    Raises `RefusedError` where it was forgotten, or where the name is the directory's, and that of a run which lives
+    elsewhere.
     """
     with database.read() as connection:
-        run_id = reads.run_id(connection, name)
-        homes = set() if run_id is None or is_stated else reads.directories_of(connection, run_id)
+        found = reads.called(connection, name)
+        if found is not None and found.forgotten:
+            which = f"what is in {root} would be of run {name!r}, which was forgotten"
+            raise RefusedError(which, f"{how_back(name)}; or give another name with --run")
+        homes = set() if found is None or is_stated else reads.directories_of(connection, found.id)
     if homes and not any(Path(home) == root or root in Path(home).parents for home in homes):
         raise RefusedError(
             f"the catalog has a run {name!r} whose files are elsewhere, as in {min(homes)}",
             "give this one another name with --run, or that name if it is the same run",
         )
-    return run_id
+    return found
 
 
 def make_plan(
@@ -125,7 +131,9 @@ def make_plan(
     synced = sync_below(database, root, trust)
     run = stated or (synced.runs[0] if len(synced.runs) == 1 else directory_name)
     check_name("run", run)  # the root of all directories has none
-    run_id = _run_to_fill(database, run, root, is_stated=stated is not None)
+    filled = _run_to_fill(database, run, root, is_stated=stated is not None)
+    run_id = filled.id if filled else None
+    run = filled.first if filled else run
     done = Reconciled() if is_temporary or run_id is None else reconcile(database, run_id)
     recorded = known_files(database, run, root, tree)
     known, others = recorded.known, recorded.others

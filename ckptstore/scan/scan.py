@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING
 from ckptstore.catalog import journals, reads, trash
 from ckptstore.catalog.engine import in_memory
 from ckptstore.catalog.project import add_run, project
+from ckptstore.catalog.runs import find_called
 from ckptstore.core import validate
-from ckptstore.core.events import FileRecorded, LaunchStarted, SourceAdded
+from ckptstore.core.events import FileRecorded, LaunchStarted, RunForgotten, RunRenamed, SourceAdded
 from ckptstore.core.many import without_cycle_search
 from ckptstore.core.model import FileState, Launch, Phase, Rule
 from ckptstore.core.replicas import stand_alone
@@ -64,6 +65,7 @@ def scan(
     directory_name = Path(absolute(directory)).name  # where it is a link, its own
     if run is not None:
         check_name("run", run)
+        run = _first_name(database, run)
     if world_size is not None:
         validate.ranks("world size", world_size)
     tree = look_at(root, progress)
@@ -82,7 +84,17 @@ def scan(
         looked_at = database
         plan = planned(database, is_temporary=False)
         _apply(database, root, plan)
-    return replace(plan.found, trash=_new_trash(looked_at, plan.found.run, trash_before))
+    with database.read() as connection:
+        found = reads.called(connection, plan.found.run)
+    trash_found = _new_trash(looked_at, plan.found.run, trash_before)
+    return replace(plan.found, run=found.name if found else plan.found.run, trash=trash_found)
+
+
+def _first_name(database: Database, run: str) -> str:
+    """What the records of a run are made of, whatever it is called. Raises `UnknownRunError` for a forgotten one."""
+    with database.read() as connection:
+        is_new = reads.run_id(connection, run) is None
+    return run if is_new else find_called(database, run).first
 
 
 def _temporary_catalog(database: Database, root: Path, run: str) -> Database:
@@ -98,13 +110,18 @@ def _temporary_catalog(database: Database, root: Path, run: str) -> Database:
         known = journals.every_journal(connection)
         told = {name for name, own in known.items() if any(path.startswith(prefix) for path in own)}
         named = {*told, *(file.run for file in (*below, *moved.values())), run}
-        ids = {name: run_id for name in named if (run_id := reads.run_id(connection, name)) is not None}
-        of_run = reads.files_of(connection, ids[run]) if run in ids else []
+        called = {each.first: each for name in named if (each := reads.called(connection, name)) is not None}
+        ids = {name: each.id for name, each in called.items()}
+        own_id = next((each.id for each in called.values() if run in (each.first, each.name)), None)
+        of_run = [] if own_id is None else reads.files_of(connection, own_id)
         files = {file.id: file for file in (*of_run, *below, *moved.values())}
         launches = [launch for run_id in ids.values() for launch in reads.launches_of(connection, run_id)]
         sources = [source for run_id in ids.values() for source in reads.sources_of(connection, run_id)]
     copy = in_memory()
+    names = [RunRenamed(each.first, each.name, now) for each in called.values() if each.name != each.first]
+    hidden = [RunForgotten(each.first, True, now) for each in called.values() if each.forgotten]  # noqa: FBT003
     with copy.write() as connection:
+        project(connection, [*names, *hidden])
         new_ids = {name: add_run(connection, name) for name in ids.keys() | known.keys()}
         project(connection, [LaunchStarted(launch.undecided()) for launch in launches])
         project(connection, [SourceAdded(source, now) for source in sources])

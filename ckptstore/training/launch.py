@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from ckptstore.catalog.engine import Database
     from ckptstore.core.events import TrainingEnded
-    from ckptstore.core.model import Checkpoint, Content, Launch, LaunchKey, RestorePlan
+    from ckptstore.core.model import Checkpoint, Content, Launch, LaunchKey, PassedOver, RestorePlan
     from ckptstore.journal.recorder import Recorder
 
 log = logging.getLogger("ckptstore")
@@ -171,12 +171,21 @@ class RankLaunch:
         with database.read() as connection:
             found = reads.launch(connection, self.key) or self.facts
             at = reads.decided_at(connection, self.key) or datetime.now(timezone.utc)
-        self.started(plan, at, start_step=found.start_step, branched=found.branched)
+            passed = reads.passed_over(connection, self.key) if self.rank == 0 else ()
+        self.started(plan, at, start_step=found.start_step, branched=found.branched, passed=passed)
         return plan
 
-    def started(self, plan: RestorePlan | None, at: datetime, *, start_step: int | None, branched: bool) -> None:
+    def started(
+        self,
+        plan: RestorePlan | None,
+        at: datetime,
+        *,
+        start_step: int | None,
+        branched: bool,
+        passed: tuple[PassedOver, ...] = (),
+    ) -> None:
         """Note where this launch starts, as it was decided at that moment; rank 0 journals it for all ranks."""
-        event = started(self.facts, plan, at, start_step=start_step, branched=branched)
+        event = started(self.facts, plan, at, start_step=start_step, branched=branched, passed=passed)
         self.facts = event.launch
         own = [source for rank, source in event.plan if rank == self.rank]
         plan_files = event.plan if self.rank == 0 else ()

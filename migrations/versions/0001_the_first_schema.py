@@ -91,6 +91,23 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("run_id", name=op.f("pk_policies")),
     )
     op.create_table(
+        "renamed",
+        sa.Column("run_id", sa.Integer(), nullable=False),
+        sa.Column("name", sa.String(length=200), nullable=False),
+        sa.Column("version", sa.String(length=64), nullable=False),
+        sa.ForeignKeyConstraint(["run_id"], ["runs.id"], name=op.f("fk_renamed_run_id")),
+        sa.PrimaryKeyConstraint("run_id", name=op.f("pk_renamed")),
+    )
+    op.create_index(op.f("ix_renamed_name"), "renamed", ["name"], unique=False)
+    op.create_table(
+        "forgotten",
+        sa.Column("run_id", sa.Integer(), nullable=False),
+        sa.Column("forgotten", sa.Boolean(), nullable=False),
+        sa.Column("version", sa.String(length=64), nullable=False),
+        sa.ForeignKeyConstraint(["run_id"], ["runs.id"], name=op.f("fk_forgotten_run_id")),
+        sa.PrimaryKeyConstraint("run_id", name=op.f("pk_forgotten")),
+    )
+    op.create_table(
         "tags",
         sa.Column("run_id", sa.Integer(), nullable=False),
         sa.Column("name", sa.String(length=200), nullable=False),
@@ -171,6 +188,7 @@ def upgrade() -> None:
         sa.Column("branched", sa.Boolean(), nullable=False),
         sa.Column("start_step", sa.BigInteger(), nullable=True),
         sa.Column("plan", sa.JSON(), nullable=False),
+        sa.Column("passed", sa.JSON(), nullable=False),
         sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
         sa.ForeignKeyConstraint(["launch_id"], ["launches.id"], name=op.f("fk_resolutions_launch_id")),
         sa.ForeignKeyConstraint(["parent_launch_id"], ["launches.id"], name=op.f("fk_resolutions_parent_launch_id")),

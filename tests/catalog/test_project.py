@@ -23,6 +23,8 @@ from ckptstore.core.events import (
     LoadOutcome,
     PolicySet,
     RemovedFile,
+    RunForgotten,
+    RunRenamed,
     SourceAdded,
     StepPinned,
     StepTagged,
@@ -33,7 +35,7 @@ from ckptstore.core.events import (
     to_line,
     version_of_file,
 )
-from ckptstore.core.model import Checkpoint, FileState, Kind, Launch, LoadResult, Phase, Source
+from ckptstore.core.model import Checkpoint, FileState, Kind, Launch, LoadResult, PassedOver, Phase, Rule, Source
 from ckptstore.core.replicas import data_parallel, stand_alone
 from tests.contents import contents
 
@@ -89,7 +91,8 @@ def started(draw: st.DrawFn) -> LaunchStarted:
     decided = replace(launch, decided=True, parent="L1", parent_step=step, start_step=step)
     file = Checkpoint(run=launch.run, launch="L1", kind=Kind.PERIODIC, global_step=step, rank=0, path="/run/a/x.ckpt")
     plan = ((0, file), (1, file)) if draw(st.booleans()) else ()
-    return LaunchStarted(decided, draw(moments), origin, plan, data_at)
+    passed = (PassedOver("L1", 10, Rule.SIZE_MISMATCH, "it was cut"),) if draw(st.booleans()) else ()
+    return LaunchStarted(decided, draw(moments), origin, plan, data_at, passed)
 
 
 @st.composite
@@ -146,6 +149,8 @@ events = st.one_of(
     st.builds(StepPinned, run, steps, st.booleans(), moments),
     st.builds(StepTagged, run, st.sampled_from(["best", "last"]), nothing | steps, moments),
     st.builds(PolicySet, run, st.sampled_from([None, {"keep_last": 1}, {"keep_last": 2}]), moments),
+    st.builds(RunRenamed, run, st.sampled_from(["thesis", "paper"]), moments),
+    st.builds(RunForgotten, run, st.booleans(), moments),
     st.builds(GcEnded, run, gcs, st.just(START), moments, st.booleans(), moments),
 )
 LAUNCH = Launch(id="L1", run="run", order=0, world_size=2, layout=stand_alone(), created_at=START)

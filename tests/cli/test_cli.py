@@ -55,11 +55,12 @@ def saved_once(url: str, directory: Path) -> Job:
 def test_list(url: str) -> None:
     shown = ckptstore("--db", url, "list", "run")
     assert shown.code == 0
-    assert [line.split()[:5] for line in shown.out.splitlines()] == [
-        ["run", "step", "epoch", "kind", "ranks"],
-        ["run", "15", "2_5", "periodic", "2/2"],
-        ["run", "10", "1_10", "periodic", "2/2"],
-        ["run", "5", "1_5", "periodic", "2/2"],
+    assert [line.split()[:4] for line in shown.out.splitlines()] == [
+        ["step", "epoch", "kind", "ranks"],
+        ["run", "run,", "launch", "L1"],
+        ["15", "2_5", "periodic", "2/2"],
+        ["10", "1_10", "periodic", "2/2"],
+        ["5", "1_5", "periodic", "2/2"],
     ]
     rows = ckptstore("--db", url, "list", "run", "--json").json
     assert {name: rows[1][name] for name in rows[1] if name not in ("created_at", "bytes")} == {
@@ -80,6 +81,12 @@ def test_list(url: str) -> None:
     assert rows[1]["created_at"].endswith("+00:00")
     assert ckptstore("--db", url, "list", "--json").json == rows
     assert ckptstore("--db", url, "list", "--kind", "ttp", "--json").json == []
+
+
+def tags_shown(url: str) -> dict[str, str]:
+    """What is said of each step in the last column of `list`."""
+    header, _, *rows = ckptstore("--db", url, "list", "run").out.splitlines()
+    return {row.split()[0]: row[header.index("tags") :] for row in rows}
 
 
 def test_list_files(url: str, run: Job) -> None:
@@ -105,7 +112,7 @@ def test_show(url: str) -> None:
 def test_runs(url: str) -> None:
     (row,) = ckptstore("--db", url, "runs", "--json").json
     assert (row["run"], row["launches"], row["last_step"], row["restorable_step"]) == ("run", 1, 15, 15)
-    assert "restorable step" in ckptstore("--db", url, "runs").out
+    assert "step 15" in ckptstore("--db", url, "runs").out
 
 
 def test_resolve(url: str, run: Job) -> None:
@@ -172,9 +179,9 @@ def test_tags_are_shown(url: str) -> None:
     for name in ("paper", "best"):
         assert ckptstore("--db", url, "tag", "run", "10", name).code == 0
     assert [row["tags"] for row in ckptstore("--db", url, "list", "--json").json] == [[], ["best", "paper"], []]
-    assert "10 tagged best, paper" in ckptstore("--db", url, "list", "run").out
+    assert tags_shown(url) == {"15": "", "10": "best, paper", "5": ""}
     assert ckptstore("--db", url, "pin", "run", "10").code == 0
-    assert "10 pinned, tagged best, paper" in ckptstore("--db", url, "list").out
+    assert tags_shown(url) == {"15": "", "10": "pinned, best, paper", "5": ""}
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
@@ -469,15 +476,13 @@ def test_no_launch_is_cut_on_a_narrow_terminal(sqlite_url: str, tmp_path: Path) 
     for step in (5, 10, 15):
         launch.register(ckpt_bytes.write(tmp_path / f"net-1_{step}.ckpt", step), global_step=step)
     for width in (60, 120):
-        assert on_a_terminal("--db", sqlite_url, "list", "run", width=width).count(launch.id) == 3
+        assert launch.id in on_a_terminal("--db", sqlite_url, "list", "run", width=width)
         planned = on_a_terminal("--db", sqlite_url, "gc", "run", "--keep-last", "2", width=width)
         assert planned.count(launch.id) >= 3
         assert "removing" not in planned
-    broadest = max(map(len, ckptstore("--db", sqlite_url, "list", "run").out.splitlines()))
-    for width in (broadest - 1, broadest):
-        assert on_a_terminal("--db", sqlite_url, "list", "run", width=width).count(launch.id) == 3, width
     rows = on_a_terminal("--db", sqlite_url, "list", "run").splitlines()
-    assert [row.split()[1] for row in rows] == ["step", "15", "10", "5"]
+    assert [row.split()[0] for row in rows] == ["step", "run", "15", "10", "5"]
+    assert max(map(len, rows)) <= 80
 
 
 def test_a_newline_in_a_path_begins_no_line(sqlite_url: str, tmp_path: Path) -> None:

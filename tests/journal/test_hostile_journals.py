@@ -39,6 +39,10 @@ def journals(catalog: Catalog, directory: Path) -> list[str]:
     catalog.pin("run", 10)
     catalog.tag("run", 20, "best")
     stored_policy.store(catalog.database, "run", Policy(keep_last=2))
+    catalog.rename("run", "thesis")
+    catalog.rename("run", "run")
+    catalog.forget("run")
+    catalog.forget("run", undo=True)
     set_ending(ranks[0], 30, 30, "RuntimeError: x")
     job.save(job.begin(), 40)
     catalog.execute(catalog.plan_gc("run", Policy(keep_last=1, floor=1)))
@@ -99,6 +103,7 @@ def test_what_can_be_read_of_them_can_be_taken_up(catalog: Catalog, other: Catal
             file.write(b"".join(islice(hostile([path], seed), 200)))
     for each in (catalog, other):
         each.sync(tmp_path / "ckpt")
+        each.forget("run", undo=True)
         each.resolve("run")
 
 

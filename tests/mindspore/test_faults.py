@@ -200,10 +200,13 @@ def test_the_same_job_started_twice_is_refused_until_the_first_one_is_gone(
         monkeypatch.setattr(life_signs, "SILENT", timedelta(seconds=0.5))
         with pytest.raises(RefusedError, match=r"is alive: process \d+ on ") as told:
             ckptstore.mindspore.join("run", catalog=run.catalog)
+        assert run.catalog.runs()[0].status == "training"
         process = psutil.Process(int(re.findall(r"process (\d+) on", told.value.message)[0]))
         assert len({file.launch for file in run.catalog.files("run")}) == 1
     process.wait(60)
+    assert run.catalog.runs()[0].status == "killed"
     again = run.launch()
     assert again.code == 0, again.output
+    assert [row.ending for row in run.catalog.history("run")] == ["killed", "finished"]
     assert "may be alive" not in again.output, "a process that was killed on this host delays nothing"
     assert run.final() == undisturbed

@@ -1,0 +1,100 @@
+"""The commands that rename a run, and hide it. Imports stand where they are used: `--help` must be quick."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ckptstore.cli.commands import as_json, catalog, run_argument
+
+if TYPE_CHECKING:
+    from ckptstore.resume.names import RunShown
+
+
+@click.command()
+@run_argument
+@click.argument("new")
+@as_json
+@click.pass_context
+def rename(context: click.Context, run: str, new: str, *, as_json: bool) -> None:
+    """Give RUN the name NEW.
+
+    No file is touched. The first name of the run goes on leading to it: a script that joins it is told of the new one,
+    and goes on from the run's newest state.
+    """
+    from ckptstore.cli import terminal, values
+
+    changed = catalog(context).rename(run, new)
+    if as_json:
+        values.write({"run": new, "before": run, "changed": changed})
+    else:
+        terminal.line(f"run {run} is now named {new}" if changed else f"the run is already named {new}")
+
+
+@click.command()
+@run_argument
+@click.option("--apply", "apply_it", is_flag=True, help="Do it; without it, it is only shown.")
+@click.option("--undo", is_flag=True, help="Bring RUN back, as it was.")
+@as_json
+@click.pass_context
+def forget(context: click.Context, run: str, *, apply_it: bool, undo: bool, as_json: bool) -> None:
+    """Hide RUN from every command; with --undo bring it back.
+
+    No file is touched, and no scan or sync brings it back. Its name stays taken: a script that joins it is refused.
+    """
+    from ckptstore.cli import terminal, values
+    from ckptstore.resume import names
+
+    if apply_it and undo:
+        raise click.UsageError("--undo needs no --apply.")
+    opened = catalog(context)
+    if undo:
+        changed = opened.forget(run, undo=True)
+        if as_json:
+            values.write({"run": run, "forgotten": False, "changed": changed})
+        else:
+            terminal.line(f"run {run} is back" if changed else f"run {run} was not forgotten")
+        return
+    shown = names.look(opened.database, run)
+    changed = apply_it and opened.forget(run)
+    if as_json:
+        values.write({**_values(shown), "forgotten": apply_it, "changed": changed})
+    else:
+        _show(shown, done=apply_it)
+
+
+def _values(shown: RunShown) -> dict[str, Any]:
+    return {
+        "run": shown.row.run,
+        "launches": shown.row.launches,
+        "bytes": shown.row.bytes,
+        "directories": list(shown.directories),
+        "trash_files": shown.trash_files,
+        "trash_bytes": shown.trash_bytes,
+    }
+
+
+def _show(shown: RunShown, *, done: bool) -> None:
+    from shlex import quote
+
+    from ckptstore.cli.terminal import age, first, line
+    from ckptstore.core.text import count, size
+
+    row, run = shown.row, quote(shown.row.run)
+    newest = row.last.tally if row.last else None
+    last = f"; the newest save is of step {newest.global_step}, {age(newest.created_at)}" if newest else ""
+    what = f"{row.status}, {count(row.launches, 'launch', 'launches')}, {size(row.bytes)} of checkpoints"
+    line(f"run {row.run}: {what}{last}")
+    for directory in first(shown.directories, "directories"):
+        line(f"stays as it is: {directory}")
+    if shown.trash_files:
+        trash = f"in the trash: {count(shown.trash_files, 'file', 'files')}, {size(shown.trash_bytes)}"
+        line(f"{trash}: they stay there" + ("" if done else f", unless you first run ckptstore purge {run} --now"))
+    if done:
+        line(f"run {row.run} is forgotten: ckptstore forget {run} --undo brings it back")
+    else:
+        line(f"no command would show it, and a script that joins {row.run} would be refused: add --apply to forget it")
+
+
+ALL = (rename, forget)

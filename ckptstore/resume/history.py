@@ -1,0 +1,89 @@
+"""Every launch of a run: when and where it ran, from which state it started, and how it ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from ckptstore.catalog import marks, reads, recent
+from ckptstore.catalog.runs import find_run
+from ckptstore.catalog.trash import clock
+from ckptstore.disk.owner import is_dead
+from ckptstore.journal.sync import sync_run
+from ckptstore.resume.alive import SILENT
+from ckptstore.resume.status import KILLED, TRAINING, how_ended
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from ckptstore.catalog.engine import Database
+    from ckptstore.core.events import TrainingEnded
+    from ckptstore.core.model import Launch, PassedOver
+
+
+@dataclass(frozen=True)
+class LaunchRow:
+    """One launch as `history` shows it.
+
+    `hosts` are those of its ranks, as far as they were told. `passed` are the newer states that it passed over, newest
+    first, at most `resume.start.MOST_PASSED`. `last_step` is the highest that it saved, or ended at (None: it saved
+    nothing), `heard_at` when it was last heard of. `ending` says how it ended, as `status.how_ended` does.
+    """
+
+    launch: Launch
+    hosts: tuple[str, ...]
+    passed: tuple[PassedOver, ...]
+    last_step: int | None
+    heard_at: datetime | None
+    ending: str
+
+    @property
+    def ran(self) -> timedelta | None:
+        """How long it ran, up to when it was last heard of."""
+        began = self.launch.created_at
+        return None if began is None or self.heard_at is None else max(self.heard_at - began, timedelta(0))
+
+
+def history(database: Database, run: str) -> list[LaunchRow]:
+    """The launches of a run, oldest first. Raises `UnknownRunError`."""
+    run_id = find_run(database, run)
+    sync_run(database, run_id)
+    with database.read() as connection:
+        launches = reads.launches_of(connection, run_id)
+        hosts = reads.hosts_of_run(connection, run_id)
+        passed = reads.passed_over_by(connection, run_id)
+        last = recent.last_saves(connection, run_id)
+        exited = recent.exited_last(connection, run_id)
+        signs = marks.signs_of(connection, run_id)
+        now = clock(connection)
+        ends: dict[str, list[TrainingEnded]] = {}
+        for end in reads.endings_of(connection, [launch.key for launch in launches]).values():
+            ends.setdefault(end.launch, []).append(end)
+    rows = []
+    for launch in launches:
+        own = ends.get(launch.id, [])
+        saved = [last[launch.id]] if launch.id in last else []
+        process, seen_at = signs.get(launch.id, (None, None))
+        seen = [] if seen_at is None else [seen_at]
+        rows.append(
+            LaunchRow(
+                launch=launch,
+                hosts=hosts.get(launch.id, ()),
+                passed=passed.get(launch.id, ()),
+                last_step=max([step for step, _ in saved] + [end.global_step for end in own], default=None),
+                heard_at=max([at for _, at in saved] + [end.at for end in own] + seen, default=None),
+                ending=how_ended([end.error for end in own], was_asked_to_exit=launch.id in exited)
+                or _without_a_word(process, now - seen_at if seen_at else None),
+            )
+        )
+    return rows
+
+
+def _without_a_word(process: str | None, silent: timedelta | None) -> str:
+    """What signs of life tell of a launch that did not say how it ended; empty where they tell nothing."""
+    if process is None or silent is None:
+        return ""
+    if is_dead(process):
+        return KILLED
+    return TRAINING if silent <= SILENT else ""

@@ -1,0 +1,99 @@
+"""Give a run another name, hide it, or bring it back. Files and records stay as they are; the journals are told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ckptstore.catalog import marks, reads, trash
+from ckptstore.catalog.runs import find_called, find_run, how_back
+from ckptstore.core.events import RunForgotten, RunRenamed
+from ckptstore.core.model import Phase
+from ckptstore.disk.places import remember_place, remembered
+from ckptstore.errors import RefusedError
+from ckptstore.journal.sync import sync_run
+from ckptstore.journal.writers import shared
+from ckptstore.resume.join import check_name
+from ckptstore.resume.overview import RunRow, run_row
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ckptstore.catalog.engine import Connection, Database
+    from ckptstore.core.events import Event
+    from ckptstore.core.model import LaunchKey
+
+
+@dataclass(frozen=True)
+class RunShown:
+    """What `forget` shows of a run before anything is done: where its files are, and how much is in the trash."""
+
+    row: RunRow
+    directories: tuple[str, ...]
+    trash_files: int
+    trash_bytes: int
+
+
+def look(database: Database, run: str) -> RunShown:
+    """What would be forgotten. Raises `UnknownRunError` for a run that is not there, or was forgotten."""
+    run_id = find_run(database, run)
+    sync_run(database, run_id)
+    with database.read() as connection:
+        directories = tuple(sorted(reads.directories_of(connection, run_id)))
+        items = trash.items_of(connection, run_id, Phase.TRASHED)
+    return RunShown(run_row(database, run), directories, len(items), sum(item.size for item in items))
+
+
+def forget(database: Database, run: str, *, forgotten: bool = True) -> bool:
+    """Hide a run from every command, or bring it back; whether that changed anything."""
+    found = find_called(database, run, even_forgotten=True)
+    if found.forgotten == forgotten:
+        return False
+
+    def decide(connection: Connection) -> RunForgotten:
+        return RunForgotten(found.first, forgotten, marks.moment_after_forgetting(connection, found.id))
+
+    _tell(database, found.id, decide)
+    return True
+
+
+def rename(database: Database, run: str, name: str) -> bool:
+    """Give a run another name; whether it had another one before. The first one goes on leading to the run.
+
+    Raises `RefusedError` where the name leads to another run.
+    """
+    check_name("run", name)
+    found = find_called(database, run)
+    with database.read() as connection:
+        other = reads.called(connection, name)
+    if other is not None and other.id != found.id:
+        hint = how_back(name) if other.forgotten else "give another name"
+        raise RefusedError(f"there is a run {name!r} already{', which was forgotten' * other.forgotten}", hint)
+    if found.name == name:
+        return False
+
+    def decide(connection: Connection) -> RunRenamed:
+        return RunRenamed(found.first, name, marks.moment_after_name(connection, found.id))
+
+    _tell(database, found.id, decide)
+    for directory in remembered(database.name, found.first):
+        remember_place(database.name, name, directory)
+    return True
+
+
+def _tell(database: Database, run: int, decide: Callable[[Connection], RunForgotten | RunRenamed]) -> None:
+    """Keep what is said of a run in every directory of it that is there: a catalog may hear of one of them only."""
+    recorder = shared(database)
+
+    def work(connection: Connection) -> tuple[Sequence[Event], list[LaunchKey]]:
+        for directory in sorted(reads.directories_of(connection, run)):
+            if Path(directory).is_dir():
+                recorder.home(directory)
+        newest = reads.launches_of(connection, run)[-1:]
+        return [decide(connection)], [launch.key for launch in newest]
+
+    try:
+        recorder.decide(work)
+    finally:
+        recorder.close()

@@ -1,0 +1,148 @@
+"""`runs` is what an operator looks at first: what each run is doing, where it can go on, what its files take."""
+
+import signal
+import subprocess
+import sys
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+
+from ckptstore.api import Catalog
+from ckptstore.catalog import marks
+from ckptstore.disk.owner import this_process
+from ckptstore.retention.policy import Policy
+from tests.command_line import COMMAND, assert_one_line, ckptstore, on_a_terminal
+from tests.jobs import Job, begun, set_ending
+
+NOW = datetime.now(timezone.utc)
+
+
+def row_of(catalog: Catalog) -> tuple[str, int]:
+    (row,) = catalog.runs()
+    return row.status, row.launches_last_day
+
+
+def give_sign(job: Job, key: str, process: str, ago: timedelta) -> None:
+    """A sign of life of a launch, given so long ago."""
+    with job.catalog.database.write() as connection:
+        marks.give_sign(connection, key, process, datetime.now(timezone.utc) - ago)  # type: ignore[arg-type]
+
+
+def test_what_a_run_is_doing(catalog: Catalog, tmp_path: Path) -> None:
+    job = Job(catalog, tmp_path / "data")
+    ranks = job.begin()
+    assert row_of(catalog) == ("never saved", 1)
+    give_sign(job, ranks[0].key, this_process(), timedelta(0))
+    assert row_of(catalog) == ("training", 1)
+    job.save(ranks, 10)
+    assert row_of(catalog) == ("training", 1)
+    elsewhere = "node-7|123|456|00000000@another"
+    give_sign(job, ranks[0].key, elsewhere, timedelta(minutes=12))
+    assert row_of(catalog)[0].startswith("silent for ")
+    gone = subprocess.run(
+        [sys.executable, "-c", "from ckptstore.disk.owner import this_process; print(this_process())"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.strip()
+    give_sign(job, ranks[0].key, gone, timedelta(seconds=1))
+    assert row_of(catalog) == ("killed", 1)
+    set_ending(ranks[0], 12, 12, "RuntimeError")
+    with catalog.database.write() as connection:
+        marks.end_signs(connection, ranks[0].key)
+    assert row_of(catalog) == ("ended: RuntimeError", 1)
+    second = job.begin()
+    job.save(second, 20)
+    for launch in second:
+        set_ending(launch, 20, 20, None)
+    assert row_of(catalog) == ("finished", 2)
+    for _ in range(3):
+        set_ending(job.begin()[0], 20, 20, "RuntimeError")
+    assert row_of(catalog) == ("restart loop: 3 launches saved nothing", 5)
+
+
+@pytest.fixture
+def url(catalog: Catalog, database_url: str, tmp_path: Path) -> str:
+    begun(catalog, tmp_path / "data", 10, 20, 30)
+    catalog.execute(catalog.plan_gc("run", Policy(keep_last=1, floor=1)))
+    catalog.tag("run", 30, "best")
+    return database_url
+
+
+def test_the_trash_is_counted_apart(url: str) -> None:
+    (row,) = ckptstore("--db", url, "runs", "--json").json
+    assert (row["restorable_step"], row["launches_last_day"]) == (30, 1)
+    assert (row["bytes"] > 0, row["trash_bytes"]) == (True, 2 * row["bytes"])
+    header, shown = ckptstore("--db", url, "runs").out.splitlines()
+    assert header.split() == ["run", "status", "restorable", "saved", "started", "size", "trash"]
+    assert "step 30" in shown
+    assert len(shown) <= 80
+
+
+def test_watch_shows_it_until_somebody_has_seen_enough(url: str) -> None:
+    assert ckptstore("--db", url, "runs", "--watch", "--json").code == 2
+    with subprocess.Popen([COMMAND, "--db", url, "runs", "--watch"], stdout=subprocess.PIPE, text=True) as watching:
+        assert watching.stdout is not None
+        assert [watching.stdout.readline().split()[0] for _ in range(4)] == ["run", "run"] * 2
+        watching.send_signal(signal.SIGINT)
+    assert watching.returncode == 0
+
+
+def test_doctor_is_strict_where_it_is_asked_to_be(url: str, catalog: Catalog, tmp_path: Path) -> None:
+    job = Job(catalog, tmp_path / "ended", run="ended")
+    ranks = job.begin()
+    job.save(ranks, 10)
+    for launch in ranks:
+        set_ending(launch, 10, 10, "RuntimeError")
+    assert ckptstore("--db", url, "doctor", "ended").code == 0
+    assert ckptstore("--db", url, "doctor", "ended", "--strict").code == 1
+
+
+def test_a_process_that_is_gone_is_known_to_doctor(url: str, catalog: Catalog) -> None:
+    program = """
+import sys
+from datetime import datetime, timezone
+from ckptstore.api import connect
+from ckptstore.catalog import marks
+from ckptstore.core.model import launch_key
+from ckptstore.disk.owner import this_process
+with connect(sys.argv[1]).database.write() as connection:
+    marks.give_sign(connection, launch_key("run", "L1"), this_process(), datetime.now(timezone.utc))
+"""
+    subprocess.run([sys.executable, "-c", program, url], check=True)
+    told = ckptstore("--db", url, "doctor", "run").out
+    assert "L1 was killed: process" in told
+    assert "is gone, heard of 0 s ago" in told
+
+
+def test_list_by_time_and_number(url: str) -> None:
+    def steps(*asked: str) -> list[int]:
+        return [row["global_step"] for row in ckptstore("--db", url, "list", *asked, "--json").json]
+
+    assert steps("--since", "2d") == [30]
+    assert len(ckptstore("--db", url, "list", "--files", "--limit", "3", "--json").json) == 3
+    assert_one_line(ckptstore("--db", url, "list", "--since", "soon"), 2, "'soon' is no length of time")
+    assert_one_line(ckptstore("--db", url, "list", "--limit", "0"), 2, "--limit")
+
+
+def test_times_are_those_of_this_machine_on_a_terminal(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Asia/Shanghai")
+    hour = {"utc": f"{NOW:%Y-%m-%d %H:}", "local": f"{NOW + timedelta(hours=8):%Y-%m-%d %H:}"}
+    if NOW.minute > 55:
+        pytest.skip("the hour may pass")
+    assert hour["local"] in on_a_terminal("--db", url, "list")
+    assert hour["utc"] in on_a_terminal("--db", url, "list", "--utc")
+    assert hour["utc"] in ckptstore("--db", url, "list", TZ="Asia/Shanghai").out
+    assert hour["local"] in ckptstore("--db", url, "list", "--local", TZ="Asia/Shanghai").out
+    assert hour["utc"].replace(" ", "T") in ckptstore("--db", url, "list", "--local", "--json").out
+
+
+def test_what_is_bad_has_a_colour(url: str, catalog: Catalog, tmp_path: Path) -> None:
+    job = Job(catalog, tmp_path / "bad", run="bad")
+    ranks = job.begin()
+    job.save(ranks[:1], 40)
+    shown = on_a_terminal("--db", url, "list", "bad")
+    assert "\x1b[33m" in shown
+    assert "\x1b" not in ckptstore("--db", url, "list", "bad").out
+    assert "\x1b[33m" not in on_a_terminal("--db", url, "list", "run")
