@@ -538,7 +538,8 @@ def test_other_ranks_that_share_nothing_are_told_what_to_call(catalog: Catalog, 
     with pytest.raises(NothingRestorableError) as stopped:
         catalog.join("run", rank=0, world_size=4, launch_id="L2").resolve()
     assert "every rank had saved step 15, but saved by 2 ranks, asked for 4" in stopped.value.message
-    assert f"mindspore.transform_checkpoints('{tmp_path}', DST_DIR, PREFIX, SRC_STRATEGY" in stopped.value.hint
+    assert "mindspore.rank_list_for_transform(N, SRC_STRATEGY, DST_STRATEGY)" in stopped.value.hint
+    assert f"{{R: f'{tmp_path}/rank_{{R}}/" in stopped.value.hint
 
 
 def test_a_replica_of_the_same_host_is_nearer(
