@@ -15,10 +15,10 @@ from ckptstore.mindspore.data import steps_of
 from ckptstore.mindspore.dying_gasp import DyingGasp
 from ckptstore.mindspore.load_guard import LoadGuard
 from ckptstore.mindspore.registrar import Registrar
-from ckptstore.mindspore.resume import load
+from ckptstore.mindspore.resume import check_arguments, load
 from ckptstore.mindspore.training import Training
 from ckptstore.mindspore.watches import watches_for
-from ckptstore.resume.join import new_launch_id
+from ckptstore.resume.join import check_name, new_launch_id
 from ckptstore.resume.resolve import Query
 from ckptstore.retention.decide import check_policy
 from ckptstore.training.begin import begin, decide, follow
@@ -92,6 +92,7 @@ class TrainingLaunch(RankLaunch):
         the network is not the one that was saved, or the state has no place in the dataset, `DamageError` for a file
         that is not what was recorded.
         """
+        check_arguments(model, dataset)
         if self.progress.has_trained:
             raise UsageError("training has begun in this launch", "join again to resume in the same process")
         query = Query(step=step, lineage=lineage, take_quarantined=take_quarantined)
@@ -195,6 +196,7 @@ def join(
     known without that.
     """
     _let_people_see()
+    _check_arguments(run, catalog, launch_id, directories)
     rank, world_size = communication.rank_and_world_size()
 
     url = catalog.database.url if catalog else open_database(None).url
@@ -222,6 +224,17 @@ def join(
     launch.recorder.inherit(joined.recorder)
     launch.directories = tuple(map(str, directories))
     return launch
+
+
+def _check_arguments(run: object, catalog: object, launch_id: object, directories: object) -> None:
+    check_name("run", run)
+    if launch_id:
+        check_name("launch", launch_id)
+    if isinstance(directories, (str, os.PathLike)):
+        one = os.fspath(directories)
+        raise UsageError(f"directories is {one!r}, not a list", f"write directories=[{one!r}]")
+    if catalog is not None and not hasattr(catalog, "database"):
+        raise UsageError(f"catalog is {catalog!r}", f"write catalog=ckptstore.connect({catalog!r})")
 
 
 def _let_people_see() -> None:
