@@ -114,7 +114,7 @@ class Training:
         start = self.progress.start
         self._is_first = start is not None and not start.fresh and not self.progress.has_trained
         if start is not None and self._is_first:
-            check_start(params, start.global_step)
+            check_start(params, start.global_step, self.launch.earlier_start)
 
     def end(self, *, is_wrong: bool) -> None:
         """Training has ended; the dataset begins anew with the next one.
