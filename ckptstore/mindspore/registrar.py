@@ -25,7 +25,7 @@ from ckptstore.disk.files import facts
 from ckptstore.errors import RefusedError, UsageError
 from ckptstore.mindspore.graceful_exit import disarm
 from ckptstore.mindspore.load_guard import set_after_save
-from ckptstore.mindspore.steps import InterruptedStep, StepCount, is_wrong_result
+from ckptstore.mindspore.steps import InterruptedStep, StepCount, is_wrong_result, say_what_epochs_are
 from ckptstore.mindspore.ttp import TtpWatch
 from ckptstore.mindspore.watches import PeriodicWatch, watches_for
 from ckptstore.training.recorder_thread import FLUSH_SECONDS
@@ -207,6 +207,7 @@ class Registrar(Callback):
         """See how training ended, and have everything in the catalog before the process may be gone."""
         self._depth -= 1
         if not self._is_training or self._depth > 0:  # an evaluation of its own ends nothing, however it ends
+            say_what_epochs_are(self._training.progress, error[1] if error else None)
             return
         self._is_training = False
         training = self._training

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from ckptstore.mindspore.training import Training
     from ckptstore.mindspore.watches import PeriodicWatch
+    from ckptstore.training.start import Progress
 
 log = logging.getLogger("ckptstore")
 
@@ -68,12 +69,14 @@ class StepCount:
         if self._is_repair:
             self._go_on_from(_repaired_step(params, epochs_before * steps))
         elif start is not None and not start.fresh and epochs_before != done // steps:
+            first = "start.initial_epoch" if steps == self._training.steps.an_epoch else str(done // steps)
+            is_in_a_loop = params.epoch_num == 1 and not epochs_before  # the first epoch cannot be a later one
             log.warning(
-                "training starts in epoch %d, but step %d is in epoch %d: pass initial_epoch=%s",
+                "training starts in epoch %d, but step %d is in epoch %d: %s",
                 params.cur_epoch_num,
                 done + 1,
                 done // steps + 1,
-                "start.initial_epoch" if steps == self._training.steps.an_epoch else done // steps,
+                _LOOP.format(first=first) if is_in_a_loop else f"pass initial_epoch={first}",
             )
         elif done // steps < epochs_before:
             self._progress.global_step = epochs_before * steps
@@ -142,6 +145,29 @@ class StepCount:
         self._training.params.cur_step_num = self._progress.global_step
         for watch in self._periodic:
             watch.continue_count(self._progress.global_step)
+
+
+_BEYOND = "reset step must be less than dataset_size * num_epochs"
+_LOOP = (
+    "instead of model.train(1, …) in a loop write: for epoch in range({first}, EPOCHS): "
+    "model.train(epoch + 1, dataset, callbacks=CALLBACKS, initial_epoch=epoch)"
+)
+
+
+def say_what_epochs_are(progress: Progress, error: object) -> None:
+    """Say what to write where MindSpore died before training began: it was to train fewer epochs than are done.
+
+    Its dataset cannot be set beyond them (`add_skip_pass.cc`).
+    """
+    start = progress.start
+    if start is None or start.fresh or progress.has_trained or _BEYOND not in str(error):
+        return
+    log.warning(
+        "%d steps are done, and MindSpore was to train fewer in all: give model.train the epochs of all launches "
+        "together, and initial_epoch=start.initial_epoch; %s",
+        start.global_step,
+        _LOOP.format(first="start.initial_epoch"),
+    )
 
 
 def is_wrong_result(error: object) -> bool:

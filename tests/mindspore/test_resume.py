@@ -146,6 +146,28 @@ def test_a_wrong_initial_epoch_is_noticed(catalog: Catalog, tmp_path: Path, capl
     assert "pass initial_epoch=start.initial_epoch" in caplog.text
 
 
+@pytest.mark.parametrize("step", [6, 4], ids=["an epoch's end", "inside an epoch"])
+def test_one_epoch_at_a_time_has_its_own_advice(
+    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture, step: int
+) -> None:
+    """With initial_epoch MindSpore refuses to train one epoch, and without it dies of the dataset or starts again."""
+    train(create_model(), tmp_path / "ckpt")
+    for file in catalog.files("run"):
+        if file.global_step > step:
+            Path(file.path).unlink()
+    job = Job()
+    dies = pytest.raises(RuntimeError, match="Cannot reset the pipeline")
+    with caplog.at_level(logging.WARNING, "ckptstore"), dies if step == 6 else nullcontext():
+        for _ in range(2):
+            job.model.train(1, job.dataset, callbacks=[job.registrar()])
+    told = caplog.text.partition(" in a loop write: ")[2].splitlines()[0]
+    again = Job()
+    ckpt_cb = saving(tmp_path / "ckpt")
+    names = {"start": again.start, "model": again.model, "dataset": again.dataset, "EPOCHS": 3}
+    exec(told, names | {"CALLBACKS": [ckpt_cb, again.registrar(ckpt_cb)]})  # noqa: S102
+    assert catalog.saves("run")[0].tally.global_step == again.launch.global_step == 18
+
+
 def test_without_resume_the_count_starts_at_the_initial_epoch(catalog: Catalog, tmp_path: Path) -> None:
     model, dataset = create_model(), create_dataset()
     launch = ckptstore.mindspore.join("run")
