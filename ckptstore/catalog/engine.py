@@ -194,7 +194,7 @@ class Database:
         try:
             return postgres.make_engine(self.url, self._wait, self.answer_within)
         except ModuleNotFoundError:
-            hint = "run: pip install 'ckptstore[postgres]'"
+            hint = "run: pip install 'psycopg[binary]'"
             raise CatalogUnavailableError("no PostgreSQL driver is installed", hint) from None
 
     def _tried(self, action: Callable[[], T], error: type[Exception]) -> T:

@@ -122,7 +122,7 @@ def _wrong(database: Database, found: str | None) -> SchemaError:
         )
     return SchemaError(
         f"the schema of {database.name} is {found}, newer than this program's {REVISION}",
-        "run: pip install --upgrade ckptstore",
+        "update ckptstore here",
     )
 
 

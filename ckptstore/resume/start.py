@@ -99,7 +99,7 @@ def branch(database: Database, plan: RestorePlan) -> str:
         if not lease.take(connection, run_id, launch.key, sources_of(plan), now):
             raise RefusedError(
                 f"step {plan.global_step} of run {run!r} was removed since it was chosen",
-                "if gc did that, ckptstore undo brings it back while it is in the trash",
+                f"if gc did that, ckptstore undo {quote(run)} brings it back while it is in the trash",
             )
         files = {each.source.path: plan.launch.key for each in plan.ranks}
         return [started(launch, plan, now, start_step=plan.global_step, branched=True)], files

@@ -128,8 +128,8 @@ class SavePlaces:
                 "ckptstore scan %s --run %s, and start again",
                 path,
                 launch.run,
-                directory,
-                launch.run,
+                quote(directory),
+                quote(launch.run),
             )
 
     def _report(self, directory: str) -> None:

@@ -145,7 +145,7 @@ def test_an_empty_database(postgres: str, tmp_path: Path) -> None:
         assert examine(url).exit_code == 0
 
 
-@pytest.mark.parametrize(("version", "hint"), [("0000", "ckptstore db upgrade"), ("9999", "pip install --upgrade")])
+@pytest.mark.parametrize(("version", "hint"), [("0000", "ckptstore db upgrade"), ("9999", "update ckptstore here")])
 def test_another_schema(run: Job, database_url: str, tmp_path: Path, version: str, hint: str) -> None:
     with run.catalog.database.write() as connection:
         connection.exec_driver_sql(f"UPDATE ckptstore_version SET version_num = '{version}'")
