@@ -149,7 +149,8 @@ def _is_full(folder: Path) -> bool:
         room = os.statvfs(folder)
     except OSError:
         return False
-    return room.f_bavail * room.f_frsize < _LEAST_ROOM or (room.f_files > 0 and room.f_favail == 0)
+    is_short = room.f_blocks > 0 and room.f_bavail * room.f_frsize < _LEAST_ROOM  # /proc has no blocks at all
+    return is_short or (room.f_files > 0 and room.f_favail == 0)
 
 
 def connect_to_look(path: Path, wait: float) -> sqlite3.Connection:
