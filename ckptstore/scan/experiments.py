@@ -66,16 +66,19 @@ def are_several(homes: Iterable[tuple[Home, str]]) -> bool:
     return any(keys.setdefault(kind, home.key) != home.key for home, kind in homes)
 
 
-def apart(homes: Collection[tuple[Home, str]]) -> list[str]:
+def apart(homes: Collection[tuple[Home, str]], claimed: Iterable[str] = ()) -> list[str]:
     """The directories to scan one after another, so that each has one experiment that was not scanned before.
 
-    As far up as there is no other experiment in them: their names are more often those of the experiments.
+    As far up as there is no other experiment in them: their names are more often those of the experiments. `claimed`
+    are keys of homes where some run saves.
     """
     found: list[str] = []
-    rest = [("", homes)]
+    every = list(claimed)
+    rest = [("", homes, every)]
     while rest:
-        above, inside = rest.pop()
-        if not are_several(inside):
+        above, inside, others = rest.pop()
+        others = [key for key in others if _is_within(key, above)]
+        if not are_several(inside) and not others:
             found.append(above or "/")
             continue
         children: dict[str, list[tuple[Home, str]]] = defaultdict(list)
@@ -84,12 +87,19 @@ def apart(homes: Collection[tuple[Home, str]]) -> list[str]:
             children[below].append((home, kind))
         if children.pop("", None):
             found.append(above or "/")
-        rest += ((f"{above}/{below}", members) for below, members in children.items())
+        rest += ((f"{above}/{below}", members, others) for below, members in children.items())
     return sorted(found, key=lambda directory: (-directory.count("/"), directory))
 
 
-def commands(directories: Collection[str], root: str, taken: Iterable[str], flags: str) -> str:
-    """The commands that scan each of these directories as a run of its own, under names that no run has."""
+def _is_within(path: str, directory: str) -> bool:
+    return path == directory or path.startswith(f"{directory.rstrip('/')}/")
+
+
+def commands(directories: Collection[str], root: str, taken: Iterable[str], claimed: Iterable[str], flags: str) -> str:
+    """The commands that scan each of these directories as a run of its own, under names that no run has.
+
+    Where another run's home, of those `claimed` too, is inside of one, the name is said: a journal there tells another.
+    """
     names = [directory.rpartition("/")[2] for directory in directories]
     used = {*taken}
     shown = []
@@ -102,7 +112,8 @@ def commands(directories: Collection[str], root: str, taken: Iterable[str], flag
                 number += 1
                 free = f"{base}-{number}"
         used.add(free)
-        chosen = "" if free == name else f" --run {quote(free)}"
+        has_others = any(each != directory and _is_within(each, directory) for each in (*directories, *claimed))
+        chosen = f" --run {quote(free)}" if free != name or has_others else ""
         shown.append(f"ckptstore scan {quote(directory)}{chosen}{flags}")
     more = f" … and so on, {len(directories)} in all" if len(directories) > len(shown) else ""
     return f"{' && '.join(shown)}{more}"

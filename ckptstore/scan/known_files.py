@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ckptstore.catalog import directories, journals, reads
 from ckptstore.core.model import SCANNED, Content, FileState, Kind, Skipped
@@ -159,15 +159,23 @@ def unwatched(database: Database, run_id: int | None, paths: Iterable[str]) -> l
     return found
 
 
+class Unowned(NamedTuple):
+    """What may not be taken in, and why; where the rest lies that is in no run's home; and the homes of all runs."""
+
+    reasons: dict[str, str]
+    homes: tuple[tuple[Home, str], ...]
+    claimed: frozenset[str]
+
+
 def unowned_files(
     database: Database, run: str, tree: Tree, paths: Iterable[str], recorded: KnownFiles, *, told: Iterable[str]
-) -> tuple[dict[str, str], list[tuple[Home, str]]]:
+) -> Unowned:
     """Which of these paths may not be taken in for a run that nobody named, by where they lie, with the reason.
 
     A run goes on from its newest state, and files of another experiment would be that state. So into a run that is
     trained with ckptstore goes only what is in directories that it saves to; into one that was scanned nothing from a
     second directory that has what the first one has; and nothing into any run that is among the files of another one.
-    `told` are the runs whose journals lie there. Second, where those of the others lie that are in no run's directory.
+    `told` are the runs whose journals lie there.
     """
     runs_in: dict[str, set[str]] = {}
     for path, name in recorded.owners.items():
@@ -198,4 +206,4 @@ def unowned_files(
             reasons[path] = f"it lies among files of run {min(there)!r}: {hint}"
         elif not there and is_closed:
             reasons[path] = f"it is in no directory that run {run!r} saves to: {hint}"
-    return reasons, [] if is_closed else unclaimed
+    return Unowned(reasons, () if is_closed else tuple(unclaimed), frozenset(runs_in))

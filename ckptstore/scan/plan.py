@@ -233,10 +233,10 @@ def _unowned(
 
     Raises `RefusedError` where checkpoints of no run are in the directories of several experiments.
     """
-    reasons, homes = unowned_files(database, run, tree, paths, recorded, told=told)
+    reasons, homes, claimed = unowned_files(database, run, tree, paths, recorded, told=told)
     if not are_several(homes):
         return reasons
-    directories = apart(homes)
+    directories = apart(homes, claimed)
     one_run = f"if they are of one run: ckptstore scan {quote(tree.root)} --run {quote(run)}{_size(world_size)}"
     if len(directories) == 1:  # as rank_0/a and rank_0/b
         told = " and ".join(sorted({home.key for home, _ in homes})[:2])
@@ -246,15 +246,17 @@ def _unowned(
         )
     raise RefusedError(
         f"{tree.root} has checkpoints of {len(directories)} experiments, as far as directories tell",
-        f"scan each: {_commands(database, tree, directories, world_size)}; {one_run}",
+        f"scan each: {_commands(database, tree, directories, claimed, world_size)}; {one_run}",
     )
 
 
-def _commands(database: Database, tree: Tree, directories: Collection[str], world_size: int | None) -> str:
+def _commands(
+    database: Database, tree: Tree, directories: Collection[str], claimed: Iterable[str], world_size: int | None
+) -> str:
     """The commands that scan directories, each as a run of its own."""
     with database.read() as connection:
         taken = reads.run_names(connection)
-    return commands(directories, tree.root, taken, _size(world_size))
+    return commands(directories, tree.root, taken, claimed, _size(world_size))
 
 
 def _size(world_size: int | None) -> str:
@@ -301,7 +303,7 @@ def _two_networks(
     directories = apart(set(map(tree.home, paths)))
     hint = "move the files of each to a directory of its own and scan that"
     if len(directories) > 1:
-        hint = f"scan each: {_commands(database, tree, directories, world_size)}"
+        hint = f"scan each: {_commands(database, tree, directories, (), world_size)}"
     told = f"{proof.path} and {proof.other} are of two networks: of the first, {proof.difference}"
     return RefusedError(told, f"a run has one network: {hint}")
 

@@ -53,7 +53,7 @@ def commands(told: str) -> list[list[str]]:
 
 def each_alone(catalog: Catalog, told: str) -> dict[str, int]:
     """The runs that the commands of a message make, and how many files each has."""
-    for directory, *more in (each for each in commands(told) if "--world-size" in each or "--run" not in each[:2]):
+    for directory, *more in commands(told.partition("; if they are of one run")[0]):
         catalog.scan(directory, run=more[more.index("--run") + 1] if "--run" in more else None, world_size=1)
     return files_of_runs(catalog)
 
@@ -202,6 +202,24 @@ def test_the_printed_names_are_free_and_say_which_is_which(catalog: Catalog, tmp
         "v2": 3,
         "v3": 3,
     }
+
+
+@pytest.mark.parametrize("is_trained", [True, False], ids=["trained runs below", "an experiment below"])
+def test_what_lies_above_and_beside_others_is_scanned_too(
+    catalog: Catalog, tmp_path: Path, *, is_trained: bool
+) -> None:
+    """The journals below tell of another run, and whoever gave no name would add to that one."""
+    root = tmp_path / "exps"
+    states(root / "x" / "new", 3, 6)
+    states(root, 3, 6)
+    for run in ("llama", "gpt") if is_trained else ():
+        launch = catalog.join(run, launch_id="L1")
+        launch.register(net(root / "x" / run / "net-2_1.ckpt", 6), global_step=6)
+        launch.recorder.close()
+    with pytest.raises(RefusedError) as refused:
+        catalog.scan(root, world_size=1)
+    own = {"new": 2, "exps": 2, "llama": 1, "gpt": 1} if is_trained else {"x": 2, "exps": 2}
+    assert each_alone(catalog, str(refused.value)) == own
 
 
 def test_a_run_that_was_scanned_gets_no_experiment_that_appears_beside_it(catalog: Catalog, tmp_path: Path) -> None:
