@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ckptstore.api import connect
+from tests.command_line import ckptstore
 from tests.mindspore.running import Run
 from tests.small_disks import fill, give_room, small_disk
 
@@ -142,3 +143,21 @@ def test_the_checkpoints_disk(tmp_path: Path, calm: Run, *, straight: bool, conf
         other.scan(disk)  # the full disk was the journal's too: not all of it is there
         assert {file.path for file in other.files("run") if file.state == "complete"} <= whole.keys()
         assert other.resolve("run").plan.global_step == 30
+
+
+def test_what_is_printed_frees_room_for_the_next_start(tmp_path: Path, calm: Run) -> None:
+    """A run without retention has filled its disk."""
+    size = max(path.stat().st_size for path in calm.out.rglob("*.ckpt")) // 1024
+    with small_disk(tmp_path / "run" / "ckpt", f"size={20 + size * 9 // 2}k") as disk:  # four checkpoints and a half
+        run = Run(tmp_path / "run", str(tmp_path / "catalog.db"))
+        failed = run.launch(width=256)
+        assert failed.code == 1, failed.output
+        (said,) = [line for line in warnings(failed.output) if line.startswith("a disk is full: ")]
+        command = said.rpartition(" and ")[2].removesuffix(" deletes it")
+        done = ckptstore("--db", run.url, *command.split()[1:])
+        assert done.code == 0, done
+        for leftover in disk.rglob("*.tmp"):
+            leftover.unlink()
+        again = run.launch(width=256)
+        assert again.start["global_step"] == 20, again.output
+        assert run.catalog.resolve("run").plan.global_step == 30
