@@ -194,7 +194,7 @@ class Database:
         try:
             return postgres.make_engine(self.url, self._wait, self.answer_within)
         except ModuleNotFoundError:
-            hint = "run: pip install 'ckptstore[postgres]'"
+            hint = "run: pip install 'psycopg[binary]'"
             raise CatalogUnavailableError("no PostgreSQL driver is installed", hint) from None
 
     def _tried(self, action: Callable[[], T], error: type[Exception]) -> T:
@@ -224,7 +224,8 @@ class Database:
         if "malformed" in reason:
             hint = "ckptstore doctor says how much; move it away, and make it anew: ckptstore scan DIR"
             return CatalogDamagedError(f"the catalog {self.name} is damaged ({reason})", hint)
-        hint = "another process works on it: try again" if "locked" in reason else sqlite.remedy(self.file.absolute())
+        is_locked = "locked" in reason
+        hint = "another process works on it: try again" if is_locked else sqlite.remedy(self.file.absolute(), reason)
         return kind(f"cannot use the catalog {self.name} ({reason})", hint)
 
     def _unavailable(self, error: sa.exc.DBAPIError) -> CatalogUnavailableError:

@@ -121,14 +121,14 @@ def _migrate(connection: sa.Connection) -> None:
 
 def _wrong(database: Database, found: str | None) -> SchemaError:
     if found is None:
-        return SchemaError(f"{database.name} has no schema yet", "run: ckptstore db upgrade")
+        return SchemaError(f"{database.name} is empty: the first command creates it", "as: ckptstore runs")
     if is_older(found):
         return SchemaError(
             f"the schema of {database.name} is {found}, {REVISION} is needed", "run: ckptstore db upgrade"
         )
     return SchemaError(
         f"the schema of {database.name} is {found}, newer than this program's {REVISION}",
-        "run: pip install --upgrade ckptstore",
+        "update ckptstore here",
     )
 
 

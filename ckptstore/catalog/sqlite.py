@@ -16,6 +16,7 @@ import sqlalchemy as sa
 _FILE, _WAITS, _HAS_LOG = "file", "waits", "has_log"
 _LOCK = "BEGIN IMMEDIATE"
 _PAUSE_SECONDS = (0.005, 0.02)
+_LEAST_ROOM = 64 << 10  # bytes
 
 
 def make_engine(url: sa.URL, wait: float) -> sa.Engine:
@@ -109,8 +110,8 @@ def _identity(path: str) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
-def remedy(file: Path) -> str:
-    """What to do about a file that cannot be used, by what can be seen of it from here."""
+def remedy(file: Path, reason: str) -> str:
+    """What to do about a file that cannot be used, by what SQLite says and what can be seen of it from here."""
     other = "or give another --db"
     folder = file.parent
     closed = next((each for each in reversed(file.parents) if each.is_dir() and not os.access(each, os.X_OK)), None)
@@ -125,7 +126,31 @@ def remedy(file: Path) -> str:
             return f"check that {path} can be read by this user, {other}"
         if path.exists() and not os.access(path, os.W_OK):
             return f"check that {path} can be written to by this user, {other}"
-    return f"check that {folder} can be written to, {other}"
+    return (
+        _what_frees(folder)
+        if "is full" in reason or _is_full(folder)
+        else f"check that {folder} can be written to, {other}"
+    )
+
+
+def _what_frees(folder: Path) -> str:
+    """What removes checkpoints where their catalog is on the same disk and cannot hear of it; the journals tell it."""
+    there = "ckptstore --db OTHER.db"
+    return (
+        f"the disk of {folder} is full: free room on it; if checkpoints fill it, with a catalog on another disk: "
+        f"{there} scan DIR --run RUN, then {there} purge RUN --now for what is in the trash, and {there} gc RUN "
+        "--keep-last 2 --apply --now"
+    )
+
+
+def _is_full(folder: Path) -> bool:
+    """Whether the catalog's own files do not fit any more: the index of its log has 32 KB."""
+    try:
+        room = os.statvfs(folder)
+    except OSError:
+        return False
+    is_short = room.f_blocks > 0 and room.f_bavail * room.f_frsize < _LEAST_ROOM  # /proc has no blocks at all
+    return is_short or (room.f_files > 0 and room.f_favail == 0)
 
 
 def connect_to_look(path: Path, wait: float) -> sqlite3.Connection:

@@ -334,7 +334,8 @@ def scan(context: click.Context, /, directory: str, *, as_json: bool, **asked: A
 
     Names and headers say what they are; what they do not prove is told and not taken. A run that is trained with
     ckptstore gets files from outside its own directories only by --run. It may be done again, and while training
-    writes. Exit code 1: a directory or a journal could not be read.
+    writes. Exit code 1: a directory or a journal could not be read; 5: there are several experiments, and the commands
+    that scan each are printed.
     """
     from ckptstore.cli import terminal, text, values
 

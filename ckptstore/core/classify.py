@@ -29,7 +29,7 @@ _PYTORCH = (".pth.tar", ".pth", ".pt")
 _TENSORFLOW = re.compile(r"(?P<prefix>.+)\.(?:index|data-\d{5}-of-\d{5})", re.ASCII | re.DOTALL)
 _BARE_RANK_DIRECTORY = re.compile(r"rank(\d+)", re.ASCII)
 _OWN = re.compile(r"(?:rank_?|ckpt)(?P<rank>\d+)", re.ASCII)
-_WEIGHTS_DIRECTORIES = ("checkpoint_network", "checkpoint_trainable")
+WEIGHTS_DIRECTORIES = ("checkpoint_network", "checkpoint_trainable")
 _NOTES = ("meta.json", "common.json", "metadata.json", "latest_checkpointed_iteration.txt")
 _RANK = "rank_R"
 _NOTHING: Mapping[str, Collection[str]] = {}
@@ -91,7 +91,7 @@ def _place(directories: tuple[str, ...]) -> _Place:
         home=home,
         ttp=next((parsed for part in directories if (parsed := parse_ttp_directory(part)) is not None), None),
         iteration=iterations[-1] if iterations else None,
-        is_of_weights=any(part in _WEIGHTS_DIRECTORIES for part in directories),
+        is_of_weights=any(part in WEIGHTS_DIRECTORIES for part in directories),
     )
 
 

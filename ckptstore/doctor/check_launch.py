@@ -64,7 +64,8 @@ def _restorable(database: Database, facts: RunFacts) -> Check:
     if away:
         first = away[0]
         detail += f"; but {count(len(away), 'directory', 'directories')} of it cannot be seen: {first.directory}"
-        hint = "mount it, or ask on a machine that sees it; if it was deleted: ckptstore resolve finds an older state"
+        older = f"ckptstore resolve {quote(facts.run)} finds an older state"
+        hint = f"mount it, or ask on a machine that sees it; if it was deleted: {older}"
         return facts.check(name, Status.PROBLEM, f"{detail} ({first.trouble})", hint)
     if judged > 1:
         newer = count(judged - 1, "newer one", "newer ones")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 _FEW_SAVES = 3
 _MANY_SAVES = 1000
+_FLOOR = 2  # states that no gc removes
 _IN_MEMORY = ("tmpfs", "ramfs")
 _UNLIMITED = 10**9
 _MOST_JOURNAL_BYTES = 16 << 20
@@ -86,10 +88,17 @@ def _disk(facts: RunFacts, device: int, directories: list[str]) -> Check:
     detail = f"{free}, room for {fits} of {size(taken)}"
     if more >= _FEW_SAVES:
         return facts.check("disk", Status.OK, detail)
-    in_trash = sum(each.bytes for each in facts.trash)
-    purge = f"; ckptstore purge {quote(facts.run)} --now frees up to {size(in_trash)}" if in_trash else ""
-    hint = f"ckptstore gc {quote(facts.run)} --keep-last 5 shows what may go{purge}"
-    return facts.check("disk", Status.WARNING if more else Status.PROBLEM, f"{detail}{short}", hint)
+    return facts.check("disk", Status.WARNING if more else Status.PROBLEM, f"{detail}{short}", _what_frees(facts))
+
+
+def _what_frees(facts: RunFacts) -> str:
+    """The commands that make room now: what gc moves to the trash takes as much there."""
+    run, in_trash = quote(facts.run), sum(each.bytes for each in facts.trash)
+    ways = [f"ckptstore purge {run} --now frees up to {size(in_trash)}"] if in_trash else []
+    if len({saved.step for saved in facts.saves if Path(saved.path).exists()}) > _FLOOR:
+        gc = f"ckptstore gc {run} --keep-last {_FLOOR}"
+        ways.append(f"{gc} shows what may go, and {gc} --apply --now deletes it")
+    return "; ".join(ways) or "no state of this run may go: remove what else is on this disk, or save to another"
 
 
 def _next_save(facts: RunFacts, device: int) -> tuple[int, int]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mindspore import dataset as ds
 
 from ckptstore.errors import RefusedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _DEFAULT_SEED = 5489
 _RANDOM = (ds.RandomSampler, ds.SubsetRandomSampler, ds.WeightedRandomSampler, ds.PKSampler)
@@ -63,12 +66,13 @@ def has_random_order(dataset: Any) -> bool:
     return False
 
 
-def check_start(params: Any, first: int) -> None:
+def check_start(params: Any, first: int, earlier: Callable[[Callable[[int], bool]], int | None]) -> None:
     """Raise `RefusedError` unless MindSpore will go on after the first `first` steps, as `resume` has set the dataset.
 
-    `params` are its callback parameters when training begins. Another dataset was not set. And where data sinks to the
-    device, MindSpore begins with a whole sink of `sink_size` steps, and rounds down (`train/dataset_helper.py`,
-    `_DatasetIter`).
+    `params` are MindSpore's callback parameters when training begins. Another dataset was not set. And where data sinks
+    to the device, MindSpore begins with a whole sink of `sink_size` steps, and rounds down (`train/dataset_helper.py`,
+    `_DatasetIter`). `earlier` tells the newest saved step from which a launch starts at a step that fits; None where
+    there is none.
     """
     dataset = params.train_dataset
     at = int(dataset.get_init_step())
@@ -81,10 +85,11 @@ def check_start(params: Any, first: int) -> None:
         return
     sunk = int(params.sink_size) if params.sink_size > 0 else int(dataset.get_dataset_size())
     if first % sunk:
+        saved = earlier(lambda step: step % sunk == 0)
         raise RefusedError(
             f"training goes on after step {first}, but where {sunk} steps of data sink at once MindSpore starts after "
             f"step {first - first % sunk}",
-            f"train with dataset_sink_mode=False, or start from resume(step={first - first % sunk})",
+            "train with dataset_sink_mode=False" + (f", or start from resume(step={saved})" if saved else ""),
         )
 
 

@@ -17,11 +17,11 @@ from ckptstore.mindspore.data import has_random_order, steps_of
 from ckptstore.mindspore.dying_gasp import DyingGasp
 from ckptstore.mindspore.load_guard import LoadGuard
 from ckptstore.mindspore.registrar import Registrar
-from ckptstore.mindspore.resume import load
-from ckptstore.mindspore.train_call import is_finished, watch_calls
+from ckptstore.mindspore.resume import check_arguments, load
+from ckptstore.mindspore.train_call import LOOP, is_finished, watch_calls
 from ckptstore.mindspore.training import Training
 from ckptstore.mindspore.watches import watches_for
-from ckptstore.resume.join import new_launch_id
+from ckptstore.resume.join import check_name, new_launch_id
 from ckptstore.resume.resolve import Query
 from ckptstore.retention.decide import check_policy
 from ckptstore.training.begin import begin, decide, follow
@@ -101,6 +101,7 @@ class TrainingLaunch(RankLaunch):
         the network is not the one that was saved, or the state has no place in the dataset, `DamageError` for a file
         that is not what was recorded.
         """
+        check_arguments(model, dataset)
         if self.progress.has_trained:
             raise UsageError("training has begun in this launch", "join again to resume in the same process")
         query = Query(step=step, lineage=lineage, take_quarantined=take_quarantined, fresh=fresh)
@@ -196,7 +197,7 @@ class TrainingLaunch(RankLaunch):
         if self._was_finished:
             raise UsageError(
                 f"all that this call asks for was trained before step {start.global_step}, as in the call before",
-                "give all epochs of the run to one call of model.train",
+                LOOP,
             )
         self._was_finished = True
         step, now = start.global_step, datetime.now(timezone.utc)
@@ -253,6 +254,7 @@ def join(
     it still does; `take_over`, or CKPTSTORE_TAKE_OVER=1, goes on at once.
     """
     _let_people_see()
+    _check_arguments(run, catalog, launch_id, directories)
     rank, world_size = communication.rank_and_world_size()
 
     url = catalog.database.url if catalog else open_database(None).url
@@ -287,6 +289,17 @@ def join(
     launch.signs.begin()
     launch.directories = tuple(map(str, directories))
     return launch
+
+
+def _check_arguments(run: object, catalog: object, launch_id: object, directories: object) -> None:
+    check_name("run", run)
+    if launch_id:
+        check_name("launch", launch_id)
+    if isinstance(directories, (str, os.PathLike)):
+        one = os.fspath(directories)
+        raise UsageError(f"directories is {one!r}, not a list", f"write directories=[{one!r}]")
+    if catalog is not None and not hasattr(catalog, "database"):
+        raise UsageError(f"catalog is {catalog!r}", f"write catalog=ckptstore.connect({catalog!r})")
 
 
 def _let_people_see() -> None:

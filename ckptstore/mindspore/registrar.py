@@ -12,10 +12,12 @@ The path of a save, which crosses from here to training/ once, at the line:
 
 from __future__ import annotations
 
+import errno
 import logging
 import time
 from contextlib import contextmanager
 from functools import wraps
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from mindspore.train import Callback
@@ -233,6 +235,9 @@ class Registrar(Callback):
         left = InterruptedStep.NOT_DONE
         if name is not None:
             training.launch.adopt_at_exit()
+            if isinstance(raised, OSError) and raised.errno == errno.ENOSPC:
+                gc = f"ckptstore gc {quote(training.launch.run)} --keep-last 2"
+                log.warning("a disk is full: %s shows what may go, and %s --apply --now deletes it", gc, gc)
             with self.surviving("the state of the device"):
                 training.network.check_device()
             left = InterruptedStep.UNKNOWN

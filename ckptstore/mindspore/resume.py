@@ -25,6 +25,25 @@ OnFailure: TypeAlias = "Callable[[Checkpoint | None, Rule | None, str], None]"
 """Called with a load that failed: the file (None: it is not to blame), the rule it broke (None: none), and why."""
 
 
+def check_arguments(model: Any, dataset: Any) -> None:
+    """Raise `UsageError` for what cannot be trained: at a first start nothing would be loaded, and all look well."""
+    call = "start = launch.resume(model, dataset)"
+    if hasattr(model, "get_dataset_size") and hasattr(dataset, "train_network"):
+        raise UsageError("resume got dataset and model in the wrong order", f"write {call}")
+    if isinstance(model, mindspore.nn.Cell) or not hasattr(model, "train_network"):
+        name = type(model).__name__
+        is_network = isinstance(model, mindspore.nn.Cell)
+        raise UsageError(
+            f"resume got a network ({name})" if is_network else f"resume needs a mindspore.Model, not {name}",
+            f"write model = mindspore.Model(network, loss_fn, optimizer); {call}",
+        )
+    if not hasattr(dataset, "set_init_step"):
+        raise UsageError(
+            f"resume needs the dataset that is trained with, not {type(dataset).__name__}",
+            f"write {call}",
+        )
+
+
 def files_to_load(plan: RestorePlan, rank: int, layout: Layout) -> list[Checkpoint]:
     """What a rank reads: the file that the plan gives it; of a data-parallel state in shares, everybody's.
 

@@ -14,7 +14,11 @@ if TYPE_CHECKING:
 
     from ckptstore.training.start import Start
 
-_LOOP = "in a loop of model.train(1, …) give all epochs of the run to one call"
+LOOP = (
+    "instead of model.train(1, …) in a loop write: for epoch in range(start.initial_epoch, EPOCHS): "
+    "model.train(epoch + 1, dataset, callbacks=CALLBACKS, initial_epoch=epoch)"
+)
+"""A call for each epoch: MindSpore counts the epochs of the whole run."""
 
 
 def watch_calls(model: Any, has_work: Callable[[Mapping[str, Any]], bool]) -> None:
@@ -54,13 +58,13 @@ def is_finished(start: Start, asked: Mapping[str, Any]) -> bool:
     if done > epochs * an_epoch:
         raise UsageError(
             f"{count(epochs, 'epoch', 'epochs')} of {an_epoch} steps are asked for, and {trained}",
-            f"ask for the epochs of the whole run, those before counted; {_LOOP}",
+            f"ask for the epochs of the whole run, those before counted; {LOOP}",
         )
     if first != done // an_epoch:
         is_own = an_epoch == start.launch.steps_per_epoch
         raise UsageError(
             f"training would begin in epoch {first + 1}, but {trained}, and the next one is in epoch "
             f"{done // an_epoch + 1}",
-            f"pass initial_epoch={'start.initial_epoch' if is_own else done // an_epoch}; {_LOOP}",
+            f"pass initial_epoch={'start.initial_epoch' if is_own else done // an_epoch}; {LOOP}",
         )
     return False

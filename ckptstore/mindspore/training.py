@@ -118,7 +118,7 @@ class Training:
         start = self.progress.start
         self._is_first = start is not None and not start.fresh and not self.progress.has_trained
         if start is not None and self._is_first:
-            check_start(params, start.global_step)
+            check_start(params, start.global_step, self.launch.earlier_start)
 
     def check_forgotten(self, steps_given: int) -> None:
         """Raise `RefusedError` where the first training begins at step 0, and nobody said so, though the run has saved.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from ckptstore.core.model import Content, FileState, Kind, Observed, Reason, Rule
@@ -25,9 +26,10 @@ def fault(file: Checkpoint, seen: Observed | None, failed: Mapping[str, str]) ->
         rule, what = Rule.WEIGHTS_ONLY, "holds weights without the optimizer's state"
     elif file.state is FileState.DAMAGED:
         rule = file.problem or Rule.QUARANTINED
-        what = "was found to be damaged: once it is brought back, ckptstore verify takes note of it"
+        what = f"was found to be damaged: once it is brought back, ckptstore verify {quote(file.run)} takes note of it"
     elif file.state is FileState.TRASHED:
-        rule, what = Rule.MISSING_FILE, "was removed by gc: ckptstore undo brings it back while it is in the trash"
+        undo = f"ckptstore undo {quote(file.run)}"
+        rule, what = Rule.MISSING_FILE, f"was removed by gc: {undo} brings it back while it is in the trash"
     elif seen.unreadable:
         rule, what = Rule.UNREADABLE, f"cannot be looked at: {seen.unreadable}"
     elif file.size is None:

@@ -107,7 +107,11 @@ def _check(connection: Connection, launch: Launch, rank: int, world_size: int) -
         )
 
 
-def check_name(what: str, name: str) -> None:
+def check_name(what: str, name: object) -> None:
     """Raise `UsageError` for what cannot be the name of a run or a launch."""
+    if not isinstance(name, str):
+        raise UsageError(
+            f"the name of a {what} is text, not {type(name).__name__}", f"use 1 to {LONGEST_NAME} printable characters"
+        )
     if not name or name != name.strip() or not name.isprintable() or len(name) > LONGEST_NAME:
         raise UsageError(f"{name!r} cannot be the name of a {what}", f"use 1 to {LONGEST_NAME} printable characters")

@@ -8,7 +8,6 @@ number of shards. What is not known to be dealt so has a place at the end of an 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import gcd
 from typing import TYPE_CHECKING
 
 from ckptstore.core.text import count
@@ -21,13 +20,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class NoPlace:
-    """A state has no place in the data as it is dealt now: why, and the newest step before it that has one.
-
-    `earlier` is None where only a fresh start would do.
-    """
+    """A state has no place in the data as it is dealt now, and why."""
 
     reason: str
-    earlier: int | None
 
 
 def first_step(global_step: int, saved: Launch, now: Launch) -> int | NoPlace:
@@ -43,35 +38,49 @@ def first_step(global_step: int, saved: Launch, now: Launch) -> int | NoPlace:
     if saved.world_size == now.world_size:
         return global_step
     return NoPlace(
-        f"it was saved by {count(saved.world_size, 'rank', 'ranks')}, with how many steps an epoch is not known", None
+        f"it was saved by {count(saved.world_size, 'rank', 'ranks')}, with how many steps an epoch is not known"
     )
+
+
+def other_data(saved: Launch, now: Launch) -> str:
+    """What shows that launch `now` has other data than launch `saved`; empty where nothing does."""
+    if saved.steps_per_epoch is None or now.steps_per_epoch is None or _same_steps(saved, now):
+        return ""
+    samples = _samples_a_step(saved, now)
+    if samples is None or _may_be_one(samples[0], saved.steps_per_epoch, samples[1], now.steps_per_epoch):
+        return ""
+    return f"{_counts(samples, saved.steps_per_epoch, now.steps_per_epoch)}: it is not the same data"
 
 
 def _converted(global_step: int, saved: Launch, an_epoch_then: int, now: Launch, an_epoch: int) -> int | NoPlace:
     epochs, rest = divmod(global_step, an_epoch_then)
-    earlier = epochs * an_epoch_then
+    if rest == 0:  # of whatever data
+        return epochs * an_epoch
     samples = _samples_a_step(saved, now)
-    then, after = samples or (0, 0)
-    counts = f"an epoch had {then * an_epoch_then} samples, now it has {after * an_epoch}"
-    if samples is None or _may_be_one(then, an_epoch_then, after, an_epoch):
-        if rest == 0:
-            return epochs * an_epoch
-        if samples is None:
-            why = "how many of the same samples a step takes is not known of both"
-        elif then * an_epoch_then != after * an_epoch:
+    why = other_data(saved, now)
+    if samples is None:
+        why = "how many of the same samples a step takes is not known of both"
+    elif not why:
+        then, after = samples
+        if then * an_epoch_then != after * an_epoch:
+            counts = _counts(samples, an_epoch_then, an_epoch)
             why = f"{counts}, and inside one the rest cannot be dealt out again"
         else:
             steps, left = divmod(rest * then, after)
             if not left:
                 return epochs * an_epoch + steps
-            earlier = global_step - rest % (after // gcd(then, after))
             why = f"the {rest * then} samples of that epoch that are done are no whole steps of {after}"
-    else:
-        earlier, why = 0, f"{counts}: it is not the same data"
+    if saved.world_size == now.world_size:
+        more = an_epoch != an_epoch_then
+        change = f"an epoch had {count(an_epoch_then, 'step', 'steps')}, now it has {an_epoch}; " if more else ""
+        return NoPlace(f"{change}{why}")
     verb = "takes" if now.world_size == 1 else "take"
     before, ranks = (count(launch.world_size, "rank", "ranks") for launch in (saved, now))
-    change = f"{before} took {an_epoch_then} steps an epoch, now {ranks} {verb} {an_epoch}"
-    return NoPlace(f"{change}; {why}", earlier or None)
+    return NoPlace(f"{before} took {an_epoch_then} steps an epoch, now {ranks} {verb} {an_epoch}; {why}")
+
+
+def _counts(samples: tuple[int, int], steps_then: int, steps: int) -> str:
+    return f"an epoch had {samples[0] * steps_then} samples, now it has {samples[1] * steps}"
 
 
 def shift(launch: Launch, launches: Mapping[str, Launch]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from posixpath import commonprefix
 from shlex import quote
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from ckptstore.core.model import Checkpoint, State
 
 _PATHS_SHOWN = 4
+_NO_STRATEGY = "None"
 _LOST = (
     Rule.MISSING_FILE,
     Rule.SIZE_MISMATCH,
@@ -94,30 +96,58 @@ def _paths(paths: Sequence[str]) -> str:
 
 
 def how_to_convert(state: State) -> str:
-    """The call of MindSpore 2.10 that converts a state for another number of ranks, filled in as far as it is known.
+    """What of MindSpore 2.10 converts a state for another number of ranks, as Python filled in as far as it is known.
 
-    `unified_safetensors` finds the files of each `rank_R` by the end of their names. `transform_checkpoints` takes the
-    last one by name, which need not be the newest: `-9_5` is after `-10_1` (`parallel/transform_safetensors.py`,
-    `parallel/checkpoint_transform.py`).
+    Each new rank gets its file from a map of files: `transform_checkpoints` takes the last one of a directory by name,
+    and from `.safetensors` to `.safetensors` it writes wrong bytes (mindspore.md §12). `.safetensors` are made `.ckpt`
+    first, since `transform_checkpoint_by_rank` reads no others; shares only `unified_safetensors` puts together.
     """
-    files = sorted((file for file in state.files if file.content is not Content.WEIGHTS), key=lambda file: file.rank)
+    files = [file for file in state.files if file.content is not Content.WEIGHTS]
     formats = {file.format for file in files}
     shares = any(file.content is Content.SHARE for file in files)
-    root = _root(files)
-    source = repr(root) if root else "SRC_DIR"
+    of_ranks = {file.rank: file.path for file in sorted(files, key=lambda file: (-file.rank, file.path), reverse=True)}
     strategy, first = _strategy(state, files)
-    if formats == {"safetensors"}:
-        suffix = _common_end([file.path.rpartition("/")[2].removesuffix(".safetensors") for file in files])
-        named = f", file_suffix={suffix!r}" if suffix else ""
-        whole = ", merge_with_redundancy=False" if shares else ""
-        call = f"mindspore.unified_safetensors({source}, {strategy}, DST_DIR{whole}{named})"
-        place = "" if root else "with the files as SRC_DIR/rank_R/*.safetensors, "
-    elif shares or formats != {"ckpt"}:
+    if shares and formats == {"safetensors"} and strategy != _NO_STRATEGY:  # without one it crashes
+        return f"{as_many_ranks(state)}, or convert it: {first}{_unified(of_ranks, strategy)}"
+    if shares or len(formats) != 1 or not formats <= {"ckpt", "safetensors"}:
         return f"{as_many_ranks(state)}: MindSpore converts no such files"
+    if formats == {"safetensors"}:
+        read = f"mindspore.load_checkpoint({_file_of(of_ranks)}, format='safetensors')"
+        made = "f'{DST_DIR}/src_rank_{R}.ckpt'"
+        first += f"for R in {_ranks(of_ranks)}: mindspore.save_checkpoint({read}, {made}), then "
     else:
-        call = f"mindspore.transform_checkpoints({source}, DST_DIR, PREFIX, {strategy}, DST_STRATEGY)"
-        place = f"with only the files of step {state.global_step} as {root or 'SRC_DIR'}/rank_R/*.ckpt, "
-    return f"{as_many_ranks(state)}, or convert it: {first}{place}{call}"
+        made = _file_of(of_ranks)
+    needed = f"{{R: {made} for R in mindspore.rank_list_for_transform(N, {strategy}, DST_STRATEGY)}}"
+    call = (
+        f"mindspore.transform_checkpoint_by_rank(N, {needed}, f'{{DST_DIR}}/rank_{{N}}.ckpt', {strategy}, DST_STRATEGY)"
+    )
+    return f"{as_many_ranks(state)}, or convert it: {first}for N in range(NEW_RANKS): {call}"
+
+
+def _unified(of_ranks: Mapping[int, str], strategy: str) -> str:
+    """The call that puts shares together: it finds the files of each `rank_R` by the end of their names."""
+    root = _root(of_ranks)
+    place = "" if root else "with the files as SRC_DIR/rank_R/*.safetensors, "
+    suffix = _common_end([path.rpartition("/")[2].removesuffix(".safetensors") for path in of_ranks.values()])
+    named = f", file_suffix={suffix!r}" if suffix else ""
+    source = repr(root) if root else "SRC_DIR"
+    return f"{place}mindspore.unified_safetensors({source}, {strategy}, DST_DIR, merge_with_redundancy=False{named})"
+
+
+def _ranks(of_ranks: Mapping[int, str]) -> str:
+    """The ranks as Python: those that saved."""
+    return f"range({len(of_ranks)})" if len(of_ranks) == max(of_ranks) + 1 else repr(sorted(of_ranks))
+
+
+def _file_of(of_ranks: Mapping[int, str]) -> str:
+    """The file of rank R as Python: by the pattern that all names follow, or else by naming each."""
+    if len(of_ranks) == 1:
+        return repr(next(iter(of_ranks.values())))
+    patterns = {re.sub(rf"rank_{rank}(?!\d)", "rank_{R}", path) for rank, path in of_ranks.items()}
+    pattern = patterns.pop()
+    if not patterns and pattern.replace("{R}", "").isprintable() and not {*pattern.replace("{R}", "")} & {*"{}"}:
+        return f"f{pattern!r}"
+    return f"{dict(sorted(of_ranks.items()))!r}[R]" if len(of_ranks) <= _PATHS_SHOWN else "FILES[R]"
 
 
 def as_many_ranks(state: State) -> str:
@@ -125,9 +155,9 @@ def as_many_ranks(state: State) -> str:
     return f"start with {count(state.launch.world_size, 'rank', 'ranks')}"
 
 
-def _root(files: Sequence[Checkpoint]) -> str:
+def _root(of_ranks: Mapping[int, str]) -> str:
     """The directory that has the files of rank R in `rank_R`; empty where they are not kept so."""
-    roots = {file.path.rpartition(f"/rank_{file.rank}/") for file in files}
+    roots = {path.rpartition(f"/rank_{rank}/") for rank, path in of_ranks.items()}
     if len({root for root, _, _ in roots}) == 1 and all("/" not in name and found for _, found, name in roots):
         return next(iter(roots))[0] or "/"
     return ""
@@ -136,7 +166,7 @@ def _root(files: Sequence[Checkpoint]) -> str:
 def _strategy(state: State, files: Iterable[Checkpoint]) -> tuple[str, str]:
     """How the call names the strategy that the files were saved with, and what must be done to have it."""
     if state.launch.layout.any_world_size or state.launch.world_size == 1:
-        return "None", ""
+        return _NO_STRATEGY, ""
     named = sorted({file.strategy_file for file in files if file.strategy_file})
     if len(named) == 1:
         return repr(named[0]), ""

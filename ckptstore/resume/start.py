@@ -23,7 +23,7 @@ from ckptstore.resume.resolve import Query, bring_up_to_date, choose
 from ckptstore.resume.resolver import NOT_LINEAGE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from ckptstore.catalog.engine import Connection, Database
     from ckptstore.core.events import Event
@@ -38,6 +38,8 @@ MOST_PASSED = 20
 """Newer states that were passed over, of which it is kept why: the newest."""
 
 _LONGEST_DETAIL = 500
+_MOST_LOOKED_AT = 20
+"""Older states, each with all its files, for a hint."""
 
 _TRIES = 5
 """One gc takes a state once; it is another's turn each time after that."""
@@ -100,7 +102,7 @@ def branch(database: Database, plan: RestorePlan) -> str:
         if not lease.take(connection, run_id, launch.key, sources_of(plan), now):
             raise RefusedError(
                 f"step {plan.global_step} of run {run!r} was removed since it was chosen",
-                "if gc did that, ckptstore undo brings it back while it is in the trash",
+                f"if gc did that, ckptstore undo {quote(run)} brings it back while it is in the trash",
             )
         files = {each.source.path: plan.launch.key for each in plan.ranks}
         return [started(launch, plan, now, start_step=plan.global_step, branched=True)], files
@@ -137,7 +139,7 @@ def _store(database: Database, launch: Launch, run_id: int, query: Query) -> boo
         _check_fresh(database, launch, run_id, resolution, choose(database, launch.run, run_id, of_every_lineage))
     if plan is not None:
         _check_whose(plan)
-    start_step = _start_step(launch, plan) if plan else None
+    start_step = _start_step(database, launch, plan, query) if plan else None
     beside = _highest_beside(database, run_id, query, resolution) if plan else None
     passed = _passed_over(resolution, beside)
     sources = sources_of(plan) if plan else []
@@ -314,15 +316,43 @@ def sources_of(plan: RestorePlan) -> list[Checkpoint]:
     return list({assignment.source.path: assignment.source for assignment in plan.ranks}.values())
 
 
-def _start_step(launch: Launch, plan: RestorePlan) -> int:
+def _start_step(database: Database, launch: Launch, plan: RestorePlan, query: Query) -> int:
     found = position.first_step(plan.global_step, plan.launch, launch)
-    if isinstance(found, position.NoPlace):
-        would_do = f"; of the steps before it, {found.earlier} would do: resume(step={found.earlier})"
-        raise UsageError(
-            f"step {plan.global_step} of launch {plan.launch.id} has no place in the data: {found.reason}",
-            f"use the number of ranks and the batch size that were saved{would_do if found.earlier else ''}",
-        )
-    return found
+    other_data = position.other_data(plan.launch, launch)
+    if not isinstance(found, position.NoPlace):
+        if other_data:
+            log.warning("run %s goes on after an epoch's end with other data: %s", launch.run, other_data)
+        return found
+    as_before = "the number of ranks and the batch size that were saved"
+    if (plan.launch.world_size, plan.launch.batch_size) == (launch.world_size, launch.batch_size):
+        as_before = "the data that it was trained with"
+    earlier = earlier_start(database, launch, plan.global_step, query)
+    would_do = f"; of the steps before it, {earlier} would do: resume(step={earlier})" if earlier else ""
+    raise UsageError(
+        f"step {plan.global_step} of launch {plan.launch.id} has no place in the data: {found.reason}",
+        f"use {as_before}{would_do}",
+    )
+
+
+def earlier_start(
+    database: Database, launch: Launch, below: int, query: Query, fits: Callable[[int], bool] = lambda _: True
+) -> int | None:
+    """The newest step of a run before one from which a launch can start, at a step of its own that `fits`; or None."""
+    run_id = find_run(database, launch.run)
+    with database.read() as connection:
+        known = {each.id: each for each in reads.launches_of(connection, run_id)}
+        saved = reads.steps_of(connection, run_id)
+
+    def is_place(step: int, origin: Launch) -> bool:
+        start = position.first_step(step, origin, launch)
+        return not isinstance(start, position.NoPlace) and fits(start)
+
+    steps = {step for origin, step in saved if 0 < step < below and is_place(step, known[origin])}
+    for step in sorted(steps, reverse=True)[:_MOST_LOOKED_AT]:
+        plan = choose(database, launch.run, run_id, replace(query, step=step)).plan
+        if plan is not None and is_place(step, plan.launch):
+            return step
+    return None
 
 
 def _stored(database: Database, launch: Launch) -> tuple[RestorePlan | None] | None:

@@ -186,9 +186,7 @@ def check_policy(policy: Policy) -> None:
             "give a rule that does beside it, as --keep-last 5",
         )
     if policy.is_empty:
-        raise RefusedError(
-            "no rule says what to keep", "give one, as --keep-last 5, or store a policy with: ckptstore policy RUN …"
-        )
+        raise RefusedError("no rule says what to keep", "give one, as --keep-last 5 or Policy(keep_last=5)")
 
 
 def check_metric(run: str, policy: Policy, measured: Collection[Mapping[str, float]]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import journals, reads, trash
@@ -113,7 +114,7 @@ def plan_gc(
     if policy is None:
         raise RefusedError(
             "no rule says what to keep, and no policy is stored for this run",
-            "give one, as --keep-last 5, or store it with: ckptstore policy RUN --keep-last 5",
+            f"give one, as --keep-last 5, or store it with: ckptstore policy {quote(run)} --keep-last 5",
         )
     stated = {name: value for name, value in (("floor", floor), ("grace", grace)) if value is not None}
     policy = replace(policy, **stated)  # type: ignore[arg-type]

@@ -26,7 +26,8 @@ class FoundFile:
     (`epoch_num`, `step_num`, `batch_num`, `cur_rank`, …), `optimizer_step` the counter of updates in it; None and
     empty where the file was not read or has none. `updates_every_step`: the file was read, and nothing in it is known
     to let a step pass without an update: no loss scale (`scale_sense`, MindSpore: `nn/wrap/loss_scale.py`) and no
-    gathered gradients (`accu_grads…`). `size` in bytes, `mtime_ns` in nanoseconds since 1970.
+    gathered gradients (`accu_grads…`). `shapes` are those of the parameters that tell its network from another
+    (`experiments.py`). `size` in bytes, `mtime_ns` in nanoseconds since 1970.
     """
 
     path: str
@@ -42,6 +43,7 @@ class FoundFile:
     optimizer_step: int | None
     info: Mapping[str, object] = field(default_factory=dict)
     updates_every_step: bool = False
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     size: int
     mtime_ns: int
 

@@ -8,23 +8,24 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ckptstore.catalog import directories, journals, reads
-from ckptstore.core.model import SCANNED, FileState, Kind, Skipped
+from ckptstore.core.model import SCANNED, Content, FileState, Kind, Skipped
 from ckptstore.core.naming import above_ttp
 from ckptstore.disk.files import real_directory
-from ckptstore.disk.places import root_of
 from ckptstore.journal.jsonl import directory_of
 from ckptstore.resume.provenance import wrote
+from ckptstore.scan.experiments import are_several, home_of
 from ckptstore.scan.tree import has_other_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from ckptstore.catalog.engine import Connection, Database
     from ckptstore.core.model import Checkpoint, Source
     from ckptstore.disk.walk import Seen
+    from ckptstore.scan.experiments import Home
     from ckptstore.scan.tree import Tree
 
 _GONE = (FileState.MISSING, FileState.MOVED)
@@ -158,41 +159,51 @@ def unwatched(database: Database, run_id: int | None, paths: Iterable[str]) -> l
     return found
 
 
+class Unowned(NamedTuple):
+    """What may not be taken in, and why; where the rest lies that is in no run's home; and the homes of all runs."""
+
+    reasons: dict[str, str]
+    homes: tuple[tuple[Home, str], ...]
+    claimed: frozenset[str]
+
+
 def unowned_files(
-    database: Database, run: str, paths: Iterable[str], owners: Mapping[str, str], told: Iterable[str]
-) -> dict[str, str]:
-    """Which of these paths may not be taken in for a run that nobody named, by where they lie; and why.
+    database: Database, run: str, tree: Tree, paths: Iterable[str], recorded: KnownFiles, *, told: Iterable[str]
+) -> Unowned:
+    """Which of these paths may not be taken in for a run that nobody named, by where they lie, with the reason.
 
     A run goes on from its newest state, and files of another experiment would be that state. So into a run that is
-    trained with ckptstore goes only what is in directories that it saves to, and nothing into any run that is among
-    the files of another one. `owners` are the runs of the paths that the catalog has, `told` those whose journals lie
-    there.
+    trained with ckptstore goes only what is in directories that it saves to; into one that was scanned nothing from a
+    second directory that has what the first one has; and nothing into any run that is among the files of another one.
+    `told` are the runs whose journals lie there.
     """
     runs_in: dict[str, set[str]] = {}
-    for path, name in owners.items():
-        runs_in.setdefault(_home(path), set()).add(name)
+    for path, name in recorded.owners.items():
+        runs_in.setdefault(home_of(path.rpartition("/")[0], tree.root).key, set()).add(name)
     is_trained = False
     with database.read() as connection:
-        for name in {run, *told, *owners.values()}:
+        for name in {run, *told, *recorded.owners.values()}:
             run_id = reads.run_id(connection, name)
             if run_id is None:
                 continue
             saving = {source.directory for source in reads.sources_of(connection, run_id)}
             for directory in saving | set(map(directory_of, journals.journals_of(connection, run_id))):
-                runs_in.setdefault(root_of(directory), set()).add(name)
+                runs_in.setdefault(home_of(directory, tree.root).key, set()).add(name)
             if name == run:
                 is_trained = any(not each.id.startswith(SCANNED) for each in reads.launches_of(connection, run_id))
+    homes = {path: tree.home(path) for path in paths}
+    unclaimed = [each for each in homes.values() if each[0].key not in runs_in]
+    of_run = [
+        (home_of(path.rpartition("/")[0], tree.root), "part" if file.content is Content.PART else file.kind.value)
+        for path, file in recorded.known.items()
+    ]
+    is_closed = is_trained or (bool(of_run) and are_several([*of_run, *unclaimed]))
     reasons = {}
-    for path in paths:
-        there = runs_in.get(_home(path), set())
-        hint = f"scan {_home(path)} and say with --run of which run it is"
+    for path, (home, _) in homes.items():
+        there = runs_in.get(home.key, set())
+        hint = f"scan {home.directory} and say with --run of which run it is"
         if there and run not in there:
             reasons[path] = f"it lies among files of run {min(there)!r}: {hint}"
-        elif not there and is_trained:
+        elif not there and is_closed:
             reasons[path] = f"it is in no directory that run {run!r} saves to: {hint}"
-    return reasons
-
-
-def _home(path: str) -> str:
-    """The directory that has a file of each rank in it, or their directories."""
-    return root_of(above_ttp(path) or path.rpartition("/")[0] or "/")
+    return Unowned(reasons, () if is_closed else tuple(unclaimed), frozenset(runs_in))

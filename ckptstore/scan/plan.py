@@ -7,18 +7,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads, recent
 from ckptstore.catalog.runs import how_back
 from ckptstore.core.limits import MOST_RANKS
-from ckptstore.core.model import SCANNED, Checkpoint, Skipped, moment
+from ckptstore.core.model import SCANNED, Checkpoint, Content, FileState, Skipped, moment
 from ckptstore.core.text import count
 from ckptstore.errors import RefusedError, UsageError
 from ckptstore.journal.sync import Synced, sync_below
 from ckptstore.journal.unread import beside, unread
 from ckptstore.resume.join import check_name
 from ckptstore.resume.reconcile import Reconciled, reconcile
+from ckptstore.scan.experiments import apart, are_several, commands, strangers
 from ckptstore.scan.found import ScannedLaunch, launch_id, record
 from ckptstore.scan.history import Reconstruction, rank_of, reconstruct
 from ckptstore.scan.known_files import known_files, unowned_files, unwatched
@@ -27,14 +29,16 @@ from ckptstore.scan.parts import saves_in_parts
 from ckptstore.scan.tree import changed, is_rewritten, read_headers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
     from datetime import datetime
 
     from ckptstore.catalog.engine import Database
     from ckptstore.catalog.reads import Called
     from ckptstore.core.model import Launch
     from ckptstore.disk.trust import Trust
+    from ckptstore.scan.experiments import Stranger
     from ckptstore.scan.found import FoundFile, Uncertain
+    from ckptstore.scan.known_files import KnownFiles
     from ckptstore.scan.tree import Opaque, Tree
 
 _OPAQUE_ONLY = (
@@ -145,7 +149,7 @@ def make_plan(
     reasons = {path: unheard[path] for path in (*candidates, *recorded.replaced) if path in unheard}
     if stated is None:
         readable = [path for path in candidates if path not in reasons]
-        reasons |= unowned_files(database, run, readable, recorded.owners, synced.runs)
+        reasons |= _unowned(database, run, tree, readable, recorded, told=synced.runs, world_size=world_size)
     to_adopt = [path for path in candidates if path not in reasons]
 
     anew = rewritten | recorded.replaced | recorded.doubtful
@@ -164,8 +168,12 @@ def make_plan(
     if new or _too_small((kept[path] for path in scanned_before), sizes):
         found, cut = read_headers(tree, [*new, *scanned_before])
         check_ranks(root, (file.rank for file in found))
-        history = reconstruct(found, world_size=world_size, ranks_seen=tree.ranks)
     parts, unreadable = read_headers(tree, [path for path in to_adopt if tree.is_part(path)])
+    reasons |= _of_other_networks(database, tree, to_adopt, [*found, *parts], kept, world_size=world_size)
+    to_adopt, new = ([path for path in paths if path not in reasons] for paths in (to_adopt, new))
+    found, parts = ([file for file in files if file.path not in reasons] for files in (found, parts))
+    if found:
+        history = reconstruct(found, world_size=world_size, ranks_seen=tree.ranks)
     in_parts = saves_in_parts(run, tree, parts, kept, others.keys() | unheard.keys())
     launches = in_order_of_time(_launches(run, history, kept), in_parts.launches)
     if world_size is not None:
@@ -185,8 +193,8 @@ def make_plan(
         *cut,
         *unreadable,
         *in_parts.skipped,
+        *(Skipped(path, reason) for path, reason in reasons.items()),
     ]
-    skipped += [Skipped(path, reason) for path, reason in reasons.items()]
     found_there = Scanned(
         run=run,
         world_size=history.world_size or max((launch.world_size for launch in in_parts.launches), default=None),
@@ -217,6 +225,95 @@ def make_plan(
         back=tuple(back),
         overwritten=tuple(known[path] for path in rewritten - recorded.replaced),
     )
+
+
+def _unowned(
+    database: Database,
+    run: str,
+    tree: Tree,
+    paths: Iterable[str],
+    recorded: KnownFiles,
+    *,
+    told: Iterable[str],
+    world_size: int | None,
+) -> dict[str, str]:
+    """Which of these paths may not be taken in for a run that nobody named, by where they lie, and why.
+
+    Raises `RefusedError` where checkpoints of no run are in the directories of several experiments.
+    """
+    reasons, homes, claimed = unowned_files(database, run, tree, paths, recorded, told=told)
+    if not are_several(homes):
+        return reasons
+    directories = apart(homes, claimed)
+    one_run = f"if they are of one run: ckptstore scan {quote(tree.root)} --run {quote(run)}{_size(world_size)}"
+    if len(directories) == 1:  # as rank_0/a and rank_0/b
+        told = " and ".join(sorted({home.key for home, _ in homes})[:2])
+        raise RefusedError(
+            f"{directories[0]} has checkpoints of several experiments, as far as directories tell: {told}",
+            f"move each to a directory of its own and scan that; {one_run}",
+        )
+    raise RefusedError(
+        f"{tree.root} has checkpoints of {len(directories)} experiments, as far as directories tell",
+        f"scan each: {_commands(database, tree, directories, claimed, world_size)}; {one_run}",
+    )
+
+
+def _commands(
+    database: Database, tree: Tree, directories: Collection[str], claimed: Iterable[str], world_size: int | None
+) -> str:
+    """The commands that scan directories, each as a run of its own."""
+    with database.read() as connection:
+        taken = reads.run_names(connection)
+    return commands(directories, tree.root, taken, claimed, _size(world_size))
+
+
+def _size(world_size: int | None) -> str:
+    return "" if world_size is None else f" --world-size {world_size}"
+
+
+def _of_other_networks(
+    database: Database,
+    tree: Tree,
+    new: Iterable[str],
+    read: Iterable[FoundFile],
+    known: Mapping[str, Checkpoint],
+    *,
+    world_size: int | None,
+) -> dict[str, str]:
+    """The new files that are of another network than what the run has of their rank, and why.
+
+    Of what was registered the newest file of each rank is looked into. Raises `RefusedError` where there is nothing,
+    and the new files are of several networks.
+    """
+    to_adopt = set(new)
+    found = [file for file in read if file.path in to_adopt]
+    others = [file for file in read if file.path not in to_adopt]
+    ranks = {rank_of(file) for file in found} - {rank_of(file) for file in others}
+    newest: dict[int, Checkpoint] = {}
+    for path, file in known.items():
+        is_sound = file.state is FileState.COMPLETE and file.content is Content.FULL and path in tree.checkpoints
+        if is_sound and not ranks.isdisjoint((file.rank, None)):
+            newest[file.rank] = max(newest.get(file.rank, file), file, key=lambda each: each.mtime_ns or 0)
+    strange = strangers(found, [*others, *read_headers(tree, [file.path for file in newest.values()])[0]])
+    if strange and not known:
+        raise _two_networks(database, tree, to_adopt, strange[0], world_size=world_size)
+    return {
+        each.path: f"it is of another network than {each.other}: {each.difference}: move it to a directory of its own "
+        "and scan that"
+        for each in strange
+    }
+
+
+def _two_networks(
+    database: Database, tree: Tree, paths: Iterable[str], proof: Stranger, *, world_size: int | None
+) -> RefusedError:
+    """Where directories keep them apart, the commands are those for the directories."""
+    directories = apart(set(map(tree.home, paths)))
+    hint = "move the files of each to a directory of its own and scan that"
+    if len(directories) > 1:
+        hint = f"scan each: {_commands(database, tree, directories, (), world_size)}"
+    told = f"{proof.path} and {proof.other} are of two networks: of the first, {proof.difference}"
+    return RefusedError(told, f"a run has one network: {hint}")
 
 
 def _skipped(found: Iterable[Skipped], adopted: Iterable[Checkpoint]) -> tuple[Skipped, ...]:

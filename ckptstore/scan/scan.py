@@ -59,7 +59,7 @@ def scan(
     number of ranks (None: by what is there, with a warning). `dry_run` writes nothing. `trust` says whose journals are
     believed (None: those whom the environment names). `progress` hears how many more files were looked at. Raises
     `UsageError` for what makes no sense, as a `world_size` that a new file's rank is beyond, `RefusedError` where the
-    directory's name is that of a run which lives elsewhere.
+    directory's name is that of a run which lives elsewhere, and where there are several experiments, or networks.
     """
     root = checkpoint_tree(directory)
     directory_name = Path(absolute(directory)).name  # where it is a link, its own
@@ -108,6 +108,7 @@ def _temporary_catalog(database: Database, root: Path, run: str) -> Database:
     with database.read() as connection:
         below, moved = recorded_below(connection, root)
         known = journals.every_journal(connection)
+        taken = set(reads.run_names(connection))
         told = {name for name, own in known.items() if any(path.startswith(prefix) for path in own)}
         named = {*told, *(file.run for file in (*below, *moved.values())), run}
         called = {each.first: each for name in named if (each := reads.called(connection, name)) is not None}
@@ -117,12 +118,13 @@ def _temporary_catalog(database: Database, root: Path, run: str) -> Database:
         files = {file.id: file for file in (*of_run, *below, *moved.values())}
         launches = [launch for run_id in ids.values() for launch in reads.launches_of(connection, run_id)]
         sources = [source for run_id in ids.values() for source in reads.sources_of(connection, run_id)]
+    taken.difference_update(each.name for each in called.values())
     copy = in_memory()
     names = [RunRenamed(each.first, each.name, now) for each in called.values() if each.name != each.first]
     hidden = [RunForgotten(each.first, True, now) for each in called.values() if each.forgotten]  # noqa: FBT003
     with copy.write() as connection:
         project(connection, [*names, *hidden])
-        new_ids = {name: add_run(connection, name) for name in ids.keys() | known.keys()}
+        new_ids = {name: add_run(connection, name) for name in {*ids, *known, *taken}}
         project(connection, [LaunchStarted(launch.undecided()) for launch in launches])
         project(connection, [SourceAdded(source, now) for source in sources])
         project(connection, list(map(FileRecorded, files.values())))

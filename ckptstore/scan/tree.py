@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from ckptstore.core.classify import Named, What, bare_rank, classify, prefixes
@@ -20,6 +21,7 @@ from ckptstore.formats.alike import AlikeReader
 from ckptstore.formats.inspect import inspect
 from ckptstore.formats.safetensors import SafetensorsHeader
 from ckptstore.formats.strategy import Strategy
+from ckptstore.scan.experiments import Home, Shapes, home_of, shapes_of
 from ckptstore.scan.found import FoundFile
 
 if TYPE_CHECKING:
@@ -43,11 +45,12 @@ class Opaque:
 
 @dataclass
 class Tree:
-    """What is in the tree: checkpoints by path with what their paths say, and the ranks that anything names.
+    """What is below a root: checkpoints by path with what their paths say, and the ranks that anything names.
 
     Of what was `skipped`, `unread` is what the file system did not let be looked at.
     """
 
+    root: str
     checkpoints: dict[str, tuple[Named, Seen]] = field(default_factory=dict)
     ranks: set[int] = field(default_factory=set)
     counts: Counter[str] = field(default_factory=Counter)
@@ -59,6 +62,12 @@ class Tree:
         """The checkpoint at a path, if there is one."""
         return self.checkpoints[path][1] if path in self.checkpoints else None
 
+    def home(self, path: str) -> tuple[Home, str]:
+        """Where the callback saves that wrote a checkpoint of the tree, and what this one writes."""
+        named = self.checkpoints[path][0]
+        kind = (named.kind or Kind.PERIODIC).value
+        return home_of(path.rpartition("/")[0], self.root), What.PART.value if named.what is What.PART else kind
+
     def is_part(self, path: str) -> bool:
         """Whether a checkpoint of the tree is of MindFormers 2.0, by its path."""
         return self.checkpoints[path][0].what is What.PART
@@ -66,7 +75,7 @@ class Tree:
 
 def look_at(root: Path, progress: Callable[[int], None]) -> Tree:
     """Classify every file below the root; `progress` hears how many more were looked at."""
-    tree = Tree()
+    tree = Tree(str(root))
     for directory in walk(str(root), skip=lambda name: name == FOLDER):
         tree.skipped += directory.passed
         tree.unread += directory.unread
@@ -114,7 +123,7 @@ class _Read:
 def read_headers(tree: Tree, paths: Sequence[str]) -> tuple[list[FoundFile], list[Skipped]]:
     """What is in these files, and what their paths say; those that are cut or cannot be read, and why."""
     reader = AlikeReader()
-    seen: dict[int, tuple[Header, tuple[str, ...], bool]] = {}  # ranks and steps share the tuple of entries
+    seen: dict[int, tuple[Header, tuple[str, ...], bool, Shapes]] = {}  # ranks and steps share the tuple of entries
 
     def read(path: str) -> _Read | Skipped:
         named, _ = tree.checkpoints[path]
@@ -130,8 +139,10 @@ def read_headers(tree: Tree, paths: Sequence[str]) -> tuple[list[FoundFile], lis
         if known is None:
             names = tuple(entry.name for entry in header.parameters)
             every_step = not any(entry.name.startswith(_MAY_SKIP) for entry in header.entries)
-            known = seen[id(header.entries)] = header, names, every_step
-        return _Read(_found(tree, path, header, every_step=known[2]), known[1], complete=header.complete is True)
+            known = seen[id(header.entries)] = header, names, every_step, shapes_of(header.parameters)
+        _, names, every_step, shapes = known
+        made = _found(tree, path, header, every_step=every_step, shapes=shapes)
+        return _Read(made, names, complete=header.complete is True)
 
     results = for_each(read, paths)
     whole = [result for result in results if isinstance(result, _Read)]
@@ -141,7 +152,14 @@ def read_headers(tree: Tree, paths: Sequence[str]) -> tuple[list[FoundFile], lis
     return [each.found for each in whole if each.found.path not in cut], skipped
 
 
-def _found(tree: Tree, path: str, header: Header | None = None, *, every_step: bool = False) -> FoundFile:
+def _found(
+    tree: Tree,
+    path: str,
+    header: Header | None = None,
+    *,
+    every_step: bool = False,
+    shapes: Shapes = MappingProxyType({}),
+) -> FoundFile:
     named, seen = tree.checkpoints[path]
     return FoundFile(
         path=path,
@@ -157,6 +175,7 @@ def _found(tree: Tree, path: str, header: Header | None = None, *, every_step: b
         optimizer_step=header.optimizer_step if header else None,
         info=header.info if header else {},
         updates_every_step=every_step,
+        shapes=shapes,
         size=seen.size,
         mtime_ns=seen.mtime_ns,
     )

@@ -27,13 +27,13 @@ from ckptstore.resume import adopt, lease
 from ckptstore.resume import register as registering
 from ckptstore.resume.reconcile import Reconciled, reconcile
 from ckptstore.resume.resolve import Query
-from ckptstore.resume.start import settle, started
+from ckptstore.resume.start import earlier_start, settle, started
 from ckptstore.training import layout_files
 from ckptstore.training.life_signs import LifeSigns
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from ckptstore.catalog.engine import Database
     from ckptstore.core.events import TrainingEnded
@@ -174,6 +174,16 @@ class RankLaunch:
             passed = reads.passed_over(connection, self.key) if self.rank == 0 else ()
         self.started(plan, at, start_step=found.start_step, branched=found.branched, passed=passed)
         return plan
+
+    def earlier_start(self, fits: Callable[[int], bool]) -> int | None:
+        """The newest saved step before the one it starts from, from which it would start at a step that `fits`."""
+        facts = self.facts
+        takes_whole = facts.layout.any_world_size or facts.world_size == 1
+        query = Query(world_size=facts.world_size, takes_whole=takes_whole)
+        try:
+            return earlier_start(self.database, facts, facts.parent_step or 0, query, fits)
+        except CkptstoreError:  # the catalog is away
+            return None
 
     def started(
         self,

@@ -159,8 +159,8 @@ class SavePlaces:
                 "ckptstore scan %s --run %s, and start again",
                 path,
                 launch.run,
-                directory,
-                launch.run,
+                quote(directory),
+                quote(launch.run),
             )
 
     def _say_whose(self, directory: str) -> None:

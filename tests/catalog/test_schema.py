@@ -90,7 +90,7 @@ def test_a_newer_schema_is_refused_with_the_command_to_run(database_url: str) ->
     schema.upgrade(database := open_database(database_url))
     set_version(database, "9999")
     for action in (schema.ensure, schema.check, schema.upgrade):
-        with pytest.raises(SchemaError, match="newer than this program's .* pip install --upgrade ckptstore"):
+        with pytest.raises(SchemaError, match="newer than this program's .* update ckptstore here"):
             action(database)
 
 

@@ -700,5 +700,5 @@ def test_resolve_for_other_ranks_names_the_call_that_converts(sqlite_url: str, t
         "world_size: saved by 2 ranks, asked for 4, and no file serves every rank (layout: stand_alone)"
         in explained.out
     )
-    call = f"mindspore.transform_checkpoints('{tmp_path}/ckpt', DST_DIR, PREFIX, SRC_STRATEGY, DST_STRATEGY)"
+    call = f"for N in range(NEW_RANKS): mindspore.transform_checkpoint_by_rank(N, {{R: f'{tmp_path}/ckpt/rank_{{R}}/"
     assert call in explained.out

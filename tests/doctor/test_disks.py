@@ -1,6 +1,7 @@
 """What doctor finds of the disks that checkpoints are on: real small ones, and mount tables as of clusters."""
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,13 +13,14 @@ from ckptstore.disk import claims
 from ckptstore.doctor import check_storage
 from ckptstore.doctor.checkup import Status
 from ckptstore.doctor.doctor import examine
-from ckptstore.doctor.run_facts import Room
+from ckptstore.doctor.run_facts import Room, room_of
 from ckptstore.retention.policy import Policy
 from ckptstore.training.launch import RankLaunch
 from tests import ckpt_bytes
+from tests.command_line import ckptstore
 from tests.doctor.checkups import checks, said, unchanged
 from tests.jobs import Job
-from tests.small_disks import small_disk
+from tests.small_disks import fill, small_disk
 
 pytestmark = pytest.mark.of_files
 
@@ -58,10 +60,40 @@ def test_room_for_more_saves(catalog: Catalog, database_url: str, small: Path) -
         found = checks(database_url)["disk"]
     assert found.status is Status.PROBLEM
     assert "room for 0 more saves of 300.0 kB" in found.detail
-    assert found.hint == "ckptstore gc run --keep-last 5 shows what may go"
+    gc = "ckptstore gc run --keep-last 2"
+    assert found.hint == f"{gc} shows what may go, and {gc} --apply --now deletes it"
     assert examine(database_url).exit_code == 1
-    catalog.execute(catalog.plan_gc("run", Policy(keep_last=2)))
-    assert "ckptstore purge run --now frees up to 280.0 kB" in checks(database_url)["disk"].hint
+    catalog.execute(catalog.plan_gc("run", Policy(keep_last=3)))
+    purge, rest = checks(database_url)["disk"].hint.split("; ")
+    assert (purge, rest) == ("ckptstore purge run --now frees up to 80.0 kB", found.hint)
+    for command, room in ((purge.partition(" frees")[0], 80_000), (found.hint.rpartition(" and ")[2], 200_000)):
+        before = room_of(str(small)).bytes
+        done = ckptstore("--db", database_url, *command.removesuffix(" deletes it").split()[1:])
+        assert done.code == 0, done
+        assert room_of(str(small)).bytes >= before + room
+    assert "no state of this run may go" in checks(database_url)["disk"].hint
+
+
+def test_a_catalog_on_the_disk_that_its_checkpoints_have_filled(tmp_path: Path) -> None:
+    """Not even purge can write to it: another one can, and the first one hears of it from the journals."""
+    with small_disk(tmp_path / "small", "size=2m") as home:
+        url = str(home / "catalog.db")
+        catalog = connect(url)
+        ranks = Job(catalog, home / "data").start()
+        for step in (10, 20, 30, 40, 50):
+            save(ranks, home / "data", step, 100_000)
+        catalog.execute(catalog.plan_gc("run", Policy(keep_last=4)))
+        catalog.database.disconnect()
+        fill(home)
+        full = ckptstore("--db", url, "runs")
+        assert f"the disk of {home} is full" in full.err
+        other = {"OTHER.db": str(tmp_path / "other.db"), "DIR": str(home / "data"), "RUN": "run"}
+        for said in re.findall(r"ckptstore (--db OTHER\.db .*?)(?: for|, |$)", full.err.strip()):
+            done = ckptstore(*(other.get(word, word) for word in said.split()))
+            assert done.code == 0, done
+        assert {file.global_step for file in connect(url).files("run") if file.state == "complete"} >= {40, 50}
+        assert sorted(int(path.name[4:6]) for path in (home / "data" / "rank_0").glob("*.ckpt")) == [40, 50]
+        assert connect(url).resolve("run").plan.global_step == 50
 
 
 @pytest.mark.parametrize("small", ["size=1m,nr_inodes=17"], indirect=True)

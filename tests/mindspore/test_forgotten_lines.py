@@ -118,7 +118,7 @@ def test_a_loop_of_single_epochs(catalog: Catalog, tmp_path: Path) -> None:
     job = Job()
     with pytest.raises(UsageError, match="1 epoch of 6 steps are asked for, and 12 steps were trained before") as told:
         job.train(job.registrar(saving(tmp_path)))
-    assert "in a loop of model.train(1, …) give all epochs of the run to one call" in told.value.hint
+    assert "instead of model.train(1, …) in a loop write: for epoch in range(" in told.value.hint
     anew = Job(step=6)
     anew.train(anew.registrar(saving(tmp_path)))
     with pytest.raises(UsageError, match="all that this call asks for was trained before step 6, as in"):
@@ -131,11 +131,11 @@ def test_a_dataset_that_shuffles_without_a_seed(
 ) -> None:
     """Its order is another one in each process: a resume in mid-epoch repeats some samples and leaves others out."""
     data = {"x": np.ones((12, 3), np.float32), "y": np.zeros(12, np.int32)}
-    monkeypatch.setattr(ds.config, "get_seed", lambda: 5489)
-    Job(dataset=ds.NumpySlicesDataset(data, shuffle=shuffles).batch(2))
+    with monkeypatch.context() as context:
+        context.setattr(ds.config, "get_seed", lambda: 5489)
+        Job(dataset=ds.NumpySlicesDataset(data, shuffle=shuffles).batch(2))
     assert [each for each in complaints(caplog) if "no seed is set" in each] == complaints(caplog)
     assert bool(complaints(caplog)) is shuffles
-    monkeypatch.undo()
     caplog.clear()
     ms.set_seed(1)
     Job(launch=ckptstore.mindspore.join("other"), dataset=ds.NumpySlicesDataset(data, shuffle=True).batch(2))

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from ckptstore.api import connect
+from tests.command_line import ckptstore
 from tests.mindspore.running import Run
 from tests.small_disks import fill, give_room, small_disk
 
@@ -192,3 +193,21 @@ def test_a_half_written_file_of_a_launch_that_died_is_removed_by_the_next_one(tm
     assert not left.exists()
     assert other.exists()
     assert f"{left} was left by a save that was never finished: deleted" in outcome.output
+
+
+def test_what_is_printed_frees_room_for_the_next_start(tmp_path: Path, calm: Run) -> None:
+    """A run without retention has filled its disk."""
+    size = max(path.stat().st_size for path in calm.out.rglob("*.ckpt")) // 1024
+    with small_disk(tmp_path / "run" / "ckpt", f"size={20 + size * 9 // 2}k") as disk:  # four checkpoints and a half
+        run = Run(tmp_path / "run", str(tmp_path / "catalog.db"))
+        failed = run.launch(width=256)
+        assert failed.code == 1, failed.output
+        (said,) = [line for line in warnings(failed.output) if line.startswith("a disk is full: ")]
+        command = said.rpartition(" and ")[2].removesuffix(" deletes it")
+        done = ckptstore("--db", run.url, *command.split()[1:])
+        assert done.code == 0, done
+        for leftover in disk.rglob("*.tmp"):
+            leftover.unlink()
+        again = run.launch(width=256)
+        assert again.start["global_step"] == 20, again.output
+        assert run.catalog.resolve("run").plan.global_step == 30

@@ -84,9 +84,25 @@ def test_an_epoch_of_another_length(catalog: Catalog, tmp_path: Path) -> None:
     assert resumed(batch=1) == (8, 1, 8, 0)
     with pytest.raises(UsageError, match="an epoch had 12 samples, now it has 15, and inside one the rest cannot"):
         resumed(batch=5)
-    with pytest.raises(UsageError, match="1 rank took 6 steps an epoch, now 1 rank takes 24; .*not the same data"):
-        launch = ckptstore.mindspore.join("run")
-        launch.resume(create_model(), create_dataset().repeat(4))
+
+
+def test_data_that_grew_goes_on_at_the_end_of_an_epoch(
+    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody changed the number of ranks; and only steps are proposed that are saved."""
+    for _ in range(2):
+        train(create_model(), tmp_path / "ckpt", steps=3)
+    Path(catalog.show("run", 12)[0].path).unlink()
+    with pytest.raises(UsageError) as stopped:
+        ckptstore.mindspore.join("run").resume(create_model(), create_dataset().repeat(4))
+    assert "an epoch had 6 steps, now it has 24; an epoch had 12 samples, now it has 48" in stopped.value.message
+    assert stopped.value.hint == (
+        "use the data that it was trained with; of the steps before it, 6 would do: resume(step=6)"
+    )
+    with caplog.at_level(logging.WARNING, "ckptstore"):
+        start = ckptstore.mindspore.join("run").resume(create_model(), create_dataset().repeat(4), step=6)
+    assert (start.global_step, start.initial_epoch) == (24, 1)
+    assert "goes on after an epoch's end with other data: an epoch had 12 samples, now it has 48" in caplog.text
 
 
 def test_where_the_batch_is_not_known_only_the_end_of_an_epoch_has_a_place(catalog: Catalog, tmp_path: Path) -> None:
@@ -119,6 +135,21 @@ def test_callbacks_given_by_position_are_registered_too(catalog: Catalog, tmp_pa
     ckpt_cb = saving(tmp_path / "ckpt")
     job.model.train(1, job.dataset, [ckpt_cb, job.registrar(ckpt_cb)], False, -1, 0)  # noqa: FBT003
     assert [save.tally.global_step for save in catalog.saves("run")] == [6, 4, 2]
+
+
+def test_one_epoch_at_a_time_has_its_own_advice(catalog: Catalog, tmp_path: Path) -> None:
+    """MindSpore refuses it with initial_epoch, and without it dies of the dataset or starts again."""
+    train(create_model(), tmp_path / "ckpt")
+    job = Job()
+    with pytest.raises(UsageError, match="all that this call asks for") as told:
+        for _ in range(2):
+            job.model.train(1, job.dataset, callbacks=[job.registrar()])
+    line = told.value.hint.partition(" in a loop write: ")[2]
+    again = Job()
+    ckpt_cb = saving(tmp_path / "ckpt")
+    names = {"start": again.start, "model": again.model, "dataset": again.dataset, "EPOCHS": 3}
+    exec(line, names | {"CALLBACKS": [ckpt_cb, again.registrar(ckpt_cb)]})  # noqa: S102
+    assert catalog.saves("run")[0].tally.global_step == again.launch.global_step == 18
 
 
 def test_without_resume_the_count_starts_at_the_initial_epoch(catalog: Catalog, tmp_path: Path) -> None:
@@ -171,15 +202,26 @@ def test_a_training_for_each_epoch_starts_at_its_epoch_after_a_resume_too(catalo
 @pytest.mark.parametrize(
     ("sink_size", "first", "start"), [(-1, 15, 12), (-1, 12, 12), (5, 15, 15), (4, 15, 12), (None, 15, 15)]
 )
-def test_data_that_sinks_begins_with_a_whole_sink(sink_size: int | None, first: int, start: int) -> None:
+def test_data_that_sinks_begins_with_a_whole_sink(
+    catalog: Catalog, tmp_path: Path, sink_size: int | None, first: int, start: int
+) -> None:
     """The CPU has no sink: what MindSpore tells its callbacks there is made by hand."""
+    for _ in range(3):
+        train(create_model(), tmp_path / "ckpt", steps=1)
+    for step in (*range(first + 1, 19), *range(start + 1, first)):
+        Path(catalog.show("run", step)[0].path).unlink()
+    launch = ckptstore.mindspore.join("run")
+    dataset = create_dataset()
+    assert launch.resume(create_model(), dataset).global_step == first
     params = _InternalCallbackParam()
-    params.train_dataset = create_dataset()
-    params.train_dataset.set_init_step(first)
+    params.train_dataset = dataset
     params.dataset_sink_mode = sink_size is not None
     params.sink_size = sink_size
-    with nullcontext() if start == first else pytest.raises(RefusedError, match=rf"resume\(step={start}\)"):
-        check_start(params, first)
+    with nullcontext() if start == first else pytest.raises(RefusedError, match=rf"resume\(step={start}\)$"):
+        check_start(params, first, launch.earlier_start)
+    if start != first:
+        again = ckptstore.mindspore.join("run").resume(create_model(), dataset, step=start)
+        check_start(params, again.global_step, launch.earlier_start)
 
 
 def test_another_dataset_than_resume_got_is_refused(catalog: Catalog, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The call that converts, filled in; held against MindSpore's own signatures in tests/mindspore/test_conversion.py."""
+"""What converts, filled in; that it gives the right values is shown in tests/mindspore/test_conversion.py."""
 
 from dataclasses import replace
 
@@ -31,35 +31,37 @@ def saved(*paths: str, strategies: tuple[str | None, ...] = (), content: Content
         (
             saved("/d/rank_0/n-2_5.ckpt", "/d/rank_1/n-2_5.ckpt", strategies=("/s.ckpt", "/s.ckpt")),
             (
-                "with only the files of step 15 as /d/rank_R/*.ckpt, "
-                "mindspore.transform_checkpoints('/d', DST_DIR, PREFIX, '/s.ckpt', DST_STRATEGY)"
+                "convert it: for N in range(NEW_RANKS): mindspore.transform_checkpoint_by_rank(N, "
+                "{R: f'/d/rank_{R}/n-2_5.ckpt' for R in "
+                "mindspore.rank_list_for_transform(N, '/s.ckpt', DST_STRATEGY)}, "
+                "f'{DST_DIR}/rank_{N}.ckpt', '/s.ckpt', DST_STRATEGY)"
             ),
         ),
         (
             saved("/d/rank_0/a.ckpt", "/d/rank_1/a.ckpt", strategies=("/s/0.ckpt", "/s/1.ckpt")),
-            "mindspore.merge_pipeline_strategys('/s', SRC_STRATEGY), then with only",
+            "mindspore.merge_pipeline_strategys('/s', SRC_STRATEGY), then for N",
         ),
         (
             saved("/d/rank_0/a.ckpt", "/d/rank_1/a.ckpt", strategies=("/s/0.ckpt", "/t/1.ckpt")),
-            "mindspore.merge_pipeline_strategys(STRATEGY_DIR, SRC_STRATEGY), then with only",
+            "mindspore.merge_pipeline_strategys(STRATEGY_DIR, SRC_STRATEGY), then for N",
         ),
-        (
-            saved("/d/0/a.ckpt", "/d/1/a.ckpt"),
-            (
-                "with only the files of step 15 as SRC_DIR/rank_R/*.ckpt, "
-                "mindspore.transform_checkpoints(SRC_DIR, DST_DIR, PREFIX, SRC_STRATEGY, DST_STRATEGY)"
-            ),
-        ),
+        (saved("/d/0/a.ckpt", "/d/1/a.ckpt"), "{R: {0: '/d/0/a.ckpt', 1: '/d/1/a.ckpt'}[R] for R in mindspore.rank_"),
+        (saved("/d/rank_0/a{}.ckpt", "/d/rank_1/a{}.ckpt"), "{R: {0: '/d/rank_0/a{}.ckpt', 1: '/d/rank_1/a{}.ckpt'}["),
         (
             saved("/d/rank_0/n_rank_0-2_5.safetensors", "/d/rank_1/n_rank_1-2_5.safetensors"),
-            "convert it: mindspore.unified_safetensors('/d', SRC_STRATEGY, DST_DIR, file_suffix='-2_5')",
+            (
+                "convert it: for R in range(2): mindspore.save_checkpoint(mindspore.load_checkpoint("
+                "f'/d/rank_{R}/n_rank_{R}-2_5.safetensors', format='safetensors'), f'{DST_DIR}/src_rank_{R}.ckpt'), "
+                "then for N in range(NEW_RANKS): mindspore.transform_checkpoint_by_rank(N, "
+                "{R: f'{DST_DIR}/src_rank_{R}.ckpt' for R in"
+            ),
         ),
         (
             saved("/d/rank_0/a.safetensors", "/d/rank_1/b.safetensors", content=Content.SHARE),
             "mindspore.unified_safetensors('/d', SRC_STRATEGY, DST_DIR, merge_with_redundancy=False)",
         ),
         (
-            saved("/d/0/a.safetensors", "/d/1/a.safetensors"),
+            saved("/d/0/a.safetensors", "/d/1/a.safetensors", content=Content.SHARE),
             "convert it: with the files as SRC_DIR/rank_R/*.safetensors, mindspore.unified_safetensors(SRC_DIR,",
         ),
         (
@@ -72,7 +74,16 @@ def test_the_call(files: State, call: str) -> None:
     assert call in how_to_convert(files)
 
 
+def test_many_files_without_a_pattern_are_not_all_named() -> None:
+    of = launch(world_size=5)
+    assert "{R: FILES[R] for R in" in how_to_convert(
+        state(of, *(replace(file(of, rank), path=f"/{rank}/a.ckpt") for rank in range(5)))
+    )
+
+
 def test_what_every_rank_had_whole_has_no_strategy() -> None:
     of = launch(world_size=2, layout=data_parallel(2))
-    assert "PREFIX, None, DST_STRATEGY)" in how_to_convert(state(of, file(of, 0), file(of, 1)))
-    assert "PREFIX, None, DST_STRATEGY)" in how_to_convert(state(launch(world_size=1), file(launch(world_size=1), 0)))
+    assert ".ckpt', None, DST_STRATEGY)" in how_to_convert(state(of, file(of, 0), file(of, 1)))
+    share = replace(file(of, 0), content=Content.SHARE, format="safetensors")
+    assert "MindSpore converts no such files" in how_to_convert(state(of, share))
+    assert ".ckpt', None, DST_STRATEGY)" in how_to_convert(state(launch(world_size=1), file(launch(world_size=1), 0)))

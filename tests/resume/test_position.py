@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckptstore.core.model import Launch
-from ckptstore.resume.position import NoPlace, first_step, shift
+from ckptstore.resume.position import NoPlace, first_step, other_data, shift
 from tests.resume.builders import launch
 
 
@@ -45,45 +45,48 @@ def test_a_place(step: int, saved: Launch, now: Launch, expected: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("step", "saved", "now", "why", "earlier"),
+    ("step", "saved", "now", "why"),
     [
-        (17, paced(1, 10), paced(2, 5), "the 56 samples of that epoch that are done are no whole steps of 16", 16),
-        (1, paced(1, 10), paced(2, 5), "the 8 samples", None),
-        (13, paced(2, 10), paced(3, 6), "an epoch had 160 samples, now it has 144, and inside one", 10),
-        (3, paced(2, 10), paced(3, 6), "inside one", None),
-        (10, paced(1, 10), paced(1, 20), "an epoch had 80 samples, now it has 160: it is not the same data", None),
-        (17, paced(2, 10, shards=None), paced(4, 5, shards=None), "is not known of both", 10),
-        (17, paced(2, 10, shards=None), paced(4, 10, shards=None), "is not known of both", 10),
-        (17, paced(2, 10, batch=None), paced(2, 20), "is not known of both", 10),
-        (17, paced(2, 10, shards=2), paced(2, 5, batch=16, shards=None), "is not known of both", 10),
-        (17, paced(2, None), paced(1, 10), "saved by 2 ranks, with how many steps an epoch is not known", None),
-        (1, paced(1, 3, batch=10), paced(1, 3, batch=11), "inside one", None),  # as many steps are not the same steps
-        (3, paced(2, 10), paced(4, 10, batch=5), "it is not the same data", None),
+        (17, paced(1, 10), paced(2, 5), "the 56 samples of that epoch that are done are no whole steps of 16"),
+        (1, paced(1, 10), paced(2, 5), "the 8 samples"),
+        (13, paced(2, 10), paced(3, 6), "an epoch had 160 samples, now it has 144, and inside one"),
+        (3, paced(2, 10), paced(3, 6), "inside one"),
         (
-            3,
-            paced(1, 3, batch=3),
-            paced(1, 2, batch=2),
-            "it is not the same data",
-            None,
-        ),  # 7 samples at least, 5 at most
-        (2, paced(1, 2, batch=2), paced(1, 3, batch=3), "it is not the same data", None),
+            11,
+            paced(1, 10),
+            paced(1, 20),
+            "an epoch had 10 steps, now it has 20; an epoch had 80 samples, now it has 160",
+        ),
+        (17, paced(2, 10, shards=None), paced(4, 5, shards=None), "is not known of both"),
+        (17, paced(2, 10, shards=None), paced(4, 10, shards=None), "is not known of both"),
+        (17, paced(2, 10, batch=None), paced(2, 20), "is not known of both"),
+        (17, paced(2, 10, shards=2), paced(2, 5, batch=16, shards=None), "is not known of both"),
+        (17, paced(2, None), paced(1, 10), "saved by 2 ranks, with how many steps an epoch is not known"),
+        (1, paced(1, 3, batch=10), paced(1, 3, batch=11), "inside one"),  # as many steps are not the same steps
+        (3, paced(2, 10), paced(4, 10, batch=5), "it is not the same data"),
+        (2, paced(1, 3, batch=3), paced(1, 2, batch=2), "it is not the same data"),  # 7 samples at least, 5 at most
+        (1, paced(1, 2, batch=2), paced(1, 3, batch=3), "it is not the same data"),
         (
             3,
             paced(2, 10, None, None),
             paced(4, 10, None, None),
             "2 ranks took 10 steps an epoch, now 4 ranks take",
-            None,
         ),
-        (3, paced(2, 10, None, None), paced(1, 10, None, None), "now 1 rank takes 10; how many", None),
+        (3, paced(2, 10, None, None), paced(1, 10, None, None), "now 1 rank takes 10; how many"),
     ],
 )
-def test_no_place(step: int, saved: Launch, now: Launch, why: str, earlier: int | None) -> None:
+def test_no_place(step: int, saved: Launch, now: Launch, why: str) -> None:
     found = first_step(step, saved, now)
     assert isinstance(found, NoPlace)
     assert why in found.reason
-    assert found.earlier == earlier
-    if earlier is not None:
-        assert isinstance(first_step(earlier, saved, now), int)
+
+
+@pytest.mark.parametrize("now", [paced(1, 12), paced(1, 8), paced(2, 10)], ids=["grew", "less", "not dealt out"])
+def test_at_the_end_of_an_epoch_there_is_a_way_on_with_other_data(now: Launch) -> None:
+    saved = paced(1, 10)
+    assert first_step(20, saved, now) == 2 * (now.steps_per_epoch or 0)
+    assert "it is not the same data" in other_data(saved, now)
+    assert other_data(saved, paced(1, 5, batch=16)) == other_data(saved, saved) == ""
 
 
 def dealt(samples: int, world: int, batch: int, *, drop: bool) -> list[set[int]]:
@@ -115,7 +118,6 @@ def test_the_samples_before_it_are_the_ones_that_were_consumed(
     epochs, rest = divmod(step, len(before))
     if isinstance(found, NoPlace):
         assert rest
-        assert found.earlier is None or isinstance(first_step(found.earlier, saved, now), int)
         return
     assert found // len(after) == epochs
     done = set[int]().union(*before[:rest])

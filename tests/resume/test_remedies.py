@@ -174,10 +174,10 @@ def test_no_call_converts_where_a_replica_stands_in() -> None:
     assert of_four_ranks(whole, cut).remedies == ("start with 2 ranks",)
     weights = replace(whole.files[1], path="/weights", content=Content.WEIGHTS)
     more = state(whole.launch, *whole.files, weights)
-    assert "mindspore.transform_checkpoints(" in of_four_ranks(more, as_recorded(more)).remedies[0]
+    assert "mindspore.transform_checkpoint_by_rank(" in of_four_ranks(more, as_recorded(more)).remedies[0]
     alone = state(whole.launch, whole.files[0])
     assert of_four_ranks(alone, as_recorded(alone)).remedies == ("start with 2 ranks",)
-    assert "mindspore.transform_checkpoints(" in of_four_ranks(whole, as_recorded(whole)).remedies[0]
+    assert "mindspore.transform_checkpoint_by_rank(" in of_four_ranks(whole, as_recorded(whole)).remedies[0]
     again = replace(file(whole.launch, 0), path="/ckpt/L1/again/rank_0.ckpt", size=70)
     twice = replace(whole, files=(*whole.files, again))
     assert of_four_ranks(twice, {**as_recorded(whole), again.path: Observed(60)}).remedies == ("start with 2 ranks",)

@@ -519,17 +519,34 @@ def test_steps_of_another_size_after_a_change_of_ranks(catalog: Catalog, tmp_pat
     assert (chosen(found), rejected(found)) == ((12, [0, 1]), [])
 
 
-def test_a_step_without_a_place_stops_the_start_and_names_one_that_has(catalog: Catalog, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("steps", "damaged", "proposed"),
+    [((15, 17), None, None), ((10, 14, 16, 17), None, 16), ((10, 14, 16, 17), 16, 14)],
+    ids=["none is saved", "the newest", "one that is whole"],
+)
+def test_a_step_without_a_place_stops_the_start_and_names_one_that_is_there(
+    catalog: Catalog, tmp_path: Path, steps: tuple[int, ...], damaged: int | None, proposed: int | None
+) -> None:
     job = Job(catalog, tmp_path, world_size=1)
     (rank,) = job.start()
     rank.set_steps_per_epoch(10, batch_size=8, shards=1)
-    job.save([rank], 17)
+    files = {step: job.save([rank], step) for step in steps}
+    if damaged is not None:
+        Path(files[damaged][0].path).unlink()
     two = catalog.join("run", rank=0, world_size=2, launch_id="L2", layout="data_parallel")
     two.set_steps_per_epoch(5, batch_size=8, shards=2)
-    with pytest.raises(UsageError, match=r"step 17 of launch L1 has no place .*; of the steps before it, 16 would do"):
+    with pytest.raises(UsageError, match="step 17 of launch L1 has no place .* no whole steps of 16") as stopped:
         two.resolve()
+    assert "use the number of ranks and the batch size that were saved" in stopped.value.hint
     two.reread()
     assert not two.facts.decided
+    if proposed is None:
+        assert "resume" not in stopped.value.hint
+        return
+    assert stopped.value.hint.endswith(f"; of the steps before it, {proposed} would do: resume(step={proposed})")
+    plan = two.resolve(step=proposed)
+    assert plan is not None
+    assert (plan.global_step, two.facts.start_step) == (proposed, proposed // 2)
 
 
 def test_other_ranks_that_share_nothing_are_told_what_to_call(catalog: Catalog, tmp_path: Path) -> None:
@@ -538,7 +555,8 @@ def test_other_ranks_that_share_nothing_are_told_what_to_call(catalog: Catalog, 
     with pytest.raises(NothingRestorableError) as stopped:
         catalog.join("run", rank=0, world_size=4, launch_id="L2").resolve()
     assert "every rank had saved step 15, but saved by 2 ranks, asked for 4" in stopped.value.message
-    assert f"mindspore.transform_checkpoints('{tmp_path}', DST_DIR, PREFIX, SRC_STRATEGY" in stopped.value.hint
+    assert "mindspore.rank_list_for_transform(N, SRC_STRATEGY, DST_STRATEGY)" in stopped.value.hint
+    assert f"{{R: f'{tmp_path}/rank_{{R}}/" in stopped.value.hint
 
 
 def test_a_replica_of_the_same_host_is_nearer(

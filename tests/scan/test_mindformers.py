@@ -1,38 +1,16 @@
 """Trees of MindFormers 1.0: meta.json is advice, and the weights beside the states are no states."""
 
 import json
-import os
 from pathlib import Path
 
 import pytest
 
 from ckptstore.api import Catalog
 from ckptstore.core.model import Content
-from tests import ckpt_bytes
+from tests.scan.builders import LENGTH
+from tests.scan.builders import save_by_mindformers as save
 
 pytestmark = pytest.mark.of_files
-
-LENGTH = 5
-"""Steps of an epoch."""
-
-
-def save(output: Path, *steps: int, ranks: int = 2, relaunch: str = "", at: int = 0) -> None:
-    """What CheckpointMonitor saves with its defaults: states, and their weights once more beside them."""
-    for rank in range(ranks):
-        for step in steps:
-            place = f"{(step - 1) // LENGTH + 1}_{(step - 1) % LENGTH + 1}"
-            prefix = f"llama_rank_{rank}{relaunch}"
-            path = ckpt_bytes.write(output / "checkpoint" / f"rank_{rank}" / f"{prefix}-{place}.ckpt", step)
-            stamp(path, at + step)
-            for kind, name in (("network", "network"), ("trainable", "trainable_params")):
-                weights = output / f"checkpoint_{kind}" / f"rank_{rank}" / f"llama_rank_{rank}-{name}-{place}.ckpt"
-                weights.parent.mkdir(parents=True, exist_ok=True)
-                weights.write_bytes(ckpt_bytes.value("weight", "Float32", (1,), b"1234"))
-                stamp(weights, at + step)
-
-
-def stamp(path: Path, second: int) -> None:
-    os.utime(path, ns=(second * 10**9, second * 10**9))
 
 
 def note(output: Path, text: str, ranks: int = 2) -> None:

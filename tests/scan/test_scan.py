@@ -253,7 +253,7 @@ def test_a_tree_without_journals_may_have_a_directory_for_each_launch(catalog: C
     save(root / "first", 3, 6)
     catalog.scan(root, world_size=1)
     save(root / "second", 9, 12)
-    assert len(catalog.scan(root, world_size=1).adopted) == 2
+    assert len(catalog.scan(root, run="job", world_size=1).adopted) == 2
 
 
 @pytest.mark.parametrize("knows", ["nothing", "half", "all"])
@@ -355,7 +355,7 @@ def test_a_rank_that_is_of_another_launch_may_be_beyond_the_stated_size(catalog:
     for rank in range(2):
         save(root / "narrow", 13, 16, rank=rank, at=1000)
     (root / "narrow" / "rank_3").mkdir()
-    assert len(catalog.scan(root, world_size=2).adopted) == 4
+    assert len(catalog.scan(root, run="job", world_size=2).adopted) == 4
     save(root / "wide", 9, rank=3)
     assert len(catalog.scan(root, world_size=2).adopted) == 1
     with catalog.database.read() as connection:

@@ -1,0 +1,159 @@
+"""Plays a first hour with ckptstore and prints it as a page: python examples/first_hour/hour.py > docs/first-hour.md.
+
+All output is real. Only moments, the names of launches, paths and what depends on the machine are put in.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+HERE = Path(__file__).parent
+PROGRAMS = {"python": [sys.executable], "ckptstore": [str(Path(sys.executable).with_name("ckptstore"))]}
+
+PAGE = """# A first hour
+
+What follows is real output, made by [examples/first_hour/hour.py](../examples/first_hour/hour.py). A test holds it
+against what the commands print today.
+
+## Install
+
+In a copy of ckptstore's source, beside your MindSpore:
+
+```console
+pip install '.[mindspore]'
+```
+
+The catalog is a file of your own, made when it is first needed.
+
+## Five lines
+
+[train.py](../examples/first_hour/train.py) trains a small network, 4 epochs of 10 steps, and saves every fifth step.
+Five of its lines are ckptstore's:
+
+```text
+{lines}
+```
+
+## It is killed
+
+After step 17 the process is gone, as with a node that loses power:
+
+{killed}
+## What is there
+
+`resolve` says where the next start goes on, and with `--explain` why; `list` has all saves:
+
+{why}
+{there}
+## Start it again
+
+The same command. It goes on after step 15 with the very next batch:
+
+{again}
+{more}
+## What may go
+
+`gc` shows first, and does nothing:
+
+{shown}
+{applied}
+It is in the trash, for a day, and comes back:
+
+{undone}
+## Is all well?
+
+{doctor}
+Read on in [training.md](training.md) and [operating.md](operating.md).
+"""
+
+
+class Hour:
+    """A user's home directory, the commands typed in it, and what they print."""
+
+    def __init__(self, home: Path, programs: Mapping[str, Sequence[str]]) -> None:
+        self._home, self._programs = home, programs
+        self._work = home / "first"
+        self._work.mkdir()
+        shutil.copy(HERE / "train.py", self._work)
+        self._launches: dict[str, str] = {}
+        unset = ("CKPTSTORE_", "XDG_")
+        self._environment = {name: value for name, value in os.environ.items() if not name.startswith(unset)}
+        self._environment |= {"HOME": str(home), "GLOG_v": "3", "COLUMNS": "100"}
+
+    def type(self, line: str) -> str:
+        """Run a command line, and show it with what it printed."""
+        words = line.split()
+        assigned = dict(word.split("=") for word in words if "=" in word and not word.startswith("-"))
+        program, *arguments = [word for word in words if word not in {f"{k}={v}" for k, v in assigned.items()}]
+        done = subprocess.run(
+            [*self._programs[program], *arguments],
+            cwd=self._work,
+            env=self._environment | assigned,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        said = done.stdout + ("Killed\n" if done.returncode == -signal.SIGKILL else "")
+        return f"```console\n$ {line}\n{self._as_shown(said)}```\n"
+
+    def _as_shown(self, text: str) -> str:
+        for launch in re.findall(r"\d{8}T\d{6}-[0-9a-f]{6}", text):
+            number = len(self._launches) + 1
+            self._launches.setdefault(launch, f"20261123T09{number:02}00-{number:06x}")
+        for name, shown in self._launches.items():
+            text = text.replace(name, shown)
+        text = text.replace(str(self._home), "/home/me")
+        for pattern, usual in _OF_THE_MACHINE:
+            text = re.sub(pattern, usual, text, flags=re.MULTILINE)
+        return "".join(f"{line.rstrip()}\n" for line in text.splitlines())
+
+
+_OF_THE_MACHINE = (
+    (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ", "2026-11-23 09:00:00Z"),
+    (r"\d{4}-\d\d-\d\d \d\d:\d\dZ", "2026-11-23 09:00Z"),
+    (r"\d+(\.\d+)? ms\b", "0.5 ms"),
+    (r"\b\d+ (s|min) ago", "5 s ago"),
+    (r"\d+(\.\d+)? [kMGT]B free", "80.0 GB free"),
+    (r"room for .* saves? of", "room for more than 1000 saves of"),
+    (r"(catalog\.db): \S+ \wB,", r"\1: 192.5 kB,"),
+    (r"Python .*, MindSpore \S+", "Python 3.11, MindSpore 2.10.0"),
+    (r"^.*(catalog_disk  ).*$(\n +->.*)?", r"OK       \1ext4, with a write-ahead log"),
+    (r"^.*(file_system   .*: ).*$(\n +->.*)?", r"OK       \1ext4"),
+    (r"^\d+ problems?, \d+ warnings?$", "0 problems, 0 warnings"),
+)
+
+
+def transcript(home: Path, programs: Mapping[str, Sequence[str]] = PROGRAMS) -> str:
+    """The page, of what the programs print in an empty home directory."""
+    hour = Hour(home, programs)
+    script = (HERE / "train.py").read_text()
+    lines = [line for line in script.splitlines() if re.search(r"# \d$", line)]
+    return PAGE.format(
+        lines="\n".join(line.strip() for line in lines),
+        killed=hour.type("KILL_AT=17 python train.py"),
+        why=hour.type("ckptstore resolve first --explain"),
+        there=hour.type("ckptstore list first"),
+        again=hour.type("python train.py"),
+        more=hour.type("ckptstore list first"),
+        shown=hour.type("ckptstore gc first --keep-last 3"),
+        applied=hour.type("ckptstore gc first --keep-last 3 --apply"),
+        undone=hour.type("ckptstore undo first"),
+        doctor=hour.type("ckptstore doctor first"),
+    )
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as made:
+        sys.stdout.write(transcript(Path(made).resolve()))

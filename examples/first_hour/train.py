@@ -1,0 +1,41 @@
+"""A small job with ckptstore's five lines; KILL_AT=17 lets it die in the middle, after step 17."""
+
+import os
+import signal
+
+import mindspore
+import numpy as np
+from mindspore import dataset as ds
+from mindspore import nn
+from mindspore.train import Callback, CheckpointConfig, Model, ModelCheckpoint
+
+import ckptstore.mindspore  # 1
+
+
+class KillAt(Callback):
+    """What a node does that loses power."""
+
+    def on_train_step_end(self, run_context):
+        if run_context.original_args().cur_step_num == int(os.environ.get("KILL_AT", "0")):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+mindspore.set_seed(1)
+samples = np.random.default_rng(1).normal(size=(80, 4)).astype(np.float32)
+data = {"x": samples, "y": (samples.sum(axis=1) > 0).astype(np.int32)}
+dataset = ds.NumpySlicesDataset(data, num_shards=1, shard_id=0).batch(8)  # 10 steps an epoch, shuffled
+
+network = nn.SequentialCell(nn.Dense(4, 16), nn.ReLU(), nn.Dense(16, 2))
+loss = nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean")
+model = Model(network, loss, nn.Momentum(network.trainable_params(), 0.1, 0.9))
+ckpt_cb = ModelCheckpoint("net", "ckpt", CheckpointConfig(save_checkpoint_steps=5, keep_checkpoint_max=1_000_000))
+
+launch = ckptstore.mindspore.join("first")  # 2
+start = launch.resume(model, dataset)  # 3
+model.train(
+    4,
+    dataset,
+    callbacks=[ckpt_cb, launch.registrar(ckpt_cb), KillAt()],  # 4
+    initial_epoch=start.initial_epoch,  # 5
+)
+print(f"done: {launch.global_step} steps")

@@ -1,0 +1,57 @@
+"""Wrong arguments are told at the first start, when nothing was saved yet: after a crash it is too late."""
+
+from pathlib import Path
+from typing import Any
+
+import mindspore
+import pytest
+
+import ckptstore.mindspore
+from ckptstore.api import Catalog
+from ckptstore.errors import UsageError
+from tests.mindspore.trainings import create_dataset, create_model
+
+MODEL = "model = mindspore.Model(network, loss_fn, optimizer); start = launch.resume(model, dataset)"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (lambda model, data: (model.train_network, data), f"resume got a network (TrainOneStepCell); write {MODEL}"),
+        (lambda model, data: (data, model), "resume got dataset and model in the wrong order; write"),
+        (lambda model, data: (None, data), f"resume needs a mindspore.Model, not NoneType; write {MODEL}"),
+        (lambda model, _: (model, None), "resume needs the dataset that is trained with, not NoneType; write"),
+        (lambda model, data: (model, [data]), "resume needs the dataset that is trained with, not list; write"),
+    ],
+    ids=["cell", "swapped", "no model", "no dataset", "list"],
+)
+def test_resume_says_what_it_needs(catalog: Catalog, arguments: Any, told: str) -> None:
+    model, dataset = create_model(), create_dataset()
+    launch = ckptstore.mindspore.join("run")
+    with pytest.raises(UsageError) as refused:
+        launch.resume(*arguments(model, dataset))
+    assert str(refused.value).startswith(told)
+    assert "\n" not in str(refused.value)
+    names: dict[str, Any] = {"launch": launch, "model": model, "dataset": dataset, "mindspore": mindspore}
+    names |= {"network": model._network, "loss_fn": model._loss_fn, "optimizer": model._optimizer}
+    exec(refused.value.hint.removeprefix("write "), names)  # noqa: S102
+    assert names["start"].fresh
+    assert catalog.resolve("run").plan is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"run": 5}, "the name of a run is text, not int; use"),
+        ({"run": None}, "the name of a run is text, not NoneType; use"),
+        ({"run": "run", "launch_id": 7}, "the name of a launch is text, not int; use"),
+        ({"run": "run", "directories": "ckpt"}, "directories is 'ckpt', not a list; write directories=['ckpt']"),
+        ({"run": "run", "directories": Path("ckpt")}, "directories is 'ckpt', not a list; write directories=['ckpt']"),
+        ({"run": "run", "catalog": "my.db"}, "catalog is 'my.db'; write catalog=ckptstore.connect('my.db')"),
+    ],
+)
+def test_join_says_what_it_needs(catalog: Catalog, arguments: dict[str, Any], told: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        ckptstore.mindspore.join(**arguments)
+    assert str(refused.value).startswith(told)
+    assert catalog.runs() == []
