@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import sqlalchemy as sa
 
@@ -11,6 +11,7 @@ from ckptstore.catalog.tables import checkpoints, launches, saves
 from ckptstore.core.model import Content, FileState, Kind
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from datetime import datetime
 
     from ckptstore.core.model import LaunchKey
@@ -72,6 +73,27 @@ def tallies(connection: sa.Connection, run: int) -> list[Tally]:
         .order_by(launches.c.launch_order.desc(), saves.c.global_step.desc(), saves.c.kind)
     )
     return [_tally(row) for row in connection.execute(query)]
+
+
+class Said(NamedTuple):
+    """What was said of the state of a save: what is wrong with it (empty: nothing), and the metrics of rank 0."""
+
+    quarantine: str
+    metrics: Mapping[str, float]
+
+
+def said(connection: sa.Connection, run: int) -> dict[str, Said]:
+    """What was said of the saves of a run, by their ids."""
+    query = (
+        sa.select(checkpoints.c.save_id, checkpoints.c.rank, checkpoints.c.quarantine, checkpoints.c.metrics)
+        .select_from(checkpoints.join(saves).join(launches))
+        .where(launches.c.run_id == run, (checkpoints.c.rank == 0) | checkpoints.c.quarantine.is_not(None))
+    )
+    found: dict[str, Said] = {}
+    for save_id, rank, quarantine, metrics in connection.execute(query):
+        before = found.get(save_id, Said("", {}))
+        found[save_id] = Said(before.quarantine or quarantine or "", before.metrics or (metrics if rank == 0 else {}))
+    return found
 
 
 def whole_ranks(connection: sa.Connection, key: LaunchKey, global_step: int) -> set[int]:

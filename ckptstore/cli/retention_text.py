@@ -10,6 +10,7 @@ from ckptstore.core.text import count, size
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ckptstore.catalog.recent import Waiting
     from ckptstore.core.model import Skipped
     from ckptstore.retention.decide import Verdict
     from ckptstore.retention.execute import Collected
@@ -31,6 +32,7 @@ def collected(outcomes: Sequence[RunCollected], *, only_errors: bool) -> int:
                 _done(outcome.done)
             elif outcome.error is None:
                 _what_next(outcome.plan)
+            _in_trash(outcome.waiting)
         if outcome.error is not None:
             where = f"run {outcome.run}: " if len(outcomes) > 1 else ""
             line(f"ckptstore: {where}{outcome.error}", err=True)
@@ -43,6 +45,15 @@ def collected(outcomes: Sequence[RunCollected], *, only_errors: bool) -> int:
     if not outcomes and not only_errors:
         line("no run has a stored policy")
     return code
+
+
+def _in_trash(waiting: Sequence[Waiting]) -> None:
+    """What is in the trash, and when it goes."""
+    if waiting:
+        files, room = sum(each.files for each in waiting), sum(each.bytes for each in waiting)
+        goes = moment(min(each.purge_after for each in waiting))
+        what = f"{count(files, 'file', 'files')}, {size(room)}"
+        line(f"in the trash: {what}; from {goes} on a gc or purge deletes the first of it")
 
 
 def undone(done: Undone) -> None:

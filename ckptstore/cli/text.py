@@ -12,7 +12,7 @@ from ckptstore.core.text import count, size, span
 from ckptstore.resume.status import ENDED, KILLED, NEVER_SAVED, RESTART_LOOP, SILENT
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from ckptstore.core.model import Checkpoint, Launch
     from ckptstore.resume.history import LaunchRow
@@ -48,7 +48,9 @@ def _colour_of(status: str) -> str:
 def saves(rows: Sequence[SaveRow]) -> None:
     """A line a save."""
     has_tags = any(row.pinned or row.tags for row in rows)
-    shown = Rows(">step", ">epoch", "kind", ">ranks", ">size", "restorable", "saved", *(["tags"] if has_tags else []))
+    has_loss = any("loss" in row.metrics for row in rows)
+    more = [*([">loss"] if has_loss else []), *(["tags"] if has_tags else [])]
+    shown = Rows(">step", ">epoch", "kind", ">ranks", ">size", "restorable", "saved", *more)
     before = None
     for row in rows:
         if before != (row.run, row.launch.id):
@@ -63,10 +65,17 @@ def saves(rows: Sequence[SaveRow]) -> None:
             size(tally.bytes),
             ("yes" if row.restorable else "no") + (", given up" if row.abandoned else ""),
             moment(tally.created_at, seconds=False),
+            *([_loss(row.metrics)] if has_loss else []),
             *([", ".join([*(["pinned"] if row.pinned else []), *row.tags])] if has_tags else []),
             colour="red" if tally.quarantined else "" if row.restorable else "yellow",
         )
     shown.print("no saves yet")
+    for row in first([row for row in rows if row.quarantine], "quarantined"):
+        line(f"quarantined: step {row.global_step} of launch {row.launch.id}: {row.quarantine}")
+
+
+def _loss(metrics: Mapping[str, float]) -> str:
+    return f"{metrics['loss']:.4g}" if "loss" in metrics else "-"
 
 
 def history(rows: Sequence[LaunchRow]) -> None:
@@ -102,7 +111,8 @@ def _origin(launch: Launch) -> str:
 
 def files(found: Sequence[Checkpoint]) -> None:
     """A line a file."""
-    shown = Rows("run", ">step", "kind", ">rank", ">size", "state", "saved", "file")
+    has_loss = any("loss" in file.metrics for file in found)
+    shown = Rows("run", ">step", "kind", ">rank", ">size", "state", "saved", *([">loss"] if has_loss else []), "file")
     for file in found:
         shown.add_row(
             file.run,
@@ -112,6 +122,7 @@ def files(found: Sequence[Checkpoint]) -> None:
             "-" if file.size is None else size(file.size),
             file.state.value + (f" ({file.problem})" if file.problem else ""),
             moment(file.created_at),
+            *([_loss(file.metrics)] if has_loss else []),
             file.path,
             colour="red" if file.quarantine or file.state is FileState.DAMAGED else "",
         )

@@ -61,6 +61,8 @@ def save(row: SaveRow) -> dict[str, Any]:
         "abandoned": row.abandoned,
         "pinned": row.pinned,
         "tags": list(row.tags),
+        "quarantine": row.quarantine or None,
+        "metrics": dict(row.metrics),
         "created_at": _moment(tally.created_at),
     }
 
@@ -107,6 +109,8 @@ def file(checkpoint: Checkpoint) -> dict[str, Any]:
         "format": checkpoint.format,
         "strategy_file": checkpoint.strategy_file,
         "state": checkpoint.state.value,
+        "quarantine": checkpoint.quarantine or None,
+        "metrics": dict(checkpoint.metrics),
         "created_at": _moment(checkpoint.created_at),
     }
 
@@ -183,6 +187,11 @@ def collected(outcome: RunCollected) -> dict[str, Any]:
         "skipped": [{"state": each.path, "reason": each.reason} for each in (done.skipped if done else ())],
         "purged_bytes": done.purged_bytes if done else 0,
         "purge_after": _moment(done.purge_after) if done else None,
+        "trash": {
+            "files": sum(each.files for each in outcome.waiting),
+            "bytes": sum(each.bytes for each in outcome.waiting),
+            "next_at": _moment(min((each.purge_after for each in outcome.waiting), default=None)),
+        },
         "troubles": reasons((*plan.unseen, *(done.troubles if done else ()))),
     }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from itertools import takewhile
 from shlex import quote
@@ -20,7 +20,7 @@ from ckptstore.resume.lineage import lineage
 from ckptstore.resume.status import Signs, status
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from ckptstore.catalog.engine import Connection, Database
     from ckptstore.catalog.tallies import Tally
@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 class SaveRow:
     """One save as `list` shows it. `restorable` is by the catalog; `resolve` looks at the disk.
 
-    `abandoned`: the run went back to an older state, and on from there. `tags` are the names that its step was given.
+    `abandoned`: the run went back to an older state, and on from there. `tags` are the names that its step was given,
+    `quarantine` is what is wrong with it though its files are whole (empty: nothing), `metrics` are those of rank 0.
     """
 
     run: str
@@ -42,6 +43,8 @@ class SaveRow:
     abandoned: bool
     pinned: bool
     tags: tuple[str, ...] = ()
+    quarantine: str = ""
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def kind(self) -> Kind:
@@ -220,6 +223,7 @@ def _save_rows(database: Database, run: str) -> list[SaveRow]:
         launches = {launch.id: launch for launch in reads.launches_of(connection, run_id)}
         pinned = reads.pinned_steps(connection, run_id)
         tagged = marks.tags_of(connection, run_id)
+        said = tallies.said(connection, run_id)
         history = lineage(list(launches.values()), reads.first_saves(connection, run_id))
         parts = {part.launch.id: part for part in history}
         return [
@@ -231,6 +235,8 @@ def _save_rows(database: Database, run: str) -> list[SaveRow]:
                 abandoned=_is_abandoned(tally, parts.get(tally.launch)),
                 pinned=tally.global_step in pinned,
                 tags=tagged.get(tally.global_step, ()),
+                quarantine=said[tally.save_id].quarantine if tally.save_id in said else "",
+                metrics=said[tally.save_id].metrics if tally.save_id in said else {},
             )
             for tally in tallies.tallies(connection, run_id)
         ]

@@ -7,7 +7,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from ckptstore.catalog import marks, reads
+from ckptstore.catalog import marks, reads, recent
 from ckptstore.errors import CkptstoreError, UnknownRunError, UsageError
 from ckptstore.retention import decide
 from ckptstore.retention.execute import Collected, execute
@@ -18,17 +18,22 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from ckptstore.catalog.engine import Database
+    from ckptstore.catalog.recent import Waiting
     from ckptstore.retention.policy import Policy
 
 
 @dataclass(frozen=True)
 class RunCollected:
-    """What came of the gc of a run: its plan, what was done, the error that ended it; each None if there is none."""
+    """What came of the gc of a run: its plan, what was done, the error that ended it; each None if there is none.
+
+    `waiting` is what is in the trash after it, the gc first whose grace ends first.
+    """
 
     run: str
     plan: GcPlan | None = None
     done: Collected | None = None
     error: CkptstoreError | None = None
+    waiting: Sequence[Waiting] = ()
 
 
 def names(database: Database, run: str | None, *, all_runs: bool) -> Sequence[str]:
@@ -69,8 +74,13 @@ def collect(
         plan = plan_gc(database, run, policy, floor=floor, grace=grace)
         if not apply_it:
             decide.check(plan.decision, allow_mass_delete=allow_mass_delete)
-            return RunCollected(run, plan)
+            return RunCollected(run, plan, waiting=_waiting(database, plan))
         done = execute(database, plan, at_once=at_once, allow_mass_delete=allow_mass_delete, progress=progress)
     except CkptstoreError as error:
         return RunCollected(run, plan, error=error)
-    return RunCollected(run, plan, done)
+    return RunCollected(run, plan, done, waiting=_waiting(database, plan))
+
+
+def _waiting(database: Database, plan: GcPlan) -> Sequence[Waiting]:
+    with database.read() as connection:
+        return recent.waiting(connection, plan.run_id)
