@@ -5,8 +5,9 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from ckptstore.catalog import marks
+from ckptstore.catalog import marks, reads
 from ckptstore.catalog.trash import clock
+from ckptstore.core.model import BRANCH, SCANNED
 from ckptstore.disk.owner import is_dead, is_here
 
 if TYPE_CHECKING:
@@ -33,6 +34,9 @@ def may_be_alive(sign: Sign | None, now: datetime) -> bool:
 
 
 def living(connection: Connection, run_id: int) -> LaunchKey | None:
-    """The launch of a run that may be alive."""
+    """The launch of a run that may be alive: the newest one, since none begins beside a living one."""
     sign, now = last_sign(connection, run_id)
-    return sign.key if sign is not None and may_be_alive(sign, now) else None
+    if sign is None or not may_be_alive(sign, now):
+        return None
+    begun = [each.id for each in reads.launches_of(connection, run_id) if not each.id.startswith((SCANNED, BRANCH))]
+    return sign.key if begun[-1:] == [sign.launch] else None
