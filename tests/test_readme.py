@@ -59,7 +59,8 @@ def digits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.touch()
             os.truncate(path, SIZE)
-            launch.register(path, kind="dying_gasp" if step == 41 else "periodic", global_step=step)
+            loss = {35: {"loss": 1.891}, 40: {"loss": 1.319}}.get(step)
+            launch.register(path, kind="dying_gasp" if step == 41 else "periodic", global_step=step, metrics=loss)
     os.truncate(path, SIZE - 1)
     return data
 

@@ -76,6 +76,8 @@ def test_list(url: str) -> None:
         "abandoned": False,
         "pinned": False,
         "tags": [],
+        "quarantine": None,
+        "metrics": {},
     }
     assert rows[1]["bytes"] > 0
     assert rows[1]["created_at"].endswith("+00:00")
@@ -93,7 +95,7 @@ def test_list_files(url: str, run: Job) -> None:
     rows = ckptstore("--db", url, "list", "run", "--files", "--json").json
     assert [(row["global_step"], row["rank"]) for row in rows] == [(15, 0), (15, 1), (10, 0), (10, 1), (5, 0), (5, 1)]
     where = ["run", "launch", "kind", "global_step", "optimizer_step", "epoch", "step_in_epoch", "rank"]
-    what = ["path", "size", "digest", "format", "strategy_file", "state", "created_at"]
+    what = ["path", "size", "digest", "format", "strategy_file", "state", "quarantine", "metrics", "created_at"]
     assert list(rows[0]) == [*where, *what]
     text = ckptstore("--db", url, "list", "run", "--files").out
     assert str(run.folder(1) / "net-1_10.ckpt") in text

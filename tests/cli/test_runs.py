@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
@@ -102,6 +103,7 @@ def test_doctor_is_strict_where_it_is_asked_to_be(url: str, catalog: Catalog, tm
 def test_a_process_that_is_gone_is_known_to_doctor(url: str, catalog: Catalog) -> None:
     program = """
 import sys
+from dataclasses import replace
 from datetime import datetime, timezone
 from ckptstore.api import connect
 from ckptstore.catalog import marks
@@ -146,3 +148,23 @@ def test_what_is_bad_has_a_colour(url: str, catalog: Catalog, tmp_path: Path) ->
     assert "\x1b[33m" in shown
     assert "\x1b" not in ckptstore("--db", url, "list", "bad").out
     assert "\x1b[33m" not in on_a_terminal("--db", url, "list", "run")
+
+
+def test_what_is_wrong_and_the_losses(catalog: Catalog, database_url: str, tmp_path: Path) -> None:
+    """Before, a quarantined save looked as any other that cannot be restored."""
+    job = Job(catalog, tmp_path / "ckpt", world_size=1)
+    (rank,) = job.begin()
+    rank.register(job.write(rank, 5), global_step=5, metrics={"loss": 0.25})
+    bad = rank.register(job.write(rank, 10), global_step=10)
+    rank.record([replace(bad, quarantine="the loss of its last step was nan")])
+    for command in (["list", "run"], ["show", "run", "10"]):
+        text = ckptstore("--db", database_url, *command)
+        assert "quarantined: step 10 of " in text.out
+        assert "the loss of its last step was nan" in text.out
+    assert [row.split()[-1] for row in ckptstore("--db", database_url, "list", "run").out.splitlines()[2:4]] == [
+        "-",
+        "0.25",
+    ]
+    rows = ckptstore("--db", database_url, "list", "run", "--json").json
+    told = [(row["quarantine"], row["metrics"]) for row in rows]
+    assert told == [("the loss of its last step was nan", {}), (None, {"loss": 0.25})]

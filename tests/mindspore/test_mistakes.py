@@ -370,7 +370,7 @@ MADE: list[Callable[[World], None]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("begin", [0, len(MADE) - MISTAKES])
+@pytest.mark.parametrize("begin", [0, pytest.param(len(MADE) - MISTAKES, marks=pytest.mark.long)])
 def test_twenty_mistakes(
     catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, begin: int
 ) -> None:

@@ -25,6 +25,7 @@ def test_what_does_not_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert rows[1].seen.startswith("it ended with 1: ckptstore.errors.UsageError: ")
 
 
+@pytest.mark.long
 def test_the_command_where_there_is_no_such_device() -> None:
     told = ckptstore("selftest", "--device", "GPU", "--json")
     assert told.code == 1
