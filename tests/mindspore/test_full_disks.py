@@ -127,7 +127,8 @@ def newest_whole(disk: Path, calm: Run) -> int:
     [
         (False, {}, 1),  # MindSpore writes to `.tmp` and renames it; that it cannot ends its training
         (True, {}, 1),
-        (True, {"async_save": "thread"}, 0),  # a thread of MindSpore's dies each time, and training goes on
+        # a thread of MindSpore's dies each time, and training goes on
+        pytest.param(True, {"async_save": "thread"}, 0, marks=pytest.mark.long),
     ],
     ids=["to .tmp", "to its own name", "by a thread"],
 )

@@ -10,6 +10,7 @@ from tests.command_line import ckptstore
 from tests.mindspore.running import python
 
 
+@pytest.mark.long
 def test_all_that_can_be_tried_holds(tmp_path: Path) -> None:
     rows = list(SelfTest(Asked(), tmp_path, python()).rows())
     assert [row.held for row in rows] == [True] * 7 + [None]

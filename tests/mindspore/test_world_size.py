@@ -25,6 +25,7 @@ def assert_each_once(samples: list[float]) -> None:
     assert (len(samples), len(set(samples))) == (SAMPLES, SAMPLES)
 
 
+@pytest.mark.long
 def test_two_ranks_then_one(tmp_path: Path) -> None:
     """Killed in epoch 2 after step 3 of 5: one rank goes on after step 6 of 10, with the 32 samples left."""
     run = Run(tmp_path)

@@ -14,6 +14,8 @@ from tests import ckpt_bytes
 from tests.jobs import Job
 from tests.small_disks import small_disk
 
+pytestmark = pytest.mark.of_files
+
 KEEP_3 = Policy(keep_last=3)
 WEIGHTS = 75_000
 SIZE = 300_138
