@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
     from ckptstore.training.start import Start
 
+_ARGUMENTS = {"epoch", "callbacks", "dataset_sink_mode", "sink_size", "initial_epoch"}
+
 LOOP = (
     "instead of model.train(1, …) in a loop write: for epoch in range(start.initial_epoch, EPOCHS): "
     "model.train(epoch + 1, dataset, callbacks=CALLBACKS, initial_epoch=epoch)"
@@ -35,7 +37,8 @@ def _watched(method: Any, has_work: Callable[[Mapping[str, Any]], bool]) -> Any:
     def call(*args: Any, **kwargs: Any) -> Any:
         asked = inspect.signature(method).bind(*args, **kwargs)
         asked.apply_defaults()
-        return method(*args, **kwargs) if has_work(asked.arguments) else None
+        is_as_mindspores = asked.arguments.keys() >= _ARGUMENTS  # a class derived from Model may take others
+        return method(*args, **kwargs) if not is_as_mindspores or has_work(asked.arguments) else None
 
     return call
 

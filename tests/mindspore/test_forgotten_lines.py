@@ -1,11 +1,14 @@
 """A line that is forgotten is told before the first step: nothing begins anew in silence."""
 
 from pathlib import Path
+from typing import Any
 
 import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import dataset as ds
+from mindspore import nn
+from mindspore.train import Model
 
 import ckptstore.mindspore
 from ckptstore.api import Catalog
@@ -167,3 +170,20 @@ def test_a_new_run_that_saves_where_another_one_did(
     (said,) = complaints(caplog)
     where = tmp_path / "ckpt"
     assert said.startswith(f"run mistyped is new, and {where} has checkpoints of run run, up to step 6: to go on with ")
+
+
+def test_a_model_whose_train_takes_other_arguments(catalog: Catalog, tmp_path: Path) -> None:
+    """Nothing is known of its call, and it is left alone."""
+
+    class Short(Model):
+        def train(self, epochs: int, *callbacks: Any) -> None:
+            super().train(epochs, create_dataset(), callbacks=list(callbacks))
+
+    network = nn.Dense(3, 4)
+    loss = nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean")
+    model = Short(network, loss, nn.Momentum(network.trainable_params(), 0.1, 0.9))
+    launch = ckptstore.mindspore.join("run")
+    launch.resume(model, create_dataset())
+    ckpt_cb = saving(tmp_path)
+    model.train(1, ckpt_cb, launch.registrar(ckpt_cb))
+    assert catalog.resolve("run").plan.global_step == 6
