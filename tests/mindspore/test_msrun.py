@@ -127,6 +127,7 @@ def ttp(tmp_path: Path) -> Callable[..., int]:
     return start
 
 
+@pytest.mark.long
 def test_ttp_on_four_ranks_of_which_one_is_dead(ttp: Callable[..., int], tmp_path: Path) -> None:
     assert ttp("calm") == 0
     assert ttp("rough", fault="step=37 dead=1 savers=0,2,3") != 0
