@@ -146,6 +146,7 @@ def test_ttp_on_four_ranks_of_which_one_is_dead(ttp: Callable[..., int], tmp_pat
         assert filecmp.cmp(tmp_path / f"calm/final_{rank}.ckpt", tmp_path / f"rough/final_{rank}.ckpt", shallow=False)
 
 
+@pytest.mark.long
 def test_one_rank_is_killed_and_the_file_of_another_is_cut_by_hand(tmp_path: Path) -> None:
     """Of the newest state rank 2's file is not there, and rank 0's is cut: rank 1's is loaded by all."""
     calm, rough = Run(tmp_path / "calm"), Run(tmp_path / "rough")
