@@ -108,7 +108,7 @@ def _make_room_on(database: Database, run: str, run_id: int, policy: Policy, dis
                 worker.purge({collection.id})
         trashed = worker.done.size(Phase.PURGING)
     states: list[int] = []
-    plan = plan_gc(database, run, Policy(keep_last=policy.floor, floor=policy.floor))
+    plan = plan_gc(database, run, Policy(keep_last=max(1, policy.floor), floor=policy.floor))
     removable = [verdict for verdict in reversed(plan.decision.remove) if _is_on(disk, plan.targets[verdict.state.key])]
     for verdict in removable:
         if not disk.is_short:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections import deque
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -43,21 +44,25 @@ class GoodStates:
             return []
         self._is_bad = True
         kept = [link for good in self._good if (link := _kept(good)) is not None]
-        start = self._progress.start
-        newest = self._good[-1].global_step if self._good else start.global_step if start is not None else 0
-        where = f", which is kept as {kept[-1].path}" if kept else ""
         log.error(
             "step %d of run %s is quarantined: %s. What is saved from now on is registered, and no start takes it "
-            "while it is bad. The last good state is step %d%s: stop the job, look at learning rate, loss scale and "
-            "data, and start it again",
+            "while it is bad. %s: stop the job, look at learning rate, loss scale and data, and start it again",
             file.global_step,
             self._run,
             file.quarantine,
-            newest,
-            where,
+            self._what_is_left(kept),
         )
         self._good.clear()
         return kept
+
+    def _what_is_left(self, kept: list[Checkpoint]) -> str:
+        if kept:
+            return f"The last good state is step {kept[-1].global_step}, which is kept as {kept[-1].path}"
+        if self._good:
+            step = self._good[-1].global_step
+            return f"Step {step} was good, and its file is gone: keep_checkpoint_max must be 2 or more"
+        start = self._progress.start
+        return f"The last good state is step {start.global_step if start is not None else 0}"
 
 
 def _kept(file: Checkpoint) -> Checkpoint | None:
@@ -66,8 +71,9 @@ def _kept(file: Checkpoint) -> Checkpoint | None:
     link = path.parent / FOLDER / file.launch / path.name
     try:
         link.parent.mkdir(parents=True, exist_ok=True)
-        os.link(path, link)
-    except FileExistsError:
+        with suppress(FileExistsError):
+            os.link(path, link)
+    except FileNotFoundError:
         return None
     except OSError as error:
         log.warning("%s is not kept from keep_checkpoint_max: %s", file.path, error.strerror or error)

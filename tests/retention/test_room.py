@@ -91,3 +91,5 @@ def test_then_the_oldest_states_and_never_the_floor(catalog: Catalog, disk: Path
     (made,) = make_room(catalog.database, "run", Policy(keep_last=5))
     assert (made.states, made.is_enough) == ((), False)
     assert steps(catalog) == [10, 40, 50]
+    (made,) = make_room(catalog.database, "run", Policy(keep_last=5, floor=0))
+    assert made.states == (40,), "one stays whatever is said"

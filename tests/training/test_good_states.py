@@ -37,6 +37,16 @@ def test_a_file_that_cannot_be_kept(tmp_path: Path, caplog: pytest.LogCaptureFix
     good = GoodStates("run", Progress())
     file = saved(tmp_path, 1)
     good.saved(file)
+    (tmp_path / "kept").write_bytes(b"in the way")
+    assert good.saved(saved(tmp_path, 2, "nan")) == []
+    assert f"{file.path} is not kept from keep_checkpoint_max: " in caplog.text
+
+
+def test_a_file_that_is_gone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """As where keep_checkpoint_max is 1: MindSpore deletes the good one before it writes the bad one."""
+    good = GoodStates("run", Progress())
+    file = saved(tmp_path, 1)
+    good.saved(file)
     Path(file.path).unlink()
     assert good.saved(saved(tmp_path, 2, "nan")) == []
-    assert f"{file.path} is not kept from keep_checkpoint_max: No such file" in caplog.text
+    assert "Step 1 was good, and its file is gone: keep_checkpoint_max must be 2 or more: stop the job" in caplog.text
