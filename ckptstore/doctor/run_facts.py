@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,8 @@ from ckptstore.disk.owner import is_dead
 from ckptstore.disk.waiting import for_each
 from ckptstore.doctor.checkup import Check
 from ckptstore.journal import jsonl
-from ckptstore.resume.lease import CLOCKS_DIFFER, RENEWED_EVERY
+from ckptstore.resume.alive import SILENT
+from ckptstore.resume.lease import CLOCKS_DIFFER
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,6 +35,10 @@ if TYPE_CHECKING:
 
 SAVES = 5
 """So many of the newest saves tell how large the next one is, and which ranks do not save any more."""
+
+
+SILENT_BY_HAND = timedelta(hours=2)
+"""A launch that registers by hand gives no signs of life: it may be silent for so long."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +131,8 @@ class RunFacts:
         """Whether the newest launch may be running."""
         if self.last_sign is None or self.ends or self.is_gone:
             return False
-        return self.now - self.last_sign < 2 * RENEWED_EVERY + CLOCKS_DIFFER
+        silent = SILENT if self.sign is not None else SILENT_BY_HAND
+        return self.now - self.last_sign < silent + CLOCKS_DIFFER
 
     def check(self, name: str, status: Status, detail: str, hint: str = "") -> Check:
         """A check of this run."""

@@ -14,9 +14,6 @@ if TYPE_CHECKING:
     from ckptstore.catalog.engine import Connection, Database
     from ckptstore.core.model import Checkpoint, LaunchKey
 
-RENEWED_EVERY = timedelta(hours=1)
-"""How often a launch that makes steps is heard of."""
-
 CLOCKS_DIFFER = timedelta(minutes=10)
 """By how much the clocks of nodes may differ: a lease counts so much longer than it says."""
 

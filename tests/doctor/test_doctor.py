@@ -10,8 +10,9 @@ import pytest
 import sqlalchemy as sa
 
 from ckptstore.api import Catalog, connect
-from ckptstore.catalog import trash
+from ckptstore.catalog import marks, trash
 from ckptstore.catalog.tables import gc_locks
+from ckptstore.core.model import launch_key
 from ckptstore.disk import claims
 from ckptstore.disk.owner import this_process
 from ckptstore.doctor.checkup import Status
@@ -27,6 +28,7 @@ from tests.jobs import Job, set_ending, started
 from tests.resume.wide import RUN, Wide, statements
 
 HOUR = timedelta(hours=1)
+MINUTE = timedelta(minutes=1)
 ERROR = "RuntimeError"
 
 
@@ -157,6 +159,18 @@ def test_a_launch_that_makes_steps_lives(catalog: Catalog, database_url: str, tm
     ranks[0].renew_lease()
     assert checks(database_url, now=later(2 * HOUR))["launch"].status is Status.OK
     assert checks(database_url, now=later(3 * HOUR))["launch"].status is Status.WARNING
+
+
+def test_a_launch_whose_host_was_lost(catalog: Catalog, database_url: str, tmp_path: Path) -> None:
+    """It gave a sign of life every 20 seconds: 15 minutes without one are long, though it registered nothing since."""
+    job = saved(catalog, tmp_path)
+    job.begin()
+    with catalog.database.write() as connection:
+        marks.give_sign(connection, launch_key("run", "L2"), "node-7|42|1|abcd@another", later(timedelta(0)))
+    assert checks(database_url, now=later(5 * MINUTE))["launch"].status is Status.OK
+    found = checks(database_url, now=later(15 * MINUTE))["launch"]
+    assert found.status is Status.WARNING
+    assert found.detail.startswith("L2 gave no sign of life for 15 min")
 
 
 def test_a_launch_that_does_not_save_any_more(catalog: Catalog, database_url: str, tmp_path: Path) -> None:
