@@ -93,6 +93,7 @@ def test_shares_then_a_graceful_exit_of_both_ranks(tmp_path: Path) -> None:
     scan_and_compare(rough.catalog, "run", rough.out, world_size=2)
 
 
+@pytest.mark.long
 def test_a_share_that_its_killed_rank_could_not_register_is_one_of_all(tmp_path: Path) -> None:
     """The optimizer's counter is in it, so that its step is proven: the rest of the state is in the other rank's."""
     shares = {"remove_redundancy": True, "exception_save": False}

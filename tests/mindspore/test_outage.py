@@ -206,6 +206,7 @@ def test_sigterm_lets_nothing_get_lost(tmp_path: Path) -> None:
     assert run.steps() == [10, 5]
 
 
+@pytest.mark.long
 @pytest.mark.msrun
 def test_two_ranks_whose_database_is_killed_in_the_middle(tmp_path: Path) -> None:
     """It trains on, is killed, goes on while the server is still dead; when that is back it tells the whole story."""
