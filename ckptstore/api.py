@@ -14,7 +14,7 @@ from ckptstore.resume import overview
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
     from datetime import timedelta
     from pathlib import Path
 
@@ -120,25 +120,42 @@ class Catalog:
         *,
         run: str | None = None,
         world_size: int | None = None,
+        steps_per_epoch: int | None = None,
+        steps: Mapping[str | Path, int] | None = None,
+        replicas: str | None = None,
         dry_run: bool = False,
         trust: Iterable[str] = (),
         progress: Callable[[int], None] = lambda _: None,
     ) -> Scanned:
         """Adopt what is below a directory into a run (None: that of the journals there, else the directory's name).
 
-        `world_size` is the number of ranks (None: by what is there). `dry_run` writes nothing and tells the same;
-        `trust` as in `sync`; `progress` hears how many more files were looked at.
+        `world_size` is the number of ranks, `steps_per_epoch` that of the dataset (None: by what is there), `steps` the
+        steps of files that are known to you, `replicas` as in `resolve`. `dry_run` writes nothing and tells the same.
+        `trust` names users as in `sync`, and witnesses that are enough alone: "counter", "name", "info". `progress`
+        hears how many more files were looked at.
         """
         from ckptstore.disk.trust import Trust
+        from ckptstore.scan.found import Trusted
+        from ckptstore.scan.history import Stated
         from ckptstore.scan.scan import scan
+
+        witnesses = {each.value for each in Trusted}
+        names = tuple(trust)
+        said = Stated(
+            steps_per_epoch=steps_per_epoch,
+            trusted=frozenset(Trusted(name) for name in names if name in witnesses),
+            steps={str(path): step for path, step in (steps or {}).items()},
+            replicas=replicas,
+        )
 
         return scan(
             self.database,
             directory,
             run=run,
             world_size=world_size,
+            said=said,
             dry_run=dry_run,
-            trust=Trust.of(trust),
+            trust=Trust.of(name for name in names if name not in witnesses),
             progress=progress,
         )
 

@@ -35,11 +35,13 @@ from ckptstore.catalog.tables import (
     strategies,
     tags,
     trash,
+    unplaced,
 )
 from ckptstore.core.events import (
     GENERATION,
     FileRecorded,
     FilesRemoved,
+    FileUnplaced,
     GcEnded,
     LaunchStarted,
     LayoutFileKept,
@@ -127,6 +129,7 @@ class _Sorted:
     layout_files: list[LayoutFileKept] = field(default_factory=list)
     of_runs: list[Mark | GcEnded] = field(default_factory=list)
     removals: list[FilesRemoved] = field(default_factory=list)
+    unplaced: list[FileUnplaced] = field(default_factory=list)
 
     def add(self, event: AfterLaunch) -> None:
         self._of_type(event).append(event)
@@ -145,6 +148,8 @@ class _Sorted:
                 return self.layout_files
             case FilesRemoved():
                 return self.removals
+            case FileUnplaced():
+                return self.unplaced
             case StepPinned() | StepTagged() | PolicySet() | RunRenamed() | RunForgotten() | GcEnded():
                 return self.of_runs
 
@@ -223,7 +228,12 @@ def _launch_row(event: LaunchStarted) -> dict[str, Any]:
     launch = event.launch
     if launch.created_at is None:
         raise ValueError(f"launch {launch.id} has no moment")
-    data = {"steps_per_epoch": launch.steps_per_epoch, "batch_size": launch.batch_size, "shards": launch.shards}
+    data = {
+        "steps_per_epoch": launch.steps_per_epoch,
+        "batch_size": launch.batch_size,
+        "shards": launch.shards,
+        "lengths": list(launch.lengths) if launch.lengths else None,
+    }
     version = None
     if any(value is not None for value in data.values()):
         version = version_of(event.data_at or launch.created_at, data)
@@ -246,7 +256,7 @@ def _joined(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
     row["world_size"] = max(one["world_size"], other["world_size"])
     row["owner"] = one["owner"] or other["owner"]  # root tells of others' launches
     if (other["data_version"] or "") > (one["data_version"] or ""):
-        for name in ("steps_per_epoch", "batch_size", "shards", "data_version"):
+        for name in ("steps_per_epoch", "batch_size", "shards", "lengths", "data_version"):
             row[name] = other[name]
     row["layout"] = max(one["layout"], other["layout"], key=lambda layout: (layout != _NO_REPLICAS, repr(layout)))
     return row
@@ -355,6 +365,8 @@ def _file_row(file: Checkpoint) -> dict[str, Any]:
         "quarantine": file.quarantine or None,
         "created_at": _moment(file),
         "revision": file.revision,
+        "grade": file.grade.value if file.grade else None,
+        "doubt": file.doubt or None,
         "version": version_of_file(file),
     }
 
@@ -531,6 +543,7 @@ def _put_rows(connection: sa.Connection, events: _Sorted) -> None:
     outcomes_ = [_outcome_row(event) for event in events.outcomes]
     _put_newest(connection, endings, endings_, keys=("launch_id", "rank"))
     _put_newest(connection, outcomes, outcomes_, keys=("launch_id", "rank"))
+    _put_newest(connection, unplaced, _unplaced_rows(connection, events.unplaced), keys=("run_id", "path"))
     for event in events.of_runs:
         run_id = add_run(connection, event.run)
         match event:
@@ -585,6 +598,17 @@ def _outcome_row(event: LoadOutcome) -> dict[str, Any]:
         "created_at": event.at,
         "version": version_of(event.at, event.outcome, file, event.detail),
     }
+
+
+def _unplaced_rows(connection: sa.Connection, events: Iterable[FileUnplaced]) -> list[dict[str, Any]]:
+    newest: dict[tuple[str, str], dict[str, Any]] = {}
+    for event in events:
+        known = {name: value for name, value in event.__dict__.items() if name not in ("run", "at")}
+        row = {**known, "version": version_of(event.at, event)}
+        before = newest.get((event.run, event.path), row)
+        newest[event.run, event.path] = max(before, row, key=lambda each: str(each["version"]))
+    ids = {run: add_run(connection, run) for run in {run for run, _ in newest}}
+    return [{"run_id": ids[run], **row} for (run, _), row in sorted(newest.items())]
 
 
 def _put_source(connection: sa.Connection, event: SourceAdded) -> None:

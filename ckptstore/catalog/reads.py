@@ -22,6 +22,7 @@ from ckptstore.catalog.tables import (
     runs,
     saves,
     sources,
+    unplaced,
 )
 from ckptstore.core import replicas
 from ckptstore.core.events import TrainingEnded
@@ -33,10 +34,12 @@ from ckptstore.core.model import (
     Kind,
     Launch,
     LaunchKey,
+    Lengths,
     LoadResult,
     PassedOver,
     Rule,
     Source,
+    Unplaced,
     launch_key,
 )
 
@@ -156,6 +159,16 @@ def first_saves(connection: sa.Connection, run: int) -> dict[str, int | None]:
         for launch_id, step, known in connection.execute(_FIRST_SAVES, {"own_run": run})
         if step is not None
     }
+
+
+def unplaced_of(connection: sa.Connection, run: int) -> list[Unplaced]:
+    """The files of a run that a scan could not place and nothing has a record of by now, the one written last first."""
+    has_record = sa.exists().where(
+        checkpoints.c.path == unplaced.c.path, checkpoints.c.state == FileState.COMPLETE.value
+    )
+    names = (unplaced.c[name] for name in Unplaced._fields)
+    query = sa.select(*names).where(unplaced.c.run_id == run, ~has_record)
+    return [Unplaced(*row) for row in connection.execute(query.order_by(unplaced.c.mtime_ns.desc(), unplaced.c.path))]
 
 
 def newest_step(connection: sa.Connection, key: LaunchKey, *, below: int | None, at_most: int | None) -> int | None:
@@ -482,6 +495,7 @@ def _launch(row: Any) -> Launch:
         world_size=row.world_size,
         layout=replicas.from_json(row.layout),
         steps_per_epoch=row.steps_per_epoch,
+        lengths=Lengths(*row.lengths) if row.lengths else None,
         batch_size=row.batch_size,
         shards=row.shards,
         decided=row.decided is not None,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from ckptstore.catalog.tables import checkpoints, in_utc, launches, runs, saves
-from ckptstore.core.model import Checkpoint, Content, FileState, Kind, Rule
+from ckptstore.core.model import Checkpoint, Content, FileState, Grade, Kind, Rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,6 +19,7 @@ _FETCHED = 1000
 _KINDS = {kind.value: kind for kind in Kind}
 _CONTENTS = {content.value: content for content in Content}
 _STATES = {state.value: state for state in FileState}
+_GRADES: dict[str | None, Grade | None] = {grade.value: grade for grade in Grade} | {None: None}
 _RULES: dict[str | None, Rule | None] = {rule.value: rule for rule in Rule} | {None: None}
 
 _OF_SAVE = (runs.c.name, launches.c.name, saves.c.global_step)
@@ -41,6 +42,8 @@ _OF_FILE = (
     checkpoints.c.quarantine,
     sa.type_coerce(checkpoints.c.created_at, sa.types.NullType()),  # as the driver has it: a type has all looked at
     checkpoints.c.revision,
+    checkpoints.c.grade,
+    checkpoints.c.doubt,
 )
 
 _FILES = checkpoints.join(saves)
@@ -93,6 +96,8 @@ def _file(run: str, launch: str, global_step: int, values: Any) -> Checkpoint:
         quarantine,
         created_at,
         revision,
+        grade,
+        doubt,
     ) = values
     file = object.__new__(Checkpoint)
     fields = {
@@ -117,6 +122,8 @@ def _file(run: str, launch: str, global_step: int, values: Any) -> Checkpoint:
         "quarantine": quarantine or "",
         "created_at": in_utc(created_at),
         "revision": revision,
+        "grade": _GRADES[grade],
+        "doubt": doubt or "",
     }
     # What a frozen dataclass does for each field by itself costs more than the query.
     object.__setattr__(file, "__dict__", fields)

@@ -67,6 +67,7 @@ launches = sa.Table(
     sa.Column("steps_per_epoch", sa.Integer),
     sa.Column("batch_size", sa.Integer),
     sa.Column("shards", sa.Integer),
+    sa.Column("lengths", sa.JSON(none_as_null=True)),
     sa.Column("data_version", sa.String(64)),
     sa.Column("created_at", UtcDateTime, nullable=False),
     sa.Column("owner", sa.BigInteger, nullable=False),
@@ -75,7 +76,9 @@ launches = sa.Table(
 """`id` is made of the run and the `name`, by which people know it: two runs may have a launch of one name each.
 `launch_order` is the place among the launches of the run, by (`created_at`, `name`).
 
-`data_version` is that of `steps_per_epoch`, `batch_size` and `shards` (NULL: nothing was told of them). `owner` is the
+`lengths` are the steps an epoch that fit the names of a launch that was scanned: the lowest, the highest (null: none),
+and what they divide. `data_version` is that of it, `steps_per_epoch`, `batch_size` and `shards` (NULL: nothing was told
+of them). `owner` is the
 number of the user that its process, or the journal that tells of it, is of.
 """
 
@@ -199,6 +202,8 @@ checkpoints = sa.Table(
     sa.Column("quarantine", sa.Text),
     sa.Column("created_at", UtcDateTime, nullable=False),
     sa.Column("revision", sa.BigInteger),
+    sa.Column("grade", sa.String(16)),
+    sa.Column("doubt", sa.Text),
     sa.Column("version", sa.String(64), nullable=False),
     sa.Index(None, "save_id", "state"),  # files that are gone must not cost those who ask for what is there
 )
@@ -206,6 +211,20 @@ checkpoints = sa.Table(
 and from what else was written to its path: `project` sets it. `version` is what two records of one file
 are compared by; `revision` is NULL where that begins with `mtime_ns`.
 """
+
+unplaced = sa.Table(
+    "unplaced",
+    metadata,
+    sa.Column("run_id", sa.ForeignKey("runs.id"), primary_key=True),
+    sa.Column("path", sa.Text, primary_key=True),
+    sa.Column("size", sa.BigInteger, nullable=False),
+    sa.Column("mtime_ns", sa.BigInteger, nullable=False),
+    sa.Column("best_guess", sa.BigInteger),
+    sa.Column("reason", sa.Text, nullable=False),
+    sa.Column("remedy", sa.Text, nullable=False),
+    sa.Column("version", sa.String(64), nullable=False),
+)
+"""Files whose step a scan could not tell. One that has a record since, or is not there as it was, is none any more."""
 
 pins = sa.Table(
     "pins",

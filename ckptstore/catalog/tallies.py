@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import sqlalchemy as sa
 
 from ckptstore.catalog.tables import checkpoints, launches, saves
-from ckptstore.core.model import Content, FileState, Kind
+from ckptstore.core.model import Content, FileState, Grade, Kind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -76,23 +76,40 @@ def tallies(connection: sa.Connection, run: int) -> list[Tally]:
 
 
 class Said(NamedTuple):
-    """What was said of the state of a save: what is wrong with it (empty: nothing), and the metrics of rank 0."""
+    """What was said of a save: what is wrong with its state (empty: nothing), and the metrics of rank 0.
+
+    `grade` is how sure its step is where a scan found it (None: it was registered), `doubt` what is open.
+    """
 
     quarantine: str
     metrics: Mapping[str, float]
+    grade: Grade | None
+    doubt: str
 
 
 def said(connection: sa.Connection, run: int) -> dict[str, Said]:
     """What was said of the saves of a run, by their ids."""
     query = (
-        sa.select(checkpoints.c.save_id, checkpoints.c.rank, checkpoints.c.quarantine, checkpoints.c.metrics)
+        sa.select(
+            checkpoints.c.save_id,
+            checkpoints.c.rank,
+            checkpoints.c.quarantine,
+            checkpoints.c.metrics,
+            checkpoints.c.grade,
+            checkpoints.c.doubt,
+        )
         .select_from(checkpoints.join(saves).join(launches))
         .where(launches.c.run_id == run, (checkpoints.c.rank == 0) | checkpoints.c.quarantine.is_not(None))
     )
     found: dict[str, Said] = {}
-    for save_id, rank, quarantine, metrics in connection.execute(query):
-        before = found.get(save_id, Said("", {}))
-        found[save_id] = Said(before.quarantine or quarantine or "", before.metrics or (metrics if rank == 0 else {}))
+    for save_id, rank, quarantine, metrics, grade, doubt in connection.execute(query):
+        before = found.get(save_id, Said("", {}, None, ""))
+        found[save_id] = Said(
+            before.quarantine or quarantine or "",
+            before.metrics or (metrics if rank == 0 else {}),
+            before.grade or (Grade(grade) if grade else None),
+            before.doubt or doubt or "",
+        )
     return found
 
 

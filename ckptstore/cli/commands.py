@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 KINDS = ("periodic", "graceful_exit", "dying_gasp", "ttp")
 NOTHING_RESTORABLE = 3
+LEFT_OUT = 7
 STEP = click.IntRange(0, 2**63 - 1)
 RANKS = click.IntRange(1, MOST_RANKS)
 
@@ -50,6 +51,21 @@ as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON for s
 trust = click.option(
     "--trust", multiple=True, metavar="USER", help="Believe this user's journals, or a group's, wherever they lie."
 )
+
+
+replicas = click.option(
+    "--replicas", metavar="SPEC", help='Who is whose replica: dp, none, "0,4;1,5", or a strategy or group info file.'
+)
+
+
+def file_and_step(text: str) -> tuple[str, int]:
+    """A file and its step, as net-3_9.ckpt=65."""
+    from ckptstore.core.validate import step_of
+
+    path, equals, step = text.rpartition("=")
+    if not (path and equals and step.isascii() and step.isdigit()):
+        raise UsageError(f"{text!r} is no file and step", "write it as rank_0/net-3_9.ckpt=65")
+    return path, step_of(int(step))
 
 
 def complete_runs(context: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
@@ -198,9 +214,7 @@ def history(context: click.Context, run: str, *, as_json: bool) -> None:
 @click.option("--all", "every_lineage", is_flag=True, help="States that were given up count too.")
 @click.option("--branch", is_flag=True, help="The next launch goes on from this plan; what came after it is given up.")
 @click.option("--explain", is_flag=True, help="Say why newer states are not taken.")
-@click.option(
-    "--replicas", metavar="SPEC", help='Who is whose replica: dp, none, "0,4;1,5", or a strategy or group info file.'
-)
+@replicas
 @click.option("--take-quarantined", is_flag=True, help="Take a state that was found to be bad, too.")
 @click.option("--verify", type=click.Choice(["size", "digest"]), default="size", help="What to check of each file.")
 @click.option(
@@ -325,24 +339,45 @@ def inspect(file: Path, *, as_json: bool) -> None:
     help="The run that the files are of. Default: that of the journals there, if it is one; else the directory's name.",
 )
 @click.option("--world-size", type=RANKS, help="How many ranks saved it.")
+@click.option("--steps-per-epoch", type=click.IntRange(1), metavar="E", help="How many batches an epoch of it has.")
+@click.option(
+    "--trust",
+    multiple=True,
+    metavar="counter|name|info|USER",
+    help="Take the step that the optimizer's counter, the name, or step_num in the file says alone; or believe this "
+    "user's journals, or a group's, wherever they lie.",
+)
+@click.option(
+    "--step",
+    "steps",
+    multiple=True,
+    type=Parsed("file and step", file_and_step),
+    metavar="FILE=STEP",
+    help="The step of a file.",
+)
+@replicas
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and write nothing.")
-@trust
+@click.option("--verbose", is_flag=True, help="Name every file.")
 @as_json
 @click.pass_context
-def scan(context: click.Context, /, directory: str, *, as_json: bool, **asked: Any) -> int:
+def scan(context: click.Context, /, directory: str, *, as_json: bool, verbose: bool, **asked: Any) -> int:
     """Adopt the checkpoints below DIRECTORY that no catalog knows.
 
-    Names and headers say what they are; what they do not prove is told and not taken. A run that is trained with
-    ckptstore gets files from outside its own directories only by --run. It may be done again, and while training
-    writes. Exit code 1: a directory or a journal could not be read; 5: there are several experiments, and the commands
-    that scan each are printed.
+    Names and headers say what they are; a file whose step they leave open is told and not taken, with the option that
+    would place it. A run that is trained with ckptstore gets files from outside its own directories only by --run. It
+    may be done again, and while training writes. Exit code 1: a directory or a journal could not be read; 5: there are
+    several experiments, and the commands that scan each are printed; 7: checkpoints were left out.
     """
-    from ckptstore.cli import terminal, text, values
+    from ckptstore.cli import scanning, terminal, values
 
+    asked["steps"] = dict(asked["steps"])
     with terminal.progress("looked at", "files") as more:
         scanned = catalog(context).scan(directory, progress=more, **asked)
-    values.write(values.scanned(scanned)) if as_json else text.scanned(scanned, dry_run=asked["dry_run"])
-    return 1 if scanned.unread else 0
+    if as_json:
+        values.write(values.scanned(scanned))
+    else:
+        scanning.show(scanned, dry_run=asked["dry_run"], verbose=verbose)
+    return 1 if scanned.unread else LEFT_OUT if scanned.uncertain else 0
 
 
 ALL = (runs, list_, show, history, resolve, pin, unpin, inspect, scan)

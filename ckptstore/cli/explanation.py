@@ -8,6 +8,7 @@ from ckptstore.cli.terminal import Rows, kinds, line, lines
 from ckptstore.core.naming import unfinished_ttp_directory
 from ckptstore.core.picture import picture, ranges
 from ckptstore.core.text import count, size
+from ckptstore.resume.unplaced import how_to_place
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,6 +19,7 @@ _RANKS_SHOWN = 16
 _REASONS_SHOWN = 4  # of one rule: of more, the ranks and an example
 _REMEDIES_SHOWN = 8
 _STATES_SHOWN = 40
+_UNPLACED_SHOWN = 8
 
 
 def resolution(found: Resolution, *, in_full: bool, step: int | None = None) -> None:
@@ -26,6 +28,7 @@ def resolution(found: Resolution, *, in_full: bool, step: int | None = None) -> 
         line(no_plan(found, step))
     else:
         _plan(found.run, found.plan, in_full=in_full)
+    _unplaced(found, in_full=in_full)
     if not found.rejections:
         if in_full and (found.plan or step is None):
             line("no newer state was passed over" if found.plan else "no save of it was found")
@@ -45,6 +48,23 @@ def resolution(found: Resolution, *, in_full: bool, step: int | None = None) -> 
         lines(("", *shown))
 
 
+def _unplaced(found: Resolution, *, in_full: bool) -> None:
+    """The newer files that have no place in the run, and what would place them: a start beside them is refused."""
+    if not found.unplaced:
+        return
+    many = count(len(found.unplaced), "newer file has", "newer files have")
+    if not in_full:
+        line(f"{many} no place in it: a start stops there; --explain says why")
+        return
+    line(f"{many} no place in it: a start stops until they have, or is told resume(step=…)")
+    for each in found.unplaced[:_UNPLACED_SHOWN]:
+        guess = "" if each.best_guess is None else f" (perhaps step {each.best_guess})"
+        line(f"  {each.path}{guess}: {each.reason}")
+        line(f"    to place it: {how_to_place(found.run, each)}")
+    if len(found.unplaced) > _UNPLACED_SHOWN:
+        line(f"  … and {len(found.unplaced) - _UNPLACED_SHOWN} more; --json has all")
+
+
 def no_plan(found: Resolution, step: int | None) -> str:
     """That there is no plan, of the step that was asked for (None: of any)."""
     if step is None:
@@ -58,6 +78,8 @@ def _plan(run: str, plan: RestorePlan, *, in_full: bool) -> None:
     steps = plan.launch.steps_per_epoch
     place = f" (epoch {plan.epoch}, step {plan.step_in_epoch} of {steps})" if steps else ""
     line(f"run {run} goes on after step {plan.global_step}{place}, saved by launch {plan.launch.id}")
+    if plan.doubt:
+        line(f"that step is {plan.grade}: {plan.doubt}")
     rows = Rows(">rank", "loads the file of", "kind", ">size", "file")
     for assignment in plan.ranks[:_RANKS_SHOWN]:
         source = assignment.source

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from shlex import quote
 from typing import TYPE_CHECKING
 
 from ckptstore.cli.terminal import Rows, age, first, line, moment
-from ckptstore.core.model import FileState
-from ckptstore.core.text import count, size, span
+from ckptstore.core.model import FileState, Grade
+from ckptstore.core.text import size, span
 from ckptstore.resume.status import ENDED, KILLED, NEVER_SAVED, RESTART_LOOP, SILENT
 
 if TYPE_CHECKING:
@@ -17,7 +15,6 @@ if TYPE_CHECKING:
     from ckptstore.core.model import Checkpoint, Launch
     from ckptstore.resume.history import LaunchRow
     from ckptstore.resume.overview import RunRow, SaveRow
-    from ckptstore.scan.plan import FoundTrash, Scanned
 
 
 def runs(rows: Sequence[RunRow]) -> None:
@@ -63,13 +60,17 @@ def saves(rows: Sequence[SaveRow]) -> None:
             tally.kind.value,
             f"{tally.ranks}/{row.launch.world_size}",
             size(tally.bytes),
-            ("yes" if row.restorable else "no") + (", given up" if row.abandoned else ""),
+            ("yes" if row.restorable else "no")
+            + (f", {row.grade}" if row.grade not in (None, Grade.PROVEN) else "")
+            + (", given up" if row.abandoned else ""),
             moment(tally.created_at, seconds=False),
             *([_loss(row.metrics)] if has_loss else []),
             *([", ".join([*(["pinned"] if row.pinned else []), *row.tags])] if has_tags else []),
             colour="red" if tally.quarantined else "" if row.restorable else "yellow",
         )
     shown.print("no saves yet")
+    for doubt in dict.fromkeys((row.launch.id, row.grade, row.doubt) for row in rows if row.doubt):
+        line(f"{doubt[1]}: launch {doubt[0]}: {doubt[2]}")
     for row in first([row for row in rows if row.quarantine], "quarantined"):
         line(f"quarantined: step {row.global_step} of launch {row.launch.id}: {row.quarantine}")
 
@@ -127,43 +128,8 @@ def files(found: Sequence[Checkpoint]) -> None:
             colour="red" if file.quarantine or file.state is FileState.DAMAGED else "",
         )
     shown.print("no files yet")
+    for doubt in dict.fromkeys((file.launch, file.grade, file.doubt) for file in found if file.doubt):
+        line(f"{doubt[1]}: launch {doubt[0]}: {doubt[2]}")
     for file in found:
         if file.quarantine:
             line(f"quarantined: step {file.global_step} of rank {file.rank}: {file.quarantine}")
-
-
-def scanned(done: Scanned, *, dry_run: bool) -> None:
-    """What a scan found and did, and what it left alone."""
-    kinds = Counter(file.kind.value for file in done.adopted)
-    what = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items())) or "nothing"
-    launches = len({file.launch for file in done.adopted})
-    would = "would be adopted" if dry_run else "adopted"
-    line(f"run {done.run}: {what} {would}" + (f", of {count(launches, 'launch', 'launches')}" if launches else ""))
-    others = ", ".join(f"{count} {name}" for name, count in sorted(done.counts.items()))
-    line(f"{count(sum(done.counts.values()), 'file', 'files')} seen: {others or 'none'}; {done.known} known before")
-    if done.synced.records or done.synced.spoiled:
-        spoiled = f"; {done.synced.spoiled} lines spoiled" if done.synced.spoiled else ""
-        taken = "would be taken" if dry_run else "taken"
-        line(f"{count(done.synced.records, 'record', 'records')} {taken} from journals{spoiled}")
-    for word, files in (("damaged", done.damaged), ("missing", done.missing)):
-        for file in first(files, word):
-            line(f"{word}: {file.path} (step {file.global_step}, rank {file.rank})")
-    for each in first(done.uncertain, "uncertain"):
-        guess = "" if each.best_guess is None else f", perhaps of step {each.best_guess}"
-        line(f"uncertain: {each.path}{guess}: {each.reason}")
-    for skipped in first(sorted(done.skipped, key=lambda each: each not in done.unread), "skipped"):
-        line(f"skipped: {skipped.path}: {skipped.reason}")
-    for opaque in first(done.opaque, "of an unknown step"):
-        rank = "of no rank" if opaque.rank is None else f"rank {opaque.rank}"
-        facts = f"{rank}, {size(opaque.size)}, {moment(opaque.modified)}"
-        line(f"of an unknown step: {opaque.path} ({facts}): PyTorch or TensorFlow")
-    for trash in done.trash:
-        _trash(trash, dry_run=dry_run)
-    for warning in done.warnings:
-        line(f"warning: {warning}")
-
-
-def _trash(found: FoundTrash, *, dry_run: bool) -> None:
-    """What a gc left in the trash that the catalog did not know of, and how to get it back."""
-    what = f"in the trash: {count(found.files, 'file', 'files')}, {size(found.bytes)}"
-    line(f"{what}: would be known" if dry_run else f"{what}: back with ckptstore undo {quote(found.run)}")

@@ -63,6 +63,8 @@ def save(row: SaveRow) -> dict[str, Any]:
         "tags": list(row.tags),
         "quarantine": row.quarantine or None,
         "metrics": dict(row.metrics),
+        "grade": row.grade.value if row.grade else None,
+        "doubt": row.doubt or None,
         "created_at": _moment(tally.created_at),
     }
 
@@ -111,6 +113,8 @@ def file(checkpoint: Checkpoint) -> dict[str, Any]:
         "state": checkpoint.state.value,
         "quarantine": checkpoint.quarantine or None,
         "metrics": dict(checkpoint.metrics),
+        "grade": checkpoint.grade.value if checkpoint.grade else None,
+        "doubt": checkpoint.doubt or None,
         "created_at": _moment(checkpoint.created_at),
     }
 
@@ -127,8 +131,16 @@ def scanned(done: Scanned) -> dict[str, Any]:
         "damaged": [file(each) for each in done.damaged],
         "missing": [file(each) for each in done.missing],
         "uncertain": [
-            {"path": each.path, "best_guess": each.best_guess, "reason": each.reason} for each in done.uncertain
+            {
+                "path": each.path,
+                "best_guess": each.best_guess,
+                "reason": each.reason,
+                "contradicted": each.contradicted,
+                "place_with": each.remedy or None,
+            }
+            for each in done.uncertain
         ],
+        "regraded": [file(each) for each in done.regraded],
         "skipped": reasons(done.skipped),
         "opaque": [
             {"path": each.path, "rank": each.rank, "size": each.size, "modified": _moment(each.modified)}
@@ -141,6 +153,8 @@ def scanned(done: Scanned) -> dict[str, Any]:
 
 def resolution(found: Resolution) -> dict[str, Any]:
     """A resolution: the plan, if there is one, and what was rejected."""
+    from ckptstore.resume.unplaced import how_to_place  # it needs the catalog
+
     plan = found.plan
     return {
         "run": found.run,
@@ -162,7 +176,18 @@ def resolution(found: Resolution) -> dict[str, Any]:
             }
             for assignment in (plan.ranks if plan else ())
         ],
+        "grade": plan.grade.value if plan and plan.grade else None,
+        "doubt": plan.doubt or None if plan else None,
         "rejected": [_rejection(rejection) for rejection in found.rejections],
+        "unplaced": [
+            {
+                "path": each.path,
+                "best_guess": each.best_guess,
+                "reason": each.reason,
+                "place_with": how_to_place(found.run, each),
+            }
+            for each in found.unplaced
+        ],
     }
 
 

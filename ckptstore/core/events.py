@@ -22,8 +22,10 @@ from ckptstore.core.model import (
     Checkpoint,
     Content,
     FileState,
+    Grade,
     Kind,
     Launch,
+    Lengths,
     LoadResult,
     PassedOver,
     Phase,
@@ -72,6 +74,24 @@ class FileRecorded:
     """What is known of a file: that it was written, or what a look at the disk found."""
 
     file: Checkpoint
+
+
+@dataclass(frozen=True)
+class FileUnplaced:
+    """A scan found a file whose step or rank nothing told (docs/scanning.md).
+
+    `best_guess` is the likeliest step (None: no idea), `remedy` the option of `ckptstore scan` that would place it
+    (empty: none). Size in bytes, time in nanoseconds since 1970.
+    """
+
+    run: str
+    path: str
+    size: int
+    mtime_ns: int
+    best_guess: int | None
+    reason: str
+    remedy: str
+    at: datetime
 
 
 @dataclass(frozen=True)
@@ -205,6 +225,7 @@ class GcEnded:
 AfterLaunch = (
     SourceAdded
     | FileRecorded
+    | FileUnplaced
     | TrainingEnded
     | LoadOutcome
     | LayoutFileKept
@@ -240,6 +261,7 @@ def version_of_file(file: Checkpoint) -> str:
     """
     facts = (file.size, file.digest, file.optimizer_step, file.epoch, file.step_in_epoch, file.strategy_file)
     told = (*facts, file.content.value, file.problem, file.quarantine or None, *sorted(file.metrics.items()))
+    told += (file.grade, file.doubt) if file.grade else ()
     known = min(len(told) - told.count(None), 99)
     is_whole = int(file.state is not FileState.IN_PROGRESS)
     is_bad = int(bool(file.quarantine))
@@ -310,11 +332,8 @@ def runs_of(event: Event) -> set[str]:
             return {file.run}
         case SourceAdded(source):
             return {source.run}
-        case TrainingEnded() | LoadOutcome() | LayoutFileKept():
+        case _:
             return {event.run}
-        case StepPinned() | StepTagged() | PolicySet() | RunRenamed() | RunForgotten() | FilesRemoved() | GcEnded():
-            return {event.run}
-    return set()
 
 
 def to_line(event: Event, directory: str) -> Line:  # noqa: C901, PLR0911, PLR0912 — one case for each type
@@ -339,6 +358,9 @@ def to_line(event: Event, directory: str) -> Line:  # noqa: C901, PLR0911, PLR09
             }
         case FileRecorded(file):
             return _file_line(file, directory)
+        case FileUnplaced():
+            place = _relative(event.path, directory)
+            return {"t": "unplaced", **event.__dict__, "path": place, "at": event.at.isoformat()}
         case TrainingEnded():
             return {"t": "end", **event.__dict__, "at": event.at.isoformat()}
         case LoadOutcome():
@@ -432,6 +454,7 @@ def launch_to_json(launch: Launch) -> Line:
         "batch_size": launch.batch_size,
         "shards": launch.shards,
         "created_at": launch.created_at.isoformat() if launch.created_at else None,
+        **({"lengths": list(launch.lengths)} if launch.lengths else {}),
     }
 
 
@@ -449,7 +472,13 @@ def launch_from_json(told: Line) -> Launch:
         batch_size=optional(count, told["batch_size"]),
         shards=optional(count, told["shards"]),
         created_at=moment(told["created_at"]),
+        lengths=_lengths(told["lengths"]) if "lengths" in told else None,
     )
+
+
+def _lengths(told: Sequence[Any]) -> Lengths:
+    low, high, divides = told
+    return Lengths(count(low), optional(whole, high), whole(divides))
 
 
 _ALL = "data_parallel"
@@ -557,6 +586,7 @@ def _file_line(file: Checkpoint, directory: str) -> Line:
         "metrics": dict(file.metrics),
         "state": file.state.value,
         "problem": file.problem.value if file.problem else None,
+        "grade": file.grade.value if file.grade else None,
         "at": file.created_at.isoformat() if file.created_at else None,
     }
     return {field: value for field, value in told.items() if value or value == 0}
@@ -582,6 +612,7 @@ _PLAIN: dict[str, Callable[[Any], Any]] = {
     "revision": partial(whole, lowest=-HIGHEST),
     "format": _format,
     "quarantine": text,
+    "doubt": text,
 }
 
 
@@ -601,7 +632,21 @@ def file_from_line(line: Line, directory: str) -> Checkpoint:
         metrics={text(metric): finite(value) for metric, value in line.get("metrics", {}).items()},
         state=FileState(line["state"]),
         problem=Rule(line["problem"]) if "problem" in line else None,
+        grade=Grade(line["grade"]) if "grade" in line else None,
         created_at=moment(line["at"]),
+    )
+
+
+def _as_unplaced(line: Line, directory: str) -> FileUnplaced:
+    return FileUnplaced(
+        run=name(line["run"]),
+        path=_own_path(line["path"], directory),
+        size=whole(line["size"]),
+        mtime_ns=whole(line["mtime_ns"], lowest=-HIGHEST),
+        best_guess=optional(whole, line["best_guess"]),
+        reason=text(line["reason"]),
+        remedy=text(line["remedy"]),
+        at=moment(line["at"]),
     )
 
 
@@ -696,6 +741,7 @@ _READERS: dict[str, Callable[[Line, str], Event]] = {
     "launch": _as_launch,
     "source": _as_source,
     "file": _as_file,
+    "unplaced": _as_unplaced,
     "end": _as_end,
     "outcome": _as_outcome,
     "layout": _as_layout_file,

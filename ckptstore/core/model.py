@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from enum import Enum
 from functools import cached_property, lru_cache
+from math import gcd, isqrt
 from typing import TYPE_CHECKING, Any, NamedTuple, NewType
 
 from ckptstore.core.limits import HIGHEST
@@ -59,6 +60,20 @@ class Content(str, Enum):
     __str__ = str.__str__
 
 
+class Grade(str, Enum):
+    """How sure the step of a file is that no registrar saw (docs/scanning.md).
+
+    Proven: two witnesses say the same. Consistent: every way to read the names and counters of its launch gives this
+    step, and something else is open. Assumed: one witness says it, or the user, and nothing contradicts that.
+    """
+
+    PROVEN = "proven"
+    CONSISTENT = "consistent"
+    ASSUMED = "assumed"
+
+    __str__ = str.__str__
+
+
 class Rule(str, Enum):
     """Why a state, or a rank of it, cannot be restored."""
 
@@ -75,6 +90,7 @@ class Rule(str, Enum):
     WEIGHTS_ONLY = "weights_only"
     FOREIGN_FORMAT = "foreign_format"
     UNREADABLE = "unreadable"
+    OTHER_EPOCHS = "other_epochs"
 
     __str__ = str.__str__
 
@@ -114,6 +130,7 @@ class Checkpoint:
     1970, `digest` is BLAKE3 in hexadecimal; each is None while the file is being written. `problem` says which rule
     a damaged file broke, `quarantine` what is wrong with a state whose files are whole (empty: nothing). `revision`
     is greater than that of the record that a look at the disk amended (None: the file is as it was recorded first).
+    `grade` says how sure the step is where a scan found it (None: it was registered), `doubt` what is open then.
     """
 
     run: str
@@ -137,6 +154,8 @@ class Checkpoint:
     quarantine: str = ""
     created_at: datetime | None = None
     revision: int | None = None
+    grade: Grade | None = None
+    doubt: str = ""
 
     @property
     def newness(self) -> int:
@@ -217,6 +236,62 @@ class Source(NamedTuple):
         return launch_key(self.run, self.launch)
 
 
+class Lengths(NamedTuple):
+    """Numbers of steps that an epoch may have: from `low` to `high` (None: no end), those that divide `divides`.
+
+    `divides` 0 is divided by every number.
+    """
+
+    low: int = 1
+    high: int | None = None
+    divides: int = 0
+
+    def fits(self, steps: int) -> bool:
+        """Whether an epoch may have so many steps."""
+        return self.low <= steps <= (steps if self.high is None else self.high) and self.divides % steps == 0
+
+    def dividing(self, number: int) -> Lengths:
+        """Those of them that divide a number too."""
+        return self._replace(divides=gcd(self.divides, number))
+
+    def within(self, other: Lengths) -> Lengths:
+        """Those that are among others too."""
+        highs = [high for high in (self.high, other.high) if high is not None]
+        return Lengths(max(self.low, other.low), min(highs, default=None), gcd(self.divides, other.divides))
+
+    def some(self) -> tuple[int, ...]:
+        """The lowest two of them, or all; those of a number whose divisors take too long to find are not known."""
+        if not self.divides or self.divides > _MOST_TRIED**2:
+            last = self.low + 1 if self.high is None else min(self.high, self.low + 1)
+            return tuple(range(self.low, last + 1))
+        return tuple(each for each in _divisors(self.divides) if self.fits(each))[:2]
+
+    @property
+    def only(self) -> int | None:
+        """The one number that there is; None if there are more, or none."""
+        some = self.some()
+        return some[0] if len(some) == 1 else None
+
+    def __str__(self) -> str:
+        if self.only is not None:
+            return str(self.only)
+        if not self.divides or self.divides > _MOST_TRIED**2:
+            return f"{self.low} or more" if self.high is None else f"{self.low} to {self.high}"
+        found = [str(each) for each in _divisors(self.divides) if self.fits(each)]
+        return ", ".join(found[:_SHOWN]) + (", …" if len(found) > _SHOWN else "")
+
+
+_SHOWN = 4
+_MOST_TRIED = 100_000
+
+
+@lru_cache(maxsize=1024)
+def _divisors(number: int) -> tuple[int, ...]:
+    """The divisors of a number of up to `_MOST_TRIED` squared, sorted."""
+    low = [each for each in range(1, isqrt(number) + 1) if number % each == 0]
+    return tuple(sorted({*low, *(number // each for each in low)}))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Launch:
     """One start of all ranks of a run.
@@ -227,6 +302,7 @@ class Launch:
     history is given up. `batch_size` is the samples that one rank takes a step, `shards` into how many parts the data
     is dealt, sample by sample in turn (None: not known, or not so). `foreign`: all it saved are parts, which say
     nothing of where the others' history went. `owner` is the number of the user whose it is (None: who tells of it).
+    `lengths` are the steps an epoch that fit the names of a launch that was scanned (None: it was not).
     """
 
     id: str
@@ -245,6 +321,7 @@ class Launch:
     start_step: int | None = None
     created_at: datetime | None = None
     owner: int | None = field(default=None, compare=False)
+    lengths: Lengths | None = None
 
     @property
     def key(self) -> LaunchKey:
@@ -309,6 +386,20 @@ class PassedOver(NamedTuple):
     detail: str
 
 
+class Unplaced(NamedTuple):
+    """A file that a scan found and could not place: size in bytes, `mtime_ns` in nanoseconds since 1970.
+
+    `best_guess` is the likeliest step (None: no idea), `remedy` the option of `ckptstore scan` that would place it.
+    """
+
+    path: str
+    size: int
+    mtime_ns: int
+    best_guess: int | None
+    reason: str
+    remedy: str
+
+
 @dataclass(frozen=True)
 class Skipped:
     """A path that was not taken into the catalog, and why."""
@@ -352,6 +443,17 @@ class RestorePlan:
     ranks: tuple[Assignment, ...]
 
     @property
+    def grade(self) -> Grade | None:
+        """How sure its step is, where a scan found its files: that of the least sure one; None where all registered."""
+        grades = [each.source.grade for each in self.ranks if each.source.grade]
+        return max(grades, key=list(Grade).index, default=None)
+
+    @property
+    def doubt(self) -> str:
+        """What is open of its step; empty where nothing is."""
+        return next((each.source.doubt for each in self.ranks if each.source.doubt), "")
+
+    @property
     def in_shares(self) -> bool:
         """Whether each rank's file is only its share of the state."""
         return any(assignment.source.content is Content.SHARE for assignment in self.ranks)
@@ -390,11 +492,15 @@ def epoch_and_step(global_step: int, steps_per_epoch: int | None) -> tuple[int |
 
 @dataclass(frozen=True)
 class Resolution:
-    """The answer to "where does this run go on?": a plan, or None, and every newer candidate's rejection."""
+    """The answer to "where does this run go on?": a plan, or None, and every newer candidate's rejection.
+
+    `unplaced` are files that a scan could not place, and that may be newer than the plan's state.
+    """
 
     run: str
     plan: RestorePlan | None
     rejections: tuple[Rejection, ...] = ()
+    unplaced: tuple[Unplaced, ...] = ()
 
     @property
     def lost(self) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ckptstore.core.model import SCANNED
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
@@ -34,7 +36,9 @@ def lineage(
     file may be there again. One that was asked to go back gives up what came after, whatever it saved; and one that a
     later launch resumed from did save, though nothing may be left of it. A launch that has saved and never asked where
     to start was restored by other means: it is taken to continue the launch before it from just before its own first
-    save. A foreign launch is left out, and has no history itself: nothing here can continue from it.
+    save. Of one that a scan found nobody knows whether it is a launch of its own: a state of the one before stays that
+    is of the same step as its first save. A foreign launch is left out, and has no history itself: nothing here can
+    continue from it.
     """
     by_id = {launch.id: launch for launch in launches}
     segments: list[Segment] = []
@@ -62,7 +66,7 @@ def lineage(
             remaining = [other for other in remaining if other.order <= parent.order]
             last_step = _lower(_in_parents_steps(launch, last_step), launch.parent_step)
         elif first is not None:
-            last_step = _lower(last_step, first - 1)
+            last_step = _lower(last_step, first if launch.id.startswith(SCANNED) else first - 1)
     return tuple(segments)
 
 

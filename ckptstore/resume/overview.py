@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from ckptstore.catalog.engine import Connection, Database
     from ckptstore.catalog.tallies import Tally
-    from ckptstore.core.model import Checkpoint, Launch
+    from ckptstore.core.model import Checkpoint, Grade, Launch
     from ckptstore.resume.lineage import Segment
 
 
@@ -33,7 +33,8 @@ class SaveRow:
     """One save as `list` shows it. `restorable` is by the catalog; `resolve` looks at the disk.
 
     `abandoned`: the run went back to an older state, and on from there. `tags` are the names that its step was given,
-    `quarantine` is what is wrong with it though its files are whole (empty: nothing), `metrics` are those of rank 0.
+    `quarantine` is what is wrong with it though its files are whole (empty: nothing), `metrics` are those of rank 0,
+    and so are `grade`, how sure its step is where a scan found it (None: it was registered), and `doubt`, what is open.
     """
 
     run: str
@@ -45,6 +46,8 @@ class SaveRow:
     tags: tuple[str, ...] = ()
     quarantine: str = ""
     metrics: Mapping[str, float] = field(default_factory=dict)
+    grade: Grade | None = None
+    doubt: str = ""
 
     @property
     def kind(self) -> Kind:
@@ -224,6 +227,7 @@ def _save_rows(database: Database, run: str) -> list[SaveRow]:
         pinned = reads.pinned_steps(connection, run_id)
         tagged = marks.tags_of(connection, run_id)
         said = tallies.said(connection, run_id)
+        nothing = tallies.Said("", {}, None, "")
         history = lineage(list(launches.values()), reads.first_saves(connection, run_id))
         parts = {part.launch.id: part for part in history}
         return [
@@ -235,8 +239,7 @@ def _save_rows(database: Database, run: str) -> list[SaveRow]:
                 abandoned=_is_abandoned(tally, parts.get(tally.launch)),
                 pinned=tally.global_step in pinned,
                 tags=tagged.get(tally.global_step, ()),
-                quarantine=said[tally.save_id].quarantine if tally.save_id in said else "",
-                metrics=said[tally.save_id].metrics if tally.save_id in said else {},
+                **said.get(tally.save_id, nothing)._asdict(),
             )
             for tally in tallies.tallies(connection, run_id)
         ]

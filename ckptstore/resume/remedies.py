@@ -34,6 +34,8 @@ def of_state(reason: Reason, state: State) -> str:
     if reason.rule is Rule.NOT_LINEAGE:
         launch = state.launch.id
         return f"choose it with --lineage {launch}, in a script with resume(lineage={launch!r})"
+    if reason.rule is Rule.OTHER_EPOCHS:
+        return f"if it is of this data all the same: resume(step={state.global_step})"
     return ""
 
 

@@ -21,12 +21,14 @@ from ckptstore.journal.sync import sync_run
 from ckptstore.resume import remedies, resolver
 from ckptstore.resume.lineage import Segment, lineage
 from ckptstore.resume.reconcile import reconcile
+from ckptstore.resume.unplaced import newer_than
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from ckptstore.catalog.engine import Connection, Database
     from ckptstore.core.model import Launch, Observed
+    from ckptstore.core.replicas import Layout
     from ckptstore.resume.reconcile import Reconciled
 
 log = logging.getLogger("ckptstore")
@@ -42,7 +44,8 @@ class Query:
     checks every file's digest too; `take_quarantined` takes a state that was found to be bad; `fresh` takes none, and
     gives up what there is. `replicas` states who is
     whose replica in launches of as many ranks as the newest: "dp", "none", groups as in "0,4;1,5", or the path of a
-    strategy, group info or JSON file (None: what each launch said).
+    strategy, group info or JSON file (None: what each launch said). `steps_per_epoch` is that of the dataset, which a
+    state that a scan found must fit, unless it is asked for (None: not known).
     """
 
     step: int | None = None
@@ -54,6 +57,7 @@ class Query:
     take_quarantined: bool = False
     fresh: bool = False
     replicas: str | None = None
+    steps_per_epoch: int | None = None
 
     @property
     def goes_back(self) -> bool:
@@ -124,12 +128,14 @@ def choose(database: Database, run: str, run_id: int, query: Query) -> Resolutio
         world_size=query.world_size,
         takes_whole=query.takes_whole,
         take_quarantined=query.take_quarantined,
+        steps_per_epoch=query.steps_per_epoch if step is None else None,
         hosts=hosts,
     )
     reached = resolution.plan.global_step if resolution.plan else -1
     rejections = list(resolution.rejections)
     judged = {(rejection.launch, rejection.global_step) for rejection in resolution.rejections}
     with database.read() as connection:
+        unplaced = newer_than(connection, run_id, resolution.plan) if step is None else ()
         beyond = reads.kinds_beyond(connection, run_id, reached)
         parts = {segment.launch.id: segment for segment in segments}
         for (launch_id, at), kinds in beyond.items():
@@ -143,20 +149,29 @@ def choose(database: Database, run: str, run_id: int, query: Query) -> Resolutio
             else:
                 rejections.append(_not_a_candidate(launch, at, kinds))
     rejections.sort(key=lambda item: item.global_step, reverse=True)
-    return replace(resolution, rejections=tuple(rejections))
+    return replace(resolution, rejections=tuple(rejections), unplaced=unplaced)
 
 
 def _with_layout(launches: list[Launch], replicas: str | None) -> list[Launch]:
     ours = [launch for launch in launches if not launch.foreign]
-    if replicas is None or not ours:
+    layout = stated_layout(replicas, ours[-1].world_size) if ours else None
+    if layout is None:
         return launches
-    world_size = ours[-1].world_size
+    return [replace(each, layout=layout) if each.world_size == ours[-1].world_size else each for each in launches]
+
+
+def stated_layout(replicas: str | None, world_size: int) -> Layout | None:
+    """Who is whose replica as a person states it, in words or by the path of a file (`Query.replicas`); None if nobody.
+
+    Raises `UsageError` for what cannot be read, or is not of so many ranks.
+    """
+    if replicas is None:
+        return None
     path = Path(replicas)
     try:
-        layout = read_layout([path], world_size) if path.is_file() else parse(replicas, world_size)
+        return read_layout([path], world_size) if path.is_file() else parse(replicas, world_size)
     except OSError as error:
         raise UsageError(f"cannot read {path} ({error.strerror})", "check its permissions") from None
-    return [replace(each, layout=layout) if each.world_size == world_size else each for each in launches]
 
 
 def candidates(

@@ -30,6 +30,7 @@ from ckptstore.core.replicas import show
 from ckptstore.core.text import count
 from ckptstore.resume import remedies
 from ckptstore.resume.faults import fault, unequal_sizes
+from ckptstore.resume.position import other_epochs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -52,14 +53,15 @@ def resolve(
     world_size: int | None = None,
     takes_whole: bool = True,
     take_quarantined: bool = False,
+    steps_per_epoch: int | None = None,
     hosts: Callable[[Launch], Mapping[int, str]] | None = None,
 ) -> Resolution:
     """The first candidate that is whole, as a plan, and why each one before it is not.
 
     `candidates` come newest first; `look` tells what the disk shows of a candidate's files, by path, and is asked
     only until a plan is found. `world_size` is that of the launch that will load the plan (None: as it was saved),
-    `takes_whole` whether each of its ranks holds the whole state. `hosts` tells where the ranks of a launch ran;
-    it is asked only where a replica stands in.
+    `takes_whole` whether each of its ranks holds the whole state, `steps_per_epoch` that of its dataset. `hosts` tells
+    where the ranks of a launch ran; it is asked only where a replica stands in.
     """
     rejections: list[Rejection] = []
     for state in candidates:
@@ -69,6 +71,7 @@ def resolve(
             world_size=world_size,
             takes_whole=takes_whole,
             take_quarantined=take_quarantined,
+            steps_per_epoch=steps_per_epoch,
         )
         verdict = judged(state)
         if hosts is not None and isinstance(verdict, RestorePlan) and _has_stand_ins(verdict):
@@ -86,6 +89,7 @@ def judge(
     world_size: int | None = None,
     takes_whole: bool = True,
     take_quarantined: bool = False,
+    steps_per_epoch: int | None = None,
 ) -> RestorePlan | Rejection:
     """A plan for every rank, or every reason why there is none.
 
@@ -100,9 +104,11 @@ def judge(
     contents = {file.content for file in state.files}
     if Content.PART in contents:
         return reject_foreign(state)
-    quarantined = [] if take_quarantined else _quarantined(state)
-    if quarantined:
-        return _reject(state, quarantined)
+    misfit = other_epochs(state.launch, steps_per_epoch) if len(ranks) == saved_world else ""
+    reasons = [Reason(Rule.OTHER_EPOCHS, None, misfit)] if misfit else []
+    reasons += [] if take_quarantined else _quarantined(state)
+    if reasons:
+        return _reject(state, reasons)
     failed = {} if take_quarantined else state.failed
     if len(ranks) != saved_world and not _serves_any(state, takes_whole=takes_whole):
         as_saved = judge(state, seen, take_quarantined=take_quarantined)

@@ -13,12 +13,12 @@ from ckptstore.catalog import reads, tallies
 from ckptstore.catalog.project import project
 from ckptstore.catalog.runs import find_run
 from ckptstore.core.events import LaunchStarted
-from ckptstore.core.model import BRANCH, Assignment, PassedOver, Resolution, RestorePlan, Rule
+from ckptstore.core.model import BRANCH, Assignment, Grade, PassedOver, Resolution, RestorePlan, Rule
 from ckptstore.core.text import count
 from ckptstore.disk.trust import TRUST, Trust, user_name
 from ckptstore.errors import CatalogUnavailableError, NothingRestorableError, RefusedError, UsageError
-from ckptstore.journal.writers import record_of_run
-from ckptstore.resume import exits, lease, position
+from ckptstore.journal.writers import record_of_run, shared
+from ckptstore.resume import exits, lease, position, unplaced
 from ckptstore.resume.resolve import Query, bring_up_to_date, choose
 from ckptstore.resume.resolver import NOT_LINEAGE
 
@@ -55,7 +55,9 @@ def settle(database: Database, launch: Launch, query: Query) -> RestorePlan | No
     be stored, and where the launch's answer is an old one, since later launches have saved.
     """
     takes_whole = launch.layout.any_world_size or launch.world_size == 1
-    query = replace(query, world_size=launch.world_size, takes_whole=takes_whole).checked()
+    query = replace(
+        query, world_size=launch.world_size, takes_whole=takes_whole, steps_per_epoch=launch.steps_per_epoch
+    ).checked()
     if query.step == 0:
         raise UsageError("step is 0", "to start afresh give the run another name")
     stored = _stored(database, launch)
@@ -76,6 +78,8 @@ def settle(database: Database, launch: Launch, query: Query) -> RestorePlan | No
                 "end what removes files of the run, and start again",
             )
         settled = _stored(database, launch)
+    if settled is not None and settled[0] is not None:
+        _note_proof(database, settled[0], launch.steps_per_epoch)
     if settled is None:
         raise CatalogUnavailableError(f"the restore plan of launch {launch.id} was not kept by {database.name}")
     return settled[0]
@@ -133,8 +137,7 @@ def _store(database: Database, launch: Launch, run_id: int, query: Query) -> boo
     if resolution.lost:
         raise _lost(resolution)
     plan = resolution.plan
-    if plan is None and query.goes_back and not query.fresh:
-        raise _not_there(resolution, query)
+    _check_chosen(resolution, query)
     if plan is None and not query.fresh and not _begins_anew(database, launch, run_id):
         _check_fresh(database, launch, run_id, resolution, choose(database, launch.run, run_id, of_every_lineage))
     if plan is not None:
@@ -383,6 +386,43 @@ def _not_there(resolution: Resolution, query: Query) -> NothingRestorableError:
         f"{' of '.join(asked)} of run {resolution.run!r} cannot be restored: {why}",
         f"see: ckptstore resolve {quote(resolution.run)}{flags} --explain",
     )
+
+
+def _check_chosen(resolution: Resolution, query: Query) -> None:
+    """Raise `NothingRestorableError` for a state that was asked for and is not there.
+
+    And `RefusedError` where a start would pass over newer files that a scan could not place.
+    """
+    if resolution.plan is None and query.goes_back and not query.fresh:
+        raise _not_there(resolution, query)
+    if not resolution.unplaced or query.goes_back:
+        return
+    what, command = unplaced.told(resolution.run, resolution.unplaced, query.steps_per_epoch)
+    plan = resolution.plan
+    step = f"step {plan.global_step}" if plan else "the beginning"
+    other = f"resume(step={plan.global_step})" if plan else "resume(fresh=True)"
+    raise RefusedError(
+        f"run {resolution.run!r} would start from {step}, and {what}",
+        f"{command} places it; to start from {step} all the same: {other}",
+    )
+
+
+def _note_proof(database: Database, plan: RestorePlan, steps_per_epoch: int | None) -> None:
+    """Record that what a scan found fits the dataset: the length of an epoch was the witness that it lacked."""
+    saved = plan.launch
+    if saved.lengths is None or steps_per_epoch is None or not saved.lengths.fits(steps_per_epoch):
+        return
+    open_ones = [file for file in sources_of(plan) if file.grade is Grade.CONSISTENT]
+    recorder = shared(database)
+    try:
+        if open_ones:
+            recorder.amend([(file, file.amended(grade=Grade.PROVEN, doubt="")) for file in open_ones])
+        if saved.steps_per_epoch is None:
+            recorder.home(plan.ranks[0].source.path.rpartition("/")[0])
+            known = replace(saved.undecided(), steps_per_epoch=steps_per_epoch)
+            recorder.record([LaunchStarted(known, data_at=datetime.now(timezone.utc))])
+    finally:
+        recorder.close()
 
 
 def _first_reason(resolution: Resolution) -> str:

@@ -3,16 +3,37 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import Enum
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
-from ckptstore.core.model import SCANNED, Checkpoint, FileState, epoch_and_step, moment
+from ckptstore.core.model import SCANNED, Checkpoint, FileState, Grade, epoch_and_step, moment
+from ckptstore.core.replicas import stand_alone
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
-    from ckptstore.core.model import Content, Kind
+    from ckptstore.core.model import Content, Kind, Lengths
+    from ckptstore.core.replicas import Layout
+
+BY_HAND = "--step FILE=STEP"
+"""The option of `ckptstore scan` that places any file."""
+
+
+class Trusted(str, Enum):
+    """A witness that the user takes for enough alone: the optimizer's counter, the name, or MindSpore's own notes."""
+
+    COUNTER = "counter"
+    NAME = "name"
+    INFO = "info"
+
+    __str__ = str.__str__
+
+    @property
+    def remedy(self) -> str:
+        """The option of `ckptstore scan` that trusts it."""
+        return f"--trust {self}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +47,7 @@ class FoundFile:
     (`epoch_num`, `step_num`, `batch_num`, `cur_rank`, …), `optimizer_step` the counter of updates in it; None and
     empty where the file was not read or has none. `updates_every_step`: the file was read, and nothing in it is known
     to let a step pass without an update: no loss scale (`scale_sense`, MindSpore: `nn/wrap/loss_scale.py`) and no
-    gathered gradients (`accu_grads…`). `shapes` are those of the parameters that tell its network from another
+    gathered gradients (`tree.py`). `shapes` are those of the parameters that tell its network from another
     (`experiments.py`). `size` in bytes, `mtime_ns` in nanoseconds since 1970.
     """
 
@@ -49,32 +70,47 @@ class FoundFile:
 
 
 @dataclass(frozen=True)
-class ProvenFile:
-    """A file, its rank, and the batches consumed since the run began when it was saved."""
+class PlacedFile:
+    """A file, its rank, and the batches consumed since the run began when it was saved.
+
+    `grade` says how sure that step is, `doubt` what is open (empty: nothing).
+    """
 
     file: FoundFile
     rank: int
     global_step: int
+    grade: Grade = Grade.PROVEN
+    doubt: str = ""
 
 
 @dataclass(frozen=True)
 class Uncertain:
-    """A file whose step or rank is not proven: the likeliest step (None: no idea), and why it is not more than that."""
+    """A file that has no step or no rank: the likeliest step (None: no idea), and why it is not more than that.
+
+    `remedy` is the option of `ckptstore scan` that would place it. `contradicted`: witnesses exclude each other.
+    """
 
     path: str
     best_guess: int | None
     reason: str
+    remedy: str = BY_HAND
+    contradicted: bool = False
 
 
 @dataclass(frozen=True)
 class ScannedLaunch:
-    """A launch that the files show, when it began, and the records of its files."""
+    """A launch that the files show: when it began, the records of its files, the steps an epoch that its names allow.
+
+    `layout` is what the user says of it.
+    """
 
     id: str
     world_size: int
     steps_per_epoch: int | None
     began: datetime
     files: tuple[Checkpoint, ...]
+    lengths: Lengths | None = None
+    layout: Layout = field(default_factory=stand_alone)
 
 
 def launch_id(*told: str) -> str:
@@ -82,16 +118,16 @@ def launch_id(*told: str) -> str:
     return f"{SCANNED}{blake2b(chr(31).join(told).encode('utf-8', 'surrogatepass'), digest_size=6).hexdigest()}"
 
 
-def record(run: str, launch: str, proven: ProvenFile, steps_per_epoch: int | None) -> Checkpoint:
-    """The record of a file whose step is proven."""
-    file = proven.file
-    epoch, step_in_epoch = epoch_and_step(proven.global_step, steps_per_epoch)
+def record(run: str, launch: str, placed: PlacedFile, steps_per_epoch: int | None) -> Checkpoint:
+    """The record of a file that has a step."""
+    file = placed.file
+    epoch, step_in_epoch = epoch_and_step(placed.global_step, steps_per_epoch)
     return Checkpoint(
         run=run,
         launch=launch,
         kind=file.kind,
-        global_step=proven.global_step,
-        rank=proven.rank,
+        global_step=placed.global_step,
+        rank=placed.rank,
         path=file.path,
         optimizer_step=file.optimizer_step,
         epoch=epoch,
@@ -102,4 +138,6 @@ def record(run: str, launch: str, proven: ProvenFile, steps_per_epoch: int | Non
         content=file.content,
         state=FileState.COMPLETE,
         created_at=moment(file.mtime_ns),
+        grade=placed.grade,
+        doubt=placed.doubt,
     )

@@ -1,33 +1,40 @@
 """Reconstructs launches, steps and world size from the files of a run that nobody registered.
 
-Names and contents of such files lie (mindspore.md §3). What two witnesses do not prove is uncertain, with a reason:
-files that may be of two launches are never put into one.
+Names and contents of such files lie (mindspore.md §3). A file has a step where every way to read its launch's names and
+counters gives the same; else it is uncertain, with a reason. Files that may be of two launches are never put into one.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from ckptstore.core.model import Kind
+from ckptstore.core.model import Grade, Kind, Lengths
 from ckptstore.core.naming import unfinished_ttp_directory
-from ckptstore.scan.found import ProvenFile, Uncertain
+from ckptstore.scan.found import PlacedFile, Trusted, Uncertain
 from ckptstore.scan.launches import Group, Ranked, are_near, group
 from ckptstore.scan.steps import (
+    Reading,
     Verdict,
+    assumed,
     bounded,
-    exact,
-    length_without_lag,
+    by_counter,
+    counts_itself,
+    fitting_lengths,
+    has_names,
+    may_begin_after,
+    may_begin_between_epochs,
     may_lag,
-    possible_starts,
+    own_lengths,
+    read,
     shows_lag,
+    skipping,
     stated_length,
     truthful,
     whole_number,
-    without_lag,
 )
 
 if TYPE_CHECKING:
@@ -37,29 +44,56 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class ProvenLaunch:
-    """The proven files of one launch, by step, rank and path; `steps_per_epoch` None where nothing tells it.
+class PlacedLaunch:
+    """The files of one launch that have a step, by step, rank and path.
 
-    `key` stays the same when files of newer launches are added.
+    `lengths` are the steps an epoch that its names allow (None: they tell nothing), `steps_per_epoch` is the one that
+    is known. `key` stays the same when files of newer launches are added.
     """
 
     key: str
-    steps_per_epoch: int | None
-    files: tuple[ProvenFile, ...]
+    lengths: Lengths | None
+    files: tuple[PlacedFile, ...]
+
+    @property
+    def steps_per_epoch(self) -> int | None:
+        """The one that is known; None where it is open."""
+        return self.lengths.only if self.lengths else None
 
 
 @dataclass(frozen=True)
 class Reconstruction:
     """What the files show: launches, oldest first, what is uncertain, and what people must know of it."""
 
-    launches: tuple[ProvenLaunch, ...] = ()
+    launches: tuple[PlacedLaunch, ...] = ()
     uncertain: tuple[Uncertain, ...] = ()
     world_size: int = 0
     warnings: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class Stated:
+    """What the user says of a tree.
+
+    `steps_per_epoch` is that of the dataset (None: by what is there), `trusted` are witnesses that are enough alone,
+    `steps` the steps of files by path. `replicas` says who is whose replica, as a resolution takes it (None: nobody).
+    """
+
+    steps_per_epoch: int | None = None
+    trusted: frozenset[Trusted] = frozenset()
+    steps: Mapping[str, int] = field(default_factory=dict)
+    replicas: str | None = None
+
+
+NOTHING_STATED = Stated()
+
+
 def reconstruct(
-    found: Sequence[FoundFile], *, world_size: int | None = None, ranks_seen: Iterable[int] = ()
+    found: Sequence[FoundFile],
+    *,
+    world_size: int | None = None,
+    ranks_seen: Iterable[int] = (),
+    stated: Stated = NOTHING_STATED,
 ) -> Reconstruction:
     """The launches, steps and world size of the files of one run, in whatever order they are given.
 
@@ -75,9 +109,12 @@ def reconstruct(
         rank = rank_of(file)
         if rank is None and (unranked or world_size == 1):
             rank = 0
-        if rank is None or _inner_rank(file) not in (None, rank):
-            reason = "nothing says which rank wrote it" if rank is None else "its path and its content name two ranks"
-            uncertain.append(Uncertain(file.path, None, reason))
+        if rank is None:
+            reason = "nothing says which rank wrote it"
+            uncertain.append(Uncertain(file.path, None, reason, "--world-size 1"))
+        elif _inner_rank(file) not in (None, rank):
+            reason = f"its path is of rank {rank}, its content of rank {_inner_rank(file)}"
+            uncertain.append(Uncertain(file.path, None, reason, "", contradicted=True))
         else:
             ranked.append(Ranked(file, rank, *_claimed(file)))
     ranks = seen | {rank for file in found for rank in (file.rank, _inner_rank(file)) if rank is not None}
@@ -91,62 +128,195 @@ def reconstruct(
         warnings.append(
             f"nothing proves which files of several ranks are of one launch, so they are kept apart: {apart}"
         )
-    launches: list[ProvenLaunch] = []
-    judged = _judged(groups, size)
-    mixed = _mixed([[one for one in verdicts if isinstance(one, ProvenFile)] for _, _, verdicts in judged])
-    for each, length, verdicts in judged:
-        proven = [one for one in verdicts if isinstance(one, ProvenFile) and one.file.path not in mixed]
+    launches: list[PlacedLaunch] = []
+    judged = [
+        (each, lengths, _taken(each, verdicts, lengths, stated))
+        for each, lengths, verdicts in _judged(groups, size, stated)
+    ]
+    by_evidence = [
+        [one for one in verdicts if isinstance(one, PlacedFile) and one.file.path not in stated.steps]
+        for _, _, verdicts in judged
+    ]
+    mixed = _mixed(by_evidence)
+    for each, lengths, verdicts in judged:
+        placed = [one for one in verdicts if isinstance(one, PlacedFile) and one.file.path not in mixed]
         uncertain += [one for one in verdicts if isinstance(one, Uncertain)]
-        if proven:
-            proven.sort(key=lambda one: (one.global_step, one.rank, one.file.path))
-            launches.append(ProvenLaunch(each.key, length, tuple(proven)))
-            if length is None:
-                warnings.append(f"nothing tells how many steps an epoch of launch {each.key} has")
+        if placed:
+            placed.sort(key=lambda one: (one.global_step, one.rank, one.file.path))
+            launches.append(PlacedLaunch(each.key, lengths, tuple(placed)))
     uncertain += mixed.values()
     uncertain.sort(key=lambda one: one.path)
     return Reconstruction(tuple(launches), tuple(uncertain), size, tuple(warnings))
 
 
-def _judged(groups: Sequence[Group], world_size: int) -> list[tuple[Group, int | None, list[Verdict]]]:
-    """Every launch with its steps an epoch and what is known of its files' steps.
+def _taken(launch: Group, verdicts: Iterable[Verdict], lengths: Lengths | None, stated: Stated) -> list[Verdict]:
+    """The verdicts on a launch's files, with what the user says: of steps, and of witnesses that are enough alone."""
+    files = {each.file.path: each for each in launch.files}
+    length = stated.steps_per_epoch or (lengths.only if lengths else None)
+    taken: list[Verdict] = []
+    for one in verdicts:
+        path = one.file.path if isinstance(one, PlacedFile) else one.path
+        file = files[path]
+        if path in stated.steps:
+            taken.append(PlacedFile(file.file, file.rank, stated.steps[path], Grade.ASSUMED, "its step was stated"))
+        elif isinstance(one, PlacedFile) or one.contradicted:
+            taken.append(one)
+        elif (told := assumed(file, length, stated.trusted)) is not None:
+            taken.append(PlacedFile(file.file, file.rank, told[0], Grade.ASSUMED, told[1]))
+        else:
+            taken.append(one)
+    return taken
 
-    Where no file of the tree can lag, the counter is the step, and names must say the same. Else a counter proves a
-    step only where the launch's names are known to be truthful, or leave no choice; and names that count as many steps
-    too few an epoch as updates are skipped in it look right, so that only MindSpore's own word for its length counts.
+
+_Judged = tuple[Group, Lengths | None, list[Verdict]]
+"""A launch, the steps an epoch that fit it (None: nothing tells them), and what is known of its files."""
+
+
+def _judged(groups: Sequence[Group], world_size: int, stated: Stated) -> list[_Judged]:
+    """What is known of every launch.
+
+    Where no file of the tree can lag, the counter is the step if there is a way to read the names. Else a counter
+    proves a step only where the launch's names are known to be truthful, or leave no choice; and names that count as
+    many steps too few an epoch as updates are skipped in it look right, so that only MindSpore's own word for its
+    length counts, or the user's.
     """
-    stated = {each.key: stated_length(each.files) for each in groups}
-    lengths = _completed(stated, groups)
-    if not any(may_lag(each.files) for each in groups):
-        fitting = lengths
-        if not any(stated.values()):
-            fitting = _completed({each.key: length_without_lag(each.files) for each in groups}, groups)
-        verdicts_of = _without_lag(groups, fitting)
-        if verdicts_of is not None:
-            return [(each, fitting[each.key], verdicts) for each, verdicts in zip(groups, verdicts_of, strict=True)]
-    first = _first(groups, world_size, lengths)
-    judged: list[tuple[Group, int | None, list[Verdict]]] = []
+    told = {each.key: stated.steps_per_epoch or stated_length(each.files) for each in groups}
+    lengths = _completed(told, groups)
+    judged = _where_each_step_counts(groups, lengths, trusts_counter=Trusted.COUNTER in stated.trusted)
+    return _where_steps_may_be_skipped(groups, world_size, lengths) if judged is None else judged
+
+
+def _where_each_step_counts(
+    groups: Sequence[Group], told: Mapping[str, int | None], *, trusts_counter: bool
+) -> list[_Judged] | None:
+    """What is known of every launch if each step is an update; None if one shows that some are not."""
+    lags = any(may_lag(each.files) for each in groups)
+    common = set(told.values())
+    if not trusts_counter and (lags or len(common) > 1):
+        return None
+    readings, among = _readings(groups, common.pop() if len(common) == 1 else None)
+    if not trusts_counter and any(shows_lag(each.files, readings[each.key], among.only) for each in groups):
+        return None
+    return [_by_counters(each, readings[each.key], groups, among, is_assumed=lags) for each in groups]
+
+
+def _where_steps_may_be_skipped(
+    groups: Sequence[Group], world_size: int, told: Mapping[str, int | None]
+) -> list[_Judged]:
+    first = _first(groups, world_size, told)
+    judged: list[_Judged] = []
     for each in groups:
-        length = lengths[each.key]
+        known = length = told[each.key]
+        if length is None and each is first and all(file.epoch in (None, 1) for file in each.files):
+            length = max((file.step_in_epoch or 0 for file in each.files), default=0) or None
         verdicts: list[Verdict]
         if length is None:
-            reason = "updates may have been skipped, and no file says how many steps an epoch has"
-            verdicts = [Uncertain(file.file.path, file.file.optimizer_step, reason) for file in each.files]
+            verdicts = [skipping(file, None) for file in each.files]
         elif each is first and may_lag(each.files):
             verdicts = truthful(each.files, length)
         else:
             verdicts = bounded(each.files, length)
-        judged.append((each, length, verdicts))
+        judged.append((each, Lengths(known, known) if known else None, verdicts))
     return judged
 
 
-def _mixed(launches: Iterable[Iterable[ProvenFile]]) -> dict[str, Uncertain]:
+def _readings(groups: Sequence[Group], common: int | None) -> tuple[dict[str, Reading | None], Lengths]:
+    """How the names of every launch are to be read where each step is an update (None: there is no way).
+
+    And the steps an epoch that fit most of them.
+
+    `common` is the steps an epoch that is known of the run. Else it is what fits all launches, if anything does: each
+    as MindSpore names files, or with epochs of its own where it began from another launch's file, or was not the first.
+    """
+    as_named = {each.key: fitting_lengths(each.files) for each in groups}
+    own = {each.key: own_lengths(each.files, _starts(each, groups)) for each in groups}
+    among = None if common is None else Lengths(common, common)
+    if among is None:
+        possible = [_either(as_named[each.key], own[each.key]) for each in groups]
+        known = {lengths.only for lengths in possible if lengths is not None and lengths.only is not None}
+        among = Lengths()
+        for lengths in possible:
+            if lengths is not None and (not known or lengths.only is not None):
+                among = among.within(lengths)
+    readings: dict[str, Reading | None] = {}
+    for each in groups:
+        named, begun = as_named[each.key], own[each.key]
+        fits = named.within(among) if named is not None else Lengths(1, 0)
+        fits_own = begun.within(among) if begun is not None else Lengths(1, 0)
+        if fits.some():
+            readings[each.key] = read(each.files, fits)
+        elif fits_own.some():
+            readings[each.key] = Reading(fits_own, begins_anew=True)
+        elif named is not None and common is None and has_names(each.files) and _has_begin(each, named, groups):
+            readings[each.key] = read(each.files, named)
+        else:
+            readings[each.key] = Reading(begun, begins_anew=True) if begun is not None else None
+    return readings, among
+
+
+def _either(one: Lengths | None, other: Lengths | None) -> Lengths | None:
+    """Lengths among which are all of both."""
+    if one is None or other is None:
+        return one or other
+    high = None if one.high is None or other.high is None else max(one.high, other.high)
+    return Lengths(min(one.low, other.low), high)
+
+
+def _starts(launch: Group, groups: Iterable[Group]) -> set[int] | None:
+    """The steps that a launch with epochs of its own may have begun after; None for any.
+
+    A launch whose files have a number is known to be no first one.
+    """
+    if any(launch.numbers.values()):
+        return None
+    others = (file.file.optimizer_step for each in groups if each is not launch for file in each.files)
+    return {step for step in others if step is not None}
+
+
+def _by_counters(
+    launch: Group, reading: Reading | None, groups: Sequence[Group], among: Lengths, *, is_assumed: bool
+) -> _Judged:
+    """What is known of a launch where each step is an update."""
+    if reading is None:
+        return launch, None, [by_counter(file, None, Grade.PROVEN, "") for file in launch.files]
+    doubts = []
+    if not reading.lengths.within(among).some():
+        doubts.append(f"steps an epoch: {reading.lengths}, but {among} in other launches")
+    elif reading.begins_anew:
+        doubts.append("epochs began anew with its launch")
+    elif reading.lengths.only is None and not counts_itself(launch.files):
+        doubts.append(f"steps an epoch: {reading.lengths}")
+    if not reading.begins_anew and not _has_begin(launch, reading.lengths, groups):
+        doubts.append("its launch began inside an epoch, after a step of which no file is there")
+    if launch.by_times_alone:
+        doubts.append("that its files are of one save is told by their times alone")
+    grade = Grade.CONSISTENT if doubts else Grade.PROVEN
+    if is_assumed:
+        grade, doubts = Grade.ASSUMED, ["the optimizer's counter alone says so"]
+    verdicts = [by_counter(file, reading, grade, "; ".join(doubts)) for file in launch.files]
+    is_known = reading.lengths != Lengths() and not reading.begins_anew
+    return launch, reading.lengths if is_known else None, verdicts
+
+
+def _has_begin(launch: Group, lengths: Lengths, groups: Iterable[Group]) -> bool:
+    """Whether a launch may have begun between two epochs, or with a file that is there or may have been replaced."""
+    if may_begin_between_epochs(launch.files, lengths):
+        return True
+    files = [ranked.file for each in groups for ranked in each.files]
+    if any(_may_replace(file) for file in files):
+        return True
+    starts = {ranked.file.optimizer_step for each in groups if each is not launch for ranked in each.files}
+    return any(step is not None and may_begin_after(launch.files, lengths, step) for step in starts)
+
+
+def _mixed(launches: Iterable[Iterable[PlacedFile]]) -> dict[str, Uncertain]:
     """Files of one step of a launch that its ranks did not write at one time: some may be of an earlier start.
 
     MindSpore numbers no names that users make (`directory` or `prefix` is a callable): a later start writes over files
     of an earlier one, and a rank that did not get as far still has the old file. A TTP directory is left out: it was
     renamed when all of it was there.
     """
-    saves: dict[tuple[int, int], list[ProvenFile]] = defaultdict(list)
+    saves: dict[tuple[int, int], list[PlacedFile]] = defaultdict(list)
     for place, files in enumerate(launches):
         for one in files:
             if one.file.kind is not Kind.TTP:
@@ -169,11 +339,11 @@ def _mixed(launches: Iterable[Iterable[ProvenFile]]) -> dict[str, Uncertain]:
     }
 
 
-def _line(one: ProvenFile) -> tuple[str, str, int]:
+def _line(one: PlacedFile) -> tuple[str, str, int]:
     return one.file.kind.value, one.file.family, one.rank
 
 
-def _is_copied_rank_by_rank(saves: Iterable[Sequence[ProvenFile]]) -> bool:
+def _is_copied_rank_by_rank(saves: Iterable[Sequence[PlacedFile]]) -> bool:
     """Whether the times are those of a copy of one rank after another, with the same intervals: they tell nothing."""
     shifts: dict[int, list[int]] = defaultdict(list)
     times: dict[int, list[int]] = defaultdict(list)
@@ -192,32 +362,6 @@ def _completed(lengths: Mapping[str, int | None], groups: Iterable[Group]) -> di
     known = {length for length in lengths.values() if length is not None}
     common = known.pop() if len(known) == 1 else None
     return {each.key: lengths.get(each.key) or common for each in groups}
-
-
-def _without_lag(groups: Sequence[Group], lengths: Mapping[str, int | None]) -> list[list[Verdict]] | None:
-    """What is known of every launch's steps if each is an update; None if a launch shows that some are not.
-
-    A launch that seems to have begun in the middle of an epoch must have something to have begun from, or its updates
-    may have been skipped: a file with that counter, unless one that is there may have replaced it.
-    """
-    readings = [without_lag(each.files, lengths[each.key]) for each in groups]
-    lags = (shows_lag(each.files, lengths[each.key], read) for each, read in zip(groups, readings, strict=True))
-    if any(lags) or len(set(lengths.values())) > 1:
-        return None
-    replaced = any(_may_replace(ranked.file) for each in groups for ranked in each.files)
-    holders: dict[int | None, set[str]] = defaultdict(set)
-    for each in groups:
-        for ranked in each.files:
-            holders[ranked.file.optimizer_step].add(each.key)
-    verdicts = []
-    for each, reading in zip(groups, readings, strict=True):
-        starts = possible_starts(each.files, reading)
-        if starts is None or replaced or any(holders[step] - {each.key} for step in starts if step in holders):
-            verdicts.append([exact(file, reading) for file in each.files])
-        else:
-            reason = "its launch seems to have begun in the middle of an epoch, from a step of which no file is there"
-            verdicts.append([Uncertain(file.file.path, file.file.optimizer_step, reason) for file in each.files])
-    return verdicts
 
 
 def _may_replace(file: FoundFile) -> bool:

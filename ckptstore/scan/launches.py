@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from graphlib import TopologicalSorter
 from heapq import heappop, heappush
@@ -70,9 +70,10 @@ class Unit:
 
 @dataclass(frozen=True)
 class Group:
-    """Units that are of one launch."""
+    """Units that are of one launch; `by_times_alone`: nothing but when they were written tells that."""
 
     units: tuple[Unit, ...]
+    by_times_alone: bool = False
 
     @cached_property
     def key(self) -> str:
@@ -100,6 +101,11 @@ class Group:
         return min(ranked.file.optimizer_step or 0 for ranked in self.files)
 
     @cached_property
+    def has_counters(self) -> bool:
+        """Whether its files tell how many updates they hold."""
+        return all(ranked.file.optimizer_step is not None for ranked in self.files)
+
+    @cached_property
     def numbers(self) -> dict[tuple[str, str, int], int]:
         """The number of its unit in every line that MindSpore numbers."""
         return {unit.line: unit.relaunch for unit in self.units if unit.line[0] in _NUMBERED}
@@ -116,15 +122,24 @@ _NUMBERED = (Kind.PERIODIC.value, Kind.DYING_GASP.value)
 def group(files: Iterable[Ranked]) -> tuple[list[Group], bool]:
     """The launches, oldest first, and whether that order is known (else it is a guess).
 
-    Evidence: the names of one ModelCheckpoint; equal numbers where no rank can have missed a launch; files of one
-    state that were written at nearly the same time, or in one finished TTP directory, if all times of the tree fit.
+    Evidence: the names of one ModelCheckpoint; equal numbers where no rank can have missed a launch; and, if all times
+    of the tree fit, files of one state that were written at nearly the same time, or in one finished TTP directory, and
+    files that were written in turns.
+    Where each rank has one file of a kind, no times of the tree can be held against each other.
     """
     units = _units(files)
-    gap = _shortest_gap(units)
+    gaps = _gaps(units)
+    gap = min(gaps) if gaps and min(gaps) > 0 else None
     certain = _by_number(units)
-    if gap is not None:
+    if not gaps:
+        groups = _joined(units, [*certain, *_by_time(_written_apart(units), NEAR_NS)])
+        if groups is not None:
+            alone = [replace(each, by_times_alone=len({unit.line[2] for unit in each.units}) > 1) for each in groups]
+            return _in_order_of_numbers(alone)
+    elif gap is not None:
         by_time = [*_by_time(units, min(NEAR_NS, gap // _NEAR_PART)), *_by_directory(units, gap)]
         groups = _joined(units, [*certain, *by_time])
+        groups = None if groups is None else _without_overlaps(groups)
         # Launches of a job do not overlap in time.
         if groups is not None and all(one.end < other.begin for one, other in _successions(groups)):
             return sorted(groups, key=lambda each: (each.begin, each.key)), True
@@ -140,19 +155,26 @@ def _units(files: Iterable[Ranked]) -> list[Unit]:
     return [Unit(key, tuple(members)) for key, members in sorted(by_key.items())]
 
 
-def _shortest_gap(units: Iterable[Unit]) -> int | None:
-    """The shortest time between two saves of one line, in nanoseconds; None if the times prove nothing.
+def _gaps(units: Iterable[Unit]) -> list[int]:
+    """The times between two saves of one line that follow each other, in nanoseconds.
 
-    They do where every line's files were written in the order of their numbers and counters. A copy makes all times
-    alike, or gives those of the copying.
+    Times prove something where every line's files were written in the order of their numbers and counters: where all
+    of these are positive. A copy makes all times alike, or gives those of the copying.
     """
     lines: dict[tuple[str, str, int], list[tuple[int, int, int]]] = defaultdict(list)
     for ranked in (ranked for unit in units for ranked in unit.files):
         file, line = ranked.file, ranked.line
         if line[0] in _NUMBERED and file.optimizer_step is not None:
             lines[line].append((file.relaunch, file.optimizer_step, file.mtime_ns))
-    gaps = [later[2] - earlier[2] for order in lines.values() for earlier, later in pairwise(sorted(order))]
-    return min(gaps) if gaps and min(gaps) > 0 else None
+    return [later[2] - earlier[2] for order in lines.values() for earlier, later in pairwise(sorted(order))]
+
+
+def _written_apart(units: Iterable[Unit]) -> list[Unit]:
+    """Those that were written at a time of their own: several ranks never write in one nanosecond, a copy may."""
+    times: dict[int, list[Unit]] = defaultdict(list)
+    for unit in units:
+        times[_written(unit)].append(unit)
+    return [same[0] for same in times.values() if len(same) == 1]
 
 
 def are_near(times: Sequence[int], lines: Iterable[Sequence[int]] = ()) -> bool:
@@ -245,6 +267,22 @@ def _joined(units: Sequence[Unit], pairs: Iterable[tuple[Unit, Unit]]) -> list[G
     groups = [Group(tuple(each)) for each in members.values()]
     clean = all(len({unit.line for unit in each.units}) == len(each.units) for each in groups)
     return groups if clean else None
+
+
+def _without_overlaps(groups: Iterable[Group]) -> list[Group]:
+    """The launches with those in one whose files were written at the same time: a job has one launch at a time.
+
+    Where that would give one two numbers of one line they stay apart.
+    """
+    joined: list[Group] = []
+    for each in sorted(groups, key=lambda group: (group.begin, group.key)):
+        in_turns = joined and each.begin < joined[-1].end and each.has_counters and joined[-1].has_counters
+        both = Group((*joined[-1].units, *each.units)) if in_turns else None
+        if both is not None and len({unit.line for unit in both.units}) == len(both.units):
+            joined[-1] = both
+        else:
+            joined.append(each)
+    return joined
 
 
 def _successions(groups: Iterable[Group]) -> list[tuple[Group, Group]]:

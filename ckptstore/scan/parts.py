@@ -15,7 +15,7 @@ from ckptstore.core import parts
 from ckptstore.core.model import Skipped, moment
 from ckptstore.errors import UnreadableError
 from ckptstore.formats.mindformers import read_common, read_promised, read_tracker
-from ckptstore.scan.found import ProvenFile, ScannedLaunch, Uncertain, launch_id, record
+from ckptstore.scan.found import PlacedFile, ScannedLaunch, Uncertain, launch_id, record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -111,7 +111,7 @@ def _iteration(directory: Path, step: int, paths: Iterable[str], found: Mapping[
 
 def _record(launch: str, run: str, file: FoundFile, iteration: parts.Iteration) -> Checkpoint:
     counted = replace(file, optimizer_step=parts.optimizer_step(iteration, Path(file.path).name))
-    made = record(run, launch, ProvenFile(counted, file.rank or 0, iteration.step), None)
+    made = record(run, launch, PlacedFile(counted, file.rank or 0, iteration.step), None)
     is_abnormal = iteration.common is not None and iteration.common.is_abnormal
     return replace(made, quarantine=_ABNORMAL) if is_abnormal else made
 

@@ -5,7 +5,8 @@ The journals there are taken up, and the run's own directories reconciled, befor
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
@@ -13,16 +14,18 @@ from typing import TYPE_CHECKING
 from ckptstore.catalog import reads, recent
 from ckptstore.catalog.runs import how_back
 from ckptstore.core.limits import MOST_RANKS
-from ckptstore.core.model import SCANNED, Checkpoint, Content, FileState, Skipped, moment
+from ckptstore.core.model import SCANNED, Checkpoint, Content, FileState, Grade, Skipped, Unplaced, moment
+from ckptstore.core.replicas import stand_alone
 from ckptstore.core.text import count
 from ckptstore.errors import RefusedError, UsageError
 from ckptstore.journal.sync import Synced, sync_below
 from ckptstore.journal.unread import beside, unread
 from ckptstore.resume.join import check_name
 from ckptstore.resume.reconcile import Reconciled, reconcile
+from ckptstore.resume.resolve import stated_layout
 from ckptstore.scan.experiments import apart, are_several, commands, strangers
 from ckptstore.scan.found import ScannedLaunch, launch_id, record
-from ckptstore.scan.history import Reconstruction, rank_of, reconstruct
+from ckptstore.scan.history import NOTHING_STATED, Reconstruction, rank_of, reconstruct
 from ckptstore.scan.known_files import known_files, unowned_files, unwatched
 from ckptstore.scan.order import at_the_time_of_others, dated, in_order_of_time
 from ckptstore.scan.parts import saves_in_parts
@@ -38,6 +41,7 @@ if TYPE_CHECKING:
     from ckptstore.disk.trust import Trust
     from ckptstore.scan.experiments import Stranger
     from ckptstore.scan.found import FoundFile, Uncertain
+    from ckptstore.scan.history import Stated
     from ckptstore.scan.known_files import KnownFiles
     from ckptstore.scan.tree import Opaque, Tree
 
@@ -62,15 +66,18 @@ class Scanned:
 
     `synced` is what journals said, `trash` what was in the trash and the catalog did not know of. `world_size` is
     that of what was adopted (None: nothing was new). `counts` says how many files are what, by `What`; `known` how many
-    checkpoints were in the catalog already. What is `uncertain`, `skipped` or `opaque` was not taken in; of what was
-    `skipped`, `unread` are directories that could not be read, and journals that tell of more than could be.
+    checkpoints were in the catalog already, of which `regraded` are surer now. What is `uncertain`, `skipped` or
+    `opaque` was not taken in; of what was `skipped`, `unread` are directories that could not be read, and journals that
+    tell of more than could be. `root` is the directory.
     """
 
     run: str
     world_size: int | None
     counts: Mapping[str, int]
     known: int = 0
+    root: str = ""
     adopted: tuple[Checkpoint, ...] = ()
+    regraded: tuple[Checkpoint, ...] = ()
     damaged: tuple[Checkpoint, ...] = ()
     missing: tuple[Checkpoint, ...] = ()
     uncertain: tuple[Uncertain, ...] = ()
@@ -86,14 +93,16 @@ class Scanned:
 class ScanPlan:
     """What a scan does with a run: what it found, and what else it records.
 
-    `launches` are new ones, and known ones that had more ranks than was recorded. Of the known records, those of files
-    that are `back` become complete, and `overwritten` ones, at whose paths other files are now, missing.
+    `launches` are new ones, and known ones of which more is known now. Of the known records, those of files that are
+    `back` become complete, and `overwritten` ones, at whose paths other files are now, or that had another step,
+    missing. `unplaced` are the files that got no step.
     """
 
     found: Scanned
     launches: tuple[ScannedLaunch, ...]
     back: tuple[Checkpoint, ...]
     overwritten: tuple[Checkpoint, ...]
+    unplaced: tuple[Unplaced, ...]
 
 
 def _run_to_fill(database: Database, name: str, root: Path, *, is_stated: bool) -> Called | None:
@@ -124,13 +133,15 @@ def make_plan(
     stated: str | None,
     directory_name: str,
     world_size: int | None,
+    said: Stated,
     trust: Trust | None,
     is_temporary: bool,
 ) -> ScanPlan:
     """What to do with a tree, by a catalog that its journals are taken up into.
 
     `stated` is the run that the user named, so that files are its wherever they lie; `world_size` the number of ranks
-    that the user said (None: by what is there). Raises `UsageError` where a new file is of a rank beyond it.
+    that the user said (None: by what is there), `said` what is said of its files. Raises `UsageError` where a new file
+    is of a rank beyond it.
     """
     synced = sync_below(database, root, trust)
     run = stated or (synced.runs[0] if len(synced.runs) == 1 else directory_name)
@@ -152,8 +163,7 @@ def make_plan(
         reasons |= _unowned(database, run, tree, readable, recorded, told=synced.runs, world_size=world_size)
     to_adopt = [path for path in candidates if path not in reasons]
 
-    anew = rewritten | recorded.replaced | recorded.doubtful
-    kept = {path: file for path, file in known.items() if path not in anew}
+    kept = {path: known[path] for path in known.keys() - rewritten - recorded.replaced - recorded.doubtful}
     new = [path for path in to_adopt if not tree.is_part(path)]
     scanned_before = [
         path
@@ -165,7 +175,7 @@ def make_plan(
     history = Reconstruction()
     found: list[FoundFile] = []
     cut: list[Skipped] = []
-    if new or _too_small((kept[path] for path in scanned_before), sizes):
+    if new or said != NOTHING_STATED or _too_small((kept[path] for path in scanned_before), sizes):
         found, cut = read_headers(tree, [*new, *scanned_before])
         check_ranks(root, (file.rank for file in found))
     parts, unreadable = read_headers(tree, [path for path in to_adopt if tree.is_part(path)])
@@ -173,9 +183,9 @@ def make_plan(
     to_adopt, new = ([path for path in paths if path not in reasons] for paths in (to_adopt, new))
     found, parts = ([file for file in files if file.path not in reasons] for files in (found, parts))
     if found:
-        history = reconstruct(found, world_size=world_size, ranks_seen=tree.ranks)
+        history = reconstruct(found, world_size=world_size, ranks_seen=tree.ranks, stated=said)
     in_parts = saves_in_parts(run, tree, parts, kept, others.keys() | unheard.keys())
-    launches = in_order_of_time(_launches(run, history, kept), in_parts.launches)
+    launches = in_order_of_time(_launches(run, history, kept, said), in_parts.launches)
     if world_size is not None:
         ranks = {path: tree.checkpoints[path][0].rank for path in new}
         ranks |= {file.path: rank_of(file) for file in found if file.path in ranks}
@@ -183,7 +193,8 @@ def make_plan(
     too_small = _too_small((file for launch in launches for file in launch.files), sizes)
     damaged, missing, back = changed(kept, tree)
     is_new = set(to_adopt)
-    adopted = tuple(file for launch in launches for file in launch.files if file.path in is_new)
+    regraded, moved = _placed_anew(launches, kept, said)
+    adopted = (*(file for launch in launches for file in launch.files if file.path in is_new), *moved)
     skipped = [
         *tree.skipped,
         *done.skipped,
@@ -197,10 +208,12 @@ def make_plan(
     ]
     found_there = Scanned(
         run=run,
+        root=str(root),
         world_size=history.world_size or max((launch.world_size for launch in in_parts.launches), default=None),
         counts=dict(tree.counts),
         known=len((known.keys() & tree.checkpoints.keys()) - recorded.replaced - recorded.doubtful),
         adopted=adopted,
+        regraded=tuple(regraded),
         damaged=tuple(damaged),
         missing=tuple(missing),
         uncertain=(*history.uncertain, *in_parts.uncertain),
@@ -220,11 +233,51 @@ def make_plan(
         launches=tuple(
             launch
             for launch in dated(launches_there, launches, saved)
-            if launch.id not in sizes or (launch.id in too_small and launch.world_size > sizes[launch.id])
+            if launch.id not in sizes
+            or (launch.id in too_small and launch.world_size > sizes[launch.id])
+            or said.replicas is not None
+            or _says_more(launch, launches_there)
         ),
         back=tuple(back),
-        overwritten=tuple(known[path] for path in rewritten - recorded.replaced),
+        overwritten=(
+            *(known[path] for path in rewritten - recorded.replaced),
+            *(kept[file.path] for file in moved),
+        ),
+        unplaced=tuple(
+            Unplaced(each.path, seen.size, seen.mtime_ns, each.best_guess, each.reason, each.remedy)
+            for each in history.uncertain
+            if each.path in is_new and (seen := tree.checkpoints[each.path][1])
+        ),
     )
+
+
+def _placed_anew(
+    launches: Iterable[ScannedLaunch], known: Mapping[str, Checkpoint], said: Stated
+) -> tuple[list[Checkpoint], list[Checkpoint]]:
+    """Of files that were scanned before, the records that are surer now, and those of files that have another step.
+
+    A step is another one only where the user says so, or it is proven and the other was not.
+    """
+    order = {grade: place for place, grade in enumerate(Grade)}
+    surer, moved = [], []
+    for file in (file for launch in launches for file in launch.files):
+        before = known.get(file.path)
+        if before is None or before.grade is None or file.grade is None:
+            continue
+        if before.global_step == file.global_step:
+            if (order[file.grade], len(file.doubt)) < (order[before.grade], len(before.doubt)):
+                facts = {"epoch": file.epoch, "step_in_epoch": file.step_in_epoch}
+                surer.append(before.amended(grade=file.grade, doubt=file.doubt, **facts))
+        elif file.path in said.steps or (file.grade is Grade.PROVEN and before.grade is not Grade.PROVEN):
+            after = max(each for each in (file.created_at, before.created_at) if each is not None)
+            moved.append(replace(file, created_at=after + timedelta(microseconds=1)))
+    return surer, moved
+
+
+def _says_more(launch: ScannedLaunch, known: Iterable[Launch]) -> bool:
+    """Whether the names of a known launch tell more of the steps of an epoch than before."""
+    before = next(each for each in known if each.id == launch.id)
+    return before.steps_per_epoch is None and launch.lengths not in (None, before.lengths)
 
 
 def _unowned(
@@ -341,8 +394,9 @@ def _launches_in(database: Database, run_id: int | None) -> tuple[list[Launch], 
         return reads.launches_of(connection, run_id), {launch: moment(at) for launch, at in saved.items()}
 
 
-def _launches(run: str, history: Reconstruction, known: Mapping[str, Checkpoint]) -> list[ScannedLaunch]:
+def _launches(run: str, history: Reconstruction, known: Mapping[str, Checkpoint], said: Stated) -> list[ScannedLaunch]:
     """The launches of a history with the ids that they have, or get; and the records of their files."""
+    layout = stated_layout(said.replicas, history.world_size) or stand_alone()
     launches = []
     for found in history.launches:
         ids = {known[each.file.path].launch for each in found.files if each.file.path in known}
@@ -350,7 +404,9 @@ def _launches(run: str, history: Reconstruction, known: Mapping[str, Checkpoint]
         key = min(ids) if ids else launch_id(run, found.key, first)
         files = tuple(record(run, key, each, found.steps_per_epoch) for each in found.files)
         began = moment(min(each.file.mtime_ns for each in found.files))
-        launches.append(ScannedLaunch(key, history.world_size, found.steps_per_epoch, began, files))
+        launches.append(
+            ScannedLaunch(key, history.world_size, found.steps_per_epoch, began, files, found.lengths, layout)
+        )
     return launches
 
 

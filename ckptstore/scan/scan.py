@@ -19,15 +19,16 @@ from ckptstore.catalog.engine import in_memory
 from ckptstore.catalog.project import add_run, project
 from ckptstore.catalog.runs import find_called
 from ckptstore.core import validate
-from ckptstore.core.events import FileRecorded, LaunchStarted, RunForgotten, RunRenamed, SourceAdded
+from ckptstore.core.events import FileRecorded, FileUnplaced, LaunchStarted, RunForgotten, RunRenamed, SourceAdded
 from ckptstore.core.many import without_cycle_search
 from ckptstore.core.model import FileState, Launch, Phase, Rule
-from ckptstore.core.replicas import stand_alone
 from ckptstore.disk.files import absolute
 from ckptstore.disk.places import checkpoint_tree, remember_place, root_of
 from ckptstore.disk.trust import on_behalf_of
+from ckptstore.errors import UsageError
 from ckptstore.journal.writers import shared
 from ckptstore.resume.join import check_name
+from ckptstore.scan.history import NOTHING_STATED
 from ckptstore.scan.known_files import recorded_below
 from ckptstore.scan.plan import FoundTrash, check_ranks, make_plan, may_be_beyond
 from ckptstore.scan.tree import look_at
@@ -38,7 +39,9 @@ if TYPE_CHECKING:
 
     from ckptstore.catalog.engine import Database
     from ckptstore.disk.trust import Trust
+    from ckptstore.scan.history import Stated
     from ckptstore.scan.plan import Scanned, ScanPlan
+    from ckptstore.scan.tree import Tree
 
 
 @without_cycle_search()
@@ -48,6 +51,7 @@ def scan(
     *,
     run: str | None = None,
     world_size: int | None = None,
+    said: Stated = NOTHING_STATED,
     dry_run: bool = False,
     trust: Trust | None = None,
     progress: Callable[[int], None] = lambda _: None,
@@ -56,10 +60,11 @@ def scan(
 
     Without `run` it is the one that the journals there tell of, if that is one, else the run of the directory's name;
     and of a run that is trained with ckptstore only what lies in its own directories is taken in. `world_size` is the
-    number of ranks (None: by what is there, with a warning). `dry_run` writes nothing. `trust` says whose journals are
-    believed (None: those whom the environment names). `progress` hears how many more files were looked at. Raises
-    `UsageError` for what makes no sense, as a `world_size` that a new file's rank is beyond, `RefusedError` where the
-    directory's name is that of a run which lives elsewhere, and where there are several experiments, or networks.
+    number of ranks (None: by what is there, with a warning), `said` what the user knows of its files. `dry_run` writes
+    nothing. `trust` says whose journals are believed (None: those whom the environment names). `progress` hears how
+    many more files were looked at. Raises `UsageError` for what makes no sense, as a `world_size` that a new file's
+    rank is beyond, or a step of a file that is no checkpoint there; `RefusedError` where the directory's name is that
+    of a run which lives elsewhere, and where there are several experiments, or networks.
     """
     root = checkpoint_tree(directory)
     directory_name = Path(absolute(directory)).name  # where it is a link, its own
@@ -70,9 +75,10 @@ def scan(
         validate.ranks("world size", world_size)
     tree = look_at(root, progress)
     check_ranks(root, tree.ranks)
+    said = _checked(said, tree, root)
 
     planned = partial(
-        make_plan, tree, root, stated=run, directory_name=directory_name, world_size=world_size, trust=trust
+        make_plan, tree, root, stated=run, directory_name=directory_name, world_size=world_size, said=said, trust=trust
     )
     with database.read() as connection:
         trash_before = trash.known(connection)
@@ -88,6 +94,20 @@ def scan(
         found = reads.called(connection, plan.found.run)
     trash_found = _new_trash(looked_at, plan.found.run, trash_before)
     return replace(plan.found, run=found.name if found else plan.found.run, trash=trash_found)
+
+
+def _checked(said: Stated, tree: Tree, root: Path) -> Stated:
+    """What the user says, with the paths as the tree has them. Raises `UsageError` for what makes no sense."""
+    if said.steps_per_epoch is not None:
+        validate.number("steps per epoch", said.steps_per_epoch, "give how many batches an epoch has", lowest=1)
+    steps: dict[str, int] = {}
+    for path, step in said.steps.items():
+        known = [each for each in (absolute(path), absolute(root / path)) if each in tree.checkpoints]
+        if not known:
+            hint = f"give a path as it is, or below {root}"
+            raise UsageError(f"there is no checkpoint {path} below {root}", hint)
+        steps[known[0]] = validate.step_of(step)
+    return replace(said, steps=steps)
 
 
 def _first_name(database: Database, run: str) -> str:
@@ -138,24 +158,35 @@ def _apply(database: Database, root: Path, plan: ScanPlan) -> None:
     found = plan.found
     damaged = [file.amended(state=FileState.DAMAGED, problem=Rule.SIZE_MISMATCH) for file in found.damaged]
     gone = [file.amended(state=FileState.MISSING, problem=None) for file in (*found.missing, *plan.overwritten)]
+    now = datetime.now(timezone.utc)
     launches = [
         Launch(
             id=launch.id,
             run=found.run,
             order=0,
             world_size=launch.world_size,
-            layout=stand_alone(),
+            layout=launch.layout,
             steps_per_epoch=launch.steps_per_epoch,
+            lengths=launch.lengths,
             created_at=launch.began,
             owner=on_behalf_of(os.geteuid(), launch.files[0].path),
         )
         for launch in plan.launches
     ]
+    with database.read() as connection:
+        run_id = reads.run_id(connection, found.run)
+        known = set() if run_id is None else set(reads.unplaced_of(connection, run_id))
+    unplaced = [
+        FileUnplaced(found.run, each.path, each.size, each.mtime_ns, each.best_guess, each.reason, each.remedy, now)
+        for each in plan.unplaced
+        if each not in known
+    ]
     recorder = shared(database)
     recorder.home(str(root))
     try:
-        recorder.record(list(map(LaunchStarted, launches)))
-        recorder.record([FileRecorded(file) for file in (*gone, *damaged)])
+        recorder.record([LaunchStarted(launch, data_at=now) for launch in launches])
+        recorder.record([FileRecorded(file) for file in (*gone, *damaged, *found.regraded)])
+        recorder.record(unplaced)
         recorder.adopt([*found.adopted, *plan.back])
     finally:
         recorder.close()

@@ -1,4 +1,4 @@
-"""Proves the steps of unregistered files by their names and the optimizer's counter together (mindspore.md §3).
+"""Places files that nobody registered by their names and the optimizer's counter together (mindspore.md §3).
 
 With E steps an epoch, a launch that starts after step b, and o = b % E, MindSpore names the file of global_step g
 
@@ -7,7 +7,11 @@ With E steps an epoch, a launch that starts after step b, and o = b % E, MindSpo
 
 since `cb_params.cur_step_num` starts again at 0 at every launch, while the epoch goes on from `initial_epoch`
 (`Model._train_process` in `train/model.py`). o is 0 in a first launch, after a resume between two epochs, and under
-ckptstore's registrar. The counter is g less the lag: the steps until then that brought no update.
+ckptstore's registrar. A script that gives another `initial_epoch` than b // E, or does not skip what was consumed, has
+epochs of its own: they begin with the launch. Where `sink_size` is given, E is that (`train/model.py`, `batch_num`).
+
+The counter is g less the lag: the steps until then that brought no update. Where there are none it is the step, however
+the names are read; what is asked is only whether there is a way to read them.
 """
 
 from __future__ import annotations
@@ -17,39 +21,43 @@ from itertools import pairwise
 from math import gcd
 from typing import TYPE_CHECKING
 
-from ckptstore.core.model import Kind
-from ckptstore.scan.found import ProvenFile, Uncertain
+from ckptstore.core.model import Grade, Kind, Lengths
+from ckptstore.scan.found import BY_HAND, PlacedFile, Trusted, Uncertain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from ckptstore.scan.launches import Ranked
 
-_MOST_DIVISORS = 10_000
-
-Verdict = ProvenFile | Uncertain
+Verdict = PlacedFile | Uncertain
 """What is known of a file."""
+
+OF_LENGTH = "--steps-per-epoch E"
+"""The option of `ckptstore scan` that says how many steps an epoch has."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """How the names of a launch are to be read: steps an epoch, and by how many steps the launch began in an epoch.
+    """How the names of a launch are to be read: the steps an epoch that fit, and by how many it began in one.
 
-    `offset` is None where no name of the launch tells it; `steps_per_epoch` is None where no name went beyond the first
-    epoch.
+    `offset` is None where no name of the launch tells it, or the length is not known. `begins_anew`: the launch has
+    epochs of its own.
     """
 
-    steps_per_epoch: int | None
-    offset: int | None
+    lengths: Lengths
+    offset: int | None = None
+    begins_anew: bool = False
 
     def step(self, file: Ranked) -> int | None:
         """The global_step that the name of a file stands for; None if it stands for none."""
-        if self.offset is None or file.epoch is None or not file.step_in_epoch:
+        if file.epoch is None or not file.step_in_epoch or self.begins_anew:
             return None
-        steps = self.steps_per_epoch
-        if steps is None:
-            return file.step_in_epoch
-        return (file.epoch - 1) * steps + (file.step_in_epoch + self.offset - 1) % steps + 1
+        length = self.lengths.only
+        if length is None:
+            return file.step_in_epoch if file.epoch == 1 and self.offset == 0 else None
+        if self.offset is None:
+            return None
+        return (file.epoch - 1) * length + (file.step_in_epoch + self.offset - 1) % length + 1
 
 
 def whole_number(value: object) -> int | None:
@@ -68,83 +76,138 @@ def stated_length(files: Iterable[Ranked]) -> int | None:
     return stated.pop() if len(stated) == 1 and min(stated) > 0 else None
 
 
-def length_without_lag(files: Sequence[Ranked]) -> int | None:
-    """The one number of steps an epoch with which names and counters of a launch fit, each step being an update."""
-    named = _named(files)
-    if not named:
-        return None
-    low = max(max(step, -(-count // epoch)) for epoch, step, count in named)
-    high = min(((count - 1) // (epoch - 1) for epoch, _, count in named if epoch > 1), default=0)
-    base = named[0][2] - named[0][1]
-    common = gcd(*(count - step - base for _, step, count in named))
-    if common == 0 or low == high:
-        return low if low == high and common % low == 0 else None
-    if common // low > _MOST_DIVISORS:
-        return None
-    lengths = {common // parts for parts in range(1, common // low + 1) if common % parts == 0}
-    fitting = {length for length in lengths if length >= low and (length <= high or not high)}
-    return fitting.pop() if len(fitting) == 1 else None
+def fitting_lengths(files: Sequence[Ranked]) -> Lengths | None:
+    """The steps an epoch with which all names of a launch say what its counters say, as MindSpore names files."""
+    low, highs = 1, []
+    for file in files:
+        count, step, epoch = file.file.optimizer_step, file.step_in_epoch, file.epoch
+        if count is None or epoch is None:
+            continue
+        if epoch < 1 or (step or 0) > count + (file.file.kind is Kind.DYING_GASP):
+            return None
+        under_way = file.file.kind is Kind.DYING_GASP or not step
+        low = max(low, step or 0, -(-count // epoch) if step else count // epoch + 1)
+        highs += [(count if under_way else count - 1) // (epoch - 1)] if epoch > 1 else []
+    found = Lengths(low, min(highs, default=None), gcd(*_differences(files)))
+    counted = found
+    for file in _regular(files):
+        for number in _stated(file) if file.file.kind is Kind.TTP else ():
+            counted = counted.dividing(number - (file.step_in_epoch or 0))
+    return counted if counted.some() else found if found.some() else None
 
 
-def without_lag(files: Sequence[Ranked], length: int | None) -> Reading | None:
-    """How all names of a launch are to be read so that they say what the counters say; None if there is no such way.
+def own_lengths(files: Sequence[Ranked], starts: Collection[int] | None) -> Lengths | None:
+    """The steps an epoch with which a launch's names say what its counters say if it had epochs of its own.
 
-    A launch that never left the first epoch, and whose names are the counters, needs no length.
+    Names that are ahead of the counter are another matter: the counter began anew, or steps were left out. `starts` are
+    the steps that it may have begun after (None: any).
     """
-    if length is None:
-        claims = [file for file in files if file.epoch is not None and file.file.optimizer_step is not None]
-        simple = bool(claims) and all(file.epoch == 1 and _counts_itself(file) for file in claims)
-        return Reading(None, 0) if simple else None
-    regular = _regular(files)
-    if not regular:
-        return Reading(length, None)
-    ((_, step, count),) = _named(regular[:1])
-    reading = Reading(length, (count - step) % length)
-    return reading if all(reading.step(file) == file.file.optimizer_step for file in regular) else None
+    named = _named(files)
+    if not named or any(count <= step or epoch < 1 for epoch, step, count in named):
+        return None
+    epoch, step, count = named[0]
+    lengths = Lengths(
+        max(each for _, each, _ in named),
+        min(((done - each) // (at - 1) for at, each, done in named if at > 1), default=None),
+    )
+    for other_epoch, other_step, other_count in named[1:]:
+        more, epochs = (other_count - other_step) - (count - step), other_epoch - epoch
+        if epochs == 0:
+            if more:
+                return None
+        elif more % epochs or more // epochs < 1:
+            return None
+        else:
+            lengths = lengths.within(Lengths(more // epochs, more // epochs))
+    if not lengths.some():
+        return None
+    first = min(each for each, _, _ in named)
+    begins = {count - step}  # in the epoch of the first file
+    if (length := lengths.only) is not None:
+        begins = {count - step - (epoch - each) * length for each in range(1, first + 1)}
+    return lengths if starts is None or any(begin > 0 and begin in starts for begin in begins) else None
 
 
-def shows_lag(files: Sequence[Ranked], length: int | None, reading: Reading | None) -> bool:
+def read(files: Sequence[Ranked], lengths: Lengths) -> Reading:
+    """The reading of a launch whose names fit these lengths."""
+    regular = _named(files)
+    offset = None
+    if regular and lengths.only is not None:
+        offset = (regular[0][2] - regular[0][1]) % lengths.only
+    elif regular and all(count == step for _, step, count in regular):
+        offset = 0
+    return Reading(lengths, offset)
+
+
+def counts_itself(files: Sequence[Ranked]) -> bool:
+    """Whether a launch never left the first epoch, and its names are the counters: that needs no length."""
+    claims = [file for file in files if file.epoch is not None and file.file.optimizer_step is not None]
+    return bool(claims) and all(file.epoch == 1 and _counts_itself(file) for file in claims)
+
+
+def has_names(files: Iterable[Ranked]) -> bool:
+    """Whether a launch has names that can be held against counters."""
+    return bool(_regular(files))
+
+
+def shows_lag(files: Sequence[Ranked], reading: Reading | None, length: int | None) -> bool:
     """Whether names and counters differ as they do when updates are skipped.
 
     No launch has done fewer steps than its names count in an epoch. Where the counter is beyond what the named epoch
-    can hold, epochs were counted from 1 again, which says nothing of updates.
+    can hold, epochs were counted in another way, which says nothing of updates.
     """
     named = _named(files)
     if any(count < step for _, step, count in named):
         return True
-    return length is not None and reading is None and all(epoch * length >= count for epoch, _, count in named)
+    return (
+        reading is None and bool(named) and all(length is None or epoch * length >= count for epoch, _, count in named)
+    )
 
 
-def possible_starts(files: Sequence[Ranked], reading: Reading | None) -> range | None:
-    """The steps that a launch may have begun after, by its names; None if it may have been at the end of an epoch."""
-    if reading is None or not reading.offset or reading.steps_per_epoch is None:
-        return None
-    latest = min(count - step for _, step, count in _named(files))
-    return range(reading.offset, latest + 1, reading.steps_per_epoch)
+def may_begin_between_epochs(files: Sequence[Ranked], lengths: Lengths) -> bool:
+    """Whether a launch may have begun at the end of an epoch, or with the run, by its names."""
+    named = _named(files)
+    return not named or bool(lengths.dividing(named[0][2] - named[0][1]).some())
 
 
-def exact(file: Ranked, reading: Reading | None) -> Verdict:
+def may_begin_after(files: Sequence[Ranked], lengths: Lengths, step: int) -> bool:
+    """Whether a launch may have begun after a step, by its names."""
+    first = [count - in_epoch for _, in_epoch, count in _named(files)]
+    return bool(first) and step <= min(first) and bool(lengths.dividing(first[0] - step).some())
+
+
+def by_counter(file: Ranked, reading: Reading | None, grade: Grade, doubt: str) -> Verdict:
     """The step of a file of a launch in which every step is an update, by its counter; the name must say the same."""
     count = file.file.optimizer_step
     if count is None:
         return _by_name_alone(file, reading)
     stated = _stated(file)
-    if file.epoch is None:
-        agreed, reason = count in stated, "nothing in it or in its name confirms the optimizer's counter"
-    elif reading is None:
-        agreed, reason = False, "the names and the optimizer's counters of its launch do not fit together"
-    elif file.file.kind is Kind.DYING_GASP:
-        agreed, reason = _is_under_way(file, count, reading), "its name and the optimizer's counter do not agree"
-    else:
-        agreed, reason = reading.step(file) == count, "its name and the optimizer's counter do not agree"
-    if agreed and not all(number == count or _is_of_launch(number, file, count, reading) for number in stated):
-        agreed, reason = False, "the step that it or its directory states and the optimizer's counter do not agree"
-    return ProvenFile(file.file, file.rank, count) if agreed else Uncertain(file.file.path, count, reason)
+    if file.epoch is None and not stated:
+        reason = "nothing in it or in its name confirms the optimizer's counter"
+        return Uncertain(file.file.path, count, reason, Trusted.COUNTER.remedy)
+    reason = _contradiction(file, count, reading, stated)
+    if reason:
+        return Uncertain(file.file.path, count, reason, contradicted=True)
+    if count in stated:
+        grade, doubt = Grade.PROVEN, ""
+    return PlacedFile(file.file, file.rank, count, grade, doubt)
+
+
+def _contradiction(file: Ranked, count: int, reading: Reading | None, stated: Collection[int]) -> str:
+    """What in a file's name, directory or content excludes that its counter is its step; empty where nothing does."""
+    others = [number for number in sorted(stated) if number != count]
+    if file.epoch is not None:
+        if reading is None:
+            return "the names and the optimizer's counters of its launch do not fit together"
+        if file.file.kind is Kind.DYING_GASP and not _is_under_way(file, count, reading):
+            return f"its name is not of the step at which its optimizer's counter is {count}"
+        others = [number for number in others if not _is_of_launch(number, file, count, reading)]
+    return f"its optimizer's counter is {count}, and it or its directory states {others[0]}" if others else ""
 
 
 def truthful(files: Sequence[Ranked], length: int) -> list[Verdict]:
     """The steps of a first launch: names tell them, if the counters follow with one lag that does not shrink."""
-    reading = Reading(length, 0)
+    reading = Reading(Lengths(length, length), 0)
     regular = _regular(files)
     steps = [(reading.step(file) or 0, file.file.optimizer_step or 0) for file in regular]
     lags = sorted((step, step - count) for step, count in steps)
@@ -157,9 +220,9 @@ def truthful(files: Sequence[Ranked], length: int) -> list[Verdict]:
         if file in regular and good and step is not None and count is not None:
             lag = step - count
             if lag == 0 or any(other == lag and at != step for at, other in lags):
-                verdicts.append(ProvenFile(file.file, file.rank, step))
+                verdicts.append(PlacedFile(file.file, file.rank, step))
                 continue
-        verdicts.append(Uncertain(file.file.path, step, reason))
+        verdicts.append(Uncertain(file.file.path, step, reason, Trusted.NAME.remedy if good and step else BY_HAND))
     return verdicts
 
 
@@ -183,21 +246,49 @@ def bounded(files: Sequence[Ranked], length: int) -> list[Verdict]:
     for file, (epoch, count), lag in reversed(list(zip(ordered, epochs, lower, strict=True))):
         most = epoch * length - count if most is None else min(most, epoch * length - count)
         if most < 0:
-            return [_skipping(file, length) for file in files]
+            return [skipping(file, length) for file in files]
         if lag == most:
             proven[file.file.path] = count + lag
     return [
-        ProvenFile(file.file, file.rank, proven[file.file.path])
-        if file.file.path in proven
-        else _skipping(file, length)
+        PlacedFile(file.file, file.rank, proven[file.file.path]) if file.file.path in proven else skipping(file, length)
         for file in files
     ]
 
 
-def _skipping(file: Ranked, length: int) -> Verdict:
+def skipping(file: Ranked, length: int | None) -> Verdict:
+    """What is known of a file where updates may have been skipped, and nothing tells how many."""
     count = file.file.optimizer_step
-    guess = count if count is not None else Reading(length, 0).step(file)
-    return Uncertain(file.file.path, guess, "updates may have been skipped, and its name does not tell how many")
+    if length is None:
+        reason = "updates may have been skipped, and nothing tells how many steps an epoch has"
+        return Uncertain(file.file.path, count, reason, OF_LENGTH)
+    guess = count if count is not None else Reading(Lengths(length, length), 0).step(file)
+    reason = "updates may have been skipped, and its name does not tell how many"
+    return Uncertain(file.file.path, guess, reason, Trusted.COUNTER.remedy)
+
+
+def assumed(file: Ranked, length: int | None, trusted: Collection[Trusted]) -> tuple[int, str] | None:
+    """The step of a file by one witness that the user trusts, and which; None where it has none of these.
+
+    A name is read as that of a launch that began between epochs. What MindSpore notes as `step_num` is the step where
+    the script, or MindFormers, gave it the base (mindspore.md §3).
+    """
+    count, noted = file.file.optimizer_step, whole_number(file.file.info.get("step_num"))
+    if Trusted.COUNTER in trusted and count is not None:
+        return count, "the optimizer's counter alone says so"
+    if Trusted.INFO in trusted and noted is not None:
+        return noted, "step_num in it alone says so"
+    named = file.file.named_step
+    if named is None and file.file.kind is not Kind.DYING_GASP:
+        lengths = Lengths() if length is None else Lengths(length, length)
+        named = Reading(lengths, 0).step(file)
+    if Trusted.NAME in trusted and named is not None:
+        return named, "its name alone says so"
+    return None
+
+
+def witnesses(file: Ranked, length: int | None) -> list[Trusted]:
+    """Which witnesses would be enough for a file if they were trusted."""
+    return [each for each in Trusted if assumed(file, length, [each]) is not None]
 
 
 def _regular(files: Iterable[Ranked]) -> list[Ranked]:
@@ -214,6 +305,12 @@ def _named(files: Iterable[Ranked]) -> list[tuple[int, int, int]]:
     return [(file.epoch or 0, file.step_in_epoch or 0, file.file.optimizer_step or 0) for file in _regular(files)]
 
 
+def _differences(files: Iterable[Ranked]) -> list[int]:
+    """What an epoch's length divides: a launch has done whole epochs between two files whose names are alike."""
+    begun = [count - step for _, step, count in _named(files)]
+    return [each - begun[0] for each in begun]
+
+
 def _counts_itself(file: Ranked) -> bool:
     """Whether the name of a file of the first epoch is its counter, or the next step's where that was under way."""
     ahead = (file.step_in_epoch or 0) - (file.file.optimizer_step or 0)
@@ -227,31 +324,32 @@ def _stated(file: Ranked) -> set[int]:
     return {number for number in numbers if number is not None}
 
 
-def _is_of_launch(number: int, file: Ranked, count: int, reading: Reading | None) -> bool:
+def _is_of_launch(number: int, file: Ranked, count: int, reading: Reading) -> bool:
     """Whether a stated step can be MindSpore's count since the launch began: the name follows the same count."""
-    if file.step_in_epoch is None or reading is None or reading.steps_per_epoch is None:
+    if file.step_in_epoch is None or not 0 < number < count:
         return False
-    return 0 < number < count and (number - file.step_in_epoch) % reading.steps_per_epoch == 0
+    return bool(reading.lengths.dividing(number - file.step_in_epoch).some())
 
 
 def _is_under_way(file: Ranked, count: int, reading: Reading) -> bool:
     """Whether a breakpoint's name is that of the last step that is in it, or of the next, which was under way.
 
     MindSpore: `_save_final_ckpt` in `train/model.py`; its step is 0 where an epoch had begun and no step of it. With
-    no other file of the launch, only the epoch can be held against the counter.
+    no other file of the launch, only the epoch can be held against the counter, which its lengths were found by.
     """
-    epoch = file.epoch or 0
     step = reading.step(file)
-    length = reading.steps_per_epoch
-    if step is not None or length is None:
-        return (step or 0) in (count, count + 1)
+    if step is not None:
+        return step in (count, count + 1)
+    length, epoch = reading.lengths.only, file.epoch or 0
+    if length is None or reading.begins_anew:
+        return True
     last = epoch * length
     return last - length <= count <= (last if file.step_in_epoch else last - 1)
 
 
 def _by_name_alone(file: Ranked, reading: Reading | None) -> Verdict:
     """A file without a counter, such as a share, in a launch whose other files prove how names are to be read."""
-    step = reading.step(file) if reading is not None and reading.steps_per_epoch is not None else None
+    step = reading.step(file) if reading is not None and reading.lengths.only is not None else None
     if step is None or file.file.kind is Kind.DYING_GASP:
-        return Uncertain(file.file.path, step, "nothing in it counts its updates")
-    return ProvenFile(file.file, file.rank, step)
+        return Uncertain(file.file.path, step, "nothing in it counts its updates", Trusted.NAME.remedy)
+    return PlacedFile(file.file, file.rank, step)

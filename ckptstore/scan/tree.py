@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
     from ckptstore.formats.header import Header
 
-_MAY_SKIP = ("scale_sense", "accu_grads")  # a loss scale, gathered gradients: a step may bring no update
+_GATHERED = ("grad", "accu")
+_OF_OPTIMIZERS = frozenset({"accum", "accum_update", "mean_grad"})
 
 
 @dataclass(frozen=True)
@@ -138,7 +139,7 @@ def read_headers(tree: Tree, paths: Sequence[str]) -> tuple[list[FoundFile], lis
         known = seen.get(id(header.entries))
         if known is None:
             names = tuple(entry.name for entry in header.parameters)
-            every_step = not any(entry.name.startswith(_MAY_SKIP) for entry in header.entries)
+            every_step = not any(_may_skip(entry.name) for entry in header.entries)
             known = seen[id(header.entries)] = header, names, every_step, shapes_of(header.parameters)
         _, names, every_step, shapes = known
         made = _found(tree, path, header, every_step=every_step, shapes=shapes)
@@ -150,6 +151,18 @@ def read_headers(tree: Tree, paths: Sequence[str]) -> tuple[list[FoundFile], lis
     skipped = [result for result in results if isinstance(result, Skipped)]
     skipped += [Skipped(path, reason) for path, reason in cut.items()]
     return [each.found for each in whole if each.found.path not in cut], skipped
+
+
+def _may_skip(name: str) -> bool:
+    """Whether a parameter is one with which a step may bring no update: a loss scale, or gathered gradients.
+
+    MindSpore calls them `accu_grads.…` and `grad_accumulation.…`, its tutorials `accumulate_.…`, `inner_grads.…` and
+    `grad_sum.…`; its optimizers have `accum.…`, `accum_update.…` and `mean_grad.…`, which are none.
+    """
+    prefix = name.partition(".")[0]
+    return prefix.startswith("scale_sense") or (
+        prefix not in _OF_OPTIMIZERS and any(word in prefix.lower() for word in _GATHERED)
+    )
 
 
 def _found(

@@ -66,6 +66,7 @@ def upgrade() -> None:
         sa.Column("steps_per_epoch", sa.Integer(), nullable=True),
         sa.Column("batch_size", sa.Integer(), nullable=True),
         sa.Column("shards", sa.Integer(), nullable=True),
+        sa.Column("lengths", sa.JSON(none_as_null=True), nullable=True),
         sa.Column("data_version", sa.String(length=64), nullable=True),
         sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
         sa.Column("owner", sa.BigInteger(), nullable=False),
@@ -73,6 +74,19 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name=op.f("pk_launches")),
     )
     op.create_index(op.f("ix_launches_run_id_launch_order"), "launches", ["run_id", "launch_order"], unique=False)
+    op.create_table(
+        "unplaced",
+        sa.Column("run_id", sa.Integer(), nullable=False),
+        sa.Column("path", sa.Text(), nullable=False),
+        sa.Column("size", sa.BigInteger(), nullable=False),
+        sa.Column("mtime_ns", sa.BigInteger(), nullable=False),
+        sa.Column("best_guess", sa.BigInteger(), nullable=True),
+        sa.Column("reason", sa.Text(), nullable=False),
+        sa.Column("remedy", sa.Text(), nullable=False),
+        sa.Column("version", sa.String(length=64), nullable=False),
+        sa.ForeignKeyConstraint(["run_id"], ["runs.id"], name=op.f("fk_unplaced_run_id")),
+        sa.PrimaryKeyConstraint("run_id", "path", name=op.f("pk_unplaced")),
+    )
     op.create_table(
         "pins",
         sa.Column("run_id", sa.Integer(), nullable=False),
@@ -242,6 +256,8 @@ def upgrade() -> None:
         sa.Column("quarantine", sa.Text(), nullable=True),
         sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
         sa.Column("revision", sa.BigInteger(), nullable=True),
+        sa.Column("grade", sa.String(length=16), nullable=True),
+        sa.Column("doubt", sa.Text(), nullable=True),
         sa.Column("version", sa.String(length=64), nullable=False),
         sa.ForeignKeyConstraint(["save_id"], ["saves.id"], name=op.f("fk_checkpoints_save_id")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_checkpoints")),

@@ -78,6 +78,8 @@ def test_list(url: str) -> None:
         "tags": [],
         "quarantine": None,
         "metrics": {},
+        "grade": None,
+        "doubt": None,
     }
     assert rows[1]["bytes"] > 0
     assert rows[1]["created_at"].endswith("+00:00")
@@ -95,7 +97,19 @@ def test_list_files(url: str, run: Job) -> None:
     rows = ckptstore("--db", url, "list", "run", "--files", "--json").json
     assert [(row["global_step"], row["rank"]) for row in rows] == [(15, 0), (15, 1), (10, 0), (10, 1), (5, 0), (5, 1)]
     where = ["run", "launch", "kind", "global_step", "optimizer_step", "epoch", "step_in_epoch", "rank"]
-    what = ["path", "size", "digest", "format", "strategy_file", "state", "quarantine", "metrics", "created_at"]
+    what = [
+        "path",
+        "size",
+        "digest",
+        "format",
+        "strategy_file",
+        "state",
+        "quarantine",
+        "metrics",
+        "grade",
+        "doubt",
+        "created_at",
+    ]
     assert list(rows[0]) == [*where, *what]
     text = ckptstore("--db", url, "list", "run", "--files").out
     assert str(run.folder(1) / "net-1_10.ckpt") in text
@@ -578,7 +592,7 @@ def test_scan_says_what_it_did_and_what_it_left_alone(database_url: str, tmp_pat
     (root / "model_best.pth.tar").touch()
     dry = ckptstore("--db", database_url, "scan", str(root.parent), "--dry-run")
     assert dry.out.startswith(
-        "run job: 3 periodic would be adopted, of 1 launch\n4 files seen: 3 checkpoint, 1 opaque;"
+        "run job: 3 states of 1 launch would be adopted, newest step 9\n4 files seen: 3 checkpoint, 1 opaque;"
     )
     done = ckptstore("--db", database_url, "scan", str(root.parent), "--json").json
     assert [file["global_step"] for file in done["adopted"]] == [3, 6, 9]

@@ -131,9 +131,7 @@ def test_checkpoints_of_other_frameworks_are_listed(catalog: Catalog, tmp_path: 
     with pytest.raises(UnknownRunError, match="no run 'job'"):
         catalog.resolve("job")
     save(root, 3)
-    assert catalog.scan(root, world_size=13).warnings == (
-        "nothing tells how many steps an epoch of launch rank_R/net_0/rank_0 has",
-    )
+    assert catalog.scan(root, world_size=13).warnings == ()
 
 
 def test_a_part_that_cannot_be_read_loses_nothing(catalog: Catalog, tmp_path: Path, monkeypatch) -> None:

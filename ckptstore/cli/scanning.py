@@ -1,0 +1,107 @@
+"""What `scan` prints for people: a summary first, and what would place each group of files that was left out."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from itertools import groupby
+from shlex import quote
+from typing import TYPE_CHECKING
+
+from ckptstore.cli.terminal import first, line, moment
+from ckptstore.core.model import Grade, Unplaced
+from ckptstore.core.text import count, size
+from ckptstore.resume.unplaced import how_to_place
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from ckptstore.core.model import Checkpoint, Skipped
+    from ckptstore.scan.found import Uncertain
+    from ckptstore.scan.plan import FoundTrash, Scanned
+
+
+def show(done: Scanned, *, dry_run: bool, verbose: bool) -> None:
+    """What a scan found and did, and what it left alone; `verbose` names every file."""
+    line(_summary(done, dry_run=dry_run))
+    for grade, doubt, of in _doubts(done.adopted):
+        what = f"{count(len(of), 'file is', 'files are')} {grade}: {doubt}"
+        line(what + (": your script tells it at its start" if doubt.startswith("steps an epoch") else ""))
+    if done.regraded:
+        line(f"{count(len(done.regraded), 'file', 'files')} known before: {done.regraded[0].grade} now")
+    others = ", ".join(f"{count} {name}" for name, count in sorted(done.counts.items()))
+    line(f"{count(sum(done.counts.values()), 'file', 'files')} seen: {others or 'none'}; {done.known} known before")
+    if done.synced.records or done.synced.spoiled:
+        spoiled = f"; {done.synced.spoiled} lines spoiled" if done.synced.spoiled else ""
+        taken = "would be taken" if dry_run else "taken"
+        line(f"{count(done.synced.records, 'record', 'records')} {taken} from journals{spoiled}")
+    _not_as_recorded(done)
+    _left_out(done, verbose=verbose)
+    _skipped(sorted(done.skipped, key=lambda each: each not in done.unread), verbose=verbose)
+    for opaque in first(done.opaque, "of an unknown step"):
+        rank = "of no rank" if opaque.rank is None else f"rank {opaque.rank}"
+        facts = f"{rank}, {size(opaque.size)}, {moment(opaque.modified)}"
+        line(f"of an unknown step: {opaque.path} ({facts}): PyTorch or TensorFlow")
+    for trash in done.trash:
+        _trash(trash, dry_run=dry_run)
+    for warning in done.warnings:
+        line(f"warning: {warning}")
+    for file in done.adopted if verbose else ():
+        line(f"adopted: {file.path}: step {file.global_step}, rank {file.rank}, {file.kind}, {file.grade}")
+
+
+def _summary(done: Scanned, *, dry_run: bool) -> str:
+    would = "would be adopted" if dry_run else "adopted"
+    states = {(file.launch, file.global_step) for file in done.adopted}
+    if not states:
+        return f"run {done.run}: nothing {would}"
+    launches = len({file.launch for file in done.adopted})
+    newest = max(step for _, step in states)
+    what = f"{count(len(states), 'state', 'states')} of {count(launches, 'launch', 'launches')}"
+    return f"run {done.run}: {what} {would}, newest step {newest}"
+
+
+def _doubts(files: Iterable[Checkpoint]) -> list[tuple[Grade, str, list[Checkpoint]]]:
+    found: dict[tuple[Grade, str], list[Checkpoint]] = defaultdict(list)
+    for file in files:
+        if file.grade is not None and file.doubt:
+            found[file.grade, file.doubt].append(file)
+    return [(grade, doubt, of) for (grade, doubt), of in found.items()]
+
+
+def _not_as_recorded(done: Scanned) -> None:
+    for word, files in (("damaged", done.damaged), ("missing", done.missing)):
+        for file in first(files, word):
+            line(f"{word}: {file.path} (step {file.global_step}, rank {file.rank})")
+
+
+def _left_out(done: Scanned, *, verbose: bool) -> None:
+    """One line for each group of files with one reason in one directory, and the command that would place them."""
+
+    def group(each: Uncertain) -> tuple[str, str, str]:
+        return each.path.rpartition("/")[0], each.reason, each.remedy
+
+    groups = [list(some) for _, some in groupby(sorted(done.uncertain, key=group), key=group)]
+    groups = [[each] for some in groups for each in some] if verbose else groups
+    for some in first(groups, "left out"):
+        newest = max(some, key=lambda each: (each.best_guess or 0, each.path))
+        guess = "" if newest.best_guess is None else f" (perhaps step {newest.best_guess})"
+        more = f" and {len(some) - 1} more beside it" if len(some) > 1 else ""
+        line(f"left out: {newest.path}{guess}{more}: {newest.reason}")
+        if newest.remedy:
+            file = Unplaced(newest.path, 0, 0, newest.best_guess, newest.reason, newest.remedy)
+            line(f"  to adopt it: {how_to_place(done.run, file, directory=done.root)}")
+
+
+def _skipped(found: Sequence[Skipped], *, verbose: bool) -> None:
+    groups: dict[tuple[str, str], list[Skipped]] = defaultdict(list)
+    for each in found:
+        groups[each.path if verbose else each.path.rpartition("/")[0], each.reason].append(each)
+    for some in first(list(groups.values()), "skipped"):
+        more = f" and {len(some) - 1} more beside it" if len(some) > 1 else ""
+        line(f"skipped: {some[0].path}{more}: {some[0].reason}")
+
+
+def _trash(found: FoundTrash, *, dry_run: bool) -> None:
+    """What a gc left in the trash that the catalog did not know of, and how to get it back."""
+    what = f"in the trash: {count(found.files, 'file', 'files')}, {size(found.bytes)}"
+    line(f"{what}: would be known" if dry_run else f"{what}: back with ckptstore undo {quote(found.run)}")

@@ -1,0 +1,62 @@
+"""Files that a scan could not place, newer than the state that a run would go on from: they are never passed over."""
+
+from __future__ import annotations
+
+from shlex import quote
+from typing import TYPE_CHECKING
+
+from ckptstore.catalog import reads
+from ckptstore.core.model import SCANNED
+from ckptstore.core.text import count
+from ckptstore.disk import files
+from ckptstore.disk.places import root_of
+
+if TYPE_CHECKING:
+    from ckptstore.catalog.engine import Connection
+    from ckptstore.core.model import RestorePlan, Unplaced
+
+_MOST_LOOKED_AT = 1000
+
+
+def newer_than(connection: Connection, run_id: int, plan: RestorePlan | None) -> tuple[Unplaced, ...]:
+    """The unplaced files of a run that may be newer than a plan, and are on the disk as they were found.
+
+    By when they were written; where the plan's state was scanned too, also by their likeliest step. Without a plan all
+    are newer. Of very many the ones written last are looked at.
+    """
+    found = reads.unplaced_of(connection, run_id)
+    if plan is not None:
+        written = max((each.source.mtime_ns or 0 for each in plan.ranks), default=0)
+        step = plan.global_step if plan.launch.id.startswith(SCANNED) else None
+        found = [
+            each for each in found if each.mtime_ns > written or (step is not None and (each.best_guess or 0) > step)
+        ]
+    return tuple(each for each in found[:_MOST_LOOKED_AT] if _is_there(each))
+
+
+def _is_there(file: Unplaced) -> bool:
+    facts = files.facts_if_seen(file.path)
+    return facts is not None and (facts.size, facts.mtime_ns) == (file.size, file.mtime_ns)
+
+
+def how_to_place(run: str, file: Unplaced, *, steps_per_epoch: int | None = None, directory: str | None = None) -> str:
+    """The command that places a file, by a scan of a directory (None: the one that those of all ranks are in).
+
+    `steps_per_epoch` is that of the dataset, where it is known.
+    """
+    step = "STEP" if file.best_guess is None else str(file.best_guess)
+    option = file.remedy.replace("FILE=STEP", f"{quote(file.path)}={step}")
+    if steps_per_epoch is not None:
+        option = option.replace("--steps-per-epoch E", f"--steps-per-epoch {steps_per_epoch}")
+    below = directory or root_of(file.path.rpartition("/")[0])
+    return f"ckptstore scan {quote(below)} --run {quote(run)} {option}".rstrip()
+
+
+def told(run: str, found: tuple[Unplaced, ...], steps_per_epoch: int | None = None) -> tuple[str, str]:
+    """What is said of newer files that have no place: what they are, and the command that places them."""
+    first = found[0]
+    guess = "" if first.best_guess is None else f", perhaps of step {first.best_guess}"
+    many = count(len(found), "newer file has", "newer files have")
+    return f"{many} no place in it: {first.path}{guess}: {first.reason}", how_to_place(
+        run, first, steps_per_epoch=steps_per_epoch
+    )
