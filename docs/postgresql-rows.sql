@@ -52,7 +52,7 @@ DECLARE
     named record;
 BEGIN
     FOR named IN
-        SELECT unnest(ARRAY['launches', 'pins', 'tags', 'policies', 'renamed', 'forgotten', 'journals', 'collections',
+        SELECT unnest(ARRAY['launches', 'pins', 'tags', 'policies', 'renamed', 'forgotten', 'unplaced', 'journals', 'collections',
                             'trash', 'gc_locks'])
                    AS name, 'may_write_run(run_id)' AS condition
         UNION ALL

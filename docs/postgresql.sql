@@ -50,7 +50,7 @@ GRANT UPDATE (id) ON runs TO ckptstore_trainer, ckptstore_operator;
 GRANT USAGE ON SEQUENCE runs_id_seq TO ckptstore_trainer, ckptstore_operator;
 
 -- What people say of runs. Trainers need it too: a job that starts takes up what journals tell, pins among it.
-GRANT INSERT, UPDATE, DELETE ON pins, tags, policies, renamed, forgotten TO ckptstore_trainer, ckptstore_operator;
+GRANT INSERT, UPDATE, DELETE ON pins, tags, policies, renamed, forgotten, unplaced TO ckptstore_trainer, ckptstore_operator;
 
 -- gc, undo, purge.
 GRANT INSERT, UPDATE, DELETE ON gc_locks, collections, trash TO ckptstore_operator;
