@@ -20,7 +20,6 @@ from ckptstore.scan.steps import (
     Reading,
     Verdict,
     assumed,
-    bounded,
     by_counter,
     counts_itself,
     fitting_lengths,
@@ -175,8 +174,8 @@ _Judged = tuple[Group, Lengths | None, list[Verdict]]
 def _judged(groups: Sequence[Group], world_size: int, stated: Stated) -> list[_Judged]:
     """What is known of every launch.
 
-    Where no file of the tree can lag, the counter is the step if there is a way to read the names. Else a counter
-    proves a step only where the launch's names are known to be truthful, or leave no choice; and names that count as
+    Where no file of the tree can lag, the counter is the step if there is a way to read the names. Else names tell the
+    steps of a first launch only: where a later one began, and at which epoch, is not known. And names that count as
     many steps too few an epoch as updates are skipped in it look right, so that only MindSpore's own word for its
     length counts, or the user's.
     """
@@ -210,12 +209,10 @@ def _where_steps_may_be_skipped(
         if length is None and each is first and all(file.epoch in (None, 1) for file in each.files):
             length = max((file.step_in_epoch or 0 for file in each.files), default=0) or None
         verdicts: list[Verdict]
-        if length is None:
-            verdicts = [skipping(file, None) for file in each.files]
-        elif each is first and may_lag(each.files):
+        if length is not None and each is first and may_lag(each.files):
             verdicts = truthful(each.files, length)
         else:
-            verdicts = bounded(each.files, length)
+            verdicts = [skipping(file, length) for file in each.files]
         judged.append((each, Lengths(known, known) if known else None, verdicts))
     return judged
 

@@ -24,6 +24,7 @@ NEAR_NS = 2_000_000_000
 MindSpore alone takes as long (mindspore.md §10). In nanoseconds."""
 
 _NEAR_PART = 16  # … nor within this part of the shortest time between two saves of one callback
+_APART = 4  # files of one state are of one launch where they are nearer than this part of the time between two saves
 
 
 @dataclass(frozen=True)
@@ -137,9 +138,9 @@ def group(files: Iterable[Ranked]) -> tuple[list[Group], bool]:
             alone = [replace(each, by_times_alone=len({unit.line[2] for unit in each.units}) > 1) for each in groups]
             return _in_order_of_numbers(alone)
     elif gap is not None:
-        by_time = [*_by_time(units, min(NEAR_NS, gap // _NEAR_PART)), *_by_directory(units, gap)]
-        groups = _joined(units, [*certain, *by_time])
-        groups = None if groups is None else _without_overlaps(groups)
+        near = min(NEAR_NS, gap // _APART)
+        groups = _joined(units, [*certain, *_by_time(units, near), *_by_directory(units, gap)])
+        groups = None if groups is None else _in_turns(groups, near)
         # Launches of a job do not overlap in time.
         if groups is not None and all(one.end < other.begin for one, other in _successions(groups)):
             return sorted(groups, key=lambda each: (each.begin, each.key)), True
@@ -269,20 +270,33 @@ def _joined(units: Sequence[Unit], pairs: Iterable[tuple[Unit, Unit]]) -> list[G
     return groups if clean else None
 
 
-def _without_overlaps(groups: Iterable[Group]) -> list[Group]:
-    """The launches with those in one whose files were written at the same time: a job has one launch at a time.
-
-    Where that would give one two numbers of one line they stay apart.
-    """
+def _in_turns(groups: Iterable[Group], near: int) -> list[Group]:
+    """The launches with those in one whose ModelCheckpoints wrote in turns: a job has one launch at a time."""
     joined: list[Group] = []
     for each in sorted(groups, key=lambda group: (group.begin, group.key)):
-        in_turns = joined and each.begin < joined[-1].end and each.has_counters and joined[-1].has_counters
-        both = Group((*joined[-1].units, *each.units)) if in_turns else None
-        if both is not None and len({unit.line for unit in both.units}) == len(both.units):
+        both = Group((*joined[-1].units, *each.units)) if joined and each.begin < joined[-1].end else None
+        if both is not None and _is_one_launch(both, near):
             joined[-1] = both
         else:
             joined.append(each)
     return joined
+
+
+def _is_one_launch(group: Group, near: int) -> bool:
+    """Whether files may be of one launch: one number in each line, and with time the counters grow.
+
+    Files of one state are written within `near` nanoseconds.
+    """
+    if {unit.line[0] for unit in group.units} != {Kind.PERIODIC.value}:
+        return False
+    if not group.has_counters or len({unit.line for unit in group.units}) < len(group.units):
+        return False
+    in_time = sorted(group.files, key=lambda ranked: (ranked.file.mtime_ns, ranked.file.optimizer_step or 0))
+    counters = [ranked.file.optimizer_step or 0 for ranked in in_time]
+    states: dict[tuple[int | None, int | None, int | None], list[int]] = defaultdict(list)
+    for ranked in in_time:
+        states[ranked.state].append(ranked.file.mtime_ns)
+    return counters == sorted(counters) and all(times[-1] - times[0] <= near for times in states.values())
 
 
 def _successions(groups: Iterable[Group]) -> list[tuple[Group, Group]]:

@@ -226,35 +226,6 @@ def truthful(files: Sequence[Ranked], length: int) -> list[Verdict]:
     return verdicts
 
 
-def bounded(files: Sequence[Ranked], length: int) -> list[Verdict]:
-    """The steps that epochs and counters leave no choice for, whatever the launch began at and however it lagged.
-
-    The step of a file is not below its counter, not beyond its epoch's last; and the lag never shrinks.
-    """
-    ordered = sorted(
-        (file for file in files if file.epoch is not None and file.file.optimizer_step is not None),
-        key=lambda file: (file.file.optimizer_step or 0, file.epoch or 0),
-    )
-    epochs = [(file.epoch or 0, file.file.optimizer_step or 0) for file in ordered]
-    least, most = 0, None
-    lower: list[int] = []
-    for file, (epoch, count) in zip(ordered, epochs, strict=True):
-        in_a_step = file.file.kind is Kind.DYING_GASP or not file.step_in_epoch
-        least = max(least, (epoch - 1) * length + (0 if in_a_step else 1) - count)
-        lower.append(least)
-    proven: dict[str, int] = {}
-    for file, (epoch, count), lag in reversed(list(zip(ordered, epochs, lower, strict=True))):
-        most = epoch * length - count if most is None else min(most, epoch * length - count)
-        if most < 0:
-            return [skipping(file, length) for file in files]
-        if lag == most:
-            proven[file.file.path] = count + lag
-    return [
-        PlacedFile(file.file, file.rank, proven[file.file.path]) if file.file.path in proven else skipping(file, length)
-        for file in files
-    ]
-
-
 def skipping(file: Ranked, length: int | None) -> Verdict:
     """What is known of a file where updates may have been skipped, and nothing tells how many."""
     count = file.file.optimizer_step
