@@ -8,7 +8,7 @@ from shlex import quote
 from statistics import median
 from typing import TYPE_CHECKING
 
-from ckptstore.catalog import recent
+from ckptstore.catalog import reads, recent
 from ckptstore.core.model import FileState, Kind, Observed, RestorePlan, Rule, moment
 from ckptstore.core.text import count, of_ranks, some, span
 from ckptstore.disk.owner import shown
@@ -19,6 +19,7 @@ from ckptstore.resume.lineage import lineage
 from ckptstore.resume.resolve import candidates
 from ckptstore.resume.resolver import judge
 from ckptstore.resume.status import is_loop
+from ckptstore.resume.unplaced import newer_than, told
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -38,7 +39,9 @@ _PATIENCE = timedelta(minutes=10)
 
 def checks(database: Database, facts: RunFacts) -> Iterator[Check]:
     """The state to go on from, the launch, its ranks and their clocks."""
-    yield _restorable(database, facts)
+    plan, judged = _newest_restorable(database, facts)
+    yield _restorable(facts, plan, judged)
+    yield from _unplaced(database, facts, plan)
     yield _launch(facts)
     if facts.passed:
         yield _passed_over(facts)
@@ -48,9 +51,17 @@ def checks(database: Database, facts: RunFacts) -> Iterator[Check]:
         yield _clocks(facts)
 
 
-def _restorable(database: Database, facts: RunFacts) -> Check:
+def _unplaced(database: Database, facts: RunFacts, plan: RestorePlan | None) -> Iterator[Check]:
+    """Files that a scan could not place: a start beside newer ones is refused."""
+    with database.read() as connection:
+        found = newer_than(connection, reads.run_id(connection, facts.run) or 0, plan)
+    if found:
+        what, command = told(facts.run, found)
+        yield facts.check("unplaced", Status.WARNING, what, f"{command} places it; until then a start stops there")
+
+
+def _restorable(facts: RunFacts, found: RestorePlan | None, judged: int) -> Check:
     """The newest state that can be restored, as far as the catalog knows, and whether its directories are there."""
-    found, judged = _newest_restorable(database, facts)
     name = "restorable"
     ask = f"ckptstore resolve {quote(facts.run)} --explain says why"
     if found is None and not judged:
