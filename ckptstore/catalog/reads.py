@@ -31,6 +31,7 @@ from ckptstore.core.model import (
     Checkpoint,
     Content,
     FileState,
+    Grade,
     Kind,
     Launch,
     LaunchKey,
@@ -211,6 +212,12 @@ def files_of(connection: sa.Connection, run: int, *, step: int | None = None) ->
         query = query.where(saves.c.global_step == step)
     order = (launches.c.launch_order.desc(), saves.c.global_step.desc(), saves.c.kind, checkpoints.c.rank)
     return list(rows.files(connection.execute(query.order_by(*order, checkpoints.c.path))))
+
+
+def consistent_files(connection: sa.Connection, key: LaunchKey) -> list[Checkpoint]:
+    """The files of a launch whose step fits what is known, with something open."""
+    of_launch = (launches.c.id == key) & (checkpoints.c.grade == Grade.CONSISTENT.value)
+    return list(rows.files(connection.execute(rows.file_query().where(of_launch))))
 
 
 def files_to_judge(connection: sa.Connection, run: int, others: Sequence[str] = ()) -> list[Checkpoint]:

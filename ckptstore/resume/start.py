@@ -412,7 +412,8 @@ def _note_proof(database: Database, plan: RestorePlan, steps_per_epoch: int | No
     saved = plan.launch
     if saved.lengths is None or steps_per_epoch is None or not saved.lengths.fits(steps_per_epoch):
         return
-    open_ones = [file for file in sources_of(plan) if file.grade is Grade.CONSISTENT]
+    with database.read() as connection:
+        open_ones = reads.consistent_files(connection, saved.key)
     recorder = shared(database)
     try:
         if open_ones:
@@ -437,6 +438,8 @@ def _lost(resolution: Resolution, flags: str = "") -> NothingRestorableError:
     reasons, remedy = newest.reasons[:1], "bring the files back"
     if reasons[0].rule is Rule.WORLD_SIZE:
         reasons, remedy = newest.reasons[:2], newest.remedies[0]
+    elif reasons[0].rule is Rule.OTHER_EPOCHS:
+        remedy = f"give the dataset that it was trained with; {newest.remedies[0]}"
     elif {reason.rule for rejection in lost for reason in rejection.reasons} == {Rule.QUARANTINED}:
         remedy = "resume(take_quarantined=True) takes it all the same; resume(fresh=True) begins anew"
     why = "; and ".join(reason.detail for reason in reasons)
