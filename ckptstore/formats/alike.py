@@ -96,7 +96,8 @@ class AlikeReader:
 
 
 def _template(found: Header, descriptor: int, size: int) -> _Template:
-    counter = tuple(entry for entry in found.entries if entry.name == header.OPTIMIZER_STEP)[-1:]
+    own_counter = header.counter_of(found.entries)
+    counter = () if own_counter is None else (own_counter,)
     values = [*counter, *(found.entries[place] for place in found.appended)]
     parts = [(0, min(_PAGE, size)), (max(0, size - _PAGE), size)]
     parts += [(max(0, value.offset - _LEAD), value.offset + value.nbytes) for value in values if value.nbytes <= _PAGE]

@@ -14,6 +14,9 @@ Scalar = bool | int | float | str
 
 STRING = "str"
 OPTIMIZER_STEP = "global_step"
+STATE_STEP = "state_step"
+"""The counter of MindSpore's `experimental.optim.Adam` and `AdamW`, Int32 without a shape. That of `mint.optim` is a
+Float32, and begins at 0 or at -1: nothing tells at which."""
 MOST_DIMS = 64
 
 # MindSpore: `train.serialization.tensor_to_ms_type`. How a scalar of each type unpacks; its size follows.
@@ -61,7 +64,7 @@ class Header:
     """What a checkpoint file holds.
 
     `info` are the appended values by name; where they cannot be told from parameters, the format's reader says how it
-    decides. `optimizer_step` is the entry `global_step`, the updates applied; None if absent. `complete` is True where
+    decides. `optimizer_step` is the optimizer's counter of updates applied; None if absent. `complete` is True where
     the file is proved to be whole, None where nothing in it marks its end; a cut file has no header.
     """
 
@@ -142,9 +145,16 @@ def info_of(entries: Sequence[Entry], appended: Iterable[int], read: Callable[[i
     return {name: value for name, value in values.items() if value is not None}
 
 
+def counter_of(entries: Iterable[Entry]) -> Entry | None:
+    """The entry that counts the optimizer's updates; None if there is none."""
+    found = {entry.name: entry for entry in entries if entry.name in (OPTIMIZER_STEP, STATE_STEP)}
+    other = found.get(STATE_STEP)
+    return found.get(OPTIMIZER_STEP) or (other if other and other.dtype == "Int32" else None)
+
+
 def optimizer_step_of(entries: Iterable[Entry], read: Callable[[int, int], bytes]) -> int | None:
     """The optimizer's counter: Int32 of shape (1,), or Int64 without a shape where one was appended over it."""
-    entry = next((entry for entry in reversed(tuple(entries)) if entry.name == OPTIMIZER_STEP), None)
+    entry = counter_of(entries)
     if entry is None or entry.dtype not in ("Int32", "Int64") or entry.nbytes != _SIZES[entry.dtype]:
         return None
     return int.from_bytes(read(entry.offset, entry.nbytes), "little", signed=True)

@@ -6,9 +6,14 @@ import math
 import threading
 from typing import TYPE_CHECKING, Any
 
+import mindspore
 import numpy as np
 
+from ckptstore.formats.header import STATE_STEP
+
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ckptstore.training.complaints import Complaints
 
 COUNTER = "global_step"
@@ -36,6 +41,12 @@ def state_names(network: Any) -> set[str]:
     return {parameter.name for parameter in network.get_parameters() if is_state(parameter)}
 
 
+def _state_step(parameters: Mapping[str, Any]) -> Any | None:
+    """The counter of an optimizer that has its own, as the reader of headers knows it."""
+    counter = parameters.get(STATE_STEP)
+    return counter if counter is not None and counter.dtype == mindspore.int32 else None
+
+
 class NetworkState:
     """The train network of one training.
 
@@ -49,7 +60,7 @@ class NetworkState:
         self.names = set(self.parameters)
         self.outputs: Any = None
         self.is_readable = True
-        self._counter = self.parameters.get(COUNTER)
+        self._counter = self.parameters[COUNTER] if COUNTER in self.parameters else _state_step(self.parameters)
         self._complaints = complaints
 
     @property

@@ -6,6 +6,8 @@ import inspect
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
+import mindspore
+
 from ckptstore.core.text import count
 from ckptstore.errors import UsageError
 
@@ -52,7 +54,8 @@ def is_finished(start: Start, asked: Mapping[str, Any]) -> bool:
     """
     done = start.global_step
     an_epoch = start.launch.steps_per_epoch or 1
-    if asked["dataset_sink_mode"] and asked["sink_size"] > 0:
+    sinks = asked["dataset_sink_mode"] and mindspore.get_context("device_target") != "CPU"
+    if sinks and asked["sink_size"] > 0:
         an_epoch = int(asked["sink_size"])  # MindSpore calls so many steps an epoch then
     epochs, first = int(asked["epoch"]), int(asked["initial_epoch"])
     if done == epochs * an_epoch:

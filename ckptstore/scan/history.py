@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,7 @@ from ckptstore.core.naming import unfinished_ttp_directory
 from ckptstore.scan.found import PlacedFile, Trusted, Uncertain
 from ckptstore.scan.launches import Group, Ranked, are_near, group
 from ckptstore.scan.steps import (
+    OF_LENGTH,
     Reading,
     Verdict,
     assumed,
@@ -34,6 +35,7 @@ from ckptstore.scan.steps import (
     stated_length,
     truthful,
     whole_number,
+    without_reading,
 )
 
 if TYPE_CHECKING:
@@ -101,7 +103,10 @@ def reconstruct(
     """
     warnings: list[str] = []
     seen = set(ranks_seen)
-    unranked = not seen and all(rank_of(file) is None for file in found)
+    named = [file for file in found if rank_of(file) is not None]
+    # A job of one rank has no directory `rank_0` but for graceful exits (mindspore.md §5).
+    of_exits = named and all(file.kind is Kind.GRACEFUL_EXIT and rank_of(file) == 0 for file in named)
+    unranked = seen <= {0} if of_exits else not seen and not named
     ranked: list[Ranked] = []
     uncertain: list[Uncertain] = []
     for file in found:
@@ -163,8 +168,16 @@ def _taken(launch: Group, verdicts: Iterable[Verdict], lengths: Lengths | None, 
         elif (told := assumed(file, length, stated.trusted)) is not None:
             taken.append(PlacedFile(file.file, file.rank, told[0], Grade.ASSUMED, told[1]))
         else:
-            taken.append(one)
+            taken.append(replace(one, remedy=_whole_remedy(one.remedy, file, length, stated)))
     return taken
+
+
+def _whole_remedy(remedy: str, file: Ranked, length: int | None, stated: Stated) -> str:
+    """An option that would place a file with what it needs beside it: a name is read by the length of an epoch."""
+    if stated.steps_per_epoch is not None and OF_LENGTH not in remedy:
+        return f"{remedy} {OF_LENGTH.replace('E', str(stated.steps_per_epoch))}"
+    needs_length = remedy == Trusted.NAME.remedy and length is None and file.epoch != 1 and file.file.named_step is None
+    return f"{remedy} {OF_LENGTH}" if needs_length else remedy
 
 
 _Judged = tuple[Group, Lengths | None, list[Verdict]]
@@ -275,7 +288,7 @@ def _by_counters(
 ) -> _Judged:
     """What is known of a launch where each step is an update."""
     if reading is None:
-        return launch, None, [by_counter(file, None, Grade.PROVEN, "") for file in launch.files]
+        return launch, None, without_reading(launch.files, among.only)
     doubts = []
     if not reading.lengths.within(among).some():
         doubts.append(f"steps an epoch: {reading.lengths}, but {among} in other launches")

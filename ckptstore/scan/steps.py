@@ -176,7 +176,7 @@ def may_begin_after(files: Sequence[Ranked], lengths: Lengths, step: int) -> boo
     return bool(first) and step <= min(first) and bool(lengths.dividing(first[0] - step).some())
 
 
-def by_counter(file: Ranked, reading: Reading | None, grade: Grade, doubt: str) -> Verdict:
+def by_counter(file: Ranked, reading: Reading, grade: Grade, doubt: str) -> Verdict:
     """The step of a file of a launch in which every step is an update, by its counter; the name must say the same."""
     count = file.file.optimizer_step
     if count is None:
@@ -193,12 +193,23 @@ def by_counter(file: Ranked, reading: Reading | None, grade: Grade, doubt: str) 
     return PlacedFile(file.file, file.rank, count, grade, doubt)
 
 
-def _contradiction(file: Ranked, count: int, reading: Reading | None, stated: Collection[int]) -> str:
+def without_reading(files: Sequence[Ranked], length: int | None) -> list[Verdict]:
+    """What is known of a launch whose names and counters no reading explains: a counter may be trusted all the same.
+
+    But not where names are ahead of it: then it began anew, steps were left out, or updates skipped.
+    """
+    reason = "the names and the optimizer's counters of its launch do not fit together"
+    is_ahead = any(count < (epoch - 1) * (length or 0) + step for epoch, step, count in _named(files))
+    remedy = BY_HAND if is_ahead else Trusted.COUNTER.remedy
+    return [
+        Uncertain(file.file.path, file.file.optimizer_step, reason, remedy, contradicted=is_ahead) for file in files
+    ]
+
+
+def _contradiction(file: Ranked, count: int, reading: Reading, stated: Collection[int]) -> str:
     """What in a file's name, directory or content excludes that its counter is its step; empty where nothing does."""
     others = [number for number in sorted(stated) if number != count]
     if file.epoch is not None:
-        if reading is None:
-            return "the names and the optimizer's counters of its launch do not fit together"
         if file.file.kind is Kind.DYING_GASP and not _is_under_way(file, count, reading):
             return f"its name is not of the step at which its optimizer's counter is {count}"
         others = [number for number in others if not _is_of_launch(number, file, count, reading)]
@@ -228,13 +239,16 @@ def truthful(files: Sequence[Ranked], length: int) -> list[Verdict]:
 
 def skipping(file: Ranked, length: int | None) -> Verdict:
     """What is known of a file where updates may have been skipped, and nothing tells how many."""
-    count = file.file.optimizer_step
     if length is None:
         reason = "updates may have been skipped, and nothing tells how many steps an epoch has"
-        return Uncertain(file.file.path, count, reason, OF_LENGTH)
-    guess = count if count is not None else Reading(Lengths(length, length), 0).step(file)
+        guess = file.file.optimizer_step if file.file.updates_every_step else None
+        return Uncertain(file.file.path, guess, reason, OF_LENGTH)
+    guess = Reading(Lengths(length, length), 0).step(file)
+    if file.file.updates_every_step:
+        reason = "the names and the optimizer's counters of its tree do not fit together"
+        return Uncertain(file.file.path, file.file.optimizer_step, reason, Trusted.COUNTER.remedy)
     reason = "updates may have been skipped, and its name does not tell how many"
-    return Uncertain(file.file.path, guess, reason, Trusted.COUNTER.remedy)
+    return Uncertain(file.file.path, guess, reason, Trusted.NAME.remedy)
 
 
 def assumed(file: Ranked, length: int | None, trusted: Collection[Trusted]) -> tuple[int, str] | None:
@@ -318,9 +332,9 @@ def _is_under_way(file: Ranked, count: int, reading: Reading) -> bool:
     return last - length <= count <= (last if file.step_in_epoch else last - 1)
 
 
-def _by_name_alone(file: Ranked, reading: Reading | None) -> Verdict:
+def _by_name_alone(file: Ranked, reading: Reading) -> Verdict:
     """A file without a counter, such as a share, in a launch whose other files prove how names are to be read."""
-    step = reading.step(file) if reading is not None and reading.lengths.only is not None else None
+    step = reading.step(file) if reading.lengths.only is not None else None
     if step is None or file.file.kind is Kind.DYING_GASP:
         return Uncertain(file.file.path, step, "nothing in it counts its updates", Trusted.NAME.remedy)
     return PlacedFile(file.file, file.rank, step)
