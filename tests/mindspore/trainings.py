@@ -31,10 +31,10 @@ def create_model(
 
 
 def without_counter(model: Model) -> Model:
-    """As with an optimizer of mint or experimental: nothing in its files tells them apart."""
+    """As with an optimizer of mint: nothing that is read in its files tells them apart."""
     for parameter in model.train_network.get_parameters():
         if parameter.name == "global_step":
-            parameter.name = "state_step"
+            parameter.name = "step_t"
     return model
 
 
