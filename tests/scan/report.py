@@ -1,0 +1,93 @@
+"""How many histories of plain MindSpore a scan understands, by their kind, as a table for docs/scanning.md.
+
+python -m tests.scan.report [--histories N]
+"""
+
+import argparse
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from ckptstore.scan.history import reconstruct
+from tests.scan.judged import NOTHING, OLDER, REFUSED, RIGHT, Judged, judge
+from tests.scan.plain_histories import KINDS, Kind, draw, with_some
+
+HISTORIES = 25_000
+HEADER = ("kind of history", "histories", "newest state", "an older one, the newer named", "refused", "wrong")
+
+
+@dataclass
+class Tally:
+    """What became of histories of one kind; `failed` says of which seeds something is wrong."""
+
+    name: str
+    judged: list[Judged] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+
+    def row(self) -> str:
+        """Its row of the table."""
+        whole = [each.newest for each in self.judged if each.newest != NOTHING]
+        shares = [f"{100 * whole.count(each) / max(len(whole), 1):.1f} %" for each in (RIGHT, OLDER, REFUSED)]
+        return _row(self.name, f"{len(whole):,}", *shares, str(len(self.failed)))
+
+
+def tallies(histories: int) -> list[Tally]:
+    """As many histories of each kind, each once as it is and once with a part of its files.
+
+    The second is only to find what is wrong: it is not among those that are counted. What is hidden by nature nothing
+    could tell of a part.
+    """
+    return [_tally(name, kind, range(histories // len(KINDS))) for name, kind in KINDS.items()]
+
+
+def _tally(name: str, kind: Kind, seeds: range) -> Tally:
+    tally = Tally(name)
+    for seed in seeds:
+        whole = draw(kind, seed)
+        for history in (whole,) if kind.is_hidden else (whole, with_some(whole, seed)):
+            judged = judge(history, reconstruct(history.found, world_size=history.world_size))
+            told = [*judged.wrong, *([judged.silent] if judged.silent else [])]
+            if told:
+                part = "" if history is whole else ", a part"
+                tally.failed.append(f"{name}, seed {seed}{part}: {told[0]}")
+            if history is whole:
+                tally.judged.append(judged)
+    return tally
+
+
+def ordinary(found: list[Tally]) -> Tally:
+    """Those of the kinds that hold nothing but launches as they should be."""
+    those = [each for each in found if KINDS[each.name].is_ordinary]
+    return Tally(
+        "**ordinary launches, all of the above**",
+        [judged for each in those for judged in each.judged],
+        [told for each in those for told in each.failed],
+    )
+
+
+def table(found: list[Tally]) -> Iterator[str]:
+    """The lines of the table: ordinary launches first, and their sum."""
+    those = [each for each in found if KINDS[each.name].is_ordinary]
+    others = [each for each in found if not KINDS[each.name].is_ordinary]
+    yield _row(*HEADER)
+    yield _row("---", *["---:"] * (len(HEADER) - 1))
+    yield from (each.row() for each in (*those, ordinary(found), *others))
+
+
+def _row(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def main() -> int:
+    """Print the table, and what is wrong; 1 if anything is."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--histories", type=int, default=HISTORIES)
+    found = tallies(parser.parse_args().histories)
+    print(*table(found), sep="\n")
+    failed = [told for each in found for told in each.failed]
+    print(*failed, sep="\n", file=sys.stderr)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
