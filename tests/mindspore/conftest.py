@@ -13,6 +13,7 @@ from mindspore.common.api import _pynative_executor
 from mindspore.train.callback import _train_fault_tolerance as fault_tolerance
 
 from ckptstore.api import Catalog, connect
+from tests.mindspore.plain_trees import SCRIPTS, Tree, make
 from tests.mindspore.running import Run
 from tests.mindspore.ttp_ranks import Rank
 
@@ -51,6 +52,19 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     assert "starting at step 0" in outcome.output
     assert run.steps() == [30, 25, 20, 15, 10, 5]
     return run.final()
+
+
+@pytest.fixture(scope="session")
+def plain_tree(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Tree]:
+    """Makes the tree of one of the scripts of `plain_trees.py`, by its name, once. Copy it before it is used."""
+    made: dict[str, Tree] = {}
+
+    def tree(name: str) -> Tree:
+        if name not in made:
+            made[name] = make(SCRIPTS[name], tmp_path_factory.mktemp("plain") / "tree")
+        return made[name]
+
+    return tree
 
 
 @pytest.fixture
