@@ -342,7 +342,7 @@ def _mixed(launches: Iterable[Iterable[PlacedFile]]) -> dict[str, Uncertain]:
         line.sort()
     reason = "ranks wrote their files of this step at different times: they may be of two launches"
     return {
-        one.file.path: Uncertain(one.file.path, one.global_step, reason)
+        one.file.path: Uncertain(one.file.path, one.global_step, reason, contradicted=True)
         for files in spread
         if not are_near([one.file.mtime_ns for one in files], [times[_line(one)] for one in files])
         for one in files

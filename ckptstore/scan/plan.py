@@ -216,7 +216,10 @@ def make_plan(
         regraded=tuple(regraded),
         damaged=tuple(damaged),
         missing=tuple(missing),
-        uncertain=(*(each for each in history.uncertain if each.path in is_new), *in_parts.uncertain),
+        uncertain=(
+            *(each for each in history.uncertain if each.path in is_new or each.contradicted),
+            *in_parts.uncertain,
+        ),
         skipped=_skipped(skipped, adopted),
         unread=_skipped([*tree.unread, *done.unread, *synced.unreadable, *unread(synced.skipped)], ()),
         opaque=tuple(sorted(tree.opaque, key=lambda each: each.path)),
