@@ -282,7 +282,7 @@ class Lengths(NamedTuple):
 
 
 _SHOWN = 4
-_MOST_TRIED = 100_000
+_MOST_TRIED = 50_000
 
 
 @lru_cache(maxsize=1024)

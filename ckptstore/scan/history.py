@@ -39,7 +39,7 @@ from ckptstore.scan.steps import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from ckptstore.scan.found import FoundFile
 
@@ -206,10 +206,11 @@ def _where_each_step_counts(
     common = set(told.values())
     if not trusts_counter and (lags or len(common) > 1):
         return None
-    readings, among = _readings(groups, common.pop() if len(common) == 1 else None)
+    begins = _Begins.of(groups)
+    readings, among = _readings(groups, begins, common.pop() if len(common) == 1 else None)
     if not trusts_counter and any(shows_lag(each.files, readings[each.key], among.only) for each in groups):
         return None
-    return [_by_counters(each, readings[each.key], groups, among, is_assumed=lags) for each in groups]
+    return [_by_counters(each, readings[each.key], begins, among, is_assumed=lags) for each in groups]
 
 
 def _where_steps_may_be_skipped(
@@ -230,7 +231,47 @@ def _where_steps_may_be_skipped(
     return judged
 
 
-def _readings(groups: Sequence[Group], common: int | None) -> tuple[dict[str, Reading | None], Lengths]:
+@dataclass(frozen=True)
+class _Begins:
+    """What launches may have begun from: the counters of all files, each with the launches that have a file of it.
+
+    `in_order` are the counters, sorted. `has_replaced` tells that a file may have taken the place of another.
+    """
+
+    holders: Mapping[int, set[str]]
+    in_order: Sequence[int]
+    has_replaced: bool
+
+    @classmethod
+    def of(cls, groups: Iterable[Group]) -> _Begins:
+        """Those of all launches of a tree."""
+        holders: dict[int, set[str]] = defaultdict(set)
+        has_replaced = False
+        for each in groups:
+            for ranked in each.files:
+                has_replaced = has_replaced or _may_replace(ranked.file)
+                if ranked.file.optimizer_step is not None:
+                    holders[ranked.file.optimizer_step].add(each.key)
+        return cls(holders, sorted(holders), has_replaced)
+
+    def is_of_another(self, launch: Group, step: int) -> bool:
+        """Whether another launch has a file of so many updates."""
+        return bool(self.holders.get(step, set()) - {launch.key})
+
+    def may_be_of(self, launch: Group, lengths: Lengths) -> bool:
+        """Whether a launch may have begun between two epochs, or with a file that is there or was replaced."""
+        if may_begin_between_epochs(launch.files, lengths) or self.has_replaced:
+            return True
+        before = self.in_order[: bisect_right(self.in_order, launch.least_counter)][-_MOST_BEGINS:]
+        return any(self.is_of_another(launch, step) and may_begin_after(launch.files, lengths, step) for step in before)
+
+
+_MOST_BEGINS = 1000
+
+
+def _readings(
+    groups: Sequence[Group], begins: _Begins, common: int | None
+) -> tuple[dict[str, Reading | None], Lengths]:
     """How the names of every launch are to be read where each step is an update (None: there is no way).
 
     And the steps an epoch that fit most of them.
@@ -239,7 +280,7 @@ def _readings(groups: Sequence[Group], common: int | None) -> tuple[dict[str, Re
     as MindSpore names files, or with epochs of its own where it began from another launch's file, or was not the first.
     """
     as_named = {each.key: fitting_lengths(each.files) for each in groups}
-    own = {each.key: own_lengths(each.files, _starts(each, groups)) for each in groups}
+    own = {each.key: own_lengths(each.files, _start_of(each, begins)) for each in groups}
     among = None if common is None else Lengths(common, common)
     if among is None:
         possible = [_either(as_named[each.key], own[each.key]) for each in groups]
@@ -257,7 +298,7 @@ def _readings(groups: Sequence[Group], common: int | None) -> tuple[dict[str, Re
             readings[each.key] = read(each.files, fits)
         elif fits_own.some():
             readings[each.key] = Reading(fits_own, begins_anew=True)
-        elif named is not None and common is None and has_names(each.files) and _has_begin(each, named, groups):
+        elif named is not None and common is None and has_names(each.files) and begins.may_be_of(each, named):
             readings[each.key] = read(each.files, named)
         else:
             readings[each.key] = Reading(begun, begins_anew=True) if begun is not None else None
@@ -272,19 +313,14 @@ def _either(one: Lengths | None, other: Lengths | None) -> Lengths | None:
     return Lengths(min(one.low, other.low), high)
 
 
-def _starts(launch: Group, groups: Iterable[Group]) -> set[int] | None:
-    """The steps that a launch with epochs of its own may have begun after; None for any.
-
-    A launch whose files have a number is known to be no first one.
-    """
-    if any(launch.numbers.values()):
-        return None
-    others = (file.file.optimizer_step for each in groups if each is not launch for file in each.files)
-    return {step for step in others if step is not None}
+def _start_of(launch: Group, begins: _Begins) -> Callable[[int], bool]:
+    """Which steps a launch with epochs of its own may have begun after: any, where its files have a number."""
+    is_later = any(launch.numbers.values())
+    return lambda step: is_later or begins.is_of_another(launch, step)
 
 
 def _by_counters(
-    launch: Group, reading: Reading | None, groups: Sequence[Group], among: Lengths, *, is_assumed: bool
+    launch: Group, reading: Reading | None, begins: _Begins, among: Lengths, *, is_assumed: bool
 ) -> _Judged:
     """What is known of a launch where each step is an update."""
     if reading is None:
@@ -296,7 +332,7 @@ def _by_counters(
         doubts.append("epochs began anew with its launch")
     elif reading.lengths.only is None and not counts_itself(launch.files):
         doubts.append(f"steps an epoch: {reading.lengths}")
-    if not reading.begins_anew and not _has_begin(launch, reading.lengths, groups):
+    if not reading.begins_anew and not begins.may_be_of(launch, reading.lengths):
         doubts.append("its launch began inside an epoch, after a step of which no file is there")
     if launch.by_times_alone:
         doubts.append("that its files are of one save is told by their times alone")
@@ -306,17 +342,6 @@ def _by_counters(
     verdicts = [by_counter(file, reading, grade, "; ".join(doubts)) for file in launch.files]
     is_known = reading.lengths != Lengths() and not reading.begins_anew
     return launch, reading.lengths if is_known else None, verdicts
-
-
-def _has_begin(launch: Group, lengths: Lengths, groups: Iterable[Group]) -> bool:
-    """Whether a launch may have begun between two epochs, or with a file that is there or may have been replaced."""
-    if may_begin_between_epochs(launch.files, lengths):
-        return True
-    files = [ranked.file for each in groups for ranked in each.files]
-    if any(_may_replace(file) for file in files):
-        return True
-    starts = {ranked.file.optimizer_step for each in groups if each is not launch for ranked in each.files}
-    return any(step is not None and may_begin_after(launch.files, lengths, step) for step in starts)
 
 
 def _mixed(launches: Iterable[Iterable[PlacedFile]]) -> dict[str, Uncertain]:

@@ -25,7 +25,7 @@ from ckptstore.core.model import Grade, Kind, Lengths
 from ckptstore.scan.found import BY_HAND, PlacedFile, Trusted, Uncertain
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from ckptstore.scan.launches import Ranked
 
@@ -96,11 +96,11 @@ def fitting_lengths(files: Sequence[Ranked]) -> Lengths | None:
     return counted if counted.some() else found if found.some() else None
 
 
-def own_lengths(files: Sequence[Ranked], starts: Collection[int] | None) -> Lengths | None:
+def own_lengths(files: Sequence[Ranked], may_begin: Callable[[int], bool]) -> Lengths | None:
     """The steps an epoch with which a launch's names say what its counters say if it had epochs of its own.
 
-    Names that are ahead of the counter are another matter: the counter began anew, or steps were left out. `starts` are
-    the steps that it may have begun after (None: any).
+    Names that are ahead of the counter are another matter: the counter began anew, or steps were left out. `may_begin`
+    tells whether it may have begun after a step.
     """
     named = _named(files)
     if not named or any(count <= step or epoch < 1 for epoch, step, count in named):
@@ -125,7 +125,7 @@ def own_lengths(files: Sequence[Ranked], starts: Collection[int] | None) -> Leng
     begins = {count - step}  # in the epoch of the first file
     if (length := lengths.only) is not None:
         begins = {count - step - (epoch - each) * length for each in range(1, first + 1)}
-    return lengths if starts is None or any(begin > 0 and begin in starts for begin in begins) else None
+    return lengths if any(begin > 0 and may_begin(begin) for begin in begins) else None
 
 
 def read(files: Sequence[Ranked], lengths: Lengths) -> Reading:
