@@ -33,7 +33,6 @@ from ckptstore.scan.steps import (
     shows_lag,
     skipping,
     stated_length,
-    truthful,
     whole_number,
     without_reading,
 )
@@ -134,8 +133,7 @@ def reconstruct(
         )
     launches: list[PlacedLaunch] = []
     judged = [
-        (each, lengths, _taken(each, verdicts, lengths, stated))
-        for each, lengths, verdicts in _judged(groups, size, stated)
+        (each, lengths, _taken(each, verdicts, lengths, stated)) for each, lengths, verdicts in _judged(groups, stated)
     ]
     by_evidence = [
         [one for one in verdicts if isinstance(one, PlacedFile) and one.file.path not in stated.steps]
@@ -184,18 +182,20 @@ _Judged = tuple[Group, Lengths | None, list[Verdict]]
 """A launch, the steps an epoch that fit it (None: nothing tells them), and what is known of its files."""
 
 
-def _judged(groups: Sequence[Group], world_size: int, stated: Stated) -> list[_Judged]:
+def _judged(groups: Sequence[Group], stated: Stated) -> list[_Judged]:
     """What is known of every launch.
 
-    Where no file of the tree can lag, the counter is the step if there is a way to read the names. Else names tell the
-    steps of a first launch only: where a later one began, and at which epoch, is not known. And names that count as
-    many steps too few an epoch as updates are skipped in it look right, so that only MindSpore's own word for its
-    length counts, or the user's.
+    Where no file of the tree can lag, the counter is the step if there is a way to read the names. Else the counter is
+    no witness, and a name is one only where it is known where its launch began: both agree by chance too, where a
+    launch began as many steps inside an epoch as updates were skipped.
     """
     told = {each.key: stated.steps_per_epoch or stated_length(each.files) for each in groups}
     lengths = _completed(told, groups)
     judged = _where_each_step_counts(groups, lengths, trusts_counter=Trusted.COUNTER in stated.trusted)
-    return _where_steps_may_be_skipped(groups, world_size, lengths) if judged is None else judged
+    if judged is not None:
+        return judged
+    known = {key: None if length is None else Lengths(length, length) for key, length in lengths.items()}
+    return [(each, known[each.key], [skipping(file, lengths[each.key]) for file in each.files]) for each in groups]
 
 
 def _where_each_step_counts(
@@ -211,24 +211,6 @@ def _where_each_step_counts(
     if not trusts_counter and any(shows_lag(each.files, readings[each.key], among.only) for each in groups):
         return None
     return [_by_counters(each, readings[each.key], begins, among, is_assumed=lags) for each in groups]
-
-
-def _where_steps_may_be_skipped(
-    groups: Sequence[Group], world_size: int, told: Mapping[str, int | None]
-) -> list[_Judged]:
-    first = _first(groups, world_size, told)
-    judged: list[_Judged] = []
-    for each in groups:
-        known = length = told[each.key]
-        if length is None and each is first and all(file.epoch in (None, 1) for file in each.files):
-            length = max((file.step_in_epoch or 0 for file in each.files), default=0) or None
-        verdicts: list[Verdict]
-        if length is not None and each is first and may_lag(each.files):
-            verdicts = truthful(each.files, length)
-        else:
-            verdicts = [skipping(file, length) for file in each.files]
-        judged.append((each, Lengths(known, known) if known else None, verdicts))
-    return judged
 
 
 @dataclass(frozen=True)
@@ -404,46 +386,6 @@ def _may_replace(file: FoundFile) -> bool:
     if file.kind is Kind.TTP:
         return bool(unfinished_ttp_directory(file.path))
     return file.kind is Kind.GRACEFUL_EXIT and file.named_step is None
-
-
-def _first(groups: Sequence[Group], world_size: int, lengths: Mapping[str, int | None]) -> Group | None:
-    """The launch that began the run, if it is known: no other file can be of an earlier one.
-
-    Every rank has files, and this launch's have no number. Every other file is of a launch that the numbers prove to be
-    later, or has a counter beyond its first: what a launch starts from is not beyond what it saves. And no file can
-    have taken the place of the one that it started from.
-    """
-    if len({file.rank for each in groups for file in each.files}) != world_size:
-        return None
-    by_counter = sorted(groups, key=lambda each: each.least_counter)
-    for each in groups:
-        periodic = [unit for unit in each.units if unit.line[0] == Kind.PERIODIC.value]
-        counts = [file.file.optimizer_step for unit in periodic for file in unit.files]
-        begin = min((count for count in counts if count is not None), default=None)
-        if begin is None or any(unit.relaunch for unit in periodic) or _may_hide_a_start(each, groups, lengths):
-            continue
-        beyond = bisect_right(by_counter, begin, key=lambda other: other.least_counter)
-        if all(other is each or each.is_before(other) for other in by_counter[:beyond]):
-            return each
-    return None
-
-
-def _may_hide_a_start(launch: Group, groups: Iterable[Group], lengths: Mapping[str, int | None]) -> bool:
-    """Whether a file may have replaced another that the launch started from.
-
-    A graceful exit under MindSpore's fixed name may (mindspore.md §5), and one in a TTP directory, which is named after
-    the step of the state that it held, unless that step is beyond the first epoch of which the launch has a file.
-    """
-    length = lengths[launch.key]
-    epoch = min((file.epoch for file in launch.files if file.epoch is not None), default=None)
-    reached = None if length is None or epoch is None else epoch * length
-    for each in groups:
-        for file in (ranked.file for ranked in each.files):
-            if file.kind is Kind.GRACEFUL_EXIT and file.named_step is None:
-                return True
-            if file.kind is Kind.TTP and (reached is None or file.named_step is None or file.named_step < reached):
-                return True
-    return False
 
 
 def _claimed(file: FoundFile) -> tuple[int | None, int | None]:

@@ -102,6 +102,11 @@ class Group:
         return min(ranked.file.optimizer_step or 0 for ranked in self.files)
 
     @cached_property
+    def greatest_counter(self) -> int:
+        """The highest counter of its files; 0 if none has one."""
+        return max(ranked.file.optimizer_step or 0 for ranked in self.files)
+
+    @cached_property
     def has_counters(self) -> bool:
         """Whether its files tell how many updates they hold."""
         return all(ranked.file.optimizer_step is not None for ranked in self.files)
@@ -143,7 +148,8 @@ def group(files: Iterable[Ranked]) -> tuple[list[Group], bool]:
         groups = None if groups is None else _in_turns(groups, near)
         # Launches of a job do not overlap in time.
         if groups is not None and all(one.end < other.begin for one, other in _successions(groups)):
-            return sorted(groups, key=lambda each: (each.begin, each.key)), True
+            ordered = sorted(groups, key=lambda each: (each.begin, each.key))
+            return ordered, all(map(_may_follow, ordered, ordered[1:]))
     return _in_order_of_numbers(_joined(units, certain) or [Group((unit,)) for unit in units])
 
 
@@ -307,6 +313,11 @@ def _successions(groups: Iterable[Group]) -> list[tuple[Group, Group]]:
             lines[line].append((number, each))
     numbered = [sorted(members, key=lambda member: member[0]) for members in lines.values()]
     return [(one, other) for members in numbered for (_, one), (_, other) in pairwise(members)]
+
+
+def _may_follow(launch: Group, later: Group) -> bool:
+    """Whether times that say so are borne out: a launch goes on where another was, or MindSpore numbered it."""
+    return launch.is_before(later) or later.greatest_counter >= launch.least_counter
 
 
 def _in_order_of_numbers(groups: Sequence[Group]) -> tuple[list[Group], bool]:

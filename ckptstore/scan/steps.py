@@ -17,7 +17,6 @@ the names are read; what is asked is only whether there is a way to read them.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 from math import gcd
 from typing import TYPE_CHECKING
 
@@ -216,38 +215,14 @@ def _contradiction(file: Ranked, count: int, reading: Reading, stated: Collectio
     return f"its optimizer's counter is {count}, and it or its directory states {others[0]}" if others else ""
 
 
-def truthful(files: Sequence[Ranked], length: int) -> list[Verdict]:
-    """The steps of a first launch: names tell them, if the counters follow with one lag that does not shrink."""
-    reading = Reading(Lengths(length, length), 0)
-    regular = _regular(files)
-    steps = [(reading.step(file) or 0, file.file.optimizer_step or 0) for file in regular]
-    lags = sorted((step, step - count) for step, count in steps)
-    good = all(lag >= 0 for _, lag in lags) and all(one[1] <= other[1] for one, other in pairwise(lags))
-    verdicts: list[Verdict] = []
-    reason = "updates may have been skipped, and no other file shows how many"
-    for file in files:
-        step = reading.step(file)
-        count = file.file.optimizer_step
-        if file in regular and good and step is not None and count is not None:
-            lag = step - count
-            if lag == 0 or any(other == lag and at != step for at, other in lags):
-                verdicts.append(PlacedFile(file.file, file.rank, step))
-                continue
-        verdicts.append(Uncertain(file.file.path, step, reason, Trusted.NAME.remedy if good and step else BY_HAND))
-    return verdicts
-
-
 def skipping(file: Ranked, length: int | None) -> Verdict:
-    """What is known of a file where updates may have been skipped, and nothing tells how many."""
-    if length is None:
-        reason = "updates may have been skipped, and nothing tells how many steps an epoch has"
-        guess = file.file.optimizer_step if file.file.updates_every_step else None
-        return Uncertain(file.file.path, guess, reason, OF_LENGTH)
-    guess = Reading(Lengths(length, length), 0).step(file)
+    """What is known of a file of a tree where updates may have been skipped: how many, nothing tells."""
     if file.file.updates_every_step:
         reason = "the names and the optimizer's counters of its tree do not fit together"
-        return Uncertain(file.file.path, file.file.optimizer_step, reason, Trusted.COUNTER.remedy)
-    reason = "updates may have been skipped, and its name does not tell how many"
+        remedy = OF_LENGTH if length is None else Trusted.COUNTER.remedy
+        return Uncertain(file.file.path, file.file.optimizer_step, reason, remedy)
+    guess = Reading(Lengths() if length is None else Lengths(length, length), 0).step(file)
+    reason = "updates may have been skipped (loss scale or gathered gradients): only its name tells its step"
     return Uncertain(file.file.path, guess, reason, Trusted.NAME.remedy)
 
 

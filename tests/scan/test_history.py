@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from ckptstore.core.model import Content, Kind
-from ckptstore.scan.found import FoundFile
-from ckptstore.scan.history import Reconstruction, reconstruct
+from ckptstore.core.model import Content, Grade, Kind
+from ckptstore.scan.found import FoundFile, Trusted
+from ckptstore.scan.history import Reconstruction, Stated, reconstruct
 from tests.scan.simulated_trees import SECOND, Job, Saver, Start
 
 P, B, X, T = Kind.PERIODIC, Kind.DYING_GASP, Kind.GRACEFUL_EXIT, Kind.TTP
@@ -167,43 +167,25 @@ def kept(step: int, counter: int, length: int = 10) -> FoundFile:
 
 
 LAG: list[tuple[str, list[FoundFile], list[int]]] = [
-    ("one lag, seen twice, in a first launch", [*regular(lag=3), kept(26, 22)], [5, 10, 15, 20]),
-    ("a lag that grows", [found(P, (1, 5), 5), found(P, (1, 10), 9), found(P, (2, 5), 14), kept(26, 22)], [5, 10, 15]),
-    ("gathered gradients", [found(P, (1, 5), 1), found(P, (1, 10), 3), kept(26, 8)], []),
-    ("a lag that shrinks", [found(P, (1, 5), 3), found(P, (1, 10), 9), kept(26, 22)], []),
-    ("no steps of an epoch", regular(lag=3), []),
-    (
-        "the end of an epoch without lag",
-        [found(P, (2, 4), 17, launch=1), found(P, (2, 7), 20, launch=1), kept(26, 22)],
-        [],
-    ),
-    ("beyond the end of an epoch", [found(P, (2, 7), 21, launch=1), kept(26, 22)], []),
-    ("a plain resume that lags", [found(P, (2, 1), 11, launch=1), kept(26, 22)], []),
-    ("a file before it", [*regular(lag=3), found(B, (1, 2), 2), kept(26, 22)], []),
-    ("a file without a counter", [*regular(lag=3), found(B, (1, 2), None), kept(26, 22)], []),
-    ("an exit that may have hidden another", [*regular(lag=3), replace(kept(26, 22), named_step=None)], []),
-    (
-        "a TTP directory that may have hidden another",
-        [*regular(lag=3), found(T, (1, 7), 4, named_step=7, info=EXIT)],
-        [],
-    ),
-    (
-        "a TTP directory beyond its first epoch",
-        [*regular(lag=3), found(T, (3, 6), 23, named_step=26, info=EXIT)],
-        [5, 10, 15, 20],
-    ),
-    ("a breakpoint beside it", [*regular(lag=3), found(B, (2, 8), 15), kept(26, 22)], [5, 10, 15, 20]),
+    ("one lag, seen twice, in a first launch", [*regular(lag=3), kept(26, 22)], [5, 10, 15, 20, 26]),
+    ("no lag at all, as it seems", regular(), [5, 10, 15, 20]),
+    ("gathered gradients", [found(P, (1, 5), 1), found(P, (1, 10), 3)], [5, 10]),
+    ("a plain resume that lags", [found(P, (2, 1), 11, launch=1)], [11]),
+    ("a breakpoint: its name is of the step under way", [found(B, (2, 8), 15)], []),
 ]
 
 
-@pytest.mark.parametrize(("files", "proven"), [case[1:] for case in LAG], ids=[case[0] for case in LAG])
-def test_where_updates_may_be_skipped(files: list[FoundFile], proven: list[int]) -> None:
-    assert steps(reconstruct(lagging(*files), world_size=1)) == proven
-
-
-def test_a_rank_that_is_missing_may_have_seen_an_earlier_launch() -> None:
-    files = lagging(*regular(lag=3), kept(26, 22))
-    assert steps(reconstruct(files, world_size=2)) == []
+@pytest.mark.parametrize(("files", "named"), [case[1:] for case in LAG], ids=[case[0] for case in LAG])
+def test_where_updates_may_be_skipped_only_a_name_that_is_trusted_tells_a_step(
+    files: list[FoundFile], named: list[int]
+) -> None:
+    """A launch that began as many steps inside an epoch as were skipped leaves names that agree with its counters."""
+    for length in (None, 10):
+        assert steps(reconstruct(lagging(*files), world_size=1, stated=Stated(steps_per_epoch=length))) == []
+    trusting = Stated(steps_per_epoch=10, trusted=frozenset({Trusted.NAME}))
+    made = reconstruct(lagging(*files), world_size=1, stated=trusting)
+    assert steps(made) == named
+    assert {file.grade for launch in made.launches for file in launch.files} <= {Grade.ASSUMED}
 
 
 def test_a_lag_that_the_content_does_not_announce_is_noticed() -> None:
