@@ -30,7 +30,6 @@ ASKS = {
     "a loss scale, updates skipped",
     "gathered gradients",
     "an optimizer of mint",
-    "an optimizer of experimental",
     "sinks on a CPU",
 }
 """Where the files alone do not tell: a start asks, at most so often."""

@@ -83,7 +83,7 @@ def is_contradicted(file: FoundFile, step: int, length: int) -> bool:
 def _chosen(history: History, made: Reconstruction, stopped: Set[str]) -> tuple[set[str], set[str]]:
     """The files of the state that a start goes on from, by the lineage of the launches; and those of newer states.
 
-    Of these a resolution says what they lack.
+    Of these a resolution says what they lack, and a start which whole ones are of a history that was given up.
     """
     ranks = history.script.ranks
     states: dict[str, dict[int, dict[int, set[str]]]] = {}
@@ -97,7 +97,8 @@ def _chosen(history: History, made: Reconstruction, stopped: Set[str]) -> tuple[
         for order, each in enumerate(made.launches)
     ]
     first = {key: min(steps) for key, steps in states.items() if steps}
-    rejected: set[str] = set()
+    whole = [of for steps in states.values() for of in steps.values() if len(of) == ranks]
+    rejected = {path for of in whole for files in of.values() for path in files}
     for segment in lineage(launches, first):
         for step, of in sorted(states[segment.launch.id].items(), reverse=True):
             files = set[str]().union(*of.values())

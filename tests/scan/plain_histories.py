@@ -64,6 +64,7 @@ class Kind:
     at_epoch_end: bool | None = None
     ends: tuple[str, ...] = ("kill", "kill", "kill", "finish")
     back: tuple[int, ...] = (0,)
+    tidied: tuple[float, ...] = (0.0,)
     keep: tuple[int, ...] = tuple(range(1, 11))
     prefixes: tuple[str, ...] = ("net",)
     savers: tuple[int, ...] = (1,)
@@ -93,7 +94,7 @@ def _anything(chance: random.Random, length: int) -> dict[str, Any]:
 
 _ENDS = ("kill", "kill", "finish", "raise", "raise in the next", "raise at an epoch's begin", "exit", "signal", "ttp")
 _RAISES = ("raise", "raise in the next", "raise in the next", "raise at an epoch's begin")
-_WAYS = ("exact", "again", "rest left out", "zero", "zero exact")
+_WAYS = ("exact", "again", "rest left out", "zero", "zero exact", "anew")
 _LOST = ("", "oldest", "newest", "any", "any", "last alone", "first launch", "one rank", "kind")
 
 KINDS: dict[str, Kind] = {
@@ -110,6 +111,8 @@ KINDS: dict[str, Kind] = {
     "an epoch begun again": Kind(restarts=(1, 1, 2), ways=("again",)),
     "the rest of an epoch left out": Kind(restarts=(1, 1, 2), ways=("rest left out",), ends=("kill", *_RAISES)),
     "gone back to an older file": Kind(restarts=(1, 2, 3), back=(0, 1, 2)),
+    "begun anew beside older files": Kind(restarts=(1, 2, 3), ways=("anew", "exact")),
+    "older files deleted between launches": Kind(restarts=(1, 2, 3), tidied=(0.0, 0.5, 1.0), ends=_ENDS),
     "a callback that sets the count": Kind(script=lambda *_: {"counts_on": True}, restarts=(1, 1, 2)),
     "network loaded without its optimizer": Kind(
         script=lambda *_: {"weights_alone": True},
@@ -133,6 +136,7 @@ KINDS: dict[str, Kind] = {
         ways=("exact", "exact", *_WAYS),
         ends=_ENDS,
         back=(0, 0, 0, 1, 2),
+        tidied=(0.0, 0.0, 0.0, 0.5, 1.0),
         prefixes=PREFIXES,
         savers=(1, 1, 2),
         lost=("", "", *_LOST),
@@ -181,6 +185,7 @@ def _start(job: Job, kind: Kind, *, is_first: bool) -> None:
             way=chance.choice(kind.ways),
             end=end,
             back=chance.choice(kind.back),
+            tidied=chance.choice(kind.tidied),
             at_epoch_end=at_end,
             late=frozenset(late) if chance.random() < 0.5 else frozenset(),
         )

@@ -71,8 +71,9 @@ class Start:
     """One launch: from which state, how it goes on in the data, for how many calls of the callbacks, and its end.
 
     `way`: "exact" (`set_init_step` and the epoch it is in), "again" (the named epoch from its beginning), "rest left
-    out" (the next epoch), "zero" (`initial_epoch=0`), "zero exact" (and `set_init_step`). `late` ranks do not come to
-    the last save.
+    out" (the next epoch), "zero" (`initial_epoch=0`), "zero exact" (and `set_init_step`), "anew" (with nothing that was
+    saved). `tidied` is the part of the older files that somebody deletes before it. `late` ranks do not come to the
+    last save.
     """
 
     calls: int
@@ -80,6 +81,7 @@ class Start:
     end: str = "kill"
     back: int = 0
     at_epoch_end: bool = False
+    tidied: float = 0.0
     late: frozenset[int] = frozenset()
 
 
@@ -126,6 +128,7 @@ class Job:
         self.launches += 1
         self.clock += self.chance.choice([20, 60, 600]) * SECOND
         base = self._restored(start)
+        self.remove([each for each in self.files() if self.chance.random() < start.tidied])
         names = {
             (place, rank): numbered(self.disk.get(self._home(rank), ()), saver.family, breakpoints=False)
             for place, saver in enumerate(script.savers)
@@ -152,7 +155,7 @@ class Job:
     def _restored(self, start: Start) -> State:
         """The state that a launch begins with: its step and count those of a file, its place in the data as asked."""
         script = self.script
-        file = self._to_restore(start)
+        file = None if start.way == "anew" else self._to_restore(start)
         self.parents[self.launches] = (file.launch, file.state.step) if file else None
         if file is None:
             return State()
