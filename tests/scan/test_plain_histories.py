@@ -1,6 +1,7 @@
 """Histories of plain MindSpore: whatever is left of them, a scan is right or takes nothing."""
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -104,3 +105,18 @@ def test_every_kind_is_drawn_with_something_to_go_on_from() -> None:
     for name, kind in KINDS.items():
         whole = [draw(kind, seed).newest is not None for seed in range(50)]
         assert sum(whole) > 25, name
+
+
+LAGGING = ["loss scale, no update skipped", "loss scale, updates skipped", "gathered gradients"]
+
+
+@pytest.mark.parametrize("is_told", [False, True], ids=["length open", "length told"])
+@pytest.mark.parametrize("name", LAGGING)
+def test_files_without_a_number_need_not_be_of_the_first_launch(name: str, *, is_told: bool) -> None:
+    """Where somebody tidied up before a restart, MindSpore begins to number anew; and updates may be skipped."""
+    kind = replace(KINDS[name], tidied=(0.5, 1.0), ways=("exact", "zero", "anew"), ends=("kill", "ttp", "exit"))
+    for seed in range(1000):
+        history = draw(kind, seed)
+        stated = Stated(steps_per_epoch=history.script.steps_per_epoch if is_told else None)
+        for left in (history, with_some(history, seed)):
+            assert judge(left, reconstruct(left.found, stated=stated)).wrong == (), seed
