@@ -246,11 +246,6 @@ def assumed(file: Ranked, length: int | None, trusted: Collection[Trusted]) -> t
     return None
 
 
-def witnesses(file: Ranked, length: int | None) -> list[Trusted]:
-    """Which witnesses would be enough for a file if they were trusted."""
-    return [each for each in Trusted if assumed(file, length, [each]) is not None]
-
-
 def _regular(files: Iterable[Ranked]) -> list[Ranked]:
     """The files whose names are those of the step that was done last."""
     return [

@@ -1,18 +1,21 @@
-"""How many histories of plain MindSpore a scan understands, by their kind, as a table for docs/scanning.md.
+"""How many histories of plain MindSpore a scan understands, by their kind, as a table.
 
-python -m tests.scan.report [--histories N]
+python -m tests.scan.report [--histories N] [--write]: into docs/scanning.md
 """
 
 import argparse
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from ckptstore.scan.history import reconstruct
 from tests.scan.judged import NOTHING, OLDER, REFUSED, RIGHT, Judged, judge
 from tests.scan.plain_histories import KINDS, Kind, draw, with_some
 
 HISTORIES = 25_000
+PAGE = Path(__file__).parents[2] / "docs" / "scanning.md"
+BEGIN, END = "<!-- simulated histories: begin -->\n", "<!-- simulated histories: end -->\n"
 HEADER = ("kind of history", "histories", "newest state", "an older one, the newer named", "refused", "wrong")
 
 
@@ -79,11 +82,17 @@ def _row(*cells: str) -> str:
 
 
 def main() -> int:
-    """Print the table, and what is wrong; 1 if anything is."""
+    """Print the table, or write it into the page, and print what is wrong; 1 if anything is."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--histories", type=int, default=HISTORIES)
-    found = tallies(parser.parse_args().histories)
-    print(*table(found), sep="\n")
+    parser.add_argument("--write", action="store_true")
+    asked = parser.parse_args()
+    found = tallies(asked.histories)
+    if asked.write:
+        before, _, rest = PAGE.read_text().partition(BEGIN)
+        PAGE.write_text(f"{before}{BEGIN}{chr(10).join(table(found))}\n{END}{rest.partition(END)[2]}")
+    else:
+        print(*table(found), sep="\n")
     failed = [told for each in found for told in each.failed]
     print(*failed, sep="\n", file=sys.stderr)
     return 1 if failed else 0
