@@ -5,13 +5,13 @@ READY := .venv/.ready
 
 PEERS := .venv-bench/.ready
 
-.PHONY: demo test test-long torture mutants bench bench-quick lint clean
+.PHONY: demo test test-long torture mutants bench bench-quick docs lint clean
 .DELETE_ON_ERROR:
 
 demo: $(READY)
 	@$(BIN)/python examples/digits/demo.py
 
-test: $(READY) lint
+test: $(READY) lint docs
 	$(BIN)/coverage erase
 	$(BIN)/coverage run -m pytest tests/core tests/resume tests/retention tests/scan --numprocesses 4 --dist loadfile
 	$(BIN)/coverage combine --quiet
@@ -33,6 +33,12 @@ bench: $(READY) $(PEERS)
 
 bench-quick: $(READY) $(PEERS)
 	@$(BIN)/python -m bench --quick
+
+# The pages keep their places, so that links mean the same in the tree and on the site. A dead one is an error.
+docs: $(READY)
+	@rm -rf build/pages && mkdir -p build/pages
+	@ln -s $(addprefix $(CURDIR)/,$(wildcard *.md) docs examples bench) build/pages/
+	$(BIN)/mkdocs build --strict
 
 lint: $(READY)
 	$(BIN)/ruff check --quiet .

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ckptstore.verify.verify import Verified
 
     __version__: str
+    """The version of the installed package."""
 
 __all__ = [
     "Assignment",

@@ -7,14 +7,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import griffe
 import pytest
 
 from ckptstore.api import connect
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "examples/README.md")] + sorted(
-    ROOT.glob("docs/*.md")
-)
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "examples" / "README.md"])
 LAUNCH = "20261121T034217-0d35d4"
 SIZE = 494_183
 FOREIGN = ("train/", "nn/", "core/callback/", "checkpoint/", "iteration_")
@@ -184,3 +183,12 @@ def test_links_into_pages_have_their_headings() -> None:
             text = (path.parent / file).read_text() if file else path.read_text()
             titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
             assert anchor in {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}, link
+
+
+def test_each_public_name_has_its_entry_and_a_docstring() -> None:
+    """What the site says of it is that docstring: `make docs`."""
+    package = griffe.load("ckptstore")
+    public = {f"{each.path}.{name}": each[name] for each in (package, package["mindspore"]) for name in each.exports}
+    entries = re.findall(r"^::: (\S+)$", page("docs/api.md"), re.MULTILINE)
+    assert sorted(entries) == sorted([*public, "ckptstore.errors"])
+    assert [name for name, known in public.items() if not known.has_docstring] == []
