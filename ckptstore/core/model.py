@@ -358,7 +358,7 @@ class Observed(NamedTuple):
     """What the disk shows of one path: its size in bytes (None: not there) and, if it was read, its digest.
 
     `unreadable` says why the path could not be looked at; `rewritten` that it has another modification time than was
-    recorded; `mtime_ns` is that time, in nanoseconds since 1970.
+    recorded; `mtime_ns` is that time, in nanoseconds since 1970. `has_directory`: its directory at least is there.
     """
 
     size: int | None
@@ -366,6 +366,7 @@ class Observed(NamedTuple):
     unreadable: str = ""
     rewritten: bool = False
     mtime_ns: int | None = None
+    has_directory: bool = True
 
 
 @dataclass(frozen=True)

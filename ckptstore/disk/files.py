@@ -158,7 +158,7 @@ def _observe(read_bytes: bool, file: Checkpoint) -> Observed:  # noqa: FBT001 â€
     try:
         found = _status(file.path)
         if found is None:
-            return Observed(None)
+            return Observed(None, has_directory=Path(file.path).parent.is_dir())
         size, mtime_ns = found.st_size, found.st_mtime_ns
         rewritten = file.mtime_ns is not None and mtime_ns != file.mtime_ns
         to_read = (read_bytes or rewritten) and file.digest is not None and size == file.size

@@ -85,14 +85,21 @@ def _restorable(facts: RunFacts, found: RestorePlan | None, judged: int) -> Chec
 
 
 def _newest_restorable(database: Database, facts: RunFacts) -> tuple[RestorePlan | None, int]:
-    """The newest state that the catalog takes for whole, and how many were judged to find it; no file is looked at."""
+    """The newest state that the catalog takes for whole, and how many were judged to find it; no file is looked at.
+
+    Of a tree that was moved it knows two places: what is in a directory that can be seen serves first.
+    """
+    away = {directory for directory, seen in facts.around.items() if seen.device is None}
     segments = lineage(list(facts.launches), facts.saved)
     judged = 0
     for state in islice(candidates(database, segments, None, facts.failed_loads), _STATES_JUDGED):
         judged += 1
         sizes = {file.path: file.size if file.state is FileState.COMPLETE else None for file in state.files}
         as_recorded = {file.path: Observed(sizes[file.path], mtime_ns=file.mtime_ns) for file in state.files}
-        verdict = judge(state, as_recorded)
+        here = {path: Observed(None) if folder_of(path) in away else seen for path, seen in as_recorded.items()}
+        verdict = judge(state, here)
+        if away and not isinstance(verdict, RestorePlan):
+            verdict = judge(state, as_recorded)
         if isinstance(verdict, RestorePlan):
             return verdict, judged
     return None, judged

@@ -56,7 +56,7 @@ def _disks(facts: RunFacts) -> Iterator[Check]:
         yield _disk(facts, device, directories)
     for directories in here.values():
         yield _file_system(facts, directories)
-    if facts.doubled:
+    if facts.doubled and not any(facts.around[each].device is None for each in facts.doubled if each in facts.around):
         one, other = facts.doubled
         detail = f"a rank's files of one launch are in {one} and in {other}: one is a copy"
         hint = f"move away the one that nobody trains in, then: ckptstore resolve {quote(facts.run)}"
@@ -68,7 +68,10 @@ def _directories(facts: RunFacts) -> Check:
     every = len(facts.directories)
     if away:
         detail = f"{len(away)} of {every} cannot be seen: {away[0].directory} ({away[0].trouble})"
-        hint = "mount what is not mounted, or ask on a machine that sees all; rank 0 must see them to start"
+        hint = (
+            "mount what is not mounted, or ask on a machine that sees all; rank 0 must see them to start; if they were "
+            f"moved: ckptstore scan NEW --run {quote(facts.run)}, where NEW is the directory now"
+        )
         return facts.check("directories", Status.WARNING, detail, hint)
     return facts.check("directories", Status.OK, f"{every} in {some(roots(facts.directories))}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +17,7 @@ from ckptstore.core import limits
 from ckptstore.core.events import FileRecorded
 from ckptstore.core.model import FileState, Skipped
 from ckptstore.disk.files import absolute, names_in, real_directory
+from ckptstore.disk.places import root_of
 from ckptstore.disk.trust import Trust
 from ckptstore.disk.waiting import for_each
 from ckptstore.disk.walk import shown
@@ -25,7 +27,7 @@ from ckptstore.journal.accept import Acceptor, why_not
 from ckptstore.journal.layouts import layout_by
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
     from ckptstore.catalog.engine import Connection, Database
@@ -93,15 +95,47 @@ def _is_run(database: Database, name: str) -> bool:
 
 
 def sync_run(database: Database, run_id: int, trust: Trust | None = None) -> Synced:
-    """Take up what the journals of a run say and the catalog lacks: those that it knows of, and others beside them."""
+    """Take up what the journals of a run say and the catalog lacks: those that it knows of, and others beside them.
+
+    One that was moved with the working directory is found: the job's script may save to a relative path.
+    """
     with database.read() as connection:
         known = journals.journals_of(connection, run_id)
     sizes, skipped = _sizes(database, sorted({path.rpartition("/")[0] for path in known}))
     hidden = tuple(skipped)
+    unseen = {each.path for each in hidden}
+    gone = {path: at for path, at in known.items() if path not in sizes and path.rpartition("/")[0] not in unseen}
+    sizes |= _sizes_of(_moved_along(gone))
     found = _without_known(database, sizes.keys() - known.keys())
     sizes = {path: size for path, size in sizes.items() if path in known or path in found}
     done = _take_up(database, sizes, known, look=True, of_a_run=True, trust=trust)
     return _added(Synced(skipped=hidden, unreadable=hidden), done)
+
+
+def _moved_along(gone: Mapping[str, ReadTo]) -> list[str]:
+    """Where journals that are gone are now, if they were moved together with this process's working directory."""
+    of_root: dict[str, list[str]] = {}
+    for path in sorted(gone):
+        of_root.setdefault(root_of(jsonl.directory_of(path)), []).append(path)
+    found: list[str] = []
+    for paths in of_root.values():
+        first = paths[0]
+        depths = range(1, len(Path(first).parts) - 2)
+        depth = next((each for each in depths if _below_here(first, each, gone[first])), 0)
+        found += [here for path in paths if depth and (here := _below_here(path, depth, gone[path]))]
+    return found
+
+
+def _below_here(path: str, depth: int, known: ReadTo) -> str:
+    """The journal that has the path's names from that depth on below the working directory; empty if it is another one.
+
+    It begins as what was known, and has no less: from a copy of an earlier day no run goes on by itself.
+    """
+    with suppress(OSError):
+        here = absolute(Path(*Path(path).parts[depth:]))
+        if known.head is not None and jsonl.head(here) == known.head and (jsonl.size(here) or 0) >= known.end:
+            return here
+    return ""
 
 
 def sync_below(database: Database, root: Path, trust: Trust | None = None) -> Synced:

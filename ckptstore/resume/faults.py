@@ -35,7 +35,7 @@ def fault(file: Checkpoint, seen: Observed | None, failed: Mapping[str, str]) ->
     elif file.size is None:
         rule, what = Rule.IN_PROGRESS, "was never finished" if seen.size is None else "is being written"
     elif seen.size is None:
-        rule, what = Rule.MISSING_FILE, "is gone"
+        rule, what = Rule.MISSING_FILE, "is gone" if seen.has_directory else _moved(file.run)
     elif seen.size != file.size:
         rule, what = Rule.SIZE_MISMATCH, f"has {seen.size} bytes, {file.size} were recorded"
     elif seen.rewritten and file.digest is None:
@@ -48,6 +48,11 @@ def fault(file: Checkpoint, seen: Observed | None, failed: Mapping[str, str]) ->
 
 
 _NOT_THERE = Observed(None)
+
+
+def _moved(run: str) -> str:
+    scan = f"ckptstore scan NEW --run {quote(run)}"
+    return f"is gone, and its directory too: mount that; or if it was moved: {scan}, where NEW is the directory now"
 
 
 def unequal_sizes(files: Iterable[Checkpoint]) -> str:

@@ -441,9 +441,10 @@ def _lost(resolution: Resolution, flags: str = "") -> NothingRestorableError:
     elif reasons[0].rule is Rule.OTHER_EPOCHS:
         remedy = f"give the dataset that it was trained with; {newest.remedies[0]}"
     elif {reason.rule for rejection in lost for reason in rejection.reasons} == {Rule.QUARANTINED}:
-        remedy = "resume(take_quarantined=True) takes it all the same; resume(fresh=True) begins anew"
+        remedy = "resume(take_quarantined=True) takes it all the same"
     why = "; and ".join(reason.detail for reason in reasons)
     return NothingRestorableError(
         f"nothing of run {resolution.run!r} can be restored: every rank had saved step {newest.global_step}, but {why}",
-        f"see: ckptstore resolve {quote(resolution.run)}{flags} --explain; {remedy}, or start a run of another name",
+        f"see: ckptstore resolve {quote(resolution.run)}{flags} --explain; {remedy}, or begin anew: "
+        "resume(model, dataset, fresh=True)",
     )

@@ -7,11 +7,12 @@ from contextlib import suppress
 from shlex import quote
 from typing import TYPE_CHECKING
 
+from ckptstore.catalog import reads
 from ckptstore.core.events import FileRecorded, SourceAdded, from_lines
 from ckptstore.core.model import Kind
 from ckptstore.core.naming import parse_exit_name, parse_name
 from ckptstore.disk import claims
-from ckptstore.disk.files import names_in, real_directory, remove_own
+from ckptstore.disk.files import facts_if_seen, names_in, real_directory, remove_own
 from ckptstore.disk.places import remember_place, root_of
 from ckptstore.errors import CatalogUnavailableError, CkptstoreError, RefusedError
 from ckptstore.journal import jsonl
@@ -219,12 +220,33 @@ class SavePlaces:
         start = self._progress.start
         if start is None or start.launch.branched:  # who goes back on purpose gives up what came after that
             return None
-        file = newer_state(directory, start)
+        file = newer_state(directory, start) or self._moved_here(directory, start)
         if file is None:
             return None
         begins = f"after step {start.global_step}" if start.global_step else "from the beginning"
         held = f"{file.path} holds step {file.global_step} of run {file.run}"
         return f"this launch starts {begins}, but {held}, and no catalog knew of it", file.launch
+
+    def _moved_here(self, directory: str, start: Start) -> Checkpoint | None:
+        """A newer file of the run that is in this directory, and that the catalog knows at another place, if at all.
+
+        Rank 0 looks: a tree is moved as a whole.
+        """
+        launch = self._launch
+        if launch.rank or start.by_journals or launch.recorder.behind:
+            return None
+        newer = {file.path: file for file in _of_others(directory, start) if file.global_step > start.global_step}
+        if not newer:
+            return None
+        try:
+            with launch.database.read() as connection:
+                known = reads.files_at_paths(connection, sorted(newer))
+        except CatalogUnavailableError as error:
+            launch.recorder.fall_behind(error)
+            return None
+        unknown = [file for path, file in newer.items() if path not in known]
+        there = [file for file in unknown if (found := facts_if_seen(file.path)) and found.size == file.size]
+        return max(there, key=lambda file: file.global_step, default=None)
 
     def _take_up(self, directory: str) -> None:
         """Read the journals here into the catalog, for the next start; rank 0 reads those of all ranks."""
@@ -246,13 +268,17 @@ def newer_state(directory: str, start: Start) -> Checkpoint | None:
     """
     newer = [
         file
-        for file in _files(_events(directory))
-        if file.run == start.launch.run
-        and file.launch != start.launch.id
-        and file.global_step > max(start.global_step, start.known.get(file.launch, 0))
-        and file.size is not None
+        for file in _of_others(directory, start)
+        if file.global_step > max(start.global_step, start.known.get(file.launch, 0))
     ]
     return max(newer, key=lambda file: file.global_step, default=None)
+
+
+def _of_others(directory: str, start: Start) -> list[Checkpoint]:
+    """What other launches of the run have saved whole here, as the journals tell."""
+    files = _files(_events(directory))
+    own = start.launch
+    return [file for file in files if file.run == own.run and file.launch != own.id and file.size is not None]
 
 
 def unregistered(directory: str, names: Sequence[str] | None = None) -> str | None:

@@ -388,6 +388,19 @@ def test_a_copied_tree(catalog: Catalog, database_url: str, tmp_path: Path) -> N
     assert {"data", "copy"} <= set(found.detail.replace("/", " ").split())
 
 
+def test_a_moved_tree_that_was_scanned(catalog: Catalog, database_url: str, tmp_path: Path) -> None:
+    """What can be restored is at the new place; the old one is told, and no copy is made out of it."""
+    saved(catalog, tmp_path / "data")
+    (tmp_path / "data").rename(tmp_path / "new")
+    found = checks(database_url)
+    assert "ckptstore scan NEW --run run" in found["directories"].hint
+    catalog.scan(tmp_path / "new", run="run")
+    found = checks(database_url)
+    assert found["restorable"].status is Status.OK
+    assert found["directories"].status is Status.WARNING
+    assert "copies" not in found
+
+
 # What it costs
 
 

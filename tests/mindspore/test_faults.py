@@ -7,8 +7,10 @@ from pathlib import Path
 
 import psutil
 import pytest
+from click.testing import CliRunner
 
 import ckptstore.mindspore
+from ckptstore.cli.main import cli
 from ckptstore.errors import RefusedError
 from ckptstore.training import life_signs
 from tests.mindspore.running import Run
@@ -90,6 +92,23 @@ def test_a_launch_that_did_not_resume(tmp_path: Path, undisturbed: bytes) -> Non
     assert "run 'run' has saved up to step 15, and training would begin at step 0" in refused.output
     again = run.launch()
     assert again.start["global_step"] == 15
+    assert run.final() == undisturbed
+
+
+def test_a_tree_that_was_moved(tmp_path: Path, undisturbed: bytes) -> None:
+    """The start names the command that finds it; after that the job goes on as if nothing had happened."""
+    url = str(tmp_path / "catalog.db")
+    assert Run(tmp_path / "old", url).launch(fault="kill 17").code == -signal.SIGKILL
+    (tmp_path / "old").rename(tmp_path / "new")
+    run = Run(tmp_path / "new", url)
+    refused = run.launch()
+    assert refused.code == 1
+    (command,) = set(re.findall(r"ckptstore scan NEW --run run", refused.output))
+    assert (
+        CliRunner().invoke(cli, ["--db", url, *command.replace("NEW", str(tmp_path / "new")).split()[1:]]).exit_code
+        == 0
+    )
+    assert run.launch().start["global_step"] == 15
     assert run.final() == undisturbed
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import mindspore as ms
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from mindspore import nn
 from mindspore.train import Callback, Model
 
@@ -21,6 +22,7 @@ import ckptstore.mindspore
 from ckptstore.api import Catalog, connect
 from ckptstore.catalog import marks
 from ckptstore.catalog.trash import clock
+from ckptstore.cli.main import cli
 from ckptstore.disk import owner
 from ckptstore.errors import CkptstoreError
 from ckptstore.retention.policy import Policy
@@ -45,6 +47,7 @@ class World:
     """A run of 30 steps, its directory and its catalog; `at` is the step that the next start must go on from."""
 
     home: Path
+    directory: Path
     monkeypatch: pytest.MonkeyPatch
     caplog: pytest.LogCaptureFixture
     at: int = 0
@@ -68,7 +71,7 @@ class World:
         """The job as it should be, for so many steps."""
         job = Job(always_the_same(), launch=ckptstore.mindspore.join("run", **joined))
         assert job.start.global_step == self.at, self.seen
-        ckpt_cb = saving(self.home / "ckpt", save_checkpoint_steps=1)
+        ckpt_cb = saving(self.directory, save_checkpoint_steps=1)
         registrar = job.registrar(ckpt_cb)
         if self.at + steps < EPOCHS * STEPS:
             job.fail(RaiseAt(steps + 1), ckpt_cb, registrar, epochs=EPOCHS)
@@ -101,7 +104,7 @@ def begun(world: World, **asked: Any) -> Job:
 
 def resume_is_forgotten(world: World) -> None:
     launch = ckptstore.mindspore.join("run")
-    ckpt_cb = saving(world.home / "ckpt", save_checkpoint_steps=1)
+    ckpt_cb = saving(world.directory, save_checkpoint_steps=1)
     with world.refused("training would begin at step 0"):
         create_model().train(EPOCHS, create_dataset(), callbacks=[ckpt_cb, launch.registrar(ckpt_cb)])
 
@@ -152,7 +155,7 @@ def no_name(world: World) -> None:
 
 def the_name_is_mistyped(world: World) -> None:
     job = begun(world, launch=ckptstore.mindspore.join("rum"))
-    ckpt_cb = saving(world.home / "ckpt", "net", save_checkpoint_steps=1)
+    ckpt_cb = saving(world.directory, "net", save_checkpoint_steps=1)
     with world.warned("to go on with those join('run')"):
         job.fail(RaiseAt(1), ckpt_cb, job.registrar(ckpt_cb), epochs=EPOCHS)
 
@@ -160,12 +163,12 @@ def the_name_is_mistyped(world: World) -> None:
 def a_callback_is_not_trained_with(world: World) -> None:
     job = begun(world)
     with world.warned("is not in the callbacks of this training"):
-        job.fail(RaiseAt(1), job.registrar(saving(world.home / "ckpt")), epochs=EPOCHS)
+        job.fail(RaiseAt(1), job.registrar(saving(world.directory)), epochs=EPOCHS)
 
 
 def a_callback_is_not_given(world: World) -> None:
     job = begun(world)
-    mine, other = saving(world.home / "ckpt"), saving(world.home / "other")
+    mine, other = saving(world.directory), saving(world.home / "other")
     with world.warned("was not given to the registrar"):
         job.fail(RaiseAt(1), mine, other, job.registrar(mine), epochs=EPOCHS)
 
@@ -237,11 +240,20 @@ def a_byte_is_turned(world: World) -> None:
 
 def the_directory_is_away(world: World) -> None:
     away = world.home / "away"
-    (world.home / "ckpt").rename(away)
+    world.directory.rename(away)
     with world.refused("run"):
         begun(world)
-    shutil.rmtree(world.home / "ckpt", ignore_errors=True)
-    away.rename(world.home / "ckpt")
+    shutil.rmtree(world.directory, ignore_errors=True)
+    away.rename(world.directory)
+
+
+def the_directory_is_moved(world: World) -> None:
+    moved = world.home / f"moved_{len(world.seen)}"
+    world.directory.rename(moved)
+    world.directory = moved
+    with world.refused("ckptstore scan NEW --run run"):
+        begun(world)
+    assert CliRunner().invoke(cli, ["scan", str(moved), "--run", "run"]).exit_code == 0
 
 
 def the_catalog_is_deleted(world: World) -> None:
@@ -253,7 +265,7 @@ def the_catalog_is_elsewhere(world: World) -> None:
     with world.monkeypatch.context() as context:
         context.setenv("CKPTSTORE_URL", str(world.home / "mistyped" / "catalog.db"))
         with world.warned("Training goes on without"):
-            job = ckptstore.mindspore.join("run", directories=[world.home / "ckpt"])
+            job = ckptstore.mindspore.join("run", directories=[world.directory])
             assert job.resume(create_model(), create_dataset()).global_step == world.at
 
 
@@ -270,7 +282,7 @@ def a_launch_that_never_was(world: World) -> None:
 def metrics_that_fail(world: World) -> None:
     with world.warned("metrics= failed"):
         job = Job()
-        ckpt_cb = saving(world.home / "ckpt", save_checkpoint_steps=1)
+        ckpt_cb = saving(world.directory, save_checkpoint_steps=1)
         registrar = job.registrar(ckpt_cb, metrics=lambda params: {"accuracy": params.accuracy / 0})
         if world.at + 1 < EPOCHS * STEPS:
             job.fail(RaiseAt(2), ckpt_cb, registrar, epochs=EPOCHS)
@@ -279,11 +291,11 @@ def metrics_that_fail(world: World) -> None:
 
 def a_save_of_ones_own(world: World) -> None:
     job = begun(world)
-    ckpt_cb = saving(world.home / "ckpt", save_checkpoint_steps=1)
+    ckpt_cb = saving(world.directory, save_checkpoint_steps=1)
 
     class Own(Callback):
         def on_train_step_end(self, run_context: Any) -> None:
-            ms.save_checkpoint(job.model.train_network, str(world.home / "ckpt" / f"best{len(world.seen)}.ckpt"))
+            ms.save_checkpoint(job.model.train_network, str(world.directory / f"best{len(world.seen)}.ckpt"))
 
     with world.warned("was saved by nothing that the registrar watches"):
         job.fail(RaiseAt(2), Own(), ckpt_cb, job.registrar(ckpt_cb), epochs=EPOCHS)
@@ -295,7 +307,7 @@ def a_loss_that_is_no_number(world: World) -> None:
     for parameter in job.model.train_network.network.trainable_params():
         parameter.set_data(ms.Tensor(np.full(parameter.shape, np.nan, np.float32)))
     job.launch._guard.resumed(job.model.train_network, restored=True)  # as data would make it
-    ckpt_cb = saving(world.home / "ckpt", save_checkpoint_steps=1)
+    ckpt_cb = saving(world.directory, save_checkpoint_steps=1)
     with world.warned(f"The last good state is step {world.at}"):
         job.fail(RaiseAt(2), ckpt_cb, job.registrar(ckpt_cb), epochs=EPOCHS)
     with world.warned("is quarantined"):
@@ -363,10 +375,11 @@ MADE: list[Callable[[World], None]] = [
     resume_is_forgotten, registrar_is_forgotten, initial_epoch_is_forgotten, one_epoch_in_a_loop, arguments_are_swapped,
     no_dataset, a_cell_for_a_model, a_number_for_a_name, no_name, the_name_is_mistyped, a_callback_is_not_trained_with,
     a_callback_is_not_given, a_callback_that_saves_nothing_known, nothing_saves, another_network, another_optimizer,
-    another_batch, a_file_is_deleted, a_file_is_cut, a_byte_is_turned, the_directory_is_away, the_catalog_is_deleted,
-    the_catalog_is_elsewhere, a_step_that_was_never_saved, a_launch_that_never_was, metrics_that_fail,
-    a_save_of_ones_own, a_loss_that_is_no_number, a_fresh_start_and_back, the_same_job_twice, a_launch_id_is_used_again,
-    resume_after_training, the_run_is_forgotten, gc_without_rules, gc_that_keeps_one, a_pin_of_nothing,
+    another_batch, a_file_is_deleted, a_file_is_cut, a_byte_is_turned, the_directory_is_away, the_directory_is_moved,
+    the_catalog_is_deleted, the_catalog_is_elsewhere, a_step_that_was_never_saved, a_launch_that_never_was,
+    metrics_that_fail, a_save_of_ones_own, a_loss_that_is_no_number, a_fresh_start_and_back, the_same_job_twice,
+    a_launch_id_is_used_again, resume_after_training, the_run_is_forgotten, gc_without_rules, gc_that_keeps_one,
+    a_pin_of_nothing,
 ]  # fmt: skip
 
 
@@ -378,7 +391,7 @@ def test_twenty_mistakes(
     undisturbed = Job(always_the_same(), launch=ckptstore.mindspore.join("undisturbed"))
     undisturbed.train(undisturbed.registrar(), epochs=EPOCHS)
     monkeypatch.setenv("CKPTSTORE_URL", str(tmp_path / "catalog.db"))
-    world = World(tmp_path, monkeypatch, caplog)
+    world = World(tmp_path, tmp_path / "ckpt", monkeypatch, caplog)
     world.go_on(3)
     for mistake in random.Random(1).sample(MADE, len(MADE))[begin : begin + MISTAKES]:  # noqa: S311
         world.seen.append(mistake.__name__)

@@ -41,6 +41,17 @@ def test_a_start_stops_where_states_are_that_its_catalog_never_heard_of(
     assert ckptstore.mindspore.join("run").resume(model, dataset).global_step == newest.global_step
 
 
+def test_newer_states_that_were_moved_to_where_a_launch_saves(catalog: Catalog, tmp_path: Path) -> None:
+    """The catalog knew them at another place, and the launch began from what it could see."""
+    train(create_model(), tmp_path / "first")
+    train(create_model(), tmp_path / "second")
+    (tmp_path / "second").rename(tmp_path / "third")
+    told = r"starts after step 6, but .*third/.* holds step 12 of run run, and no catalog knew of it; start again"
+    with pytest.raises(RefusedError, match=told):
+        train(create_model(), tmp_path / "third")
+    assert Job().start.global_step == 12
+
+
 def test_saves_that_nobody_knew_of_do_not_stop_a_training_that_has_begun(
     catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

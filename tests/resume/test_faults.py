@@ -17,6 +17,10 @@ DENIED = Observed(None, unreadable="Permission denied")
 MENDED = "was found to be damaged: once it is brought back, ckptstore verify run takes note of it"
 TRASHED = "was removed by gc: ckptstore undo run brings it back while it is in the trash"
 REWRITTEN = "was written again since it was recorded: scan its directory again"
+MOVED = (
+    "is gone, and its directory too: mount that; or if it was moved: ckptstore scan NEW --run run, where NEW is the "
+    "directory now"
+)
 OTHER_BYTES = "has other bytes than those recorded"
 
 
@@ -32,6 +36,7 @@ OTHER_BYTES = "has other bytes than those recorded"
         ({"quarantine": "the loss was nan"}, Observed(100), None),  # of the state, not of the file
         ({}, None, (Rule.MISSING_FILE, "is gone")),
         ({}, Observed(None), (Rule.MISSING_FILE, "is gone")),
+        ({}, Observed(None, has_directory=False), (Rule.MISSING_FILE, MOVED)),
         ({}, DENIED, (Rule.UNREADABLE, "cannot be looked at: Permission denied")),
         ({}, Observed(99), (Rule.SIZE_MISMATCH, "has 99 bytes, 100 were recorded")),
         ({}, Observed(101, "digest-3-15"), (Rule.SIZE_MISMATCH, "has 101 bytes, 100 were recorded")),
