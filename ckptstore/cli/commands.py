@@ -358,6 +358,7 @@ def inspect(file: Path, *, as_json: bool) -> None:
 @replicas
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and write nothing.")
 @click.option("--verbose", is_flag=True, help="Name every file.")
+@times
 @as_json
 @click.pass_context
 def scan(context: click.Context, /, directory: str, *, as_json: bool, verbose: bool, **asked: Any) -> int:

@@ -68,9 +68,9 @@ def sync(database: Database, run_or_directory: str | Path | None = None, trust: 
     environment names). Raises `UnknownRunError`, and `UsageError` for what is no directory.
     """
     if isinstance(run_or_directory, Path):
-        return sync_below(database, run_or_directory, trust)
+        return _as_called(database, sync_below(database, run_or_directory, trust))
     if run_or_directory is not None and "/" in run_or_directory and not _is_run(database, run_or_directory):
-        return sync_below(database, Path(run_or_directory), trust)
+        return _as_called(database, sync_below(database, Path(run_or_directory), trust))
     with database.read() as connection:
         ids = list(reads.names_of_runs(connection)) if run_or_directory is None else []
         is_known = run_or_directory is None or reads.run_id(connection, run_or_directory) is not None
@@ -82,7 +82,14 @@ def sync(database: Database, run_or_directory: str | Path | None = None, trust: 
     total = Synced()
     for run_id in ids:
         total = _added(total, sync_run(database, run_id, trust))
-    return total
+    return _as_called(database, total)
+
+
+def _as_called(database: Database, synced: Synced) -> Synced:
+    """With the names that the runs have now: journals know each by its first."""
+    with database.read() as connection:
+        called = {run: reads.called(connection, run) for run in synced.runs}
+    return replace(synced, runs=tuple(sorted(found.name if found else run for run, found in called.items())))
 
 
 def _is_run(database: Database, name: str) -> bool:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime, timezone
+from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
+
+from mindspore.train import ModelCheckpoint
 
 from ckptstore.catalog.engine import Database, open_database
 from ckptstore.core.events import TrainingEnded, launch_from_json, launch_to_json
+from ckptstore.disk.files import absolute
+from ckptstore.disk.places import root_of
 from ckptstore.errors import CatalogUnavailableError, UsageError
 from ckptstore.mindspore import communication
 from ckptstore.mindspore.data import has_random_order, steps_of
@@ -20,7 +27,7 @@ from ckptstore.mindspore.registrar import Registrar
 from ckptstore.mindspore.resume import check_arguments, load
 from ckptstore.mindspore.train_call import LOOP, is_finished, watch_calls
 from ckptstore.mindspore.training import Training
-from ckptstore.mindspore.watches import watches_for
+from ckptstore.mindspore.watches import PeriodicWatch, watches_for
 from ckptstore.resume.join import check_name, new_launch_id
 from ckptstore.resume.resolve import Query
 from ckptstore.retention.decide import check_policy
@@ -33,8 +40,7 @@ from ckptstore.training.retention_thread import RetentionThread
 from ckptstore.training.start import Progress, start_from_json
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Iterator, Mapping, Sequence
 
     from ckptstore.api import Catalog
     from ckptstore.core.events import Line
@@ -45,6 +51,8 @@ if TYPE_CHECKING:
     from ckptstore.training.start import Start
 
 log = logging.getLogger("ckptstore")
+
+_NOT_FOUND = "no later start finds it: model.train(…, callbacks=[…, launch.registrar(…)])"
 
 _ANSWER_SECONDS = 5.0
 """Of the catalog while a job starts, runs and ends: a job's end must not wait for it longer than twice that."""
@@ -65,6 +73,7 @@ class TrainingLaunch(RankLaunch):
         self._guard = LoadGuard()
         self._complaints = Complaints()
         self._was_finished = False
+        self._not_registered = ""
 
     @property
     def start(self) -> Start | None:
@@ -122,12 +131,12 @@ class TrainingLaunch(RankLaunch):
             dataset.set_init_step(first)
             there = "" if first == plan.global_step else f" as step {plan.global_step}"
             self._say(
-                f"run {self.run}: going on after step {first} (epoch {start.epoch}, step {start.step_in_epoch} of "
+                f"run {self.name}: going on after step {first} (epoch {start.epoch}, step {start.step_in_epoch} of "
                 f"{start.launch.steps_per_epoch}), saved{there} by launch {plan.launch.id}"
             )
         self._guard.resumed(model.train_network, restored=not start.fresh)
         self.progress.start = start
-        watch_calls(model, self._has_work)
+        watch_calls(model, self._call)
         if self.rank == 0 and has_random_order(dataset):
             log.warning(
                 "the dataset shuffles, and no seed is set: after a fault in mid-epoch some samples are trained twice, "
@@ -183,14 +192,27 @@ class TrainingLaunch(RankLaunch):
             retention=RetentionThread(self, retention) if retention is not None and self.rank == 0 else None,
         )
 
-    def _has_work(self, asked: Mapping[str, Any]) -> bool:
-        """Whether a call of `Model.train` or `Model.fit` has anything to train. Raises `UsageError`."""
+    @contextmanager
+    def _call(self, asked: Mapping[str, Any]) -> Iterator[bool]:
+        """Around a call of `Model.train` or `Model.fit`: whether it has anything to train. Raises `UsageError`."""
         callbacks = asked["callbacks"] if isinstance(asked["callbacks"], list) else [asked["callbacks"]]
-        if not any(isinstance(each, Registrar) for each in callbacks):
-            self._complaints.warn(
-                "no registrar is among the callbacks: what this training saves is not registered, and no later start "
-                "finds it: model.train(…, callbacks=[…, launch.registrar(…)])"
-            )
+        has_work = self._has_work(asked)
+        if any(isinstance(each, Registrar) for each in callbacks):
+            yield has_work
+            return
+        self._complaints.warn(
+            f"no registrar is among the callbacks: what this training saves is not registered, and {_NOT_FOUND}"
+        )
+        watches = [PeriodicWatch(each) for each in callbacks if isinstance(each, ModelCheckpoint)]
+        try:
+            yield has_work
+        finally:
+            for saved in filter(None, [watch.poll() for watch in watches]):
+                self._not_registered = absolute(saved.path)
+                atexit.unregister(self._say_again)
+                atexit.register(self._say_again)
+
+    def _has_work(self, asked: Mapping[str, Any]) -> bool:
         start = self.progress.start
         if start is None or start.fresh or self.progress.has_trained or not is_finished(start, asked):
             return True
@@ -203,13 +225,24 @@ class TrainingLaunch(RankLaunch):
         step, now = start.global_step, datetime.now(timezone.utc)
         with suppress(CatalogUnavailableError):  # it is as true without a record
             self.recorder.record([TrainingEnded(self.run, self.id, self.rank, step, None, None, "", now)])
-        self._say(f"run {self.run}: all {asked['epoch']} epochs were trained before: nothing is left to train")
+        self._say(f"run {self.name}: all {asked['epoch']} epochs were trained before: nothing is left to train")
         return False
+
+    def _say_again(self) -> None:
+        """At exit, after all that a script has printed: what was saved without a registrar."""
+        log.warning(
+            "%s was saved while no registrar was among the callbacks: it is not registered, and %s; to take in what "
+            "can be proven: ckptstore scan %s --run %s",
+            self._not_registered,
+            _NOT_FOUND,
+            quote(root_of(str(Path(self._not_registered).parent))),
+            quote(self.name),
+        )
 
     def _say_fresh(self) -> None:
         before = f": what it saved before, up to step {self.saved_before}, is given up" if self.saved_before else ""
         why = "it begins anew" if before else "no complete checkpoint yet"
-        self._say(f"run {self.run}: {why}: starting at step 0{before}")
+        self._say(f"run {self.name}: {why}: starting at step 0{before}")
 
     def _agree(self, steps: Steps | None, query: Query) -> Start:
         """Rank 0 decides and sends the others its decision, or why it has none: they need no catalog for it."""
@@ -275,7 +308,7 @@ def join(
         )
         first.append(launch)
         away, saved = launch.recorder.behind, launch.saved_before
-        return {"launch": launch_to_json(launch.facts), "away": away, "saved_before": saved}
+        return {"launch": launch_to_json(launch.facts), "name": launch.name, "away": away, "saved_before": saved}
 
     if not (take_over or os.environ.get("CKPTSTORE_TAKE_OVER") == "1"):
         silence = Silence(database, run)
@@ -285,7 +318,7 @@ def join(
     joined = first[0] if first else follow(database, launch_from_json(sent["launch"]), rank, layout, away=sent["away"])
     launch = TrainingLaunch(database, joined.facts, rank)
     launch.recorder.inherit(joined.recorder)
-    launch.saved_before = sent["saved_before"]
+    launch.name, launch.saved_before = sent["name"], sent["saved_before"]
     launch.signs.begin()
     launch.directories = tuple(map(str, directories))
     return launch

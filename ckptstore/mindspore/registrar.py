@@ -236,7 +236,7 @@ class Registrar(Callback):
         if name is not None:
             training.launch.adopt_at_exit()
             if isinstance(raised, OSError) and raised.errno == errno.ENOSPC:
-                gc = f"ckptstore gc {quote(training.launch.run)} --keep-last 2"
+                gc = f"ckptstore gc {quote(training.launch.name)} --keep-last 2"
                 log.warning("a disk is full: %s shows what may go, and %s --apply --now deletes it", gc, gc)
             with self.surviving("the state of the device"):
                 training.network.check_device()

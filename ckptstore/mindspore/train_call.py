@@ -13,8 +13,11 @@ from ckptstore.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from contextlib import AbstractContextManager
 
     from ckptstore.training.start import Start
+
+    Around = Callable[[Mapping[str, Any]], AbstractContextManager[bool]]
 
 _ARGUMENTS = {"epoch", "callbacks", "dataset_sink_mode", "sink_size", "initial_epoch"}
 
@@ -25,22 +28,25 @@ LOOP = (
 """A call for each epoch: MindSpore counts the epochs of the whole run."""
 
 
-def watch_calls(model: Any, has_work: Callable[[Mapping[str, Any]], bool]) -> None:
-    """Have `has_work` asked, with the arguments by name, at each call of this model's `train` or `fit`.
+def watch_calls(model: Any, around: Around) -> None:
+    """Have each call of this model's `train` or `fit` made inside `around`, which gets the arguments by name.
 
-    Where it says no the call returns at once. What it raises the call raises.
+    It tells whether there is anything to train: else the call returns at once. What it raises the call raises.
     """
     for name in ("train", "fit"):
-        setattr(model, name, _watched(getattr(type(model), name).__get__(model), has_work))
+        setattr(model, name, _watched(getattr(type(model), name).__get__(model), around))
 
 
-def _watched(method: Any, has_work: Callable[[Mapping[str, Any]], bool]) -> Any:
+def _watched(method: Any, around: Around) -> Any:
     @wraps(method)
     def call(*args: Any, **kwargs: Any) -> Any:
         asked = inspect.signature(method).bind(*args, **kwargs)
         asked.apply_defaults()
         is_as_mindspores = asked.arguments.keys() >= _ARGUMENTS  # a class derived from Model may take others
-        return method(*args, **kwargs) if not is_as_mindspores or has_work(asked.arguments) else None
+        if not is_as_mindspores:
+            return method(*args, **kwargs)
+        with around(asked.arguments) as has_work:
+            return method(*args, **kwargs) if has_work else None
 
     return call
 

@@ -93,7 +93,7 @@ class Training:
         self.recorder = RecorderThread(launch, durable=durable)
         self.places = SavePlaces(launch, progress, self.recorder)
         self.complaints = Complaints()
-        self.good = GoodStates(launch.run, progress)
+        self.good = GoodStates(launch.name, progress)
         self.is_wrong = self.is_loaded_over = False
         self._metrics = metrics
         self._is_first = False
@@ -130,7 +130,7 @@ class Training:
             return
         if not (steps_given or self.params.train_dataset.get_init_step() or self.network.optimizer_step()):
             raise RefusedError(
-                f"run {launch.run!r} has saved up to step {launch.saved_before}, and training would begin at step 0",
+                f"run {launch.name!r} has saved up to step {launch.saved_before}, and training would begin at step 0",
                 "call launch.resume(model, dataset) before model.train; to begin anew on purpose: launch.begin_fresh()",
             )
 

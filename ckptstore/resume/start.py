@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads, tallies
 from ckptstore.catalog.project import project
-from ckptstore.catalog.runs import find_run
+from ckptstore.catalog.runs import find_called
 from ckptstore.core.events import LaunchStarted
 from ckptstore.core.model import BRANCH, Assignment, Grade, PassedOver, Resolution, RestorePlan, Rule
 from ckptstore.core.text import count
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from ckptstore.catalog.engine import Connection, Database
+    from ckptstore.catalog.reads import Called
     from ckptstore.core.events import Event
     from ckptstore.core.model import Checkpoint, Launch, LaunchKey
 
@@ -64,17 +65,17 @@ def settle(database: Database, launch: Launch, query: Query) -> RestorePlan | No
     if stored is not None:
         _check_overtaken(database, launch)
         return stored[0]
-    run_id = find_run(database, launch.run)
-    bring_up_to_date(database, run_id)
-    exits.set_aside(database, run_id)
+    run = find_called(database, launch.run)
+    bring_up_to_date(database, run.id)
+    exits.set_aside(database, run.id)
     with database.connected():
         for _ in range(_TRIES):
-            if _store(database, launch, run_id, query):
+            if _store(database, launch, run, query):
                 break
             log.info("the state chosen for launch %s was removed meanwhile: choosing again", launch.id)
         else:
             raise RefusedError(
-                f"each state that launch {launch.id} of run {launch.run!r} was to start from was removed meanwhile",
+                f"each state that launch {launch.id} of run {run.name!r} was to start from was removed meanwhile",
                 "end what removes files of the run, and start again",
             )
         settled = _stored(database, launch)
@@ -118,30 +119,33 @@ def branch(database: Database, plan: RestorePlan) -> str:
 def _check_overtaken(database: Database, launch: Launch) -> None:
     """Raise `RefusedError` where a launch that began later has saved: who asks now was given an id that was used."""
     with database.read() as connection:
-        run_id = reads.run_id(connection, launch.run) or 0
-        saved = reads.first_saves(connection, run_id)
-        later = [each for each in reads.launches_of(connection, run_id) if each.order > launch.order and each.decided]
+        run = reads.called(connection, launch.run)
+        if run is None:
+            return
+        saved = reads.first_saves(connection, run.id)
+        later = [each for each in reads.launches_of(connection, run.id) if each.order > launch.order and each.decided]
     newest = next((each for each in reversed(later) if each.id in saved), None)
     if newest is not None:
         raise RefusedError(
-            f"launch {launch.id!r} of run {launch.run!r} began before launch {newest.id}, which has saved since: it "
+            f"launch {launch.id!r} of run {run.name!r} began before launch {newest.id}, which has saved since: it "
             "would start from an old state",
             "give each start a launch id of its own, also one that is requeued",
         )
 
 
-def _store(database: Database, launch: Launch, run_id: int, query: Query) -> bool:
+def _store(database: Database, launch: Launch, run: Called, query: Query) -> bool:
     """Choose where a launch starts and store that; False if the chosen state was removed in between."""
     of_every_lineage = replace(query, step=None, lineage=None, every_lineage=True)
-    resolution = Resolution(run=launch.run, plan=None) if query.fresh else choose(database, launch.run, run_id, query)
+    run_id = run.id
+    resolution = Resolution(run=run.name, plan=None) if query.fresh else choose(database, run.name, run_id, query)
     if resolution.lost:
         raise _lost(resolution)
     plan = resolution.plan
     _check_chosen(resolution, query)
     if plan is None and not query.fresh and not _begins_anew(database, launch, run_id):
-        _check_fresh(database, launch, run_id, resolution, choose(database, launch.run, run_id, of_every_lineage))
+        _check_fresh(database, launch, run_id, resolution, choose(database, run.name, run_id, of_every_lineage))
     if plan is not None:
-        _check_whose(plan)
+        _check_whose(plan, run.name)
     start_step = _start_step(database, launch, plan, query) if plan else None
     beside = _highest_beside(database, run_id, query, resolution) if plan else None
     passed = _passed_over(resolution, beside)
@@ -160,7 +164,7 @@ def _store(database: Database, launch: Launch, run_id: int, query: Query) -> boo
     if plan is not None:
         _say_what_is_missed(plan, resolution)
         if beside is not None:
-            _say_what_is_beside(plan, beside)
+            _say_what_is_beside(run.name, plan, beside)
     return True
 
 
@@ -191,11 +195,11 @@ def _passed_over(resolution: Resolution, beside: RestorePlan | None) -> tuple[Pa
     return tuple(passed[:MOST_PASSED])
 
 
-def _check_whose(plan: RestorePlan) -> None:
+def _check_whose(plan: RestorePlan, run: str) -> None:
     """Raise `RefusedError` where the state was saved by a user who is not trusted: two may call their runs the same."""
     owner = plan.launch.owner
     if owner is not None and not Trust.of().may_go_on(plan.launch):
-        writer, run = user_name(owner), plan.launch.run
+        writer = user_name(owner)
         raise RefusedError(
             f"step {plan.global_step} of run {run!r} was saved by user {writer} ({plan.ranks[0].source.path})",
             f"to go on from it set {TRUST}={writer}; else give your run a name of its own",
@@ -207,11 +211,11 @@ def _went_back(database: Database, run_id: int) -> bool:
         return any(launch.branched for launch in reads.launches_of(connection, run_id))
 
 
-def _say_what_is_beside(plan: RestorePlan, highest: RestorePlan) -> None:
+def _say_what_is_beside(run: str, plan: RestorePlan, highest: RestorePlan) -> None:
     log.warning(
         "run %s goes on from step %d of launch %s, though step %d of launch %s is whole, of a history that nobody "
         "gave up: to go on from that one instead, stop it and start again with resume(lineage=%r)",
-        plan.launch.run,
+        run,
         plan.global_step,
         plan.launch.id,
         highest.global_step,
@@ -262,7 +266,7 @@ def _check_fresh(database: Database, launch: Launch, run_id: int, resolution: Re
     catalog. And a launch that saved again and again may have no state that was ever whole, as where ranks save at other
     steps, or the layout is not what was told. A job that dies in its first save leaves one or two such.
     """
-    run, nothing = quote(launch.run), f"nothing of run {launch.run!r} can be restored"
+    run, nothing = quote(resolution.run), f"nothing of run {resolution.run!r} can be restored"
     if every.plan is not None:
         found = every.plan.launch.id
         raise NothingRestorableError(
@@ -324,7 +328,8 @@ def _start_step(database: Database, launch: Launch, plan: RestorePlan, query: Qu
     other_data = position.other_data(plan.launch, launch)
     if not isinstance(found, position.NoPlace):
         if other_data:
-            log.warning("run %s goes on after an epoch's end with other data: %s", launch.run, other_data)
+            name = find_called(database, launch.run).name
+            log.warning("run %s goes on after an epoch's end with other data: %s", name, other_data)
         return found
     as_before = "the number of ranks and the batch size that were saved"
     if (plan.launch.world_size, plan.launch.batch_size) == (launch.world_size, launch.batch_size):
@@ -341,10 +346,10 @@ def earlier_start(
     database: Database, launch: Launch, below: int, query: Query, fits: Callable[[int], bool] = lambda _: True
 ) -> int | None:
     """The newest step of a run before one from which a launch can start, at a step of its own that `fits`; or None."""
-    run_id = find_run(database, launch.run)
+    run = find_called(database, launch.run)
     with database.read() as connection:
-        known = {each.id: each for each in reads.launches_of(connection, run_id)}
-        saved = reads.steps_of(connection, run_id)
+        known = {each.id: each for each in reads.launches_of(connection, run.id)}
+        saved = reads.steps_of(connection, run.id)
 
     def is_place(step: int, origin: Launch) -> bool:
         start = position.first_step(step, origin, launch)
@@ -352,7 +357,7 @@ def earlier_start(
 
     steps = {step for origin, step in saved if 0 < step < below and is_place(step, known[origin])}
     for step in sorted(steps, reverse=True)[:_MOST_LOOKED_AT]:
-        plan = choose(database, launch.run, run_id, replace(query, step=step)).plan
+        plan = choose(database, run.name, run.id, replace(query, step=step)).plan
         if plan is not None and is_place(step, plan.launch):
             return step
     return None

@@ -50,13 +50,13 @@ def begin(
             take_up_found(database, paths)
             facts = join(database, run, rank=rank, world_size=world_size, launch_id=launch_id, layout=layout)
             launch = RankLaunch(database, facts, rank)
-            launch.saved_before = _saved_before(database, facts)
+            _look_back(launch, database)
     except CatalogUnavailableError as error:
         temporary = in_memory()
         take_up_found(temporary, paths, look=False)
         facts = join(temporary, run, rank=rank, world_size=world_size, launch_id=launch_id, layout=layout)
         launch = _without_catalog(database, facts, rank)
-        launch.saved_before = _saved_before(temporary, facts)
+        _look_back(launch, temporary)
         launch.recorder.complain(
             f"{error}. Training goes on without: journals beside the checkpoints have what is recorded."
         )
@@ -112,11 +112,13 @@ def step_offset(database: Database, launch: Launch) -> int:
     return position.shift(launch, known)
 
 
-def _saved_before(database: Database, launch: Launch) -> int:
-    """The highest step that other launches of the run saved."""
+def _look_back(launch: RankLaunch, database: Database) -> None:
+    """Tell a launch what its run is called now, and the highest step that other launches of it saved."""
     with database.read() as connection:
-        known = tallies.highest_steps(connection, reads.run_id(connection, launch.run) or 0)
-    return max((step for each, step in known.items() if each != launch.id), default=0)
+        called = reads.called(connection, launch.run)
+        known = tallies.highest_steps(connection, called.id) if called else {}
+    launch.name = called.name if called else launch.run
+    launch.saved_before = max((step for each, step in known.items() if each != launch.id), default=0)
 
 
 def _start(launch: RankLaunch, database: Database, query: Query) -> Start:
@@ -147,7 +149,7 @@ def _check_known(launch: RankLaunch, database: Database, known_places: Iterable[
         for directory in (place, f"{place}/rank_{launch.rank}"):
             path = unregistered(directory)
             if path is not None:
-                raise unknown_run(path, launch.run)
+                raise unknown_run(path, launch.name)
 
 
 def _without_catalog(database: Database, facts: Launch, rank: int) -> RankLaunch:

@@ -50,8 +50,8 @@ class RankLaunch:
     """One rank of a launch. Made by `Catalog.join`.
 
     `facts` is what the catalog knows of the launch: its id, order, world size and layout. All that is recorded goes
-    through `recorder`: into a journal first, then into the catalog. `saved_before` is the highest step that launches
-    before it saved (0: none).
+    through `recorder`: into a journal first, then into the catalog. `name` is what the run is called now, as far as
+    this start knew; `saved_before` the highest step that launches before it saved (0: none).
     """
 
     def __init__(self, database: Database, facts: Launch, rank: int) -> None:
@@ -63,6 +63,7 @@ class RankLaunch:
         self.live_files = LiveFiles(self.recorder)
         self._has_saved = False
         self._sources: list[Source] = []
+        self.name = facts.run
         self.saved_before = 0
         self.signs = LifeSigns(self.recorder, database, facts.key, self.rank)
         self._backoff = Backoff(LONGEST_PAUSE_SECONDS)
@@ -80,7 +81,7 @@ class RankLaunch:
 
     @property
     def run(self) -> str:
-        """The run's name."""
+        """The run's first name: its records have that, also where it was renamed."""
         return self.facts.run
 
     @property

@@ -102,7 +102,7 @@ class RetentionThread:
         if done.files or done.purged_files:
             log.info(
                 "run %s: after step %d gc moved %d files (%d bytes) to the trash, and deleted %d of earlier ones",
-                launch.run,
+                launch.name,
                 step,
                 done.files,
                 done.bytes,
@@ -117,7 +117,7 @@ class RetentionThread:
             return
         for made in make_room(self._launch.database, self._launch.run, self._policy):
             disk = made.disk
-            what = f"the next save of run {self._launch.run} needs {size(disk.needed)} in {disk.directory}"
+            what = f"the next save of run {self._launch.name} needs {size(disk.needed)} in {disk.directory}"
             if made.trash or made.states:
                 gone = f"{size(made.trash)} of the trash and {count(len(made.states), 'state', 'states')}"
                 log.info("%s: %s were deleted to make room: steps %s", what, gone, list(made.states))

@@ -153,15 +153,15 @@ class SavePlaces:
             self._say_whose(directory)
         path = unregistered(directory)
         if path is not None and start.by_journals:
-            raise unknown_run(path, launch.run)
+            raise unknown_run(path, launch.name)
         if path is not None and launch.rank == 0:
             log.warning(
                 "%s is in no journal, and the catalog knows no save of run %s: if the run goes on from there, stop it, "
                 "ckptstore scan %s --run %s, and start again",
                 path,
-                launch.run,
+                launch.name,
                 quote(directory),
-                quote(launch.run),
+                quote(launch.name),
             )
 
     def _say_whose(self, directory: str) -> None:
@@ -172,7 +172,7 @@ class SavePlaces:
             log.warning(
                 "run %s is new, and %s has checkpoints of run %s, up to step %d: to go on with those join(%r); to keep "
                 "the runs apart give this one a directory of its own",
-                self._launch.run,
+                self._launch.name,
                 directory,
                 newest.run,
                 newest.global_step,
@@ -224,7 +224,7 @@ class SavePlaces:
         if file is None:
             return None
         begins = f"after step {start.global_step}" if start.global_step else "from the beginning"
-        held = f"{file.path} holds step {file.global_step} of run {file.run}"
+        held = f"{file.path} holds step {file.global_step} of run {self._launch.name}"
         return f"this launch starts {begins}, but {held}, and no catalog knew of it", file.launch
 
     def _moved_here(self, directory: str, start: Start) -> Checkpoint | None:

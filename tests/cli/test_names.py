@@ -124,12 +124,13 @@ def test_a_name_leads_to_the_run_and_the_first_one_too(catalog: Catalog, url: st
 
 
 def test_a_script_that_joins_the_old_name_goes_on_with_the_run_and_is_told(
-    catalog: Catalog, job: Job, caplog: pytest.LogCaptureFixture
+    catalog: Catalog, url: str, job: Job, caplog: pytest.LogCaptureFixture
 ) -> None:
     catalog.rename("run", "thesis")
     ranks = job.begin()
     assert ranks[0].facts.parent_step == 30
     assert "run 'run' was renamed to 'thesis': this launch is of that run" in caplog.text
+    assert ckptstore("--db", url, "sync", f"{job.directory}/", "--json").json["runs"] == ["thesis"]
     caplog.clear()
     job.run = "thesis"
     job.save(ranks, 40)

@@ -1,5 +1,6 @@
 """`runs` is what an operator looks at first: what each run is doing, where it can go on, what its files take."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -128,7 +129,9 @@ def test_list_by_time_and_number(url: str) -> None:
     assert_one_line(ckptstore("--db", url, "list", "--limit", "0"), 2, "--limit")
 
 
-def test_times_are_those_of_this_machine_on_a_terminal(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_times_are_those_of_this_machine_on_a_terminal(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TZ", "Asia/Shanghai")
     hour = {"utc": f"{NOW:%Y-%m-%d %H:}", "local": f"{NOW + timedelta(hours=8):%Y-%m-%d %H:}"}
     if NOW.minute > 55:
@@ -138,6 +141,13 @@ def test_times_are_those_of_this_machine_on_a_terminal(url: str, monkeypatch: py
     assert hour["utc"] in ckptstore("--db", url, "list", TZ="Asia/Shanghai").out
     assert hour["local"] in ckptstore("--db", url, "list", "--local", TZ="Asia/Shanghai").out
     assert hour["utc"].replace(" ", "T") in ckptstore("--db", url, "list", "--local", "--json").out
+    other = tmp_path / "of PyTorch" / "model_best.pth.tar"
+    other.parent.mkdir()
+    other.touch()
+    os.utime(other, (NOW.timestamp(), NOW.timestamp()))
+    for zone, shown in hour.items():
+        scanned = ckptstore("--db", url, "scan", str(other.parent), "--dry-run", f"--{zone}", TZ="Asia/Shanghai")
+        assert f"(of no rank, 0 B, {shown}" in scanned.out, scanned
 
 
 def test_what_is_bad_has_a_colour(url: str, catalog: Catalog, tmp_path: Path) -> None:

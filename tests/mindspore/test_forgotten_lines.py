@@ -1,19 +1,33 @@
 """A line that is forgotten is told before the first step: nothing begins anew in silence."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import mindspore as ms
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from mindspore import dataset as ds
 from mindspore import nn
 from mindspore.train import Model
 
 import ckptstore.mindspore
 from ckptstore.api import Catalog
+from ckptstore.cli.main import cli
 from ckptstore.errors import RefusedError, UsageError
-from tests.mindspore.trainings import DoAt, Job, complaints, create_dataset, create_model, saving, to_step_12, trained
+from tests.cli.advice import advised
+from tests.mindspore.trainings import (
+    DoAt,
+    Job,
+    RaiseAt,
+    complaints,
+    create_dataset,
+    create_model,
+    saving,
+    to_step_12,
+    trained,
+)
 
 
 def steps(catalog: Catalog) -> list[tuple[str, int]]:
@@ -78,6 +92,33 @@ def test_the_registrar_is_forgotten(catalog: Catalog, tmp_path: Path, caplog: py
     assert said.startswith("no registrar is among the callbacks: what this training saves is not registered")
     caplog.clear()
     job.train(saving(tmp_path / "other"), job.registrar())
+    assert complaints(caplog) == []
+
+
+def test_the_registrar_is_forgotten_and_it_is_said_again_at_exit(
+    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once, where files were saved; and the command that it names takes in what can be proven."""
+    at_exit: set[Callable[[], None]] = set()
+    monkeypatch.setattr("atexit.register", at_exit.add)
+    job = Job()
+    job.train(saving(tmp_path / "lost"), epochs=2)
+    caplog.clear()
+    for say in at_exit:
+        say()
+    (said,) = complaints(caplog)
+    assert said.startswith(f"{tmp_path / 'lost' / 'net-2_6.ckpt'} was saved while no registrar was among the callbacks")
+    assert CliRunner().invoke(cli, advised(said)).exit_code == 0
+    job = Job()
+    assert job.start.global_step == 12
+    at_exit.clear()
+    ckpt_cb = saving(tmp_path / "ckpt")
+    job.fail(RaiseAt(1), ckpt_cb, epochs=4)  # nothing was saved
+    job = Job()
+    job.train(ckpt_cb, job.registrar(), epochs=4)
+    caplog.clear()
+    for say in at_exit:
+        say()
     assert complaints(caplog) == []
 
 

@@ -1,6 +1,7 @@
 """What `resume` refuses, and what training survives, in this process with real networks."""
 
 import logging
+import shutil
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -16,7 +17,7 @@ from mindspore.train.callback import _InternalCallbackParam
 
 import ckptstore.mindspore
 from ckptstore.api import Catalog
-from ckptstore.errors import RefusedError, UsageError
+from ckptstore.errors import NothingRestorableError, RefusedError, UsageError
 from ckptstore.mindspore.data import check_start
 from ckptstore.mindspore.network import NetworkState
 from ckptstore.training.start import Start
@@ -44,6 +45,30 @@ def test_every_parameter_comes_from_the_file(catalog: Catalog, tmp_path: Path) -
     assert "moments.weight" in names
     for one, other in zip(first.train_network.get_parameters(), second.train_network.get_parameters(), strict=True):
         assert np.array_equal(one.asnumpy(), other.asnumpy()), one.name
+
+
+def test_a_run_that_was_renamed_is_called_by_its_name(
+    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The script joins the first name, and goes on doing so."""
+    for _ in range(2):
+        train(create_model(), tmp_path / "ckpt", steps=3)
+    catalog.rename("run", "thesis")
+    (tmp_path / "ckpt" / "net_1-2_6.ckpt").unlink()
+    caplog.clear()
+    job = Job()
+    ckpt_cb = saving(tmp_path / "ckpt")
+    job.fail(RaiseAt(2), ckpt_cb, job.registrar(ckpt_cb), epochs=9)
+    said = [message for message in caplog.messages if "was renamed to" not in message]
+    assert "run thesis goes on from step 9, though step 12" in said[0]
+    assert "run thesis: going on after step 9" in said[1]
+    assert not [message for message in said if "run run" in message]
+    shutil.rmtree(tmp_path / "ckpt")
+    with pytest.raises(NothingRestorableError, match="nothing of run 'thesis' .* ckptstore resolve thesis --explain"):
+        Job()
+    with pytest.raises(RefusedError, match="run 'thesis' has saved up to step"):
+        model = create_model()
+        model.train(1, create_dataset(), callbacks=[ckptstore.mindspore.join("run").registrar()])
 
 
 def test_a_parameter_that_the_file_lacks_is_named(catalog: Catalog, tmp_path: Path) -> None:
