@@ -29,6 +29,10 @@ def put_back(catalog: Catalog, backup: Path) -> Catalog:
     return connect(str(file))
 
 
+WORK = ("journals", "leases", "gc_locks")
+"""Tables of what is under way: no journal tells of it."""
+
+
 def contents(catalog: Catalog, *, but: tuple[str, ...] = ()) -> dict[str, list[dict[str, Any]]]:
     """The rows of every table, in an order of their own; `but` leaves out tables."""
     tables = metadata.tables

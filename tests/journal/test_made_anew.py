@@ -5,10 +5,8 @@ from pathlib import Path
 from ckptstore.api import Catalog
 from ckptstore.retention import stored_policy
 from ckptstore.retention.policy import Policy
-from tests.contents import contents
+from tests.contents import WORK, contents
 from tests.jobs import Job
-
-WORK = ("journals", "leases", "gc_locks")
 
 
 def test_what_gc_undo_purge_and_verify_did_is_known_again(catalog: Catalog, other: Catalog, tmp_path: Path) -> None:

@@ -11,9 +11,8 @@ from ckptstore.core.model import Grade, Rule
 from ckptstore.errors import NothingRestorableError, RefusedError, UsageError
 from tests import ckpt_bytes
 from tests.command_line import ckptstore
-from tests.contents import contents
+from tests.contents import WORK, contents
 from tests.jobs import Job
-from tests.journal.test_made_anew import WORK
 
 LEFT_OUT = 7
 
