@@ -4,10 +4,10 @@ from collections import defaultdict
 from collections.abc import Collection, Set
 from dataclasses import dataclass
 
-from ckptstore.core.model import SCANNED, Kind, Launch
+from ckptstore.core.model import SCANNED, Grade, Kind, Launch
 from ckptstore.core.replicas import stand_alone
 from ckptstore.resume.lineage import lineage
-from ckptstore.scan.found import FoundFile
+from ckptstore.scan.found import PlacedFile
 from ckptstore.scan.history import Reconstruction
 from tests.scan.plain_histories import History
 
@@ -66,7 +66,7 @@ def _misplaced(history: History, made: Reconstruction) -> tuple[list[str], froze
                 wrong.append(f"{one.file.path} is of rank {of.rank}, not {one.rank}")
             elif one.global_step == of.state.step:
                 continue
-            elif history.is_hidden and is_contradicted(one.file, one.global_step, history.script.named_length):
+            elif _is_stopped(history, one):
                 stopped.add(one.file.path)
             else:
                 wrong.append(f"{one.file.path} is of step {of.state.step}, not {one.global_step} ({one.grade})")
@@ -74,10 +74,14 @@ def _misplaced(history: History, made: Reconstruction) -> tuple[list[str], froze
     return wrong, frozenset(stopped)
 
 
-def is_contradicted(file: FoundFile, step: int, length: int) -> bool:
-    """Whether a step is before the epoch that the name tells: MindSpore never counts more epochs than were done."""
-    first = ((file.epoch or 1) - 1) * length
-    return step < first or (step == first and file.kind is not Kind.DYING_GASP)
+def _is_stopped(history: History, one: PlacedFile) -> bool:
+    """Whether a start, which knows the true length, sees that a step which is open is before the epoch of the name.
+
+    MindSpore never counts more epochs than were done. What is proven no start looks at again.
+    """
+    first = ((one.file.epoch or 1) - 1) * history.script.named_length
+    is_before = one.global_step < first or (one.global_step == first and one.file.kind is not Kind.DYING_GASP)
+    return history.is_hidden and one.grade is not Grade.PROVEN and is_before
 
 
 def _chosen(history: History, made: Reconstruction, stopped: Set[str]) -> tuple[set[str], set[str]]:
