@@ -511,7 +511,7 @@ def _put_removals(connection: sa.Connection, events: Sequence[FilesRemoved]) -> 
         run_id = add_run(connection, event.run)
         rows += [
             {
-                "id": derived_id(event.collection, event.directory, file.place),
+                "id": derived_id(event.run, event.collection, event.directory, file.place),
                 "run_id": run_id,
                 "collection_id": event.collection,
                 "checkpoint_id": file.checkpoint or None,
@@ -527,7 +527,7 @@ def _put_removals(connection: sa.Connection, events: Sequence[FilesRemoved]) -> 
             for file in event.files
         ]
     if rows:
-        _put_newest(connection, trash, rows, keys=("id",), fixed="run_id")
+        _put_newest(connection, trash, rows, keys=("id",))
         ids = sorted({row["checkpoint_id"] for row in rows if row["checkpoint_id"]})
         if ids:
             connection.execute(_SET_STATE_OF_ID, [{"own_id": each} for each in ids])
@@ -638,15 +638,12 @@ def _put_newest(
     rows: Sequence[Mapping[str, Any]],
     *,
     keys: Sequence[str],
-    fixed: str = "version",
 ) -> None:
-    """Write rows that have a version, where that is greater than what is there, and `fixed` the same."""
+    """Write rows that have a version, where that is greater than what is there."""
     if rows:
         statement = insert(connection, table)
         changed = {name: statement.excluded[name] for name in rows[0] if name not in keys}
         is_newer = table.c.version < statement.excluded.version
-        if fixed != "version":
-            is_newer &= table.c[fixed] == statement.excluded[fixed]
         connection.execute(
             statement.on_conflict_do_update(index_elements=keys, set_=changed, where=is_newer), list(rows)
         )

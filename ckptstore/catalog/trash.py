@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from ckptstore.catalog.among import among
 from ckptstore.catalog.project import OPEN_PHASES
 from ckptstore.catalog.rows import many
-from ckptstore.catalog.tables import UtcDateTime, checkpoints, collections, gc_locks, pins, saves, tags, trash
+from ckptstore.catalog.tables import UtcDateTime, checkpoints, collections, gc_locks, pins, runs, saves, tags, trash
 from ckptstore.core.events import FilesRemoved, GcEnded, RemovedFile, moment_of
 from ckptstore.core.model import FileState, Phase, derived_id
 
@@ -31,6 +31,7 @@ class Item:
     phase was recorded, `reported` the state that its record has by itself.
     """
 
+    run: str
     collection: str
     root: str
     place: str
@@ -45,7 +46,7 @@ class Item:
     @property
     def id(self) -> str:
         """What tells it from all others."""
-        return derived_id(self.collection, self.root, self.place)
+        return derived_id(self.run, self.collection, self.root, self.place)
 
     @property
     def path(self) -> str:
@@ -111,12 +112,14 @@ _IS_OPEN = trash.c.phase.in_([phase.value for phase in OPEN_PHASES])
 def items_of(connection: sa.Connection, run: int, *phases: Phase, collection: str | None = None) -> list[Item]:
     """What is in one of these phases, of a run or of one gc of it, in the order it was given up."""
     joined = trash.outerjoin(checkpoints, checkpoints.c.id == trash.c.checkpoint_id)
-    query = sa.select(trash, checkpoints.c.reported).select_from(joined).where(trash.c.run_id == run)
+    of_run = joined.join(runs, runs.c.id == trash.c.run_id)
+    query = sa.select(trash, checkpoints.c.reported, runs.c.name).select_from(of_run).where(trash.c.run_id == run)
     query = query.where(trash.c.phase.in_([phase.value for phase in phases]))
     if collection is not None:
         query = query.where(trash.c.collection_id == collection)
     return [
         Item(
+            run=row.name,
             collection=row.collection_id,
             checkpoint=row.checkpoint_id or "",
             of_version=row.of_version,

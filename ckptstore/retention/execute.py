@@ -266,6 +266,7 @@ class _Gc:
 
     def _item(self, target: Target, versions: Mapping[str, str], now: datetime) -> Item:
         return Item(
+            run=self._worker.lock.run,
             collection=self._of(target).id,
             root=target.root,
             place=target.place,

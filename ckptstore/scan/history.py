@@ -25,6 +25,7 @@ from ckptstore.scan.steps import (
     counts_itself,
     fitting_lengths,
     has_names,
+    has_several_names,
     may_begin_after,
     may_begin_between_epochs,
     may_lag,
@@ -207,10 +208,12 @@ def _where_each_step_counts(
     if not trusts_counter and (lags or len(common) > 1):
         return None
     begins = _Begins.of(groups)
-    readings, among = _readings(groups, begins, common.pop() if len(common) == 1 else None)
+    readings, among, is_shown = _readings(groups, begins, common.pop() if len(common) == 1 else None)
     if not trusts_counter and any(shows_lag(each.files, readings[each.key], among.only) for each in groups):
         return None
-    return [_by_counters(each, readings[each.key], begins, among, is_assumed=lags) for each in groups]
+    return [
+        _by_counters(each, readings[each.key], begins, among, is_shown=is_shown, is_assumed=lags) for each in groups
+    ]
 
 
 @dataclass(frozen=True)
@@ -253,24 +256,27 @@ _MOST_BEGINS = 1000
 
 def _readings(
     groups: Sequence[Group], begins: _Begins, common: int | None
-) -> tuple[dict[str, Reading | None], Lengths]:
+) -> tuple[dict[str, Reading | None], Lengths, bool]:
     """How the names of every launch are to be read where each step is an update (None: there is no way).
 
-    And the steps an epoch that fit most of them.
-
+    And the steps an epoch that fit all, and whether it is shown that it is these: one file fits some length by itself.
     `common` is the steps an epoch that is known of the run. Else it is what fits all launches, if anything does: each
     as MindSpore names files, or with epochs of its own where it began from another launch's file, or was not the first.
     """
     as_named = {each.key: fitting_lengths(each.files) for each in groups}
     own = {each.key: own_lengths(each.files, _start_of(each, begins)) for each in groups}
-    among = None if common is None else Lengths(common, common)
-    if among is None:
+    is_shown = True
+    among = Lengths() if common is None else Lengths(common, common)
+    if common is None:
         possible = [_either(as_named[each.key], own[each.key]) for each in groups]
-        known = {lengths.only for lengths in possible if lengths is not None and lengths.only is not None}
-        among = Lengths()
-        for lengths in possible:
-            if lengths is not None and (not known or lengths.only is not None):
-                among = among.within(lengths)
+        shown = [
+            lengths
+            for each, lengths in zip(groups, possible, strict=True)
+            if lengths is not None and lengths.only is not None and has_several_names(each.files)
+        ]
+        for lengths in shown or possible:
+            among = among if lengths is None else among.within(lengths)
+        is_shown = bool(shown)
     readings: dict[str, Reading | None] = {}
     for each in groups:
         named, begun = as_named[each.key], own[each.key]
@@ -284,7 +290,7 @@ def _readings(
             readings[each.key] = read(each.files, named)
         else:
             readings[each.key] = Reading(begun, begins_anew=True) if begun is not None else None
-    return readings, among
+    return readings, among, is_shown
 
 
 def _either(one: Lengths | None, other: Lengths | None) -> Lengths | None:
@@ -302,7 +308,7 @@ def _start_of(launch: Group, begins: _Begins) -> Callable[[int], bool]:
 
 
 def _by_counters(
-    launch: Group, reading: Reading | None, begins: _Begins, among: Lengths, *, is_assumed: bool
+    launch: Group, reading: Reading | None, begins: _Begins, among: Lengths, *, is_shown: bool, is_assumed: bool
 ) -> _Judged:
     """What is known of a launch where each step is an update."""
     if reading is None:
@@ -312,7 +318,7 @@ def _by_counters(
         doubts.append(f"steps an epoch: {reading.lengths}, but {among} in other launches")
     elif reading.begins_anew:
         doubts.append("epochs began anew with its launch")
-    elif reading.lengths.only is None and not counts_itself(launch.files):
+    elif (reading.lengths.only is None or not is_shown) and not counts_itself(launch.files):
         doubts.append(f"steps an epoch: {reading.lengths}")
     if not reading.begins_anew and not begins.may_be_of(launch, reading.lengths):
         doubts.append("its launch began inside an epoch, after a step of which no file is there")

@@ -149,6 +149,11 @@ def has_names(files: Iterable[Ranked]) -> bool:
     return bool(_regular(files))
 
 
+def has_several_names(files: Iterable[Ranked]) -> bool:
+    """Whether a launch has more than one such name."""
+    return len({name[:2] for name in _named(files)}) > 1
+
+
 def shows_lag(files: Sequence[Ranked], reading: Reading | None, length: int | None) -> bool:
     """Whether names and counters differ as they do when updates are skipped.
 
