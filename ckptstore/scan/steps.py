@@ -206,7 +206,14 @@ def without_reading(files: Sequence[Ranked], length: int | None) -> list[Verdict
     is_ahead = any(count < (epoch - 1) * (length or 0) + step for epoch, step, count in _named(files))
     remedy = BY_HAND if is_ahead else Trusted.COUNTER.remedy
     return [
-        Uncertain(file.file.path, file.file.optimizer_step, reason, remedy, contradicted=is_ahead) for file in files
+        Uncertain(
+            file.file.path,
+            None if is_ahead else file.file.optimizer_step,  # then the counter is the one number that it is not
+            reason,
+            remedy,
+            contradicted=is_ahead,
+        )
+        for file in files
     ]
 
 
@@ -224,8 +231,11 @@ def skipping(file: Ranked, length: int | None) -> Verdict:
     """What is known of a file of a tree where updates may have been skipped: how many, nothing tells."""
     if file.file.updates_every_step:
         reason = "the names and the optimizer's counters of its tree do not fit together"
-        remedy = OF_LENGTH if length is None else Trusted.COUNTER.remedy
-        return Uncertain(file.file.path, file.file.optimizer_step, reason, remedy)
+        count = file.file.optimizer_step
+        named = None if length is None else Reading(Lengths(length, length), 0).step(file)
+        if named is not None and named > (count or 0):
+            return Uncertain(file.file.path, None, reason, contradicted=True)
+        return Uncertain(file.file.path, count, reason, OF_LENGTH if length is None else Trusted.COUNTER.remedy)
     guess = Reading(Lengths() if length is None else Lengths(length, length), 0).step(file)
     reason = "updates may have been skipped (loss scale or gathered gradients): only its name tells its step"
     return Uncertain(file.file.path, guess, reason, Trusted.NAME.remedy)
