@@ -37,7 +37,8 @@ def show(done: Scanned, *, dry_run: bool, verbose: bool) -> None:
     _not_as_recorded(done)
     _left_out(done, verbose=verbose)
     _skipped(sorted(done.skipped, key=lambda each: each not in done.unread), verbose=verbose)
-    for opaque in first(done.opaque, "of an unknown step"):
+    told = {each.path for each in done.uncertain}
+    for opaque in first([each for each in done.opaque if each.path not in told], "of an unknown step"):
         rank = "of no rank" if opaque.rank is None else f"rank {opaque.rank}"
         facts = f"{rank}, {size(opaque.size)}, {moment(opaque.modified)}"
         line(f"of an unknown step: {opaque.path} ({facts}): PyTorch or TensorFlow")

@@ -10,11 +10,15 @@ from typing import TYPE_CHECKING
 
 from ckptstore.core.model import Kind
 from ckptstore.core.naming import (
+    PYTORCH,
+    TENSORFLOW,
     TtpDirectory,
+    format_of,
     is_ttp_file,
     parse_exit_name,
     parse_name,
     parse_rank_directory,
+    parse_tensorflow,
     parse_ttp_directory,
 )
 from ckptstore.core.parts import parse_iteration, parse_part
@@ -25,8 +29,6 @@ if TYPE_CHECKING:
 _MINDFORMERS_1 = re.compile(r"(?P<prefix>.+)_rank_(?P<rank>\d+)(?P<number>_\d+)?", re.ASCII | re.DOTALL)
 _STRATEGY = re.compile(r"(?:.*strategy(?:_rank)?(?:_\d+)?)\.(?:ckpt|json)", re.ASCII | re.DOTALL)
 _NUMBERED = re.compile(r"(?P<base>.+)_(?P<number>\d+)", re.ASCII | re.DOTALL)
-_PYTORCH = (".pth.tar", ".pth", ".pt")
-_TENSORFLOW = re.compile(r"(?P<prefix>.+)\.(?:index|data-\d{5}-of-\d{5})", re.ASCII | re.DOTALL)
 _BARE_RANK_DIRECTORY = re.compile(r"rank(\d+)", re.ASCII)
 _OWN = re.compile(r"(?:rank_?|ckpt)(?P<rank>\d+)", re.ASCII)
 WEIGHTS_DIRECTORIES = ("checkpoint_network", "checkpoint_trainable")
@@ -156,9 +158,11 @@ def _by_name_alone(name: str) -> Named | None:
         return Named(what=What.STRATEGY)
     if name.endswith("_eval.ckpt"):
         return Named(what=What.WEIGHTS, kind=Kind.GRACEFUL_EXIT, format="ckpt")
-    if name.endswith(_PYTORCH) or _TENSORFLOW.fullmatch(name):
+    of_tensorflow = parse_tensorflow(name)
+    if of_tensorflow is not None or format_of(name) == PYTORCH:
         own = _OWN.match(name)
-        return Named(what=What.OPAQUE, rank=int(own["rank"]) if own else None)
+        form = PYTORCH if of_tensorflow is None else TENSORFLOW
+        return Named(what=What.OPAQUE, format=form, rank=int(own["rank"]) if own else None)
     return None
 
 

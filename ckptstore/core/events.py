@@ -33,6 +33,7 @@ from ckptstore.core.model import (
     Source,
     launch_key,
 )
+from ckptstore.core.naming import FOREIGN, ONE_FILE
 from ckptstore.core.replicas import data_parallel, from_groups, from_json
 from ckptstore.errors import CkptstoreError
 
@@ -593,7 +594,7 @@ def _file_line(file: Checkpoint, directory: str) -> Line:
 
 
 def _format(value: object) -> str:
-    if value not in ("ckpt", "safetensors", "unknown"):
+    if value not in (*ONE_FILE, *FOREIGN, "unknown"):
         raise ValueError(f"{value!a} is no format")
     return text(value)
 

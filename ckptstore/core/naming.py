@@ -23,7 +23,24 @@ _TTP_FILE = re.compile(
     r"(?:ttp_rank_(?P<rank>\d+)|iteration)-(?P<epoch>\d+)_(?P<step>\d+)\.(?P<format>ckpt|safetensors)",
     re.ASCII,
 )
+_TENSORFLOW = re.compile(r"(?P<prefix>.+)\.(?:index|data-\d{5}-of-(?P<count>\d{5}))", re.ASCII | re.DOTALL)
+_STEP_OF_TENSORFLOW = re.compile(r".+\.ckpt-(?P<step>\d+)", re.ASCII | re.DOTALL)
+_SHARDS = re.compile(r"global_step_?(?P<step>\d+)", re.ASCII)
 _RANK_DIRECTORY = re.compile(r"rank_(?P<rank>\d+)", re.ASCII)
+
+
+ONE_FILE = ("ckpt", "safetensors")
+"""The formats of MindSpore."""
+
+PYTORCH, TENSORFLOW, DIRECTORY = "pytorch", "tensorflow", "directory"
+FOREIGN = (PYTORCH, TENSORFLOW, DIRECTORY)
+"""Formats that MindSpore cannot load: a file of PyTorch, a prefix of TensorFlow's files, a directory of shards."""
+
+SEVERAL = (TENSORFLOW, DIRECTORY)
+"""Those of them that are several files."""
+
+_PYTORCH = (".pth.tar", ".pth", ".pt")
+INDEX = ".index"
 
 
 @dataclass(frozen=True)
@@ -54,6 +71,14 @@ class TtpDirectory:
 
     step: int | None
     unfinished: bool
+
+
+@dataclass(frozen=True)
+class TensorflowName:
+    """What the name of a file of TensorFlow says: the prefix is the checkpoint's path; `count` is 0 in the index."""
+
+    prefix: str
+    count: int
 
 
 @lru_cache(maxsize=1 << 14)  # ranks write the same names
@@ -99,6 +124,27 @@ def is_ttp_file(name: str) -> bool:
     return _TTP_FILE.fullmatch(name) is not None
 
 
+def parse_tensorflow(name: str) -> TensorflowName | None:
+    """Read the name of an index or of a file of data; None if TensorFlow writes no such name."""
+    match = _TENSORFLOW.fullmatch(name)
+    return None if match is None else TensorflowName(match["prefix"], int(match["count"] or 0))
+
+
+def parse_shards(name: str) -> int | None:
+    """The step of a directory of shards, as DeepSpeed names them; None for any other name."""
+    match = _SHARDS.fullmatch(name)
+    return None if match is None else int(match["step"])
+
+
+def step_named(name: str) -> int | None:
+    """The step that the name of a directory of shards says, or of a prefix of TensorFlow; None where it says none.
+
+    `tf.train.Saver` and Estimators append the global step to `….ckpt`; `CheckpointManager` counts its saves (`ckpt-3`).
+    """
+    match = _STEP_OF_TENSORFLOW.fullmatch(name)
+    return parse_shards(name) if match is None else int(match["step"])
+
+
 def parse_rank_directory(name: str) -> int | None:
     """The rank that a directory `rank_R` is of; None for any other name."""
     match = _RANK_DIRECTORY.fullmatch(name)
@@ -138,5 +184,7 @@ def is_numbered(prefix: str, base: str) -> bool:
 
 def format_of(path: str) -> str:
     """The format that a file's ending stands for; "unknown" for any other."""
+    if path.endswith(_PYTORCH):
+        return PYTORCH
     ending = path.rpartition(".")[2]
-    return ending if ending in ("ckpt", "safetensors") else "unknown"
+    return ending if ending in ONE_FILE else "unknown"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
@@ -10,10 +11,12 @@ from hashlib import blake2b
 from pathlib import Path
 
 from ckptstore.core import bounded_json
-from ckptstore.disk.files import NO_LINKS
 
 FOLDER = ".ckptstore"
 """What ckptstore keeps beside checkpoints; it is in no one's way."""
+
+NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+"""What a file system answers that has no hard links."""
 
 
 @dataclass(frozen=True)

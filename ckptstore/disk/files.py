@@ -1,4 +1,8 @@
-"""Looks at checkpoint files: sizes, digests, directories; and gives a graceful exit's file its lasting name."""
+"""Looks at checkpoints: sizes, digests, directories; and gives a graceful exit's file its lasting name.
+
+A checkpoint has one path: that of a file, or what several files are found by (`parts.py`). Of these the sizes are
+added, the newest time counts, and the digest is one of all.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +12,19 @@ import tempfile
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from stat import S_ISREG
+from stat import S_ISDIR, S_ISREG
 from typing import TYPE_CHECKING, NamedTuple
 
 from blake3 import blake3
 
 from ckptstore.core.model import Observed
+from ckptstore.core.naming import INDEX
+from ckptstore.disk.claims import NO_LINKS
+from ckptstore.disk.parts import parts_at
 from ckptstore.disk.waiting import for_each
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from ckptstore.core.model import Checkpoint
 
@@ -26,15 +33,12 @@ DIRECTORY = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW 
 
 _CHUNK = 1 << 20
 _LOOKS = 100  # at a path that somebody changes meanwhile
-NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
-"""What a file system answers that has no hard links."""
-
 BAD_BYTES = (errno.EIO, errno.EBADMSG, errno.EUCLEAN)
 """What it answers where the disk has the file and cannot give its bytes."""
 
 
 class FileFacts(NamedTuple):
-    """Size in bytes and modification time in nanoseconds since 1970 of a file that is there."""
+    """Size in bytes and modification time in nanoseconds since 1970 of a checkpoint, or another file, that is there."""
 
     size: int
     mtime_ns: int
@@ -88,13 +92,16 @@ def remove_own(directory: str, name: str) -> None:
 
 
 def facts(path: str) -> FileFacts | None:
-    """What is at `path` now; None if nothing is. Raises `OSError` if it cannot be looked at or is no regular file."""
+    """What is at `path` now; None if nothing is. Raises `OSError` if it cannot be looked at or is no checkpoint."""
     status = _status(path)
-    return None if status is None else FileFacts(status.st_size, status.st_mtime_ns)
+    if status is not None and S_ISREG(status.st_mode):
+        return FileFacts(status.st_size, status.st_mtime_ns)
+    parts = parts_at(path)
+    return FileFacts(sum(each.size for each in parts), max(each.mtime_ns for each in parts)) if parts else None
 
 
 def facts_if_seen(path: str) -> FileFacts | None:
-    """As `facts`; None also where it cannot be looked at or is no regular file."""
+    """As `facts`; None also where it cannot be looked at or is no checkpoint."""
     try:
         return facts(path)
     except OSError:
@@ -103,12 +110,9 @@ def facts_if_seen(path: str) -> FileFacts | None:
 
 def _status(path: str) -> os.stat_result | None:
     try:
-        status = os.stat(path)  # noqa: PTH116 — called once a rank: pathlib would double its cost
+        return os.stat(path)  # noqa: PTH116 — called once a rank: pathlib would double its cost
     except (FileNotFoundError, NotADirectoryError):
         return None
-    if not S_ISREG(status.st_mode):
-        raise OSError(f"{path} is not a regular file")
-    return status
 
 
 def identity(path: str) -> tuple[int, int, str] | None:
@@ -119,9 +123,11 @@ def identity(path: str) -> tuple[int, int, str] | None:
     """
     try:
         status = _status(path)
-        if status is None or not status.st_ino:
+        if status is None and parts_at(path):
+            return identity(f"{path}{INDEX}")
+        if status is None or not status.st_ino or not (S_ISREG(status.st_mode) or S_ISDIR(status.st_mode)):
             return None
-        if status.st_nlink == 1:
+        if status.st_nlink == 1 or S_ISDIR(status.st_mode):
             return status.st_dev, status.st_ino, ""
         directory, name = os.path.split(os.path.realpath(path))
         above = os.stat(directory)  # noqa: PTH116
@@ -131,8 +137,22 @@ def identity(path: str) -> tuple[int, int, str] | None:
 
 
 def digest(path: str, progress: Callable[[int], None] = lambda _: None) -> str:
-    """BLAKE3 of a file's bytes, in hexadecimal, read in pieces of 1 MiB; `progress` is told the bytes of each."""
+    """BLAKE3 of a file's bytes, in hexadecimal, read in pieces of 1 MiB; `progress` is told the bytes of each.
+
+    Of several files, that of the name, the size and the bytes of each.
+    """
     hasher = blake3()
+    status = _status(path)
+    if status is not None and S_ISREG(status.st_mode):
+        _feed(hasher, path, progress)
+        return hasher.hexdigest()
+    for part in parts_at(path):
+        hasher.update(f"{part.name}\0{part.size}\0".encode("utf-8", "surrogateescape"))
+        _feed(hasher, part.path, progress)
+    return hasher.hexdigest()
+
+
+def _feed(hasher: blake3, path: str, progress: Callable[[int], None]) -> None:
     with Path(path).open("rb", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
         buffer = bytearray(min(_CHUNK, size + 1))  # to clear a whole piece takes longer than to read a small file
@@ -140,7 +160,6 @@ def digest(path: str, progress: Callable[[int], None] = lambda _: None) -> str:
         while count := file.readinto(buffer):
             hasher.update(view[:count])
             progress(count)
-    return hasher.hexdigest()
 
 
 def observe(files: Iterable[Checkpoint], *, read_bytes: bool) -> Mapping[str, Observed]:
@@ -156,10 +175,10 @@ def observe(files: Iterable[Checkpoint], *, read_bytes: bool) -> Mapping[str, Ob
 
 def _observe(read_bytes: bool, file: Checkpoint) -> Observed:  # noqa: FBT001 — by name it costs more, once a rank
     try:
-        found = _status(file.path)
+        found = facts(file.path)
         if found is None:
             return Observed(None, has_directory=Path(file.path).parent.is_dir())
-        size, mtime_ns = found.st_size, found.st_mtime_ns
+        size, mtime_ns = found
         rewritten = file.mtime_ns is not None and mtime_ns != file.mtime_ns
         to_read = (read_bytes or rewritten) and file.digest is not None and size == file.size
         return Observed(size, digest(file.path) if to_read else None, "", rewritten, mtime_ns)
@@ -186,6 +205,11 @@ def names_in(directory: str) -> frozenset[str]:
         return frozenset(os.listdir(directory))  # noqa: PTH208 — called once a rank: pathlib would double its cost
     except FileNotFoundError:
         return frozenset()
+
+
+def is_in(names: Collection[str], name: str) -> bool:
+    """Whether a checkpoint is among the names of a directory: of TensorFlow's, the index has its name."""
+    return name in names or f"{name}{INDEX}" in names
 
 
 def replace_text(path: Path, text: str) -> None:

@@ -15,8 +15,8 @@ from enum import Enum
 from stat import S_ISREG
 from typing import TYPE_CHECKING, NamedTuple
 
-from ckptstore.disk.claims import FOLDER
-from ckptstore.disk.files import DIRECTORY, NO_LINKS, FileFacts
+from ckptstore.disk.claims import FOLDER, NO_LINKS
+from ckptstore.disk.files import DIRECTORY, FileFacts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

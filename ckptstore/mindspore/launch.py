@@ -113,7 +113,7 @@ class TrainingLaunch(RankLaunch):
         check_arguments(model, dataset)
         if self.progress.has_trained:
             raise UsageError("training has begun in this launch", "join again to resume in the same process")
-        query = Query(step=step, lineage=lineage, take_quarantined=take_quarantined, fresh=fresh)
+        query = Query(step=step, lineage=lineage, take_quarantined=take_quarantined, takes_foreign=False, fresh=fresh)
         start = self._agree(steps_of(dataset, self.world_size), query)
         if (plan := start.plan) is None:
             self._say_fresh()

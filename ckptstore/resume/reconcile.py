@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from ckptstore.catalog import journals, live, reads
 from ckptstore.core.model import Checkpoint, FileState, Kind, Skipped
-from ckptstore.disk.files import facts_if_seen, names_in
+from ckptstore.disk.files import facts_if_seen, is_in, names_in
 from ckptstore.disk.waiting import for_each
 from ckptstore.errors import UsageError
 from ckptstore.journal import jsonl
@@ -184,7 +184,7 @@ def _look(
             seen.unknown += unregistered_files(source, found, (place.path for place in own))
         for place in own:
             directory, _, name = place.path.rpartition("/")  # not by `Path`: that is most of what a wide job would cost
-            is_listed = name in listed.get(directory, ())
+            is_listed = is_in(listed.get(directory, ()), name)
             if is_listed and not place.is_complete:
                 seen.growing.append(place.id)
             elif place.is_complete and not is_listed and (directory in listed or _is_below(place, ttp_roots)):

@@ -8,6 +8,7 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from ckptstore.core.model import Content, FileState, Reason, Rule
+from ckptstore.core.naming import FOREIGN
 from ckptstore.core.replicas import show
 from ckptstore.core.text import count
 
@@ -34,6 +35,9 @@ def of_state(reason: Reason, state: State) -> str:
     if reason.rule is Rule.NOT_LINEAGE:
         launch = state.launch.id
         return f"choose it with --lineage {launch}, in a script with resume(lineage={launch!r})"
+    if reason.rule is Rule.FOREIGN_FORMAT and any(file.format in FOREIGN for file in state.files):
+        run = quote(state.launch.run)
+        return f"for what can load it: ckptstore resolve {run} --step {state.global_step} --format paths"
     if reason.rule is Rule.OTHER_EPOCHS:
         return f"if it is of this data all the same: resume(step={state.global_step})"
     return ""

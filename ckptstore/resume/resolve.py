@@ -41,8 +41,8 @@ class Query:
     The lineage is that of the newest launch, or of the one whose id is `lineage`; with `every_lineage` the states of
     all launches count, abandoned ones too, the highest step first. `world_size` is the number of ranks that will load
     it (None: as many as saved it), `takes_whole` whether each of them takes a file of the whole state; `read_bytes`
-    checks every file's digest too; `take_quarantined` takes a state that was found to be bad; `fresh` takes none, and
-    gives up what there is. `replicas` states who is
+    checks every file's digest too; `take_quarantined` takes a state that was found to be bad, `takes_foreign` one that
+    MindSpore cannot load; `fresh` takes none, and gives up what there is. `replicas` states who is
     whose replica in launches of as many ranks as the newest: "dp", "none", groups as in "0,4;1,5", or the path of a
     strategy, group info or JSON file (None: what each launch said). `steps_per_epoch` is that of the dataset, which a
     state that a scan found must fit, unless it is asked for (None: not known).
@@ -55,6 +55,7 @@ class Query:
     takes_whole: bool = True
     read_bytes: bool = False
     take_quarantined: bool = False
+    takes_foreign: bool = True
     fresh: bool = False
     replicas: str | None = None
     steps_per_epoch: int | None = None
@@ -128,6 +129,7 @@ def choose(database: Database, run: str, run_id: int, query: Query) -> Resolutio
         world_size=query.world_size,
         takes_whole=query.takes_whole,
         take_quarantined=query.take_quarantined,
+        takes_foreign=query.takes_foreign,
         steps_per_epoch=query.steps_per_epoch if step is None else None,
         hosts=hosts,
     )

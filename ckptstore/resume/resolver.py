@@ -25,7 +25,7 @@ from ckptstore.core.model import (
     Rule,
     State,
 )
-from ckptstore.core.naming import unfinished_ttp_directory
+from ckptstore.core.naming import FOREIGN, unfinished_ttp_directory
 from ckptstore.core.replicas import show
 from ckptstore.core.text import count
 from ckptstore.resume import remedies
@@ -53,6 +53,7 @@ def resolve(
     world_size: int | None = None,
     takes_whole: bool = True,
     take_quarantined: bool = False,
+    takes_foreign: bool = True,
     steps_per_epoch: int | None = None,
     hosts: Callable[[Launch], Mapping[int, str]] | None = None,
 ) -> Resolution:
@@ -60,8 +61,9 @@ def resolve(
 
     `candidates` come newest first; `look` tells what the disk shows of a candidate's files, by path, and is asked
     only until a plan is found. `world_size` is that of the launch that will load the plan (None: as it was saved),
-    `takes_whole` whether each of its ranks holds the whole state, `steps_per_epoch` that of its dataset. `hosts` tells
-    where the ranks of a launch ran; it is asked only where a replica stands in.
+    `takes_whole` whether each of its ranks holds the whole state, `takes_foreign` whether it loads what MindSpore
+    cannot, `steps_per_epoch` that of its dataset. `hosts` tells where the ranks of a launch ran; it is asked only where
+    a replica stands in.
     """
     rejections: list[Rejection] = []
     for state in candidates:
@@ -71,6 +73,7 @@ def resolve(
             world_size=world_size,
             takes_whole=takes_whole,
             take_quarantined=take_quarantined,
+            takes_foreign=takes_foreign,
             steps_per_epoch=steps_per_epoch,
         )
         verdict = judged(state)
@@ -89,6 +92,7 @@ def judge(
     world_size: int | None = None,
     takes_whole: bool = True,
     take_quarantined: bool = False,
+    takes_foreign: bool = True,
     steps_per_epoch: int | None = None,
 ) -> RestorePlan | Rejection:
     """A plan for every rank, or every reason why there is none.
@@ -104,8 +108,9 @@ def judge(
     contents = {file.content for file in state.files}
     if Content.PART in contents:
         return reject_foreign(state)
+    reasons = [] if takes_foreign else _foreign(state)
     misfit = other_epochs(state.launch, steps_per_epoch) if len(ranks) == saved_world else ""
-    reasons = [Reason(Rule.OTHER_EPOCHS, None, misfit)] if misfit else []
+    reasons += [Reason(Rule.OTHER_EPOCHS, None, misfit)] if misfit else []
     reasons += [] if take_quarantined else _quarantined(state)
     if reasons:
         return _reject(state, reasons)
@@ -242,6 +247,13 @@ def _by_rank(files: Iterable[Checkpoint], faults: Mapping[str, Reason]) -> dict[
 def _quarantined(state: State) -> list[Reason]:
     bad = sorted([file for file in state.files if file.quarantine], key=lambda file: (file.rank, file.path))
     return [Reason(Rule.QUARANTINED, file.rank, f"{file.path}: {file.quarantine}") for file in bad]
+
+
+def _foreign(state: State) -> list[Reason]:
+    found = next((file for file in state.files if file.format in FOREIGN), None)
+    if found is None:
+        return []
+    return [Reason(Rule.FOREIGN_FORMAT, None, f"MindSpore cannot load {found.path}: its format is {found.format}")]
 
 
 def reject_foreign(state: State) -> Rejection:

@@ -445,6 +445,8 @@ def _lost(resolution: Resolution, flags: str = "") -> NothingRestorableError:
         reasons, remedy = newest.reasons[:2], newest.remedies[0]
     elif reasons[0].rule is Rule.OTHER_EPOCHS:
         remedy = f"give the dataset that it was trained with; {newest.remedies[0]}"
+    elif reasons[0].rule is Rule.FOREIGN_FORMAT and newest.remedies:
+        remedy = f"{newest.remedies[0]}; resume(fresh=True) begins anew"
     elif {reason.rule for rejection in lost for reason in rejection.reasons} == {Rule.QUARANTINED}:
         remedy = "resume(take_quarantined=True) takes it all the same"
     why = "; and ".join(reason.detail for reason in reasons)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from ckptstore.catalog import journals, reads
 from ckptstore.core.events import FileRecorded, from_lines
+from ckptstore.core.naming import ONE_FILE, SEVERAL
 from ckptstore.disk.files import FileFacts, real_directory
 from ckptstore.disk.trust import user_name
 from ckptstore.errors import UsageError
@@ -66,7 +67,12 @@ class Authority:
         return next((reason for target in targets if (reason := self.why_not(target, trash))), "")
 
     def why_not(self, target: Target, trash: Trash) -> str:
-        """Why a file may not be removed: it is not as it was seen, or not for this user to remove; empty if it may."""
+        """Why a file may not be removed: it is not as it was seen, or not for this user to remove; empty if it may.
+
+        A checkpoint of several files stays: they cannot be moved in one step.
+        """
+        if target.format in SEVERAL:
+            return f"{target.path} is several files ({target.format}), of which gc removes none: delete it by hand"
         try:
             found = trash.find(target.root, target.place)
         except OSError as error:
@@ -79,12 +85,12 @@ class Authority:
         return self.beyond(target.root) or self._not_for_this_user(target, found)
 
     def _not_for_this_user(self, target: Target, found: Found) -> str:
-        is_known = target.format not in ("", "unknown")
+        is_known = target.format in ONE_FILE
         if is_known and not begins_as(found.head, target.format):
             return f"{target.path} does not begin as a {target.format} file does: it stays"
         if self._is_own(target, found):
             return ""
-        if target.format != "unknown" and found.owner in self._owners_beside(target):
+        if (is_known or not target.format) and found.owner in self._owners_beside(target):
             return ""
         return f"{target.path} is of user {user_name(found.owner)}, and no journal of theirs beside it tells of it"
 

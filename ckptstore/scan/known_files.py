@@ -20,7 +20,7 @@ from ckptstore.scan.experiments import are_several, home_of
 from ckptstore.scan.tree import has_other_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Container, Iterable
 
     from ckptstore.catalog.engine import Connection, Database
     from ckptstore.core.model import Checkpoint, Source
@@ -138,6 +138,15 @@ def _not_taken(file: Checkpoint, here: Seen) -> str:
     if file.state is FileState.TRASHED and not _is_as_recorded(file, here):
         return _IN_TRASH.format(run=quote(file.run))
     return "" if _claims(file, here) else _MAY_BE_A_COPY
+
+
+def is_inside(path: str, recorded: Container[str]) -> bool:
+    """Whether a path is in a directory that was recorded as one checkpoint."""
+    above = path
+    while above := above.rpartition("/")[0]:
+        if above in recorded:
+            return True
+    return False
 
 
 def unwatched(database: Database, run_id: int | None, paths: Iterable[str]) -> list[str]:

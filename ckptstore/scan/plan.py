@@ -24,9 +24,10 @@ from ckptstore.resume.join import check_name
 from ckptstore.resume.reconcile import Reconciled, reconcile
 from ckptstore.resume.resolve import stated_layout
 from ckptstore.scan.experiments import apart, are_several, commands, strangers
+from ckptstore.scan.foreign import Foreign
 from ckptstore.scan.found import ScannedLaunch, launch_id, record
 from ckptstore.scan.history import NOTHING_STATED, Reconstruction, rank_of, reconstruct
-from ckptstore.scan.known_files import known_files, unowned_files, unwatched
+from ckptstore.scan.known_files import is_inside, known_files, unowned_files, unwatched
 from ckptstore.scan.order import at_the_time_of_others, dated, in_order_of_time
 from ckptstore.scan.parts import saves_in_parts
 from ckptstore.scan.tree import changed, is_rewritten, read_headers
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     from ckptstore.scan.tree import Opaque, Tree
 
 _OPAQUE_ONLY = (
-    "only checkpoints of PyTorch or TensorFlow are there: nothing tells their steps, so there is no run to go on"
+    "only checkpoints of PyTorch or TensorFlow are there, and their steps are not known: there is no run to go on"
 )
 
 
@@ -152,10 +153,15 @@ def make_plan(
     done = Reconciled() if is_temporary or run_id is None else reconcile(database, run_id)
     recorded = known_files(database, run, root, tree)
     known, others = recorded.known, recorded.others
-    unheard = beside(synced.skipped, tree.checkpoints)
-    there = {path: file for path, file in known.items() if path in tree.checkpoints and path not in unheard}
+    foreign = Foreign(tree, said, world_size, recorded.owners)
+    unheard = beside(synced.skipped, (*tree.checkpoints, *tree.foreign))
+    there = {path: known[path] for path in (*tree.checkpoints, *tree.foreign) if path in known and path not in unheard}
     rewritten = {path for path, file in there.items() if path in recorded.replaced or is_rewritten(file, tree)}
-    unknown = (path for path in tree.checkpoints if path not in known and path not in others)
+    unknown = (
+        path
+        for path in (*tree.checkpoints, *foreign.placed)
+        if path not in known and path not in others and not is_inside(path, recorded.owners)
+    )
     candidates = unwatched(database, run_id, (*unknown, *rewritten))
     reasons = {path: unheard[path] for path in (*candidates, *recorded.replaced) if path in unheard}
     if stated is None:
@@ -164,13 +170,13 @@ def make_plan(
     to_adopt = [path for path in candidates if path not in reasons]
 
     kept = {path: known[path] for path in known.keys() - rewritten - recorded.replaced - recorded.doubtful}
-    new = [path for path in to_adopt if not tree.is_part(path)]
+    new = [path for path in to_adopt if path not in tree.foreign and not tree.is_part(path)]
     scanned_before = [
         path
         for path, file in kept.items()
         if file.launch.startswith(SCANNED) and path in tree.checkpoints and not tree.is_part(path)
     ]
-    launches_there, saved = _launches_in(database, run_id if to_adopt or scanned_before else None)
+    launches_there, saved = _launches_in(database, run_id if to_adopt or scanned_before or foreign.placed else None)
     sizes = {launch.id: launch.world_size for launch in launches_there}
     history = Reconstruction()
     found: list[FoundFile] = []
@@ -185,33 +191,26 @@ def make_plan(
     if found:
         history = reconstruct(found, world_size=world_size, ranks_seen=tree.ranks, stated=said)
     in_parts = saves_in_parts(run, tree, parts, kept, others.keys() | unheard.keys())
-    launches = in_order_of_time(_launches(run, history, kept, said), in_parts.launches)
+    of_others = foreign.launches(run, to_adopt, kept)
+    launches = in_order_of_time(_launches(run, history, kept, said), [*in_parts.launches, *of_others])
     if world_size is not None:
-        ranks = {path: tree.checkpoints[path][0].rank for path in new}
-        ranks |= {file.path: rank_of(file) for file in found if file.path in ranks}
-        _check_world_size(world_size, ranks, launches, sizes)
+        _check_world_size(world_size, _ranks(tree, new, found, foreign, to_adopt), launches, sizes)
     too_small = _too_small((file for launch in launches for file in launch.files), sizes)
     damaged, missing, back = changed(kept, tree)
     is_new = set(to_adopt)
     regraded, moved = _placed_anew(launches, kept, said)
     adopted = (*(file for launch in launches for file in launch.files if file.path in is_new), *moved)
-    skipped = [
-        *tree.skipped,
-        *done.skipped,
-        *synced.skipped,
-        *synced.refused,
-        *recorded.skipped,
-        *cut,
-        *unreadable,
-        *in_parts.skipped,
-        *(Skipped(path, reason) for path, reason in reasons.items()),
-    ]
+    opaque, unsure = foreign.left(
+        {*(known.keys() - rewritten), *others, *(file.path for file in adopted)},
+        has_others=bool(tree.checkpoints or known or adopted),
+    )
     found_there = Scanned(
         run=run,
         root=str(root),
-        world_size=history.world_size or max((launch.world_size for launch in in_parts.launches), default=None),
+        world_size=history.world_size
+        or max((launch.world_size for launch in (*in_parts.launches, *of_others)), default=None),
         counts=dict(tree.counts),
-        known=len((known.keys() & tree.checkpoints.keys()) - recorded.replaced - recorded.doubtful),
+        known=len((known.keys() & {*tree.checkpoints, *tree.foreign}) - recorded.replaced - recorded.doubtful),
         adopted=adopted,
         regraded=tuple(regraded),
         damaged=tuple(damaged),
@@ -219,15 +218,29 @@ def make_plan(
         uncertain=(
             *(each for each in history.uncertain if each.path in is_new or each.contradicted),
             *in_parts.uncertain,
+            *unsure,
         ),
-        skipped=_skipped(skipped, adopted),
+        skipped=_skipped(
+            [
+                *tree.skipped,
+                *done.skipped,
+                *synced.skipped,
+                *synced.refused,
+                *recorded.skipped,
+                *cut,
+                *unreadable,
+                *in_parts.skipped,
+                *(Skipped(path, reason) for path, reason in reasons.items()),
+            ],
+            adopted,
+        ),
         unread=_skipped([*tree.unread, *done.unread, *synced.unreadable, *unread(synced.skipped)], ()),
-        opaque=tuple(sorted(tree.opaque, key=lambda each: each.path)),
+        opaque=opaque,
         warnings=(
             *history.warnings,
             *in_parts.warnings,
             *at_the_time_of_others(launches_there, launches, saved),
-            *([_OPAQUE_ONLY] if tree.opaque and not tree.checkpoints else []),
+            *([_OPAQUE_ONLY] if opaque and not (tree.checkpoints or known or adopted) else []),
         ),
         synced=synced,
     )
@@ -248,8 +261,8 @@ def make_plan(
         ),
         unplaced=tuple(
             Unplaced(each.path, seen.size, seen.mtime_ns, each.best_guess, each.reason, each.remedy)
-            for each in history.uncertain
-            if each.path in is_new and (seen := tree.checkpoints[each.path][1])
+            for each in (*(each for each in history.uncertain if each.path in is_new), *unsure)
+            if (seen := tree.seen(each.path)) is not None
         ),
     )
 
@@ -419,8 +432,17 @@ def _launches(run: str, history: Reconstruction, known: Mapping[str, Checkpoint]
 
 def may_be_beyond(tree: Tree, world_size: int) -> bool:
     """Whether a file of the tree may be of a rank that a job of this size has not, as far as paths tell."""
-    ranks = (named.rank for path, (named, _) in tree.checkpoints.items() if not tree.is_part(path))
+    ranks = (named.rank for path, (named, _) in {**tree.checkpoints, **tree.foreign}.items() if not tree.is_part(path))
     return any(rank is None or rank >= world_size for rank in ranks)
+
+
+def _ranks(
+    tree: Tree, new: Iterable[str], read: Iterable[FoundFile], foreign: Foreign, to_adopt: Iterable[str]
+) -> dict[str, int | None]:
+    """The ranks of new files, by what was read of them, or by their paths alone."""
+    ranks = {path: tree.checkpoints[path][0].rank for path in new}
+    ranks |= {file.path: rank_of(file) for file in read if file.path in ranks}
+    return ranks | {path: foreign.placed[path].rank for path in to_adopt if path in foreign.placed}
 
 
 def _check_world_size(

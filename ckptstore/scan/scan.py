@@ -28,6 +28,7 @@ from ckptstore.disk.trust import on_behalf_of
 from ckptstore.errors import UsageError
 from ckptstore.journal.writers import shared
 from ckptstore.resume.join import check_name
+from ckptstore.scan import foreign
 from ckptstore.scan.history import NOTHING_STATED
 from ckptstore.scan.known_files import recorded_below
 from ckptstore.scan.plan import FoundTrash, check_ranks, make_plan, may_be_beyond
@@ -74,6 +75,7 @@ def scan(
     if world_size is not None:
         validate.ranks("world size", world_size)
     tree = look_at(root, progress)
+    foreign.gather(tree)
     check_ranks(root, tree.ranks)
     said = _checked(said, tree, root)
 
@@ -102,7 +104,9 @@ def _checked(said: Stated, tree: Tree, root: Path) -> Stated:
         validate.number("steps per epoch", said.steps_per_epoch, "give how many batches an epoch has", lowest=1)
     steps: dict[str, int] = {}
     for path, step in said.steps.items():
-        known = [each for each in (absolute(path), absolute(root / path)) if each in tree.checkpoints]
+        named = (absolute(path), absolute(root / path))
+        known = [each for each in named if each in tree.checkpoints or each in tree.foreign]
+        known = known or [each for each in named if foreign.take_directory(tree, each)]
         if not known:
             hint = f"give a path as it is, or below {root}"
             raise UsageError(f"there is no checkpoint {path} below {root}", hint)

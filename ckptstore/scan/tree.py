@@ -10,8 +10,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from ckptstore.core.classify import Named, What, bare_rank, classify, prefixes
-from ckptstore.core.model import SCANNED, Checkpoint, Content, FileState, Kind, Skipped, moment
-from ckptstore.core.naming import parse_rank_directory
+from ckptstore.core.model import SCANNED, Checkpoint, Content, FileState, Kind, Skipped
+from ckptstore.core.naming import FOREIGN, parse_rank_directory
 from ckptstore.disk import files
 from ckptstore.disk.claims import FOLDER
 from ckptstore.disk.waiting import for_each
@@ -36,7 +36,7 @@ _OF_OPTIMIZERS = frozenset({"accum", "accum_update", "mean_grad"})
 
 @dataclass(frozen=True)
 class Opaque:
-    """A checkpoint of PyTorch or TensorFlow, of which nothing tells the step: size in bytes."""
+    """A checkpoint of PyTorch or TensorFlow that got no step: size in bytes."""
 
     path: str
     rank: int | None
@@ -48,7 +48,8 @@ class Opaque:
 class Tree:
     """What is below a root: checkpoints by path with what their paths say, and the ranks that anything names.
 
-    Of what was `skipped`, `unread` is what the file system did not let be looked at.
+    `foreign` are those that MindSpore cannot load. Of what was `skipped`, `unread` is what the file system did not let
+    be looked at.
     """
 
     root: str
@@ -57,21 +58,26 @@ class Tree:
     counts: Counter[str] = field(default_factory=Counter)
     skipped: list[Skipped] = field(default_factory=list)
     unread: list[Skipped] = field(default_factory=list)
-    opaque: list[Opaque] = field(default_factory=list)
+    foreign: dict[str, tuple[Named, Seen]] = field(default_factory=dict)
 
     def seen(self, path: str) -> Seen | None:
         """The checkpoint at a path, if there is one."""
-        return self.checkpoints[path][1] if path in self.checkpoints else None
+        found = self.checkpoints.get(path) or self.foreign.get(path)
+        return found[1] if found else None
 
     def home(self, path: str) -> tuple[Home, str]:
         """Where the callback saves that wrote a checkpoint of the tree, and what this one writes."""
+        if path in self.foreign:
+            above = path.rpartition("/")[0].split("/")
+            directory = "/".join(part if bare_rank([part]) is None else f"rank_{bare_rank([part])}" for part in above)
+            return home_of(directory, self.root), self.foreign[path][0].format
         named = self.checkpoints[path][0]
         kind = (named.kind or Kind.PERIODIC).value
         return home_of(path.rpartition("/")[0], self.root), What.PART.value if named.what is What.PART else kind
 
     def is_part(self, path: str) -> bool:
         """Whether a checkpoint of the tree is of MindFormers 2.0, by its path."""
-        return self.checkpoints[path][0].what is What.PART
+        return path in self.checkpoints and self.checkpoints[path][0].what is What.PART
 
 
 def look_at(root: Path, progress: Callable[[int], None]) -> Tree:
@@ -91,7 +97,7 @@ def look_at(root: Path, progress: Callable[[int], None]) -> Tree:
                 tree.checkpoints[path] = named, seen
             elif named.what is What.OPAQUE:
                 rank = bare_rank(directory.parts) if named.rank is None else named.rank
-                tree.opaque.append(Opaque(path, rank, seen.size, moment(seen.mtime_ns)))
+                tree.foreign[path] = replace(named, rank=rank), seen
             elif named.what is What.DEBRIS:
                 tree.skipped.append(Skipped(path, "a save that was never finished left it"))
             elif named.what is What.STRATEGY:
@@ -119,6 +125,11 @@ class _Read:
     found: FoundFile
     parameters: tuple[str, ...]
     complete: bool
+
+
+def found_file(tree: Tree, path: str) -> FoundFile:
+    """What the path of a checkpoint of the tree says, unread."""
+    return _found(tree, path)
 
 
 def read_headers(tree: Tree, paths: Sequence[str]) -> tuple[list[FoundFile], list[Skipped]]:
@@ -173,7 +184,7 @@ def _found(
     every_step: bool = False,
     shapes: Shapes = MappingProxyType({}),
 ) -> FoundFile:
-    named, seen = tree.checkpoints[path]
+    named, seen = tree.checkpoints.get(path) or tree.foreign[path]
     return FoundFile(
         path=path,
         kind=named.kind or Kind.PERIODIC,
@@ -226,12 +237,17 @@ def is_rewritten(file: Checkpoint, tree: Tree) -> bool:
 
     Then nothing is known of it any more, and it is looked at as if it were new.
     """
-    here = tree.checkpoints[file.path][1]
+    here = tree.seen(file.path)
+    if here is None:
+        return False
+    is_scanned = file.launch.startswith(SCANNED)
+    if file.format in FOREIGN and is_scanned and here.size != file.size:  # scripts save under one name again and again
+        return True
     same_size = here.size == file.size and here.mtime_ns != file.mtime_ns
     if file.digest is None:
         return same_size and file.state in (FileState.COMPLETE, FileState.DAMAGED)
     is_whole = file.state is FileState.COMPLETE
-    return same_size and is_whole and file.launch.startswith(SCANNED) and has_other_bytes(file)
+    return same_size and is_whole and is_scanned and has_other_bytes(file)
 
 
 def has_other_bytes(file: Checkpoint) -> bool:

@@ -19,7 +19,8 @@ from ckptstore.core.events import LaunchStarted, LoadOutcome, SourceAdded
 from ckptstore.core.limits import HIGHEST_INTEGER
 from ckptstore.core.model import FileState, Kind, LoadResult, Rule, Source
 from ckptstore.disk import claims
-from ckptstore.disk.files import absolute, facts, names_in, real_directory
+from ckptstore.disk.files import absolute, facts, is_in, names_in, real_directory
+from ckptstore.disk.parts import is_worked_in, lacking
 from ckptstore.errors import CatalogUnavailableError, CkptstoreError, UsageError
 from ckptstore.formats.inspect import is_cut
 from ckptstore.journal.writers import for_rank
@@ -101,10 +102,11 @@ class RankLaunch:
         strategy_file: str | os.PathLike[str] | None = None,
         metrics: Mapping[str, float] | None = None,
     ) -> Checkpoint:
-        """Record a checkpoint file that this rank has written, and return the record.
+        """Record a checkpoint that this rank has written, and return the record.
 
-        `global_step` counts the batches consumed since the run began. The file must be there, whole; its size and
-        digest are taken now. Registering the same again changes nothing. Raises `UsageError` for a file that is
+        `path` is a file, the prefix of a checkpoint of TensorFlow, or a directory all of which is one checkpoint.
+        `global_step` counts the batches consumed since the run began. It must be there, whole; its size and
+        digest are taken now. Registering the same again changes nothing. Raises `UsageError` for one that is
         not there, empty or cut, or impossible values, `CatalogUnavailableError` where the record could not be
         kept.
         """
@@ -121,9 +123,13 @@ class RankLaunch:
             metrics=metrics,
         )
         try:
+            if is_worked_in(described.path):
+                raise UsageError(f"{described.path} is a directory that this process works in, and no checkpoint")
             file = registering.measured(described)
             if file is not None and is_cut(Path(file.path)):
                 raise UsageError(f"{file.path} is empty or cut", "register a file once it is whole")
+            if file is not None and (part := lacking(file.path)):
+                raise UsageError(f"{file.path} lacks {part}", "register a checkpoint once all its files are there")
         except OSError as error:
             raise UsageError(f"cannot read {described.path}: {error.strerror or error}") from None
         if file is None:
@@ -377,7 +383,7 @@ class LiveFiles:
         names = names_in(str(directory))
         whole = [file for file in self._all() if file.state is not FileState.IN_PROGRESS]
         here = [file for file in whole if Path(file.path).parent == directory]
-        gone = [file for file in here if Path(file.path).name not in names]
+        gone = [file for file in here if not is_in(names, Path(file.path).name)]
         if gone:
             self._recorder.mark(gone, FileState.MISSING)
             for file in gone:

@@ -62,7 +62,7 @@ def test_formats() -> None:
     assert [format_of(name) for name in ("a.ckpt", "a.safetensors", "a.pth.tar", "a")] == [
         "ckpt",
         "safetensors",
-        "unknown",
+        "pytorch",
         "unknown",
     ]
 

@@ -3,8 +3,11 @@
 import os
 import secrets
 import struct
+from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
+from unittest.mock import ANY
 
 import numpy as np
 import pytest
@@ -12,8 +15,10 @@ import pytest
 from ckptstore.api import Catalog
 from ckptstore.core.limits import LONGEST_PATH
 from ckptstore.core.model import FileState, Kind
+from ckptstore.disk import files
 from ckptstore.errors import RefusedError, UsageError
 from tests import ckpt_bytes
+from tests.foreign_bytes import shards, tensorflow, written
 from tests.jobs import Job
 
 
@@ -85,7 +90,7 @@ def test_a_path_that_was_overwritten_no_longer_holds_the_older_step(catalog: Cat
         ({"kind": "weekly"}, "unknown kind 'weekly'.*periodic"),
         ({"metrics": {"loss": float("nan")}}, "metric 'loss' is nan"),
         ({"path": "nowhere.ckpt"}, "is not there"),
-        ({"path": "."}, "not a regular file"),
+        ({"path": "."}, "it has other checkpoints in it"),
     ],
 )
 def test_what_cannot_be_meant(catalog: Catalog, tmp_path: Path, changed: dict[str, object], message: str) -> None:
@@ -247,3 +252,41 @@ def test_the_longest_path_is_kept_and_a_longer_one_keeps_nobody_from_the_rest(ca
     job.save(launches, 10)
     assert [save.tally.global_step for save in catalog.saves("run")] == [10, 5]
     assert not launch.recorder.is_late
+
+
+@pytest.mark.parametrize("make", [tensorflow, shards])
+def test_a_checkpoint_of_several_files_is_registered_and_looked_after(
+    catalog: Catalog, tmp_path: Path, make: Callable[[Path], Path]
+) -> None:
+    job = Job(catalog, tmp_path, world_size=1)
+    (launch,) = job.begin()
+    older, newer = make(job.folder(0) / "early"), make(job.folder(0) / "late")
+    launch.register(older, global_step=10)
+    file = launch.register(newer, global_step=20)
+    assert file.format == {tensorflow: "tensorflow", shards: "directory"}[make]
+    assert (file.size, file.digest) == (files.facts(str(newer)).size, files.digest(str(newer)))
+    assert launch.register(newer, global_step=20) == replace(file, created_at=ANY)
+    launch.live_files.notice_vanished(job.folder(0))
+    assert catalog.resolve("run", verify="digest").plan.global_step == 20
+    assert catalog.scan(tmp_path, run="run").adopted == ()
+    lost = next(path for path in sorted(newer.parent.rglob("*.*")) if str(path).startswith(str(newer)))
+    lost.unlink()
+    assert catalog.resolve("run").plan.global_step == 10
+
+
+def test_what_is_no_checkpoint_of_several_files_is_refused(catalog: Catalog, tmp_path: Path, monkeypatch) -> None:
+    launch = catalog.join("run")
+    prefix = tensorflow(tmp_path / "x")
+    (tmp_path / "x.data-00000-of-00002").unlink()
+    home = shards(tmp_path / "home")
+    launch.register(written(home / "one.pth", b"x"), global_step=1)
+    monkeypatch.chdir(shards(tmp_path / "here"))
+    for path, reason in (
+        (prefix, "x lacks x.data-00000-of-00002"),
+        (home, "it has other checkpoints in it, or their records"),
+        (tmp_path, "that this process works in"),
+        (".", "that this process works in"),
+    ):
+        with pytest.raises(UsageError, match=reason):
+            launch.register(path, global_step=5)
+    assert [file.global_step for file in catalog.files("run")] == [1]

@@ -15,7 +15,7 @@ from ckptstore.core.events import LaunchStarted
 from ckptstore.core.model import SCANNED, Checkpoint, Content, FileState, Kind, Launch
 from ckptstore.core.replicas import stand_alone
 from ckptstore.disk.claims import FOLDER
-from ckptstore.errors import RefusedError, UnknownRunError, UsageError
+from ckptstore.errors import RefusedError, UsageError
 from ckptstore.journal import jsonl
 from ckptstore.retention.policy import Policy
 from ckptstore.scan import scan as scan_module
@@ -105,33 +105,6 @@ def test_what_is_no_checkpoint_is_counted_or_said(catalog: Catalog, tmp_path: Pa
     reasons = {Path(each.path).name: each.reason for each in done.skipped}
     assert set(reasons) == {"net-2_2.tmp", "broken-1_1.ckpt", "net\\udcff-1_1.ckpt", "loop"}
     assert "is not a whole .ckpt file" in reasons["broken-1_1.ckpt"]
-
-
-def test_checkpoints_of_other_frameworks_are_listed(catalog: Catalog, tmp_path: Path) -> None:
-    """Seed 003: nothing tells the step of these, so they are no saves."""
-    root = tmp_path / "job"
-    names = ("rank_12/model_best.pth.tar", "rank3/model_best.pth.tar", "ckpt7.index", "ckpt7.data-00000-of-00001")
-    for name in (*names, "x.pth"):
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(b"12345")
-        os.utime(path, ns=(10**18, 10**18))
-    done = catalog.scan(root)
-    shown = {str(Path(each.path).relative_to(root)): (each.rank, each.size, each.modified) for each in done.opaque}
-    written = datetime.fromtimestamp(10**9, timezone.utc)
-    assert shown == {
-        "rank_12/model_best.pth.tar": (12, 5, written),
-        "rank3/model_best.pth.tar": (3, 5, written),
-        "ckpt7.index": (7, 5, written),
-        "ckpt7.data-00000-of-00001": (7, 5, written),
-        "x.pth": (None, 5, written),
-    }
-    assert (done.adopted, done.skipped) == ((), ())
-    assert "nothing tells their steps, so there is no run to go on" in done.warnings[0]
-    with pytest.raises(UnknownRunError, match="no run 'job'"):
-        catalog.resolve("job")
-    save(root, 3)
-    assert catalog.scan(root, world_size=13).warnings == ()
 
 
 def test_a_part_that_cannot_be_read_loses_nothing(catalog: Catalog, tmp_path: Path, monkeypatch) -> None:

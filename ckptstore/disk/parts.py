@@ -1,0 +1,105 @@
+"""A checkpoint of several files has one path: the prefix of TensorFlow's files, or a directory with all that is in it.
+
+What has the name of a checkpoint of MindSpore is one file, always.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import TYPE_CHECKING, NamedTuple
+
+from ckptstore.core.naming import DIRECTORY, INDEX, ONE_FILE, TENSORFLOW, format_of, parse_tensorflow
+from ckptstore.disk.claims import FOLDER
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class Part(NamedTuple):
+    """A file of a checkpoint: its name, below the directory that it is in; size in bytes, time in ns since 1970."""
+
+    name: str
+    path: str
+    size: int
+    mtime_ns: int
+
+
+def parts_at(path: str) -> list[Part]:
+    """The files of a checkpoint that is no single one, by name; none where there is none.
+
+    Raises `OSError` where it cannot be looked at, and for a directory that is no checkpoint: it is empty, or has a link
+    in it, a checkpoint of MindSpore, or the records of others.
+    """
+    is_one_file = format_of(path) in ONE_FILE
+    if is_one_file or not os.path.isdir(path):  # noqa: PTH112 — asked for each file that is gone
+        if os.path.exists(path):  # noqa: PTH110
+            raise OSError(errno.EINVAL, f"{path} is not a regular file")
+        return [] if is_one_file else _of_prefix(path)
+    parts = sorted(_below(path, ""))
+    if not parts:
+        raise OSError(errno.EINVAL, "it is a directory without files")
+    return parts
+
+
+def format_at(path: str) -> str:
+    """The format of what is at a path, by what is there. Raises `OSError`."""
+    if os.path.isdir(path):  # noqa: PTH112
+        return DIRECTORY
+    is_prefix = not os.path.exists(path) and parts_at(path)  # noqa: PTH110
+    return TENSORFLOW if is_prefix else format_of(path)
+
+
+def lacking(path: str) -> str:
+    """A file that the names of the others say there is, and that is not there; empty where none is known to be lacking.
+
+    Raises `OSError`.
+    """
+    if os.path.exists(path):  # noqa: PTH110
+        return ""
+    there = {part.name for part in parts_at(path)}
+    count = max((parsed.count for name in there if (parsed := parse_tensorflow(name))), default=0)
+    name = path.rpartition("/")[2]
+    every = (f"{name}.data-{place:05d}-of-{count:05d}" for place in range(max(count, 1)))
+    return next((each for each in every if each not in there), "") if there else ""
+
+
+def is_worked_in(path: str) -> bool:
+    """Whether a path is the working directory, or one above it: somebody meant another one."""
+    try:
+        here = os.getcwd()  # noqa: PTH109 — once a record
+    except OSError:  # it is gone
+        return False
+    return f"{here}/".startswith(f"{path.rstrip('/')}/")
+
+
+def _of_prefix(path: str) -> list[Part]:
+    directory, _, name = path.rpartition("/")
+    if not name or not os.path.isfile(f"{path}{INDEX}"):  # noqa: PTH113
+        return []
+    found = []
+    with os.scandir(directory or "/") as entries:
+        for entry in entries:
+            parsed = parse_tensorflow(entry.name)
+            if parsed is not None and parsed.prefix == name:
+                found.append(_part(entry, entry.name))
+    return sorted(found)
+
+
+def _below(directory: str, above: str) -> Iterator[Part]:
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            name = f"{above}{entry.name}"
+            if entry.name == FOLDER or format_of(name) == "ckpt":
+                raise OSError(errno.EINVAL, f"it has other checkpoints in it, or their records ({name})")
+            if entry.is_dir(follow_symlinks=False):
+                yield from _below(entry.path, f"{name}/")
+            else:
+                yield _part(entry, name)
+
+
+def _part(entry: os.DirEntry[str], name: str) -> Part:
+    if not entry.is_file(follow_symlinks=False):
+        raise OSError(errno.EINVAL, f"{name} of it is a link, or no file")
+    status = entry.stat(follow_symlinks=False)
+    return Part(name, entry.path, status.st_size, status.st_mtime_ns)

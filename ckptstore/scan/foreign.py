@@ -1,0 +1,208 @@
+"""Puts checkpoints that MindSpore cannot load into saves: files of PyTorch, prefixes of TensorFlow, directories.
+
+What their names and contents say of a step is one witness, of scripts that nobody knows: it counts where it is trusted.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ckptstore.core.classify import Named, What, bare_rank
+from ckptstore.core.limits import MOST_RANKS
+from ckptstore.core.model import SCANNED, Grade, Skipped, moment
+from ckptstore.core.naming import DIRECTORY, PYTORCH, parse_rank_directory, parse_shards, parse_tensorflow, step_named
+from ckptstore.core.replicas import stand_alone
+from ckptstore.core.text import count
+from ckptstore.disk import files, parts
+from ckptstore.disk.waiting import for_each
+from ckptstore.disk.walk import Seen
+from ckptstore.errors import UnreadableError, UsageError
+from ckptstore.formats.pytorch import read_numbers
+from ckptstore.resume.resolve import stated_layout
+from ckptstore.scan.found import BY_HAND, PlacedFile, ScannedLaunch, Trusted, Uncertain, launch_id, record
+from ckptstore.scan.known_files import is_inside
+from ckptstore.scan.steps import OF_LENGTH
+from ckptstore.scan.tree import Opaque, found_file
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterable, Mapping
+
+    from ckptstore.core.model import Checkpoint
+    from ckptstore.scan.found import FoundFile
+    from ckptstore.scan.history import Stated
+    from ckptstore.scan.tree import Tree
+
+_STEPS = ("global_step", "step", "iteration")
+
+
+def gather(tree: Tree) -> None:
+    """Put what is several files under one path: that of the prefix, or of a directory whose name tells a step.
+
+    A directory with checkpoints of MindSpore in it is none.
+    """
+    found, tree.foreign = tree.foreign, {}
+    directories: set[str] = set()
+    prefixes: set[str] = set()
+    for path, (named, seen) in sorted(found.items()):
+        parsed = parse_tensorflow(seen.name)
+        shards = _shards_above(path, tree)
+        if shards:
+            directories.add(shards)
+        elif parsed is None:
+            tree.foreign[path] = named, seen
+        else:
+            prefixes.add(f"{path.rpartition('/')[0]}/{parsed.prefix}")
+            tree.foreign[f"{path.rpartition('/')[0]}/{parsed.prefix}"] = named, seen
+    for path in sorted(directories | prefixes):
+        named = tree.foreign.get(path, (_directory(path, tree),))[0]
+        try:
+            there, lacks = files.facts(path), parts.lacking(path)
+        except OSError as error:
+            there, lacks = None, error.strerror or str(error)
+        if there is None or lacks:
+            reason = f"it lacks {lacks}" if there else lacks or "its index is not there"
+            tree.skipped.append(Skipped(path, f"a checkpoint of several files: {reason}"))
+            tree.foreign.pop(path, None)
+        else:
+            name = path.rpartition("/")[2]
+            seen = Seen(name, there.size, there.mtime_ns)
+            tree.foreign[path] = replace(named, named_step=step_named(name)), seen
+
+
+def _shards_above(path: str, tree: Tree) -> str:
+    """The directory of shards that a path is in; empty if it is in none."""
+    below = path[len(tree.root.rstrip("/")) + 1 :].split("/")[:-1]
+    for place, part in enumerate(below):
+        if parse_shards(part) is not None:
+            directory = "/".join((tree.root.rstrip("/"), *below[: place + 1]))
+            return "" if _has_checkpoints(directory, tree) else directory
+    return ""
+
+
+def _has_checkpoints(directory: str, tree: Tree) -> bool:
+    return any(path.startswith(f"{directory}/") for path in tree.checkpoints)
+
+
+def _directory(path: str, tree: Tree) -> Named:
+    below = path[len(tree.root.rstrip("/")) + 1 :].split("/")
+    ranks = [rank for part in below if (rank := parse_rank_directory(part)) is not None]
+    rank = ranks[-1] if ranks else bare_rank(below)
+    return Named(what=What.OPAQUE, format=DIRECTORY, rank=rank)
+
+
+def take_directory(tree: Tree, path: str) -> bool:
+    """Take a directory below the root for one checkpoint, as its user says; whether it is one of these directories.
+
+    Raises `UsageError` where it has checkpoints of its own in it.
+    """
+    if not path.startswith(f"{tree.root.rstrip('/')}/") or not Path(path).is_dir():
+        return False
+    if _has_checkpoints(path, tree):
+        raise UsageError(f"{path} has checkpoints of MindSpore in it", "give the step of each, as FILE=STEP")
+    try:
+        there = files.facts(path)
+    except OSError as error:
+        raise UsageError(f"{path} is no checkpoint: {error.strerror or error}", "give its files") from None
+    if there is None:
+        return False
+    tree.foreign = {each: found for each, found in tree.foreign.items() if not each.startswith(f"{path}/")}
+    tree.foreign[path] = _directory(path, tree), Seen(path.rpartition("/")[2], there.size, there.mtime_ns)
+    return True
+
+
+class Foreign:
+    """What is known of those of a tree, by path: `placed` are those that have a step and a rank.
+
+    What is in a directory that was `recorded` as one checkpoint is none.
+    """
+
+    def __init__(self, tree: Tree, said: Stated, world_size: int | None, recorded: Container[str]) -> None:
+        self._tree = tree
+        self._said = said
+        self._world_size = world_size
+        found = [found_file(tree, path) for path in tree.foreign if not is_inside(path, recorded)]
+        self._is_single = world_size == 1 or not (tree.ranks or any(file.rank is not None for file in found))
+        self.placed: dict[str, PlacedFile] = {}
+        self._uncertain: dict[str, Uncertain] = {}
+        for file, numbers in zip(found, for_each(_numbers, found), strict=True):
+            told = self._told(file, numbers)
+            if isinstance(told, PlacedFile):
+                self.placed[file.path] = told
+            else:
+                self._uncertain[file.path] = told
+
+    def _told(self, file: FoundFile, numbers: Mapping[str, int]) -> PlacedFile | Uncertain:
+        rank = 0 if file.rank is None and (self._is_single or file.format == DIRECTORY) else file.rank
+        witness, step = _witness(file, numbers, self._said)
+        trusted = Trusted.INFO if file.named_step is None else Trusted.NAME
+        reason, remedy = "nothing tells its step", BY_HAND
+        if rank is None:
+            reason, remedy = "nothing says which rank wrote it", "--world-size 1"
+        elif rank >= MOST_RANKS:
+            reason, remedy = f"it is of rank {rank}, and a launch has at most {MOST_RANKS} ranks", ""
+        elif file.path in self._said.steps:
+            return PlacedFile(file, rank, self._said.steps[file.path], Grade.ASSUMED, "its step was stated")
+        elif step is not None and trusted in self._said.trusted:
+            return PlacedFile(file, rank, step, Grade.ASSUMED, f"{witness} alone says so")
+        elif step is not None:
+            reason, remedy = f"nothing but {witness} tells its step", trusted.remedy
+        elif "epoch" in numbers:
+            reason = f"it tells {count(numbers['epoch'], 'epoch', 'epochs')}, and not of how many steps"
+            remedy = f"{Trusted.INFO.remedy} {OF_LENGTH}"
+        return Uncertain(file.path, step, reason, remedy)
+
+    def launches(self, run: str, new: Iterable[str], known: Mapping[str, Checkpoint]) -> list[ScannedLaunch]:
+        """The launches of the new ones and of those that a scan found before: one for each place and format."""
+        before = [path for path in self.placed if path in known and known[path].launch.startswith(SCANNED)]
+        homes: dict[tuple[str, str], list[PlacedFile]] = defaultdict(list)
+        for path in (*(path for path in new if path in self.placed), *before):
+            home, form = self._tree.home(path)
+            homes[home.key[len(self._tree.root) :], form].append(self.placed[path])
+        ranks = self._tree.ranks | {each.rank for some in homes.values() for each in some}
+        size = self._world_size or max(ranks, default=0) + 1
+        length = self._said.steps_per_epoch
+        launches = []
+        for key, some in sorted(homes.items()):
+            ids = {known[each.file.path].launch for each in some if each.file.path in before}
+            launch = min(ids) if ids else launch_id(run, *key)
+            began = moment(min(each.file.mtime_ns for each in some))
+            records = tuple(record(run, launch, each, length) for each in some)
+            layout = stated_layout(self._said.replicas, size) or stand_alone()
+            launches.append(ScannedLaunch(launch, size, length, began, records, None, layout))
+        return launches
+
+    def left(self, recorded: Container[str], *, has_others: bool) -> tuple[tuple[Opaque, ...], list[Uncertain]]:
+        """Those that are not recorded, and of them those that a start must not pass over in silence.
+
+        Weights that somebody trained before lie in many trees: they are no rank's, and there are other checkpoints.
+        """
+        paths = sorted(path for path in (*self._uncertain, *self.placed) if path not in recorded)
+        uncertain = [self._uncertain[path] for path in paths if path in self._uncertain]
+        found = [(path, *self._tree.foreign[path]) for path in paths]
+        ranks = {path: named.rank for path, named, _ in found}
+        opaque = tuple(Opaque(path, named.rank, seen.size, moment(seen.mtime_ns)) for path, named, seen in found)
+        return opaque, [each for each in uncertain if not has_others or ranks[each.path] is not None]
+
+
+def _numbers(file: FoundFile) -> dict[str, int]:
+    if file.format != PYTORCH:
+        return {}
+    try:
+        return read_numbers(file.path)
+    except (UnreadableError, OSError):
+        return {}  # nothing is known of it, and the user may say it
+
+
+def _witness(file: FoundFile, numbers: Mapping[str, int], said: Stated) -> tuple[str, int | None]:
+    """What tells the step of a file, and which it is; None where nothing does."""
+    if file.named_step is not None:
+        return "its name", file.named_step
+    name = next((name for name in _STEPS if name in numbers), None)
+    if name is not None:
+        return f"{name} in it", numbers[name]
+    if "epoch" in numbers and said.steps_per_epoch is not None:
+        return f"epoch {numbers['epoch']} in it", numbers["epoch"] * said.steps_per_epoch
+    return "", None
