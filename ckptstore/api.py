@@ -130,9 +130,9 @@ class Catalog:
         """Adopt what is below a directory into a run (None: that of the journals there, else the directory's name).
 
         `world_size` is the number of ranks, `steps_per_epoch` that of the dataset (None: by what is there), `steps` the
-        steps of files that are known to you, `replicas` as in `resolve`. `dry_run` writes nothing and tells the same.
-        `trust` names users as in `sync`, and witnesses that are enough alone: "counter", "name", "info". `progress`
-        hears how many more files were looked at.
+        steps that are known to you, by the paths of files, prefixes of TensorFlow or directories that are a checkpoint,
+        `replicas` as in `resolve`. `dry_run` writes nothing and tells the same. `trust` names users as in `sync`, and
+        witnesses that are enough alone: "counter", "name", "info". `progress` hears how many more files were looked at.
         """
         from ckptstore.disk.trust import Trust
         from ckptstore.scan.found import Trusted

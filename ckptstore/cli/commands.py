@@ -353,7 +353,7 @@ def inspect(file: Path, *, as_json: bool) -> None:
     multiple=True,
     type=Parsed("file and step", file_and_step),
     metavar="FILE=STEP",
-    help="The step of a file.",
+    help="The step of a file, of a prefix of TensorFlow's files, or of a directory that is one checkpoint.",
 )
 @replicas
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and write nothing.")

@@ -1,6 +1,6 @@
 """A checkpoint of several files has one path: the prefix of TensorFlow's files, or a directory with all that is in it.
 
-What has the name of a checkpoint of MindSpore is one file, always.
+A directory with the name of a checkpoint of MindSpore is none.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ def parts_at(path: str) -> list[Part]:
     Raises `OSError` where it cannot be looked at, and for a directory that is no checkpoint: it is empty, or has a link
     in it, a checkpoint of MindSpore, or the records of others.
     """
-    is_one_file = format_of(path) in ONE_FILE
-    if is_one_file or not os.path.isdir(path):  # noqa: PTH112 — asked for each file that is gone
-        if os.path.exists(path):  # noqa: PTH110
-            raise OSError(errno.EINVAL, f"{path} is not a regular file")
-        return [] if is_one_file else _of_prefix(path)
-    parts = sorted(_below(path, ""))
+    is_directory = os.path.isdir(path)  # noqa: PTH112 — asked for each file that is gone
+    if not is_directory and not os.path.exists(path):  # noqa: PTH110
+        return _of_prefix(path)
+    if not is_directory or format_of(path) in ONE_FILE:
+        raise OSError(errno.EINVAL, f"{path} is not a regular file")
+    parts = sorted(_below(path))
     if not parts:
         raise OSError(errno.EINVAL, "it is a directory without files")
     return parts
@@ -44,10 +44,9 @@ def parts_at(path: str) -> list[Part]:
 
 def format_at(path: str) -> str:
     """The format of what is at a path, by what is there. Raises `OSError`."""
-    if os.path.isdir(path):  # noqa: PTH112
-        return DIRECTORY
-    is_prefix = not os.path.exists(path) and parts_at(path)  # noqa: PTH110
-    return TENSORFLOW if is_prefix else format_of(path)
+    if os.path.isfile(path):  # noqa: PTH113 — once a record
+        return format_of(path)
+    return DIRECTORY if os.path.isdir(path) else TENSORFLOW if parts_at(path) else format_of(path)  # noqa: PTH112
 
 
 def lacking(path: str) -> str:
@@ -86,16 +85,19 @@ def _of_prefix(path: str) -> list[Part]:
     return sorted(found)
 
 
-def _below(directory: str, above: str) -> Iterator[Part]:
-    with os.scandir(directory) as entries:
-        for entry in entries:
-            name = f"{above}{entry.name}"
-            if entry.name == FOLDER or format_of(name) == "ckpt":
-                raise OSError(errno.EINVAL, f"it has other checkpoints in it, or their records ({name})")
-            if entry.is_dir(follow_symlinks=False):
-                yield from _below(entry.path, f"{name}/")
-            else:
-                yield _part(entry, name)
+def _below(root: str) -> Iterator[Part]:
+    inside = [""]
+    while inside:
+        above = inside.pop()
+        with os.scandir(f"{root}/{above}") as entries:
+            for entry in entries:
+                name = f"{above}{entry.name}"
+                if entry.name == FOLDER or format_of(name) == "ckpt":
+                    raise OSError(errno.EINVAL, f"it has other checkpoints in it, or their records ({name})")
+                if entry.is_dir(follow_symlinks=False):
+                    inside.append(f"{name}/")
+                else:
+                    yield _part(entry, name)
 
 
 def _part(entry: os.DirEntry[str], name: str) -> Part:

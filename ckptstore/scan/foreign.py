@@ -6,6 +6,7 @@ What their names and contents say of a step is one witness, of scripts that nobo
 from __future__ import annotations
 
 from collections import defaultdict
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from ckptstore.core.model import Checkpoint
     from ckptstore.scan.found import FoundFile
     from ckptstore.scan.history import Stated
+    from ckptstore.scan.known_files import KnownFiles
     from ckptstore.scan.tree import Tree
 
 _STEPS = ("global_step", "step", "iteration")
@@ -44,14 +46,14 @@ def gather(tree: Tree) -> None:
     A directory with checkpoints of MindSpore in it is none.
     """
     found, tree.foreign = tree.foreign, {}
-    directories: set[str] = set()
+    of_shards = {path: _shards_above(path, tree) for path in found}
+    directories = {path for path in {*of_shards.values()} if path and not _has_checkpoints(path, tree)}
     prefixes: set[str] = set()
     for path, (named, seen) in sorted(found.items()):
         parsed = parse_tensorflow(seen.name)
-        shards = _shards_above(path, tree)
-        if shards:
-            directories.add(shards)
-        elif parsed is None:
+        if of_shards[path] in directories:
+            continue
+        if parsed is None:
             tree.foreign[path] = named, seen
         else:
             prefixes.add(f"{path.rpartition('/')[0]}/{parsed.prefix}")
@@ -77,8 +79,7 @@ def _shards_above(path: str, tree: Tree) -> str:
     below = path[len(tree.root.rstrip("/")) + 1 :].split("/")[:-1]
     for place, part in enumerate(below):
         if parse_shards(part) is not None:
-            directory = "/".join((tree.root.rstrip("/"), *below[: place + 1]))
-            return "" if _has_checkpoints(directory, tree) else directory
+            return "/".join((tree.root.rstrip("/"), *below[: place + 1]))
     return ""
 
 
@@ -116,23 +117,37 @@ def take_directory(tree: Tree, path: str) -> bool:
 class Foreign:
     """What is known of those of a tree, by path: `placed` are those that have a step and a rank.
 
-    What is in a directory that was `recorded` as one checkpoint is none.
+    What is as the run's records say keeps their word, unread. What is in a directory that was recorded is no
+    checkpoint of its own.
     """
 
-    def __init__(self, tree: Tree, said: Stated, world_size: int | None, recorded: Container[str]) -> None:
+    def __init__(self, tree: Tree, said: Stated, world_size: int | None, recorded: KnownFiles) -> None:
         self._tree = tree
         self._said = said
         self._world_size = world_size
-        found = [found_file(tree, path) for path in tree.foreign if not is_inside(path, recorded)]
+        for path, file in recorded.known.items():
+            if file.format == DIRECTORY and path not in tree.foreign:
+                with suppress(UsageError):  # it is none any more
+                    take_directory(tree, path)
+        found = [found_file(tree, path) for path in tree.foreign if not is_inside(path, recorded.owners)]
         self._is_single = world_size == 1 or not (tree.ranks or any(file.rank is not None for file in found))
         self.placed: dict[str, PlacedFile] = {}
         self._uncertain: dict[str, Uncertain] = {}
-        for file, numbers in zip(found, for_each(_numbers, found), strict=True):
-            told = self._told(file, numbers)
+        unknown = []
+        for each in found:
+            record = recorded.known.get(each.path)
+            is_known = record is not None and (record.size, record.mtime_ns) == (each.size, each.mtime_ns)
+            if record is None or not is_known or each.path in said.steps:
+                unknown.append(each)
+            elif record.grade is not None:
+                placed = PlacedFile(each, record.rank, record.global_step, record.grade, record.doubt)
+                self.placed[each.path] = placed
+        for each, numbers in zip(unknown, for_each(_numbers, unknown), strict=True):
+            told = self._told(each, numbers)
             if isinstance(told, PlacedFile):
-                self.placed[file.path] = told
+                self.placed[each.path] = told
             else:
-                self._uncertain[file.path] = told
+                self._uncertain[each.path] = told
 
     def _told(self, file: FoundFile, numbers: Mapping[str, int]) -> PlacedFile | Uncertain:
         rank = 0 if file.rank is None and (self._is_single or file.format == DIRECTORY) else file.rank

@@ -153,7 +153,7 @@ def make_plan(
     done = Reconciled() if is_temporary or run_id is None else reconcile(database, run_id)
     recorded = known_files(database, run, root, tree)
     known, others = recorded.known, recorded.others
-    foreign = Foreign(tree, said, world_size, recorded.owners)
+    foreign = Foreign(tree, said, world_size, recorded)
     unheard = beside(synced.skipped, (*tree.checkpoints, *tree.foreign))
     there = {path: known[path] for path in (*tree.checkpoints, *tree.foreign) if path in known and path not in unheard}
     rewritten = {path for path, file in there.items() if path in recorded.replaced or is_rewritten(file, tree)}

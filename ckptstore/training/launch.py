@@ -18,6 +18,7 @@ from ckptstore.core import validate
 from ckptstore.core.events import LaunchStarted, LoadOutcome, SourceAdded
 from ckptstore.core.limits import HIGHEST_INTEGER
 from ckptstore.core.model import FileState, Kind, LoadResult, Rule, Source
+from ckptstore.core.naming import SEVERAL
 from ckptstore.disk import claims
 from ckptstore.disk.files import absolute, facts, is_in, names_in, real_directory
 from ckptstore.disk.parts import is_worked_in, lacking
@@ -126,7 +127,7 @@ class RankLaunch:
             if is_worked_in(described.path):
                 raise UsageError(f"{described.path} is a directory that this process works in, and no checkpoint")
             file = registering.measured(described)
-            if file is not None and is_cut(Path(file.path)):
+            if file is not None and file.format not in SEVERAL and is_cut(Path(file.path)):
                 raise UsageError(f"{file.path} is empty or cut", "register a file once it is whole")
             if file is not None and (part := lacking(file.path)):
                 raise UsageError(f"{file.path} lacks {part}", "register a checkpoint once all its files are there")

@@ -26,6 +26,7 @@ from tests.command_line import (
     on_a_terminal,
 )
 from tests.conftest import new_postgres_database
+from tests.foreign_bytes import pytorch, tensorflow
 from tests.jobs import Job
 from tests.projecting import put_files
 
@@ -561,6 +562,27 @@ def test_resolve_in_the_words_of_other_tools(url: str, run: Job, tmp_path: Path)
     assert ckptstore("--db", url, "resolve", "run", "--format", "meta").code == 2
 
 
+def test_what_is_no_checkpoint_of_mindspore_in_the_words_of_other_tools(database_url: str, tmp_path: Path) -> None:
+    """Seed 003: the best model of a node's first rank, and TensorFlow's of card 0."""
+    root = tmp_path / "job"
+    best = pytorch(root / "rank_0" / "model_best.pth.tar", epoch=5)
+    told = ckptstore("--db", database_url, "scan", str(root))
+    assert told.code == 7
+    assert "left out" in told.out
+    assert f"scan {root} --run job --trust info --steps-per-epoch E\n" in told.out
+    asked = ["--trust", "info", "--steps-per-epoch", "10", "--world-size", "2", "--replicas", "dp"]
+    done = ckptstore("--db", database_url, "scan", str(root), *asked, "--json")
+    assert (done.code, [file["format"] for file in done.json["adopted"]]) == (0, ["pytorch"])
+    env = ckptstore("--db", database_url, "resolve", "job", "--format", "env")
+    assert env.out == "export RESTORE_RANKS=0\nexport RESTORE_RANKS_MAP='{\"0,1\": 0}'\n"
+    assert ckptstore("--db", database_url, "resolve", "job", "--format", "paths").out == f"{best}\n{best}\n"
+
+    prefix = tensorflow(tmp_path / "other" / "ckpt0")
+    done = ckptstore("--db", database_url, "scan", str(prefix.parent), "--step", f"{prefix}=1000")
+    assert done.out.startswith("run other: 1 state of 1 launch adopted, newest step 1000\n")
+    assert ckptstore("--db", database_url, "resolve", "other", "--format", "paths").out == f"{prefix}\n"
+
+
 def test_resolve_writes_meta_json_of_mindformers(url: str, run: Job, tmp_path: Path) -> None:
     files = {file.rank: file for file in run.catalog.files("run") if file.global_step == 10}
     Path(files[1].path).unlink()
@@ -601,8 +623,11 @@ def test_scan_says_what_it_did_and_what_it_left_alone(database_url: str, tmp_pat
     assert opaque.pop("modified").endswith("+00:00")
     assert opaque == {"path": str(root / "model_best.pth.tar"), "rank": 0, "size": 0}
     again = ckptstore("--db", database_url, "scan", str(root.parent), "--world-size", "1")
+    assert again.code == 7
     assert again.out.startswith("run job: nothing adopted\n4 files seen: 3 checkpoint, 1 opaque; 3 known before")
-    assert f"of an unknown step: {root}/model_best.pth.tar (rank 0, 0 B, 20" in again.out
+    assert f"left out: {root}/model_best.pth.tar: nothing tells its step\n" in again.out
+    adopt = f"ckptstore scan {root.parent} --run job --step {root}/model_best.pth.tar=STEP"
+    assert f"  to adopt it: {adopt}\n" in again.out
     assert ckptstore("--db", database_url, "resolve", "job", "--json").json["global_step"] == 9
     wrong = ckptstore("--db", database_url, "scan", str(tmp_path / "nowhere"))
     assert (wrong.code, wrong.err.count("\n")) == (2, 1)

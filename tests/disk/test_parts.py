@@ -11,17 +11,18 @@ from ckptstore.disk.parts import format_at, lacking, parts_at
 from tests.foreign_bytes import shards, stamped, tensorflow, written
 
 
-def test_a_prefix(tmp_path: Path) -> None:
-    prefix = tensorflow(tmp_path / "x", parts=2, at=5)
-    tensorflow(tmp_path / "x-1", parts=3)  # its files begin alike
-    stamped(tmp_path / "x.data-00001-of-00002", 9)
-    names = ["x.data-00000-of-00002", "x.data-00001-of-00002", "x.index"]
+@pytest.mark.parametrize("name", ["x", "model.ckpt"])
+def test_a_prefix(tmp_path: Path, name: str) -> None:
+    prefix = tensorflow(tmp_path / name, parts=2, at=5)
+    tensorflow(tmp_path / f"{name}-1", parts=3)  # its files begin alike
+    stamped(tmp_path / f"{name}.data-00001-of-00002", 9)
+    names = [f"{name}.data-00000-of-00002", f"{name}.data-00001-of-00002", f"{name}.index"]
     assert [part.name for part in parts_at(str(prefix))] == names
     assert files.facts(str(prefix)) == FileFacts(sum((tmp_path / name).stat().st_size for name in names), 9 * 10**9)
     assert (format_at(str(prefix)), lacking(str(prefix))) == ("tensorflow", "")
     (tmp_path / names[0]).unlink()
     assert lacking(str(prefix)) == names[0]
-    (tmp_path / "x.index").unlink()
+    (tmp_path / f"{name}.index").unlink()
     assert files.facts(str(prefix)) is None
 
 

@@ -21,6 +21,7 @@ from ckptstore.errors import NothingRestorableError, RefusedError, UsageError
 from ckptstore.mindspore.data import check_start
 from ckptstore.mindspore.network import NetworkState
 from ckptstore.training.start import Start
+from tests.foreign_bytes import pytorch
 from tests.mindspore.trainings import (
     Job,
     RaiseAt,
@@ -45,6 +46,16 @@ def test_every_parameter_comes_from_the_file(catalog: Catalog, tmp_path: Path) -
     assert "moments.weight" in names
     for one, other in zip(first.train_network.get_parameters(), second.train_network.get_parameters(), strict=True):
         assert np.array_equal(one.asnumpy(), other.asnumpy()), one.name
+
+
+def test_what_mindspore_cannot_load_is_refused_in_one_line(catalog: Catalog, tmp_path: Path) -> None:
+    path = pytorch(tmp_path / "best.pth.tar")
+    catalog.join("run", launch_id="other").register(path, global_step=6)
+    launch = ckptstore.mindspore.join("run")
+    with pytest.raises(NothingRestorableError, match=f"MindSpore cannot load {path}: its format is pytorch") as refused:
+        launch.resume(create_model(), create_dataset())
+    assert "\n" not in str(refused.value)
+    assert ckptstore.mindspore.join("run").resume(create_model(), create_dataset(), fresh=True).fresh
 
 
 def test_a_run_that_was_renamed_is_called_by_its_name(

@@ -254,13 +254,13 @@ def test_the_longest_path_is_kept_and_a_longer_one_keeps_nobody_from_the_rest(ca
     assert not launch.recorder.is_late
 
 
-@pytest.mark.parametrize("make", [tensorflow, shards])
+@pytest.mark.parametrize(("make", "name"), [(tensorflow, "late"), (tensorflow, "model.ckpt"), (shards, "late")])
 def test_a_checkpoint_of_several_files_is_registered_and_looked_after(
-    catalog: Catalog, tmp_path: Path, make: Callable[[Path], Path]
+    catalog: Catalog, tmp_path: Path, make: Callable[[Path], Path], name: str
 ) -> None:
     job = Job(catalog, tmp_path, world_size=1)
     (launch,) = job.begin()
-    older, newer = make(job.folder(0) / "early"), make(job.folder(0) / "late")
+    older, newer = make(job.folder(0) / "early"), make(job.folder(0) / name)
     launch.register(older, global_step=10)
     file = launch.register(newer, global_step=20)
     assert file.format == {tensorflow: "tensorflow", shards: "directory"}[make]

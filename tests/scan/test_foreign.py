@@ -1,6 +1,7 @@
 """Checkpoints of PyTorch and TensorFlow, and directories of shards (seed 003): MindSpore cannot load them."""
 
 import shutil
+from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -128,6 +129,14 @@ def test_a_prefix_of_tensorflow_is_one_checkpoint(catalog: Catalog, tmp_path: Pa
     assert catalog.resolve("job").plan.global_step == 1000
 
 
+def test_the_prefix_that_most_scripts_of_tensorflow_use(catalog: Catalog, tmp_path: Path) -> None:
+    root = tmp_path / "job"
+    prefix = tensorflow(root / "model.ckpt")
+    assert told(catalog.scan(root, steps={prefix: 7})) == [("model.ckpt", 0, 7, "tensorflow")]
+    assert paths(catalog.resolve("job", verify="digest").plan) == [str(prefix)]
+    assert catalog.verify("job", digest=True).damaged == ()
+
+
 @pytest.mark.parametrize(
     ("lost", "reason"),
     [
@@ -166,7 +175,7 @@ def test_a_directory_that_its_user_names_is_one_checkpoint_for_good(catalog: Cat
     done = catalog.scan(root, steps={"epoch-3": 30})
     assert told(done) == [("epoch-3", 0, 30, "directory")]
     again = catalog.scan(root)
-    assert (again.adopted, again.uncertain, again.opaque) == ((), (), ())
+    assert (again.adopted, again.uncertain, again.opaque, again.known) == ((), (), (), 1)
 
 
 def test_a_directory_with_checkpoints_of_mindspore_is_none(catalog: Catalog, tmp_path: Path) -> None:
@@ -257,6 +266,18 @@ def test_another_step_is_stated_for_what_was_adopted(catalog: Catalog, tmp_path:
         10: FileState.MISSING,
         30: FileState.COMPLETE,
     }
+
+
+@pytest.mark.parametrize("make", [pytorch, tensorflow, shards])
+def test_replicas_are_stated_for_what_was_adopted(
+    catalog: Catalog, tmp_path: Path, make: Callable[[Path], Path]
+) -> None:
+    root = tmp_path / "job"
+    path = make(root / "rank_0" / "a.pt")
+    catalog.scan(root, steps={path: 10}, world_size=4)
+    assert catalog.resolve("job").plan is None
+    catalog.scan(root, world_size=4, replicas="dp")
+    assert paths(catalog.resolve("job").plan) == [str(path)] * 4
 
 
 def test_a_rank_that_no_launch_has_is_not_taken(catalog: Catalog, tmp_path: Path) -> None:
