@@ -20,7 +20,7 @@ from blake3 import blake3
 from ckptstore.core.model import Observed
 from ckptstore.core.naming import INDEX
 from ckptstore.disk.claims import NO_LINKS
-from ckptstore.disk.parts import parts_at
+from ckptstore.disk.parts import parts_at, status_of
 from ckptstore.disk.waiting import for_each
 
 if TYPE_CHECKING:
@@ -93,10 +93,10 @@ def remove_own(directory: str, name: str) -> None:
 
 def facts(path: str) -> FileFacts | None:
     """What is at `path` now; None if nothing is. Raises `OSError` if it cannot be looked at or is no checkpoint."""
-    status = _status(path)
+    status = status_of(path)
     if status is not None and S_ISREG(status.st_mode):
         return FileFacts(status.st_size, status.st_mtime_ns)
-    parts = parts_at(path)
+    parts = parts_at(path, status)
     return FileFacts(sum(each.size for each in parts), max(each.mtime_ns for each in parts)) if parts else None
 
 
@@ -108,13 +108,6 @@ def facts_if_seen(path: str) -> FileFacts | None:
         return None
 
 
-def _status(path: str) -> os.stat_result | None:
-    try:
-        return os.stat(path)  # noqa: PTH116 — called once a rank: pathlib would double its cost
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-
-
 def identity(path: str) -> tuple[int, int, str] | None:
     """What tells a file from every other one, whatever paths it has; None where there is none that can be looked at.
 
@@ -122,8 +115,8 @@ def identity(path: str) -> tuple[int, int, str] | None:
     network mounts of one file system have two devices: those are not seen through.
     """
     try:
-        status = _status(path)
-        if status is None and parts_at(path):
+        status = status_of(path)
+        if status is None and parts_at(path, status):
             return identity(f"{path}{INDEX}")
         if status is None or not status.st_ino or not (S_ISREG(status.st_mode) or S_ISDIR(status.st_mode)):
             return None
@@ -142,11 +135,11 @@ def digest(path: str, progress: Callable[[int], None] = lambda _: None) -> str:
     Of several files, that of the name, the size and the bytes of each.
     """
     hasher = blake3()
-    status = _status(path)
+    status = status_of(path)
     if status is not None and S_ISREG(status.st_mode):
         _feed(hasher, path, progress)
         return hasher.hexdigest()
-    for part in parts_at(path):
+    for part in parts_at(path, status):
         hasher.update(f"{part.name}\0{part.size}\0".encode("utf-8", "surrogateescape"))
         _feed(hasher, part.path, progress)
     return hasher.hexdigest()

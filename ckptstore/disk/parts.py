@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+from stat import S_ISDIR
 from typing import TYPE_CHECKING, NamedTuple
 
 from ckptstore.core.naming import DIRECTORY, INDEX, ONE_FILE, TENSORFLOW, format_of, parse_tensorflow
@@ -25,16 +26,23 @@ class Part(NamedTuple):
     mtime_ns: int
 
 
-def parts_at(path: str) -> list[Part]:
-    """The files of a checkpoint that is no single one, by name; none where there is none.
+def status_of(path: str) -> os.stat_result | None:
+    """What is at a path itself; None if nothing is. Raises `OSError`."""
+    try:
+        return os.stat(path)  # noqa: PTH116 — called once a rank: pathlib would double its cost
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def parts_at(path: str, status: os.stat_result | None) -> list[Part]:
+    """The files of a checkpoint that is no single one, by name; none where there is none. `status` is that of its path.
 
     Raises `OSError` where it cannot be looked at, and for a directory that is no checkpoint: it is empty, or has a link
     in it, a checkpoint of MindSpore, or the records of others.
     """
-    is_directory = os.path.isdir(path)  # noqa: PTH112 — asked for each file that is gone
-    if not is_directory and not os.path.exists(path):  # noqa: PTH110
+    if status is None:
         return _of_prefix(path)
-    if not is_directory or format_of(path) in ONE_FILE:
+    if not S_ISDIR(status.st_mode) or format_of(path) in ONE_FILE:
         raise OSError(errno.EINVAL, f"{path} is not a regular file")
     parts = sorted(_below(path))
     if not parts:
@@ -44,9 +52,10 @@ def parts_at(path: str) -> list[Part]:
 
 def format_at(path: str) -> str:
     """The format of what is at a path, by what is there. Raises `OSError`."""
-    if os.path.isfile(path):  # noqa: PTH113 — once a record
-        return format_of(path)
-    return DIRECTORY if os.path.isdir(path) else TENSORFLOW if parts_at(path) else format_of(path)  # noqa: PTH112
+    status = status_of(path)
+    if status is not None:
+        return DIRECTORY if S_ISDIR(status.st_mode) else format_of(path)
+    return TENSORFLOW if _of_prefix(path) else format_of(path)
 
 
 def lacking(path: str) -> str:
@@ -54,9 +63,9 @@ def lacking(path: str) -> str:
 
     Raises `OSError`.
     """
-    if os.path.exists(path):  # noqa: PTH110
+    if status_of(path) is not None:
         return ""
-    there = {part.name for part in parts_at(path)}
+    there = {part.name for part in _of_prefix(path)}
     count = max((parsed.count for name in there if (parsed := parse_tensorflow(name))), default=0)
     name = path.rpartition("/")[2]
     every = (f"{name}.data-{place:05d}-of-{count:05d}" for place in range(max(count, 1)))
