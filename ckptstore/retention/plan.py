@@ -12,7 +12,7 @@ from ckptstore.catalog import journals, reads, trash
 from ckptstore.catalog import marks as marking
 from ckptstore.catalog.runs import find_run
 from ckptstore.core.model import Content, FileState, Kind, RestorePlan, Skipped, State
-from ckptstore.core.naming import above_ttp
+from ckptstore.core.naming import FOREIGN, above_ttp
 from ckptstore.disk import files as disk
 from ckptstore.disk.trash import Trash
 from ckptstore.errors import RefusedError
@@ -45,6 +45,7 @@ Key = tuple[str, int]
 _LIVE = (FileState.COMPLETE, FileState.IN_PROGRESS, FileState.DAMAGED)
 _KNOWN = (*_LIVE, FileState.TRASHED)
 _GRAPH = ".mindir"
+_OF_OTHERS = "MindSpore cannot load it, as it can the run's other states: whose it is nobody knows"
 
 
 @dataclass(frozen=True)
@@ -217,6 +218,8 @@ def _judge(
     newest_launch = max((launch.order for launch in facts.launches.values()), default=0)
     shifts = {launch_id: shift(facts.launches[launch_id], facts.launches) for launch_id in steps}
     homes = {source.directory for source in facts.sources}
+    # What only one of two frameworks can load does not make up for what the other needs.
+    is_mixed = len({file.format in FOREIGN for file in facts.files}) > 1
     states: list[StateFacts] = []
     targets: dict[Key, tuple[Target, ...]] = {}
     for key, files in rows.items():
@@ -231,7 +234,8 @@ def _judge(
             continue
         failed = [facts.failed[file.id] for file in training if file.id in facts.failed] if facts.failed else []
         state = State(launch=launch, global_step=key[1], files=tuple(training), failed=facts.failed)
-        verdict = judge(state, seen)
+        verdict = judge(state, seen, takes_foreign=not is_mixed)
+        is_foreign = is_mixed and any(file.format in FOREIGN for file in training)
         remaining = [file for file in training if file.state is not FileState.TRASHED]
         targets[key] = there
         states.append(
@@ -244,7 +248,7 @@ def _judge(
                 bytes=sum(target.size for target in there),
                 files=len(there),
                 problem="" if isinstance(verdict, RestorePlan) else _in_short(verdict),
-                doubt=uncertain.of(remaining, seen, roots) or "".join(failed[:1]),
+                doubt=uncertain.of(remaining, seen, roots) or "".join(failed[:1]) or (_OF_OTHERS if is_foreign else ""),
                 branch=branch_of.get(key, ""),
                 metrics=decide.mean_metrics([file.metrics for file in training]),
                 pinned=key[1] in facts.marks.pinned,

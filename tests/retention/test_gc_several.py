@@ -9,6 +9,7 @@ from ckptstore.api import Catalog
 from ckptstore.retention.decide import Why
 from ckptstore.retention.plan import plan_gc
 from tests.foreign_bytes import pytorch, shards, tensorflow
+from tests.jobs import Job
 from tests.retention.builders import LAST_2, gc, names, removed
 
 
@@ -44,3 +45,18 @@ def test_a_file_of_pytorch_goes_as_any_other(catalog: Catalog, tmp_path: Path) -
     assert [path.exists() for path in paths] == [False, True, True]
     catalog.undo("run")
     assert paths[0].exists()
+
+
+def test_what_mindspore_cannot_load_does_not_count_for_what_it_can(catalog: Catalog, tmp_path: Path) -> None:
+    """Before, the newest two were of PyTorch, and every state of MindSpore went."""
+    job = Job(catalog, tmp_path / "data")
+    ranks = job.begin()
+    job.save(ranks, 10, 20, 30)
+    for step in (40, 50, 60):
+        for rank in ranks:
+            rank.register(pytorch(job.folder(rank.rank) / f"{step}.pth"), global_step=step)
+    plan = plan_gc(catalog.database, "run", LAST_2)
+    assert removed(plan) == [("L1", 10)]
+    kept = {verdict.state.global_step: verdict.state for verdict in plan.decision.keep}
+    assert [step for step, state in kept.items() if state.counts] == [30, 20]
+    assert "MindSpore cannot load it" in kept[60].doubt
