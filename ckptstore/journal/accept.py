@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass, replace
+from shlex import quote
 from stat import S_ISLNK
 from typing import TYPE_CHECKING, Any
 
@@ -234,15 +235,26 @@ def _takes_protection(event: Event) -> bool:
 
 
 def _unconfirmed(event: Mark) -> str:
+    run = quote(event.run)  # a journal of anyone names it: it is not to be more than a word on somebody's command line
     match event:
         case StepPinned():
-            what, command = f"step {event.global_step} is not pinned any more", f"unpin {event.run} {event.global_step}"
+            what, command = f"step {event.global_step} is not pinned any more", f"unpin {run} {event.global_step}"
         case StepTagged():
-            what, command = f"tag {event.name!r} was taken away", f"untag {event.run} {event.name}"
+            what, command = f"tag {event.name!r} was taken away", f"untag {run} {quote(event.name)}"
         case PolicySet():
-            what, command = f"its policy is {event.rules}", f"policy {event.run}"
+            what, command = f"its policy is {event.rules}", f"policy {run} {_options(event.rules)}"
         case RunForgotten():
-            what, command = "it was forgotten", f"forget {event.run} --apply"
+            what, command = "it was forgotten", f"forget {run} --apply"
         case RunRenamed():
-            what, command = f"its name is {event.name!r}", f"rename {event.run} {event.name}"
+            what, command = f"its name is {event.name!r}", f"rename {run} {quote(event.name)}"
     return f"it says of run {event.run!r} that {what}, and the catalog does not: confirm it with ckptstore {command}"
+
+
+def _options(rules: Mapping[str, Any] | None) -> str:
+    """Rules as the command line takes them."""
+    given = ["--clear"] if rules is None else []
+    for name, value in (rules or {}).items():
+        option = f"--{name.replace('_', '-')}"
+        values = [f"{kind}={number}" for kind, number in value.items()] if isinstance(value, dict) else [value]
+        given += [option if each is True else f"{option} {each}" for each in values]
+    return " ".join(quote(word) for each in given for word in each.split(" ", 1))

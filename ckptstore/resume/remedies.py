@@ -80,7 +80,9 @@ def of_ranks(
     if being_written:
         return f"for {who}: wait until {_paths(being_written)} is written, if its process is alive"
     replicas = f", a replica among {show(group)}," if len(group) > 1 and not in_shares else ""
-    return f"for {who}: no file{replicas} was recorded; if one is on disk, ckptstore scan takes it in"
+    return (
+        f"for {who}: no file{replicas} was recorded; if one is on disk, ckptstore scan DIRECTORY takes up its journal"
+    )
 
 
 def _is_unseen(file: Checkpoint, rule: Rule) -> bool:

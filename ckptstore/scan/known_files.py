@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _GONE = (FileState.MISSING, FileState.MOVED)
 _IN_TRASH = (
     "another file was here, which gc moved to the trash: move this one to a directory of its own and scan that, or "
-    "empty the trash with ckptstore purge {run} and scan again"
+    "empty the trash with ckptstore purge {run} --now and scan again"
 )
 _MAY_BE_A_COPY = (
     "it may be the file that was recorded here and is gone: it has its size, but not its time, and nothing proves "

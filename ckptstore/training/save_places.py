@@ -160,7 +160,7 @@ class SavePlaces:
                 "ckptstore scan %s --run %s, and start again",
                 path,
                 launch.name,
-                quote(directory),
+                quote(root_of(directory)),
                 quote(launch.name),
             )
 
@@ -305,7 +305,7 @@ def unregistered(directory: str, names: Sequence[str] | None = None) -> str | No
 
 def unknown_run(path: str, run: str) -> RefusedError:
     """The error for a fresh start beside an unregistered file while the catalog cannot tell whose it is."""
-    where = quote(path.rpartition("/")[0])
+    where = quote(root_of(path.rpartition("/")[0]))
     return RefusedError(
         f"{path} is in no journal, and the catalog that may know it is away or lost: whether run {run!r} goes on from "
         "it would be a guess",

@@ -46,7 +46,7 @@ _AHEAD = 2  # portions that are looked at a time: the disk is not to wait while 
 _SHOWN_EVERY = 0.2  # seconds
 _THREADS = max(8, os.cpu_count() or 1)
 _CHANCE = random.SystemRandom()
-_UNKNOWN = "the catalog does not know it; ckptstore scan takes in what can be proven of it"
+_UNKNOWN = "the catalog does not know it; ckptstore scan DIRECTORY takes in what can be proven of it"
 _LOOKED_AT = (FileState.COMPLETE, FileState.DAMAGED, FileState.MISSING)
 
 

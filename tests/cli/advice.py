@@ -3,9 +3,43 @@
 import re
 import shlex
 
+from click.testing import CliRunner
+
+from ckptstore.cli.main import cli
+from tests.command_line import Result
+
+_AFTER = " and brings deletes finds for frees has says shows takes where which while "
+"""How a sentence goes on after a command."""
+
+
+def commands_in(message: str) -> list[list[str]]:
+    """The arguments of each command that a message names; what is said of ckptstore itself looks like one too."""
+    found = []
+    for said in (
+        said for line in message.splitlines() for said in re.split(r"(?<![\w./-])ckptstore (?=[\w-])", line)[1:]
+    ):
+        words: list[str] = []
+        for word in re.findall(r"(?:'[^']*'|[^\s'])+", said):
+            bare = word.rstrip(";,.:)")
+            if word == "&&" or f" {bare} " in _AFTER:
+                break
+            words.append(bare)
+            if bare != word:
+                break
+        if words:
+            found.append(shlex.split(" ".join(words)))
+    return found
+
 
 def advised(message: str) -> list[str]:
     """The arguments of the first command that a message names."""
-    found = re.search(r"ckptstore ((?:(?! brings|; |, |\)|$).)+)", message)
-    assert found is not None, message
-    return shlex.split(found[1])
+    return next(words for words in commands_in(message) if words[0] in cli.commands)
+
+
+def follow(url: str, message: str, **places: str) -> Result:
+    """Run the first command that a message names, in this process; `places` are what it leaves to its reader."""
+    arguments = ["--db", url, *(places.get(word, word) for word in advised(message))]
+    done = CliRunner().invoke(cli, arguments, standalone_mode=False)
+    if done.exception is not None:
+        raise done.exception
+    return Result(done.return_value or 0, done.stdout, done.stderr)

@@ -1,16 +1,28 @@
 """Commands that messages print do what the message says, in the situation that printed it."""
 
+import os
 import re
 import shlex
 import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from ckptstore.api import connect
+from ckptstore.catalog.tables import collections
+from ckptstore.disk.claims import FOLDER
+from ckptstore.doctor.doctor import examine
+from ckptstore.errors import CkptstoreError, NothingRestorableError, RefusedError, UsageError
 from ckptstore.retention.policy import Policy
+from tests import ckpt_bytes
+from tests.cli.advice import commands_in, follow
 from tests.command_line import Result, ckptstore
-from tests.jobs import Job
+from tests.conftest import new_postgres_database
+from tests.jobs import Job, begun
 
 pytestmark = pytest.mark.of_files
 
@@ -78,3 +90,184 @@ def test_doctor_where_files_were_deleted(sqlite_url: str, job: Job) -> None:
     assert (found.code, "Traceback" in found.err) == (3, False)
     shutil.move(job.directory / "away", job.directory / "rank_1")
     assert newest(sqlite_url) == 25
+
+
+@contextmanager
+def said(*kinds: type[CkptstoreError]) -> Iterator[Callable[[], str]]:
+    """What is raised inside, to be asked for after."""
+    with pytest.raises(kinds or CkptstoreError) as raised:
+        yield lambda: str(raised.value)
+
+
+def hints(url: str, name: str, run: str | None = RUN) -> str:
+    """What doctor says is to be done about one of its checks."""
+    return next(check.hint for check in examine(url, run).checks if check.name == name)
+
+
+def test_names_that_are_not_there(sqlite_url: str, job: Job) -> None:
+    catalog = job.catalog
+    with said(CkptstoreError) as no_run:
+        catalog.resolve("other")
+    assert RUN in follow(sqlite_url, no_run()).out
+    for ask in (lambda: catalog.show(RUN, 7), lambda: catalog.resolve(RUN, lineage="L7"), lambda: catalog.pin(RUN, 7)):
+        with said(UsageError) as no_such:
+            ask()
+        assert "L1" in follow(sqlite_url, no_such()).out
+
+
+def test_a_directory_for_a_run(sqlite_url: str, job: Job, tmp_path: Path) -> None:
+    for number, asked in enumerate((str(job.directory), RUN)):
+        empty = str(tmp_path / f"empty {number}.db")
+        refused = do(empty, "gc", asked, "--keep-last", "2")
+        assert follow(empty, refused.err, DIRECTORY=str(job.directory)).code == 0
+        assert do(empty, "gc", RUN, "--keep-last", "2").code == 0
+    for refused in (do(sqlite_url, "gc", str(job.directory)), do(sqlite_url, "gc")):
+        assert RUN in follow(sqlite_url, refused.err).out
+
+
+def test_what_is_in_the_trash(sqlite_url: str, job: Job) -> None:
+    """It cannot be pinned, nor gone back to, nor scanned; a name is another step's."""
+    catalog, plan = job.catalog, job.catalog.resolve(RUN, step=10).plan
+    assert plan is not None
+    ways: list[Callable[[], object]] = [
+        lambda: catalog.pin(RUN, 10),
+        lambda: catalog.branch(plan),
+        lambda: catalog.scan(job.folder(0) / FOLDER),
+    ]
+    for way in ways:
+        catalog.execute(catalog.plan_gc(RUN, Policy(keep_last=2)))
+        with said(RefusedError, UsageError) as refused:
+            way()
+        assert follow(sqlite_url, refused(), RUN=RUN).out.startswith(f"run {RUN}: 6 files")
+    assert catalog.pin(RUN, 10)
+    catalog.tag(RUN, 10, "the best")
+    with said(RefusedError) as refused:
+        catalog.tag(RUN, 20, "the best")
+    assert follow(sqlite_url, refused()).code == 0
+    assert catalog.tag(RUN, 20, "the best")
+
+
+def test_steps_of_which_nothing_is_left(sqlite_url: str, job: Job) -> None:
+    job.catalog.execute(job.catalog.plan_gc(RUN, Policy(keep_last=2)), now=True)
+    with said(RefusedError) as refused:
+        job.catalog.pin(RUN, 10)
+    assert "L1" in follow(sqlite_url, refused()).out
+
+
+def test_a_catalog_that_is_made_anew_knows_the_trash(job: Job, tmp_path: Path) -> None:
+    job.catalog.execute(job.catalog.plan_gc(RUN, Policy(keep_last=2)))
+    other = str(tmp_path / "other.db")
+    scanned = do(other, "scan", str(job.directory)).out
+    assert follow(other, scanned).out.startswith(f"run {RUN}: 6 files")
+
+
+def test_what_is_said_where_a_run_is_forgotten(sqlite_url: str, job: Job) -> None:
+    job.catalog.execute(job.catalog.plan_gc(RUN, Policy(keep_last=2)))
+    shown = do(sqlite_url, "forget", RUN).out
+    assert follow(sqlite_url, shown).out.startswith(f"run {RUN}: 6 files")
+    done = do(sqlite_url, "forget", RUN, "--apply").out
+    assert follow(sqlite_url, done).code == 0
+    for ask in (job.start, lambda: job.catalog.scan(job.directory, run=RUN)):
+        job.catalog.forget(RUN)
+        with said(CkptstoreError) as refused:
+            ask()
+        assert follow(sqlite_url, refused()).code == 0
+    assert newest(sqlite_url) == 25
+
+
+def test_a_file_that_no_catalog_knows(sqlite_url: str, tmp_path: Path) -> None:
+    job, _ = begun(connect(sqlite_url), tmp_path / "data", 10, run=RUN)
+    strange = ckpt_bytes.write(job.folder(0) / "other-1_1.ckpt", 1)
+    os.utime(strange, (1_700_000_000, 1_700_000_000))
+    told = do(sqlite_url, "verify", RUN).out
+    assert follow(sqlite_url, told[told.index(str(strange)) :], DIRECTORY=str(job.folder(0))).code == 0
+
+
+def test_a_rank_of_which_nothing_was_recorded(job: Job, tmp_path: Path) -> None:
+    """Another catalog has heard of rank 0 only."""
+    other = connect(str(tmp_path / "other.db"))
+    other.sync(job.folder(0))
+    (remedy,) = other.resolve(RUN).rejections[0].remedies
+    assert other.resolve(RUN).plan is None
+    assert follow(str(tmp_path / "other.db"), remedy, DIRECTORY=str(job.folder(1))).code == 0
+    assert newest(str(tmp_path / "other.db")) == 25
+
+
+def test_starts_that_are_refused(sqlite_url: str, tmp_path: Path) -> None:
+    """Each names what tells why."""
+    catalog = connect(sqlite_url)
+    lost = Job(catalog, tmp_path / "lost", run="lost")
+    for file in lost.save(lost.start(), 10):
+        Path(file.path).unlink()
+    given_up = Job(catalog, tmp_path / "given up", run="given up")
+    given_up.save(given_up.start(), 10)
+    given_up.save(given_up.start(resume=False)[:1], 5)
+    never = Job(catalog, tmp_path / "never", run="never")
+    never.save(never.start()[:1], 5, 10, 15)
+    for job in (lost, given_up, never):
+        with said(NothingRestorableError) as refused:
+            job.start()
+        assert "step" in follow(sqlite_url, refused()).out
+    with said(NothingRestorableError) as refused:
+        given_up.start(resume=False)[0].resolve(step=7)
+    assert follow(sqlite_url, refused()).code == 3
+
+
+def test_a_start_that_passes_over_a_state(sqlite_url: str, job: Job, caplog: pytest.LogCaptureFixture) -> None:
+    """The warning, and doctor afterwards, name where to read of it."""
+    (job.folder(0) / "net-3_5.ckpt").unlink()
+    caplog.clear()
+    assert job.start()[0].facts.parent_step == 20
+    (warned,) = caplog.messages
+    for message in (warned, hints(sqlite_url, "passed_over")):
+        assert "25" in follow(sqlite_url, message).out
+
+
+def test_what_doctor_says_of_journals_trash_and_copies(sqlite_url: str, tmp_path: Path) -> None:
+    job, ranks = begun(connect(sqlite_url), tmp_path / "data", 5, 10, 15, run=RUN)
+    behind = str(tmp_path / "behind.db")
+    connect(behind).scan(job.directory)
+    job.save(ranks, 20)
+    assert follow(behind, hints(behind, "journals")).code == 0
+    assert hints(behind, "journals") == ""
+    job.catalog.execute(job.catalog.plan_gc(RUN, Policy(keep_last=2)))
+    with job.catalog.database.write() as connection:
+        connection.execute(collections.update().values(purge_after=datetime.now(timezone.utc) - timedelta(days=1)))
+    assert follow(sqlite_url, hints(sqlite_url, "trash")).out.startswith(f"run {RUN}: 4 files")
+    shutil.copytree(job.directory, tmp_path / "copy", symlinks=True)
+    job.catalog.sync(tmp_path / "copy")
+    advice = hints(sqlite_url, "copies")
+    (tmp_path / "copy").rename(tmp_path / "away")
+    assert follow(sqlite_url, advice).code == 0
+    assert not [check for check in examine(sqlite_url, RUN).checks if check.name == "copies"]
+
+
+def test_a_damaged_catalog_is_made_anew(job: Job, sqlite_url: str) -> None:
+    path = Path(sqlite_url.removeprefix("sqlite:///"))
+    with path.open("r+b") as file:
+        file.seek(4096)
+        file.write(b"\xff" * (path.stat().st_size - 4096))
+    damaged = do(sqlite_url, "runs")
+    first, then = commands_in(damaged.err)
+    assert (first, then) == (["doctor"], ["scan", "DIR"])
+    looked = do(sqlite_url, *first)
+    assert looked.code == 6
+    path.rename(path.with_name("damaged"))
+    for told in (damaged.err.replace("ckptstore doctor", ""), looked.out):
+        assert follow(sqlite_url, told, DIR=str(job.directory)).code == 0
+    assert newest(sqlite_url) == 25
+
+
+def test_a_catalog_that_is_not_there_or_empty(tmp_path: Path, postgres: str) -> None:
+    missing = str(tmp_path / "missing.db")
+    assert follow(missing, do(missing, "db", "check").err).code == 0
+    assert do(missing, "db", "check").code == 0
+    empty = new_postgres_database(postgres)
+    assert follow(empty, do(empty, "db", "check").err).code == 0
+    assert do(empty, "db", "check").code == 0
+    other = empty.replace("/test_", "/not_there_")
+    refused = do(other, "runs")
+    with psycopg.connect(host=postgres, user="postgres", dbname="postgres", autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {other.partition('@/')[2].partition('?')[0]}")
+    assert follow(other, refused.err).code == 0
+    assert do(other, "db", "check").code == 0

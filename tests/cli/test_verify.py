@@ -60,7 +60,7 @@ def test_damage_is_listed_and_exit_code_6(job: Job, database_url: str) -> None:
     assert shown.out.splitlines() == [
         "5 files of 1 run verified, 530 B: sizes and headers",
         f"damaged: {flipped}: digest_mismatch: has other bytes than those recorded",
-        f"unknown: {strange}: the catalog does not know it; ckptstore scan takes in what can be proven of it",
+        f"unknown: {strange}: the catalog does not know it; ckptstore scan DIRECTORY takes in what can be proven of it",
         "1 file is damaged",
     ]
     assert "damaged (digest_mismatch)" in ckptstore("--db", database_url, "show", "run", "10").out

@@ -21,6 +21,7 @@ from ckptstore.doctor import doctor as ops
 from ckptstore.doctor.checkup import Status
 from ckptstore.doctor.doctor import examine
 from ckptstore.doctor.run_facts import Room
+from tests.cli.advice import follow
 from tests.command_line import ckptstore
 from tests.conftest import new_postgres_database
 from tests.doctor.checkups import checks, said, unchanged
@@ -169,6 +170,7 @@ def test_the_rest_of_the_page_without_the_catalog(
     assert found["restorable"].detail.startswith("step 20")
     assert found["ranks"].status is found["disk"].status is Status.OK
     assert said(found["journals"]) == ("note", "2 journals, by which this page was made")
+    assert follow(database_url, found["journals"].hint).code == 0
     assert "no journal here tells of run 'other'" in checks(str(tmp_path / "none.db"), "other")["runs"].detail
 
 

@@ -17,6 +17,7 @@ from ckptstore.doctor.run_facts import Room, room_of
 from ckptstore.retention.policy import Policy
 from ckptstore.training.launch import RankLaunch
 from tests import ckpt_bytes
+from tests.cli.advice import follow
 from tests.command_line import ckptstore
 from tests.doctor.checkups import checks, said, unchanged
 from tests.jobs import Job
@@ -66,6 +67,7 @@ def test_room_for_more_saves(catalog: Catalog, database_url: str, small: Path) -
     catalog.execute(catalog.plan_gc("run", Policy(keep_last=3)))
     purge, rest = checks(database_url)["disk"].hint.split("; ")
     assert (purge, rest) == ("ckptstore purge run --now frees up to 80.0 kB", found.hint)
+    assert "would go" in follow(database_url, rest).out
     for command, room in ((purge.partition(" frees")[0], 80_000), (found.hint.rpartition(" and ")[2], 200_000)):
         before = room_of(str(small)).bytes
         done = ckptstore("--db", database_url, *command.removesuffix(" deletes it").split()[1:])

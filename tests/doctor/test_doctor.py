@@ -23,6 +23,7 @@ from ckptstore.resume import register
 from ckptstore.retention import lock
 from ckptstore.retention.policy import Policy
 from ckptstore.training.launch import RankLaunch
+from tests.cli.advice import follow
 from tests.doctor.checkups import checks, said, unchanged
 from tests.jobs import Job, set_ending, started
 from tests.resume.wide import RUN, Wide, statements
@@ -234,7 +235,7 @@ def test_newer_states_that_cannot_be_restored(catalog: Catalog, database_url: st
     found = checks(database_url)["restorable"]
     assert found.status is Status.NOTE
     assert "1 newer one cannot be restored" in found.detail
-    assert "resolve run --explain" in found.hint
+    assert "step 20" in follow(database_url, found.hint).out
 
 
 def test_directories_that_are_gone(catalog: Catalog, database_url: str, tmp_path: Path) -> None:
@@ -393,8 +394,7 @@ def test_a_moved_tree_that_was_scanned(catalog: Catalog, database_url: str, tmp_
     saved(catalog, tmp_path / "data")
     (tmp_path / "data").rename(tmp_path / "new")
     found = checks(database_url)
-    assert "ckptstore scan NEW --run run" in found["directories"].hint
-    catalog.scan(tmp_path / "new", run="run")
+    assert follow(database_url, found["directories"].hint, NEW=str(tmp_path / "new")).code == 0
     found = checks(database_url)
     assert found["restorable"].status is Status.OK
     assert found["directories"].status is Status.WARNING

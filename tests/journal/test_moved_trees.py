@@ -8,18 +8,18 @@ from ckptstore.api import Catalog
 from ckptstore.disk.claims import FOLDER
 from ckptstore.errors import NothingRestorableError
 from ckptstore.retention.policy import Policy
+from tests.cli.advice import follow
 from tests.jobs import Job, begun
 
 
-def test_the_message_names_the_command_that_finds_it(catalog: Catalog, tmp_path: Path) -> None:
+def test_the_message_names_the_command_that_finds_it(catalog: Catalog, database_url: str, tmp_path: Path) -> None:
     job, _ = begun(catalog, tmp_path / "ckpt", 5, 10)
     job.directory.rename(tmp_path / "new")
     told = "is gone, and its directory too: .* if it was moved: ckptstore scan NEW --run run, where NEW is"
     with pytest.raises(NothingRestorableError, match=told):
         job.start()
     (rejected, _) = catalog.resolve("run").rejections
-    assert "ckptstore scan NEW --run run" in rejected.reasons[0].detail
-    catalog.scan(tmp_path / "new", run="run")
+    assert follow(database_url, rejected.reasons[0].detail, NEW=str(tmp_path / "new")).code == 0
     assert where(job) == (10, tmp_path / "new" / "rank_1")
 
 

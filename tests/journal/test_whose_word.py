@@ -10,12 +10,14 @@ import pytest
 
 from ckptstore.api import Catalog, connect
 from ckptstore.catalog import reads
+from ckptstore.core.model import Kind
 from ckptstore.doctor.checkup import Status
 from ckptstore.errors import RefusedError, UsageError
 from ckptstore.journal import jsonl
 from ckptstore.retention import stored_policy
 from ckptstore.retention.policy import Policy
 from tests import ckpt_bytes
+from tests.cli.advice import follow
 from tests.command_line import ckptstore
 from tests.doctor.checkups import checks
 from tests.jobs import Job, begun
@@ -152,26 +154,27 @@ def test_of_two_users_runs_of_one_name_the_first_has_it(catalog: Catalog, tmp_pa
 
 
 def test_what_a_journal_says_of_a_run_that_the_catalog_has_waits_for_somebody(
-    catalog: Catalog, other: Catalog, tmp_path: Path
+    catalog: Catalog, other: Catalog, database_url: str, tmp_path: Path
 ) -> None:
-    """A pin that protects is heard; what takes protection away is told, and done by nobody."""
+    """A pin that protects is heard; what takes protection away is told, and done by nobody but by what is printed."""
     job, _ = begun(catalog, tmp_path / "ckpt", 10, 20, world_size=1)
     other.scan(tmp_path / "ckpt")
     for each in (catalog, other):
         each.pin("run", 10)
-        each.tag("run", 20, "best")
+        each.tag("run", 20, "the best")
     later = {"run": "run", "at": datetime.now(timezone.utc).isoformat()}
     lines = (
         {"t": "pin", "global_step": 10, "pinned": False},
-        {"t": "tag", "name": "best", "global_step": None},
-        {"t": "policy", "rules": {"keep_last": 1, "floor": 1}},
+        {"t": "tag", "name": "the best", "global_step": None},
+        {"t": "policy", "rules": {"keep_last": 1, "keep_kind": {"ttp": 2}, "keep_parents": True, "floor": 1}},
         {"t": "pin", "global_step": 20, "pinned": True},
     )
     shared = next(path for path in jsonl.journals_in(str(job.folder(0))) if "shared" in path)
     add(Path(shared), *(line | later for line in lines))
     refused = [each.reason for each in catalog.sync(tmp_path / "ckpt").refused]
     told = [reason.rpartition("ckptstore ")[2] for reason in refused]
-    assert told == ["unpin run 10", "untag run best", "policy run"]
+    rules = "--keep-last 1 --keep-kind ttp=2 --keep-parents --floor 1"
+    assert told == ["unpin run 10", "untag run 'the best'", f"policy run {rules}"]
     note = checks(catalog.database.url.render_as_string(hide_password=False))["marks"]
     assert (note.status, note.detail.partition(": ")[0]) == (Status.NOTE, shared)
     assert note.detail.endswith("and 2 more")
@@ -180,7 +183,13 @@ def test_what_a_journal_says_of_a_run_that_the_catalog_has_waits_for_somebody(
     anew = connect(str(tmp_path / "anew.db"))
     anew.scan(tmp_path / "ckpt")
     assert pinned(anew) == {20}, "a lost catalog is made anew by all"
-    assert stored_policy.show(anew.database, "run") == Policy(keep_last=1, floor=1)
+    policy = Policy(keep_last=1, keep_kind={Kind.TTP: 2}, keep_parents=True, floor=1)
+    assert stored_policy.show(anew.database, "run") == policy
+    for reason in refused:
+        assert follow(database_url, reason).code == 0, reason
+    assert pinned(catalog) == {20}
+    assert stored_policy.show(catalog.database, "run") == policy
+    assert catalog.sync(tmp_path / "ckpt").refused == ()
 
 
 def test_a_folder_of_journals_that_is_a_link(catalog: Catalog, other: Catalog, tmp_path: Path) -> None:

@@ -50,8 +50,13 @@ def test_resume_says_what_it_needs(catalog: Catalog, arguments: Any, told: str) 
         ({"run": "run", "catalog": "my.db"}, "catalog is 'my.db'; write catalog=ckptstore.connect('my.db')"),
     ],
 )
-def test_join_says_what_it_needs(catalog: Catalog, arguments: dict[str, Any], told: str) -> None:
+def test_join_says_what_it_needs(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: dict[str, Any], told: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError) as refused:
         ckptstore.mindspore.join(**arguments)
     assert str(refused.value).startswith(told)
     assert catalog.runs() == []
+    if refused.value.hint.startswith("write "):
+        assert eval(f"ckptstore.mindspore.join('run', {refused.value.hint.removeprefix('write ')})").id  # noqa: S307

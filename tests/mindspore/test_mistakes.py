@@ -14,7 +14,6 @@ from typing import Any
 import mindspore as ms
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from mindspore import nn
 from mindspore.train import Callback, Model
 
@@ -22,11 +21,11 @@ import ckptstore.mindspore
 from ckptstore.api import Catalog, connect
 from ckptstore.catalog import marks
 from ckptstore.catalog.trash import clock
-from ckptstore.cli.main import cli
 from ckptstore.disk import owner
 from ckptstore.errors import CkptstoreError
 from ckptstore.retention.policy import Policy
 from ckptstore.training import life_signs
+from tests.cli.advice import follow
 from tests.mindspore.trainings import Job, RaiseAt, complaints, create_dataset, create_model, saving
 
 EPOCHS = 5
@@ -251,9 +250,9 @@ def the_directory_is_moved(world: World) -> None:
     moved = world.home / f"moved_{len(world.seen)}"
     world.directory.rename(moved)
     world.directory = moved
-    with world.refused("ckptstore scan NEW --run run"):
+    with pytest.raises(CkptstoreError) as refused:
         begun(world)
-    assert CliRunner().invoke(cli, ["scan", str(moved), "--run", "run"]).exit_code == 0
+    assert follow(os.environ["CKPTSTORE_URL"], str(refused.value), NEW=str(moved)).code == 0
 
 
 def the_catalog_is_deleted(world: World) -> None:

@@ -77,6 +77,7 @@ def test_a_run_that_was_renamed_is_called_by_its_name(
     shutil.rmtree(tmp_path / "ckpt")
     with pytest.raises(NothingRestorableError, match="nothing of run 'thesis' .* ckptstore resolve thesis --explain"):
         Job()
+    assert Job(fresh=True).start.fresh
     with pytest.raises(RefusedError, match="run 'thesis' has saved up to step"):
         model = create_model()
         model.train(1, create_dataset(), callbacks=[ckptstore.mindspore.join("run").registrar()])

@@ -37,7 +37,7 @@ DENIED, CUT = Reason(Rule.UNREADABLE, None, ""), Reason(Rule.SIZE_MISMATCH, None
 GONE, BEGUN = Reason(Rule.MISSING_FILE, None, ""), Reason(Rule.IN_PROGRESS, None, "")
 WEIGHTS = Reason(Rule.WEIGHTS_ONLY, None, "")
 TRASHED, DAMAGED = {"state": FileState.TRASHED}, {"state": FileState.DAMAGED}
-SCAN = "if one is on disk, ckptstore scan takes it in"
+SCAN = "if one is on disk, ckptstore scan DIRECTORY takes up its journal"
 
 
 def faulty(reason: Reason | None, *ranks: int, **known: object) -> list[tuple[Checkpoint, Reason | None]]:

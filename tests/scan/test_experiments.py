@@ -14,6 +14,7 @@ from ckptstore.api import Catalog, connect
 from ckptstore.disk.claims import FOLDER
 from ckptstore.errors import RefusedError
 from tests import ckpt_bytes, parts_bytes
+from tests.cli.advice import follow
 from tests.command_line import assert_one_line, ckptstore
 from tests.contents import contents
 from tests.scan.builders import LENGTH, save, save_by_mindformers
@@ -78,6 +79,10 @@ def test_ten_experiments_side_by_side_are_ten_runs_by_the_commands_that_are_prin
     assert contents(catalog) == before, "nothing was written"
     *alone, together = commands(refused.err)
     assert together == [str(root), "--run", "all of them", "--world-size", "2"]
+    whole = connect(str(tmp_path / "whole.db"))
+    if len(shapes) == 1:
+        follow(str(whole.database.file), refused.err[refused.err.index("if they are of one run") :])
+        assert files_of_runs(whole) == {"all of them": 40}
     assert [each[0] for each in alone] == [str(root / name) for name in names]
     for each in alone:
         done = ckptstore("--db", sqlite_url, "scan", *each)
@@ -100,7 +105,11 @@ def test_who_says_that_they_are_one_run_is_believed_unless_the_networks_differ(
     other = connect(f"sqlite:///{tmp_path / 'other.db'}")
     for gone in ("c", f"a/{FOLDER}", f"b/{FOLDER}"):
         shutil.rmtree(root / gone)
-    assert len(other.scan(root, run="exps", world_size=1).adopted) == 4
+    with pytest.raises(RefusedError) as refused:
+        other.scan(root)
+    told = str(refused.value)
+    assert follow(str(tmp_path / "other.db"), told[told.index("if they are of one run") :]).code == 0
+    assert files_of_runs(other) == {"exps": 4}
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from ckptstore.resume.resolve import Query
 from ckptstore.training.begin import begin, decide
 from ckptstore.training.start import Start, start_from_json
 from tests import ckpt_bytes
+from tests.cli.advice import follow
 from tests.formats.layouts import write_spreads
 from tests.jobs import Job
 from tests.spreads import spread
@@ -197,9 +198,9 @@ def test_a_run_that_was_scanned_does_not_start_afresh_when_its_catalog_is_lost(t
         path.unlink()
     anew = connect(url)
     for _ in range(2):  # and the next start is no other
-        with pytest.raises(RefusedError, match=r"is away or lost.* ckptstore scan .*/ckpt --run run"):
+        with pytest.raises(RefusedError, match=r"is away or lost.* ckptstore scan .*/ckpt --run run") as refused:
             decided(anew.database, tmp_path / "elsewhere", 1, ONE, None)
-    anew.scan(tmp_path / "ckpt", run="run", world_size=1)
+    assert follow(url, str(refused.value)).code == 0
     found = decided(anew.database, tmp_path / "elsewhere", 1, ONE, None)
     assert found.plan.global_step == 30
 
@@ -236,5 +237,8 @@ def test_a_launch_that_went_on_from_a_scanned_state_is_not_followed_by_a_fresh_s
     assert launch.resolve() is not None
     launch.add_source(str(home), kind=Kind.PERIODIC, prefix="net_1", breakpoint_prefix="net", names_before=())
     away = open_database(NOBODY_LISTENS)
-    with pytest.raises(NothingRestorableError, match="launch L1 went on from step 30 of launch scan-"):
+    with pytest.raises(NothingRestorableError, match="launch L1 went on from step 30 of launch scan-") as refused:
         decided(away, tmp_path / "ckpt", 1, ONE, None)
+    anew = str(tmp_path / "anew.db")
+    assert follow(anew, str(refused.value), DIRECTORY=str(tmp_path / "ckpt")).code == 0
+    assert decided(open_database(anew), tmp_path / "ckpt", 1, ONE, None).plan.global_step == 30
