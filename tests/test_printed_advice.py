@@ -110,7 +110,7 @@ FOLLOWED = {
         "mindspore/launch.py: mindspore.set_seed()",
     ],
     "mindspore/test_forgotten_lines.py::test_the_first_way_out_of_it": ["mindspore/training.py: launch.resume()"],
-    "mindspore/test_forgotten_lines.py::test_the_registrar_is_forgotten": [
+    "mindspore/test_forgotten_lines.py::test_registrar_forgotten__before_began_again_at_step_0__now_is_said": [
         "mindspore/launch.py: launch.registrar()", "mindspore/launch.py: model.train(callbacks=)",
     ],
     "mindspore/test_forgotten_lines.py::test_the_registrar_is_forgotten_and_it_is_said_again_at_exit": [
@@ -138,7 +138,7 @@ FOLLOWED = {
     "resume/test_rollback.py::test_a_launch_that_asks_for_an_older_step_gives_up_what_came_after": [
         "resume/remedies.py: resume(lineage=)",
     ],
-    "scan/test_experiments.py::test_ten_experiments_side_by_side_are_ten_runs_by_the_commands_that_are_printed": [
+    "scan/test_experiments.py::test_ten_experiments__before_became_one_run__now_ten_by_the_printed_commands": [
         "scan/experiments.py: scan 7 --run 77", "scan/experiments.py: scan 77",
         "scan/plan.py: scan 7 --run 7 --world-size 7",
     ],

@@ -27,10 +27,10 @@ def bad(directory: Path, *, max_kept: int = 3, **settings: object) -> Job:
     return job
 
 
-def test_it_is_said_at_the_first_bad_save_and_the_last_good_state_stays(
+def test_a_loss_of_nan__before_deleted_good_states_in_silence__now_is_said_and_the_last_one_stays(
     catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Before, each save was quarantined without a word, and keep_checkpoint_max deleted the good ones."""
+    """Each save is quarantined, and keep_checkpoint_max deletes the oldest ones."""
     job = bad(tmp_path)
     (said,) = complaints(caplog)
     assert said.startswith("step 5 of run run is quarantined: the loss of its last step was ")

@@ -83,8 +83,10 @@ def test_an_untrained_breakpoint_is_known_and_never_restored(tmp_path: Path, und
     assert run.final() == undisturbed
 
 
-def test_a_launch_that_did_not_resume(tmp_path: Path, undisturbed: bytes) -> None:
-    """Before, it trained from the initial weights; a breakpoint of these may be left, the newest file of all."""
+def test_resume_forgotten_after_a_kill__before_trained_from_initial_weights__now_is_refused(
+    tmp_path: Path, undisturbed: bytes
+) -> None:
+    """A breakpoint of these may be left, the newest file of all."""
     run = Run(tmp_path)
     run.launch(fault="kill 17")
     refused = run.launch(resume=False)
@@ -175,8 +177,9 @@ def test_weights_only_are_catalogued_and_never_chosen(tmp_path: Path) -> None:
     assert run.launch().start["fresh"]
 
 
-def test_a_finished_run_starts_again_without_harm(tmp_path: Path, undisturbed: bytes) -> None:
-    """Before, it died of MindSpore's ValueError, at each start, and never wrote its last file."""
+def test_a_finished_run_again__before_died_of_value_error__now_writes_its_last_file(
+    tmp_path: Path, undisturbed: bytes
+) -> None:
     run = Run(tmp_path)
     run.launch()
     (tmp_path / "final.ckpt").unlink()
@@ -203,10 +206,10 @@ def test_a_catalog_that_cannot_be_written_stops_nothing_and_loses_nothing(tmp_pa
     assert run.steps()[:3] == [40, 35, 30]
 
 
-def test_the_same_job_started_twice_is_refused_until_the_first_one_is_gone(
+def test_the_same_job_twice__before_the_first_was_given_up__now_the_second_is_refused(
     tmp_path: Path, undisturbed: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before, the second start gave up what the first one saved, while that was training."""
+    """A second process, while the first one trains."""
     run = Run(tmp_path)
     with run.waiting(fault="waits 7") as first:
         assert first.stdout is not None

@@ -33,8 +33,7 @@ def steps(catalog: Catalog) -> list[tuple[str, int]]:
     return sorted({(file.launch, file.global_step) for file in catalog.files("run")}, key=lambda each: each[1])
 
 
-def test_resume_is_forgotten(catalog: Catalog, tmp_path: Path) -> None:
-    """Before, training began at step 0 over 6 good steps, in silence."""
+def test_resume_forgotten__before_began_at_step_0_in_silence__now_is_refused(catalog: Catalog, tmp_path: Path) -> None:
     trained(tmp_path)
     before = steps(catalog)
     launch = ckptstore.mindspore.join("run")
@@ -83,8 +82,9 @@ def test_a_fresh_start_and_an_older_state(catalog: Catalog) -> None:
         Job(fresh=True, step=2)
 
 
-def test_the_registrar_is_forgotten(catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Before, nothing was said, and the next start began at step 0."""
+def test_registrar_forgotten__before_began_again_at_step_0__now_is_said(
+    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     job = Job()
     job.train(saving(tmp_path))
     (said,) = complaints(caplog)
@@ -129,8 +129,10 @@ def test_a_callback_that_the_registrar_has_and_training_has_not(
     assert complaints(caplog)[0].startswith("ModelCheckpoint was given to the registrar and is not in the callbacks")
 
 
-def test_initial_epoch_is_forgotten(catalog: Catalog, tmp_path: Path) -> None:
-    """Before, MindSpore counted the epochs from 1 again and the dataset went on: the last epochs were trained twice."""
+def test_initial_epoch_forgotten__before_epochs_were_trained_twice__now_is_refused(
+    catalog: Catalog, tmp_path: Path
+) -> None:
+    """MindSpore counts the epochs from 1 again, and the dataset goes on."""
     trained(tmp_path)
     job = Job()
     with pytest.raises(UsageError, match="training would begin in epoch 1, but 6 steps were trained before") as told:
@@ -141,8 +143,10 @@ def test_initial_epoch_is_forgotten(catalog: Catalog, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("call", ["train", "fit"])
-def test_a_finished_job_that_is_started_again_ends_well(catalog: Catalog, tmp_path: Path, call: str) -> None:
-    """Before, MindSpore raised ValueError at each start of a job that was killed before its last line."""
+def test_a_finished_job_again__before_died_of_value_error__now_ends_well(
+    catalog: Catalog, tmp_path: Path, call: str
+) -> None:
+    """As after a kill before its last line."""
     end = to_step_12(tmp_path)[1]
     (tmp_path / "end.ckpt").unlink()
     job = Job()
@@ -188,10 +192,10 @@ def test_a_dataset_that_shuffles_without_a_seed(
     assert complaints(caplog) == []
 
 
-def test_a_script_that_saves_by_itself_beside_the_watched_files(
+def test_saves_beside_the_watched_files__before_silence__now_is_said(
     catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Before, nothing was said of files that no start finds. What was there before is nobody's fault."""
+    """No start finds them. What was there before is nobody's fault."""
     (tmp_path / "old.ckpt").write_bytes(b"!")
     for name, said in (("old.ckpt", 0), ("best.ckpt", 1)):
         caplog.clear()

@@ -160,8 +160,8 @@ def test_the_checkpoints_disk(tmp_path: Path, calm: Run, *, straight: bool, conf
         assert other.resolve("run").plan.global_step == 30
 
 
-def test_a_disk_that_retention_filled_with_its_trash(tmp_path: Path) -> None:
-    """Keep all, and a policy, as is advised. Before, the trash filled the disk, and every restart died of it."""
+def test_a_full_disk_with_our_trash__before_died_at_every_start__now_goes_on(tmp_path: Path) -> None:
+    """MindSpore keeps all, and a policy says what stays, as is advised."""
     config = {"save_checkpoint_steps": 1, "keep_checkpoint_max": 1_000_000}
     asked = {"width": 2000, "config": config, "registrar": {"retention": {"keep_last": 3}}}
     with small_disk(tmp_path / "small", "size=7m") as disk:

@@ -64,7 +64,7 @@ def files_of_runs(catalog: Catalog) -> dict[str, int]:
 
 @pytest.mark.parametrize("below", ["", "ckpt"])
 @pytest.mark.parametrize("shapes", [(LENET,), (LENET, WIDER)], ids=["of one network", "of two networks"])
-def test_ten_experiments_side_by_side_are_ten_runs_by_the_commands_that_are_printed(
+def test_ten_experiments__before_became_one_run__now_ten_by_the_printed_commands(
     sqlite_url: str, catalog: Catalog, tmp_path: Path, below: str, shapes: tuple[Shapes, ...]
 ) -> None:
     root = tmp_path / "all of them"
