@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import json
 import posixpath
+import re
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -646,9 +647,22 @@ def _as_unplaced(line: Line, directory: str) -> FileUnplaced:
         mtime_ns=whole(line["mtime_ns"], lowest=-HIGHEST),
         best_guess=optional(whole, line["best_guess"]),
         reason=text(line["reason"]),
-        remedy=text(line["remedy"]),
+        remedy=_remedy(line["remedy"]),
         at=moment(line["at"]),
     )
+
+
+def _remedy(value: Any) -> str:
+    """Options of `ckptstore scan` that say what only its user knows: people run what they are shown."""
+    told = text(value)
+    if not _REMEDIES.fullmatch(told):
+        raise ValueError(f"{told!a} places no file")
+    return told
+
+
+_REMEDIES = re.compile(
+    r"(?:(?:--trust (?:counter|name|info)|--steps-per-epoch (?:E|[0-9]{1,9})|--step FILE=STEP|--world-size 1)(?: |$))*"
+)
 
 
 def _as_end(line: Line, _: str) -> TrainingEnded:
