@@ -30,7 +30,7 @@ CALLS["join"] = ckptstore.mindspore.join
 
 
 FOLLOWED = {
-    "cli/test_advice.py::test_a_catalog_that_is_made_anew_knows_the_trash": ["cli/text.py: undo 7"],
+    "cli/test_advice.py::test_a_catalog_that_is_made_anew_knows_the_trash": ["cli/scanning.py: undo 7"],
     "cli/test_advice.py::test_a_catalog_that_is_not_there_or_empty": [
         "catalog/postgres.py: db upgrade", "catalog/schema.py: runs", "catalog/versions.py: db upgrade",
     ],
@@ -144,6 +144,15 @@ FOLLOWED = {
     ],
     "scan/test_experiments.py::test_who_says_that_they_are_one_run_is_believed_unless_the_networks_differ": [
         "scan/plan.py: scan 7 --run 7", "scan/plan.py: scan 7 --run 77",
+    ],
+    "scan/test_grades.py::test_a_start_beside_what_has_no_place_may_be_told_its_step": [
+        "cli/explanation.py: resume(step=)",
+    ],
+    "scan/test_grades.py::test_a_state_that_does_not_fit_the_dataset_is_passed_over_with_that_reason": [
+        "resume/remedies.py: resume(step=)",
+    ],
+    "scan/test_grades.py::test_what_gets_no_place_is_known_and_stops_a_start_until_it_has_one": [
+        "resume/unplaced.py: scan 7 --run 7",
     ],
     "scan/test_scan_names_used_again.py::test_what_gc_moved_to_the_trash_has_its_path_until_it_is_purged": [
         "scan/known_files.py: purge 7 --now",

@@ -45,7 +45,8 @@ def how_to_place(run: str, file: Unplaced, *, steps_per_epoch: int | None = None
     `steps_per_epoch` is that of the dataset, where it is known.
     """
     step = "STEP" if file.best_guess is None else str(file.best_guess)
-    option = file.remedy.replace("FILE=STEP", f"{quote(file.path)}={step}")
+    words = " ".join(quote(word) for word in file.remedy.split())  # a journal of anyone may name others
+    option = words.replace("FILE=STEP", f"{quote(file.path)}={step}")
     if steps_per_epoch is not None:
         option = option.replace("--steps-per-epoch E", f"--steps-per-epoch {steps_per_epoch}")
     below = directory or root_of(file.path.rpartition("/")[0])

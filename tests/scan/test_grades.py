@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from ckptstore.api import Catalog
-from ckptstore.core.model import Grade, Rule
+from ckptstore.core.model import Grade, Rule, Unplaced
 from ckptstore.errors import NothingRestorableError, RefusedError, UsageError
+from ckptstore.resume.unplaced import how_to_place
 from tests import ckpt_bytes
 from tests.command_line import ckptstore
 from tests.contents import WORK, contents
@@ -112,6 +113,25 @@ def test_what_gets_no_place_is_known_and_stops_a_start_until_it_has_one(
     assert catalog.resolve("job").unplaced == ()
     assert graded(catalog)[29] == (Grade.ASSUMED, "the optimizer's counter alone says so")
     assert start(catalog, tree) == 29
+
+
+def test_a_start_beside_what_has_no_place_may_be_told_its_step(catalog: Catalog, tree: Path) -> None:
+    catalog.scan(tree, world_size=1)
+    leave(tree / "rank_0" / "net_train.ckpt", 29, at=29)
+    catalog.scan(tree, world_size=1)
+    with pytest.raises(RefusedError, match=r"resume\(step=28\)"):
+        start(catalog, tree)
+    (launch,) = Job(catalog, tree, world_size=1, run="job").start(resume=False)
+    launch.resolve(step=28)
+    assert launch.facts.parent_step == 28
+
+
+def test_what_a_journal_says_would_place_a_file_is_words_on_a_command_line() -> None:
+    hostile = Unplaced("/a b/c.ckpt", 1, 1, 3, "why", "--trust counter; touch /x && --step FILE=STEP $(y)")
+    command = how_to_place("my run", hostile)
+    assert command == (
+        "ckptstore scan '/a b' --run 'my run' --trust 'counter;' touch /x '&&' --step '/a b/c.ckpt'=3 '$(y)'"
+    )
 
 
 def test_a_file_that_is_gone_or_older_than_the_plan_stops_nothing(catalog: Catalog, tree: Path) -> None:
