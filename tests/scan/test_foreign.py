@@ -13,6 +13,7 @@ from ckptstore.errors import NothingRestorableError, RefusedError, UsageError
 from ckptstore.resume.export import paths, restore_ranks
 from ckptstore.resume.resolve import Query
 from ckptstore.scan.plan import Scanned
+from tests.cli.advice import follow
 from tests.foreign_bytes import pytorch, shards, stamped, tensorflow, written
 from tests.scan.builders import save
 
@@ -88,7 +89,7 @@ def test_the_best_models_of_pytorch_are_adopted_and_handed_out(catalog: Catalog,
     assert catalog.scan(root, world_size=16).adopted == ()
 
 
-def test_mindspore_does_not_start_from_what_it_cannot_load(catalog: Catalog, tmp_path: Path) -> None:
+def test_mindspore_does_not_start_from_what_it_cannot_load(catalog: Catalog, database_url: str, tmp_path: Path) -> None:
     root = tmp_path / "job"
     path = pytorch(root / "rank_0" / "a.pth", at=50, step=40)
     catalog.scan(root, trust=["info"])
@@ -97,6 +98,7 @@ def test_mindspore_does_not_start_from_what_it_cannot_load(catalog: Catalog, tmp
         launch.settle(catalog.database, FOR_MINDSPORE)
     assert f"MindSpore cannot load {path}: its format is pytorch" in refused.value.message
     assert "ckptstore resolve job --step 40 --format paths" in refused.value.hint
+    assert follow(database_url, refused.value.hint.partition("for what can load it")[2]).out == f"{path}\n"
     assert "\n" not in str(refused.value)
     assert launch.resolve().global_step == 40  # what is no script of MindSpore loads it
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from ckptstore.api import Catalog
-from ckptstore.core.model import Grade, Rule, Unplaced
+from ckptstore.core.events import FileUnplaced, from_line, to_line
+from ckptstore.core.model import Grade, Rule, Unplaced, moment
 from ckptstore.errors import NothingRestorableError, RefusedError, UsageError
 from ckptstore.resume.unplaced import how_to_place
 from tests import ckpt_bytes
@@ -132,6 +133,15 @@ def test_what_a_journal_says_would_place_a_file_is_words_on_a_command_line() -> 
     assert command == (
         "ckptstore scan '/a b' --run 'my run' --trust 'counter;' touch /x '&&' --step '/a b/c.ckpt'=3 '$(y)'"
     )
+
+
+@pytest.mark.parametrize("told", ["--trust mallory", "--run other", "--trust counter; rm -rf /", "--step FILE=STEPx"])
+def test_a_journal_proposes_no_other_options(told: str) -> None:
+    event = FileUnplaced("run", "/run/a.ckpt", 1, 1, None, "why", "--trust name --steps-per-epoch 28", moment(0))
+    line = to_line(event, "/run")
+    assert from_line(line, "/run") == event
+    with pytest.raises(ValueError, match="places no file"):
+        from_line({**line, "remedy": told}, "/run")
 
 
 def test_a_file_that_is_gone_or_older_than_the_plan_stops_nothing(catalog: Catalog, tree: Path) -> None:
