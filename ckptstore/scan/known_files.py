@@ -20,7 +20,7 @@ from ckptstore.scan.experiments import are_several, home_of
 from ckptstore.scan.tree import has_other_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable
+    from collections.abc import Collection, Iterable
 
     from ckptstore.catalog.engine import Connection, Database
     from ckptstore.core.model import Checkpoint, Source
@@ -140,9 +140,9 @@ def _not_taken(file: Checkpoint, here: Seen) -> str:
     return "" if _claims(file, here) else _MAY_BE_A_COPY
 
 
-def is_inside(path: str, recorded: Container[str]) -> bool:
+def is_inside(path: str, recorded: Collection[str]) -> bool:
     """Whether a path is in a directory that was recorded as one checkpoint."""
-    above = path
+    above = path if recorded else ""
     while above := above.rpartition("/")[0]:
         if above in recorded:
             return True
