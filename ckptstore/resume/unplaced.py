@@ -6,6 +6,7 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads
+from ckptstore.core.classify import bare_rank
 from ckptstore.core.model import SCANNED
 from ckptstore.core.text import count
 from ckptstore.disk import files
@@ -49,7 +50,8 @@ def how_to_place(run: str, file: Unplaced, *, steps_per_epoch: int | None = None
     option = words.replace("FILE=STEP", f"{quote(file.path)}={step}")
     if steps_per_epoch is not None:
         option = option.replace("--steps-per-epoch E", f"--steps-per-epoch {steps_per_epoch}")
-    below = directory or root_of(file.path.rpartition("/")[0])
+    home = file.path.rpartition("/")[0]
+    below = directory or (root_of(home) if bare_rank(home.split("/")[-1:]) is None else home.rpartition("/")[0])
     return f"ckptstore scan {quote(below)} --run {quote(run)} {option}".rstrip()
 
 

@@ -24,6 +24,7 @@ from ckptstore.errors import UnreadableError, UsageError
 from ckptstore.formats.pytorch import read_numbers
 from ckptstore.resume.resolve import stated_layout
 from ckptstore.scan.found import BY_HAND, PlacedFile, ScannedLaunch, Trusted, Uncertain, launch_id, record
+from ckptstore.scan.history import size_of_job
 from ckptstore.scan.known_files import is_inside
 from ckptstore.scan.steps import OF_LENGTH
 from ckptstore.scan.tree import Opaque, found_file
@@ -117,6 +118,7 @@ def take_directory(tree: Tree, path: str) -> bool:
 class Foreign:
     """What is known of those of a tree, by path: `placed` are those that have a step and a rank.
 
+    `warnings` are what people must know of the launches.
     What is as the run's records say keeps their word, unread. What is in a directory that was recorded is no
     checkpoint of its own.
     """
@@ -131,6 +133,7 @@ class Foreign:
                     take_directory(tree, path)
         found = [found_file(tree, path) for path in tree.foreign if not is_inside(path, recorded.owners)]
         self._is_single = world_size == 1 or not (tree.ranks or any(file.rank is not None for file in found))
+        self.warnings: list[str] = []
         self.placed: dict[str, PlacedFile] = {}
         self._uncertain: dict[str, Uncertain] = {}
         unknown = []
@@ -176,8 +179,10 @@ class Foreign:
         for path in (*(path for path in new if path in self.placed), *before):
             home, form = self._tree.home(path)
             homes[home.key[len(self._tree.root) :], form].append(self.placed[path])
-        ranks = self._tree.ranks | {each.rank for some in homes.values() for each in some}
-        size = self._world_size or max(ranks, default=0) + 1
+        if not homes:
+            return []
+        ranks = self._tree.ranks | {each.rank for each in self.placed.values() if each.file.rank is not None}
+        size = size_of_job(self._world_size, ranks, self.warnings)
         length = self._said.steps_per_epoch
         launches = []
         for key, some in sorted(homes.items()):

@@ -122,7 +122,7 @@ def reconstruct(
         else:
             ranked.append(Ranked(file, rank, *_claimed(file)))
     ranks = seen | {rank for file in found for rank in (file.rank, _inner_rank(file)) if rank is not None}
-    size = _world_size(world_size, ranks, warnings)
+    size = size_of_job(world_size, ranks, warnings)
 
     groups, is_ordered = group(ranked)
     if len(groups) > 1 and not is_ordered:
@@ -415,7 +415,8 @@ def rank_of(file: FoundFile) -> int | None:
     return _inner_rank(file) if file.rank is None else file.rank
 
 
-def _world_size(given: int | None, ranks: set[int], warnings: list[str]) -> int:
+def size_of_job(given: int | None, ranks: set[int], warnings: list[str]) -> int:
+    """How many ranks a job had, as its user says, or else by the highest one that is named: then that is said."""
     inferred = max(ranks, default=0) + 1
     if given is None:
         why = f"the highest rank found is {inferred - 1}" if ranks else "no file or directory names a rank"

@@ -238,6 +238,7 @@ def make_plan(
         opaque=opaque,
         warnings=(
             *history.warnings,
+            *(() if history.world_size else foreign.warnings),
             *in_parts.warnings,
             *at_the_time_of_others(launches_there, launches, saved),
             *([_OPAQUE_ONLY] if opaque and not (tree.checkpoints or known or adopted) else []),

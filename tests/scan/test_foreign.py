@@ -54,6 +54,23 @@ def test_what_has_no_step_is_listed_and_a_start_does_not_pass_it_over(catalog: C
         catalog.join("job").resolve()
 
 
+def test_the_command_that_a_start_prints_adopts_it_for_its_rank(catalog: Catalog, tmp_path: Path) -> None:
+    root = tmp_path / "job"
+    path = pytorch(root / "rank1" / "a.pth", step=4)
+    done = catalog.scan(root)
+    assert done.warnings == (
+        "only checkpoints of PyTorch or TensorFlow are there, and their steps are not known: there is no run to go on",
+    )
+    with pytest.raises(RefusedError) as refused:
+        catalog.join("job", world_size=2, launch_id="L1").resolve()
+    assert f"ckptstore scan {root} --run job --trust info places it" in refused.value.hint
+    adopted = catalog.scan(root, run="job", trust=["info"])
+    assert told(adopted) == [(path.name, 1, 4, "pytorch")]
+    assert adopted.warnings == (
+        "the highest rank found is 1: taken to be a job of 2; if it had more ranks, say so with --world-size",
+    )
+
+
 def test_weights_that_somebody_trained_before_stop_no_start(catalog: Catalog, tmp_path: Path) -> None:
     root = tmp_path / "job"
     save(root, 3, 6)
