@@ -14,6 +14,7 @@ from ckptstore.api import Catalog
 from ckptstore.catalog import marks
 from ckptstore.disk.owner import this_process
 from ckptstore.retention.policy import Policy
+from tests import ckpt_bytes
 from tests.command_line import COMMAND, assert_one_line, ckptstore, on_a_terminal
 from tests.jobs import Job, begun, set_ending
 
@@ -144,6 +145,7 @@ def test_times_are_those_of_this_machine_on_a_terminal(
     other = tmp_path / "of PyTorch" / "model_best.pth.tar"
     other.parent.mkdir()
     other.touch()
+    ckpt_bytes.write(other.parent / "net-1_1.ckpt", 1)
     os.utime(other, (NOW.timestamp(), NOW.timestamp()))
     for zone, shown in hour.items():
         scanned = ckptstore("--db", url, "scan", str(other.parent), "--dry-run", f"--{zone}", TZ="Asia/Shanghai")

@@ -91,6 +91,9 @@ def test_the_best_models_of_pytorch_are_adopted_and_handed_out(catalog: Catalog,
     before = catalog.scan(root, world_size=16)
     remedy = "--trust info --steps-per-epoch E"
     assert set(left_out(before, root).values()) == {(None, remedy)}
+    other = connect(tmp_path / "other.db")
+    other.sync(root)  # the journal says it too
+    assert {each.remedy for each in other.resolve("job").unplaced} == {remedy}
     known = catalog.scan(root, world_size=16, steps_per_epoch=10)
     assert set(left_out(known, root).values()) == {(50, "--trust info")}
     done = catalog.scan(root, world_size=16, steps_per_epoch=10, trust=["info"], replicas="dp")
