@@ -30,7 +30,7 @@ class Kind(str, Enum):
 
 
 class FileState(str, Enum):
-    """What the catalog last knew of a file; one that was `moved` is recorded under its new path too.
+    """What the catalog last knew of a file; one that was `moved` is recorded under its new path, or step, too.
 
     One that is `trashed` was given up by retention: it is on its way to the trash, in it, or being deleted.
     """

@@ -95,14 +95,15 @@ class ScanPlan:
     """What a scan does with a run: what it found, and what else it records.
 
     `launches` are new ones, and known ones of which more is known now. Of the known records, those of files that are
-    `back` become complete, and `overwritten` ones, at whose paths other files are now, or that had another step,
-    missing. `unplaced` are the files that got no step.
+    `back` become complete, `overwritten` ones, at whose paths other files are now, missing; `restated` ones have
+    another step from now on. `unplaced` are the files that got no step.
     """
 
     found: Scanned
     launches: tuple[ScannedLaunch, ...]
     back: tuple[Checkpoint, ...]
     overwritten: tuple[Checkpoint, ...]
+    restated: tuple[Checkpoint, ...]
     unplaced: tuple[Unplaced, ...]
 
 
@@ -256,10 +257,8 @@ def make_plan(
             or _says_more(launch, launches_there)
         ),
         back=tuple(back),
-        overwritten=(
-            *(known[path] for path in rewritten - recorded.replaced),
-            *(kept[file.path] for file in moved),
-        ),
+        overwritten=tuple(known[path] for path in rewritten - recorded.replaced),
+        restated=tuple(kept[file.path] for file in moved),
         unplaced=tuple(
             Unplaced(each.path, seen.size, seen.mtime_ns, each.best_guess, each.reason, each.remedy)
             for each in (*(each for each in history.uncertain if each.path in is_new), *unsure)

@@ -162,6 +162,7 @@ def _apply(database: Database, root: Path, plan: ScanPlan) -> None:
     found = plan.found
     damaged = [file.amended(state=FileState.DAMAGED, problem=Rule.SIZE_MISMATCH) for file in found.damaged]
     gone = [file.amended(state=FileState.MISSING, problem=None) for file in (*found.missing, *plan.overwritten)]
+    gone += [file.amended(state=FileState.MOVED, problem=None) for file in plan.restated]
     now = datetime.now(timezone.utc)
     launches = [
         Launch(

@@ -175,10 +175,13 @@ def test_the_user_says_of_which_step_a_file_is(catalog: Catalog, tree: Path) -> 
     catalog.scan(tree, world_size=1, steps={"rank_0/net_train.ckpt": 29})
     assert catalog.resolve("job").plan.global_step == 29
     catalog.scan(tree, world_size=1, steps={left: 30})  # it was not: the last word counts
-    there = {file.global_step: file.state.value for file in catalog.files("job") if file.path == str(left)}
-    assert there == {29: "missing", 30: "complete"}
     plan = catalog.resolve("job").plan
     assert (plan.global_step, plan.grade, plan.doubt) == (30, Grade.ASSUMED, "its step was stated")
+    catalog.scan(tree, world_size=1, steps={left: 27})
+    assert catalog.resolve("job").plan.global_step == 27  # it was written last: the run went on from there
+    assert catalog.scan(tree, world_size=1).adopted == ()
+    assert catalog.resolve("job", step=30).plan is None
+    assert [file.path for file in catalog.show("job", 27)] == [str(left)]
 
 
 @pytest.mark.parametrize("told", ["net_train.ckpt", "net_train.ckpt=x", "=3", "net_train.ckpt=-1"])
