@@ -19,7 +19,7 @@ from ckptstore.doctor.doctor import examine
 from ckptstore.errors import CkptstoreError, NothingRestorableError, RefusedError, UsageError
 from ckptstore.retention.policy import Policy
 from tests import ckpt_bytes
-from tests.cli.advice import commands_in, follow
+from tests.cli.advice import commands_in, follow, run
 from tests.command_line import Result, ckptstore
 from tests.conftest import new_postgres_database
 from tests.jobs import Job, begun
@@ -50,7 +50,7 @@ def advice(said: Result, command: str) -> list[str]:
 
 
 def newest(url: str) -> int:
-    return int(do(url, "resolve", RUN, "--json").json["global_step"])
+    return int(run(url, "resolve", RUN, "--json").json["global_step"])
 
 
 def test_verify_takes_note_of_what_was_brought_back(sqlite_url: str, job: Job) -> None:
@@ -118,10 +118,10 @@ def test_names_that_are_not_there(sqlite_url: str, job: Job) -> None:
 def test_a_directory_for_a_run(sqlite_url: str, job: Job, tmp_path: Path) -> None:
     for number, asked in enumerate((str(job.directory), RUN)):
         empty = str(tmp_path / f"empty {number}.db")
-        refused = do(empty, "gc", asked, "--keep-last", "2")
+        refused = run(empty, "gc", asked, "--keep-last", "2")
         assert follow(empty, refused.err, DIRECTORY=str(job.directory)).code == 0
-        assert do(empty, "gc", RUN, "--keep-last", "2").code == 0
-    for refused in (do(sqlite_url, "gc", str(job.directory)), do(sqlite_url, "gc")):
+        assert run(empty, "gc", RUN, "--keep-last", "2").code == 0
+    for refused in (run(sqlite_url, "gc", str(job.directory)), run(sqlite_url, "gc")):
         assert RUN in follow(sqlite_url, refused.err).out
 
 
@@ -157,15 +157,15 @@ def test_steps_of_which_nothing_is_left(sqlite_url: str, job: Job) -> None:
 def test_a_catalog_that_is_made_anew_knows_the_trash(job: Job, tmp_path: Path) -> None:
     job.catalog.execute(job.catalog.plan_gc(RUN, Policy(keep_last=2)))
     other = str(tmp_path / "other.db")
-    scanned = do(other, "scan", str(job.directory)).out
+    scanned = run(other, "scan", str(job.directory)).out
     assert follow(other, scanned).out.startswith(f"run {RUN}: 6 files")
 
 
 def test_what_is_said_where_a_run_is_forgotten(sqlite_url: str, job: Job) -> None:
     job.catalog.execute(job.catalog.plan_gc(RUN, Policy(keep_last=2)))
-    shown = do(sqlite_url, "forget", RUN).out
+    shown = run(sqlite_url, "forget", RUN).out
     assert follow(sqlite_url, shown).out.startswith(f"run {RUN}: 6 files")
-    done = do(sqlite_url, "forget", RUN, "--apply").out
+    done = run(sqlite_url, "forget", RUN, "--apply").out
     assert follow(sqlite_url, done).code == 0
     for ask in (job.start, lambda: job.catalog.scan(job.directory, run=RUN)):
         job.catalog.forget(RUN)
@@ -179,7 +179,7 @@ def test_a_file_that_no_catalog_knows(sqlite_url: str, tmp_path: Path) -> None:
     job, _ = begun(connect(sqlite_url), tmp_path / "data", 10, run=RUN)
     strange = ckpt_bytes.write(job.folder(0) / "other-1_1.ckpt", 1)
     os.utime(strange, (1_700_000_000, 1_700_000_000))
-    told = do(sqlite_url, "verify", RUN).out
+    told = run(sqlite_url, "verify", RUN).out
     assert follow(sqlite_url, told[told.index(str(strange)) :], DIRECTORY=str(job.folder(0))).code == 0
 
 
@@ -247,10 +247,10 @@ def test_a_damaged_catalog_is_made_anew(job: Job, sqlite_url: str) -> None:
     with path.open("r+b") as file:
         file.seek(4096)
         file.write(b"\xff" * (path.stat().st_size - 4096))
-    damaged = do(sqlite_url, "runs")
+    damaged = run(sqlite_url, "runs")
     first, then = commands_in(damaged.err)
     assert (first, then) == (["doctor"], ["scan", "DIR"])
-    looked = do(sqlite_url, *first)
+    looked = run(sqlite_url, *first)
     assert looked.code == 6
     path.rename(path.with_name("damaged"))
     for told in (damaged.err.replace("ckptstore doctor", ""), looked.out):
@@ -260,14 +260,14 @@ def test_a_damaged_catalog_is_made_anew(job: Job, sqlite_url: str) -> None:
 
 def test_a_catalog_that_is_not_there_or_empty(tmp_path: Path, postgres: str) -> None:
     missing = str(tmp_path / "missing.db")
-    assert follow(missing, do(missing, "db", "check").err).code == 0
-    assert do(missing, "db", "check").code == 0
+    assert follow(missing, run(missing, "db", "check").err).code == 0
+    assert run(missing, "db", "check").code == 0
     empty = new_postgres_database(postgres)
-    assert follow(empty, do(empty, "db", "check").err).code == 0
-    assert do(empty, "db", "check").code == 0
+    assert follow(empty, run(empty, "db", "check").err).code == 0
+    assert run(empty, "db", "check").code == 0
     other = empty.replace("/test_", "/not_there_")
-    refused = do(other, "runs")
+    refused = run(other, "runs")
     with psycopg.connect(host=postgres, user="postgres", dbname="postgres", autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {other.partition('@/')[2].partition('?')[0]}")
     assert follow(other, refused.err).code == 0
-    assert do(other, "db", "check").code == 0
+    assert run(other, "db", "check").code == 0
