@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from ckptstore.catalog.engine import Database
-    from ckptstore.core.model import Checkpoint, Resolution, RestorePlan
+    from ckptstore.core.model import Checkpoint, Resolution, RestorePlan, Unplaced
     from ckptstore.journal.sync import Synced
     from ckptstore.resume.history import LaunchRow
     from ckptstore.retention.execute import Collected
@@ -214,6 +214,12 @@ class Catalog:
     ) -> list[Checkpoint]:
         """Every file ever recorded of a run, or of all; of those `since` that long ago, `limit` at most."""
         return overview.files(self.database, run, kind=kind, since=since, limit=limit)
+
+    def unplaced(self, run: str) -> list[Unplaced]:
+        """The files of a run that a scan could not place and that have no record since, the one written last first."""
+        from ckptstore.resume.unplaced import unplaced
+
+        return unplaced(self.database, run)
 
     def show(self, run: str, step: int) -> list[Checkpoint]:
         """Every file of one step of a run."""

@@ -155,7 +155,7 @@ FOLLOWED = {
         "resume/remedies.py: resume(step=)",
     ],
     "scan/test_grades.py::test_what_gets_no_place_is_known_and_stops_a_start_until_it_has_one": [
-        "resume/unplaced.py: scan 7 --run 7",
+        "cli/text.py: resolve 7 --explain", "resume/unplaced.py: scan 7 --run 7",
     ],
     "scan/test_scan_names_used_again.py::test_what_gc_moved_to_the_trash_has_its_path_until_it_is_purged": [
         "scan/known_files.py: purge 7 --now",

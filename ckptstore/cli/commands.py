@@ -171,7 +171,11 @@ def list_(context: click.Context, /, run: str | None, *, files: bool, as_json: b
         values.write([values.file(file) for file in found]) if as_json else text.files(found)
     else:
         saves = opened.saves(run, **asked)
-        values.write([values.save(save) for save in saves]) if as_json else text.saves(saves)
+        if as_json:
+            values.write([values.save(save) for save in saves])
+        else:
+            text.saves(saves)
+            text.unplaced(run, [] if run is None else opened.unplaced(run))
 
 
 @click.command()

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from ckptstore.cli.terminal import Rows, age, first, line, moment
 from ckptstore.core.model import FileState, Grade
-from ckptstore.core.text import size, span
+from ckptstore.core.text import count, size, span
 from ckptstore.resume.status import ENDED, KILLED, NEVER_SAVED, RESTART_LOOP, SILENT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ckptstore.core.model import Checkpoint, Launch
+    from ckptstore.core.model import Checkpoint, Launch, Unplaced
     from ckptstore.resume.history import LaunchRow
     from ckptstore.resume.overview import RunRow, SaveRow
 
@@ -73,6 +74,13 @@ def saves(rows: Sequence[SaveRow]) -> None:
         line(f"{doubt[1]}: launch {doubt[0]}: {doubt[2]}")
     for row in first([row for row in rows if row.quarantine], "quarantined"):
         line(f"quarantined: step {row.global_step} of launch {row.launch.id}: {row.quarantine}")
+
+
+def unplaced(run: str | None, found: Sequence[Unplaced]) -> None:
+    """That files of a run have no place in it; `resolve` says which of them are newer, and what would place them."""
+    if run is not None and found:
+        many = count(len(found), "file has", "files have")
+        line(f"{many} no place in it, as {found[0].path}: ckptstore resolve {quote(run)} --explain")
 
 
 def _loss(metrics: Mapping[str, float]) -> str:

@@ -6,6 +6,7 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads
+from ckptstore.catalog.runs import find_run
 from ckptstore.core.classify import bare_rank
 from ckptstore.core.model import SCANNED
 from ckptstore.core.text import count
@@ -13,7 +14,7 @@ from ckptstore.disk import files
 from ckptstore.disk.places import root_of
 
 if TYPE_CHECKING:
-    from ckptstore.catalog.engine import Connection
+    from ckptstore.catalog.engine import Connection, Database
     from ckptstore.core.model import RestorePlan, Unplaced
 
 _MOST_LOOKED_AT = 1000
@@ -33,6 +34,13 @@ def newer_than(connection: Connection, run_id: int, plan: RestorePlan | None) ->
             each for each in found if each.mtime_ns > written or (step is not None and (each.best_guess or 0) > step)
         ]
     return tuple(each for each in found[:_MOST_LOOKED_AT] if _is_there(each))
+
+
+def unplaced(database: Database, run: str) -> list[Unplaced]:
+    """The files of a run that a scan could not place and that have no record since, the one written last first."""
+    run_id = find_run(database, run)
+    with database.read() as connection:
+        return reads.unplaced_of(connection, run_id)
 
 
 def _is_there(file: Unplaced) -> bool:
