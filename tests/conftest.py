@@ -15,9 +15,20 @@ from tests.postgres_server import Server
 _numbers = itertools.count()
 
 
+SQLITE_SHOWS_IT = ("doctor", "retention", "scan", "training")
+"""Folders of which `make test` runs on PostgreSQL only what is about its locks; `make test-long` runs all."""
+
+ABOUT_LOCKS = ("test_gc.py", "test_gc_lock.py", "test_gc_safety.py", "test_grades.py")
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What is about files is the same on every database: the quicker one shows it. The slowest tests begin first."""
     items[:] = [item for item in items if not (item.get_closest_marker("of_files") and "postgres" in item.name)]
+    for item in items:
+        is_in = item.path.parent.name in SQLITE_SHOWS_IT and item.path.name not in ABOUT_LOCKS
+        if is_in and "postgres" in item.name:
+            item.add_marker(pytest.mark.long)
     items.sort(key=lambda item: item.get_closest_marker("msrun") is None)
 
 

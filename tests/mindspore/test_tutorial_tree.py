@@ -121,6 +121,7 @@ def test_what_the_tutorial_leaves_is_gone_on_from(catalog: Catalog, data: Path, 
     assert final(model) == final(calm)
 
 
+@pytest.mark.long
 def test_what_its_own_recovery_leaves_is_never_taken_for_what_it_is_not(
     catalog: Catalog, data: Path, tmp_path: Path
 ) -> None:

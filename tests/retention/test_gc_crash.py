@@ -110,7 +110,9 @@ def check_nothing_is_lost(world: World) -> None:
     assert all(Path(assignment.source.path).exists() for assignment in plan.ranks)
 
 
-@pytest.mark.parametrize("action", ACTIONS)
+@pytest.mark.parametrize(
+    "action", [pytest.param(each, marks=() if each in ("gc", "undo") else pytest.mark.long) for each in ACTIONS]
+)
 def test_killed_at_every_point(action: str, world: World, record_property: Callable[[str, object], None]) -> None:
     before = world.seen()
     ACTIONS[action](world, Disk())

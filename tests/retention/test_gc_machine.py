@@ -221,5 +221,5 @@ class Retention(RuleBasedStateMachine):
             assert (self.job.folder(0) / "link").is_symlink()
 
 
-Retention.TestCase.settings = settings(max_examples=15, stateful_step_count=25, deadline=None)
+Retention.TestCase.settings = settings(max_examples=8, stateful_step_count=25, deadline=None)
 TestRetention = Retention.TestCase
