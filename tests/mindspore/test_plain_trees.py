@@ -15,6 +15,7 @@ import ckptstore.mindspore
 from ckptstore.api import Catalog
 from ckptstore.cli.main import cli
 from ckptstore.errors import RefusedError
+from tests.cli.advice import commands_in
 from tests.mindspore.plain_trees import SCRIPTS, Script, Tree, Weights, one_more_training, weights
 from tests.mindspore.running import with_msrun
 from tests.mindspore.trainings import two_ranks
@@ -85,6 +86,20 @@ def test_it_is_scanned_and_gone_on_from(
             assert wrong(tree, catalog) == {}, asked
     assert (step, bool(asked)) == (tree.newest, name in ASKS)
     assert end == tree.final
+
+
+def test_three_trainings_side_by_side__before_became_one_run__now_one_each(
+    plain_tree: Callable[[str], Tree], tmp_path: Path, catalog: Catalog
+) -> None:
+    """Files of real trainings of one network: the printed commands make a run of each, which is gone on from."""
+    names = [name for name in SCRIPTS if name not in ASKS][:3]
+    trees = [plain_tree(name).copy(tmp_path / "all" / f"lr-{place}") for place, name in enumerate(names)]
+    with pytest.raises(RefusedError, match="has checkpoints of 3 experiments") as refused:
+        catalog.scan(tmp_path / "all")
+    for arguments in commands_in(refused.value.hint or "")[:3]:
+        assert command(*arguments) == 0
+    newest = {run: catalog.resolve(run).plan.global_step for run in ("lr-0", "lr-1", "lr-2")}
+    assert newest == {f"lr-{place}": tree.newest for place, tree in enumerate(trees)}
 
 
 def wrong(tree: Tree, catalog: Catalog) -> dict[str, tuple[int, int]]:
