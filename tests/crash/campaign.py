@@ -107,7 +107,7 @@ def campaign(
 ) -> Outcome:
     """Kill so many processes, two at a time, each at a moment of its own within `longest` seconds.
 
-    It ends sooner where it would take longer than `within` seconds: `kills` of the outcome says how many there were.
+    That is made longer where a slow machine registers less than is killed. It ends sooner where it would take longer than `within` seconds: `kills` of the outcome says how many there were.
     """
     chance = random.Random(seed)  # noqa: S311 — moments, not secrets
     outcome = Outcome()
@@ -133,6 +133,8 @@ def campaign(
         outcome.wrong_plans += [f"{launch} starts at {plan}, not {newest}" for plan in plans - {newest}]
         newest = _newest(directory, launch, next(iter(plans), newest))
         outcome.kills += RANKS
+        if len(returned) <= outcome.kills:
+            longest *= 2
     outcome.registered = len(returned)
     outcome.cut = sum(not _is_whole(path) for path in directory.rglob("*.ckpt"))
     look(url, directory, returned, newest, outcome)
