@@ -107,7 +107,8 @@ def campaign(
 ) -> Outcome:
     """Kill so many processes, two at a time, each at a moment of its own within `longest` seconds.
 
-    That is made longer where a slow machine registers less than is killed. It ends sooner where it would take longer than `within` seconds: `kills` of the outcome says how many there were.
+    That is made longer where a slow machine registers less than is killed. The campaign ends sooner where it would take
+    longer than `within` seconds: `kills` of the outcome says how many there were.
     """
     chance = random.Random(seed)  # noqa: S311 — moments, not secrets
     outcome = Outcome()
