@@ -285,7 +285,7 @@ def test_another_step_is_stated_for_what_was_adopted(catalog: Catalog, tmp_path:
     catalog.scan(root, steps={path: 30})
     assert catalog.resolve("job").plan.global_step == 30
     assert {file.global_step: file.state for file in catalog.files("job")} == {
-        10: FileState.MISSING,
+        10: FileState.MOVED,
         30: FileState.COMPLETE,
     }
 
