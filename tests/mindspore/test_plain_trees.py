@@ -108,6 +108,7 @@ def wrong(tree: Tree, catalog: Catalog) -> dict[str, tuple[int, int]]:
     return {path: both for path, both in steps.items() if both[0] != both[1]}
 
 
+@pytest.mark.long
 def test_who_goes_on_by_hand_ends_as_who_was_never_disturbed(plain_tree: Callable[[str], Tree]) -> None:
     """Where each restart began with the next batch: so the weights that a start is held against are the right ones."""
     ends: dict[tuple[object, ...], Weights] = {}

@@ -18,6 +18,8 @@ import ckptstore.mindspore
 from ckptstore.api import Catalog
 from ckptstore.errors import RefusedError
 
+pytestmark = pytest.mark.long
+
 EPOCHS, BROKEN = 4, 2
 LENGTH = 28
 
@@ -121,7 +123,6 @@ def test_what_the_tutorial_leaves_is_gone_on_from(catalog: Catalog, data: Path, 
     assert final(model) == final(calm)
 
 
-@pytest.mark.long
 def test_what_its_own_recovery_leaves_is_never_taken_for_what_it_is_not(
     catalog: Catalog, data: Path, tmp_path: Path
 ) -> None:

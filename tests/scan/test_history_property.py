@@ -57,7 +57,7 @@ def proven_steps(history: Reconstruction) -> dict[str, int]:
 
 
 @given(st.data())
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=250, deadline=None)
 def test_what_is_proven_is_true(data: st.DataObject) -> None:
     lagging = data.draw(st.booleans())
     job, launches = data.draw(jobs(lagging=lagging))
