@@ -54,7 +54,8 @@ def checks(database: Database, facts: RunFacts) -> Iterator[Check]:
 def _unplaced(database: Database, facts: RunFacts, plan: RestorePlan | None) -> Iterator[Check]:
     """Files that a scan could not place: a start beside newer ones is refused."""
     with database.read() as connection:
-        found = newer_than(connection, reads.run_id(connection, facts.run) or 0, plan)
+        unplaced = reads.unplaced_of(connection, reads.run_id(connection, facts.run) or 0)
+    found = newer_than(plan, unplaced)
     if found:
         what, command = told(facts.run, found)
         yield facts.check("unplaced", Status.WARNING, what, f"{command} places it; until then a start stops there")

@@ -137,7 +137,7 @@ def choose(database: Database, run: str, run_id: int, query: Query) -> Resolutio
     rejections = list(resolution.rejections)
     judged = {(rejection.launch, rejection.global_step) for rejection in resolution.rejections}
     with database.read() as connection:
-        unplaced = newer_than(connection, run_id, resolution.plan) if step is None else ()
+        unplaced = reads.unplaced_of(connection, run_id) if step is None else []
         beyond = reads.kinds_beyond(connection, run_id, reached)
         parts = {segment.launch.id: segment for segment in segments}
         for (launch_id, at), kinds in beyond.items():
@@ -151,7 +151,7 @@ def choose(database: Database, run: str, run_id: int, query: Query) -> Resolutio
             else:
                 rejections.append(_not_a_candidate(launch, at, kinds))
     rejections.sort(key=lambda item: item.global_step, reverse=True)
-    return replace(resolution, rejections=tuple(rejections), unplaced=unplaced)
+    return replace(resolution, rejections=tuple(rejections), unplaced=newer_than(resolution.plan, unplaced))
 
 
 def _with_layout(launches: list[Launch], replicas: str | None) -> list[Launch]:

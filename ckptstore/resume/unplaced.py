@@ -14,19 +14,20 @@ from ckptstore.disk import files
 from ckptstore.disk.places import root_of
 
 if TYPE_CHECKING:
-    from ckptstore.catalog.engine import Connection, Database
+    from collections.abc import Sequence
+
+    from ckptstore.catalog.engine import Database
     from ckptstore.core.model import RestorePlan, Unplaced
 
 _MOST_LOOKED_AT = 1000
 
 
-def newer_than(connection: Connection, run_id: int, plan: RestorePlan | None) -> tuple[Unplaced, ...]:
-    """The unplaced files of a run that may be newer than a plan, and are on the disk as they were found.
+def newer_than(plan: RestorePlan | None, found: Sequence[Unplaced]) -> tuple[Unplaced, ...]:
+    """Of the unplaced files of a run those that may be newer than a plan, and are on the disk as they were found.
 
     By when they were written; where the plan's state was scanned too, also by their likeliest step. Without a plan all
     are newer. Of very many the ones written last are looked at.
     """
-    found = reads.unplaced_of(connection, run_id)
     if plan is not None:
         written = max((each.source.mtime_ns or 0 for each in plan.ranks), default=0)
         step = plan.global_step if plan.launch.id.startswith(SCANNED) else None
