@@ -209,7 +209,8 @@ def _where_each_step_counts(
         return None
     begins = _Begins.of(groups)
     readings, among, is_shown = _readings(groups, begins, common.pop() if len(common) == 1 else None)
-    if not trusts_counter and any(shows_lag(each.files, readings[each.key], among.only) for each in groups):
+    lags = lags or any(shows_lag(each.files, readings[each.key], among.only) for each in groups)
+    if lags and not trusts_counter:
         return None
     return [
         _by_counters(each, readings[each.key], begins, among, is_shown=is_shown, is_assumed=lags) for each in groups
@@ -328,8 +329,7 @@ def _by_counters(
     if is_assumed:
         grade, doubts = Grade.ASSUMED, ["the optimizer's counter alone says so"]
     verdicts = [by_counter(file, reading, grade, "; ".join(doubts)) for file in launch.files]
-    is_known = reading.lengths != Lengths() and not reading.begins_anew
-    return launch, reading.lengths if is_known else None, verdicts
+    return launch, reading.lengths if reading.lengths != Lengths() else None, verdicts
 
 
 def _mixed(launches: Iterable[Iterable[PlacedFile]]) -> dict[str, Uncertain]:

@@ -4,11 +4,11 @@ from collections import defaultdict
 from collections.abc import Collection, Set
 from dataclasses import dataclass
 
-from ckptstore.core.model import SCANNED, Grade, Kind, Launch
+from ckptstore.core.model import SCANNED, Launch
 from ckptstore.core.replicas import stand_alone
 from ckptstore.resume.lineage import lineage
-from ckptstore.scan.found import PlacedFile
-from ckptstore.scan.history import Reconstruction
+from ckptstore.resume.position import other_epochs
+from ckptstore.scan.history import PlacedLaunch, Reconstruction
 from tests.scan.plain_histories import History
 
 RIGHT, OLDER, REFUSED, NOTHING = "right", "older", "refused", "nothing"
@@ -66,7 +66,7 @@ def _misplaced(history: History, made: Reconstruction) -> tuple[list[str], froze
                 wrong.append(f"{one.file.path} is of rank {of.rank}, not {one.rank}")
             elif one.global_step == of.state.step:
                 continue
-            elif _is_stopped(history, one):
+            elif history.is_hidden and _is_passed_over(launch, history.script.named_length):
                 stopped.add(one.file.path)
             else:
                 wrong.append(f"{one.file.path} is of step {of.state.step}, not {one.global_step} ({one.grade})")
@@ -74,14 +74,10 @@ def _misplaced(history: History, made: Reconstruction) -> tuple[list[str], froze
     return wrong, frozenset(stopped)
 
 
-def _is_stopped(history: History, one: PlacedFile) -> bool:
-    """Whether a start, which knows the true length, sees that a step which is open is before the epoch of the name.
-
-    MindSpore never counts more epochs than were done. What is proven no start looks at again.
-    """
-    first = ((one.file.epoch or 1) - 1) * history.script.named_length
-    is_before = one.global_step < first or (one.global_step == first and one.file.kind is not Kind.DYING_GASP)
-    return history.is_hidden and one.grade is not Grade.PROVEN and is_before
+def _is_passed_over(launch: PlacedLaunch, length: int) -> bool:
+    """Whether a start whose dataset has epochs of that length passes over what a scan found of a launch."""
+    found = Launch(id=launch.key, run="run", order=1, world_size=1, layout=stand_alone(), lengths=launch.lengths)
+    return bool(other_epochs(found, length))
 
 
 def _chosen(history: History, made: Reconstruction, stopped: Set[str]) -> tuple[set[str], set[str]]:
