@@ -232,7 +232,7 @@ def _launch_row(event: LaunchStarted) -> dict[str, Any]:
         "steps_per_epoch": launch.steps_per_epoch,
         "batch_size": launch.batch_size,
         "shards": launch.shards,
-        "lengths": list(launch.lengths) if launch.lengths else None,
+        "lengths": [list(each) for each in launch.lengths] or None,
     }
     version = None
     if any(value is not None for value in data.values()):

@@ -502,7 +502,7 @@ def _launch(row: Any) -> Launch:
         world_size=row.world_size,
         layout=replicas.from_json(row.layout),
         steps_per_epoch=row.steps_per_epoch,
-        lengths=Lengths(*row.lengths) if row.lengths else None,
+        lengths=tuple(Lengths(*each) for each in row.lengths or ()),
         batch_size=row.batch_size,
         shards=row.shards,
         decided=row.decided is not None,

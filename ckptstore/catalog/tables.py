@@ -76,10 +76,10 @@ launches = sa.Table(
 """`id` is made of the run and the `name`, by which people know it: two runs may have a launch of one name each.
 `launch_order` is the place among the launches of the run, by (`created_at`, `name`).
 
-`lengths` are the steps an epoch that fit the names of a launch that was scanned: the lowest, the highest (null: none),
-and what they divide. `data_version` is that of it, `steps_per_epoch`, `batch_size` and `shards` (NULL: nothing was told
-of them). `owner` is the
-number of the user that its process, or the journal that tells of it, is of.
+`lengths` are the steps an epoch that fit the names of a launch that was scanned, for each way to read them: the lowest,
+the highest (null: none), and what they divide. `data_version` is that of it, `steps_per_epoch`, `batch_size` and
+`shards` (NULL: nothing was told of them). `owner` is the number of the user that its process, or the journal that tells
+of it, is of.
 """
 
 resolutions = sa.Table(

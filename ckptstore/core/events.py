@@ -456,7 +456,7 @@ def launch_to_json(launch: Launch) -> Line:
         "batch_size": launch.batch_size,
         "shards": launch.shards,
         "created_at": launch.created_at.isoformat() if launch.created_at else None,
-        **({"lengths": list(launch.lengths)} if launch.lengths else {}),
+        **({"lengths": [list(each) for each in launch.lengths]} if launch.lengths else {}),
     }
 
 
@@ -474,7 +474,7 @@ def launch_from_json(told: Line) -> Launch:
         batch_size=optional(count, told["batch_size"]),
         shards=optional(count, told["shards"]),
         created_at=moment(told["created_at"]),
-        lengths=_lengths(told["lengths"]) if "lengths" in told else None,
+        lengths=tuple(map(_lengths, told.get("lengths", ()))),
     )
 
 

@@ -302,7 +302,8 @@ class Launch:
     history is given up. `batch_size` is the samples that one rank takes a step, `shards` into how many parts the data
     is dealt, sample by sample in turn (None: not known, or not so). `foreign`: all it saved are parts, which say
     nothing of where the others' history went. `owner` is the number of the user whose it is (None: who tells of it).
-    `lengths` are the steps an epoch that fit the names of a launch that was scanned (None: it was not).
+    `lengths` are the steps an epoch with which the names of a launch that was scanned fit its counters, in the ways in
+    which they can be read (empty: nothing tells).
     """
 
     id: str
@@ -321,7 +322,7 @@ class Launch:
     start_step: int | None = None
     created_at: datetime | None = None
     owner: int | None = field(default=None, compare=False)
-    lengths: Lengths | None = None
+    lengths: tuple[Lengths, ...] = ()
 
     @property
     def key(self) -> LaunchKey:

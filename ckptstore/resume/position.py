@@ -33,7 +33,7 @@ def first_step(global_step: int, saved: Launch, now: Launch) -> int | NoPlace:
     """
     if now.steps_per_epoch is None or _same_steps(saved, now):
         return global_step
-    if saved.lengths is not None and saved.world_size == now.world_size:
+    if saved.lengths and saved.world_size == now.world_size:
         return global_step  # what its names call an epoch may be a sink
     if saved.steps_per_epoch is not None:
         return _converted(global_step, saved, saved.steps_per_epoch, now, now.steps_per_epoch)
@@ -46,11 +46,12 @@ def first_step(global_step: int, saved: Launch, now: Launch) -> int | NoPlace:
 
 def other_epochs(saved: Launch, steps_per_epoch: int | None) -> str:
     """Why what a scan found of a launch is not of a dataset with so many steps an epoch; empty where it may be."""
-    if saved.lengths is None or steps_per_epoch is None or saved.lengths.fits(steps_per_epoch):
+    if not saved.lengths or steps_per_epoch is None or any(each.fits(steps_per_epoch) for each in saved.lengths):
         return ""
+    fitting = ", or ".join(map(str, saved.lengths))
     return (
-        f"its names and counters fit {saved.lengths} steps an epoch, and the dataset has {steps_per_epoch}: with "
-        "sink_size they may be those of a sink"
+        f"its names and counters fit {fitting} steps an epoch, and the dataset has {steps_per_epoch}: with sink_size "
+        "they may be those of a sink"
     )
 
 

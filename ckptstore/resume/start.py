@@ -80,7 +80,7 @@ def settle(database: Database, launch: Launch, query: Query) -> RestorePlan | No
             )
         settled = _stored(database, launch)
     if settled is not None and settled[0] is not None:
-        _note_proof(database, settled[0], launch.steps_per_epoch)
+        _note_proof(database, settled[0], launch)
     if settled is None:
         raise CatalogUnavailableError(f"the restore plan of launch {launch.id} was not kept by {database.name}")
     return settled[0]
@@ -412,10 +412,11 @@ def _check_chosen(resolution: Resolution, query: Query) -> None:
     )
 
 
-def _note_proof(database: Database, plan: RestorePlan, steps_per_epoch: int | None) -> None:
+def _note_proof(database: Database, plan: RestorePlan, launch: Launch) -> None:
     """Record that what a scan found fits the dataset: the length of an epoch was the witness that it lacked."""
-    saved = plan.launch
-    if saved.lengths is None or steps_per_epoch is None or not saved.lengths.fits(steps_per_epoch):
+    saved, steps_per_epoch = plan.launch, launch.steps_per_epoch
+    is_alike = steps_per_epoch is not None and saved.world_size == launch.world_size
+    if not (saved.lengths and is_alike) or position.other_epochs(saved, steps_per_epoch):
         return
     with database.read() as connection:
         open_ones = reads.consistent_files(connection, saved.key)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ckptstore.catalog import journals, reads, trash
 from ckptstore.catalog import marks as marking
 from ckptstore.catalog.runs import find_run
-from ckptstore.core.model import Content, FileState, Kind, RestorePlan, Skipped, State
+from ckptstore.core.model import Content, FileState, Grade, Kind, RestorePlan, Skipped, State
 from ckptstore.core.naming import FOREIGN, above_ttp
 from ckptstore.disk import files as disk
 from ckptstore.disk.trash import Trash
@@ -45,6 +45,7 @@ Key = tuple[str, int]
 _LIVE = (FileState.COMPLETE, FileState.IN_PROGRESS, FileState.DAMAGED)
 _KNOWN = (*_LIVE, FileState.TRASHED)
 _GRAPH = ".mindir"
+_UNCONFIRMED = "a scan found it, its step is consistent, and no start has confirmed that yet"
 _OF_OTHERS = "MindSpore cannot load it, as it can the run's other states: whose it is nobody knows"
 
 
@@ -236,7 +237,10 @@ def _judge(
         state = State(launch=launch, global_step=key[1], files=tuple(training), failed=facts.failed)
         verdict = judge(state, seen, takes_foreign=not is_mixed)
         is_foreign = is_mixed and any(file.format in FOREIGN for file in training)
+        # A start may pass it over for its dataset: it does not make up for what is sure.
+        unconfirmed = _UNCONFIRMED if any(file.grade is Grade.CONSISTENT for file in training) else ""
         remaining = [file for file in training if file.state is not FileState.TRASHED]
+        of_files = uncertain.of(remaining, seen, roots)
         targets[key] = there
         states.append(
             StateFacts(
@@ -247,8 +251,8 @@ def _judge(
                 created_at=max((file.created_at for file in files if file.created_at), default=now),
                 bytes=sum(target.size for target in there),
                 files=len(there),
-                problem="" if isinstance(verdict, RestorePlan) else _in_short(verdict),
-                doubt=uncertain.of(remaining, seen, roots) or "".join(failed[:1]) or (_OF_OTHERS if is_foreign else ""),
+                problem=unconfirmed if isinstance(verdict, RestorePlan) else _in_short(verdict),
+                doubt=of_files or "".join(failed[:1]) or (_OF_OTHERS if is_foreign else unconfirmed),
                 branch=branch_of.get(key, ""),
                 metrics=decide.mean_metrics([file.metrics for file in training]),
                 pinned=key[1] in facts.marks.pinned,

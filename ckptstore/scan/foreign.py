@@ -191,7 +191,7 @@ class Foreign:
             began = moment(min(each.file.mtime_ns for each in some))
             records = tuple(record(run, launch, each, length) for each in some)
             layout = stated_layout(self._said.replicas, size) or stand_alone()
-            launches.append(ScannedLaunch(launch, size, length, began, records, None, layout))
+            launches.append(ScannedLaunch(launch, size, length, began, records, layout=layout))
         return launches
 
     def left(self, recorded: Container[str], *, has_others: bool) -> tuple[tuple[Opaque, ...], list[Uncertain]]:

@@ -109,7 +109,7 @@ class ScannedLaunch:
     steps_per_epoch: int | None
     began: datetime
     files: tuple[Checkpoint, ...]
-    lengths: Lengths | None = None
+    lengths: tuple[Lengths, ...] = ()
     layout: Layout = field(default_factory=stand_alone)
 
 

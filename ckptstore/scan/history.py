@@ -48,18 +48,18 @@ if TYPE_CHECKING:
 class PlacedLaunch:
     """The files of one launch that have a step, by step, rank and path.
 
-    `lengths` are the steps an epoch that its names allow (None: they tell nothing), `steps_per_epoch` is the one that
-    is known. `key` stays the same when files of newer launches are added.
+    `lengths` are the steps an epoch that its names allow, for each way to read them (empty: they tell nothing). `key`
+    stays the same when files of newer launches are added.
     """
 
     key: str
-    lengths: Lengths | None
+    lengths: tuple[Lengths, ...]
     files: tuple[PlacedFile, ...]
 
     @property
     def steps_per_epoch(self) -> int | None:
         """The one that is known; None where it is open."""
-        return self.lengths.only if self.lengths else None
+        return _only(self.lengths)
 
 
 @dataclass(frozen=True)
@@ -152,10 +152,14 @@ def reconstruct(
     return Reconstruction(tuple(launches), tuple(uncertain), size, tuple(warnings))
 
 
-def _taken(launch: Group, verdicts: Iterable[Verdict], lengths: Lengths | None, stated: Stated) -> list[Verdict]:
+def _only(lengths: Sequence[Lengths]) -> int | None:
+    return lengths[0].only if len(lengths) == 1 else None
+
+
+def _taken(launch: Group, verdicts: Iterable[Verdict], lengths: Sequence[Lengths], stated: Stated) -> list[Verdict]:
     """The verdicts on a launch's files, with what the user says: of steps, and of witnesses that are enough alone."""
     files = {each.file.path: each for each in launch.files}
-    length = stated.steps_per_epoch or (lengths.only if lengths else None)
+    length = stated.steps_per_epoch or _only(lengths)
     taken: list[Verdict] = []
     for one in verdicts:
         path = one.file.path if isinstance(one, PlacedFile) else one.path
@@ -179,8 +183,8 @@ def _whole_remedy(remedy: str, file: Ranked, length: int | None, stated: Stated)
     return f"{remedy} {OF_LENGTH}" if needs_length else remedy
 
 
-_Judged = tuple[Group, Lengths | None, list[Verdict]]
-"""A launch, the steps an epoch that fit it (None: nothing tells them), and what is known of its files."""
+_Judged = tuple[Group, tuple[Lengths, ...], list[Verdict]]
+"""A launch, the steps an epoch that fit it, for each way to read its names, and what is known of its files."""
 
 
 def _judged(groups: Sequence[Group], stated: Stated) -> list[_Judged]:
@@ -195,7 +199,7 @@ def _judged(groups: Sequence[Group], stated: Stated) -> list[_Judged]:
     judged = _where_each_step_counts(groups, lengths, trusts_counter=Trusted.COUNTER in stated.trusted)
     if judged is not None:
         return judged
-    known = {key: None if length is None else Lengths(length, length) for key, length in lengths.items()}
+    known = {key: () if length is None else (Lengths(length, length),) for key, length in lengths.items()}
     return [(each, known[each.key], [skipping(file, lengths[each.key]) for file in each.files]) for each in groups]
 
 
@@ -208,13 +212,11 @@ def _where_each_step_counts(
     if not trusts_counter and (lags or len(common) > 1):
         return None
     begins = _Begins.of(groups)
-    readings, among, is_shown = _readings(groups, begins, common.pop() if len(common) == 1 else None)
-    lags = lags or any(shows_lag(each.files, readings[each.key], among.only) for each in groups)
+    read_as = _readings(groups, begins, common.pop() if len(common) == 1 else None)
+    lags = lags or any(shows_lag(each.files, read_as.of[each.key], read_as.among.only) for each in groups)
     if lags and not trusts_counter:
         return None
-    return [
-        _by_counters(each, readings[each.key], begins, among, is_shown=is_shown, is_assumed=lags) for each in groups
-    ]
+    return [_by_counters(each, read_as, begins, is_assumed=lags) for each in groups]
 
 
 @dataclass(frozen=True)
@@ -255,17 +257,29 @@ class _Begins:
 _MOST_BEGINS = 1000
 
 
-def _readings(
-    groups: Sequence[Group], begins: _Begins, common: int | None
-) -> tuple[dict[str, Reading | None], Lengths, bool]:
-    """How the names of every launch are to be read where each step is an update (None: there is no way).
+@dataclass(frozen=True)
+class _Readings:
+    """How the names of each launch are to be read where each step is an update (None: there is no way).
 
-    And the steps an epoch that fit all, and whether it is shown that it is these: one file fits some length by itself.
+    `possible` are the steps an epoch of all ways to read them, `among` those that fit all launches. `is_shown` tells
+    that it is these: one file fits some length by itself.
+    """
+
+    of: Mapping[str, Reading | None]
+    possible: Mapping[str, tuple[Lengths, ...]]
+    among: Lengths
+    is_shown: bool
+
+
+def _readings(groups: Sequence[Group], begins: _Begins, common: int | None) -> _Readings:
+    """How the names of the launches of a tree are to be read.
+
     `common` is the steps an epoch that is known of the run. Else it is what fits all launches, if anything does: each
     as MindSpore names files, or with epochs of its own where it began from another launch's file, or was not the first.
     """
     as_named = {each.key: fitting_lengths(each.files) for each in groups}
     own = {each.key: own_lengths(each.files, _start_of(each, begins)) for each in groups}
+    every = {key: tuple(dict.fromkeys(filter(None, (as_named[key], own[key])))) for key in as_named}
     is_shown = True
     among = Lengths() if common is None else Lengths(common, common)
     if common is None:
@@ -291,7 +305,7 @@ def _readings(
             readings[each.key] = read(each.files, named)
         else:
             readings[each.key] = Reading(begun, begins_anew=True) if begun is not None else None
-    return readings, among, is_shown
+    return _Readings(readings, every, among, is_shown)
 
 
 def _either(one: Lengths | None, other: Lengths | None) -> Lengths | None:
@@ -308,18 +322,17 @@ def _start_of(launch: Group, begins: _Begins) -> Callable[[int], bool]:
     return lambda step: is_later or begins.is_of_another(launch, step)
 
 
-def _by_counters(
-    launch: Group, reading: Reading | None, begins: _Begins, among: Lengths, *, is_shown: bool, is_assumed: bool
-) -> _Judged:
+def _by_counters(launch: Group, readings: _Readings, begins: _Begins, *, is_assumed: bool) -> _Judged:
     """What is known of a launch where each step is an update."""
+    reading, among = readings.of[launch.key], readings.among
     if reading is None:
-        return launch, None, without_reading(launch.files, among.only)
+        return launch, (), without_reading(launch.files, among.only)
     doubts = []
     if not reading.lengths.within(among).some():
         doubts.append(f"steps an epoch: {reading.lengths}, but {among} in other launches")
     elif reading.begins_anew:
         doubts.append("epochs began anew with its launch")
-    elif (reading.lengths.only is None or not is_shown) and not counts_itself(launch.files):
+    elif (reading.lengths.only is None or not readings.is_shown) and not counts_itself(launch.files):
         doubts.append(f"steps an epoch: {reading.lengths}")
     if not reading.begins_anew and not begins.may_be_of(launch, reading.lengths):
         doubts.append("its launch began inside an epoch, after a step of which no file is there")
@@ -329,7 +342,8 @@ def _by_counters(
     if is_assumed:
         grade, doubts = Grade.ASSUMED, ["the optimizer's counter alone says so"]
     verdicts = [by_counter(file, reading, grade, "; ".join(doubts)) for file in launch.files]
-    return launch, reading.lengths if reading.lengths != Lengths() else None, verdicts
+    fitting = (reading.lengths,) if readings.is_shown else readings.possible[launch.key]
+    return launch, () if Lengths() in fitting else fitting, verdicts
 
 
 def _mixed(launches: Iterable[Iterable[PlacedFile]]) -> dict[str, Uncertain]:

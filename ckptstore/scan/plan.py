@@ -293,7 +293,7 @@ def _placed_anew(
 def _says_more(launch: ScannedLaunch, known: Iterable[Launch]) -> bool:
     """Whether the names of a known launch tell more of the steps of an epoch than before."""
     before = next(each for each in known if each.id == launch.id)
-    return before.steps_per_epoch is None and launch.lengths not in (None, before.lengths)
+    return before.steps_per_epoch is None and launch.lengths not in ((), before.lengths)
 
 
 def _unowned(

@@ -19,8 +19,8 @@ class Judged:
     """How the newest state that is whole fares, what is placed wrong, and what is passed over in silence.
 
     `newest` is "right" where a start goes on from it, "older" where it goes on from an older one, "refused" where there
-    is none to go on from, "nothing" where no state is whole. `stopped` are files with a wrong step that the true length
-    of the dataset contradicts: a start passes them over.
+    is none to go on from, "nothing" where no state is whole. `stopped` are files that a start passes over, since the
+    names of their launch do not fit its dataset.
     """
 
     newest: str
@@ -54,9 +54,13 @@ def judge(history: History, made: Reconstruction) -> Judged:
 
 
 def _misplaced(history: History, made: Reconstruction) -> tuple[list[str], frozenset[str]]:
-    """What is wrong with the steps and launches of files, and the files whose wrong step a start sees."""
+    """What is wrong with the steps and launches of files, and the files that a start passes over.
+
+    Where what falsifies the counter leaves no trace, a wrong step that a start passes over is none.
+    """
     wrong: list[str] = []
-    stopped: set[str] = set()
+    passed_over = [each for each in made.launches if _is_passed_over(each, history.script.steps_per_epoch)]
+    stopped = {one.file.path for launch in passed_over for one in launch.files}
     states: dict[tuple[str, int], set[int]] = defaultdict(set)
     for launch in made.launches:
         for one in launch.files:
@@ -66,9 +70,7 @@ def _misplaced(history: History, made: Reconstruction) -> tuple[list[str], froze
                 wrong.append(f"{one.file.path} is of rank {of.rank}, not {one.rank}")
             elif one.global_step == of.state.step:
                 continue
-            elif history.is_hidden and _is_passed_over(launch, history.script.named_length):
-                stopped.add(one.file.path)
-            else:
+            elif not (history.is_hidden and one.file.path in stopped):
                 wrong.append(f"{one.file.path} is of step {of.state.step}, not {one.global_step} ({one.grade})")
     wrong += [f"{state} has files of launches {sorted(of)}" for state, of in states.items() if len(of) > 1]
     return wrong, frozenset(stopped)

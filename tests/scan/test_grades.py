@@ -11,6 +11,7 @@ from ckptstore.core.events import FileUnplaced, from_line, to_line
 from ckptstore.core.model import Grade, Rule, Unplaced, moment
 from ckptstore.errors import NothingRestorableError, RefusedError, UsageError
 from ckptstore.resume.unplaced import how_to_place
+from ckptstore.retention.policy import Policy
 from tests import ckpt_bytes
 from tests.command_line import ckptstore
 from tests.contents import WORK, contents
@@ -83,6 +84,33 @@ def test_a_state_that_does_not_fit_the_dataset_is_passed_over_with_that_reason(
     launch.set_steps_per_epoch(10)
     launch.resolve(step=36)  # asked for by name it is taken
     assert launch.facts.parent_step == 36
+
+
+def test_a_state_that_fits_with_epochs_of_its_own_only_is_passed_over_too(catalog: Catalog, tmp_path: Path) -> None:
+    """The counter began anew in a relaunch that loaded the network alone: with epochs of 10 its names cannot be."""
+    root = save(tmp_path / "job", 2)
+    later = ckpt_bytes.write(root / "rank_0" / "net_1-4_2.ckpt", 12)  # the truth is 32
+    done = catalog.scan(root, world_size=1)
+    assert {file.path: file.grade for file in done.adopted}[str(later)] is Grade.CONSISTENT
+    assert start(catalog, root) == 2
+    (passed,) = catalog.history("job")[-1].passed
+    assert (passed.global_step, passed.rule) == (12, Rule.OTHER_EPOCHS)
+    assert "fit 3, or 2 to 3 steps an epoch, and the dataset has 10" in passed.detail
+
+
+def test_gc_removes_nothing_that_is_sure_for_what_no_start_has_confirmed(catalog: Catalog, tmp_path: Path) -> None:
+    root = save(tmp_path / "job", 2, 4)
+    catalog.scan(root, world_size=1, steps_per_epoch=10)
+    save(root, 24, 26, 28, prefix="net_1")
+    catalog.scan(root, world_size=1)
+    assert {step: grade for step, (grade, _) in graded(catalog).items()} == {
+        **dict.fromkeys((2, 4), Grade.PROVEN),
+        **dict.fromkeys((24, 26, 28), Grade.CONSISTENT),
+    }
+    keep = Policy(keep_last=1)
+    assert catalog.plan_gc("job", keep).decision.remove == ()
+    assert start(catalog, root) == 28
+    assert {each.state.global_step for each in catalog.plan_gc("job", keep).decision.remove} == {2, 4, 24}
 
 
 def test_the_length_of_an_epoch_proves_what_was_open(catalog: Catalog, tree: Path) -> None:
