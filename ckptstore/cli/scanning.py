@@ -84,7 +84,7 @@ def _left_out(done: Scanned, *, verbose: bool) -> None:
     groups = [list(some) for _, some in groupby(sorted(done.uncertain, key=group), key=group)]
     groups = [[each] for some in groups for each in some] if verbose else groups
     for some in first(groups, "left out"):
-        newest = max(some, key=lambda each: (each.best_guess or 0, each.path))
+        newest = max(some, key=lambda each: (each.best_guess or 0, len(each.path), each.path))  # net-3_7, net-3_19
         guess = "" if newest.best_guess is None else f" (perhaps step {newest.best_guess})"
         more = f" and {len(some) - 1} more beside it" if len(some) > 1 else ""
         line(f"left out: {newest.path}{guess}{more}: {newest.reason}")
