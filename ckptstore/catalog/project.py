@@ -603,10 +603,9 @@ def _outcome_row(event: LoadOutcome) -> dict[str, Any]:
 def _unplaced_rows(connection: sa.Connection, events: Iterable[FileUnplaced]) -> list[dict[str, Any]]:
     newest: dict[tuple[str, str], dict[str, Any]] = {}
     for event in events:
-        known = {name: value for name, value in event.__dict__.items() if name not in ("run", "at")}
-        row = {**known, "version": version_of(event.at, event)}
-        before = newest.get((event.run, event.path), row)
-        newest[event.run, event.path] = max(before, row, key=lambda each: str(each["version"]))
+        row = {**event.file._asdict(), "version": version_of(event.at, event.file)}
+        before = newest.get((event.run, event.file.path), row)
+        newest[event.run, event.file.path] = max(before, row, key=lambda each: str(each["version"]))
     ids = {run: add_run(connection, run) for run in {run for run, _ in newest}}
     return [{"run_id": ids[run], **row} for (run, _), row in sorted(newest.items())]
 

@@ -32,6 +32,7 @@ from ckptstore.core.model import (
     Phase,
     Rule,
     Source,
+    Unplaced,
     launch_key,
 )
 from ckptstore.core.naming import FOREIGN, ONE_FILE
@@ -80,19 +81,10 @@ class FileRecorded:
 
 @dataclass(frozen=True)
 class FileUnplaced:
-    """A scan found a file whose step or rank nothing told (docs/scanning.md).
-
-    `best_guess` is the likeliest step (None: no idea), `remedy` the option of `ckptstore scan` that would place it
-    (empty: none). Size in bytes, time in nanoseconds since 1970.
-    """
+    """A scan found a file whose step or rank nothing told (docs/scanning.md)."""
 
     run: str
-    path: str
-    size: int
-    mtime_ns: int
-    best_guess: int | None
-    reason: str
-    remedy: str
+    file: Unplaced
     at: datetime
 
 
@@ -361,8 +353,8 @@ def to_line(event: Event, directory: str) -> Line:  # noqa: C901, PLR0911, PLR09
         case FileRecorded(file):
             return _file_line(file, directory)
         case FileUnplaced():
-            place = _relative(event.path, directory)
-            return {"t": "unplaced", **event.__dict__, "path": place, "at": event.at.isoformat()}
+            told = event.file._replace(path=_relative(event.file.path, directory))
+            return {"t": "unplaced", "run": event.run, **told._asdict(), "at": event.at.isoformat()}
         case TrainingEnded():
             return {"t": "end", **event.__dict__, "at": event.at.isoformat()}
         case LoadOutcome():
@@ -640,16 +632,15 @@ def file_from_line(line: Line, directory: str) -> Checkpoint:
 
 
 def _as_unplaced(line: Line, directory: str) -> FileUnplaced:
-    return FileUnplaced(
-        run=name(line["run"]),
+    file = Unplaced(
         path=_own_path(line["path"], directory),
         size=whole(line["size"]),
         mtime_ns=whole(line["mtime_ns"], lowest=-HIGHEST),
         best_guess=optional(whole, line["best_guess"]),
         reason=text(line["reason"]),
         remedy=_remedy(line["remedy"]),
-        at=moment(line["at"]),
     )
+    return FileUnplaced(name(line["run"]), file, moment(line["at"]))
 
 
 def _remedy(value: Any) -> str:

@@ -391,7 +391,8 @@ class PassedOver(NamedTuple):
 class Unplaced(NamedTuple):
     """A file that a scan found and could not place: size in bytes, `mtime_ns` in nanoseconds since 1970.
 
-    `best_guess` is the likeliest step (None: no idea), `remedy` the option of `ckptstore scan` that would place it.
+    `best_guess` is the likeliest step (None: no idea), `remedy` the option of `ckptstore scan` that would place it
+    (empty: none).
     """
 
     path: str

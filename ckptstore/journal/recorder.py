@@ -17,6 +17,7 @@ from ckptstore.catalog.project import project
 from ckptstore.core.events import (
     FileRecorded,
     FilesRemoved,
+    FileUnplaced,
     GcEnded,
     LaunchStarted,
     LayoutFileKept,
@@ -254,7 +255,7 @@ class Recorder:
         everywhere: list[Event] = []
         for event in events:
             match event:
-                case FileRecorded(file):
+                case FileRecorded(file) | FileUnplaced(_, file):
                     directory = self._home_of(file.path)
                 case SourceAdded(source):
                     directory = source.directory

@@ -181,11 +181,7 @@ def _apply(database: Database, root: Path, plan: ScanPlan) -> None:
     with database.read() as connection:
         run_id = reads.run_id(connection, found.run)
         known = set() if run_id is None else set(reads.unplaced_of(connection, run_id))
-    unplaced = [
-        FileUnplaced(found.run, each.path, each.size, each.mtime_ns, each.best_guess, each.reason, each.remedy, now)
-        for each in plan.unplaced
-        if each not in known
-    ]
+    unplaced = [FileUnplaced(found.run, each, now) for each in plan.unplaced if each not in known]
     recorder = shared(database)
     recorder.home(str(root))
     try:

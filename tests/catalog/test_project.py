@@ -50,6 +50,7 @@ from ckptstore.core.model import (
     Phase,
     Rule,
     Source,
+    Unplaced,
 )
 from ckptstore.core.replicas import data_parallel, stand_alone
 from tests.contents import WORK, contents
@@ -158,7 +159,8 @@ def unplaced(draw: st.DrawFn) -> FileUnplaced:
     remedies = st.sampled_from(["", "--step FILE=STEP", "--trust name --steps-per-epoch E", "--trust counter"])
     size, guess = draw(st.sampled_from([100, 200])), draw(st.none() | steps)
     path = f"{draw(directories)}/x.ckpt"
-    return FileUnplaced(draw(run), path, size, 10**9, guess, "nothing tells its step", draw(remedies), draw(moments))
+    file = Unplaced(path, size, 10**9, guess, "nothing tells its step", draw(remedies))
+    return FileUnplaced(draw(run), file, draw(moments))
 
 
 nothing = st.none()
@@ -222,8 +224,7 @@ def test_any_order_portions_and_repetition_of_events_make_the_same_rows(
 def test_an_event_is_what_its_line_says(event: Event) -> None:
     directory = event.directory if isinstance(event, FilesRemoved) else "/run/a"
     if isinstance(event, (FileRecorded, FileUnplaced)):
-        path = event.path if isinstance(event, FileUnplaced) else event.file.path
-        directory = path.rpartition("/")[0]
+        directory = event.file.path.rpartition("/")[0]
     assert from_line(to_line(event, directory), directory) == event
 
 

@@ -167,7 +167,8 @@ def test_what_a_journal_says_would_place_a_file_is_words_on_a_command_line() -> 
 
 @pytest.mark.parametrize("told", ["--trust mallory", "--run other", "--trust counter; rm -rf /", "--step FILE=STEPx"])
 def test_a_journal_proposes_no_other_options(told: str) -> None:
-    event = FileUnplaced("run", "/run/a.ckpt", 1, 1, None, "why", "--trust name --steps-per-epoch 28", moment(0))
+    file = Unplaced("/run/a.ckpt", 1, 1, None, "why", "--trust name --steps-per-epoch 28")
+    event = FileUnplaced("run", file, moment(0))
     line = to_line(event, "/run")
     assert from_line(line, "/run") == event
     with pytest.raises(ValueError, match="places no file"):
