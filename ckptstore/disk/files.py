@@ -1,6 +1,6 @@
 """Looks at checkpoints: sizes, digests, directories; and gives a graceful exit's file its lasting name.
 
-A checkpoint has one path: that of a file, or what several files are found by (`parts.py`). Of these the sizes are
+A checkpoint has one path: that of a file, or what several files are found by (`several.py`). Of these the sizes are
 added, the newest time counts, and the digest is one of all.
 """
 
@@ -20,7 +20,7 @@ from blake3 import blake3
 from ckptstore.core.model import Observed
 from ckptstore.core.naming import INDEX
 from ckptstore.disk.claims import NO_LINKS
-from ckptstore.disk.parts import parts_at, status_of
+from ckptstore.disk.several import members_at, status_of
 from ckptstore.disk.waiting import for_each
 
 if TYPE_CHECKING:
@@ -96,8 +96,8 @@ def facts(path: str) -> FileFacts | None:
     status = status_of(path)
     if status is not None and S_ISREG(status.st_mode):
         return FileFacts(status.st_size, status.st_mtime_ns)
-    parts = parts_at(path, status)
-    return FileFacts(sum(each.size for each in parts), max(each.mtime_ns for each in parts)) if parts else None
+    members = members_at(path, status)
+    return FileFacts(sum(each.size for each in members), max(each.mtime_ns for each in members)) if members else None
 
 
 def facts_if_seen(path: str) -> FileFacts | None:
@@ -116,7 +116,7 @@ def identity(path: str) -> tuple[int, int, str] | None:
     """
     try:
         status = status_of(path)
-        if status is None and parts_at(path, status):
+        if status is None and members_at(path, status):
             return identity(f"{path}{INDEX}")
         if status is None or not status.st_ino or not (S_ISREG(status.st_mode) or S_ISDIR(status.st_mode)):
             return None
@@ -139,9 +139,9 @@ def digest(path: str, progress: Callable[[int], None] = lambda _: None) -> str:
     if status is not None and S_ISREG(status.st_mode):
         _feed(hasher, path, progress)
         return hasher.hexdigest()
-    for part in parts_at(path, status):
-        hasher.update(f"{part.name}\0{part.size}\0".encode("utf-8", "surrogateescape"))
-        _feed(hasher, part.path, progress)
+    for each in members_at(path, status):
+        hasher.update(f"{each.name}\0{each.size}\0".encode("utf-8", "surrogateescape"))
+        _feed(hasher, each.path, progress)
     return hasher.hexdigest()
 
 

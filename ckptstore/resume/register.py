@@ -11,7 +11,7 @@ from ckptstore.catalog import live
 from ckptstore.core import limits, validate
 from ckptstore.core.model import Checkpoint, Content, FileState, Kind, Rule, epoch_and_step
 from ckptstore.core.naming import format_of
-from ckptstore.disk import files, parts
+from ckptstore.disk import files, several
 from ckptstore.errors import UnreadableError, UsageError
 from ckptstore.formats.inspect import is_cut, read_checkpoint, read_unless_encrypted
 
@@ -106,7 +106,7 @@ def measured(
     if prove_step and not _is_what_was_recorded(file, expected):
         return None
     written = _written(file.path, before.mtime_ns)
-    form = parts.format_at(file.path)
+    form = several.format_at(file.path)
     digest = files.digest(file.path)
     after = files.facts(file.path)
     if after != before:  # written again meanwhile: what was read is not one file

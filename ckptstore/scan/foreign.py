@@ -17,7 +17,7 @@ from ckptstore.core.model import SCANNED, Grade, Skipped, moment
 from ckptstore.core.naming import DIRECTORY, PYTORCH, parse_rank_directory, parse_shards, parse_tensorflow, step_named
 from ckptstore.core.replicas import stand_alone
 from ckptstore.core.text import count
-from ckptstore.disk import files, parts
+from ckptstore.disk import files, several
 from ckptstore.disk.waiting import for_each
 from ckptstore.disk.walk import Seen
 from ckptstore.errors import UnreadableError, UsageError
@@ -62,7 +62,7 @@ def gather(tree: Tree) -> None:
     for path in sorted(directories | prefixes):
         named = tree.foreign.get(path, (_directory(path, tree),))[0]
         try:
-            there, lacks = files.facts(path), parts.lacking(path)
+            there, lacks = files.facts(path), several.lacking(path)
         except OSError as error:
             there, lacks = None, error.strerror or str(error)
         if there is None or lacks:

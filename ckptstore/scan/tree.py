@@ -127,11 +127,6 @@ class _Read:
     complete: bool
 
 
-def found_file(tree: Tree, path: str) -> FoundFile:
-    """What the path of a checkpoint of the tree says, unread."""
-    return _found(tree, path)
-
-
 def read_headers(tree: Tree, paths: Sequence[str]) -> tuple[list[FoundFile], list[Skipped]]:
     """What is in these files, and what their paths say; those that are cut or cannot be read, and why."""
     reader = AlikeReader()
@@ -140,7 +135,7 @@ def read_headers(tree: Tree, paths: Sequence[str]) -> tuple[list[FoundFile], lis
     def read(path: str) -> _Read | Skipped:
         named, _ = tree.checkpoints[path]
         if named.format not in ("ckpt", "safetensors"):
-            return _Read(_found(tree, path), (), complete=True)
+            return _Read(found_file(tree, path), (), complete=True)
         try:
             header = reader.read(path, named.family)
         except UnreadableError as error:
@@ -153,7 +148,7 @@ def read_headers(tree: Tree, paths: Sequence[str]) -> tuple[list[FoundFile], lis
             every_step = not any(_may_skip(entry.name) for entry in header.entries)
             known = seen[id(header.entries)] = header, names, every_step, shapes_of(header.parameters)
         _, names, every_step, shapes = known
-        made = _found(tree, path, header, every_step=every_step, shapes=shapes)
+        made = found_file(tree, path, header, every_step=every_step, shapes=shapes)
         return _Read(made, names, complete=header.complete is True)
 
     results = for_each(read, paths)
@@ -176,7 +171,7 @@ def _may_skip(name: str) -> bool:
     )
 
 
-def _found(
+def found_file(
     tree: Tree,
     path: str,
     header: Header | None = None,
@@ -184,6 +179,7 @@ def _found(
     every_step: bool = False,
     shapes: Shapes = MappingProxyType({}),
 ) -> FoundFile:
+    """What the path of a checkpoint of the tree says, and what was read of it (None: nothing was)."""
     named, seen = tree.checkpoints.get(path) or tree.foreign[path]
     return FoundFile(
         path=path,

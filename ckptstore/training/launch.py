@@ -21,7 +21,7 @@ from ckptstore.core.model import FileState, Kind, LoadResult, Rule, Source
 from ckptstore.core.naming import SEVERAL
 from ckptstore.disk import claims
 from ckptstore.disk.files import absolute, facts, is_in, names_in, real_directory
-from ckptstore.disk.parts import is_worked_in, lacking
+from ckptstore.disk.several import is_worked_in, lacking
 from ckptstore.errors import CatalogUnavailableError, CkptstoreError, UsageError
 from ckptstore.formats.inspect import is_cut
 from ckptstore.journal.writers import for_rank

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-class Part(NamedTuple):
+class Member(NamedTuple):
     """A file of a checkpoint: its name, below the directory that it is in; size in bytes, time in ns since 1970."""
 
     name: str
@@ -34,7 +34,7 @@ def status_of(path: str) -> os.stat_result | None:
         return None
 
 
-def parts_at(path: str, status: os.stat_result | None) -> list[Part]:
+def members_at(path: str, status: os.stat_result | None) -> list[Member]:
     """The files of a checkpoint that is no single one, by name; none where there is none. `status` is that of its path.
 
     Raises `OSError` where it cannot be looked at, and for a directory that is no checkpoint: it is empty, or has a link
@@ -44,10 +44,10 @@ def parts_at(path: str, status: os.stat_result | None) -> list[Part]:
         return _of_prefix(path)
     if not S_ISDIR(status.st_mode) or format_of(path) in ONE_FILE:
         raise OSError(errno.EINVAL, f"{path} is not a regular file")
-    parts = sorted(_below(path))
-    if not parts:
+    members = sorted(_below(path))
+    if not members:
         raise OSError(errno.EINVAL, "it is a directory without files")
-    return parts
+    return members
 
 
 def format_at(path: str) -> str:
@@ -65,7 +65,7 @@ def lacking(path: str) -> str:
     """
     if status_of(path) is not None:
         return ""
-    there = {part.name for part in _of_prefix(path)}
+    there = {each.name for each in _of_prefix(path)}
     count = max((parsed.count for name in there if (parsed := parse_tensorflow(name))), default=0)
     name = path.rpartition("/")[2]
     every = (f"{name}.data-{place:05d}-of-{count:05d}" for place in range(max(count, 1)))
@@ -81,7 +81,7 @@ def is_worked_in(path: str) -> bool:
     return f"{here}/".startswith(f"{path.rstrip('/')}/")
 
 
-def _of_prefix(path: str) -> list[Part]:
+def _of_prefix(path: str) -> list[Member]:
     directory, _, name = path.rpartition("/")
     if not name or not os.path.isfile(f"{path}{INDEX}"):  # noqa: PTH113
         return []
@@ -90,11 +90,11 @@ def _of_prefix(path: str) -> list[Part]:
         for entry in entries:
             parsed = parse_tensorflow(entry.name)
             if parsed is not None and parsed.prefix == name:
-                found.append(_part(entry, entry.name))
+                found.append(_member(entry, entry.name))
     return sorted(found)
 
 
-def _below(root: str) -> Iterator[Part]:
+def _below(root: str) -> Iterator[Member]:
     inside = [""]
     while inside:
         above = inside.pop()
@@ -106,11 +106,11 @@ def _below(root: str) -> Iterator[Part]:
                 if entry.is_dir(follow_symlinks=False):
                     inside.append(f"{name}/")
                 else:
-                    yield _part(entry, name)
+                    yield _member(entry, name)
 
 
-def _part(entry: os.DirEntry[str], name: str) -> Part:
+def _member(entry: os.DirEntry[str], name: str) -> Member:
     if not entry.is_file(follow_symlinks=False):
         raise OSError(errno.EINVAL, f"{name} of it is a link, or no file")
     status = entry.stat(follow_symlinks=False)
-    return Part(name, entry.path, status.st_size, status.st_mtime_ns)
+    return Member(name, entry.path, status.st_size, status.st_mtime_ns)

@@ -7,7 +7,7 @@ import pytest
 
 from ckptstore.disk import files
 from ckptstore.disk.files import FileFacts
-from ckptstore.disk.parts import format_at, lacking, parts_at
+from ckptstore.disk.several import format_at, lacking, members_at
 from tests.foreign_bytes import shards, stamped, tensorflow, written
 
 
@@ -17,7 +17,7 @@ def test_a_prefix(tmp_path: Path, name: str) -> None:
     tensorflow(tmp_path / f"{name}-1", parts=3)  # its files begin alike
     stamped(tmp_path / f"{name}.data-00001-of-00002", 9)
     names = [f"{name}.data-00000-of-00002", f"{name}.data-00001-of-00002", f"{name}.index"]
-    assert [part.name for part in parts_at(str(prefix), None)] == names
+    assert [each.name for each in members_at(str(prefix), None)] == names
     assert files.facts(str(prefix)) == FileFacts(sum((tmp_path / name).stat().st_size for name in names), 9 * 10**9)
     assert (format_at(str(prefix)), lacking(str(prefix))) == ("tensorflow", "")
     (tmp_path / names[0]).unlink()
@@ -28,7 +28,7 @@ def test_a_prefix(tmp_path: Path, name: str) -> None:
 
 def test_a_directory(tmp_path: Path) -> None:
     home = shards(tmp_path / "d", parts=3, at=5)
-    assert [part.name for part in parts_at(str(home), home.stat())] == [
+    assert [each.name for each in members_at(str(home), home.stat())] == [
         "latest.txt",
         *(f"zero/mp_rank_{part:02d}_model_states.pt" for part in range(3)),
     ]
