@@ -3,7 +3,8 @@
 Launch after launch, the two ranks of a run join, ask where to start, save and register in a loop, and print where they
 start and the path of each file that `register` returned for. Each gets SIGKILL after a random time, in the middle of
 whatever it does. Every other file is written straight to its name, so that some are cut. As the ranks of a job wait for
-each other in every step, none is more than two saves ahead.
+each other in every step, none begins a save before the other has begun the one before it: at most two are of one rank
+only.
 """
 
 import random
@@ -52,7 +53,7 @@ launch.add_source(str(folder), kind=Kind.PERIODIC, prefix=f"net_{launch_id}", br
 begun, other = (Path(directory) / f"{launch_id}.rank_{each}.begun" for each in (int(rank), 1 - int(rank)))
 begun.touch()
 while True:
-    while not other.exists() or begun.stat().st_size > other.stat().st_size + 1:
+    while not other.exists() or begun.stat().st_size > other.stat().st_size:
         time.sleep(0.001)
     with begun.open("a") as counter:
         counter.write(".")
