@@ -18,8 +18,9 @@ from ckptstore.core import validate
 from ckptstore.core.events import LaunchStarted, LoadOutcome, SourceAdded
 from ckptstore.core.limits import HIGHEST_INTEGER
 from ckptstore.core.model import FileState, Kind, LoadResult, Rule, Source
-from ckptstore.core.naming import SEVERAL
+from ckptstore.core.naming import SEVERAL, format_of
 from ckptstore.disk import claims
+from ckptstore.disk.aside import Aside
 from ckptstore.disk.files import absolute, facts, is_in, names_in, real_directory
 from ckptstore.disk.several import is_worked_in, lacking
 from ckptstore.errors import CatalogUnavailableError, CkptstoreError, UsageError
@@ -65,6 +66,7 @@ class RankLaunch:
         self.live_files = LiveFiles(self.recorder)
         self._has_saved = False
         self._sources: list[Source] = []
+        self._asides: dict[str, Aside] = {}
         self.name = facts.run
         self.saved_before = 0
         self.signs = LifeSigns(self.recorder, database, facts.key, self.rank)
@@ -123,6 +125,9 @@ class RankLaunch:
             strategy_file=strategy_file,
             metrics=metrics,
         )
+        return self._register(described)
+
+    def _register(self, described: Checkpoint) -> Checkpoint:
         try:
             if is_worked_in(described.path):
                 raise UsageError(f"{described.path} is a directory that this process works in, and no checkpoint")
@@ -138,6 +143,58 @@ class RankLaunch:
         self.record([file])
         self._try_the_catalog()
         return file
+
+    def save(
+        self,
+        write: Callable[[str], object],
+        *,
+        global_step: int,
+        directory: str | os.PathLike[str],
+        name: str | None = None,
+        kind: Kind | str = Kind.PERIODIC,
+        optimizer_step: int | None = None,
+        epoch: int | None = None,
+        step_in_epoch: int | None = None,
+        strategy_file: str | os.PathLike[str] | None = None,
+        metrics: Mapping[str, float] | None = None,
+    ) -> Checkpoint:
+        """Have `write(path)` write a checkpoint, of whatever framework, and register it; return the record.
+
+        `write` gets a path aside, and leaves a file there, a directory, or the files of a prefix of TensorFlow. When
+        they are whole and on the disk they get their name in `directory`: `name`, or `step-N`; where that is taken,
+        with `_1`, `_2` … before its suffixes. Nothing is written over. Each rank needs a directory or names of its own.
+        The rest is what `register` takes. Raises as that does, and what `write` raises.
+        """
+        described = registering.describe(
+            self.facts,
+            rank=self.rank,
+            path=real_directory(validate.path("directory", directory)),
+            kind=kind,
+            global_step=global_step,
+            optimizer_step=optimizer_step,
+            epoch=epoch,
+            step_in_epoch=step_in_epoch,
+            strategy_file=strategy_file,
+            metrics=metrics,
+        )
+        where = described.path
+        chosen = validate.path("name", f"step-{global_step}" if name is None else name)
+        if chosen in ("", ".", "..") or "/" in chosen:
+            raise UsageError(f"name is {chosen!r}, which names no file in {where}", "give the name of a file")
+        try:
+            path = self.aside(where).save(chosen, write)
+        except OSError as error:
+            raise CkptstoreError(
+                f"nothing was saved to {where}: {error.strerror or error}", "look at that disk"
+            ) from error
+        return self._register(replace(described, path=path, format=format_of(path)))
+
+    def aside(self, directory: str) -> Aside:
+        """Where this rank writes what it saves to a directory; what its earlier launches left there is deleted."""
+        if directory not in self._asides:
+            self._asides[directory] = Aside(directory, self.run, self.id, self.rank)
+            self._asides[directory].clear_others()
+        return self._asides[directory]
 
     def _try_the_catalog(self) -> None:
         """Give a catalog that could not be used what the journals have, if it is time to try again."""

@@ -1,0 +1,134 @@
+"""`launch.save`: a checkpoint of whatever framework gets its name once it is whole, and never over another one."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ckptstore.api import Catalog, connect
+from ckptstore.core.model import FileState
+from ckptstore.disk import aside
+from ckptstore.errors import CkptstoreError, UsageError
+from ckptstore.training.launch import RankLaunch
+
+
+@pytest.fixture
+def catalog(sqlite_url: str) -> Catalog:
+    return connect(sqlite_url)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """It is made by the first save."""
+    return tmp_path / "ckpt"
+
+
+def joined(catalog: Catalog, launch_id: str = "L1", rank: int = 0) -> RankLaunch:
+    return catalog.join("run", rank=rank, world_size=1, launch_id=launch_id)
+
+
+def weights(path: str) -> None:
+    np.savez(path, w=np.arange(4))
+
+
+def prefix(path: str) -> None:
+    Path(f"{path}.data-00000-of-00001").write_bytes(b"values")
+    Path(f"{path}.index").write_bytes(b"index")
+
+
+def folder(path: str) -> None:
+    Path(path, "shard").mkdir(parents=True)
+    Path(path, "shard", "0.bin").write_bytes(b"shard")
+
+
+def visible(directory: Path) -> list[str]:
+    return sorted({*os.listdir(directory)} - {".ckptstore"}) if directory.exists() else []
+
+
+@pytest.mark.parametrize(
+    ("write", "name", "names"),
+    [
+        (weights, "w.npz", ["w.npz"]),
+        (folder, None, ["step-5"]),
+        (prefix, "ckpt0", ["ckpt0.data-00000-of-00001", "ckpt0.index"]),
+    ],
+)
+def test_it_is_whole_when_it_gets_its_name(catalog: Catalog, directory: Path, write, name, names) -> None:
+    file = joined(catalog).save(write, global_step=5, directory=directory, name=name, metrics={"loss": 0.5})
+    assert visible(directory) == names
+    assert list(catalog.files("run")) == [file]
+    assert (file.state, file.global_step, file.metrics) == (FileState.COMPLETE, 5, {"loss": 0.5})
+    assert catalog.resolve("run").plan.ranks[0].source.path == file.path
+
+
+@pytest.mark.parametrize("write", [weights, prefix, folder])
+def test_nothing_is_written_over(catalog: Catalog, directory: Path, write) -> None:
+    """After a start from an older state the same step is saved a second time."""
+    first = joined(catalog).save(write, global_step=5, directory=directory, name="best.pth.npz")
+    second = joined(catalog, "L2").save(write, global_step=5, directory=directory, name="best.pth.npz")
+    assert [Path(each.path).name for each in (first, second)] == ["best.pth.npz", "best_1.pth.npz"]
+    assert {file.path: file.state for file in catalog.files("run")} == dict.fromkeys(
+        (first.path, second.path), FileState.COMPLETE
+    )
+
+
+def test_what_write_raises_leaves_nothing(catalog: Catalog, directory: Path) -> None:
+    def broken(path: str) -> None:
+        Path(path).write_bytes(b"half")
+        raise RuntimeError("on purpose")
+
+    with pytest.raises(RuntimeError, match="on purpose"):
+        joined(catalog).save(broken, global_step=5, directory=directory)
+    assert visible(directory) == []
+    assert not catalog.files("run")
+
+
+def test_what_was_written_elsewhere_is_named(catalog: Catalog, directory: Path) -> None:
+    """numpy adds `.npz` to a name that lacks it."""
+    with pytest.raises(UsageError, match=r"wrote nothing at .*/step-5, but step-5\.npz; write to that very path"):
+        joined(catalog).save(weights, global_step=5, directory=directory)
+    assert visible(directory) == []
+
+
+@pytest.mark.parametrize("name", ["", "..", "a/b"])
+def test_a_name_is_that_of_a_file(catalog: Catalog, directory: Path, name: str) -> None:
+    with pytest.raises(UsageError, match="names no file"):
+        joined(catalog).save(folder, global_step=5, directory=directory, name=name)
+
+
+def test_a_wrong_step_writes_nothing(catalog: Catalog, directory: Path) -> None:
+    with pytest.raises(UsageError, match="global_step"):
+        joined(catalog).save(folder, global_step=-1, directory=directory)
+    assert visible(directory) == []
+
+
+def test_a_directory_that_cannot_be_written_is_one_line(catalog: Catalog, directory: Path) -> None:
+    directory.mkdir()
+    (directory / "file").write_bytes(b"")
+    with pytest.raises(CkptstoreError, match=r"nothing was saved to .*/file: Not a directory"):
+        joined(catalog).save(folder, global_step=5, directory=directory / "file")
+
+
+def test_what_a_killed_launch_left_is_deleted_by_the_next_and_no_one_elses(
+    catalog: Catalog, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:  # as if killed: nothing is cleared
+        patch.setattr(aside.shutil, "rmtree", lambda *_, **__: None)
+        for launch in (joined(catalog, "L1"), catalog.join("other", rank=0, world_size=1, launch_id="L1")):
+            with pytest.raises(KeyError):
+                launch.save(lambda path: {}[path], global_step=5, directory=directory)
+    left = directory / ".ckptstore" / "saving"
+    before = set(os.listdir(left))
+    joined(catalog, "L2").save(folder, global_step=5, directory=directory)
+    assert len(before) == 2
+    assert len(set(os.listdir(left)) & before) == 1
+
+
+def test_an_index_comes_last(catalog: Catalog, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed in between, what has the name is no checkpoint."""
+    linked = []
+    link = os.link
+    monkeypatch.setattr(os, "link", lambda source, target, **how: (linked.append(target), link(source, target, **how)))
+    joined(catalog).save(prefix, global_step=5, directory=directory, name="c")
+    assert [Path(each).name for each in linked] == ["c.data-00000-of-00001", "c.index"]
