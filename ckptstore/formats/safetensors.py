@@ -7,10 +7,12 @@ specification; `mindspore.train.serialization._exec_save` for what MindSpore put
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ckptstore.errors import UnreadableError
 from ckptstore.formats import header
@@ -18,8 +20,8 @@ from ckptstore.formats.bounded_json import MOST_JSON, parse_object
 from ckptstore.formats.header import Entry, Header
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
+    from collections.abc import Iterable, Mapping
+    from io import FileIO
 
 _LENGTH = 8  # bytes
 _BITS = {"F4": 4, "F6_E2M3": 6, "F6_E3M2": 6, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8}
@@ -120,3 +122,40 @@ def _bad(path: Path, what: str) -> UnreadableError:
     return UnreadableError(
         f"{path} is not a whole .safetensors file: {what}", "it is cut, damaged or of another format"
     )
+
+
+class Tensor(NamedTuple):
+    """A tensor to be written: its type as MindSpore names it, and its bytes, in rows."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    data: memoryview
+
+
+_FORMAT_NAMES = {mindspore: name for name, mindspore in _MINDSPORE_NAMES.items()}
+
+
+def can_hold(dtype: str) -> bool:
+    """Whether the format has a type, by MindSpore's name for it."""
+    return dtype in _FORMAT_NAMES
+
+
+def write_safetensors(path: str, tensors: Iterable[Tensor], metadata: Mapping[str, str]) -> None:
+    """Write tensors, in this order, to a new file. Raises `OSError`, and `KeyError` for a type that it cannot hold."""
+    declared: dict[str, object] = {"__metadata__": dict(metadata)}
+    tensors, end = list(tensors), 0
+    for name, dtype, shape, data in tensors:
+        begin, end = end, end + data.nbytes
+        declared[name] = {"dtype": _FORMAT_NAMES[dtype], "shape": shape, "data_offsets": (begin, end)}
+    told = json.dumps(declared, separators=(",", ":")).encode()
+    told += b" " * (-len(told) % _LENGTH)  # as the specification wants it: the tensors begin at a multiple of 8
+    with Path(path).open("xb", buffering=0) as file:
+        _write(file, memoryview(len(told).to_bytes(_LENGTH, "little") + told))
+        for each in tensors:
+            _write(file, each.data)
+
+
+def _write(file: FileIO, data: memoryview) -> None:
+    while data.nbytes:
+        data = data[file.write(data) or 0 :]

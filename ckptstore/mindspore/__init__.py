@@ -10,7 +10,9 @@ The only package of ckptstore that imports MindSpore.
 from __future__ import annotations
 
 from ckptstore.mindspore.launch import TrainingLaunch, join
+from ckptstore.mindspore.loop import Loop
 from ckptstore.mindspore.registrar import Registrar
+from ckptstore.mindspore.state import TrainState
 from ckptstore.training.start import Start
 
-__all__ = ["Registrar", "Start", "TrainingLaunch", "join"]
+__all__ = ["Loop", "Registrar", "Start", "TrainState", "TrainingLaunch", "join"]

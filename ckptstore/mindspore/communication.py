@@ -15,7 +15,7 @@ from ckptstore.disk.files import absolute
 from ckptstore.errors import CkptstoreError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 
 def rank_and_world_size() -> tuple[int, int]:
@@ -79,6 +79,14 @@ def decided_by_rank_0(decide: Callable[[], Any]) -> Any:
     if "error" in received:
         raise CkptstoreError(f"rank 0 could not go on: {received['error']}")
     return received["value"]
+
+
+def added_up(values: Sequence[int]) -> list[int]:
+    """Small numbers of all ranks, added up place by place; all ranks must call it. On CPU floating point only adds."""
+    if rank_and_world_size()[1] == 1:
+        return list(values)
+    summed = ops.AllReduce(ops.ReduceOp.SUM)(mindspore.Tensor(np.array(values, np.float32)))
+    return [round(each) for each in summed.asnumpy().tolist()]
 
 
 def _from_rank_0(message: str) -> str:

@@ -66,6 +66,15 @@ def has_random_order(dataset: Any) -> bool:
     return False
 
 
+def go_on(dataset: Any, step: int, epochs: int) -> Any:
+    """An iterator of the batches after the first `step` ones of so many epochs; other iterators begin at the first."""
+    dataset.set_init_step(step)
+    try:
+        return dataset.create_tuple_iterator(num_epochs=epochs)
+    finally:
+        dataset.set_init_step(0)
+
+
 def check_start(params: Any, first: int, earlier: Callable[[Callable[[int], bool]], int | None]) -> None:
     """Raise `RefusedError` unless MindSpore will go on after the first `first` steps, as `resume` has set the dataset.
 

@@ -10,12 +10,14 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from shlex import quote
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from mindspore.train import ModelCheckpoint
 
 from ckptstore.catalog.engine import Database, open_database
 from ckptstore.core.events import TrainingEnded, launch_from_json, launch_to_json
+from ckptstore.core.naming import ONE_FILE
 from ckptstore.disk.files import absolute
 from ckptstore.disk.places import root_of
 from ckptstore.errors import CatalogUnavailableError, UsageError
@@ -23,8 +25,11 @@ from ckptstore.mindspore import communication
 from ckptstore.mindspore.data import has_random_order, steps_of
 from ckptstore.mindspore.dying_gasp import DyingGasp
 from ckptstore.mindspore.load_guard import LoadGuard
+from ckptstore.mindspore.loop import Loop, check_loop
+from ckptstore.mindspore.loop_saves import LoopSaves
 from ckptstore.mindspore.registrar import Registrar
 from ckptstore.mindspore.resume import check_arguments, load
+from ckptstore.mindspore.state import TrainState
 from ckptstore.mindspore.train_call import LOOP, is_finished, watch_calls
 from ckptstore.mindspore.training import Training
 from ckptstore.mindspore.watches import PeriodicWatch, watches_for
@@ -41,6 +46,7 @@ from ckptstore.training.start import Progress, start_from_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from datetime import timedelta
 
     from ckptstore.api import Catalog
     from ckptstore.core.events import Line
@@ -111,20 +117,103 @@ class TrainingLaunch(RankLaunch):
         that is not what was recorded.
         """
         check_arguments(model, dataset)
+        query = Query(step=step, lineage=lineage, take_quarantined=take_quarantined, takes_foreign=False, fresh=fresh)
+        start = self._restore(model.train_network, dataset, query, {"dec_key": dec_key, "dec_mode": dec_mode})
+        watch_calls(model, self._call)
+        return start
+
+    def restore(
+        self,
+        network: Any,
+        optimizer: Any,
+        dataset: Any,
+        *,
+        step: int | None = None,
+        lineage: str | None = None,
+        take_quarantined: bool = False,
+        fresh: bool = False,
+    ) -> Start:
+        """As `resume`, for a loop of the script's own: into networks and optimizers, one or several of each.
+
+        The next iterator of the dataset begins with the batch after the last one consumed. What the loop saves it gives
+        to `launch.save`: `launch.save(TrainState(network, optimizer).write, name="net.safetensors", …)`. A list of
+        networks or optimizers, or a dict by names, stands for several (`TrainState`).
+        """
+        query = Query(step=step, lineage=lineage, take_quarantined=take_quarantined, takes_foreign=False, fresh=fresh)
+        return self._restore(TrainState(network, optimizer), dataset, query)
+
+    def loop(
+        self,
+        network: Any,
+        optimizer: Any,
+        dataset: Any,
+        *,
+        epochs: int,
+        directory: str | os.PathLike[str],
+        every: int | timedelta,
+        prefix: str = "CKP",
+        format: str = "safetensors",  # noqa: A002 — as MindSpore's CheckpointConfig calls it
+        others: Mapping[str, Any] | None = None,
+        exit_flag: str | os.PathLike[str] | None = None,
+        retention: Policy | None = None,
+        step: int | None = None,
+        lineage: str | None = None,
+        take_quarantined: bool = False,
+        fresh: bool = False,
+    ) -> Loop:
+        """Restore the newest whole state into network, optimizer and dataset, and return the loop that goes on there.
+
+            for batch in loop:
+                loss = train_step(*batch)
+                loop.step(loss=loss)
+
+        It saves network and optimizer to `directory` after `every` steps, or so long after the last save, and when it
+        ends; several ranks each to `rank_N` in it. The values are copied, and written while training goes on. It also
+        saves where an exception ends training, if it is certain which step the network holds then, and at SIGTERM or
+        when `exit_flag` asks for an exit, a JSON file with `{"GracefulExit": 1}`: then it leaves with exit code 75.
+
+        `network` and `optimizer` may be several (`TrainState`). `format` is "safetensors" or "ckpt". `others` are
+        objects by name, as a scheduler of learning rates, whose `state_dict`, or numbers, go with each save.
+        `retention` is as for `registrar`. The other arguments, and what it raises, are those of `resume`.
+        """
+        if format not in ONE_FILE:
+            raise UsageError(f"format is {format!r}", f"use one of {', '.join(ONE_FILE)}")
+        state = TrainState(network, optimizer)
+        state.check_format(format)
+        check_loop(dataset, epochs, every)
+        if retention is not None:
+            check_policy(retention)
+        query = Query(step=step, lineage=lineage, take_quarantined=take_quarantined, takes_foreign=False, fresh=fresh)
+        start = self._restore(state, dataset, query)
+        dataset.set_init_step(0)
+        saves = LoopSaves(
+            self, self.progress, state, directory=directory, prefix=prefix, form=format, retention=retention
+        )
+        return Loop(
+            self,
+            self.progress,
+            state,
+            dataset,
+            start,
+            guard=self._guard,
+            epochs=epochs,
+            every=every,
+            saves=saves,
+            exit_flag=None if exit_flag is None else absolute(exit_flag),
+            others=others or {},
+        )
+
+    def _restore(
+        self, target: Any, dataset: Any, query: Query, decryption: Mapping[str, Any] = MappingProxyType({})
+    ) -> Start:
         if self.progress.has_trained:
             raise UsageError("training has begun in this launch", "join again to resume in the same process")
-        query = Query(step=step, lineage=lineage, take_quarantined=take_quarantined, takes_foreign=False, fresh=fresh)
         start = self._agree(steps_of(dataset, self.world_size), query)
         if (plan := start.plan) is None:
             self._say_fresh()
         else:
             appended = load(
-                model.train_network,
-                plan,
-                self.rank,
-                {"dec_key": dec_key, "dec_mode": dec_mode},
-                layout=self.facts.layout,
-                on_failure=self.record_load_failure,
+                target, plan, self.rank, decryption, layout=self.facts.layout, on_failure=self.record_load_failure
             )
             start = replace(start, append_info=appended)
             first = self.progress.global_step = start.global_step
@@ -134,9 +223,8 @@ class TrainingLaunch(RankLaunch):
                 f"run {self.name}: going on after step {first} (epoch {start.epoch}, step {start.step_in_epoch} of "
                 f"{start.launch.steps_per_epoch}), saved{there} by launch {plan.launch.id}"
             )
-        self._guard.resumed(model.train_network, restored=not start.fresh)
+        self._guard.resumed(target, restored=not start.fresh)
         self.progress.start = start
-        watch_calls(model, self._call)
         if self.rank == 0 and has_random_order(dataset):
             log.warning(
                 "the dataset shuffles, and no seed is set: after a fault in mid-epoch some samples are trained twice, "

@@ -10,6 +10,7 @@ import mindspore
 import numpy as np
 
 from ckptstore.formats.header import STATE_STEP
+from ckptstore.mindspore.state import named
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -56,7 +57,7 @@ class NetworkState:
     """
 
     def __init__(self, network: Any, complaints: Complaints) -> None:
-        self.parameters = {item.name: item for item in network.get_parameters() if is_state(item)}
+        self.parameters = {name: item for name, item in named(network).items() if is_state(item)}
         self.names = set(self.parameters)
         self.outputs: Any = None
         self.is_readable = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import mindspore
@@ -10,7 +11,9 @@ from ckptstore.core.model import Rule
 from ckptstore.disk.files import BAD_BYTES, digest
 from ckptstore.errors import CkptstoreError, DamageError, UsageError
 from ckptstore.formats.inspect import is_broken
+from ckptstore.formats.safetensors import read_safetensors
 from ckptstore.mindspore.network import COUNTER, EXIT_FLAGS, state_names
+from ckptstore.mindspore.state import KEPT, TrainState, named
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -77,7 +80,7 @@ def load(
     parameters: dict[str, Any] = {}
     for source in reversed(sources):
         parameters |= _read(source, decryption, on_failure)
-    needed = state_names(network)
+    needed = set(network.named) if isinstance(network, TrainState) else state_names(network)
     by_broadcast = plan.in_shares and len(sources) == 1
     if not by_broadcast:
         _check_complete(file, needed, parameters)
@@ -91,7 +94,16 @@ def load(
             "use the network and optimizer that were saved",
         ) from error
     _check_complete(file, needed, needed.difference(not_loaded))
-    return {name: _plain(parameters[name]) for name in unused}
+    appended = {name: _plain(parameters[name]) for name in unused}
+    return appended | _kept_in(file)
+
+
+def _kept_in(file: Checkpoint) -> dict[str, str]:
+    """What a loop kept with a state: a `.safetensors` file has it in its metadata, a `.ckpt` among its values."""
+    if file.format != "safetensors":
+        return {}
+    metadata = read_safetensors(Path(file.path)).metadata
+    return {KEPT: metadata[KEPT]} if KEPT in metadata else {}
 
 
 def _is_as_recorded(file: Checkpoint, on_failure: OnFailure) -> bool:
@@ -127,9 +139,13 @@ def _put(network: Any, values: Mapping[str, Any], *, by_broadcast: bool) -> tupl
     (`Parameter.set_data`), and a network that has trained in this process goes on updating the one before: its weights
     and its counter would never move again.
     """
-    parameters = {parameter.name: parameter for parameter in network.get_parameters()}
+    parameters = named(network)
     own = {name: value for name, value in values.items() if name in parameters}
-    is_pynative = mindspore.get_context("mode") == mindspore.PYNATIVE_MODE
+    if isinstance(network, TrainState):
+        for name, value in own.items():
+            if not _fits(parameters[name], value):
+                raise ValueError(f"{name} is {_shown(parameters[name])}, and {_shown(value)} in the file")
+    is_pynative = isinstance(network, TrainState) or mindspore.get_context("mode") == mindspore.PYNATIVE_MODE
     if by_broadcast or not own or not (is_pynative and all(_fits(parameters[name], own[name]) for name in own)):
         put: tuple[list[str], list[str]] = mindspore.load_param_into_net(
             network, dict(values), strict_load=True, remove_redundancy=by_broadcast
@@ -145,6 +161,10 @@ def _fits(parameter: Any, value: Any) -> bool:
     return is_alike and not parameter.has_init
 
 
+def _shown(value: Any) -> str:
+    return f"{value.dtype} {tuple(value.shape)}" if isinstance(value, mindspore.Tensor) else type(value).__name__
+
+
 def _restore_counter(network: Any, parameters: dict[str, Any]) -> None:
     """Give the optimizer's counter its own type and shape again.
 
@@ -152,7 +172,7 @@ def _restore_counter(network: Any, parameters: dict[str, Any]) -> None:
     which MindSpore refuses to load (`train/callback/_on_request_exit.py`, `_do_step_end`).
     """
     saved: Any = parameters.get(COUNTER)
-    counter = next((item for item in network.get_parameters() if item.name == COUNTER), None)
+    counter = named(network).get(COUNTER)
     if counter is not None and hasattr(saved, "asnumpy") and saved.asnumpy().size == 1:
         value = mindspore.Tensor(saved.asnumpy().reshape(counter.shape), counter.dtype)
         parameters[COUNTER] = mindspore.Parameter(value, name=COUNTER)

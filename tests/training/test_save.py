@@ -43,7 +43,7 @@ def folder(path: str) -> None:
 
 
 def visible(directory: Path) -> list[str]:
-    return sorted({*os.listdir(directory)} - {".ckptstore"}) if directory.exists() else []
+    return sorted(each.name for each in directory.iterdir() if each.name != ".ckptstore") if directory.exists() else []
 
 
 @pytest.mark.parametrize(
@@ -119,10 +119,10 @@ def test_what_a_killed_launch_left_is_deleted_by_the_next_and_no_one_elses(
             with pytest.raises(KeyError):
                 launch.save(lambda path: {}[path], global_step=5, directory=directory)
     left = directory / ".ckptstore" / "saving"
-    before = set(os.listdir(left))
+    before = set(left.iterdir())
     joined(catalog, "L2").save(folder, global_step=5, directory=directory)
     assert len(before) == 2
-    assert len(set(os.listdir(left)) & before) == 1
+    assert len(set(left.iterdir()) & before) == 1
 
 
 def test_an_index_comes_last(catalog: Catalog, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:

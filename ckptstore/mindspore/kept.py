@@ -1,0 +1,83 @@
+"""What goes with a state beside its parameters: numbers and small arrays of the user, and random states, as JSON."""
+
+from __future__ import annotations
+
+import base64
+import json
+import random
+from typing import Any, TypeAlias
+
+import numpy as np
+
+RandomState: TypeAlias = "tuple[Any, Any]"
+
+_ARRAY = "__array__"
+
+
+def loaded(told: str) -> Any:
+    """What `json.dumps` made of a plain value; tuples come back as lists."""
+    return json.loads(told, object_hook=_array)
+
+
+def random_state() -> RandomState:
+    """How far Python's `random` and NumPy's global generator of this process are."""
+    return random.getstate(), np.random.get_state()
+
+
+def is_same(one: RandomState, other: RandomState) -> bool:
+    """Whether nothing was drawn between two states."""
+    return one[0] == other[0] and all(np.array_equal(*pair) for pair in zip(one[1], other[1], strict=True))
+
+
+def set_random_state(told: Any) -> None:
+    """Go on from a state that was kept."""
+    (version, internal, gauss), numpys = told
+    random.setstate((version, tuple(internal), gauss))
+    np.random.set_state(tuple(numpys))
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON holds it: numbers, text, None, lists, dicts by text, arrays. Raises `TypeError` for others."""
+    if isinstance(value, (bool, int, float, str, type(None))):
+        return value
+    if isinstance(value, dict) and all(isinstance(name, str) for name in value):
+        return {name: plain(each) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(each) for each in value]
+    array = value.asnumpy() if hasattr(value, "asnumpy") else value
+    if isinstance(array, (np.ndarray, np.generic)) and array.dtype.kind in "biufc":
+        array = np.asarray(array)
+        return {_ARRAY: [array.dtype.str, array.shape, base64.b64encode(array.tobytes()).decode()]}
+    raise TypeError(f"it holds {type(value).__name__}")
+
+
+def _array(found: dict[str, Any]) -> Any:
+    if found.keys() != {_ARRAY}:
+        return found
+    dtype, shape, data = found[_ARRAY]
+    return np.frombuffer(base64.b64decode(data), np.dtype(dtype)).reshape(shape).copy()
+
+
+def state_of(known: Any) -> dict[str, Any]:
+    """What an object says of its state; else its numbers, text and arrays. Its parameters are the optimizer's."""
+    if hasattr(known, "state_dict"):
+        return dict(known.state_dict())
+    return {name: value for name, value in vars(known).items() if not hasattr(value, "asnumpy") and not why_not(value)}
+
+
+def set_state_of(known: Any, state: dict[str, Any]) -> None:
+    """Give an object a state that `state_of` told."""
+    if hasattr(known, "load_state_dict"):
+        known.load_state_dict(state)
+        return
+    for name, value in state.items():
+        setattr(known, name, value)
+
+
+def why_not(value: Any) -> str:
+    """Why a value cannot be kept; empty if it can."""
+    try:
+        plain(value)
+    except TypeError as error:
+        return str(error)
+    return ""

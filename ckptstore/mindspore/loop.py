@@ -1,0 +1,354 @@
+"""The functional loop: it deals the batches, counts the steps, and saves network and optimizer when it is time."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import logging
+import signal
+import sys
+import threading
+import time
+import traceback
+from copy import deepcopy
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import mindspore
+
+from ckptstore.core.model import Kind, epoch_and_step
+from ckptstore.errors import UsageError
+from ckptstore.mindspore import communication, kept
+from ckptstore.mindspore.data import go_on
+from ckptstore.mindspore.state import KEPT
+from ckptstore.training.rhythm import Question, Rhythm
+from ckptstore.training.stale_flag import StaleFlag
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from types import TracebackType
+
+    from ckptstore.mindspore.load_guard import LoadGuard
+    from ckptstore.mindspore.loop_saves import LoopSaves
+    from ckptstore.mindspore.state import TrainState
+    from ckptstore.training.launch import RankLaunch
+    from ckptstore.training.start import Progress, Start
+
+log = logging.getLogger("ckptstore")
+
+LEFT = 75
+"""The exit code of a process that saved and left on request, and is to be started again (EX_TEMPFAIL)."""
+
+_FLAG = "GracefulExit"
+_MINDSPORE = str(Path(mindspore.__file__).parent)
+
+
+class Loop:
+    """A training that the script steps through itself. Made by `TrainingLaunch.loop`.
+
+        for batch in loop:
+            loss = train_step(*batch)
+            loop.step(loss=loss)
+
+    It begins with the batch after the last one that the restored state had consumed, and ends after `epochs` epochs.
+    `keep` holds the script's own numbers, text and small arrays, by name: they are saved with the state, and brought
+    back. `start` tells where it goes on.
+    """
+
+    def __init__(
+        self,
+        launch: RankLaunch,
+        progress: Progress,
+        state: TrainState,
+        dataset: Any,
+        start: Start,
+        *,
+        guard: LoadGuard,
+        epochs: int,
+        every: int | timedelta,
+        saves: LoopSaves,
+        exit_flag: str | None,
+        others: Mapping[str, Any],
+    ) -> None:
+        self.start = start
+        self.keep: dict[str, Any] = {}
+        self._launch, self._progress, self._state, self._dataset = launch, progress, state, dataset
+        self._guard = guard
+        self._saves, self._others = saves, dict(others)
+        self._an_epoch = launch.facts.steps_per_epoch or 1
+        self._last_step = epochs * self._an_epoch
+        self._epochs = epochs
+        self._rhythm = Rhythm(
+            every, step=self.global_step, now=time.monotonic(), rank=launch.rank, alone=launch.world_size == 1
+        )
+        self._flag = _Flag(exit_flag, puts_back=launch.rank == 0) if exit_flag else None
+        self._terminated = False
+        self._has_begun = self._in_step = self._is_over = False
+        self._counted = (self.global_step, state.counters())
+        self._bring_back(str(start.append_info.get(KEPT, "")))
+        self._random_first = kept.random_state()
+        self._at_step = _AtStep(deepcopy(self.keep), self._random_first)
+        self._draws = False
+
+    @property
+    def global_step(self) -> int:
+        """Batches consumed since the run began."""
+        return self._progress.global_step
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the step that is under way or comes next, from 1."""
+        return min(self.global_step // self._an_epoch + 1, self._epochs)
+
+    @property
+    def step_in_epoch(self) -> int:
+        """Steps done in that epoch."""
+        return self.global_step - (self.epoch - 1) * self._an_epoch
+
+    @property
+    def fresh(self) -> bool:
+        """Whether there was nothing to restore."""
+        return self.start.fresh
+
+    def __iter__(self) -> Iterator[Any]:
+        """The batches that are left, as `Dataset.create_tuple_iterator` gives them."""
+        if self._has_begun:
+            raise UsageError(
+                "this loop was gone through before", "make one launch.loop(…), and one for statement over it"
+            )
+        self._has_begun = True
+        if self.global_step >= self._last_step:
+            self._end_finished()
+            return
+        self._begin()
+        try:
+            yield from self._batches()
+        except GeneratorExit:
+            if not self._is_over:
+                self._leave_early()
+            raise
+        except BaseException as error:
+            self._fail(type(error).__name__, None if self._in_step else self.global_step)
+            raise
+        self._saves.end(self.global_step, None)
+        self._over()
+
+    def step(self, *, loss: Any = None) -> None:
+        """The step is done: count it, save if it is time, and leave if that was asked for.
+
+        `loss` is kept with the saves; a state whose loss is no number is quarantined. To leave it saves, and raises
+        `SystemExit` with the code `LEFT`. Raises `UsageError` where no batch was taken.
+        """
+        if not self._in_step:
+            raise UsageError("loop.step was called, and no batch was taken", "call it once for each batch of the loop")
+        self._in_step = False
+        self._progress.global_step = step = self.global_step + 1
+        self._saves.network.outputs = loss
+        said = self._ask(step)
+        is_last = step >= self._last_step
+        if said.leaves and not is_last:
+            self._leave(step)
+        if said.saves or is_last or self._rhythm.is_due(step):
+            self._save(Kind.PERIODIC)
+        self._at_step = _AtStep(deepcopy(self.keep), kept.random_state() if self._draws else None)
+
+    def _begin(self) -> None:
+        self._progress.has_trained = True
+        self._saves.begin()
+        atexit.register(self._at_exit)
+        is_main = threading.current_thread() is threading.main_thread()
+        if is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, self._terminate)
+
+    def _batches(self) -> Iterator[Any]:
+        batches = go_on(self._dataset, self.global_step, self._epochs)
+        for _ in range(self.global_step // self._an_epoch, self._epochs):
+            for batch in batches:
+                if self.global_step == self.start.global_step:
+                    self._guard.check(self._state.named, (), self.global_step)
+                self._in_step = True
+                yield batch
+                if self._in_step:
+                    raise UsageError(
+                        f"the batch after step {self.global_step} was taken, and loop.step was not called",
+                        "call loop.step() at the end of the body, for each batch, also for one that is passed over",
+                    )
+
+    def _ask(self, step: int) -> Question:
+        """What the ranks say together about saving and leaving after a step."""
+        nothing = Question(0, 0, 0)
+        if not self._rhythm.asks(step):
+            return nothing
+        now = time.monotonic()
+        leaves = self._terminated or (self._flag is not None and self._flag.asks())
+        said = self._rhythm.question(step, now, leaves=leaves)
+        said = Question(*communication.added_up(said))
+        self._rhythm.heard(step, time.monotonic(), said)
+        return said
+
+    def _save(self, kind: Kind) -> None:
+        step, now = self.global_step, kept.random_state()
+        self._draws = self._draws or not kept.is_same(now, self._random_first)
+        self._counted = (step, self._state.counters())
+        self._saves.save(kind, step, self._place(step), self._kept(_AtStep(self.keep, now)))
+        self._rhythm.saved(time.monotonic())
+
+    def _kept(self, at: _AtStep) -> str:
+        """What goes with a state; what cannot be kept is left out, and said once."""
+        found: dict[str, Any] = {"rank": self._launch.rank, "keep": {}, "others": {}}
+        if at.random is not None:
+            found["random"] = kept.plain(at.random)
+        told = {("keep", name): value for name, value in at.keep.items()}
+        told |= {("others", name): kept.state_of(each) for name, each in self._others.items()}
+        for (where, name), value in told.items():
+            if problem := kept.why_not(value):
+                self._saves.complaints.warn(f"{where}[{name!r}] is not saved with the state: {problem}")
+            else:
+                found[where][name] = kept.plain(value)
+        return json.dumps(found)
+
+    def _bring_back(self, told: str) -> None:
+        if not told:
+            return
+        found = kept.loaded(told)
+        self.keep.update(found["keep"])
+        for name, known in self._others.items():
+            if name in found["others"]:
+                kept.set_state_of(known, found["others"][name])
+            else:
+                log.warning("the state has nothing of %s: it begins anew", name)
+        if found["rank"] == self._launch.rank and "random" in found:
+            kept.set_random_state(found["random"])
+
+    def _place(self, step: int) -> tuple[int, int]:
+        epoch, step_in_epoch = epoch_and_step(step, self._an_epoch)
+        return epoch or 0, step_in_epoch or 0
+
+    def _leave(self, step: int) -> None:
+        self._save(Kind.GRACEFUL_EXIT)
+        self._saves.end(step, None)
+        self._over()
+        log.info("run %s: step %d is saved, and training ends on request (exit code %d)", self._launch.name, step, LEFT)
+        raise SystemExit(LEFT)
+
+    def _leave_early(self) -> None:
+        """The script left the loop by itself: what it does with the network from now on is no state of the run."""
+        step, saved = self.global_step, self._saves.saved_step
+        if saved < step:
+            log.info(
+                "run %s: the loop was left after step %d; a start goes on after step %d", self._launch.name, step, saved
+            )
+        self._saves.end(step, None)
+        self._over()
+
+    def _fail(self, error: str, step: int | None) -> None:
+        """An exception ended the loop; the network holds the state after a step (None: that is not certain)."""
+        if step is not None and step > self._saves.saved_step:
+            self._save(Kind.DYING_GASP)
+        self._saves.end(self.global_step, error)
+        self._over()
+
+    def _at_exit(self) -> None:
+        """The interpreter ends before the loop: an exception came in the script's own lines, or it called exit."""
+        error: BaseException | None = getattr(sys, "last_value", None)
+        self._saves.network.check_device()
+        step = self._certain_step(error.__traceback__ if error is not None else None)
+        if step is None:
+            log.warning("how far training had come is not certain: nothing is saved at this end")
+        elif step > self._saves.saved_step:
+            self._progress.global_step = step
+            self._saves.wait()
+            self._saves.save_at_exit(step, self._place(step), self._kept(self._at_step))
+        self._saves.end(self.global_step, type(error).__name__ if error is not None else None)
+        self._over()
+
+    def _certain_step(self, raised: TracebackType | None) -> int | None:
+        """The step whose state the network holds, for certain: the last one done, or the one under way.
+
+        In the body of the loop only the optimizers' counters tell. What no optimizer updates may have changed before
+        they count, as moving averages of batch normalization do; what the script keeps may have before or after.
+        """
+        step, network = self.global_step, self._saves.network
+        if not network.is_readable:
+            return None
+        if (self._draws and self._at_step.random is None) or (not self._draws and not self._is_as_drawn()):
+            return None
+        if not self._in_step:
+            return step
+        counted_at, before = self._counted
+        now = self._state.counters()
+        if None in before or None in now:
+            return None
+        ahead = {(new or 0) - (old or 0) - (step - counted_at) for new, old in zip(now, before, strict=True)}
+        of_norms, of_others = self._state.other_than_updated()
+        if ahead == {0} and not of_norms and not of_others:
+            return step
+        by_script = all(not frame.f_code.co_filename.startswith(_MINDSPORE) for frame, _ in traceback.walk_tb(raised))
+        keeps_nothing = not (self.keep or self._others or self._draws)
+        return step + 1 if ahead == {1} and not of_others and by_script and keeps_nothing else None
+
+    def _is_as_drawn(self) -> bool:
+        return kept.is_same(kept.random_state(), self._random_first)
+
+    def _end_finished(self) -> None:
+        log.info("run %s: all %d epochs were trained before: nothing is left to train", self._launch.name, self._epochs)
+        self._saves.end(self.global_step, None)
+
+    def _over(self) -> None:
+        self._is_over = True
+        atexit.unregister(self._at_exit)
+        if signal.getsignal(signal.SIGTERM) == self._terminate:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    def _terminate(self, *_: object) -> None:
+        """SIGTERM: leave when this step is done. A second one ends the process at once."""
+        self._terminated = True
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def check_loop(dataset: Any, epochs: object, every: object) -> None:
+    """Raise `UsageError` for what cannot be gone through."""
+    if not hasattr(dataset, "create_tuple_iterator"):
+        raise UsageError(
+            f"loop needs the dataset that is trained with, not {type(dataset).__name__}",
+            "write launch.loop(network, optimizer, dataset, …)",
+        )
+    if not isinstance(epochs, int) or epochs < 1:
+        raise UsageError(f"epochs is {epochs!r}", "say how many epochs the whole training has, from 1")
+    is_time = isinstance(every, timedelta) and every > timedelta()
+    if not is_time and (isinstance(every, bool) or not isinstance(every, int) or every < 1):
+        raise UsageError(f"every is {every!r}", "give a number of steps, or a datetime.timedelta")
+
+
+class _AtStep(NamedTuple):
+    """What the script kept when a step was done, and how far its random numbers were (None: it draws none)."""
+
+    keep: dict[str, Any]
+    random: kept.RandomState | None
+
+
+class _Flag:
+    """The JSON file that asks for an exit, as MindSpore's OnRequestExit reads it: `{"GracefulExit": 1}`."""
+
+    def __init__(self, path: str, *, puts_back: bool) -> None:
+        self._path = path
+        self._stale: StaleFlag | None = None
+        if self._is_set():
+            self._stale = StaleFlag(path, _FLAG)
+            if puts_back:
+                self._stale.put_back()
+
+    def asks(self) -> bool:
+        """Whether an exit was asked for since the loop was made."""
+        if self._stale is not None and not self._stale.was_written():
+            return False
+        self._stale = None
+        return self._is_set()
+
+    def _is_set(self) -> bool:
+        try:
+            told = json.loads(Path(self._path).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return False
+        return isinstance(told, dict) and told.get(_FLAG) == 1

@@ -1,0 +1,149 @@
+"""What a functional loop saves: copied at once, written aside on a thread of its own, then registered."""
+
+from __future__ import annotations
+
+import logging
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from datetime import datetime, timezone
+from itertools import chain, count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ckptstore.core.events import TrainingEnded
+from ckptstore.core.model import Content, Kind
+from ckptstore.disk.files import names_in, real_directory
+from ckptstore.errors import CkptstoreError
+from ckptstore.mindspore.communication import strategy_file
+from ckptstore.mindspore.network import NetworkState
+from ckptstore.resume.register import describe, measured
+from ckptstore.training.complaints import Complaints
+from ckptstore.training.recorder_thread import FLUSH_SECONDS, RecorderThread
+from ckptstore.training.retention_thread import RetentionThread
+from ckptstore.training.save_places import SavePlaces
+
+if TYPE_CHECKING:
+    import os
+
+    from ckptstore.core.model import Checkpoint
+    from ckptstore.mindspore.state import Copy, TrainState
+    from ckptstore.retention.policy import Policy
+    from ckptstore.training.launch import RankLaunch
+    from ckptstore.training.start import Progress
+
+log = logging.getLogger("ckptstore")
+
+
+class LoopSaves:
+    """Saves the state of one rank; at most one save is under way, and the next one waits for it.
+
+    `saved_step` is the step of the newest one that was begun, or that training started from.
+    """
+
+    def __init__(
+        self,
+        launch: RankLaunch,
+        progress: Progress,
+        state: TrainState,
+        *,
+        directory: str | os.PathLike[str],
+        prefix: str,
+        form: str,
+        retention: Policy | None,
+    ) -> None:
+        self._launch, self._state, self._form = launch, state, form
+        root = real_directory(directory)
+        self.directory = root if launch.world_size == 1 else f"{root}/rank_{launch.rank}"
+        self._prefix = prefix
+        self.complaints = Complaints()
+        self.network = NetworkState(state, self.complaints)
+        self.recorder = RecorderThread(launch)
+        self.recorder.state_names = frozenset(state.named)
+        self._places = SavePlaces(launch, progress, self.recorder)
+        self._retention = RetentionThread(launch, retention) if retention is not None and launch.rank == 0 else None
+        if self._retention is not None:
+            self.recorder.on_recorded = self._retention.file_registered
+        self._writer = ThreadPoolExecutor(1, "ckptstore-save")
+        self._under_way: Future[None] | None = None
+        self.saved_step = progress.global_step
+
+    def begin(self) -> None:
+        """Training begins. Raises `RefusedError` where newer states of the run are there that the start did not see."""
+        names = names_in(self.directory)
+        prefixes = chain([self._prefix], (f"{self._prefix}_{repeat}" for repeat in count(1)))
+        self._prefix = next(each for each in prefixes if not any(name.startswith(f"{each}-") for name in names))
+        self.recorder.begin()
+        self._launch.signs.begin()
+        self._places.add(
+            self.directory, kind=Kind.PERIODIC, prefix=self._prefix, names_before=lambda _: (), content=Content.FULL
+        )
+        if self._retention is not None:
+            self._retention.begin()
+
+    def save(self, kind: Kind, step: int, place: tuple[int, int], kept: str) -> None:
+        """Copy the state after a step, and have it written and registered. `place` is its epoch and step in that."""
+        self.wait()
+        file = self._described(kind, step, place)
+        copy = self._state.copied()
+        self.saved_step = step
+        self._under_way = self._writer.submit(self._write, copy, file, kept)
+
+    def save_at_exit(self, step: int, place: tuple[int, int], kept: str) -> None:
+        """Save as `save` does, when the interpreter ends and starts no thread any more."""
+        self._write(self._state.copied(), self._described(Kind.DYING_GASP, step, place), kept, at_exit=True)
+
+    def wait(self) -> None:
+        """Wait for the save that is under way."""
+        if self._under_way is not None:
+            self._under_way.result()
+            self._under_way = None
+
+    def end(self, step: int, error: str | None) -> None:
+        """Training has ended after a step: have all in the catalog, and leave nothing open."""
+        self.wait()
+        launch = self._launch
+        counter, now = self.network.optimizer_step(), datetime.now(timezone.utc)
+        ended = TrainingEnded(launch.run, launch.id, launch.rank, step, counter, error, self.network.problem(), now)
+        self.recorder.call(lambda: launch.recorder.record([ended]))
+        self.recorder.finish()
+        if self._retention is not None:
+            self._retention.finish(FLUSH_SECONDS)
+        launch.signs.end()
+        self.recorder.rest()
+        self._places.release()
+
+    def _described(self, kind: Kind, step: int, place: tuple[int, int]) -> Checkpoint:
+        epoch, step_in_epoch = place
+        loss, quarantine = self.network.loss(), self.network.problem()
+        if quarantine:
+            self.complaints.warn(
+                f"step {step} of run {self._launch.name} is quarantined: {quarantine}. What is saved while that is so "
+                "is registered, and no start takes it"
+            )
+        return describe(
+            self._launch.facts,
+            rank=self._launch.rank,
+            path=f"{self.directory}/{self._prefix}-{epoch}_{step_in_epoch}.{self._form}",
+            kind=kind,
+            global_step=step,
+            optimizer_step=self.network.optimizer_step(),
+            epoch=epoch,
+            step_in_epoch=step_in_epoch,
+            strategy_file=strategy_file(),
+            metrics={} if loss is None or quarantine else {"loss": loss},
+            quarantine=quarantine,
+        )
+
+    def _write(self, copy: Copy, file: Checkpoint, kept: str, *, at_exit: bool = False) -> None:
+        try:
+            aside = self._launch.aside(self.directory)
+            whole = replace(file, path=aside.save(Path(file.path).name, lambda path: copy.write(path, kept)))
+            if not at_exit:
+                self.recorder.submit(whole, asynchronous=False)
+            elif (found := measured(whole, prove_step=True, expected=self.recorder.state_names)) is not None:
+                self._launch.record([found])
+        except (OSError, CkptstoreError) as error:
+            why: Any = error.strerror or error if isinstance(error, OSError) else error
+            log.error("step %d is not saved to %s: %s; training goes on", file.global_step, self.directory, why)  # noqa: TRY400
+        except Exception:
+            log.exception("step %d is not saved; training goes on", file.global_step)

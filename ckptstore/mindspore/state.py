@@ -1,0 +1,154 @@
+"""What a functional loop trains: its networks and optimizers as one state, copied, written and restored."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import mindspore
+import numpy as np
+from mindspore import Parameter, nn
+
+from ckptstore.errors import UsageError
+from ckptstore.formats.header import OPTIMIZER_STEP, STATE_STEP
+from ckptstore.formats.safetensors import Tensor, can_hold, write_safetensors
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+KEPT = "ckptstore"
+"""The name under which a file holds what is no parameter."""
+
+_COUNTERS = (OPTIMIZER_STEP, STATE_STEP, "step_t")
+_OF_BATCH_NORM = ("moving_mean", "moving_variance")
+
+
+class TrainState:
+    """Every parameter of networks and optimizers, by the name that a file has it under.
+
+    One of a kind has MindSpore's own names. Of several, given as a list or by names, each name begins with that of its
+    network or optimizer. Learning rates that are parameters of `param_groups` belong to it. Raises `UsageError` for
+    what is no network or optimizer, and where two parameters have one name.
+    """
+
+    def __init__(self, network: Any, optimizer: Any) -> None:
+        self.networks, self.optimizers = _each("network", network), _each("optimizer", optimizer)
+        self.named: dict[str, Parameter] = {}
+        self._known: set[int] = set()
+        for prefix, each in self.networks.items():
+            self._add(prefix, each.get_parameters())
+        for prefix, each in self.optimizers.items():
+            self._add(prefix, (*each.get_parameters(), *_of_groups(each)))
+        for item in self.named.values():
+            if item.has_init:
+                item.init_data()
+        self._buffers: dict[str, Any] = {}
+
+    def get_parameters(self) -> Iterator[Parameter]:
+        """As `nn.Cell.get_parameters`."""
+        return iter(self.named.values())
+
+    def counters(self) -> tuple[int | None, ...]:
+        """The updates that each optimizer has counted; None for one that counts none."""
+        return tuple(_counter(each) for each in self.optimizers.values())
+
+    def other_than_updated(self) -> tuple[bool, bool]:
+        """Whether the networks have parameters that no optimizer updates: of batch normalization, and other ones."""
+        updated = {id(item) for each in self.optimizers.values() for item in each.parameters}
+        names = [
+            item.name for each in self.networks.values() for item in each.get_parameters() if id(item) not in updated
+        ]
+        of_norms = [name for name in names if name.endswith(_OF_BATCH_NORM)]
+        return bool(of_norms), len(of_norms) < len(names)
+
+    def check_format(self, form: str) -> None:
+        """Raise `UsageError` where files of a format cannot hold a parameter."""
+        for name, item in self.named.items():
+            if form == "safetensors" and not can_hold(_type_of(item)):
+                raise UsageError(
+                    f"a .safetensors file cannot hold {name}, which is {_type_of(item)}", 'use format="ckpt"'
+                )
+
+    def copied(self) -> Copy:
+        """The values as they are now. The memory is that of the copy before: that one must not be in use any more."""
+        for name, item in self.named.items():
+            values = item.asnumpy()
+            held = self._buffers.get(name)
+            if held is None or held.shape != values.shape or held.dtype != values.dtype:
+                held = self._buffers[name] = np.empty_like(values, order="C")
+            np.copyto(held, values)
+        return Copy([(name, _type_of(item), self._buffers[name]) for name, item in self.named.items()])
+
+    def write(self, path: str) -> None:
+        """Write the values to a new file, a `.safetensors` or `.ckpt` by its name: for `launch.save`."""
+        self.copied().write(path, "")
+
+    def _add(self, prefix: str, found: Iterable[Parameter]) -> None:
+        for item in found:
+            if id(item) in self._known:
+                continue
+            whole = f"{prefix}{item.name}"
+            if whole in self.named:
+                raise UsageError(
+                    f"two parameters are named {whole}", 'give networks and optimizers by name: {"generator": …, …}'
+                )
+            self.named[whole] = item
+            self._known.add(id(item))
+
+
+class Copy:
+    """Values of parameters, by name and type, that no step changes any more."""
+
+    def __init__(self, values: list[tuple[str, str, Any]]) -> None:
+        self._values = values
+
+    def write(self, path: str, kept: str) -> None:
+        """Write them to a new file, and `kept` with them. Raises `OSError`."""
+        if path.endswith(".safetensors"):
+            tensors = [
+                Tensor(name, kind, value.shape, memoryview(value.reshape(-1).view(np.uint8)))
+                for name, kind, value in self._values
+            ]
+            write_safetensors(
+                path, tensors, {"format": "ms", "remove_redundancy": "False"} | ({KEPT: kept} if kept else {})
+            )
+            return
+        values = [{"name": name, "data": mindspore.Tensor(value)} for name, _, value in self._values]
+        mindspore.save_checkpoint(values, path, append_dict={KEPT: kept} if kept else None, format="ckpt")
+
+
+def named(network: Any) -> dict[str, Any]:
+    """The parameters of a train network, or of a state, by name."""
+    return network.named if isinstance(network, TrainState) else {item.name: item for item in network.get_parameters()}
+
+
+def _each(what: str, given: Any) -> dict[str, Any]:
+    """Networks or optimizers by how their names begin; one alone has no such beginning."""
+    if isinstance(given, (list, tuple)) and len(given) == 1:
+        given = given[0]
+    if isinstance(given, (list, tuple)):
+        given = {str(place): each for place, each in enumerate(given)}
+    several = {f"{name}.": each for name, each in given.items()} if isinstance(given, Mapping) else {"": given}
+    for each in several.values():
+        if not isinstance(each, nn.Cell) or (what == "optimizer") != hasattr(each, "parameters"):
+            raise UsageError(
+                f"this is no {what}: {type(each).__name__}",
+                "write launch.loop(network, optimizer, dataset, …); of several give a list, or a dict by names",
+            )
+    return several
+
+
+def _of_groups(optimizer: Any) -> Iterator[Parameter]:
+    """Learning rates that a scheduler sets: they are no parameters of the cell (`mindspore.experimental.optim`)."""
+    groups = getattr(optimizer, "param_groups", ())
+    return (value for group in groups for value in group.values() if isinstance(value, Parameter))
+
+
+def _counter(optimizer: Any) -> int | None:
+    own = {item.name: item for item in optimizer.get_parameters()}
+    found = next((own[name] for name in _COUNTERS if name in own), None)
+    return None if found is None else int(found.asnumpy().reshape(-1)[0])
+
+
+def _type_of(item: Parameter) -> str:
+    return str(item.dtype)

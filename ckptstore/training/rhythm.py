@@ -1,0 +1,61 @@
+"""When a loop saves, and when its ranks ask each other whether it is time to save, or to leave."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+_ASK_SECONDS = 1.0
+"""Between two questions, about: each waits for the devices of all ranks."""
+_MOST_STEPS = 1000
+_GROWTH = 4
+
+
+class Question(NamedTuple):
+    """What a rank says when all ask each other; what all say is added up. Rank 0 alone looks at its clock."""
+
+    leaves: int
+    saves: int
+    steps: int
+
+
+class Rhythm:
+    """Of one rank. `every` is a number of steps, or a time between two saves; `alone` tells that there is one rank.
+
+    Moments are seconds of the monotonic clock.
+    """
+
+    def __init__(self, every: int | timedelta, *, step: int, now: float, rank: int, alone: bool) -> None:
+        self.every = every
+        self._rank, self._alone = rank, alone
+        self._saved_at = self._asked_at = now
+        self._asked_step = step
+        self._steps = 1
+
+    def asks(self, step: int) -> bool:
+        """Whether the ranks ask each other after this step."""
+        return step >= self._asked_step + self._steps
+
+    def question(self, step: int, now: float, *, leaves: bool) -> Question:
+        """What this rank says."""
+        if self._rank:
+            return Question(int(leaves), 0, 0)
+        is_late = not isinstance(self.every, int) and now - self._saved_at >= self.every.total_seconds()
+        seconds = max(now - self._asked_at, 1e-9) / max(step - self._asked_step, 1)
+        steps = min(math.ceil(_ASK_SECONDS / seconds), _MOST_STEPS, _GROWTH * self._steps)
+        return Question(int(leaves), int(is_late), 1 if self._alone else steps)
+
+    def heard(self, step: int, now: float, said: Question) -> None:
+        """What all said together: the next question is so many steps away."""
+        self._asked_step, self._asked_at, self._steps = step, now, max(1, said.steps)
+
+    def is_due(self, step: int) -> bool:
+        """Whether a save is due after a step, by their number."""
+        return isinstance(self.every, int) and step % self.every == 0
+
+    def saved(self, now: float) -> None:
+        """A save was begun."""
+        self._saved_at = now

@@ -1,0 +1,204 @@
+"""A small functional training for the tests: 10 steps an epoch, a save every 5 steps.
+
+    python loop_job.py '{"out": "/dir", "fault": "kill 17"}'
+
+Prints START and where the loop goes on, as JSON; writes final.ckpt when it ends. Faults, N counting the steps of this
+process: "kill N" (SIGKILL after step N, when all that was saved before is registered), "kill-at-once N", "raise N" (in
+the script's lines after step N), "raise-after-update N" (after the update of step N, before `loop.step`),
+"raise-before-update N", "raise-in-optimizer N" (between the updates of two parameters), "raise-in-data N",
+"terminate N" (SIGTERM in step N), "flag N", "exit N" (sys.exit after step N), "break N", "no-step N".
+"jit" compiles the step, "graph" sets GRAPH_MODE. "norm" has batch normalization, "keeps" counts in `loop.keep`, "draws"
+adds noise that NumPy draws, "gan" has two networks and optimizers, "scheduler" a learning rate that falls.
+Under msrun it is data parallel, and a fault is that of "rank" only (None: of every rank).
+"""
+
+import json
+import os
+import signal
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+import mindspore as ms
+import numpy as np
+from mindspore import dataset as ds
+from mindspore import nn, ops
+from mindspore.communication import get_group_size, get_rank, init
+from mindspore.experimental import optim
+
+import ckptstore.mindspore
+from ckptstore.retention.policy import from_json
+
+DEFAULTS = {
+    "epochs": 3,
+    "every": 5,
+    "fault": "none",
+    "rank": None,
+    "jit": False,
+    "graph": False,
+    "norm": False,
+    "keeps": False,
+    "draws": False,
+    "gan": False,
+    "scheduler": False,
+    "loop": {},
+}
+
+
+def create_dataset(asked: dict, rank: int, ranks: int) -> ds.Dataset:
+    chance = np.random.RandomState(7)
+    count = 80 * ranks
+    columns = {"x": chance.rand(count, 12).astype(np.float32), "y": chance.randint(0, 4, count).astype(np.int32)}
+    dataset = ds.NumpySlicesDataset(columns, shuffle=True, num_shards=ranks, shard_id=rank)
+    action, _, step = asked["fault"].partition(" ")
+    if action == "raise-in-data":
+        left = iter(range(8 * (int(step) - 1)))
+        dataset = dataset.map(lambda x: (x, next(left))[0], input_columns=["x"])
+    return dataset.batch(8)
+
+
+class Training:
+    """Networks, optimizers and the step of a script."""
+
+    def __init__(self, asked: dict, ranks: int) -> None:
+        norm = [nn.BatchNorm1d(16)] if asked["norm"] else []
+        self.network = nn.SequentialCell(nn.Dense(12, 16), *norm, nn.ReLU(), nn.Dense(16, 4))
+        self.network.set_train()
+        self.scheduler = None
+        if asked["scheduler"]:
+            self.optimizer = optim.AdamW(self.network.trainable_params(), lr=0.02)
+            self.scheduler = optim.lr_scheduler.StepLR(self.optimizer, step_size=4, gamma=0.7)
+        else:
+            self.optimizer = nn.Adam(self.network.trainable_params(), learning_rate=0.01)
+        self.loss = nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean")
+        self.gradients = ops.value_and_grad(self.forward, None, self.network.trainable_params())
+        self.reducer = nn.DistributedGradReducer(self.network.trainable_params()) if ranks > 1 else ops.identity
+        self.given = (self.network, self.optimizer)
+        if asked["gan"]:
+            self.critic = nn.SequentialCell(nn.Dense(12, 16), nn.ReLU(), nn.Dense(16, 4))
+            self.of_critic = nn.Momentum(self.critic.trainable_params(), 0.05, 0.9)
+            self.gradients_of_critic = ops.value_and_grad(self.critic_forward, None, self.critic.trainable_params())
+            self.given = ({"net": self.network, "critic": self.critic}, {"net": self.optimizer, "critic": self.of_critic})
+        self.step = ms.jit(self.train_step) if asked["jit"] else self.train_step
+        self.before_update = lambda: None
+
+    def forward(self, x, y):
+        return self.loss(self.network(x), y)
+
+    def critic_forward(self, x, y):
+        return self.loss(self.critic(x), y)
+
+    def train_step(self, x, y):
+        loss, gradients = self.gradients(x, y)
+        self.before_update()
+        self.optimizer(self.reducer(gradients))
+        return loss
+
+    def __call__(self, x, y):
+        loss = self.step(x, y)
+        if hasattr(self, "critic"):
+            _, gradients = self.gradients_of_critic(x, y)
+            self.of_critic(gradients)
+        return loss
+
+
+def fail() -> None:
+    raise RuntimeError("on purpose")
+
+
+def arm(training: Training, action: str) -> None:
+    """Have the step that comes fail in its middle."""
+    if action == "raise-before-update":
+        training.before_update = fail
+    if action == "raise-in-optimizer":
+        optimizer = training.optimizer
+        construct = optimizer.construct
+
+        def half(gradients):
+            construct(gradients)
+            fail()
+
+        optimizer.construct = half
+
+
+def main(asked: dict) -> None:
+    out = Path(asked["out"])
+    ms.set_device("CPU")
+    if asked["graph"]:
+        ms.set_context(mode=ms.GRAPH_MODE)
+    ms.set_seed(1)
+    rank, ranks = 0, 1
+    if "MS_WORKER_NUM" in os.environ:
+        ms.set_auto_parallel_context(parallel_mode=ms.ParallelMode.DATA_PARALLEL, gradients_mean=True)
+        init()
+        rank, ranks = get_rank(), get_group_size()
+    fault = asked["fault"] if asked["rank"] in (None, rank) else "none"
+    action, _, number = fault.partition(" ")
+    dataset = create_dataset({**asked, "fault": fault}, rank, ranks)
+    training = Training(asked, ranks)
+    options = dict(asked["loop"])
+    if "retention" in options:
+        options["retention"] = from_json(options["retention"])
+    if training.scheduler is not None:
+        options["others"] = {"scheduler": training.scheduler}
+    every = asked["every"] if isinstance(asked["every"], int) else timedelta(seconds=asked["every"])
+
+    launch = ckptstore.mindspore.join("run")
+    loop = launch.loop(
+        *training.given,
+        dataset,
+        epochs=asked["epochs"],
+        directory=out / "ckpt",
+        every=every,
+        exit_flag=out / "exit.json",
+        **options,
+    )
+    told = {"fresh": loop.fresh, "global_step": loop.global_step, "epoch": loop.epoch, "keep": loop.keep}
+    print("START", json.dumps(told), flush=True)
+    done, seen = 0, []
+    for batch in loop:
+        done += 1
+        x, y = batch
+        seen.append(float(x.asnumpy()[0, 0]))
+        if asked["draws"]:
+            x = x + ms.Tensor(np.random.rand(*x.shape).astype(np.float32))
+        if done == int(number or 0):
+            arm(training, action)
+            if action == "terminate":
+                os.kill(os.getpid(), signal.SIGTERM)
+            if action == "flag":
+                (out / "exit.json").write_text('{"GracefulExit": 1}')
+        loss = training(x, y)
+        if asked["keeps"]:
+            loop.keep["losses"] = [*loop.keep.get("losses", []), float(loss.asnumpy())]
+            loop.keep["last"] = x.asnumpy()[0]
+        if action == "raise-after-update" and done == int(number):
+            fail()
+        if action == "no-step" and done == int(number):
+            continue
+        loop.step(loss=loss)
+        if training.scheduler is not None and loop.global_step % 5 == 0:
+            training.scheduler.step()
+        if done == int(number or 0):
+            if action == "raise":
+                fail()
+            if action == "exit":
+                sys.exit(9)
+            if action == "break":
+                break
+            if action.startswith("kill"):
+                if action == "kill":
+                    loop._saves.wait()
+                    assert loop._saves.recorder.flush(60)
+                os.kill(os.getpid(), signal.SIGKILL)
+    with (out / f"seen-{launch.facts.order}-{rank}.json").open("w") as file:
+        json.dump(seen, file)
+    if loop.global_step == asked["epochs"] * 10:
+        state = ckptstore.mindspore.TrainState(*training.given)
+        ms.save_checkpoint([{"name": n, "data": p} for n, p in state.named.items()], str(out / f"final{rank or ''}.ckpt"))
+        if asked["keeps"]:
+            (out / "losses.json").write_text(json.dumps(loop.keep["losses"]))
+
+
+if __name__ == "__main__":
+    main({**DEFAULTS, **json.loads(sys.argv[1])})
