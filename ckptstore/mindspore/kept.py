@@ -7,6 +7,7 @@ import json
 import random
 from typing import Any, TypeAlias
 
+import mindspore
 import numpy as np
 
 RandomState: TypeAlias = "tuple[Any, Any]"
@@ -59,19 +60,31 @@ def _array(found: dict[str, Any]) -> Any:
 
 
 def state_of(known: Any) -> dict[str, Any]:
-    """What an object says of its state; else its numbers, text and arrays. Its parameters are the optimizer's."""
+    """What an object says of its state; else its numbers, text, arrays and parameters."""
     if hasattr(known, "state_dict"):
         return dict(known.state_dict())
-    return {name: value for name, value in vars(known).items() if not hasattr(value, "asnumpy") and not why_not(value)}
+    return {name: value for name, value in vars(known).items() if not why_not(value)}
 
 
 def set_state_of(known: Any, state: dict[str, Any]) -> None:
-    """Give an object a state that `state_of` told."""
+    """Give an object a state that `state_of` told; its parameters stay the same ones."""
     if hasattr(known, "load_state_dict"):
         known.load_state_dict(state)
         return
     for name, value in state.items():
-        setattr(known, name, value)
+        setattr(known, name, _put(getattr(known, name, None), value))
+
+
+def _put(there: Any, value: Any) -> Any:
+    if isinstance(there, (list, tuple)) and isinstance(value, list) and len(there) == len(value):
+        return type(there)(_put(*pair) for pair in zip(there, value, strict=True))
+    if not isinstance(there, mindspore.Tensor):
+        return value
+    tensor = mindspore.Tensor(value, there.dtype)
+    if not isinstance(there, mindspore.Parameter):
+        return tensor
+    mindspore.ops.assign(there, tensor)
+    return there
 
 
 def why_not(value: Any) -> str:

@@ -9,13 +9,9 @@ import signal
 import sys
 import threading
 import time
-import traceback
-from copy import deepcopy
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-import mindspore
+from typing import TYPE_CHECKING, Any
 
 from ckptstore.core.model import Kind, epoch_and_step
 from ckptstore.errors import UsageError
@@ -27,7 +23,6 @@ from ckptstore.training.stale_flag import StaleFlag
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from types import TracebackType
 
     from ckptstore.mindspore.load_guard import LoadGuard
     from ckptstore.mindspore.loop_saves import LoopSaves
@@ -41,7 +36,6 @@ LEFT = 75
 """The exit code of a process that saved and left on request, and is to be started again (EX_TEMPFAIL)."""
 
 _FLAG = "GracefulExit"
-_MINDSPORE = str(Path(mindspore.__file__).parent)
 
 
 class Loop:
@@ -84,12 +78,12 @@ class Loop:
         )
         self._flag = _Flag(exit_flag, puts_back=launch.rank == 0) if exit_flag else None
         self._terminated = False
-        self._has_begun = self._in_step = self._is_over = False
+        self._has_begun = self._in_body = self._in_step = self._is_over = False
         self._counted = (self.global_step, state.counters())
         self._bring_back(str(start.append_info.get(KEPT, "")))
         self._random_first = kept.random_state()
-        self._at_step = _AtStep(deepcopy(self.keep), self._random_first)
-        self._draws = False
+        self._draws = self._changes_after = False
+        self._beside = self._with(at_save=False)
 
     @property
     def global_step(self) -> int:
@@ -98,13 +92,23 @@ class Loop:
 
     @property
     def epoch(self) -> int:
-        """The epoch of the step that is under way or comes next, from 1."""
-        return min(self.global_step // self._an_epoch + 1, self._epochs)
+        """The epoch of the batch that the body has, from 1; before the first one, that of the one that comes next."""
+        return self._place(self._step_in_hand)[0]
 
     @property
     def step_in_epoch(self) -> int:
-        """Steps done in that epoch."""
-        return self.global_step - (self.epoch - 1) * self._an_epoch
+        """Which batch of that epoch it is, from 1."""
+        return self._place(self._step_in_hand)[1]
+
+    @property
+    def ends_epoch(self) -> bool:
+        """Whether it is the last one of that epoch: the place for an evaluation, after `step`."""
+        return self.step_in_epoch == self._an_epoch
+
+    @property
+    def _step_in_hand(self) -> int:
+        is_done = self._in_body and not self._in_step
+        return min(self.global_step + (not is_done), self._last_step)
 
     @property
     def fresh(self) -> bool:
@@ -114,9 +118,7 @@ class Loop:
     def __iter__(self) -> Iterator[Any]:
         """The batches that are left, as `Dataset.create_tuple_iterator` gives them."""
         if self._has_begun:
-            raise UsageError(
-                "this loop was gone through before", "make one launch.loop(…), and one for statement over it"
-            )
+            raise UsageError("this loop was gone through before", "join again, and make another loop")
         self._has_begun = True
         if self.global_step >= self._last_step:
             self._end_finished()
@@ -124,34 +126,30 @@ class Loop:
         self._begin()
         try:
             yield from self._batches()
-        except GeneratorExit:
+        except GeneratorExit:  # `break`, or an exception in the body, which is not to be seen from here
             if not self._is_over:
-                self._leave_early()
+                self._left(None)
             raise
         except BaseException as error:
-            self._fail(type(error).__name__, None if self._in_step else self.global_step)
+            self._left(error)
             raise
         self._saves.end(self.global_step, None)
         self._over()
 
     def step(self, *, loss: Any = None) -> None:
-        """The step is done: count it, save if it is time, and leave if that was asked for.
+        """The step is done: count it. When the body of the loop has ended, it is saved if it is time.
 
-        `loss` is kept with the saves; a state whose loss is no number is quarantined. To leave it saves, and raises
-        `SystemExit` with the code `LEFT`. Raises `UsageError` where no batch was taken.
+        All that trains comes before it in the body. `loss` is kept with the saves; a state whose loss is no number is
+        quarantined. Raises `UsageError` where no batch was taken.
         """
         if not self._in_step:
             raise UsageError("loop.step was called, and no batch was taken", "call it once for each batch of the loop")
         self._in_step = False
-        self._progress.global_step = step = self.global_step + 1
+        self._progress.global_step += 1
         self._saves.network.outputs = loss
-        said = self._ask(step)
-        is_last = step >= self._last_step
-        if said.leaves and not is_last:
-            self._leave(step)
-        if said.saves or is_last or self._rhythm.is_due(step):
-            self._save(Kind.PERIODIC)
-        self._at_step = _AtStep(deepcopy(self.keep), kept.random_state() if self._draws else None)
+        if self.global_step == self.start.global_step + 1:
+            self._draws = self._has_drawn()
+        self._beside = self._with(at_save=False)
 
     def _begin(self) -> None:
         self._progress.has_trained = True
@@ -167,13 +165,32 @@ class Loop:
             for batch in batches:
                 if self.global_step == self.start.global_step:
                     self._guard.check(self._state.named, (), self.global_step)
-                self._in_step = True
+                self._in_step = self._in_body = True
                 yield batch
                 if self._in_step:
                     raise UsageError(
                         f"the batch after step {self.global_step} was taken, and loop.step was not called",
-                        "call loop.step() at the end of the body, for each batch, also for one that is passed over",
+                        "call loop.step() in the body, once for each batch, also for one that is passed over",
                     )
+                self._in_body = False
+                self._end_body()
+
+    def _end_body(self) -> None:
+        """The script is done with a step: save what it left, and leave, if it is time."""
+        step = self.global_step
+        beside = self._with(at_save=False)
+        self._changes_after = self._changes_after or beside != self._beside
+        self._beside = beside
+        said = self._ask(step)
+        is_last = step >= self._last_step
+        if said.leaves and not is_last:
+            self._save(Kind.GRACEFUL_EXIT)
+            self._saves.end(step, None)
+            self._over()
+            log.info("run %s: step %d is saved; training ends on request (exit code %d)", self._launch.name, step, LEFT)
+            raise SystemExit(LEFT)
+        if said.saves or is_last or self._rhythm.is_due(step):
+            self._save(Kind.PERIODIC)
 
     def _ask(self, step: int) -> Question:
         """What the ranks say together about saving and leaving after a step."""
@@ -187,26 +204,33 @@ class Loop:
         self._rhythm.heard(step, time.monotonic(), said)
         return said
 
-    def _save(self, kind: Kind) -> None:
-        step, now = self.global_step, kept.random_state()
-        self._draws = self._draws or not kept.is_same(now, self._random_first)
+    def _save(self, kind: Kind, *, at_exit: bool = False) -> None:
+        step = self.global_step
+        self._draws = self._draws or self._has_drawn()
         self._counted = (step, self._state.counters())
-        self._saves.save(kind, step, self._place(step), self._kept(_AtStep(self.keep, now)))
+        beside = self._beside if kind is Kind.DYING_GASP else self._with(at_save=True)
+        self._saves.save(kind, step, self._place(step), json.dumps(beside), at_exit=at_exit)
         self._rhythm.saved(time.monotonic())
 
-    def _kept(self, at: _AtStep) -> str:
-        """What goes with a state; what cannot be kept is left out, and said once."""
+    def _with(self, *, at_save: bool) -> dict[str, Any]:
+        """What goes with a state; what cannot be kept is left out, and said once.
+
+        The random numbers of a script that draws none are looked at only when it saves: that takes as long as all else.
+        """
         found: dict[str, Any] = {"rank": self._launch.rank, "keep": {}, "others": {}}
-        if at.random is not None:
-            found["random"] = kept.plain(at.random)
-        told = {("keep", name): value for name, value in at.keep.items()}
+        if at_save or self._draws:
+            found["random"] = kept.plain(kept.random_state())
+        told = {("keep", name): value for name, value in self.keep.items()}
         told |= {("others", name): kept.state_of(each) for name, each in self._others.items()}
         for (where, name), value in told.items():
             if problem := kept.why_not(value):
                 self._saves.complaints.warn(f"{where}[{name!r}] is not saved with the state: {problem}")
             else:
                 found[where][name] = kept.plain(value)
-        return json.dumps(found)
+        return found
+
+    def _has_drawn(self) -> bool:
+        return not kept.is_same(kept.random_state(), self._random_first)
 
     def _bring_back(self, told: str) -> None:
         if not told:
@@ -225,71 +249,45 @@ class Loop:
         epoch, step_in_epoch = epoch_and_step(step, self._an_epoch)
         return epoch or 0, step_in_epoch or 0
 
-    def _leave(self, step: int) -> None:
-        self._save(Kind.GRACEFUL_EXIT)
-        self._saves.end(step, None)
+    def _left(self, error: BaseException | None, *, at_exit: bool = False) -> None:
+        """The loop was left before its end: save the state as it is now, if it is certain of which step it is."""
+        saves, step = self._saves, self.global_step
+        saves.network.check_device()
+        if not self._is_certain():
+            log.warning("how far training had come is not certain: nothing is saved after step %d", saves.saved_step)
+        elif step > saves.saved_step:
+            self._save(Kind.DYING_GASP, at_exit=at_exit)
+        saves.end(step, type(error).__name__ if error is not None else None)
         self._over()
-        log.info("run %s: step %d is saved, and training ends on request (exit code %d)", self._launch.name, step, LEFT)
-        raise SystemExit(LEFT)
+        if error is None:
+            atexit.register(self._at_exit)
 
-    def _leave_early(self) -> None:
-        """The script left the loop by itself: what it does with the network from now on is no state of the run."""
-        step, saved = self.global_step, self._saves.saved_step
-        if saved < step:
-            log.info(
-                "run %s: the loop was left after step %d; a start goes on after step %d", self._launch.name, step, saved
-            )
-        self._saves.end(step, None)
-        self._over()
+    def _is_certain(self) -> bool:
+        """Whether the network holds the state after the last step that was done, as a save after it would have.
 
-    def _fail(self, error: str, step: int | None) -> None:
-        """An exception ended the loop; the network holds the state after a step (None: that is not certain)."""
-        if step is not None and step > self._saves.saved_step:
-            self._save(Kind.DYING_GASP)
-        self._saves.end(self.global_step, error)
-        self._over()
+        Inside the body the optimizers' counters tell. What no optimizer updates may have changed before they count, as
+        moving averages of batch normalization do; and the script may do more to the state after `loop.step`.
+        """
+        if not self._saves.network.is_readable:
+            return False
+        if not self._in_body:
+            return True
+        of_norms, of_others = self._state.other_than_updated()
+        if of_others or (self._in_step and of_norms) or (not self._draws and self._has_drawn()):
+            return False
+        if not self._in_step:
+            return not (self._changes_after or self._others or self._state.has_rates)
+        counted_at, before = self._counted
+        gone_on = [None if count is None else count + self.global_step - counted_at for count in before]
+        return None not in gone_on and gone_on == list(self._state.counters())
 
     def _at_exit(self) -> None:
-        """The interpreter ends before the loop: an exception came in the script's own lines, or it called exit."""
+        """The interpreter ends: only now the exception that ended the loop is known, if one did."""
         error: BaseException | None = getattr(sys, "last_value", None)
-        self._saves.network.check_device()
-        step = self._certain_step(error.__traceback__ if error is not None else None)
-        if step is None:
-            log.warning("how far training had come is not certain: nothing is saved at this end")
-        elif step > self._saves.saved_step:
-            self._progress.global_step = step
-            self._saves.wait()
-            self._saves.save_at_exit(step, self._place(step), self._kept(self._at_step))
-        self._saves.end(self.global_step, type(error).__name__ if error is not None else None)
-        self._over()
-
-    def _certain_step(self, raised: TracebackType | None) -> int | None:
-        """The step whose state the network holds, for certain: the last one done, or the one under way.
-
-        In the body of the loop only the optimizers' counters tell. What no optimizer updates may have changed before
-        they count, as moving averages of batch normalization do; what the script keeps may have before or after.
-        """
-        step, network = self.global_step, self._saves.network
-        if not network.is_readable:
-            return None
-        if (self._draws and self._at_step.random is None) or (not self._draws and not self._is_as_drawn()):
-            return None
-        if not self._in_step:
-            return step
-        counted_at, before = self._counted
-        now = self._state.counters()
-        if None in before or None in now:
-            return None
-        ahead = {(new or 0) - (old or 0) - (step - counted_at) for new, old in zip(now, before, strict=True)}
-        of_norms, of_others = self._state.other_than_updated()
-        if ahead == {0} and not of_norms and not of_others:
-            return step
-        by_script = all(not frame.f_code.co_filename.startswith(_MINDSPORE) for frame, _ in traceback.walk_tb(raised))
-        keeps_nothing = not (self.keep or self._others or self._draws)
-        return step + 1 if ahead == {1} and not of_others and by_script and keeps_nothing else None
-
-    def _is_as_drawn(self) -> bool:
-        return kept.is_same(kept.random_state(), self._random_first)
+        if not self._is_over:
+            self._left(error, at_exit=True)
+        elif error is not None:
+            self._saves.record_ending(self.global_step, type(error).__name__)
 
     def _end_finished(self) -> None:
         log.info("run %s: all %d epochs were trained before: nothing is left to train", self._launch.name, self._epochs)
@@ -312,20 +310,13 @@ def check_loop(dataset: Any, epochs: object, every: object) -> None:
     if not hasattr(dataset, "create_tuple_iterator"):
         raise UsageError(
             f"loop needs the dataset that is trained with, not {type(dataset).__name__}",
-            "write launch.loop(network, optimizer, dataset, …)",
+            "give it network, optimizer and dataset, in this order",
         )
     if not isinstance(epochs, int) or epochs < 1:
         raise UsageError(f"epochs is {epochs!r}", "say how many epochs the whole training has, from 1")
     is_time = isinstance(every, timedelta) and every > timedelta()
     if not is_time and (isinstance(every, bool) or not isinstance(every, int) or every < 1):
         raise UsageError(f"every is {every!r}", "give a number of steps, or a datetime.timedelta")
-
-
-class _AtStep(NamedTuple):
-    """What the script kept when a step was done, and how far its random numbers were (None: it draws none)."""
-
-    keep: dict[str, Any]
-    random: kept.RandomState | None
 
 
 class _Flag:

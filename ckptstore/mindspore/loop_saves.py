@@ -80,17 +80,18 @@ class LoopSaves:
         if self._retention is not None:
             self._retention.begin()
 
-    def save(self, kind: Kind, step: int, place: tuple[int, int], kept: str) -> None:
-        """Copy the state after a step, and have it written and registered. `place` is its epoch and step in that."""
-        self.wait()
-        file = self._described(kind, step, place)
-        copy = self._state.copied()
-        self.saved_step = step
-        self._under_way = self._writer.submit(self._write, copy, file, kept)
+    def save(self, kind: Kind, step: int, place: tuple[int, int], kept: str, *, at_exit: bool = False) -> None:
+        """Copy the state after a step, and have it written and registered; `place` is its epoch and step in that.
 
-    def save_at_exit(self, step: int, place: tuple[int, int], kept: str) -> None:
-        """Save as `save` does, when the interpreter ends and starts no thread any more."""
-        self._write(self._state.copied(), self._described(Kind.DYING_GASP, step, place), kept, at_exit=True)
+        `at_exit`: here and now, since the interpreter ends, and starts no thread any more.
+        """
+        self.wait()
+        file, values = self._described(kind, step, place), self._state.copied()
+        self.saved_step = step
+        if at_exit:
+            self._write(file, values, kept, at_exit=True)
+        else:
+            self._under_way = self._writer.submit(self._write, file, values, kept)
 
     def wait(self) -> None:
         """Wait for the save that is under way."""
@@ -101,16 +102,18 @@ class LoopSaves:
     def end(self, step: int, error: str | None) -> None:
         """Training has ended after a step: have all in the catalog, and leave nothing open."""
         self.wait()
-        launch = self._launch
-        counter, now = self.network.optimizer_step(), datetime.now(timezone.utc)
-        ended = TrainingEnded(launch.run, launch.id, launch.rank, step, counter, error, self.network.problem(), now)
-        self.recorder.call(lambda: launch.recorder.record([ended]))
+        self.recorder.call(lambda: self.record_ending(step, error))
         self.recorder.finish()
         if self._retention is not None:
             self._retention.finish(FLUSH_SECONDS)
-        launch.signs.end()
+        self._launch.signs.end()
         self.recorder.rest()
         self._places.release()
+
+    def record_ending(self, step: int, error: str | None) -> None:
+        """Record the step that training ended at, and the exception's name if one ended it."""
+        launch, now = self._launch, datetime.now(timezone.utc)
+        launch.recorder.record([TrainingEnded(launch.run, launch.id, launch.rank, step, None, error, "", now)])
 
     def _described(self, kind: Kind, step: int, place: tuple[int, int]) -> Checkpoint:
         epoch, step_in_epoch = place
@@ -134,10 +137,10 @@ class LoopSaves:
             quarantine=quarantine,
         )
 
-    def _write(self, copy: Copy, file: Checkpoint, kept: str, *, at_exit: bool = False) -> None:
+    def _write(self, file: Checkpoint, values: Copy, kept: str, *, at_exit: bool = False) -> None:
         try:
             aside = self._launch.aside(self.directory)
-            whole = replace(file, path=aside.save(Path(file.path).name, lambda path: copy.write(path, kept)))
+            whole = replace(file, path=aside.save(Path(file.path).name, lambda path: values.write(path, kept)))
             if not at_exit:
                 self.recorder.submit(whole, asynchronous=False)
             elif (found := measured(whole, prove_step=True, expected=self.recorder.state_names)) is not None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import mindspore
+import numpy as np
 
 from ckptstore.core.model import Rule
 from ckptstore.disk.files import BAD_BYTES, digest
@@ -152,8 +153,16 @@ def _put(network: Any, values: Mapping[str, Any], *, by_broadcast: bool) -> tupl
         )
         return put
     for name, value in own.items():
-        mindspore.ops.assign(parameters[name], value)
+        _copy(parameters[name], value)
     return parameters.keys() - own.keys(), values.keys() - own.keys()
+
+
+def _copy(parameter: Any, value: Any) -> None:
+    """Copy a value to where a parameter is. On CPU no operator has BFloat16, and `asnumpy` shows the memory."""
+    if parameter.dtype == mindspore.bfloat16 and mindspore.get_context("device_target") == "CPU":
+        np.copyto(parameter.asnumpy(), value.asnumpy())
+    else:
+        mindspore.ops.assign(parameter, value)
 
 
 def _fits(parameter: Any, value: Any) -> bool:

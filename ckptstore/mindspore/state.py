@@ -27,8 +27,8 @@ class TrainState:
     """Every parameter of networks and optimizers, by the name that a file has it under.
 
     One of a kind has MindSpore's own names. Of several, given as a list or by names, each name begins with that of its
-    network or optimizer. Learning rates that are parameters of `param_groups` belong to it. Raises `UsageError` for
-    what is no network or optimizer, and where two parameters have one name.
+    network or optimizer. Learning rates that are parameters of `param_groups` belong to it (`has_rates`). Raises
+    `UsageError` for what is no network or optimizer, and where two parameters have one name.
     """
 
     def __init__(self, network: Any, optimizer: Any) -> None:
@@ -42,6 +42,7 @@ class TrainState:
         for item in self.named.values():
             if item.has_init:
                 item.init_data()
+        self.has_rates = any(True for each in self.optimizers.values() for _ in _of_groups(each))
         self._buffers: dict[str, Any] = {}
 
     def get_parameters(self) -> Iterator[Parameter]:
@@ -133,7 +134,7 @@ def _each(what: str, given: Any) -> dict[str, Any]:
         if not isinstance(each, nn.Cell) or (what == "optimizer") != hasattr(each, "parameters"):
             raise UsageError(
                 f"this is no {what}: {type(each).__name__}",
-                "write launch.loop(network, optimizer, dataset, …); of several give a list, or a dict by names",
+                "give network, optimizer and dataset in this order; of several a list, or a dict by names",
             )
     return several
 

@@ -45,14 +45,13 @@ DEFAULTS = {
 }
 
 
-def create_dataset(asked: dict, rank: int, ranks: int) -> ds.Dataset:
+def create_dataset(fault: "Fault", rank: int, ranks: int) -> ds.Dataset:
     chance = np.random.RandomState(7)
     count = 80 * ranks
     columns = {"x": chance.rand(count, 12).astype(np.float32), "y": chance.randint(0, 4, count).astype(np.int32)}
     dataset = ds.NumpySlicesDataset(columns, shuffle=True, num_shards=ranks, shard_id=rank)
-    action, _, step = asked["fault"].partition(" ")
-    if action == "raise-in-data":
-        left = iter(range(8 * (int(step) - 1)))
+    if fault.action == "raise-in-data":
+        left = iter(range(8 * (fault.step - 1)))
         dataset = dataset.map(lambda x: (x, next(left))[0], input_columns=["x"])
     return dataset.batch(8)
 
@@ -78,7 +77,10 @@ class Training:
             self.critic = nn.SequentialCell(nn.Dense(12, 16), nn.ReLU(), nn.Dense(16, 4))
             self.of_critic = nn.Momentum(self.critic.trainable_params(), 0.05, 0.9)
             self.gradients_of_critic = ops.value_and_grad(self.critic_forward, None, self.critic.trainable_params())
-            self.given = ({"net": self.network, "critic": self.critic}, {"net": self.optimizer, "critic": self.of_critic})
+            self.given = (
+                {"net": self.network, "critic": self.critic},
+                {"net": self.optimizer, "critic": self.of_critic},
+            )
         self.step = ms.jit(self.train_step) if asked["jit"] else self.train_step
         self.before_update = lambda: None
 
@@ -121,81 +123,97 @@ def arm(training: Training, action: str) -> None:
         optimizer.construct = half
 
 
-def main(asked: dict) -> None:
-    out = Path(asked["out"])
+class Fault:
+    """What goes wrong in a step, and when."""
+
+    def __init__(self, told: str, out: Path) -> None:
+        self.action, _, number = told.partition(" ")
+        self.step = int(number or 0)
+        self.done = 0
+        self.out = out
+
+    def is_now(self, *actions: str) -> bool:
+        return self.done == self.step and self.action in actions
+
+    def begin_step(self, training: Training) -> None:
+        self.done += 1
+        if self.done == self.step:
+            arm(training, self.action)
+        if self.is_now("terminate"):
+            os.kill(os.getpid(), signal.SIGTERM)
+        if self.is_now("flag"):
+            (self.out / "exit.json").write_text('{"GracefulExit": 1}')
+
+    def end_step(self, loop: ckptstore.mindspore.Loop) -> None:
+        if self.is_now("raise"):
+            fail()
+        if self.is_now("exit"):
+            sys.exit(9)
+        if self.is_now("kill"):
+            loop._saves.wait()
+            assert loop._saves.recorder.flush(60)
+        if self.is_now("kill", "kill-at-once"):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def ranks_of(asked: dict) -> tuple[int, int]:
     ms.set_device("CPU")
     if asked["graph"]:
         ms.set_context(mode=ms.GRAPH_MODE)
     ms.set_seed(1)
-    rank, ranks = 0, 1
-    if "MS_WORKER_NUM" in os.environ:
-        ms.set_auto_parallel_context(parallel_mode=ms.ParallelMode.DATA_PARALLEL, gradients_mean=True)
-        init()
-        rank, ranks = get_rank(), get_group_size()
-    fault = asked["fault"] if asked["rank"] in (None, rank) else "none"
-    action, _, number = fault.partition(" ")
-    dataset = create_dataset({**asked, "fault": fault}, rank, ranks)
-    training = Training(asked, ranks)
-    options = dict(asked["loop"])
+    if "MS_WORKER_NUM" not in os.environ:
+        return 0, 1
+    ms.set_auto_parallel_context(parallel_mode=ms.ParallelMode.DATA_PARALLEL, gradients_mean=True)
+    init()
+    return get_rank(), get_group_size()
+
+
+def options_of(asked: dict, training: Training) -> dict:
+    every = asked["every"] if isinstance(asked["every"], int) else timedelta(seconds=asked["every"])
+    options = {"epochs": asked["epochs"], "every": every, **asked["loop"]}
     if "retention" in options:
         options["retention"] = from_json(options["retention"])
     if training.scheduler is not None:
         options["others"] = {"scheduler": training.scheduler}
-    every = asked["every"] if isinstance(asked["every"], int) else timedelta(seconds=asked["every"])
+    return options
 
-    launch = ckptstore.mindspore.join("run")
-    loop = launch.loop(
-        *training.given,
-        dataset,
-        epochs=asked["epochs"],
-        directory=out / "ckpt",
-        every=every,
-        exit_flag=out / "exit.json",
-        **options,
-    )
-    told = {"fresh": loop.fresh, "global_step": loop.global_step, "epoch": loop.epoch, "keep": loop.keep}
-    print("START", json.dumps(told), flush=True)
-    done, seen = 0, []
-    for batch in loop:
-        done += 1
-        x, y = batch
-        seen.append(float(x.asnumpy()[0, 0]))
-        if asked["draws"]:
-            x = x + ms.Tensor(np.random.rand(*x.shape).astype(np.float32))
-        if done == int(number or 0):
-            arm(training, action)
-            if action == "terminate":
-                os.kill(os.getpid(), signal.SIGTERM)
-            if action == "flag":
-                (out / "exit.json").write_text('{"GracefulExit": 1}')
-        loss = training(x, y)
+
+def train(loop: ckptstore.mindspore.Loop, training: Training, asked: dict, fault: Fault) -> None:
+    for x, y in loop:
+        noise = ms.Tensor(np.random.rand(*x.shape).astype(np.float32)) if asked["draws"] else 0
+        fault.begin_step(training)
+        loss = training(x + noise, y)
         if asked["keeps"]:
             loop.keep["losses"] = [*loop.keep.get("losses", []), float(loss.asnumpy())]
             loop.keep["last"] = x.asnumpy()[0]
-        if action == "raise-after-update" and done == int(number):
+        if fault.is_now("raise-after-update"):
             fail()
-        if action == "no-step" and done == int(number):
+        if fault.is_now("no-step"):
             continue
         loop.step(loss=loss)
+        fault.end_step(loop)
         if training.scheduler is not None and loop.global_step % 5 == 0:
             training.scheduler.step()
-        if done == int(number or 0):
-            if action == "raise":
-                fail()
-            if action == "exit":
-                sys.exit(9)
-            if action == "break":
-                break
-            if action.startswith("kill"):
-                if action == "kill":
-                    loop._saves.wait()
-                    assert loop._saves.recorder.flush(60)
-                os.kill(os.getpid(), signal.SIGKILL)
-    with (out / f"seen-{launch.facts.order}-{rank}.json").open("w") as file:
-        json.dump(seen, file)
+        if fault.is_now("break"):
+            break
+
+
+def main(asked: dict) -> None:
+    out = Path(asked["out"])
+    rank, ranks = ranks_of(asked)
+    fault = Fault(asked["fault"] if asked["rank"] in (None, rank) else "none", out)
+    dataset = create_dataset(fault, rank, ranks)
+    training = Training(asked, ranks)
+    launch = ckptstore.mindspore.join("run")
+    options = options_of(asked, training)
+    loop = launch.loop(*training.given, dataset, directory=out / "ckpt", exit_flag=out / "exit.json", **options)
+    told = {"fresh": loop.fresh, "global_step": loop.global_step, "epoch": loop.epoch, "keep": sorted(loop.keep)}
+    print("START", json.dumps(told), flush=True)
+    train(loop, training, asked, fault)
     if loop.global_step == asked["epochs"] * 10:
         state = ckptstore.mindspore.TrainState(*training.given)
-        ms.save_checkpoint([{"name": n, "data": p} for n, p in state.named.items()], str(out / f"final{rank or ''}.ckpt"))
+        values = [{"name": name, "data": value} for name, value in state.named.items()]
+        ms.save_checkpoint(values, str(out / f"final{rank or ''}.ckpt"))
         if asked["keeps"]:
             (out / "losses.json").write_text(json.dumps(loop.keep["losses"]))
 

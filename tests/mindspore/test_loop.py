@@ -1,0 +1,210 @@
+"""A functional training fails and is started again: it ends with the weights of the one that never failed."""
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ckptstore.api import Catalog, connect
+from ckptstore.mindspore.loop import LEFT
+from tests.mindspore.running import python, with_msrun
+from tests.postgres_server import free_port
+
+JOB = Path(__file__).with_name("loop_job.py")
+EXAMPLE = Path(__file__).parents[2] / "examples" / "functional" / "train.py"
+KILLED = -signal.SIGKILL
+
+
+@dataclass
+class Training:
+    """A run of the job in a directory of its own, launch after launch."""
+
+    out: Path
+    asked: dict[str, Any] = field(default_factory=dict)
+    output: str = ""
+
+    def launch(self, fault: str = "none", *, ranks: int = 1, **asked: Any) -> tuple[int, dict[str, Any]]:
+        """Its exit code, and where the loop began."""
+        self.out.mkdir(exist_ok=True)
+        environment = os.environ | {"CKPTSTORE_URL": str(self.out / "catalog.db"), "GLOG_v": "3"}
+        job = [str(JOB), json.dumps({"out": str(self.out), "fault": fault, **self.asked, **asked})]
+        log = self.out / "log"
+        command = [*python(), *job]
+        if ranks > 1:
+            environment |= with_msrun()
+            workers = [f"--worker_num={ranks}", f"--local_worker_num={ranks}", f"--master_port={free_port()}"]
+            command = ["msrun", *workers, "--join=True", f"--log_dir={log}", *job]
+        done = subprocess.run(
+            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+        )
+        self.output = done.stdout if ranks == 1 else (log / "worker_0.log").read_text(errors="replace")
+        starts = [line.removeprefix("START ") for line in self.output.splitlines() if line.startswith("START ")]
+        return done.returncode, json.loads(starts[0]) if starts else {}
+
+    @property
+    def catalog(self) -> Catalog:
+        return connect(str(self.out / "catalog.db"))
+
+    def saved(self) -> list[tuple[int, str]]:
+        """Step and kind of every file, newest first."""
+        return [(file.global_step, file.kind.value) for file in self.catalog.files("run")]
+
+    def final(self, rank: int = 0) -> bytes:
+        return (self.out / f"final{rank or ''}.ckpt").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Training]:
+    """The run that nothing disturbs, for each way to train; made when it is first asked for."""
+    made: dict[str, Training] = {}
+
+    def of(ranks: int = 1, **asked: Any) -> Training:
+        key = json.dumps([ranks, asked], sort_keys=True)
+        if key not in made:
+            made[key] = Training(tmp_path_factory.mktemp("calm"), asked)
+            code, _ = made[key].launch(ranks=ranks)
+            assert code == 0, made[key].output
+        return made[key]
+
+    return of
+
+
+def check(calm: Training, rough: Training, fault: tuple[str, int, int | None], ranks: int = 1) -> None:
+    """The job fails as it is told, goes on after a step, and ends as if nothing had happened."""
+    told, code, step = fault
+    failed, _ = rough.launch(told, ranks=ranks)
+    if ranks == 1:
+        assert failed == code, rough.output
+    newest = rough.saved()[0] if step is None else (step, "")
+    again, start = rough.launch(ranks=ranks)
+    assert again == 0, rough.output
+    assert start["global_step"] == (step if step is not None else newest[0]), rough.output
+    for rank in range(ranks):
+        assert rough.final(rank) == calm.final(rank)
+
+
+FAULTS = [
+    ("kill 17", KILLED, 15),  # in mid-epoch, between two saves
+    ("kill 21", KILLED, 20),  # the newest state is exactly the end of an epoch
+    ("kill 3", KILLED, 0),  # before the first save
+    ("raise 17", 1, 17),  # between two steps, as far as the loop is told
+    ("raise-after-update 17", 1, 15),  # the update is done, and the loop was not told: more may have been to do
+    ("raise-before-update 17", 1, 16),
+    ("raise-in-optimizer 17", 1, 15),  # how much of the update is done is not known
+    ("raise-in-data 18", 1, None),  # the pipeline is ahead of the training
+    ("terminate 17", LEFT, 17),
+    ("flag 17", LEFT, 17),
+    ("exit 17", 9, 17),
+]
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=str)
+def test_a_fault(calm, tmp_path: Path, fault: tuple[str, int, int | None]) -> None:
+    check(calm(), Training(tmp_path), fault)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [{"jit": True}, {"jit": True, "graph": True}, {"norm": True}, {"gan": True}, {"loop": {"format": "ckpt"}}],
+    ids=str,
+)
+@pytest.mark.parametrize("fault", [FAULTS[0], pytest.param(FAULTS[3], marks=pytest.mark.long)], ids=str)
+def test_ways_to_train(calm, tmp_path: Path, how: dict[str, Any], fault: tuple[str, int, int | None]) -> None:
+    check(calm(**how), Training(tmp_path, how), fault)
+
+
+@pytest.mark.parametrize("how", [{"keeps": True}, {"draws": True}, {"scheduler": True}], ids=str)
+@pytest.mark.parametrize("fault", ["kill 17", "raise 17"])
+def test_what_is_no_parameter_goes_on_too(calm, tmp_path: Path, how: dict[str, Any], fault: str) -> None:
+    """A scheduler may be stepped after `loop.step`: an exception there may come before."""
+    rough = Training(tmp_path, how)
+    is_unsure = "kill" in fault or "scheduler" in how
+    check(calm(**how), rough, (fault, KILLED if "kill" in fault else 1, 15 if is_unsure else 17))
+    if "keeps" in how:
+        assert (tmp_path / "losses.json").read_text() == (calm(**how).out / "losses.json").read_text()
+
+
+@pytest.mark.msrun
+@pytest.mark.parametrize(
+    ("fault", "step"),
+    [
+        pytest.param("kill 17", 15, marks=pytest.mark.long),
+        pytest.param("raise 17", 17, marks=pytest.mark.long),
+        ("terminate 17", None),
+        pytest.param("flag 17", None, marks=pytest.mark.long),
+    ],
+)
+def test_two_ranks(calm, tmp_path: Path, fault: str, step: int | None) -> None:
+    """The fault is rank 1's. An exit is asked for in one step, and all leave together after a later one."""
+    check(calm(ranks=2), Training(tmp_path, {"rank": 1}), (fault, 1, step), ranks=2)
+
+
+def test_a_cut_file_gives_the_older_state(calm, tmp_path: Path) -> None:
+    rough = Training(tmp_path)
+    rough.launch("kill 17")
+    newest = next(tmp_path.glob("ckpt/CKP-2_5.safetensors"))
+    newest.write_bytes(newest.read_bytes()[:-1])
+    _, start = rough.launch()
+    assert start["global_step"] == 10
+    assert rough.final() == calm().final()
+
+
+def test_a_second_fault_after_a_resume_in_mid_epoch_and_a_finished_run(calm, tmp_path: Path) -> None:
+    rough = Training(tmp_path)
+    rough.launch("kill 17")
+    assert rough.launch("raise 3")[1]["global_step"] == 15
+    assert rough.launch("kill 4")[1]["global_step"] == 18
+    assert rough.launch()[1]["global_step"] == 20
+    assert rough.final() == calm().final()
+    code, start = rough.launch()
+    assert (code, start["global_step"]) == (0, 30)
+    assert "all 3 epochs were trained before: nothing is left to train" in rough.output
+    assert rough.launch(epochs=4)[1]["global_step"] == 30
+    assert rough.saved()[0] == (40, "periodic")
+
+
+def test_a_loop_that_is_left_by_break_is_saved(calm, tmp_path: Path) -> None:
+    rough = Training(tmp_path)
+    assert rough.launch("break 13")[0] == 0
+    assert rough.saved()[0] == (13, "dying_gasp")
+    assert rough.launch()[1]["global_step"] == 13
+    assert rough.final() == calm().final()
+
+
+def test_a_step_that_is_not_told_of_ends_the_training_at_once(tmp_path: Path) -> None:
+    rough = Training(tmp_path)
+    assert rough.launch("no-step 2")[0] == 1
+    assert "the batch after step 1 was taken, and loop.step was not called; call loop.step()" in rough.output
+    assert rough.saved() == []
+
+
+def test_time_between_saves_and_retention(tmp_path: Path) -> None:
+    """A save is due after every step; retention keeps the newest."""
+    rough = Training(tmp_path, {"every": 1e-6, "loop": {"retention": {"keep_last": 3}}})
+    assert rough.launch()[0] == 0, rough.output
+    assert [step for step, _ in rough.saved()][:3] == [30, 29, 28]
+    assert len(list(tmp_path.glob("ckpt/*.safetensors"))) == 3
+
+
+def test_the_loop_of_mindspores_own_tutorial(tmp_path: Path) -> None:
+    """`examples/functional`: killed in its second epoch, and started again by the same command."""
+    ends = []
+    for name in ("calm", "rough"):
+        command = [*python(), str(EXAMPLE), str(tmp_path / name)]
+        environment = os.environ | {"CKPTSTORE_URL": str(tmp_path / f"{name}.db"), "GLOG_v": "3"}
+        if name == "rough":
+            with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as first:
+                assert first.stdout is not None
+                assert any(line.startswith("epoch 2 step 10:") for line in first.stdout)
+                first.kill()
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        ends.append((tmp_path / name / "model.ckpt").read_bytes())
+    assert "going on after step" in done.stderr
+    assert ends[0] == ends[1]

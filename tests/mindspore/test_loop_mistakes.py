@@ -1,0 +1,285 @@
+"""What people get wrong with a functional loop is said at once, and what they give it is saved and brought back."""
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import mindspore as ms
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mindspore import mint, nn, ops
+from mindspore.experimental import optim
+
+import ckptstore.mindspore
+from ckptstore.api import Catalog
+from ckptstore.errors import RefusedError, UsageError
+from ckptstore.formats.safetensors import read_safetensors
+from ckptstore.mindspore import TrainState, kept
+from tests.mindspore.trainings import Job, complaints, create_dataset, saving
+
+
+class Trained:
+    """A network, its optimizer, and a step with them."""
+
+    def __init__(self, optimizer: Callable[[Any], Any] | None = None) -> None:
+        self.network = nn.Dense(3, 4)
+        parameters = self.network.trainable_params()
+        self.optimizer = optimizer(parameters) if optimizer else nn.Adam(parameters, 0.1)
+        loss = nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean")
+        self.gradients = ops.value_and_grad(lambda x, y: loss(self.network(x), y), None, parameters)
+
+    def step(self, x: Any, y: Any) -> Any:
+        loss, gradients = self.gradients(x, y)
+        self.optimizer(gradients)
+        return loss
+
+    def loop(self, directory: Path, **asked: Any) -> ckptstore.mindspore.Loop:
+        launch = ckptstore.mindspore.join("run")
+        asked = {"epochs": 2, "every": 2, "directory": directory, **asked}
+        return launch.loop(self.network, self.optimizer, create_dataset(), **asked)
+
+    def values(self) -> dict[str, bytes]:
+        return {name: item.asnumpy().tobytes() for name, item in TrainState(self.network, self.optimizer).named.items()}
+
+
+@pytest.fixture(autouse=True)
+def _own_catalog(catalog: Catalog) -> None:
+    """Every launch is in the catalog of the test."""
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        lambda of: nn.Momentum(of, 0.1, 0.9),
+        lambda of: nn.AdamWeightDecay(of, 0.1),
+        lambda of: nn.SGD(of, 0.1),
+        lambda of: optim.AdamW(of, lr=0.1),
+        lambda of: optim.SGD(of, lr=0.1, momentum=0.9),
+        lambda of: mint.optim.SGD(of, lr=0.1, momentum=0.9),
+        lambda of: nn.Adam(of, nn.ExponentialDecayLR(0.1, 0.9, 2)),
+    ],
+)
+@pytest.mark.parametrize("form", ["safetensors", "ckpt"])
+def test_every_optimizer_comes_back(tmp_path: Path, optimizer: Callable[[Any], Any], form: str) -> None:
+    ms.set_seed(1)
+    first = Trained(optimizer)
+    loop = first.loop(tmp_path / "ckpt", format=form)
+    for batch in loop:
+        loop.step(loss=first.step(*batch))
+    ms.set_seed(2)
+    second = Trained(optimizer)
+    assert second.values() != first.values()
+    again = second.loop(tmp_path / "ckpt", format=form)
+    assert again.global_step == 12
+    assert second.values() == first.values()
+    assert list(again) == []
+
+
+def test_the_file_is_one_that_mindspore_loads(tmp_path: Path) -> None:
+    """By its own functions, into a network of its own."""
+    trained = Trained()
+    loop = trained.loop(tmp_path / "ckpt", epochs=1)
+    for batch in loop:
+        loop.step(loss=trained.step(*batch))
+    path = str(tmp_path / "ckpt" / "CKP-1_6.safetensors")
+    other = nn.Dense(3, 4)
+    assert ms.load_param_into_net(other, ms.load_checkpoint(path, format="safetensors"))[0] == []
+    assert other.weight.asnumpy().tobytes() == trained.network.weight.asnumpy().tobytes()
+    assert read_safetensors(Path(path)).optimizer_step == 6
+
+
+def test_it_goes_on_from_what_model_train_saved(tmp_path: Path) -> None:
+    """The names of parameters are the same."""
+    trained = Trained()
+    loss = nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean")
+    job = Job(ms.Model(trained.network, loss, trained.optimizer))
+    ckpt_cb = saving(tmp_path / "ckpt")
+    job.train(ckpt_cb, job.registrar(ckpt_cb))
+    other = Trained()
+    assert other.loop(tmp_path / "ckpt").global_step == 6
+    assert other.values() == trained.values()
+
+
+def test_half_precision_and_shapes_of_every_kind(tmp_path: Path) -> None:
+    class Odd(nn.Cell):
+        def __init__(self) -> None:
+            super().__init__()
+            for name, dtype in (("half", ms.float16), ("brain", ms.bfloat16), ("count", ms.int64), ("flag", ms.bool_)):
+                setattr(
+                    self, name, ms.Parameter(ms.Tensor(np.arange(6).reshape(2, 3), ms.float32).astype(dtype), name=name)
+                )
+            self.one = ms.Parameter(ms.Tensor(1.5, ms.float64), name="one")
+            self.none = ms.Parameter(ms.Tensor(np.zeros((0, 3)), ms.float32), name="none")
+
+    saved, loaded = Odd(), Odd()
+    launch = ckptstore.mindspore.join("run")
+    dense = nn.Dense(1, 1)
+    state = TrainState([saved, dense], nn.SGD(dense.trainable_params(), 0.1))
+    file = launch.save(state.write, global_step=6, directory=tmp_path / "ckpt", name="odd.safetensors")
+    for item in loaded.get_parameters():
+        item.set_data(ops.zeros(item.shape, ms.float32).astype(item.dtype))
+    other = nn.Dense(1, 1)
+    start = ckptstore.mindspore.join("run").restore(
+        [loaded, other], nn.SGD(other.trainable_params(), 0.1), create_dataset()
+    )
+    assert (start.global_step, start.plan.ranks[0].source.path) == (6, file.path)
+    for one, two in zip(saved.get_parameters(), loaded.get_parameters(), strict=True):
+        assert one.get_bytes() == two.get_bytes()
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ({"every": 0}, r"every is 0; give a number of steps, or a datetime\.timedelta"),
+        ({"every": "auto"}, "every is 'auto'"),
+        ({"epochs": 0}, "epochs is 0"),
+        ({"format": "pt"}, "format is 'pt'; use one of ckpt, safetensors"),
+    ],
+)
+def test_impossible_arguments(tmp_path: Path, asked: dict[str, Any], says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        Trained().loop(tmp_path, **asked)
+
+
+def test_things_in_the_wrong_place(tmp_path: Path) -> None:
+    trained, launch = Trained(), ckptstore.mindspore.join("run")
+    asked: dict[str, Any] = {"epochs": 1, "every": 1, "directory": tmp_path}
+    with pytest.raises(UsageError, match="this is no network: Adam"):
+        launch.loop(trained.optimizer, trained.network, create_dataset(), **asked)
+    with pytest.raises(UsageError, match="this is no optimizer: NumpySlicesDataset|this is no optimizer: BatchDataset"):
+        launch.loop(trained.network, create_dataset(), trained.optimizer, **asked)
+    with pytest.raises(UsageError, match="needs the dataset that is trained with, not list"):
+        launch.loop(trained.network, trained.optimizer, [], **asked)
+    with pytest.raises(UsageError, match="two parameters are named weight; give networks and optimizers by name"):
+        TrainState(nn.Dense(3, 4), Trained().optimizer)
+
+
+def test_steps_without_batches_and_a_loop_gone_through_twice(tmp_path: Path) -> None:
+    trained = Trained()
+    loop = trained.loop(tmp_path / "ckpt", epochs=1)
+    with pytest.raises(UsageError, match=r"loop\.step was called, and no batch was taken"):
+        loop.step()
+    for batch in loop:
+        loop.step(loss=trained.step(*batch))
+    with pytest.raises(UsageError, match="gone through before"):
+        next(iter(loop))
+
+
+def test_a_state_that_is_loaded_over_the_restored_one_is_refused(tmp_path: Path) -> None:
+    trained = Trained()
+    loop = trained.loop(tmp_path / "ckpt")
+    for batch in loop:
+        loop.step(loss=trained.step(*batch))
+        if loop.global_step == 4:
+            break
+    other = Trained()
+    again = other.loop(tmp_path / "ckpt")
+    other.network.weight.set_data(ops.ones_like(other.network.weight))
+    with pytest.raises(
+        RefusedError, match="resume restored step 4, but before the first step another state was loaded"
+    ):
+        next(iter(again))
+
+
+def test_another_network_is_named(tmp_path: Path) -> None:
+    trained = Trained()
+    loop = trained.loop(tmp_path / "ckpt", epochs=1)
+    for batch in loop:
+        loop.step(loss=trained.step(*batch))
+    wider = Trained()
+    wider.network = nn.Dense(3, 5)
+    wider.optimizer = nn.Adam(wider.network.trainable_params(), 0.1)
+    with pytest.raises(UsageError, match=r"does not fit the train network: bias is Float32 \(5,\), and Float32 \(4,\)"):
+        wider.loop(tmp_path / "ckpt")
+    lacking = Trained(lambda of: nn.Momentum(of, 0.1, 0.9))
+    with pytest.raises(UsageError, match="lacks 3 parameters of the train network: moments"):
+        lacking.loop(tmp_path / "ckpt")
+
+
+def test_what_cannot_be_kept_is_said_and_the_rest_is_saved(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    trained = Trained()
+    loop = trained.loop(tmp_path / "ckpt", epochs=1)
+    loop.keep["best"] = 0.25
+    loop.keep["handle"] = tmp_path
+    for batch in loop:
+        loop.step(loss=trained.step(*batch))
+    assert Trained().loop(tmp_path / "ckpt", epochs=2).keep == {"best": 0.25}
+    assert complaints(caplog).count("keep['handle'] is not saved with the state: it holds PosixPath") == 1
+
+
+def test_a_loss_that_is_no_number_quarantines(
+    tmp_path: Path, catalog: Catalog, caplog: pytest.LogCaptureFixture
+) -> None:
+    trained = Trained()
+    loop = trained.loop(tmp_path / "ckpt", epochs=1)
+    for batch in loop:
+        trained.step(*batch)
+        loop.step(loss=ms.Tensor(float("nan") if loop.global_step > 2 else 0.5, ms.float32))
+    assert {file.global_step: bool(file.quarantine) for file in catalog.files("run")} == {2: False, 4: True, 6: True}
+    assert Trained().loop(tmp_path / "ckpt").global_step == 2
+    assert any(
+        "step 4 of run run is quarantined: the loss of its last step was nan" in each for each in complaints(caplog)
+    )
+
+
+def test_a_disk_that_takes_nothing_stops_no_training(
+    tmp_path: Path, catalog: Catalog, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained = Trained()
+    loop = trained.loop(tmp_path / "ckpt", epochs=1)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("ckptstore.mindspore.state.write_safetensors", full)
+    for batch in loop:
+        loop.step(loss=trained.step(*batch))
+    assert loop.global_step == 6
+    assert not catalog.files("run")
+    assert any("step 6 is not saved to" in each and "No space left" in each for each in complaints(caplog))
+
+
+def test_a_flag_that_is_still_set_does_not_end_the_next_launch(tmp_path: Path) -> None:
+    flag = tmp_path / "exit.json"
+    flag.write_text('{"GracefulExit": 1, "reason": "maintenance"}')
+    trained = Trained()
+    loop = trained.loop(tmp_path / "ckpt", epochs=1, exit_flag=flag)
+    for batch in loop:
+        loop.step(loss=trained.step(*batch))
+    assert loop.global_step == 6
+    assert json.loads(flag.read_text()) == {"GracefulExit": 0, "reason": "maintenance"}
+
+
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(PLAIN)
+def test_numbers_and_text_come_back_as_they_were(value: Any) -> None:
+    if kept.why_not(value):
+        return
+    assert kept.loaded(json.dumps(kept.plain(value))) == value
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int8", "uint64", "float16", "float64", "complex64"])
+def test_arrays_come_back_as_they_were(dtype: str) -> None:
+    array = np.arange(6).reshape(2, 3).astype(dtype)
+    back = kept.loaded(json.dumps(kept.plain({"a": [array]})))["a"][0]
+    assert (back.dtype, back.tolist()) == (array.dtype, array.tolist())
+    back[0] = 1  # it can be written to
+
+
+def test_random_states_come_back() -> None:
+    random.gauss(0, 1)
+    np.random.normal()
+    told = json.dumps(kept.plain(kept.random_state()))
+    expected = random.gauss(0, 1), np.random.rand(3).tolist(), np.random.normal()
+    kept.set_random_state(kept.loaded(told))
+    assert (random.gauss(0, 1), np.random.rand(3).tolist(), np.random.normal()) == expected
