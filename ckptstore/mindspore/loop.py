@@ -83,7 +83,7 @@ class Loop:
         self._bring_back(str(start.append_info.get(KEPT, "")))
         self._random_first = kept.random_state()
         self._draws = self._changes_after = False
-        self._beside = self._with(at_save=False)
+        self._beside = self._kept()
 
     @property
     def global_step(self) -> int:
@@ -126,12 +126,9 @@ class Loop:
         self._begin()
         try:
             yield from self._batches()
-        except GeneratorExit:  # `break`, or an exception in the body, which is not to be seen from here
-            if not self._is_over:
-                self._left(None)
-            raise
         except BaseException as error:
-            self._left(error)
+            if not self._is_over:  # `break`, or an exception in the body, end the generator: which of them is not told
+                self._left(None if isinstance(error, GeneratorExit) else error)
             raise
         self._saves.end(self.global_step, None)
         self._over()
@@ -149,7 +146,7 @@ class Loop:
         self._saves.network.outputs = loss
         if self.global_step == self.start.global_step + 1:
             self._draws = self._has_drawn()
-        self._beside = self._with(at_save=False)
+        self._beside = self._kept()
 
     def _begin(self) -> None:
         self._progress.has_trained = True
@@ -178,7 +175,7 @@ class Loop:
     def _end_body(self) -> None:
         """The script is done with a step: save what it left, and leave, if it is time."""
         step = self.global_step
-        beside = self._with(at_save=False)
+        beside = self._kept()
         self._changes_after = self._changes_after or beside != self._beside
         self._beside = beside
         said = self._ask(step)
@@ -208,25 +205,29 @@ class Loop:
         step = self.global_step
         self._draws = self._draws or self._has_drawn()
         self._counted = (step, self._state.counters())
-        beside = self._beside if kind is Kind.DYING_GASP else self._with(at_save=True)
-        self._saves.save(kind, step, self._place(step), json.dumps(beside), at_exit=at_exit)
+        told = {
+            **(self._beside if kind is Kind.DYING_GASP else self._kept()),
+            "rank": self._launch.rank,
+            "draws": self._draws,
+        }
+        told.setdefault("random", kept.plain(kept.random_state()))
+        told["others"] = self._plain("others", {name: kept.state_of(each) for name, each in self._others.items()})
+        self._saves.save(kind, step, self._place(step), json.dumps(told), at_exit=at_exit)
         self._rhythm.saved(time.monotonic())
 
-    def _with(self, *, at_save: bool) -> dict[str, Any]:
-        """What goes with a state; what cannot be kept is left out, and said once.
+    def _kept(self) -> dict[str, Any]:
+        """What the script keeps, and the random numbers of one that draws some: to look at those takes time."""
+        keep = self._plain("keep", self.keep)
+        return {"keep": keep, "random": kept.plain(kept.random_state())} if self._draws else {"keep": keep}
 
-        The random numbers of a script that draws none are looked at only when it saves: that takes as long as all else.
-        """
-        found: dict[str, Any] = {"rank": self._launch.rank, "keep": {}, "others": {}}
-        if at_save or self._draws:
-            found["random"] = kept.plain(kept.random_state())
-        told = {("keep", name): value for name, value in self.keep.items()}
-        told |= {("others", name): kept.state_of(each) for name, each in self._others.items()}
-        for (where, name), value in told.items():
+    def _plain(self, what: str, values: Mapping[str, Any]) -> dict[str, Any]:
+        """What cannot be kept is left out, and said once."""
+        found = {}
+        for name, value in values.items():
             if problem := kept.why_not(value):
-                self._saves.complaints.warn(f"{where}[{name!r}] is not saved with the state: {problem}")
+                self._saves.complaints.warn(f"{what}[{name!r}] is not saved with the state: {problem}")
             else:
-                found[where][name] = kept.plain(value)
+                found[name] = kept.plain(value)
         return found
 
     def _has_drawn(self) -> bool:
@@ -242,8 +243,12 @@ class Loop:
                 kept.set_state_of(known, found["others"][name])
             else:
                 log.warning("the state has nothing of %s: it begins anew", name)
-        if found["rank"] == self._launch.rank and "random" in found:
+        if found["rank"] == self._launch.rank:
             kept.set_random_state(found["random"])
+        elif found["draws"]:
+            log.warning(
+                "rank %d has the file of rank %d: its own random numbers begin anew", self._launch.rank, found["rank"]
+            )
 
     def _place(self, step: int) -> tuple[int, int]:
         epoch, step_in_epoch = epoch_and_step(step, self._an_epoch)
@@ -265,18 +270,18 @@ class Loop:
     def _is_certain(self) -> bool:
         """Whether the network holds the state after the last step that was done, as a save after it would have.
 
-        Inside the body the optimizers' counters tell. What no optimizer updates may have changed before they count, as
-        moving averages of batch normalization do; and the script may do more to the state after `loop.step`.
+        Inside the body the optimizers' counters tell, which count before they update. What no optimizer updates may have
+        changed before that, as moving averages of batch normalization do; and the script may do more after `loop.step`.
         """
         if not self._saves.network.is_readable:
             return False
         if not self._in_body:
             return True
         of_norms, of_others = self._state.other_than_updated()
-        if of_others or (self._in_step and of_norms) or (not self._draws and self._has_drawn()):
+        if of_others or self._others or (self._in_step and of_norms) or (not self._draws and self._has_drawn()):
             return False
         if not self._in_step:
-            return not (self._changes_after or self._others or self._state.has_rates)
+            return not (self._changes_after or self._state.has_rates)
         counted_at, before = self._counted
         gone_on = [None if count is None else count + self.global_step - counted_at for count in before]
         return None not in gone_on and gone_on == list(self._state.counters())

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 KEPT = "ckptstore"
 """The name under which a file holds what is no parameter."""
 
-_COUNTERS = (OPTIMIZER_STEP, STATE_STEP, "step_t")
+_COUNTERS = (OPTIMIZER_STEP, STATE_STEP)
+"""Which optimizers count before they update anything. `mint.optim.SGD` counts `step_t` after, `nn.LARS` too."""
 _OF_BATCH_NORM = ("moving_mean", "moving_variance")
 
 
@@ -50,7 +51,7 @@ class TrainState:
         return iter(self.named.values())
 
     def counters(self) -> tuple[int | None, ...]:
-        """The updates that each optimizer has counted; None for one that counts none."""
+        """The updates that each optimizer has begun; None for one that does not tell."""
         return tuple(_counter(each) for each in self.optimizers.values())
 
     def other_than_updated(self) -> tuple[bool, bool]:
@@ -146,7 +147,7 @@ def _of_groups(optimizer: Any) -> Iterator[Parameter]:
 
 
 def _counter(optimizer: Any) -> int | None:
-    own = {item.name: item for item in optimizer.get_parameters()}
+    own = {} if isinstance(optimizer, nn.LARS) else {item.name: item for item in optimizer.get_parameters()}
     found = next((own[name] for name in _COUNTERS if name in own), None)
     return None if found is None else int(found.asnumpy().reshape(-1)[0])
 
