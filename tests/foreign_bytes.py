@@ -64,6 +64,8 @@ def shards(directory: Path, *, parts: int = 2, at: int = 1) -> Path:
     stamped(written(directory / "latest.txt", b"notes"), at)
     for part in range(parts):
         stamped(written(directory / "zero" / f"mp_rank_{part:02d}_model_states.pt", f"shard {part}".encode()), at)
+    for each in (directory, directory / "zero"):
+        each.chmod(0o755)  # gc asks for it, whatever the umask is
     return directory
 
 

@@ -72,6 +72,11 @@ def written_within(connection: sa.Connection, begin_ns: int, end_ns: int) -> Ite
     return (Recorded._make(row) for row in many(found))
 
 
+def at_paths(connection: sa.Connection, paths: Iterable[str]) -> Iterator[Recorded]:
+    """What is there by one of these paths, of whatever run."""
+    return (Recorded._make(row) for row in many(connection.execute(_RECORDED.where(among(_PATH, paths)))))
+
+
 def at_the_paths_of(connection: sa.Connection, ids: Iterable[str]) -> Iterator[Recorded]:
     """The other files that are there by a path of one of these, of whatever run, and that may be the same file.
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
-from stat import S_ISDIR
+from stat import S_ISDIR, S_ISREG
 from typing import TYPE_CHECKING, NamedTuple
 
 from ckptstore.core.naming import DIRECTORY, INDEX, ONE_FILE, TENSORFLOW, format_of, parse_tensorflow
@@ -15,6 +15,9 @@ from ckptstore.disk.claims import FOLDER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+
+WITHOUT_FILES = "it is a directory without files"
 
 
 class Member(NamedTuple):
@@ -44,10 +47,14 @@ def members_at(path: str, status: os.stat_result | None) -> list[Member]:
         return _of_prefix(path)
     if not S_ISDIR(status.st_mode) or format_of(path) in ONE_FILE:
         raise OSError(errno.EINVAL, f"{path} is not a regular file")
-    members = sorted(_below(path))
+    members = [
+        Member(name, f"{path}/{name}", each.st_size, each.st_mtime_ns)
+        for name, each in below(f"{path}/")
+        if S_ISREG(each.st_mode)
+    ]
     if not members:
-        raise OSError(errno.EINVAL, "it is a directory without files")
-    return members
+        raise OSError(errno.EINVAL, WITHOUT_FILES)
+    return sorted(members)
 
 
 def format_at(path: str) -> str:
@@ -81,36 +88,49 @@ def is_worked_in(path: str) -> bool:
     return f"{here}/".startswith(f"{path.rstrip('/')}/")
 
 
+def prefixed(prefix: str, directory: str | int) -> Iterator[tuple[str, os.stat_result]]:
+    """The files of a prefix that a directory has, with or without an index. Raises `OSError`, for a link among it."""
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            parsed = parse_tensorflow(entry.name)
+            if parsed is not None and parsed.prefix == prefix:
+                status = entry.stat(follow_symlinks=False)
+                if not S_ISREG(status.st_mode):
+                    raise _of_no_file(entry.name)
+                yield entry.name, status
+
+
+def below(directory: str, above: int | None = None) -> Iterator[tuple[str, os.stat_result]]:
+    """What is in a directory of that name (`above`: in which directory), by its path from there; itself is "".
+
+    Each directory is opened in the one above, through no link. Raises `OSError` where it is no checkpoint.
+    """
+    for path, folders, names, opened in os.fwalk(directory, onerror=refuse, dir_fd=above):
+        inside = path[len(directory) :].lstrip("/")
+        yield inside, os.fstat(opened)
+        for each in (*folders, *names):
+            name = f"{inside}/{each}" if inside else each
+            if each == FOLDER or format_of(each) == "ckpt":
+                raise OSError(errno.EINVAL, f"it has other checkpoints in it, or their records ({name})")
+            status = os.stat(each, dir_fd=opened, follow_symlinks=False)
+            if S_ISREG(status.st_mode):
+                yield name, status
+            elif not S_ISDIR(status.st_mode):
+                raise _of_no_file(name)
+
+
+def refuse(error: OSError) -> None:
+    """Have `os.fwalk` stop where a directory cannot be opened."""
+    raise error
+
+
 def _of_prefix(path: str) -> list[Member]:
     directory, _, name = path.rpartition("/")
     if not name or not os.path.isfile(f"{path}{INDEX}"):  # noqa: PTH113
         return []
-    found = []
-    with os.scandir(directory or "/") as entries:
-        for entry in entries:
-            parsed = parse_tensorflow(entry.name)
-            if parsed is not None and parsed.prefix == name:
-                found.append(_member(entry, entry.name))
-    return sorted(found)
+    found = prefixed(name, directory or "/")
+    return sorted(Member(each, f"{directory}/{each}", status.st_size, status.st_mtime_ns) for each, status in found)
 
 
-def _below(root: str) -> Iterator[Member]:
-    inside = [""]
-    while inside:
-        above = inside.pop()
-        with os.scandir(f"{root}/{above}") as entries:
-            for entry in entries:
-                name = f"{above}{entry.name}"
-                if entry.name == FOLDER or format_of(name) == "ckpt":
-                    raise OSError(errno.EINVAL, f"it has other checkpoints in it, or their records ({name})")
-                if entry.is_dir(follow_symlinks=False):
-                    inside.append(f"{name}/")
-                else:
-                    yield _member(entry, name)
-
-
-def _member(entry: os.DirEntry[str], name: str) -> Member:
-    if not entry.is_file(follow_symlinks=False):
-        raise OSError(errno.EINVAL, f"{name} of it is a link, or no file")
-    status = entry.stat(follow_symlinks=False)
-    return Member(name, entry.path, status.st_size, status.st_mtime_ns)
+def _of_no_file(name: str) -> OSError:
+    return OSError(errno.EINVAL, f"{name} of it is a link, or no file")

@@ -1,8 +1,13 @@
-"""Moves files into the trash, back out of it, and deletes them: never through a link, never over another file.
+"""Moves checkpoints into the trash, back out of it, and deletes them: never through a link, never over another file.
 
 The trash is below the checkpoints' own directory, so on the same file system: `.ckptstore/trash/{gc}/{path below it}`.
 Everything happens relative to directories that were opened without following links: a directory that becomes a link
 meanwhile leads nowhere. A file that is not of the recorded size and time is another file, and is left alone.
+
+Of several files all go, or none. A directory goes by one rename of its own. Of a prefix the index goes first and comes
+back last: without it there is no checkpoint, and whoever comes after a crash ends it either way. What is purged is
+first made what nobody takes for one: a directory is renamed `.ckptstore`, which no place may be called; of a prefix the
+index is deleted first.
 """
 
 from __future__ import annotations
@@ -12,14 +17,17 @@ import os
 from collections import OrderedDict
 from contextlib import suppress
 from enum import Enum
-from stat import S_ISREG
+from stat import S_ISDIR, S_ISREG
 from typing import TYPE_CHECKING, NamedTuple
 
+from ckptstore.core import naming
+from ckptstore.core.naming import INDEX, TENSORFLOW
+from ckptstore.disk import several
 from ckptstore.disk.claims import FOLDER, NO_LINKS
 from ckptstore.disk.files import DIRECTORY, FileFacts
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from types import TracebackType
 
 _TRASH = (FOLDER, "trash")
@@ -46,12 +54,26 @@ class TrashResult(str, Enum):
 
 
 class Found(NamedTuple):
-    """A file that is there: its size and time, whose it is, its device and inode, and how it begins."""
+    """A file that is there, or several that are one checkpoint: their size and time, and the status of each by name.
+
+    `format` is empty for a single file, of which `head` is how it begins. A directory has its own status, named "", and
+    that of each one in it.
+    """
 
     facts: FileFacts
-    owner: int
-    identity: tuple[int, int]
-    head: bytes
+    format: str
+    statuses: Mapping[str, os.stat_result]
+    head: bytes = b""
+
+    @property
+    def owners(self) -> set[int]:
+        """Whose it is, by number."""
+        return {status.st_uid for status in self.statuses.values()}
+
+    @property
+    def identity(self) -> tuple[int, ...]:
+        """What no other one has: device and inode of each."""
+        return tuple(number for _, each in sorted(self.statuses.items()) for number in (each.st_dev, each.st_ino))
 
 
 class Disk:
@@ -69,13 +91,13 @@ class Trash:
 
     A place is a path below its root, of names only. Every method raises `OSError` for what the file system refuses, a
     directory that is a link among it, in any part of the path, and then nothing has happened. Each can be repeated.
-    `identities` are the devices and inodes of files by path, where they are known: no other file moves.
+    `identities` are those of what was found before, by path: nothing else moves, and no other directory is purged.
     """
 
     def __init__(self, collection: str, disk: Disk | None = None) -> None:
         self._disk = disk or Disk()
         self._inside = (*_TRASH, collection)
-        self.identities: Mapping[str, tuple[int, int]] = {}
+        self.identities: Mapping[str, tuple[int, ...]] = {}
         self._folders: OrderedDict[tuple[str, tuple[str, ...]], int] = OrderedDict()
 
     def __enter__(self) -> Trash:
@@ -88,43 +110,44 @@ class Trash:
         self._folders.clear()
 
     def look(self, root: str, place: str, *, inside: bool = False) -> FileFacts | None:
-        """Size and time of the file at a place, or `inside` the trash; None if there is none.
+        """Size and time of what is at a place, or `inside` the trash; None if nothing is.
 
-        Raises `OSError` for what is no regular file.
+        Raises `OSError` for what is no regular file, nor several.
         """
-        folders, name = _split(place)
-        try:
-            return _facts(name, self._open(root, (*self._inside, *folders) if inside else folders))
-        except FileNotFoundError:
-            return None
+        found = self._at(root, place, inside=inside)
+        return None if found is None else found.facts
 
     def find(self, root: str, place: str, *, inside: bool = False) -> Found | None:
-        """The file at a place, or `inside` the trash; None if there is none. Raises `OSError` for what is no file."""
+        """What is at a place, or `inside` the trash, where it may be half purged; None if nothing is.
+
+        Raises `OSError` for what is no regular file, nor several.
+        """
         folders, name = _split(place)
-        try:
+        with suppress(FileNotFoundError):
             file = os.open(name, _FILE, dir_fd=self._open(root, (*self._inside, *folders) if inside else folders))
-        except FileNotFoundError:
-            return None
-        try:
-            status = os.fstat(file)
-            if not S_ISREG(status.st_mode):
-                raise OSError(errno.EINVAL, "not a regular file")
-            facts = FileFacts(status.st_size, status.st_mtime_ns)
-            return Found(facts, status.st_uid, (status.st_dev, status.st_ino), os.read(file, _HEAD))
-        finally:
-            os.close(file)
+            try:
+                status = os.fstat(file)
+                if S_ISREG(status.st_mode):
+                    return _one(name, status, os.read(file, _HEAD))
+            finally:
+                os.close(file)
+        found = self._at(root, place, inside=inside)
+        if found is None and inside:
+            rest = self._rest(root, place)
+            return _found(naming.DIRECTORY, rest) if rest else None
+        return found
 
     def put(self, root: str, place: str, expected: FileFacts) -> TrashResult:
-        """Move a file into the trash."""
+        """Move a checkpoint, or another file, into the trash."""
         folders, name = _split(place)
-        here = self.look(root, place)
-        if here != expected or self.look(root, place, inside=True) is not None:
+        here = self._at(root, place)
+        if here is None or here.facts != expected or self.look(root, place, inside=True) is not None:
             return self.halt(root, place, expected)
         inside = self._make(root, (*self._inside, *folders))
         source = self._open(root, folders)
-        self._disk.rename(name, name, src_dir_fd=source, dst_dir_fd=inside)
-        planned = self.identities.get(f"{root.rstrip('/')}/{place}")
-        if _facts(name, inside) != expected or planned not in (None, _identity(name, inside)):
+        self._move(name, _in_order(name, here), source, inside)
+        there = _at(name, inside)
+        if there is None or there.facts != expected or not self._is_planned(root, place, there):
             # another file was put there between our look and the move: back with it
             self._return(name, inside, source)
             return TrashResult.CHANGED
@@ -133,23 +156,40 @@ class Trash:
     def halt(self, root: str, place: str, expected: FileFacts) -> TrashResult:
         """What became of a file that was to be moved or deleted: in the trash, gone, or at its place, as is any other.
 
-        Another file that came into the trash for it goes back. Where the trash cannot be used, what is at its place is
-        as it was.
+        Another file that came into the trash for it goes back. The rest of a prefix follows its index. Where the trash
+        cannot be used, what is at its place is as it was.
         """
         folders, name = _split(place)
         here = self.look(root, place)
         try:
-            there = self.look(root, place, inside=True)
+            there = self._at(root, place, inside=True)
         except OSError:
             if here is None:
                 raise
             return TrashResult.CHANGED
-        if there == expected:
+        if there is not None and there.facts == expected:
             return TrashResult.DONE
-        if here is None and there is not None:
-            self._return(name, self._open(root, (*self._inside, *folders)), self._make(root, folders))
+        if there is not None:
+            inside, home = self._open(root, (*self._inside, *folders)), self._make(root, folders)
+            rest = _prefixed(name, home) if here is None and there.format == TENSORFLOW else {}
+            every = _found(TENSORFLOW, {**rest, **there.statuses})
+            if every.facts == expected and not rest.keys() & there.statuses.keys():
+                self._move(name, sorted(rest), home, inside)
+                return TrashResult.DONE
+            if (here is None or _is_same(name, inside, home)) and not self._return(name, inside, home):
+                raise OSError(errno.EEXIST, "a part of it is in the trash, and another file at its place")
             return TrashResult.CHANGED
         return TrashResult.GONE if here is None else TrashResult.CHANGED
+
+    def give_back(self, root: str, place: str, expected: FileFacts) -> TrashResult:
+        """As `halt`, for what was to be deleted: several files are in the trash on their way, and leave it again."""
+        result = self.halt(root, place, expected)
+        if result is TrashResult.DONE and self.take_back(root, place, expected) is TrashResult.DONE:
+            result = TrashResult.CHANGED
+        if result is TrashResult.GONE:
+            self._clear(root, place)
+        self.remove_empty(root, [place], inside=True)
+        return result
 
     def take_back(self, root: str, place: str, expected: FileFacts) -> TrashResult:
         """Move a file out of the trash to where it was, if it is not there: the trash may never have been usable."""
@@ -162,6 +202,8 @@ class Trash:
                 raise
             return TrashResult.DONE
         if there is None:
+            if here is None:
+                self._clear(root, place)
             return TrashResult.DONE if here == expected else TrashResult.GONE
         inside = self._open(root, (*self._inside, *folders))
         home = self._make(root, folders)
@@ -170,21 +212,38 @@ class Trash:
         return TrashResult.DONE if self._return(name, inside, home) else TrashResult.OCCUPIED
 
     def purge(self, root: str, place: str, expected: FileFacts) -> TrashResult:
-        """Delete a file that is in the trash. One that is at its place, as where undo is not known of, stays."""
+        """Delete what is in the trash. What is at its place, as where undo is not known of, stays."""
         folders, name = _split(place)
-        there = self.look(root, place, inside=True)
+        there = self._at(root, place, inside=True)
         if there is None:
-            return TrashResult.IN_PLACE if self.look(root, place) == expected else TrashResult.GONE
-        if there != expected:
+            here = self.look(root, place)
+            if here is None and self._clear(root, place):
+                return TrashResult.DONE
+            return TrashResult.IN_PLACE if here == expected else TrashResult.GONE
+        if there.facts != expected:
             return TrashResult.CHANGED
-        self._disk.unlink(name, dir_fd=self._open(root, (*self._inside, *folders)))
+        inside = self._open(root, (*self._inside, *folders))
+        if there.format != naming.DIRECTORY:
+            self._delete_files(_in_order(name, there), inside)
+            return TrashResult.DONE
+        self._disk.rename(name, FOLDER, src_dir_fd=inside, dst_dir_fd=inside)
+        renamed = _at(FOLDER, inside)
+        if renamed is None or not self._is_planned(root, place, renamed):
+            self._disk.rename(FOLDER, name, src_dir_fd=inside, dst_dir_fd=inside)
+            return TrashResult.CHANGED
+        self._delete_folder(inside)
         return TrashResult.DONE
 
     def delete(self, root: str, place: str, expected: FileFacts) -> TrashResult:
-        """Delete a file where it is."""
-        here = self.look(root, place)
-        if here != expected:
+        """Delete what is at its place: a file there, several by way of the trash."""
+        here = self._at(root, place)
+        if here is None or here.facts != expected:
             return TrashResult.GONE if here is None else TrashResult.CHANGED
+        if here.format:
+            result = self.put(root, place, expected)
+            result = self.purge(root, place, expected) if result is TrashResult.DONE else result
+            self.remove_empty(root, [place], inside=True)
+            return result
         folders, name = _split(place)
         self._disk.unlink(name, dir_fd=self._open(root, folders))
         return TrashResult.DONE
@@ -200,8 +259,39 @@ class Trash:
             else:
                 self._remove_upwards(root, folders, keep=0)
 
+    def _at(self, root: str, place: str, *, inside: bool = False) -> Found | None:
+        folders, name = _split(place)
+        try:
+            return _at(name, self._open(root, (*self._inside, *folders) if inside else folders))
+        except FileNotFoundError:
+            return None
+
+    def _is_planned(self, root: str, place: str, found: Found) -> bool:
+        return self.identities.get(f"{root.rstrip('/')}/{place}") in (None, found.identity)
+
+    def _move(self, name: str, names: Iterable[str], home: int, inside: int) -> None:
+        """Move what belongs to a checkpoint into the trash; if one cannot be moved, what is there goes back."""
+        try:
+            for each in names:
+                self._disk.rename(each, each, src_dir_fd=home, dst_dir_fd=inside)
+        except OSError:
+            self._return(name, inside, home)
+            raise
+
     def _return(self, name: str, inside: int, home: int) -> bool:
-        """Move a file back without replacing another one; False if one is there."""
+        """Move back what is in the trash without replacing anything; False if another file is there."""
+        there = _at(name, inside)
+        if there is None:
+            return True
+        if there.format == naming.DIRECTORY:  # that replaces nothing but an empty directory
+            self._disk.rename(name, name, src_dir_fd=inside, dst_dir_fd=home)
+            return True
+        names = _in_order(name, there)[::-1]
+        if len(names) > 1 and not all(_is_free(each, home) or _is_same(each, inside, home) for each in names):
+            return False
+        return all(self._return_file(each, inside, home) for each in names)
+
+    def _return_file(self, name: str, inside: int, home: int) -> bool:
         try:
             self._disk.link(name, name, src_dir_fd=inside, dst_dir_fd=home, follow_symlinks=False)
         except FileExistsError:
@@ -210,12 +300,47 @@ class Trash:
         except OSError as error:
             if error.errno not in NO_LINKS:
                 raise
-            if _facts(name, home) is not None:
+            if not _is_free(name, home):
                 return False
             self._disk.rename(name, name, src_dir_fd=inside, dst_dir_fd=home)
             return True
         self._disk.unlink(name, dir_fd=inside)
         return True
+
+    def _rest(self, root: str, place: str) -> dict[str, os.stat_result]:
+        """What a purge of several files has begun to delete: here, or of another place in the same directory."""
+        folders, name = _split(place)
+        try:
+            inside = self._open(root, (*self._inside, *folders))
+        except FileNotFoundError:
+            return {}
+        renamed = {} if _is_free(FOLDER, inside) else dict(several.below(FOLDER, inside))
+        return {**_prefixed(name, inside), **renamed}
+
+    def _clear(self, root: str, place: str) -> bool:
+        """Delete what a purge has begun to delete; whether there is such."""
+        folders, name = _split(place)
+        rest = self._rest(root, place)
+        if rest:
+            if not self._is_planned(root, place, _found(naming.DIRECTORY, rest)):
+                raise OSError(errno.EBUSY, "what is in the trash has changed since it was looked at")
+            inside = self._open(root, (*self._inside, *folders))
+            self._delete_files(_prefixed(name, inside), inside)
+            if not _is_free(FOLDER, inside):
+                self._delete_folder(inside)
+        return bool(rest)
+
+    def _delete_files(self, names: Iterable[str], folder: int) -> None:
+        for each in names:
+            self._disk.unlink(each, dir_fd=folder)
+
+    def _delete_folder(self, above: int) -> None:
+        """Delete the directory that was renamed, with all that is in it."""
+        for _, folders, names, opened in os.fwalk(FOLDER, topdown=False, onerror=several.refuse, dir_fd=above):
+            self._delete_files(names, opened)
+            for each in folders:
+                self._disk.remove_folder(each, dir_fd=opened)
+        self._disk.remove_folder(FOLDER, dir_fd=above)
 
     def _remove_upwards(self, root: str, folders: tuple[str, ...], *, keep: int) -> None:
         while len(folders) > keep:
@@ -272,29 +397,68 @@ class Trash:
         return self._open(root, folders)
 
 
-def _facts(name: str, folder: int) -> FileFacts | None:
-    try:
-        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
-    except FileNotFoundError:
-        return None
+def _at(name: str, folder: int) -> Found | None:
+    """What is in a directory under this name; None if nothing is. Raises `OSError` for what is no checkpoint."""
+    status = _status(name, folder)
+    if status is None:
+        index = _status(f"{name}{INDEX}", folder)
+        return None if index is None else _found(TENSORFLOW, _prefixed(name, folder))
+    if S_ISDIR(status.st_mode):
+        found = _found(naming.DIRECTORY, dict(several.below(name, folder)))
+        if all(S_ISDIR(each.st_mode) for each in found.statuses.values()):
+            raise OSError(errno.EINVAL, several.WITHOUT_FILES)
+        return found
     if not S_ISREG(status.st_mode):
         raise OSError(errno.EINVAL, "not a regular file")
-    return FileFacts(status.st_size, status.st_mtime_ns)
+    return _one(name, status)
 
 
-def _identity(name: str, folder: int) -> tuple[int, int]:
-    status = os.stat(name, dir_fd=folder, follow_symlinks=False)
-    return status.st_dev, status.st_ino
+def _one(name: str, status: os.stat_result, head: bytes = b"") -> Found:
+    return Found(FileFacts(status.st_size, status.st_mtime_ns), "", {name: status}, head)
+
+
+def _found(form: str, statuses: dict[str, os.stat_result]) -> Found:
+    files = [each for each in statuses.values() if S_ISREG(each.st_mode)]
+    size, mtime_ns = sum(each.st_size for each in files), max((each.st_mtime_ns for each in files), default=0)
+    return Found(FileFacts(size, mtime_ns), form, statuses)
+
+
+def _in_order(name: str, found: Found) -> list[str]:
+    """What is moved, the index first."""
+    index = f"{name}{INDEX}"
+    return sorted(found.statuses, key=lambda each: (each != index, each)) if found.format == TENSORFLOW else [name]
+
+
+def _prefixed(prefix: str, folder: int) -> dict[str, os.stat_result]:
+    opened = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        return dict(several.prefixed(prefix, opened))
+    finally:
+        os.close(opened)
+
+
+def _status(name: str, folder: int) -> os.stat_result | None:
+    try:
+        return os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENAMETOOLONG):  # an index would have a longer name
+            return None
+        raise
+
+
+def _is_free(name: str, folder: int) -> bool:
+    return _status(name, folder) is None
 
 
 def _is_same(name: str, folder: int, other: int) -> bool:
-    """Whether two directories have one file under this name: a link that was made before a crash."""
-    return _identity(name, folder) == _identity(name, other)
+    """Whether two directories have one file under this name, or one index: a link that was made before a crash."""
+    one, another = (_status(name, each) or _status(f"{name}{INDEX}", each) for each in (folder, other))
+    return one is not None and another is not None and os.path.samestat(one, another)
 
 
 def _split(place: str) -> tuple[tuple[str, ...], str]:
     """The directories and the name of a place. Raises `OSError` for one that would lead out of its root."""
     *folders, name = place.split("/")
-    if any(part in ("", ".", "..") for part in (*folders, name)):
+    if any(part in ("", ".", "..", FOLDER) for part in (*folders, name)):
         raise OSError(errno.EINVAL, "not a path below its directory")
     return tuple(folders), name

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from pathlib import Path
+from stat import S_IMODE, S_ISDIR, S_ISREG, S_IWUSR
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import journals, reads
@@ -36,7 +37,7 @@ ROOTS = "CKPTSTORE_ROOTS"
 class Authority:
     """What this process may remove of a run. It reads journals where a file is another user's.
 
-    `seen` are the devices and inodes of the files that were asked about, by path.
+    `seen` are the identities of the files that were asked about, by path.
     """
 
     def __init__(self, database: Database, run: str, run_id: int) -> None:
@@ -49,7 +50,7 @@ class Authority:
         self._limits = _limits()
         self._told: dict[str, set[tuple[int, str, str, str]]] = {}
         self._user = os.geteuid()
-        self.seen: dict[str, tuple[int, int]] = {}
+        self.seen: dict[str, tuple[int, ...]] = {}
 
     def beyond(self, root: str) -> str:
         """Why nothing below a directory may be touched; empty if it may."""
@@ -69,10 +70,8 @@ class Authority:
     def why_not(self, target: Target, trash: Trash) -> str:
         """Why a file may not be removed: it is not as it was seen, or not for this user to remove; empty if it may.
 
-        A checkpoint of several files stays: they cannot be moved in one step.
+        Several files may be removed where each may.
         """
-        if target.format in SEVERAL:
-            return f"{target.path} is several files ({target.format}), of which gc removes none: delete it by hand"
         try:
             found = trash.find(target.root, target.place)
         except OSError as error:
@@ -81,21 +80,29 @@ class Authority:
             return f"{target.path} has changed since the plan was made"
         if target.identity not in (None, found.identity):
             return f"{target.path} is another file since the plan was made"
+        if found.format != (target.format if target.format in SEVERAL else ""):
+            return f"{target.path}: not a regular file"
         self.seen[target.path] = found.identity
         return self.beyond(target.root) or self._not_for_this_user(target, found)
 
     def _not_for_this_user(self, target: Target, found: Found) -> str:
+        if found.format and (reason := _shared(found)):
+            return f"{target.path}: {reason}"
         is_known = target.format in ONE_FILE
         if is_known and not begins_as(found.head, target.format):
             return f"{target.path} does not begin as a {target.format} file does: it stays"
         if self._is_own(target, found):
             return ""
-        if (is_known or not target.format) and found.owner in self._owners_beside(target):
+        if (is_known or not target.format) and found.owners <= self._owners_beside(target):
             return ""
-        return f"{target.path} is of user {user_name(found.owner)}, and no journal of theirs beside it tells of it"
+        return f"{target.path} is of user {self._shown(found)}, and no journal of theirs beside it tells of it"
 
     def _is_own(self, target: Target, found: Found) -> bool:
-        return found.owner == self._user and self._owners.get(target.launch, self._user) == self._user
+        return found.owners == {self._user} and self._owners.get(target.launch, self._user) == self._user
+
+    def _shown(self, found: Found) -> str:
+        """An owner of a file, another than this user if there is one."""
+        return user_name(max(found.owners, key=lambda owner: owner != self._user))
 
     def _owners_beside(self, target: Target) -> set[int]:
         """The users whose journals tell of a file of this run and launch; of a by-product, of what it is beside."""
@@ -125,11 +132,12 @@ class Authority:
             found = trash.find(item.root, item.place, inside=True)
         except OSError:
             return ""  # whoever acts on it is told
-        if found is None or found.owner == home:
+        self.seen[item.path] = () if found is None else found.identity  # nothing that comes there now is this one
+        if found is None:
             return ""
-        if any(owner == found.owner for owner, _, _ in self._told_above(item.path)):
+        if found.owners == {home} or found.owners <= {home, *(owner for owner, *_ in self._told_above(item.path))}:
             return ""
-        return f"{item.path} is of user {user_name(found.owner)}, and no journal of theirs beside it tells of the run"
+        return f"{item.path} is of user {self._shown(found)}, and no journal of theirs beside it tells of the run"
 
 
 def _limits() -> list[str]:
@@ -155,6 +163,16 @@ def _told_in(directory: str) -> set[tuple[int, str, str, str]]:
                 names = file.path, file.path.rpartition(".")[0]
                 told |= {(contents.owner, name, file.run, file.launch) for name in names}
     return told
+
+
+def _shared(found: Found) -> str:
+    """Why what is several files may change on its way, or is somebody else's too; empty if it is this user's alone."""
+    for name, status in found.statuses.items():
+        if S_ISDIR(status.st_mode) and S_IMODE(status.st_mode) & 0o222 != S_IWUSR:
+            return f"{name or 'the directory'} must be writable to its owner, and to no one else: chmod -R u+w,go-w"
+        if S_ISREG(status.st_mode) and status.st_nlink > 1:
+            return f"{name} has another name too (a hard link): gc removes no such file of several"
+    return ""
 
 
 def _through_a_link(path: str) -> str:

@@ -37,7 +37,7 @@ class Target:
 
     `checkpoint` is the id of its record, `before` that one's state and `recorded_ns` its time: it may have been touched
     since. None where the catalog has none. `format` is the recorded one, `launch` the one that it is of (empty: none is
-    known), `identity` its device and inode when it was planned (None: not planned yet).
+    known), `identity` what no other file has, as it was planned (None: not planned yet).
     """
 
     root: str
@@ -49,7 +49,7 @@ class Target:
     recorded_ns: int | None = None
     format: str = ""
     launch: str = ""
-    identity: tuple[int, int] | None = None
+    identity: tuple[int, ...] | None = None
 
     @property
     def path(self) -> str:

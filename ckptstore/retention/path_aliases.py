@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import directories, reads
+from ckptstore.core.limits import HIGHEST
+from ckptstore.core.naming import SEVERAL, parse_tensorflow
 from ckptstore.disk import files as disk
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from ckptstore.catalog.directories import Recorded
     from ckptstore.catalog.engine import Database
@@ -68,8 +70,8 @@ def _shared(files: Iterable[Checkpoint], seen: Mapping[str, Observed]) -> list[l
 def states_in_use(database: Database, going: Mapping[Key, Sequence[Target]]) -> dict[Key, str]:
     """Why some of these states may not go: a file of theirs is one of another state, of this run or another, too.
 
-    By its path, or by another one. For that only files are looked at that were recorded with the size of one that goes,
-    and the time that it has or was recorded with.
+    By its path, or by another one, or since it is one of several files that go. For another path only files are looked
+    at that were recorded with the size of one that goes, and the time that it has or was recorded with.
     """
     files = [(key, target) for key, targets in going.items() for target in targets if target.checkpoint is not None]
     if not files:
@@ -82,7 +84,16 @@ def states_in_use(database: Database, going: Mapping[Key, Sequence[Target]]) -> 
         alike = [record for record in every if record.id not in own and _mark(record) in marks]
         beside = directories.at_the_paths_of(connection, own)
         same = {record.path: record for record in beside if record.id not in own}
+        several = {target.path: (key, target) for key, target in files if target.format in SEVERAL}
+        others = directories.written_within(connection, -HIGHEST, HIGHEST) if several else ()
+        inside = [(*several[above], record) for record in others for above in _above(record.path) if above in several]
+        above = {each for _, target in files for each in _above(target.path)}
+        around = {record.path: record for record in directories.at_paths(connection, above)}
     held = {key: _told(target, same[target.path]) for key, target in files if target.path in same}
+    held |= {key: f"{target.path} has {record.path} in it, {_of(record)}: it stays" for key, target, record in inside}
+    for key, target in files if around else ():
+        for record in filter(None, map(around.get, _above(target.path))):
+            held[key] = f"{target.path} is one of several files, {record.path}, {_of(record)}: it stays"
     if not alike:
         return held
     wanted = {_mark(record) for record in alike}
@@ -98,8 +109,22 @@ def states_in_use(database: Database, going: Mapping[Key, Sequence[Target]]) -> 
 
 
 def _told(target: Target, record: Recorded) -> str:
-    at = f"of step {record.global_step} of launch {record.launch} of run {record.run}"
-    return f"{target.path} is also {record.path}, {at}: it stays"
+    return f"{target.path} is also {record.path}, {_of(record)}: it stays"
+
+
+def _of(record: Recorded) -> str:
+    return f"of step {record.global_step} of launch {record.launch} of run {record.run}"
+
+
+def _above(path: str) -> Iterator[str]:
+    """What a file may be one of several of: a prefix, or a directory above it."""
+    above, _, name = path.rpartition("/")
+    parsed = parse_tensorflow(name)
+    if parsed is not None:
+        yield f"{above}/{parsed.prefix}"
+    while above:
+        yield above
+        above = above.rpartition("/")[0]
 
 
 def _marks(target: Target) -> set[tuple[int, int] | str]:

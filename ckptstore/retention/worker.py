@@ -122,7 +122,9 @@ class Worker:
         gcs = {each.id: each for each in self.collections()}
         going = self.items(*_GOING)
         others = self.items(Phase.RESTORING, Phase.PURGING)
-        self.carry_out([replace(item, phase=Phase.MOVING) for item in going], {Phase.MOVING: Trash.halt})
+        for phase, act in ((Phase.MOVING, Trash.halt), (Phase.DELETING, Trash.give_back)):
+            some = [replace(item, phase=Phase.MOVING) for item in going if item.phase is phase]
+            self.carry_out(some, {Phase.MOVING: act})
         self.carry_out(others)
         left = {item.id for item in self.items(*OPEN_PHASES)} if going else ()
         begun = {item.path: gcs.get(item.collection) for item in going if item.id not in left}
@@ -183,14 +185,15 @@ class Worker:
 
     def _try(self, trash: Trash, item: Item, acts: Mapping[Phase, _Act]) -> TrashResult | None:
         self.lock.keep()
+        act = acts[item.phase]
         beyond = self.authority.beyond(item.root)
-        if item.phase in (Phase.PURGING, Phase.RESTORING):
+        if act not in (Trash.put, Trash.delete):  # what goes now was looked at when it was given up
             beyond = beyond or self.authority.in_trash(item, trash)
         if beyond:
             self.done.troubles.append(Skipped(item.path, beyond))
             return None
         try:
-            outcome = acts[item.phase](trash, item.root, item.place, FileFacts(item.size, item.mtime_ns))
+            outcome = act(trash, item.root, item.place, FileFacts(item.size, item.mtime_ns))
         except OSError as error:
             self.done.troubles.append(Skipped(item.path, error.strerror or str(error)))
             return None

@@ -20,6 +20,7 @@ from ckptstore.core.model import Kind
 from ckptstore.disk.trash import Disk
 from ckptstore.retention.policy import Policy
 from tests import ckpt_bytes
+from tests.foreign_bytes import shards, tensorflow
 from tests.jobs import Job
 
 POLICY = Policy(keep_last=2)
@@ -72,6 +73,13 @@ def build(catalog: Catalog, directory: Path) -> Job:
     for path in job.directory.rglob("*.ckpt"):
         path.chmod(0o400)  # as MindSpore leaves them
     return job
+
+
+def build_several(catalog: Catalog, directory: Path) -> None:
+    """Two states of several files that go, and two that stay."""
+    launch = catalog.join("run")
+    for step, make in ((10, tensorflow), (20, shards), (30, tensorflow), (40, shards)):
+        launch.register(make(directory / f"at-{step}", at=step), global_step=step)
 
 
 class World:
@@ -136,6 +144,19 @@ class Points:
         self.count += 1
         if self.count > self.last:
             os.kill(os.getpid(), signal.SIGKILL)
+
+
+class KilledError(BaseException):
+    """The process ends here, as far as what is done in it can tell: it handles errors, and this is none."""
+
+
+class PointsInProcess(Points):
+    """The same in this process, for a thousandth of the time. What it holds is closed, as SIGKILL would not do."""
+
+    def pass_one(self) -> None:
+        self.count += 1
+        if self.count > self.last:
+            raise KilledError
 
 
 def mortal_disk(points: Points) -> Disk:

@@ -24,6 +24,7 @@ from ckptstore.retention.plan import plan_gc
 from ckptstore.retention.policy import Policy
 from ckptstore.retention.trash import purge, undo
 from ckptstore.training.launch import RankLaunch
+from tests.foreign_bytes import shards, tensorflow
 from tests.jobs import Job
 from tests.retention.gc_world import die
 
@@ -46,12 +47,35 @@ class Saved:
     """A state as the test knows it: its files, and the bytes that each had when it was registered."""
 
     files: dict[str, bytes] = field(default_factory=dict)
+    checkpoints: tuple[str, ...] = ()
     harmed: bool = False
 
     def is_whole(self) -> bool:
         """Whether every rank's file is there, as it was."""
         there = all(Path(path).exists() and Path(path).read_bytes() == was for path, was in self.files.items())
-        return len(self.files) == RANKS and not self.harmed and there
+        return len(self.checkpoints) == RANKS and not self.harmed and there
+
+    def in_part(self) -> list[str]:
+        """The checkpoints of which some files are there, and others are not."""
+        there = {path: [Path(each).exists() for each in self.files if is_of(each, path)] for path in self.checkpoints}
+        return [path for path, some in there.items() if any(some) and not all(some)]
+
+
+class JobOfSeveral(Job):
+    """Each rank saves a directory or a prefix, by turns."""
+
+    def write(self, launch: RankLaunch, step: int, *, name: str | None = None) -> Path:
+        make = shards if (step + launch.rank) % 2 else tensorflow
+        return make(self.folder(launch.rank) / (name or f"{launch.id}-at-{step}"), at=step)
+
+
+def is_of(file: str, checkpoint: str) -> bool:
+    """Whether a file is a checkpoint, or one of its several."""
+    return file == checkpoint or file.startswith((f"{checkpoint}/", f"{checkpoint}.index", f"{checkpoint}.data-"))
+
+
+def files_of(path: str) -> list[str]:
+    return [str(each) for each in Path(path).parent.rglob("*") if each.is_file() and is_of(str(each), path)]
 
 
 def act(url: str, action: Action, disk: Disk) -> None:
@@ -68,6 +92,8 @@ def collect(database: Database, run: str, *, policy: Policy, at_once: bool, disk
 class Retention(RuleBasedStateMachine):
     """One run with two ranks, none of which is the other's replica."""
 
+    job_type = Job
+
     def __init__(self) -> None:
         super().__init__()
         memory = Path("/dev/shm")  # noqa: S108 — only where it is
@@ -83,7 +109,7 @@ class Retention(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         self.catalog = connect(self.url)
-        self.job = Job(self.catalog, self.home / "data")
+        self.job = self.job_type(self.catalog, self.home / "data")
         outside = self.home / "outside"
         outside.mkdir()
         (outside / "net-1_1.ckpt").write_bytes(b"somebody else's")
@@ -125,7 +151,9 @@ class Retention(RuleBasedStateMachine):
         self.step += more
         saved: list[Checkpoint] = self.job.save([self.ranks[rank] for rank in ranks], self.step)
         launch = self.ranks[0].id
-        self.states[launch, self.step] = Saved({file.path: Path(file.path).read_bytes() for file in saved})
+        paths = tuple(file.path for file in saved)
+        files = {each: Path(each).read_bytes() for path in paths for each in files_of(path)}
+        self.states[launch, self.step] = Saved(files, paths)
         if len(ranks) == RANKS:
             self.held.pop(launch, None)
 
@@ -185,6 +213,8 @@ class Retention(RuleBasedStateMachine):
         quietly = partial(act, self.url, action)
         if killed_at is None:
             quietly(Disk())
+            for state in self.states.values():
+                assert state.harmed or state.in_part() == [], "what was begun is ended: all or none"
         else:
             assert die(quietly, killed_at) in (0, -9)
 
@@ -221,5 +251,13 @@ class Retention(RuleBasedStateMachine):
             assert (self.job.folder(0) / "link").is_symlink()
 
 
+class RetentionOfSeveral(Retention):
+    """The same with checkpoints of several files."""
+
+    job_type = JobOfSeveral
+
+
 Retention.TestCase.settings = settings(max_examples=8, stateful_step_count=25, deadline=None)
+RetentionOfSeveral.TestCase.settings = settings(max_examples=4, stateful_step_count=25, deadline=None)
 TestRetention = Retention.TestCase
+TestRetentionOfSeveral = RetentionOfSeveral.TestCase
