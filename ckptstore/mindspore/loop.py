@@ -270,8 +270,8 @@ class Loop:
     def _is_certain(self) -> bool:
         """Whether the network holds the state after the last step that was done, as a save after it would have.
 
-        Inside the body the optimizers' counters tell, which count before they update. What no optimizer updates may have
-        changed before that, as moving averages of batch normalization do; and the script may do more after `loop.step`.
+        Inside the body the optimizers' counters tell, which count before they update. What no optimizer updates may
+        have changed before that, as moving averages of batch normalization do; and more may follow `loop.step`.
         """
         if not self._saves.network.is_readable:
             return False
