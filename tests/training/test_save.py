@@ -1,6 +1,7 @@
 """`launch.save`: a checkpoint of whatever framework gets its name once it is whole, and never over another one."""
 
 import os
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,9 @@ from ckptstore.core.model import FileState
 from ckptstore.disk import aside
 from ckptstore.errors import CkptstoreError, UsageError
 from ckptstore.training.launch import RankLaunch
+from tests.starting import LIBRARY, warm_python
+
+JOB = Path(__file__).with_name("numpy_job.py")
 
 
 @pytest.fixture
@@ -132,3 +136,26 @@ def test_an_index_comes_last(catalog: Catalog, directory: Path, monkeypatch: pyt
     monkeypatch.setattr(os, "link", lambda source, target, **how: (linked.append(target), link(source, target, **how)))
     joined(catalog).save(prefix, global_step=5, directory=directory, name="c")
     assert [Path(each).name for each in linked] == ["c.data-00000-of-00001", "c.index"]
+
+
+def test_a_training_of_two_ranks_in_numpy_is_killed_and_ends_as_if_undisturbed(tmp_path: Path) -> None:
+    """Rank 1 dies after its save of step 9, rank 0 after that of step 12; one name serves for all saves."""
+
+    def train(name: str, launch: str, *killed_at: int) -> list[str]:
+        home = tmp_path / name
+        home.mkdir(exist_ok=True)
+        command = [*warm_python(*LIBRARY, "numpy"), str(JOB), str(home / "catalog.db"), str(home), launch]
+        processes = [
+            subprocess.Popen([*command, str(rank), str(step)], stdout=subprocess.PIPE, text=True)
+            for rank, step in enumerate(killed_at)
+        ]
+        return [process.communicate()[0].strip() for process in processes]
+
+    train("calm", "L1", 0, 0)
+    assert train("rough", "L1", 13, 10) == ["GOES ON AFTER 0"] * 2
+    assert train("rough", "L2", 0, 0) == ["GOES ON AFTER 9"] * 2
+    for rank in (0, 1):
+        calm, rough = (np.load(tmp_path / name / f"final_{rank}.npz")["weights"] for name in ("calm", "rough"))
+        assert calm.tobytes() == rough.tobytes()
+    names = sorted(path.name for path in (tmp_path / "rough" / "rank_0").glob("*.npz"))
+    assert names == ["model.npz", *(f"model_{number}.npz" for number in range(1, 7))]
