@@ -21,6 +21,7 @@ FOREIGN = ("train/", "nn/", "core/callback/", "checkpoint/", "iteration_")
 
 PRELUDE = """
 import sys
+import mindspore
 import numpy as np
 from mindspore import dataset as ds, nn
 from mindspore.train import Model, ModelCheckpoint
@@ -29,6 +30,18 @@ network = nn.Dense(3, 4)
 model = Model(network, nn.SoftmaxCrossEntropyWithLogits(sparse=True), nn.Momentum(network.trainable_params(), 0.1, 0.9))
 dataset = ds.NumpySlicesDataset({"x": np.ones((12, 3), np.float32), "y": np.zeros(12, np.int32)}).batch(2)
 ckpt_cb = ModelCheckpoint("net", sys.argv[1])
+"""
+PRELUDE_OF_LOOP = """
+network = nn.Dense(3, 4)
+optimizer = nn.Momentum(network.trainable_params(), 0.1, 0.9)
+loss_fn = nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean")
+def forward(images, labels):
+    return loss_fn(network(images), labels)
+gradients = mindspore.value_and_grad(forward, None, optimizer.parameters)
+def train_step(images, labels):
+    loss, given = gradients(images, labels)
+    optimizer(given)
+    return loss
 """
 
 
@@ -98,10 +111,13 @@ def test_the_five_lines_train_and_are_in_the_example(tmp_path: Path, monkeypatch
     monkeypatch.setenv("CKPTSTORE_URL", str(tmp_path / "catalog.db"))
     (program,) = (block for block in blocks("README.md", "python") if "registrar" in block)
     assert program.count("  # ") == 5
+    (loop,) = (block for block in blocks("README.md", "python") if "launch.loop" in block)
+    program += PRELUDE_OF_LOOP + loop.replace('"digits"', '"own loop"')
     command = [sys.executable, "-c", PRELUDE + program, str(tmp_path / "ckpt")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert connect().saves("digits")[0].tally.global_step == 60
+    assert connect().saves("own loop")[0].tally.global_step == 60
     example = (ROOT / "examples" / "digits" / "train.py").read_text().splitlines()
     assert len([line for line in example if line.endswith("# ckptstore")]) == 5
 

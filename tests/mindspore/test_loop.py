@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import signal
 import subprocess
 from collections.abc import Callable
@@ -208,3 +209,20 @@ def test_the_loop_of_mindspores_own_tutorial(tmp_path: Path) -> None:
         ends.append((tmp_path / name / "model.ckpt").read_bytes())
     assert "going on after step" in done.stderr
     assert ends[0] == ends[1]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(12))
+def test_any_faults_one_after_the_other(calm, tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)  # noqa: S311 — moments, not secrets
+    ways = [{}, {"jit": True}, {"norm": True}, {"gan": True}, {"keeps": True}, {"draws": True}, {"scheduler": True}]
+    how = chance.choice(ways)
+    rough = Training(tmp_path, {**how, "every": chance.choice([1, 3, 5, 7, 0.01])})
+    words = [told.partition(" ")[0] for told, _, _ in FAULTS] + ["kill-at-once", "break"]
+    for _ in range(4):
+        rough.launch(f"{chance.choice(words)} {chance.randint(1, 12)}")
+    code, _ = rough.launch()
+    assert code == 0, rough.output
+    assert rough.final() == calm(**how).final()
+    if "keeps" in how:
+        assert (tmp_path / "losses.json").read_text() == (calm(**how).out / "losses.json").read_text()
