@@ -105,12 +105,15 @@ FOLLOWED = {
     "mindspore/test_dying_gasp.py::test_a_state_whose_loss_is_not_finite_is_passed_over": [
         "resume/remedies.py: resume(take_quarantined=)", "resume/start.py: resume(take_quarantined=)",
     ],
+    "mindspore/test_exact_data.py::test_in_debug_mode_every_iterator_begins_anew_and_the_start_is_refused": [
+        "mindspore/exact_data.py: mindspore.dataset.config.set_debug_mode()",
+    ],
     "mindspore/test_faults.py::test_a_tree_that_was_moved": ["resume/faults.py: scan NEW --run 7"],
     "mindspore/test_forgotten_lines.py::test_a_loop_of_single_epochs": [
         "mindspore/train_call.py: model.train()", "mindspore/train_call.py: model.train(callbacks=, initial_epoch=)",
     ],
     "mindspore/test_forgotten_lines.py::test_a_dataset_that_shuffles_without_a_seed": [
-        "mindspore/launch.py: mindspore.set_seed()",
+        "mindspore/exact_data.py: mindspore.set_seed()",
     ],
     "mindspore/test_forgotten_lines.py::test_the_first_way_out_of_it": ["mindspore/training.py: launch.resume()"],
     "mindspore/test_forgotten_lines.py::test_registrar_forgotten__before_began_again_at_step_0__now_is_said": [

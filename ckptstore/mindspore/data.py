@@ -11,8 +11,6 @@ from ckptstore.errors import RefusedError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_DEFAULT_SEED = 5489
-_RANDOM = (ds.RandomSampler, ds.SubsetRandomSampler, ds.WeightedRandomSampler, ds.PKSampler)
 _ONE_FOR_ONE = (ds.MapDataset, ds.ProjectDataset, ds.RenameDataset, ds.RepeatDataset)
 
 
@@ -45,34 +43,6 @@ def steps_of(dataset: Any, world_size: int) -> Steps:
         node = node.children[0]
     shards = _shards(node, world_size) if in_turn and batch_size is not None else None
     return Steps(an_epoch, batch_size, shards)
-
-
-def has_random_order(dataset: Any) -> bool:
-    """Whether a dataset has its samples in another order in each process: it shuffles, and no seed is set.
-
-    `mindspore.dataset` takes a new seed in each process while the seed is its default
-    (`minddata/dataset/util/random.h`).
-    """
-    if ds.config.get_seed() != _DEFAULT_SEED:
-        return False
-    nodes = [dataset]
-    while nodes:
-        node = nodes.pop()
-        sampler = getattr(node, "sampler", None)
-        of_files = getattr(node, "shuffle_flag", 0) if sampler is None else 0
-        if isinstance(sampler, _RANDOM) or isinstance(node, ds.ShuffleDataset) or of_files:
-            return True
-        nodes += getattr(node, "children", ())
-    return False
-
-
-def go_on(dataset: Any, step: int, epochs: int) -> Any:
-    """An iterator of the batches after the first `step` ones of so many epochs; other iterators begin at the first."""
-    dataset.set_init_step(step)
-    try:
-        return dataset.create_tuple_iterator(num_epochs=epochs)
-    finally:
-        dataset.set_init_step(0)
 
 
 def check_start(params: Any, first: int, earlier: Callable[[Callable[[int], bool]], int | None]) -> None:

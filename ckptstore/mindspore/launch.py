@@ -22,8 +22,9 @@ from ckptstore.disk.files import absolute
 from ckptstore.disk.places import root_of
 from ckptstore.errors import CatalogUnavailableError, UsageError
 from ckptstore.mindspore import communication
-from ckptstore.mindspore.data import has_random_order, steps_of
+from ckptstore.mindspore.data import steps_of
 from ckptstore.mindspore.dying_gasp import DyingGasp
+from ckptstore.mindspore.exact_data import begin_anew, check_exact, complaints, go_on
 from ckptstore.mindspore.load_guard import LoadGuard
 from ckptstore.mindspore.loop import Loop, check_loop
 from ckptstore.mindspore.loop_saves import LoopSaves
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from ckptstore.core.events import Line
     from ckptstore.core.model import Launch
     from ckptstore.mindspore.data import Steps
+    from ckptstore.mindspore.exact_data import Exact
     from ckptstore.mindspore.training import Metrics
     from ckptstore.retention.policy import Policy
     from ckptstore.training.start import Start
@@ -100,6 +102,7 @@ class TrainingLaunch(RankLaunch):
         lineage: str | None = None,
         take_quarantined: bool = False,
         fresh: bool = False,
+        exact_data: Exact = "auto",
         dec_key: bytes | None = None,
         dec_mode: str = "AES-GCM",
     ) -> Start:
@@ -110,7 +113,9 @@ class TrainingLaunch(RankLaunch):
         state. `step` and `lineage` ask for an older one, of the history that leads to a launch (None: to the newest):
         the run goes on from there, and what came after it is given up, not deleted. `take_quarantined` takes a state
         that was found to be bad too. `fresh` begins anew at step 0 on purpose: what the run saved before is given up,
-        not deleted. `dec_key` and `dec_mode` are those of
+        not deleted. `exact_data` has the dataset compute the skipped batches again, without training on them: then what
+        in it draws random numbers, as augmentations do, draws the same ones as if nothing had happened. "auto" does so
+        where something may draw any, True always, False never. `dec_key` and `dec_mode` are those of
         `mindspore.load_checkpoint`, for files saved with `enc_key`. Raises `NothingRestorableError` where states were
         lost or are of another branch, `RefusedError` where it cannot be told whether any were saved, `UsageError` where
         the network is not the one that was saved, or the state has no place in the dataset, `DamageError` for a file
@@ -118,7 +123,8 @@ class TrainingLaunch(RankLaunch):
         """
         check_arguments(model, dataset)
         query = Query(step=step, lineage=lineage, take_quarantined=take_quarantined, takes_foreign=False, fresh=fresh)
-        start = self._restore(model.train_network, dataset, query, {"dec_key": dec_key, "dec_mode": dec_mode})
+        decryption = {"dec_key": dec_key, "dec_mode": dec_mode}
+        start = self._restore(model.train_network, dataset, query, exact_data, decryption)
         watch_calls(model, self._call)
         return start
 
@@ -132,6 +138,7 @@ class TrainingLaunch(RankLaunch):
         lineage: str | None = None,
         take_quarantined: bool = False,
         fresh: bool = False,
+        exact_data: Exact = "auto",
     ) -> Start:
         """As `resume`, for a loop of the script's own: into networks and optimizers, one or several of each.
 
@@ -140,7 +147,7 @@ class TrainingLaunch(RankLaunch):
         networks or optimizers, or a dict by names, stands for several (`TrainState`).
         """
         query = Query(step=step, lineage=lineage, take_quarantined=take_quarantined, takes_foreign=False, fresh=fresh)
-        return self._restore(TrainState(network, optimizer), dataset, query)
+        return self._restore(TrainState(network, optimizer), dataset, query, exact_data)
 
     def loop(
         self,
@@ -160,6 +167,7 @@ class TrainingLaunch(RankLaunch):
         lineage: str | None = None,
         take_quarantined: bool = False,
         fresh: bool = False,
+        exact_data: Exact = "auto",
     ) -> Loop:
         """Restore the newest whole state into network, optimizer and dataset, and return the loop that goes on there.
 
@@ -184,8 +192,8 @@ class TrainingLaunch(RankLaunch):
         if retention is not None:
             check_policy(retention)
         query = Query(step=step, lineage=lineage, take_quarantined=take_quarantined, takes_foreign=False, fresh=fresh)
-        start = self._restore(state, dataset, query)
-        dataset.set_init_step(0)
+        start = self._restore(state, dataset, query, exact_data)
+        begin_anew(dataset)
         saves = LoopSaves(
             self, self.progress, state, directory=directory, prefix=prefix, form=format, retention=retention
         )
@@ -197,6 +205,7 @@ class TrainingLaunch(RankLaunch):
             start,
             guard=self._guard,
             epochs=epochs,
+            exact_data=exact_data,
             every=every,
             saves=saves,
             exit_flag=None if exit_flag is None else absolute(exit_flag),
@@ -204,8 +213,14 @@ class TrainingLaunch(RankLaunch):
         )
 
     def _restore(
-        self, target: Any, dataset: Any, query: Query, decryption: Mapping[str, Any] = MappingProxyType({})
+        self,
+        target: Any,
+        dataset: Any,
+        query: Query,
+        exact_data: Exact,
+        decryption: Mapping[str, Any] = MappingProxyType({}),
     ) -> Start:
+        check_exact(exact_data)
         if self.progress.has_trained:
             raise UsageError("training has begun in this launch", "join again to resume in the same process")
         start = self._agree(steps_of(dataset, self.world_size), query)
@@ -217,19 +232,19 @@ class TrainingLaunch(RankLaunch):
             )
             start = replace(start, append_info=appended)
             first = self.progress.global_step = start.global_step
-            dataset.set_init_step(first)
+            computed_again = go_on(dataset, first, exact_data)
             there = "" if first == plan.global_step else f" as step {plan.global_step}"
             self._say(
                 f"run {self.name}: going on after step {first} (epoch {start.epoch}, step {start.step_in_epoch} of "
                 f"{start.launch.steps_per_epoch}), saved{there} by launch {plan.launch.id}"
             )
+            if computed_again:
+                self._say(computed_again)
         self._guard.resumed(target, restored=not start.fresh)
         self.progress.start = start
-        if self.rank == 0 and has_random_order(dataset):
-            log.warning(
-                "the dataset shuffles, and no seed is set: after a fault in mid-epoch some samples are trained twice, "
-                "others never; mindspore.set_seed(1) before the dataset is made keeps their order"
-            )
+        if self.rank == 0:
+            for complaint in complaints(dataset, exact_data):
+                log.warning(complaint)
         return start
 
     def begin_fresh(self) -> Start:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ckptstore.core.model import Kind, epoch_and_step
 from ckptstore.errors import UsageError
 from ckptstore.mindspore import communication, kept
-from ckptstore.mindspore.data import go_on
+from ckptstore.mindspore.exact_data import batches_after
 from ckptstore.mindspore.state import KEPT
 from ckptstore.training.rhythm import Question, Rhythm
 from ckptstore.training.stale_flag import StaleFlag
@@ -24,6 +24,7 @@ from ckptstore.training.stale_flag import StaleFlag
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from ckptstore.mindspore.exact_data import Exact
     from ckptstore.mindspore.load_guard import LoadGuard
     from ckptstore.mindspore.loop_saves import LoopSaves
     from ckptstore.mindspore.state import TrainState
@@ -60,6 +61,7 @@ class Loop:
         *,
         guard: LoadGuard,
         epochs: int,
+        exact_data: Exact,
         every: int | timedelta,
         saves: LoopSaves,
         exit_flag: str | None,
@@ -73,6 +75,7 @@ class Loop:
         self._an_epoch = launch.facts.steps_per_epoch or 1
         self._last_step = epochs * self._an_epoch
         self._epochs = epochs
+        self._exact_data = exact_data
         self._rhythm = Rhythm(
             every, step=self.global_step, now=time.monotonic(), rank=launch.rank, alone=launch.world_size == 1
         )
@@ -157,7 +160,7 @@ class Loop:
             signal.signal(signal.SIGTERM, self._terminate)
 
     def _batches(self) -> Iterator[Any]:
-        batches = go_on(self._dataset, self.global_step, self._epochs)
+        batches = batches_after(self._dataset, self.global_step, self._epochs, self._exact_data)
         for _ in range(self.global_step // self._an_epoch, self._epochs):
             for batch in batches:
                 if self.global_step == self.start.global_step:

@@ -14,6 +14,7 @@ from ckptstore.core.model import Content, Kind, epoch_and_step
 from ckptstore.errors import RefusedError
 from ckptstore.mindspore.communication import strategy_file
 from ckptstore.mindspore.data import check_start, steps_of
+from ckptstore.mindspore.exact_data import begin_anew
 from ckptstore.mindspore.network import NetworkState
 from ckptstore.resume.register import describe
 from ckptstore.training.complaints import Complaints
@@ -142,7 +143,7 @@ class Training:
         """
         self.is_wrong = is_wrong
         if self._is_first:
-            self.params.train_dataset.set_init_step(0)
+            begin_anew(self.params.train_dataset)
 
     def record_steps_per_epoch(self) -> None:
         """Record what `resume` would have recorded of the dataset, where the script did not call it."""

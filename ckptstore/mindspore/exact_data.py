@@ -1,0 +1,257 @@
+"""Data that goes on as if nothing had happened: which pipelines draw random numbers, and how they draw the same again.
+
+After a restart MindSpore skips the batches that were trained. What draws random numbers along the way then begins anew,
+unless the skipped batches are computed again (docs/mindspore.md, §11).
+"""
+
+from __future__ import annotations
+
+import builtins
+import dis
+import math
+from contextlib import ExitStack
+from types import CodeType, FunctionType, ModuleType
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+from mindspore import dataset as ds
+from mindspore.dataset import transforms
+from mindspore.dataset.transforms.py_transforms_util import FuncWrapper, Implementation
+
+from ckptstore.core.text import count
+from ckptstore.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+Exact: TypeAlias = 'bool | Literal["auto"]'
+
+_DEFAULT_SEED = 5489
+_NAMES_SHOWN = 3
+_BY_FILES = 1  # `SourceDataset.shuffle_flag`: the order of files only
+
+_RANDOM_SAMPLERS = (ds.RandomSampler, ds.SubsetRandomSampler, ds.WeightedRandomSampler, ds.PKSampler)
+_MINDSPORES_SOURCES = (ds.NumpySlicesDataset, ds.PaddedDataset)
+_RANDOM_OPERATIONS = {
+    "AutoAugment", "BoundingBoxAugment", "CutMixBatch", "CutOut", "Dither", "FrequencyMasking", "GriffinLim",
+    "InverseMelScale", "MaskAlongAxisIID", "MixUp", "MixUpBatch", "RandAugment", "TimeMasking", "TrivialAugmentWide",
+    "UniformAugment",
+}  # fmt: skip
+"""Those of MindSpore whose names do not begin with Random."""
+
+_FUNCTIONS = ("per_batch_map", "batch_size_func", "element_length_function", "predicate")
+_COLLECTIONS = (list, tuple, dict, range, np.ndarray)
+_VALUES = (type(None), int, float, complex, str, bytes, np.generic, np.dtype, np.ndarray, np.ufunc)
+_UNKNOWN = {"__import__", "eval", "exec", "input", "open"}
+_KEEPS_STATE = {"IMPORT_NAME", "STORE_ATTR", "STORE_GLOBAL"}
+
+_FAST_AGAIN = ExitStack()
+"""Gives MindSpore's setting of the process back, where it was changed."""
+
+
+class Randomness(NamedTuple):
+    """What of a dataset is random, by the names of operations, sources and functions.
+
+    `augments`: MindSpore's own random operations, and files whose rows it shuffles; its seed is theirs. `functions`:
+    Python functions and sources of which it is not sure that they draw no random numbers, and `threads` of this process
+    run them. `shuffles`: the order depends on MindSpore's seed. `has_buffer`: it does by a `shuffle()`.
+    """
+
+    shuffles: bool
+    has_buffer: bool
+    augments: tuple[str, ...]
+    functions: tuple[str, ...]
+    threads: int
+
+
+def randomness(dataset: Any) -> Randomness:
+    """What of a dataset is random."""
+    nodes = [dataset]
+    for node in nodes:
+        nodes += getattr(node, "children", ())
+    has_buffer = any(isinstance(node, ds.ShuffleDataset) for node in nodes)
+    samples = any(isinstance(getattr(node, "sampler", None), _RANDOM_SAMPLERS) for node in nodes)
+    files = [node for node in nodes if getattr(node, "sampler", None) is None and getattr(node, "shuffle_flag", False)]
+    random = [node for node in files if node.shuffle_flag > _BY_FILES]
+    random += [each for node in nodes for each in _operations(node) if _is_random_operation(each)]
+    in_python = {node: found for node in nodes if (found := _in_python(node))}
+    return Randomness(
+        has_buffer or samples or bool(files),
+        has_buffer,
+        _names(random),
+        _names(each for found in in_python.values() for each in found),
+        sum(map(_threads, in_python)),
+    )
+
+
+def check_exact(exact: object) -> None:
+    """Raise `UsageError` for what `go_on` does not know."""
+    if exact != "auto" and not isinstance(exact, bool):
+        raise UsageError(f"exact_data is {exact!r}", 'write exact_data="auto", exact_data=True or exact_data=False')
+
+
+def go_on(dataset: Any, step: int, exact: Exact = "auto") -> str:
+    """Have a dataset begin with the batch after the first `step`. Returns why it computes these again; empty if not.
+
+    "auto" does so where something in it may draw random numbers. It is a setting of MindSpore for the whole process,
+    read when an iterator is made of a dataset that does not begin at step 0. `begin_anew` gives it back: a `shuffle()`
+    in a dataset has MindSpore change it by itself.
+    """
+    begin_anew(dataset)
+    if step == 0:
+        return ""
+    if ds.config.get_debug_mode():
+        raise UsageError(
+            "in MindSpore's debug mode of datasets every iterator begins with the first batch",
+            "call mindspore.dataset.config.set_debug_mode(False)",
+        )
+    dataset.set_init_step(step)
+    was_fast = ds.config.get_fast_recovery()
+    found = randomness(dataset)
+    names = list(dict.fromkeys([*(found.augments if _has_seed() else ()), *found.functions]))
+    again = f"the first {count(step, 'batch is', 'batches are')} computed again"
+    if found.has_buffer:
+        _FAST_AGAIN.callback(ds.config.set_fast_recovery, was_fast)
+        return f"{again}, as MindSpore does where a dataset has a shuffle()"
+    if not was_fast or not (exact is True or (exact and names)):
+        return ""
+    _FAST_AGAIN.callback(ds.config.set_fast_recovery, was_fast)
+    ds.config.set_fast_recovery(False)
+    why = f", so that {_listed(names)} may draw the same random numbers as before" if names else ""
+    return f"{again}{why}; exact_data=False skips them"
+
+
+def begin_anew(dataset: Any) -> None:
+    """Have a dataset begin with its first batch again, and MindSpore skip as it did before `go_on`."""
+    dataset.set_init_step(0)
+    _FAST_AGAIN.close()
+
+
+def batches_after(dataset: Any, step: int, epochs: int, exact: Exact) -> Any:
+    """An iterator of the batches after the first `step` ones of so many epochs; other iterators begin at the first."""
+    go_on(dataset, step, exact)
+    try:
+        return dataset.create_tuple_iterator(num_epochs=epochs)
+    finally:
+        begin_anew(dataset)
+
+
+def complaints(dataset: Any, exact: Exact = "auto") -> Iterator[str]:
+    """What of a dataset will not be the same after a restart, and what helps; a line each."""
+    found = randomness(dataset)
+    if not _has_seed() and found.shuffles:
+        yield (
+            "the dataset shuffles, and no seed is set: after a fault in mid-epoch some samples are trained twice, "
+            "others never; mindspore.set_seed(1) before the dataset is made keeps their order"
+        )
+    if exact is False:
+        return
+    if not _has_seed() and found.augments and not found.shuffles:
+        yield (
+            f"the dataset draws random numbers ({_listed(found.augments)}), and no seed is set: after a restart they "
+            "are others; mindspore.set_seed(1) before the dataset is made has them repeat"
+        )
+    if found.threads > 1:
+        yield (
+            f"{found.threads} threads run Python functions of the dataset ({_listed(found.functions)}): if these draw "
+            "random numbers, they are others after a restart; python_multiprocessing=True, or num_parallel_workers=1 "
+            "for one of them, has them repeat; mindspore.dataset.transforms.not_random marks what draws none"
+        )
+
+
+def _has_seed() -> bool:
+    """Without one `mindspore.dataset` takes another in each process (`minddata/dataset/util/random.h`)."""
+    return bool(ds.config.get_seed() != _DEFAULT_SEED)
+
+
+def _operations(node: Any) -> list[Any]:
+    """What a `map` does, one by one."""
+    given = getattr(node, "operations", ())
+    single = [one for each in given for one in (each.transforms if isinstance(each, transforms.Compose) else [each])]
+    return [each.transform if isinstance(each, FuncWrapper) else each for each in single]
+
+
+def _in_python(node: Any) -> list[Any]:
+    """What a node runs in Python that may draw random numbers."""
+    operations = _operations(node)
+    found = [each for each in operations if not _is_mindspores(each)]
+    found += [getattr(node, name, None) for name in _FUNCTIONS]
+    if isinstance(node, ds.GeneratorDataset) and not isinstance(node, _MINDSPORES_SOURCES):
+        found += [None if isinstance(node.source, _COLLECTIONS) else node.source, node.collate_fn]
+    found = [each for each in found if _may_be_random(each)]
+    if any(_is_mindspores(each) and each.implementation == Implementation.PY for each in operations):
+        found += [each for each in operations if _is_random_operation(each)]  # MindSpore goes on in Python, then
+    return found
+
+
+def _threads(node: Any) -> int:
+    """How many threads of this process run what a node has in Python; none where it has processes for that."""
+    has_workers = isinstance(node, (ds.MapDataset, ds.BatchDataset, ds.FilterDataset))
+    workers = int(node.num_parallel_workers or (ds.config.get_num_parallel_workers() if has_workers else 1))
+    is_thread = isinstance(node, ds.GeneratorDataset) and workers == 1  # whatever is asked for
+    return 0 if getattr(node, "python_multiprocessing", False) and not is_thread else workers
+
+
+def _is_mindspores(operation: object) -> bool:
+    return type(operation).__module__.startswith("mindspore.dataset.")
+
+
+def _is_random_operation(operation: object) -> bool:
+    name = type(operation).__name__
+    return _is_mindspores(operation) and (name.startswith("Random") or name in _RANDOM_OPERATIONS)
+
+
+def _may_be_random(value: Any, within: tuple[object, ...] = ()) -> bool:
+    """Whether a value of a user may draw random numbers, or keep a state from one call to the next.
+
+    Not so if it is marked (`mindspore.dataset.transforms.not_random`), or if its code names nothing but its own
+    arguments, plain values, NumPy, and functions of which the same is true. `within` are those that call it.
+    """
+    if isinstance(value, tuple):
+        return any(_may_be_random(each, within) for each in value)
+    if isinstance(value, _VALUES) or any(value is each for each in (np, math, *within)):
+        return False
+    if not isinstance(value, ModuleType) and getattr(value, "random", None) is False:
+        return False
+    if isinstance(value, FunctionType) and not _is_of_numpy(value):
+        return _is_code_random(value, within)
+    return not _is_of_numpy(value)
+
+
+def _is_of_numpy(value: Any) -> bool:
+    """Whether it is a function or a type of Python itself or of NumPy, and not of `numpy.random`."""
+    module, name = getattr(value, "__module__", None) or "", getattr(value, "__name__", "")
+    if module == "builtins":
+        return getattr(builtins, name, None) is value and name not in _UNKNOWN
+    return callable(value) and (module == "math" or module.split(".")[0] == "numpy") and "random" not in module
+
+
+def _is_code_random(function: FunctionType, within: tuple[object, ...]) -> bool:
+    codes = [function.__code__]
+    for code in codes:
+        codes += [each for each in code.co_consts if isinstance(each, CodeType)]
+    outer, known = function.__code__.co_freevars, function.__globals__
+    for each in (instruction for code in codes for instruction in dis.get_instructions(code)):
+        is_unknown = each.opname == "LOAD_GLOBAL" and each.argval not in known
+        if is_unknown and (each.argval in _UNKNOWN or not hasattr(builtins, each.argval)):
+            return True
+        if each.opname in _KEEPS_STATE or (each.opname == "STORE_DEREF" and each.argval in outer):
+            return True
+    names = {name for code in codes for name in code.co_names}
+    try:
+        cells = [cell.cell_contents for cell in function.__closure__ or ()]
+    except ValueError:  # a variable that has no value yet
+        return True
+    given = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+    used = [*given, *cells, *(known[name] for name in names if name in known)]
+    return "random" in names or any(_may_be_random(each, (*within, function)) for each in used)
+
+
+def _names(values: Iterable[Any]) -> tuple[str, ...]:
+    names = [getattr(each, "__name__", None) or type(each).__name__ for each in values]
+    return tuple(dict.fromkeys("a lambda" if name == "<lambda>" else name for name in names))
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - _NAMES_SHOWN
+    return ", ".join(names[:_NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
