@@ -71,11 +71,17 @@ TTP_SAVE: Private[Callable[..., None]] = Private(
 TTP_RENAME: Private[Callable[..., None]] = Private(_TTP, "_rename_save_result", "gives the saved directory its name")
 TTP_EXIT: Private[Callable[..., None]] = Private(_TTP, "_tft_exit_cb", "ends the process after a fault")
 
+_SEED = "mindspore.common.seed"
+
+GLOBAL_SEED: Private[int | None] = Private(_SEED, "_GLOBAL_SEED", "the seed of random layers, without NumPy's")
+RESET_SEEDS: Private[Callable[[], None]] = Private(_SEED, "_reset_op_seed", "has the seeds of their calls begin anew")
+
 OF_MODEL_CHECKPOINT = (
     CONFIG, DIRECTORY, PREFIX, EXCEPTION_PREFIX, APPEND_DICT, APPEND_STEP, APPEND_EPOCH, LAST_TRIGGERED_STEP,
 )  # fmt: skip
 OF_ON_REQUEST_EXIT = (CHECK_EXIT_FLAG,)
 OF_FAULT_TOLERANCE = (TTP_SAVE, TTP_RENAME, TTP_EXIT)
+OF_SEED = (GLOBAL_SEED, RESET_SEEDS)
 
 _TTP_CALLBACKS = ("TrainFaultTolerance", "TFTRegister")
 

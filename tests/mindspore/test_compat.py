@@ -1,6 +1,7 @@
 """A canary: this MindSpore has every private name that ckptstore relies on, and no module but compat touches one."""
 
 import ast
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import ckptstore.mindspore
 from ckptstore.mindspore import compat
 from ckptstore.mindspore.compat import Private
 
-EVERY = (*compat.OF_MODEL_CHECKPOINT, *compat.OF_ON_REQUEST_EXIT, *compat.OF_FAULT_TOLERANCE)
+EVERY = (*compat.OF_MODEL_CHECKPOINT, *compat.OF_ON_REQUEST_EXIT, *compat.OF_FAULT_TOLERANCE, *compat.OF_SEED)
 
 
 @pytest.fixture(params=EVERY, ids=lambda private: f"{private.owner}.{private.name}")
@@ -26,6 +27,9 @@ def private(request: pytest.FixtureRequest) -> Private[Any]:
 def owner(private: Private[Any], tmp_path: Path) -> object:
     if private in compat.OF_FAULT_TOLERANCE:
         return _train_fault_tolerance
+    if private in compat.OF_SEED:
+        mindspore.set_seed(1)
+        return sys.modules[private.owner]
     if private in compat.OF_ON_REQUEST_EXIT:
         return OnRequestExit(file_name="net", directory=str(tmp_path), save_mindir=False)
     return ModelCheckpoint("net", str(tmp_path), CheckpointConfig())

@@ -1,0 +1,85 @@
+"""Random layers, as dropout, that draw the same numbers after a restart.
+
+MindSpore keeps their state inside kernels, and no call gives it back (docs/mindspore.md, §11). In PyNative mode each
+step can have seeds of its own instead. In graph mode seeds are compiled into the graph.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import mindspore
+import numpy as np
+from mindspore import nn, ops
+
+from ckptstore.mindspore.compat import GLOBAL_SEED, RESET_SEEDS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_NAMES_SHOWN = 3
+_WITHOUT_SEED = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
+_FUNCTIONS = {
+    "bernoulli", "dropout", "gamma", "laplace", "log_uniform_candidate_sampler", "multinomial", "normal", "poisson",
+    "rand", "rand_like", "randint", "randint_like", "randn", "randn_like", "random_categorical", "random_gamma",
+    "random_poisson", "randperm", "standard_laplace", "standard_normal", "uniform",
+}  # fmt: skip
+"""Of `mindspore.ops`: those that take MindSpore's seed at each call."""
+_FUNCTIONS_WITHOUT_SEED = {"dropout1d", "dropout2d", "dropout3d"}
+
+
+def seed_step(network: Any, seed: int, step: int) -> None:
+    """Have the random layers of a network draw, in the step that begins now, numbers of `seed` and `step` alone.
+
+    Functions of `mindspore.ops` that draw in this step too. Nothing else is seeded, as `mindspore.set_seed` would do:
+    a dataset may draw from NumPy's state at this moment, in a thread of its own. In graph mode this does nothing.
+    """
+    if not _is_pynative():
+        return
+    module = sys.modules[GLOBAL_SEED.owner]
+    RESET_SEEDS.of(module)()
+    GLOBAL_SEED.put(module, int(np.random.SeedSequence((seed, step)).generate_state(1)[0] >> 1))
+    for _, cell in network.cells_and_names():
+        if isinstance(cell, nn.Dropout) and isinstance(cell.dropout, ops.Dropout):
+            kept = cell.dropout.keep_prob
+            del cell.dropout
+            cell.dropout = _Dropout(1 - kept)
+
+
+class _Dropout:
+    """What `nn.Dropout` calls, with the seed of the moment. Its own operator draws from a kernel of its own."""
+
+    def __init__(self, p: float) -> None:
+        self.p = p
+
+    def __call__(self, x: Any) -> tuple[Any, None]:
+        return ops.dropout(x, self.p), None
+
+
+def complaint(network: Any) -> str:
+    """What of a network will not draw the same numbers after a restart, though `seed_step` was called; empty if all."""
+    found = [name for name, has_seed in _random_layers(network) if not (has_seed and _is_pynative())]
+    if not found:
+        return ""
+    more = f" and {len(found) - _NAMES_SHOWN} more" if len(found) > _NAMES_SHOWN else ""
+    where = "" if _is_pynative() else " in graph mode"
+    return f"random layers ({', '.join(found[:_NAMES_SHOWN])}{more}) draw other numbers after a restart{where}"
+
+
+def _is_pynative() -> bool:
+    return bool(mindspore.get_context("mode") == mindspore.PYNATIVE_MODE)
+
+
+def _random_layers(network: Any) -> Iterator[tuple[str, bool]]:
+    """The name of each, and whether `seed_step` has it repeat."""
+    for name, cell in network.cells_and_names():
+        called = f"{name or 'the network'}: {type(cell).__name__}"
+        names = set(type(cell).construct.__code__.co_names) if hasattr(type(cell).construct, "__code__") else set()
+        if isinstance(cell, nn.Dropout):
+            if cell.keep_prob != 1 and cell.p != 0:
+                yield called, True
+        elif isinstance(cell, _WITHOUT_SEED) or names & _FUNCTIONS_WITHOUT_SEED:
+            yield called, False
+        elif not type(cell).__module__.startswith("mindspore.") and names & _FUNCTIONS:
+            yield called, True
