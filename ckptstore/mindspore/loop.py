@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ckptstore.core.model import Kind, epoch_and_step
 from ckptstore.errors import UsageError
 from ckptstore.mindspore import communication, kept
-from ckptstore.mindspore.exact_data import batches_after
+from ckptstore.mindspore.exact_data import batches_after, randomness
 from ckptstore.mindspore.state import KEPT
 from ckptstore.training.rhythm import Question, Rhythm
 from ckptstore.training.stale_flag import StaleFlag
@@ -247,7 +247,8 @@ class Loop:
             else:
                 log.warning("the state has nothing of %s: it begins anew", name)
         if found["rank"] == self._launch.rank:
-            kept.set_random_state(found["random"])
+            if not (self._exact_data and randomness(self._dataset).threads):  # else the dataset draws all of it again
+                kept.set_random_state(found["random"])
         elif found["draws"]:
             log.warning(
                 "rank %d has the file of rank %d: its own random numbers begin anew", self._launch.rank, found["rank"]

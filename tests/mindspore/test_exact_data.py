@@ -433,3 +433,26 @@ def test_exact_data_that_is_none_of_the_three(catalog: Catalog) -> None:
         launch.resume(create_model(), create_dataset(), exact_data="always")
     for written in refused.value.hint.removeprefix("write ").replace(" or ", ", ").split(", "):
         exec(f"launch.resume(create_model(), create_dataset(), {written})", globals() | {"launch": launch})  # noqa: S102
+
+
+@pytest.mark.parametrize("exact", ["auto", False])
+def test_a_loop_of_the_scripts_own(catalog: Catalog, tmp_path: Path, *, exact: Any) -> None:
+    """Before, the random state of the process was that of the save when its pipeline began to draw again."""
+    seen: dict[str, list[bytes]] = {"whole": [], "faulty": []}
+    for run, stops in (("whole", [0]), ("faulty", [8, 0])):
+        for stop in stops:
+            ms.set_seed(1)
+            network = nn.Dense(3, 4)
+            optimizer = nn.SGD(network.trainable_params(), 0.1)
+            launch = ckptstore.mindspore.join(run)
+            asked = {"epochs": 3, "every": 2, "directory": tmp_path / run, "exact_data": exact}
+            loop = launch.loop(network, optimizer, noise_added(), **asked)
+            begun = loop.global_step
+            for batch in loop:
+                seen[run].append(batch[0].asnumpy().tobytes())
+                loop.step()
+                if loop.global_step == stop:
+                    break
+        assert begun == len(stops) * 8 - 8
+        assert ds.config.get_fast_recovery()
+    assert (seen["faulty"] == seen["whole"]) is (exact == "auto")
