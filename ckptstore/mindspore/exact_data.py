@@ -66,9 +66,9 @@ class Randomness(NamedTuple):
 
 def randomness(dataset: Any) -> Randomness:
     """What of a dataset is random."""
-    nodes = [dataset]
+    nodes = [dataset] if isinstance(dataset, ds.Dataset) else []
     for node in nodes:
-        nodes += getattr(node, "children", ())
+        nodes += node.children
     has_buffer = any(isinstance(node, ds.ShuffleDataset) for node in nodes)
     samples = any(isinstance(getattr(node, "sampler", None), _RANDOM_SAMPLERS) for node in nodes)
     files = [node for node in nodes if getattr(node, "sampler", None) is None and getattr(node, "shuffle_flag", False)]

@@ -261,6 +261,7 @@ def test_what_goes_on_right_without_is_not_computed_again(name: str, files: Path
     said = gone_on(create, 2, exact=True)[1]
     assert said == "the first 2 batches are computed again; exact_data=False skips them"
     assert list(complaints(create())) == []
+    assert list(complaints(object())) == []  # a dataset of another making
 
 
 def test_the_setting_of_the_process_is_given_back() -> None:
