@@ -13,6 +13,7 @@ from shlex import quote
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+import mindspore
 from mindspore.train import ModelCheckpoint
 
 from ckptstore.catalog.engine import Database, open_database
@@ -21,7 +22,7 @@ from ckptstore.core.naming import ONE_FILE
 from ckptstore.disk.files import absolute
 from ckptstore.disk.places import root_of
 from ckptstore.errors import CatalogUnavailableError, UsageError
-from ckptstore.mindspore import communication
+from ckptstore.mindspore import communication, random_layers
 from ckptstore.mindspore.data import steps_of
 from ckptstore.mindspore.dying_gasp import DyingGasp
 from ckptstore.mindspore.exact_data import begin_anew, check_exact, complaints, go_on
@@ -46,7 +47,7 @@ from ckptstore.training.retention_thread import RetentionThread
 from ckptstore.training.start import Progress, start_from_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from datetime import timedelta
 
     from ckptstore.api import Catalog
@@ -103,6 +104,7 @@ class TrainingLaunch(RankLaunch):
         take_quarantined: bool = False,
         fresh: bool = False,
         exact_data: Exact = "auto",
+        repeat_random: bool = False,
         dec_key: bytes | None = None,
         dec_mode: str = "AES-GCM",
     ) -> Start:
@@ -115,8 +117,9 @@ class TrainingLaunch(RankLaunch):
         that was found to be bad too. `fresh` begins anew at step 0 on purpose: what the run saved before is given up,
         not deleted. `exact_data` has the dataset compute the skipped batches again, without training on them: then what
         in it draws random numbers, as augmentations do, draws the same ones as if nothing had happened. "auto" does so
-        where something may draw any, True always, False never. `dec_key` and `dec_mode` are those of
-        `mindspore.load_checkpoint`, for files saved with `enc_key`. Raises `NothingRestorableError` where states were
+        where something may draw any, True always, False never. `repeat_random`, from the first start on, has random
+        layers, as dropout, draw the same numbers as if nothing had happened (PyNative mode). `dec_key` and `dec_mode`
+        are those of `mindspore.load_checkpoint`, for files saved with `enc_key`. Raises `NothingRestorableError` where states were
         lost or are of another branch, `RefusedError` where it cannot be told whether any were saved, `UsageError` where
         the network is not the one that was saved, or the state has no place in the dataset, `DamageError` for a file
         that is not what was recorded.
@@ -125,6 +128,7 @@ class TrainingLaunch(RankLaunch):
         query = Query(step=step, lineage=lineage, take_quarantined=take_quarantined, takes_foreign=False, fresh=fresh)
         decryption = {"dec_key": dec_key, "dec_mode": dec_mode}
         start = self._restore(model.train_network, dataset, query, exact_data, decryption)
+        self._repeat([model.train_network], repeats=repeat_random)
         watch_calls(model, self._call)
         return start
 
@@ -168,6 +172,7 @@ class TrainingLaunch(RankLaunch):
         take_quarantined: bool = False,
         fresh: bool = False,
         exact_data: Exact = "auto",
+        repeat_random: bool = False,
     ) -> Loop:
         """Restore the newest whole state into network, optimizer and dataset, and return the loop that goes on there.
 
@@ -194,6 +199,7 @@ class TrainingLaunch(RankLaunch):
         query = Query(step=step, lineage=lineage, take_quarantined=take_quarantined, takes_foreign=False, fresh=fresh)
         start = self._restore(state, dataset, query, exact_data)
         begin_anew(dataset)
+        self._repeat(state.networks.values(), repeats=repeat_random)
         saves = LoopSaves(
             self, self.progress, state, directory=directory, prefix=prefix, form=format, retention=retention
         )
@@ -246,6 +252,12 @@ class TrainingLaunch(RankLaunch):
             for complaint in complaints(dataset, exact_data):
                 log.warning(complaint)
         return start
+
+    def _repeat(self, networks: Iterable[Any], *, repeats: bool) -> None:
+        if repeats:
+            self.progress.seed = mindspore.get_seed() or 0
+        if self.rank == 0 and (told := random_layers.complaint(networks, repeats=repeats)):
+            log.warning(told)
 
     def begin_fresh(self) -> Start:
         """Begin at step 0 on purpose, without `resume`: what the run saved before is given up, not deleted.

@@ -17,6 +17,7 @@ from ckptstore.core.model import Kind, epoch_and_step
 from ckptstore.errors import UsageError
 from ckptstore.mindspore import communication, kept
 from ckptstore.mindspore.exact_data import batches_after, randomness
+from ckptstore.mindspore.random_layers import seed_step
 from ckptstore.mindspore.state import KEPT
 from ckptstore.training.rhythm import Question, Rhythm
 from ckptstore.training.stale_flag import StaleFlag
@@ -166,6 +167,8 @@ class Loop:
                 if self.global_step == self.start.global_step:
                     self._guard.check(self._state.named, (), self.global_step)
                 self._in_step = self._in_body = True
+                if (seed := self._progress.seed) is not None:
+                    seed_step(self._state.networks.values(), seed, self._launch.rank, self.global_step + 1)
                 yield batch
                 if self._in_step:
                     raise UsageError(

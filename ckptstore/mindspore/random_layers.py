@@ -7,6 +7,7 @@ step can have seeds of its own instead. In graph mode seeds are compiled into th
 from __future__ import annotations
 
 import sys
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import mindspore
@@ -16,7 +17,7 @@ from mindspore import nn, ops
 from ckptstore.mindspore.compat import GLOBAL_SEED, RESET_SEEDS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 _NAMES_SHOWN = 3
 _WITHOUT_SEED = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
@@ -29,8 +30,8 @@ _FUNCTIONS = {
 _FUNCTIONS_WITHOUT_SEED = {"dropout1d", "dropout2d", "dropout3d"}
 
 
-def seed_step(network: Any, seed: int, step: int) -> None:
-    """Have the random layers of a network draw, in the step that begins now, numbers of `seed` and `step` alone.
+def seed_step(networks: Iterable[Any], seed: int, rank: int, step: int) -> None:
+    """Have the random layers of networks draw, in the step that begins now, numbers of seed, rank and step alone.
 
     Functions of `mindspore.ops` that draw in this step too. Nothing else is seeded, as `mindspore.set_seed` would do:
     a dataset may draw from NumPy's state at this moment, in a thread of its own. In graph mode this does nothing.
@@ -39,8 +40,8 @@ def seed_step(network: Any, seed: int, step: int) -> None:
         return
     module = sys.modules[GLOBAL_SEED.owner]
     RESET_SEEDS.of(module)()
-    GLOBAL_SEED.put(module, int(np.random.SeedSequence((seed, step)).generate_state(1)[0] >> 1))
-    for _, cell in network.cells_and_names():
+    GLOBAL_SEED.put(module, int(np.random.SeedSequence((seed, rank, step)).generate_state(1)[0] >> 1))
+    for _, cell in chain.from_iterable(each.cells_and_names() for each in networks):
         if isinstance(cell, nn.Dropout) and isinstance(cell.dropout, ops.Dropout):
             kept = cell.dropout.keep_prob
             del cell.dropout
@@ -57,14 +58,21 @@ class _Dropout:
         return ops.dropout(x, self.p), None
 
 
-def complaint(network: Any) -> str:
-    """What of a network will not draw the same numbers after a restart, though `seed_step` was called; empty if all."""
-    found = [name for name, has_seed in _random_layers(network) if not (has_seed and _is_pynative())]
+def complaint(networks: Iterable[Any], *, repeats: bool) -> str:
+    """What of networks will not draw the same numbers after a restart, and what helps; empty if all will.
+
+    `repeats` tells that `seed_step` is called before each step.
+    """
+    layers = list(chain.from_iterable(map(_random_layers, networks)))
+    found = [name for name, has_seed in layers if not (repeats and has_seed and _is_pynative())]
     if not found:
         return ""
     more = f" and {len(found) - _NAMES_SHOWN} more" if len(found) > _NAMES_SHOWN else ""
-    where = "" if _is_pynative() else " in graph mode"
-    return f"random layers ({', '.join(found[:_NAMES_SHOWN])}{more}) draw other numbers after a restart{where}"
+    said = f"random layers ({', '.join(found[:_NAMES_SHOWN])}{more}) draw other numbers after a restart"
+    if not _is_pynative():
+        return f"{said}: in graph mode nothing brings their state back; PyNative mode with repeat_random=True does"
+    helps = not repeats and any(has_seed for _, has_seed in layers)
+    return f"{said}; repeat_random=True, from the first start on, has them draw the same" if helps else said
 
 
 def _is_pynative() -> bool:

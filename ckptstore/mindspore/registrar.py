@@ -184,6 +184,7 @@ class Registrar(Callback):
         for watch in self._watches:
             watch.step_begin()
         self._steps.begin_step()
+        training.seed_step()
 
     @_never_stops_training
     def on_train_step_end(self, run_context: Any) -> None:  # noqa: ARG002

@@ -16,6 +16,7 @@ from ckptstore.mindspore.communication import strategy_file
 from ckptstore.mindspore.data import check_start, steps_of
 from ckptstore.mindspore.exact_data import begin_anew
 from ckptstore.mindspore.network import NetworkState
+from ckptstore.mindspore.random_layers import seed_step
 from ckptstore.resume.register import describe
 from ckptstore.training.complaints import Complaints
 from ckptstore.training.good_states import GoodStates
@@ -144,6 +145,11 @@ class Training:
         self.is_wrong = is_wrong
         if self._is_first:
             begin_anew(self.params.train_dataset)
+
+    def seed_step(self) -> None:
+        """Have random layers draw in the step that begins what they would have drawn in it if nothing had happened."""
+        if self.progress.seed is not None:
+            seed_step([self.params.train_network], self.progress.seed, self.launch.rank, self.progress.global_step + 1)
 
     def record_steps_per_epoch(self) -> None:
         """Record what `resume` would have recorded of the dataset, where the script did not call it."""

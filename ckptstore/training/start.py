@@ -89,7 +89,8 @@ class Progress:
 
     `start` is what `resume` returned; None before, and where the script does not call it. `global_step` counts the
     batches consumed since the run began. `has_trained` tells that training has begun, `has_failed` that an exception
-    ended the last one, and `ending` at which state, where that is known.
+    ended the last one, and `ending` at which state, where that is known. `seed` is that of random layers, each step of
+    which draws by its number (None: MindSpore's own way).
     """
 
     start: Start | None = None
@@ -97,6 +98,7 @@ class Progress:
     has_trained: bool = False
     has_failed: bool = False
     ending: TrainingEnded | None = None
+    seed: int | None = None
 
 
 def start_from_json(sent: Line) -> Start:

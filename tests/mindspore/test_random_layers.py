@@ -1,6 +1,7 @@
 """Random layers of a training that begins anew in the middle."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import mindspore as ms
@@ -9,7 +10,9 @@ import pytest
 from mindspore import dataset as ds
 from mindspore import nn, ops
 
+import ckptstore.mindspore
 from ckptstore.mindspore.random_layers import complaint, seed_step
+from tests.mindspore.trainings import create_dataset, create_model, saving
 
 
 class Network(nn.Cell):
@@ -47,7 +50,7 @@ def draws(first: int, *, seeds: bool) -> list[list[bytes]]:
     drawn = []
     for step in range(first, 5):
         if seeds:
-            seed_step(network, 1, step)
+            seed_step([network], 1, 0, step)
         drawn.append([each.asnumpy().tobytes() for each in network(ms.Tensor(np.ones(1000, np.float32)))])
     assert before == (np.random.get_state()[1].tolist(), ds.config.get_seed())
     return drawn
@@ -61,13 +64,63 @@ def test_layers__before_drew_other_numbers__now_the_same() -> None:
 
 
 def test_what_is_said_of_a_network() -> None:
-    assert complaint(Network()) == ""
-    assert complaint(Channels()) == "random layers (drop: Dropout2d) draw other numbers after a restart"
+    layers = "random layers (the network: Network, one: Dropout, other: Dropout) draw other numbers after a restart"
+    assert complaint([Network()], repeats=True) == ""
+    helps = "repeat_random=True, from the first start on, has them draw the same"
+    assert complaint([Network()], repeats=False) == f"{layers}; {helps}"
+    assert complaint([Channels()], repeats=True) == "random layers (drop: Dropout2d) draw other numbers after a restart"
     ms.set_context(mode=ms.GRAPH_MODE)
-    told = "random layers (the network: Network, one: Dropout, other: Dropout) draw other numbers after a restart"
-    assert complaint(Network()) == f"{told} in graph mode"
-    assert complaint(nn.Dense(2, 2)) == ""
+    told = "in graph mode nothing brings their state back; PyNative mode with repeat_random=True does"
+    assert complaint([Network()], repeats=True) == f"{layers}: {told}"
+    assert complaint([nn.Dense(2, 2)], repeats=False) == ""
     network = nn.Dropout(p=0.5)
     before = network.dropout
-    seed_step(network, 1, 1)
+    seed_step([network], 1, 0, 1)
     assert network.dropout is before
+
+
+def test_ranks_draw_each_their_own() -> None:
+    drawn = set()
+    for rank in range(2):
+        seed_step([], 1, rank, 1)
+        drawn.add(ops.randn(1000).asnumpy().tobytes())
+    assert len(drawn) == 2
+
+
+class Dropping(nn.Cell):
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense, self.drop = nn.Dense(3, 4), nn.Dropout(p=0.5)
+
+    def construct(self, x: Any) -> Any:
+        return self.drop(self.dense(x))
+
+
+@pytest.mark.usefixtures("catalog")
+@pytest.mark.parametrize("kind", ["model", "loop"])
+def test_a_resumed_training_draws_what_an_undisturbed_one_does(tmp_path: Path, kind: str) -> None:
+    """Two launches, of 6 steps and of the rest, against one of 12."""
+    ends = []
+    for name, stops in (("calm", [2]), ("rough", [1, 2])):
+        for epochs in stops:
+            ms.set_seed(1)
+            network = Dropping()
+            model = create_model(network=network)
+            launch = ckptstore.mindspore.join(f"{kind} {name}")
+            if kind == "model":
+                dataset, ckpt_cb = create_dataset(), saving(tmp_path / name)
+                start = launch.resume(model, dataset, repeat_random=True)
+                callbacks = [ckpt_cb, launch.registrar(ckpt_cb)]
+                model.train(epochs, dataset, callbacks=callbacks, initial_epoch=start.initial_epoch)
+                ends.append(b"".join(each.asnumpy().tobytes() for each in model.train_network.get_parameters()))
+                continue
+            optimizer = model.train_network.optimizer
+            gradients = ops.value_and_grad(model.train_network.network, None, optimizer.parameters)
+            asked = {"epochs": epochs, "every": 2, "directory": tmp_path / name, "repeat_random": True}
+            loop = launch.loop(network, optimizer, create_dataset(), **asked)
+            for batch in loop:
+                loss, given = gradients(*batch)
+                optimizer(given)
+                loop.step(loss=loss)
+            ends.append(b"".join(each.asnumpy().tobytes() for each in optimizer.get_parameters()))
+    assert ends[0] == ends[2]
