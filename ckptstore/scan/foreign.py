@@ -154,6 +154,9 @@ class Foreign:
                 placed = PlacedFile(each, record.rank, record.global_step, record.grade, record.doubt)
                 self.placed[each.path] = placed
         for each, numbers in zip(unknown, for_each(_numbers, unknown), strict=True):
+            if numbers is None:
+                tree.skipped.append(Skipped(each.path, "it is empty or cut"))
+                continue
             told = self._told(each, numbers)
             if isinstance(told, PlacedFile):
                 self.placed[each.path] = told
@@ -224,10 +227,13 @@ class Foreign:
 _READERS = {PYTORCH: pytorch.read_numbers, TENSORFLOW: tensorflow.read_numbers}
 
 
-def _numbers(file: FoundFile) -> dict[str, int]:
+def _numbers(file: FoundFile) -> dict[str, int] | None:
+    """The numbers in a checkpoint; None where it is cut."""
     if file.format not in _READERS:
         return {}
     try:
+        if file.format == PYTORCH and pytorch.ends_too_early(file.path):
+            return None
         return _READERS[file.format](file.path)
     except (UnreadableError, OSError):
         return {}  # nothing is known of it, and the user may say it

@@ -354,6 +354,24 @@ def test_a_file_that_is_saved_again_under_its_name_is_another_state(catalog: Cat
     assert states == {10: FileState.MISSING, 20_000_000_000: FileState.COMPLETE}
 
 
+@pytest.mark.parametrize("left", [0, 0.5, 0.99])
+def test_a_file_of_pytorch_that_is_cut_is_no_checkpoint(catalog: Catalog, tmp_path: Path, left: float) -> None:
+    """A script was killed while it saved over its best model."""
+    root = tmp_path / "job"
+    path = pytorch(root / "rank_0" / "model_best.pth.tar", at=5, global_step=10)
+    whole = path.read_bytes()
+    catalog.scan(root, trust=["info"])
+    stamped(written(path, whole[: int(len(whole) * left)]), 6)
+    done = catalog.scan(root, trust=["info"], steps={path: 20})
+    assert [(each.path, each.reason) for each in done.skipped] == [(str(path), "it is empty or cut")]
+    assert (done.adopted, done.uncertain, done.opaque) == ((), (), ())
+    assert catalog.resolve("job").plan is None
+    with pytest.raises(UsageError, match="is empty or cut"):
+        catalog.join("job").register(path, global_step=20)
+    stamped(written(path, whole), 7)
+    assert told(catalog.scan(root, trust=["info"])) == [("model_best.pth.tar", 0, 10, "pytorch")]
+
+
 def test_another_step_is_stated_for_what_was_adopted(catalog: Catalog, tmp_path: Path) -> None:
     root = tmp_path / "job"
     path = pytorch(root / "rank_0" / "a.pth", at=5)
