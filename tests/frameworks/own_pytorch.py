@@ -1,7 +1,8 @@
-"""A script of PyTorch that registers what it saves, and goes on where the catalog says: own_pytorch.py STEPS."""
+"""A script of PyTorch that saves in both ways, and goes on where the catalog says: own_pytorch.py STEPS."""
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -21,7 +22,10 @@ Path("saved").mkdir(exist_ok=True)
 for _ in range(int(sys.argv[1])):
     weights = weights * 1.5
     step += 1
-    path = Path("saved") / f"at{step}.pt"
-    torch.save({"step": step, "weights": weights}, path)
-    launch.register(path, global_step=step)
+    state, name = {"step": step, "weights": weights}, f"at{step}.pt"
+    if step % 2:
+        launch.save(partial(torch.save, state), global_step=step, directory="saved", name=name)
+    else:
+        torch.save(state, Path("saved") / name)
+        launch.register(Path("saved") / name, global_step=step)
 print(json.dumps([began, step, weights.tolist()]))
