@@ -4,8 +4,9 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 PEERS := .venv-bench/.ready
+FRAMEWORKS := .venv-frameworks/.ready
 
-.PHONY: demo test test-long torture mutants bench bench-quick docs lint clean
+.PHONY: demo test test-long test-frameworks torture mutants bench bench-quick docs lint clean
 .DELETE_ON_ERROR:
 
 demo: $(READY)
@@ -21,6 +22,10 @@ test: $(READY) lint docs
 
 test-long: $(READY)
 	$(BIN)/python -m pytest tests -m long
+
+# Its own conftest.py only: that of all tests starts a PostgreSQL, and leaves this folder out.
+test-frameworks: $(FRAMEWORKS)
+	.venv-frameworks/bin/python -m pytest --confcutdir=tests/frameworks tests/frameworks
 
 torture: $(READY)
 	$(BIN)/python -m tests.crash.report
@@ -60,5 +65,16 @@ $(PEERS): bench/peers.txt
 	@.venv-bench/bin/python -m pip install --quiet --disable-pip-version-check --requirement bench/peers.txt
 	@touch $@
 
+# TensorFlow needs another numpy than MindSpore does. PyTorch is that of the system's Python, which gets ckptstore.
+$(FRAMEWORKS): tests/frameworks/requirements.txt pyproject.toml
+	@echo "setting up .venv-frameworks (1.6 GB: the first time takes minutes)"
+	@test -x .venv-frameworks/bin/python || $(PYTHON) -m venv .venv-frameworks
+	@.venv-frameworks/bin/python -m pip install --quiet --disable-pip-version-check \
+		--requirement tests/frameworks/requirements.txt --editable .
+	@/usr/bin/python3 -m venv --system-site-packages --without-pip .venv-frameworks/torch && \
+		.venv-frameworks/bin/python -m pip --python .venv-frameworks/torch/bin/python install --quiet \
+		--disable-pip-version-check --editable . || rm -rf .venv-frameworks/torch
+	@touch $@
+
 clean:
-	rm -rf .venv .venv-bench build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage
+	rm -rf .venv .venv-bench .venv-frameworks build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage

@@ -14,6 +14,7 @@ from tests.postgres_server import Server
 
 _numbers = itertools.count()
 
+collect_ignore = ["frameworks"]  # `make test-frameworks`: TensorFlow is not in this environment
 
 SQLITE_SHOWS_IT = ("doctor", "retention", "scan", "training")
 """Folders of which `make test` runs on PostgreSQL only what is about its locks; `make test-long` runs all."""

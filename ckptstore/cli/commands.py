@@ -348,7 +348,7 @@ def inspect(file: Path, *, as_json: bool) -> None:
     "--trust",
     multiple=True,
     metavar="counter|name|info|USER",
-    help="Take the step that the optimizer's counter, the name, or step_num in the file says alone; or believe this "
+    help="Take the step that the optimizer's counter, the name, or a number in the file says alone; or believe this "
     "user's journals, or a group's, wherever they lie.",
 )
 @click.option(

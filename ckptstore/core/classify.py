@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _MINDFORMERS_1 = re.compile(r"(?P<prefix>.+)_rank_(?P<rank>\d+)(?P<number>_\d+)?", re.ASCII | re.DOTALL)
 _STRATEGY = re.compile(r"(?:.*strategy(?:_rank)?(?:_\d+)?)\.(?:ckpt|json)", re.ASCII | re.DOTALL)
 _NUMBERED = re.compile(r"(?P<base>.+)_(?P<number>\d+)", re.ASCII | re.DOTALL)
-_BARE_RANK_DIRECTORY = re.compile(r"rank(\d+)", re.ASCII)
+_BARE_RANK_DIRECTORY = re.compile(r"(?P<word>rank|ckpt)(?P<rank>\d+)", re.ASCII)
 _OWN = re.compile(r"(?:rank_?|ckpt)(?P<rank>\d+)", re.ASCII)
 WEIGHTS_DIRECTORIES = ("checkpoint_network", "checkpoint_trainable")
 _NOTES = ("meta.json", "common.json", "metadata.json", "latest_checkpointed_iteration.txt")
@@ -212,7 +212,11 @@ def _is_relaunch(base: str, prefix: str, beside: Mapping[str, Collection[str]]) 
     return any(other != prefix for other in beside.get(base, ()))
 
 
-def bare_rank(directories: Sequence[str]) -> int | None:
-    """The rank of the nearest directory `rank{R}`, as some scripts for PyTorch name it; None if there is none."""
+def bare_rank(directories: Sequence[str], form: str) -> int | None:
+    """The rank of the nearest directory `rank{R}`, as scripts of other frameworks name it; None if there is none.
+
+    Those of TensorFlow name it `ckpt{R}` too: elsewhere that number may be an epoch.
+    """
     matches = (_BARE_RANK_DIRECTORY.fullmatch(part) for part in reversed(directories))
-    return next((int(match[1]) for match in matches if match), None)
+    found = (match for match in matches if match and (match["word"] == "rank" or form == TENSORFLOW))
+    return next((int(match["rank"]) for match in found), None)

@@ -139,7 +139,8 @@ def parse_shards(name: str) -> int | None:
 def step_named(name: str) -> int | None:
     """The step that the name of a directory of shards says, or of a prefix of TensorFlow; None where it says none.
 
-    `tf.train.Saver` and Estimators append the global step to `….ckpt`; `CheckpointManager` counts its saves (`ckpt-3`).
+    `tf.train.Saver` and Estimators append the global step to `….ckpt`. `CheckpointManager` counts its saves (`ckpt-3`),
+    and so does `tf.train.Checkpoint.save` (`model.ckpt-3`): its `save_counter` is the same number.
     """
     match = _STEP_OF_TENSORFLOW.fullmatch(name)
     return parse_shards(name) if match is None else int(match["step"])

@@ -6,7 +6,9 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ckptstore.core.naming import PYTORCH, format_of
 from ckptstore.errors import CkptstoreError, UnreadableError, UsageError
+from ckptstore.formats import pytorch
 from ckptstore.formats.ckpt import begins_with_a_value, ends_too_early, is_encrypted, read_ckpt
 from ckptstore.formats.safetensors import read_safetensors
 from ckptstore.formats.strategy import read_group_info, read_json_strategy, read_strategy
@@ -126,6 +128,8 @@ def is_cut(path: Path) -> bool:
     """
     if path.suffix == ".ckpt":
         return ends_too_early(path)
+    if format_of(path.name) == PYTORCH:
+        return pytorch.ends_too_early(str(path))
     if path.suffix != ".safetensors":
         return False
     with path.open("rb") as file:

@@ -26,6 +26,7 @@ _MOST_BYTES = 4 << 20
 
 _MAGIC = 0x1950A86A20F9469CFC6C
 _LEGACY = b"\x80\x02\x8a\x0a"  # protocol 2, and a number of ten bytes
+_ZIPPED = b"PK\x03\x04"
 _NUMBERS = ("global_step", "step", "iteration", "epoch")
 
 
@@ -47,6 +48,16 @@ def read_numbers(path: str) -> dict[str, int]:
         return {}
     told = {name: found[name] for name in _NUMBERS if type(found.get(name)) is int}
     return {name: number for name, number in told.items() if 0 <= number <= HIGHEST}
+
+
+def ends_too_early(path: str) -> bool:
+    """Whether a file is empty, or begins as those of PyTorch since 1.6 do and has not their end.
+
+    Raises `OSError` where it cannot be opened.
+    """
+    with _Bounded(path) as file:
+        head = file.read(len(_ZIPPED))
+        return not head or (head == _ZIPPED and not zipfile.is_zipfile(file))
 
 
 class _Bounded(FileIO):

@@ -34,8 +34,8 @@ def varint(content: bytes, at: int) -> tuple[int, int]:
         number += byte - _CONTINUED << shift
         shift += 7
         at += 1
-    if shift >= 7 * _LONGEST_NUMBER:
-        raise IndexError
+        if shift >= 7 * _LONGEST_NUMBER:  # at once: a megabyte of them would take hours
+            raise IndexError
     return number + (byte << shift), at + 1
 
 

@@ -9,6 +9,7 @@ from ckptstore.catalog import reads
 from ckptstore.catalog.runs import find_run
 from ckptstore.core.classify import bare_rank
 from ckptstore.core.model import SCANNED
+from ckptstore.core.naming import PYTORCH, TENSORFLOW, format_of
 from ckptstore.core.text import count
 from ckptstore.disk import files
 from ckptstore.disk.places import root_of
@@ -60,7 +61,9 @@ def how_to_place(run: str, file: Unplaced, *, steps_per_epoch: int | None = None
     if steps_per_epoch is not None:
         option = option.replace("--steps-per-epoch E", f"--steps-per-epoch {steps_per_epoch}")
     home = file.path.rpartition("/")[0]
-    below = directory or (root_of(home) if bare_rank(home.split("/")[-1:]) is None else home.rpartition("/")[0])
+    form = PYTORCH if format_of(file.path) == PYTORCH else TENSORFLOW  # a prefix has no ending
+    is_bare = bare_rank(home.split("/")[-1:], form) is not None
+    below = directory or (home.rpartition("/")[0] if is_bare else root_of(home))
     return f"ckptstore scan {quote(below)} --run {quote(run)} {option}".rstrip()
 
 

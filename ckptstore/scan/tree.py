@@ -68,9 +68,12 @@ class Tree:
     def home(self, path: str) -> tuple[Home, str]:
         """Where the callback saves that wrote a checkpoint of the tree, and what this one writes."""
         if path in self.foreign:
-            above = path.rpartition("/")[0].split("/")
-            directory = "/".join(part if bare_rank([part]) is None else f"rank_{bare_rank([part])}" for part in above)
-            return home_of(directory, self.root), self.foreign[path][0].format
+            form = self.foreign[path][0].format
+            root = self.root.rstrip("/")
+            parts = path.rpartition("/")[0][len(root) :].split("/")
+            ranks = [bare_rank([part], form) for part in parts]
+            below = "/".join(part if rank is None else f"rank_{rank}" for part, rank in zip(parts, ranks, strict=True))
+            return home_of(f"{root}{below}", self.root), form
         named = self.checkpoints[path][0]
         kind = (named.kind or Kind.PERIODIC).value
         return home_of(path.rpartition("/")[0], self.root), What.PART.value if named.what is What.PART else kind
@@ -96,7 +99,7 @@ def look_at(root: Path, progress: Callable[[int], None]) -> Tree:
             if named.what in (What.CHECKPOINT, What.WEIGHTS, What.PART):
                 tree.checkpoints[path] = named, seen
             elif named.what is What.OPAQUE:
-                rank = bare_rank(directory.parts) if named.rank is None else named.rank
+                rank = bare_rank(directory.parts, named.format) if named.rank is None else named.rank
                 tree.foreign[path] = replace(named, rank=rank), seen
             elif named.what is What.DEBRIS:
                 tree.skipped.append(Skipped(path, "a save that was never finished left it"))

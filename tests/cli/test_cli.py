@@ -611,7 +611,7 @@ def test_scan_says_what_it_did_and_what_it_left_alone(database_url: str, tmp_pat
     root.mkdir(parents=True)
     for step in (3, 6, 9):
         ckpt_bytes.write(root / f"net-{(step - 1) // 5 + 1}_{(step - 1) % 5 + 1}.ckpt", step)
-    (root / "model_best.pth.tar").touch()
+    (root / "model_best.pth.tar").write_bytes(b"x")
     dry = ckptstore("--db", database_url, "scan", str(root.parent), "--dry-run")
     assert dry.out.startswith(
         "run job: 3 states of 1 launch would be adopted, newest step 9\n4 files seen: 3 checkpoint, 1 opaque;"
@@ -621,7 +621,7 @@ def test_scan_says_what_it_did_and_what_it_left_alone(database_url: str, tmp_pat
     assert done["skipped"] == []
     (opaque,) = done["opaque"]
     assert opaque.pop("modified").endswith("+00:00")
-    assert opaque == {"path": str(root / "model_best.pth.tar"), "rank": 0, "size": 0}
+    assert opaque == {"path": str(root / "model_best.pth.tar"), "rank": 0, "size": 1}
     again = ckptstore("--db", database_url, "scan", str(root.parent), "--world-size", "1")
     assert again.code == 7
     assert again.out.startswith("run job: nothing adopted\n4 files seen: 3 checkpoint, 1 opaque; 3 known before")

@@ -144,12 +144,12 @@ def test_times_are_those_of_this_machine_on_a_terminal(
     assert hour["utc"].replace(" ", "T") in ckptstore("--db", url, "list", "--local", "--json").out
     other = tmp_path / "of PyTorch" / "model_best.pth.tar"
     other.parent.mkdir()
-    other.touch()
+    other.write_bytes(b"x")
     ckpt_bytes.write(other.parent / "net-1_1.ckpt", 1)
     os.utime(other, (NOW.timestamp(), NOW.timestamp()))
     for zone, shown in hour.items():
         scanned = ckptstore("--db", url, "scan", str(other.parent), "--dry-run", f"--{zone}", TZ="Asia/Shanghai")
-        assert f"(of no rank, 0 B, {shown}" in scanned.out, scanned
+        assert f"(of no rank, 1 B, {shown}" in scanned.out, scanned
 
 
 def test_what_is_bad_has_a_colour(url: str, catalog: Catalog, tmp_path: Path) -> None:

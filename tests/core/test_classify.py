@@ -78,6 +78,9 @@ def test_the_number_of_a_relaunch_and_a_prefix_that_ends_in_one(siblings: list[s
 
 
 def test_directories_of_ranks_without_an_underscore() -> None:
-    assert bare_rank(["a", "rank3", "b"]) == 3
-    assert bare_rank(["rank3", "rank10"]) == 10
-    assert bare_rank(["rank_3", "rank", "ranks3"]) is None
+    assert bare_rank(["a", "rank3", "b"], "pytorch") == 3
+    assert bare_rank(["rank3", "rank10"], "pytorch") == 10
+    assert bare_rank(["rank_3", "rank", "ranks3"], "pytorch") is None
+    assert bare_rank(["rank3", "ckpt100"], "pytorch") == 3
+    assert bare_rank(["rank3", "ckpt1"], "tensorflow") == 1
+    assert bare_rank(["ckpt", "ckpt-1", "ckpt1.index"], "tensorflow") is None

@@ -227,7 +227,7 @@ def whole_file(ending: str) -> bytes:
     return len(described).to_bytes(8, "little") + described + struct.pack("<4f", 1, 1, 1, 1)
 
 
-@pytest.mark.parametrize(("name", "content"), [("a.ckpt", b"\xd8\x5e\x3a\x7f cut"), ("a.pth", b""), ("a.ckpt", b"x")])
+@pytest.mark.parametrize(("name", "content"), [("a.ckpt", b"\xd8\x5e\x3a\x7f cut"), ("a.pth", b"x"), ("a.ckpt", b"x")])
 def test_what_cannot_tell_whether_it_is_whole_is_taken(
     catalog: Catalog, tmp_path: Path, name: str, content: bytes
 ) -> None:

@@ -159,6 +159,82 @@ def test_the_prefix_that_most_scripts_of_tensorflow_use(catalog: Catalog, tmp_pa
     assert catalog.verify("job", digest=True).damaged == ()
 
 
+COUNTER = "optimizer__iterations"
+
+
+@pytest.mark.parametrize(
+    ("name", "numbers", "expected"),
+    [
+        ("ckpt0", {"step": 30}, ("info", 30, "step in it alone says so")),
+        ("ckpt0", {"step": 30, "global_step": 31}, ("info", 31, "global_step in it alone says so")),
+        ("ckpt0", {"step": 30, COUNTER: 29}, ("info", 30, "step in it says so, its optimizer's counter says 29")),
+        ("ckpt0", {"step": 30, COUNTER: 29}, ("counter", 29, "its optimizer's counter says so, step in it says 30")),
+        ("ckpt0", {COUNTER: 29}, ("counter", 29, "its optimizer's counter alone says so")),
+        ("ckpt0", {"epoch": 3, COUNTER: 30}, ("info", 30, "epoch 3 in it says so, its optimizer's counter says 30")),
+        ("model.ckpt-30", {"global_step": 30}, ("name", 30, "its name says so, global_step in it says 30")),
+        ("model.ckpt-30", {"global_step": 30}, ("info", 30, "global_step in it says so, its name says 30")),
+        ("model.ckpt-2", {"step": 30, "save_counter": 2}, ("info", 30, "step in it alone says so")),
+    ],
+)
+def test_a_number_in_an_index_of_tensorflow_is_taken_where_it_is_trusted(
+    sqlite_url: str, tmp_path: Path, name: str, numbers: dict[str, int], expected: tuple[str, int, str]
+) -> None:
+    catalog, root = connect(sqlite_url), tmp_path / "job"
+    trust, step, doubt = expected
+    tensorflow(root / name, **numbers)
+    before = catalog.scan(root, world_size=1, steps_per_epoch=10)
+    assert (before.adopted, [each.best_guess is None for each in before.uncertain]) == ((), [False])
+    done = catalog.scan(root, world_size=1, steps_per_epoch=10, trust=[trust])
+    assert told(done) == [(name, 0, step, "tensorflow")]
+    assert [(file.grade, file.doubt) for file in done.adopted] == [(Grade.ASSUMED, doubt)]
+    assert paths(catalog.resolve("job").plan) == [str(root / name)]
+
+
+@pytest.mark.parametrize(
+    ("name", "numbers", "reason"),
+    [
+        ("model.ckpt-40", {"global_step": 30}, "its name says 40, global_step in it says 30"),  # renamed
+        ("ckpt0", {"step": 3, COUNTER: 30}, "step in it says 3, its optimizer's counter says 30"),  # of the epoch
+        ("model.ckpt-2", {"save_counter": 2}, "nothing tells its step"),
+    ],
+)
+def test_numbers_in_an_index_of_tensorflow_that_tell_nothing(
+    sqlite_url: str, tmp_path: Path, name: str, numbers: dict[str, int], reason: str
+) -> None:
+    catalog, root = connect(sqlite_url), tmp_path / "job"
+    tensorflow(root / name, **numbers)
+    done = catalog.scan(root, world_size=1, trust=["name", "info", "counter"])
+    assert done.adopted == ()
+    assert [(each.reason, each.remedy) for each in done.uncertain] == [(reason, "--step FILE=STEP")]
+    assert told(catalog.scan(root, world_size=1, steps={name: 30})) == [(name, 0, 30, "tensorflow")]
+
+
+def test_the_directories_of_ranks_of_tensorflow_are_one_job(catalog: Catalog, tmp_path: Path) -> None:
+    """Seed 003: each device has a directory `ckpt{R}`, with `model.ckpt-1000` of an Estimator in it."""
+    root = tmp_path / "d_solution"
+    for rank in (0, 1):
+        for step in (10, 20):
+            tensorflow(root / f"ckpt{rank}" / f"model.ckpt-{step}", at=step, global_step=step)
+    before = catalog.scan(root)
+    assert set(left_out(before, root)) == {f"ckpt{rank}/model.ckpt-{step}" for rank in (0, 1) for step in (10, 20)}
+    with pytest.raises(RefusedError) as refused:
+        catalog.join("d_solution", world_size=2, launch_id="L1").resolve()
+    assert f"ckptstore scan {root} --run d_solution --trust name places it" in refused.value.hint
+    done = catalog.scan(root, trust=["info"])
+    assert told(done) == [(f"model.ckpt-{step}", rank, step, "tensorflow") for step in (10, 20) for rank in (0, 1)]
+    assert len({file.launch for file in done.adopted}) == 1
+    plan = catalog.resolve("d_solution").plan
+    assert paths(plan) == [str(root / f"ckpt{rank}" / "model.ckpt-20") for rank in (0, 1)]
+
+
+def test_a_root_that_has_the_name_of_a_rank_is_none(catalog: Catalog, tmp_path: Path) -> None:
+    root = tmp_path / "ckpt10000000"
+    for place in ("a", "b"):
+        tensorflow(root / place / "model.ckpt-10", global_step=10)
+    done = catalog.scan(root, run="job", trust=["info"])
+    assert len({file.launch for file in done.adopted}) == 2
+
+
 @pytest.mark.parametrize(
     ("lost", "reason"),
     [
@@ -276,6 +352,24 @@ def test_a_file_that_is_saved_again_under_its_name_is_another_state(catalog: Cat
     assert catalog.resolve("job").plan.global_step == 20_000_000_000
     states = {file.global_step: file.state for file in catalog.files("job")}
     assert states == {10: FileState.MISSING, 20_000_000_000: FileState.COMPLETE}
+
+
+@pytest.mark.parametrize("left", [0, 0.5, 0.99])
+def test_a_file_of_pytorch_that_is_cut_is_no_checkpoint(catalog: Catalog, tmp_path: Path, left: float) -> None:
+    """A script was killed while it saved over its best model."""
+    root = tmp_path / "job"
+    path = pytorch(root / "rank_0" / "model_best.pth.tar", at=5, global_step=10)
+    whole = path.read_bytes()
+    catalog.scan(root, trust=["info"])
+    stamped(written(path, whole[: int(len(whole) * left)]), 6)
+    done = catalog.scan(root, trust=["info"], steps={path: 20})
+    assert [(each.path, each.reason) for each in done.skipped] == [(str(path), "it is empty or cut")]
+    assert (done.adopted, done.uncertain, done.opaque) == ((), (), ())
+    assert catalog.resolve("job").plan is None
+    with pytest.raises(UsageError, match="is empty or cut"):
+        catalog.join("job").register(path, global_step=20)
+    stamped(written(path, whole), 7)
+    assert told(catalog.scan(root, trust=["info"])) == [("model_best.pth.tar", 0, 10, "pytorch")]
 
 
 def test_another_step_is_stated_for_what_was_adopted(catalog: Catalog, tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ def test_what_is_no_checkpoint_is_counted_or_said(catalog: Catalog, tmp_path: Pa
     assert len(done.adopted) == 2
     assert done.counts == {"checkpoint": 3, "debris": 1, "companion": 1, "stranger": 1, "opaque": 1}
     reasons = {Path(each.path).name: each.reason for each in done.skipped}
-    assert set(reasons) == {"net-2_2.tmp", "broken-1_1.ckpt", "net\\udcff-1_1.ckpt", "loop"}
+    assert set(reasons) == {"net-2_2.tmp", "broken-1_1.ckpt", "net\\udcff-1_1.ckpt", "model_best.pth.tar", "loop"}
     assert "is not a whole .ckpt file" in reasons["broken-1_1.ckpt"]
 
 
