@@ -119,10 +119,10 @@ class TrainingLaunch(RankLaunch):
         in it draws random numbers, as augmentations do, draws the same ones as if nothing had happened. "auto" does so
         where something may draw any, True always, False never. `repeat_random`, from the first start on, has random
         layers, as dropout, draw the same numbers as if nothing had happened (PyNative mode). `dec_key` and `dec_mode`
-        are those of `mindspore.load_checkpoint`, for files saved with `enc_key`. Raises `NothingRestorableError` where states were
-        lost or are of another branch, `RefusedError` where it cannot be told whether any were saved, `UsageError` where
-        the network is not the one that was saved, or the state has no place in the dataset, `DamageError` for a file
-        that is not what was recorded.
+        are those of `mindspore.load_checkpoint`, for files saved with `enc_key`. Raises `NothingRestorableError` where
+        states were lost or are of another branch, `RefusedError` where it cannot be told whether any were saved,
+        `UsageError` where the network is not the one that was saved, or the state has no place in the dataset,
+        `DamageError` for a file that is not what was recorded.
         """
         check_arguments(model, dataset)
         query = Query(step=step, lineage=lineage, take_quarantined=take_quarantined, takes_foreign=False, fresh=fresh)

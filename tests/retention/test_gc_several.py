@@ -17,9 +17,9 @@ from ckptstore.training.launch import RankLaunch
 from tests.foreign_bytes import pytorch, shards, stamped, tensorflow, written
 from tests.jobs import Job
 from tests.retention.builders import LAST_2, gc, names, removed, tree
+from tests.retention.foreign_lines import removal
+from tests.retention.foreign_lines import write as journal
 from tests.retention.gc_world import NOBODY, before_the_first_move
-from tests.retention.test_gc_hostile import removal
-from tests.retention.test_gc_hostile import write as journal
 
 
 @pytest.fixture
