@@ -367,6 +367,9 @@ def _file_row(file: Checkpoint) -> dict[str, Any]:
         "revision": file.revision,
         "grade": file.grade.value if file.grade else None,
         "doubt": file.doubt or None,
+        "pause": file.timing.pause if file.timing else None,
+        "written_after": file.timing.written if file.timing else None,
+        "step_took": file.timing.step if file.timing else None,
         "version": version_of_file(file),
     }
 

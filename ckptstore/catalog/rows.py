@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from ckptstore.catalog.tables import checkpoints, in_utc, launches, runs, saves
-from ckptstore.core.model import Checkpoint, Content, FileState, Grade, Kind, Rule
+from ckptstore.core.model import Checkpoint, Content, FileState, Grade, Kind, Rule, Timing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,6 +44,9 @@ _OF_FILE = (
     checkpoints.c.revision,
     checkpoints.c.grade,
     checkpoints.c.doubt,
+    checkpoints.c.pause,
+    checkpoints.c.written_after,
+    checkpoints.c.step_took,
 )
 
 _FILES = checkpoints.join(saves)
@@ -98,6 +101,9 @@ def _file(run: str, launch: str, global_step: int, values: Any) -> Checkpoint:
         revision,
         grade,
         doubt,
+        pause,
+        written_after,
+        step_took,
     ) = values
     file = object.__new__(Checkpoint)
     fields = {
@@ -124,6 +130,7 @@ def _file(run: str, launch: str, global_step: int, values: Any) -> Checkpoint:
         "revision": revision,
         "grade": _GRADES[grade],
         "doubt": doubt or "",
+        "timing": None if pause is None else Timing(pause, written_after, step_took),
     }
     # What a frozen dataclass does for each field by itself costs more than the query.
     object.__setattr__(file, "__dict__", fields)

@@ -204,12 +204,16 @@ checkpoints = sa.Table(
     sa.Column("revision", sa.BigInteger),
     sa.Column("grade", sa.String(16)),
     sa.Column("doubt", sa.Text),
+    sa.Column("pause", sa.Double),
+    sa.Column("written_after", sa.Double),
+    sa.Column("step_took", sa.Double),
     sa.Column("version", sa.String(64), nullable=False),
     sa.Index(None, "save_id", "state"),  # files that are gone must not cost those who ask for what is there
 )
 """`reported` is the state that the newest record says; `state` follows from it, from what retention did with the file,
 and from what else was written to its path: `project` sets it. `version` is what two records of one file
-are compared by; `revision` is NULL where that begins with `mtime_ns`.
+are compared by; `revision` is NULL where that begins with `mtime_ns`. `pause`, `written_after` and `step_took` are a
+`core.model.Timing`, in seconds (NULL: not measured).
 """
 
 unplaced = sa.Table(

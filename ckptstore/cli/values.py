@@ -115,6 +115,7 @@ def file(checkpoint: Checkpoint) -> dict[str, Any]:
         "metrics": dict(checkpoint.metrics),
         "grade": checkpoint.grade.value if checkpoint.grade else None,
         "doubt": checkpoint.doubt or None,
+        "timing": checkpoint.timing._asdict() if checkpoint.timing else None,
         "created_at": _moment(checkpoint.created_at),
     }
 

@@ -32,6 +32,7 @@ from ckptstore.core.model import (
     Phase,
     Rule,
     Source,
+    Timing,
     Unplaced,
     launch_key,
 )
@@ -255,6 +256,7 @@ def version_of_file(file: Checkpoint) -> str:
     """
     facts = (file.size, file.digest, file.optimizer_step, file.epoch, file.step_in_epoch, file.strategy_file)
     told = (*facts, file.content.value, file.problem, file.quarantine or None, *sorted(file.metrics.items()))
+    told = (*told, *(file.timing or ()))
     told += (file.grade, file.doubt) if file.grade else ()
     known = min(len(told) - told.count(None), 99)
     is_whole = int(file.state is not FileState.IN_PROGRESS)
@@ -581,6 +583,7 @@ def _file_line(file: Checkpoint, directory: str) -> Line:
         "state": file.state.value,
         "problem": file.problem.value if file.problem else None,
         "grade": file.grade.value if file.grade else None,
+        "timing": list(file.timing) if file.timing else None,
         "at": file.created_at.isoformat() if file.created_at else None,
     }
     return {field: value for field, value in told.items() if value or value == 0}
@@ -627,8 +630,24 @@ def file_from_line(line: Line, directory: str) -> Checkpoint:
         state=FileState(line["state"]),
         problem=Rule(line["problem"]) if "problem" in line else None,
         grade=Grade(line["grade"]) if "grade" in line else None,
+        timing=optional(_timing, line.get("timing")),
         created_at=moment(line["at"]),
     )
+
+
+def _timing(told: Any) -> Timing:
+    pause, written, step = told
+    return Timing(_seconds(pause), optional(_seconds, written), optional(_seconds, step))
+
+
+def _seconds(value: Any) -> float:
+    seconds = finite(value)
+    if not 0 <= seconds <= _LONGEST_SECONDS:
+        raise ValueError(f"{seconds} s is no time that a save takes")
+    return seconds
+
+
+_LONGEST_SECONDS = 1e9
 
 
 def _as_unplaced(line: Line, directory: str) -> FileUnplaced:

@@ -114,6 +114,18 @@ def launch_key(run: str, launch: str) -> LaunchKey:
     return LaunchKey(derived_id(run, launch))
 
 
+class Timing(NamedTuple):
+    """What a save cost, in seconds (None: not measured).
+
+    `pause`: how long the training thread stood still for it, without waiting for the save before it. `written`: from
+    the beginning of that until the file was on the disk. `step`: one step of training, with all between two of them.
+    """
+
+    pause: float
+    written: float | None = None
+    step: float | None = None
+
+
 BRANCH = "branch-"
 """How the ids of launches begin that stand for a decision of a person, and train nothing."""
 
@@ -131,6 +143,7 @@ class Checkpoint:
     a damaged file broke, `quarantine` what is wrong with a state whose files are whole (empty: nothing). `revision`
     is greater than that of the record that a look at the disk amended (None: the file is as it was recorded first).
     `grade` says how sure the step is where a scan found it (None: it was registered), `doubt` what is open then.
+    `timing` is what the save cost (None: not measured).
     """
 
     run: str
@@ -156,6 +169,7 @@ class Checkpoint:
     revision: int | None = None
     grade: Grade | None = None
     doubt: str = ""
+    timing: Timing | None = None
 
     @property
     def newness(self) -> int:

@@ -150,6 +150,7 @@ class Loop:
         self._saves.network.outputs = loss
         if self.global_step == self.start.global_step + 1:
             self._draws = self._has_drawn()
+            self._saves.time_from(self.global_step)
         self._beside = self._kept()
 
     def _begin(self) -> None:

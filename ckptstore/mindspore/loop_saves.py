@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ckptstore.core.events import TrainingEnded
-from ckptstore.core.model import Content, Kind
+from ckptstore.core.model import Content, Kind, Timing
 from ckptstore.disk.files import names_in, real_directory
 from ckptstore.errors import CkptstoreError
 from ckptstore.mindspore.communication import strategy_file
@@ -66,6 +67,7 @@ class LoopSaves:
         self._writer = ThreadPoolExecutor(1, "ckptstore-save")
         self._under_way: Future[None] | None = None
         self.saved_step = progress.global_step
+        self._since: tuple[int, float] | None = None
 
     def begin(self) -> None:
         """Training begins. Raises `RefusedError` where newer states of the run are there that the start did not see."""
@@ -85,13 +87,28 @@ class LoopSaves:
 
         `at_exit`: here and now, since the interpreter ends, and starts no thread any more.
         """
+        took = self._step_took(step)
         self.wait()
-        file, values = self._described(kind, step, place), self._state.copied()
+        file = self._described(kind, step, place)
+        began = time.monotonic()
+        values = self._state.copied()
+        file = replace(file, timing=Timing(time.monotonic() - began, step=took))
         self.saved_step = step
         if at_exit:
-            self._write(file, values, kept, at_exit=True)
+            self._write(file, values, kept, began, at_exit=True)
         else:
-            self._under_way = self._writer.submit(self._write, file, values, kept)
+            self._under_way = self._writer.submit(self._write, file, values, kept, began)
+        self.time_from(step)
+
+    def time_from(self, step: int) -> None:
+        """From now on see how long steps take; this one was just done."""
+        self._since = step, time.monotonic()
+
+    def _step_took(self, step: int) -> float | None:
+        """Seconds a step, since the save before this one or the first step, in which it was compiled."""
+        if self._since is None or step <= self._since[0]:
+            return None
+        return (time.monotonic() - self._since[1]) / (step - self._since[0])
 
     def wait(self) -> None:
         """Wait for the save that is under way."""
@@ -137,10 +154,11 @@ class LoopSaves:
             quarantine=quarantine,
         )
 
-    def _write(self, file: Checkpoint, values: Copy, kept: str, *, at_exit: bool = False) -> None:
+    def _write(self, file: Checkpoint, values: Copy, kept: str, began: float, *, at_exit: bool = False) -> None:
         try:
-            aside = self._launch.aside(self.directory)
-            whole = replace(file, path=aside.save(Path(file.path).name, lambda path: values.write(path, kept)))
+            path = self._launch.aside(self.directory).save(Path(file.path).name, lambda path: values.write(path, kept))
+            timing = file.timing._replace(written=time.monotonic() - began) if file.timing else None
+            whole = replace(file, path=path, timing=timing)
             if not at_exit:
                 self.recorder.submit(whole, asynchronous=False)
             elif (found := measured(whole, prove_step=True, expected=self.recorder.state_names)) is not None:

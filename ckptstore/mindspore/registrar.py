@@ -16,6 +16,7 @@ import errno
 import logging
 import time
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import wraps
 from shlex import quote
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,7 @@ from ckptstore.mindspore.steps import InterruptedStep, StepCount, is_wrong_resul
 from ckptstore.mindspore.ttp import TtpWatch
 from ckptstore.mindspore.watches import PeriodicWatch, watches_for
 from ckptstore.training.recorder_thread import FLUSH_SECONDS
+from ckptstore.training.step_times import StepTimes
 from ckptstore.training.termination import Termination
 
 if TYPE_CHECKING:
@@ -93,6 +95,7 @@ class Registrar(Callback):
         self._finds_watches = not callbacks
         self._used_paths: set[str] = set()
         self._steps = StepCount(training)
+        self._times = StepTimes()
         self._layout_is_due = False
         self._is_training = False
         self._depth = 0
@@ -122,7 +125,7 @@ class Registrar(Callback):
         self._is_training = True
         params = run_context.original_args()
         training, progress = self._training, self._training.progress
-        self._steps = StepCount(training)
+        self._steps, self._times = StepCount(training), StepTimes()
         training.begin(params)
         training.record_breakpoint()
         self._layout_files.note()
@@ -185,15 +188,18 @@ class Registrar(Callback):
             watch.step_begin()
         self._steps.begin_step()
         training.seed_step()
+        self._times.begins(time.monotonic())
 
     @_never_stops_training
     def on_train_step_end(self, run_context: Any) -> None:  # noqa: ARG002
         """Count the step, and register what was saved after it."""
+        now = time.monotonic()
         self._steps.end_step()
+        self._times.ends(now, self._training.progress.global_step)
         if self._layout_is_due:  # the step was compiled: what MindSpore writes of the layout is there
             self._layout_is_due = False
             self._training.recorder.call(self._keep_layout_files)
-        self._poll()
+        self._times.done(saved=self._poll())
 
     def _keep_layout_files(self) -> None:
         for path in self._layout_files.written():
@@ -279,11 +285,15 @@ class Registrar(Callback):
         self._training.places.release()
         self._termination.disarm()
 
-    def _poll(self) -> None:
+    def _poll(self) -> bool:
+        """Hand over what was saved since the last time; whether there was anything."""
+        has_saved = False
         for watch in self._watches:
             saved = watch.poll()
             if saved is not None:
+                has_saved = True
                 self._hand_over(saved)
+        return has_saved
 
     def _hand_over(self, saved: Saved) -> None:
         training, recorder = self._training, self._training.recorder
@@ -302,6 +312,8 @@ class Registrar(Callback):
         if saved.written_again:
             recorder.call(lambda: training.launch.record([file]))
             return
+        if saved.kind is Kind.PERIODIC and len(self._periodic()) == 1:  # of several, each may have saved in the step
+            file = replace(file, timing=self._times.of_save())
         if file.optimizer_step is not None:
             self._steps.note_counter(file.global_step, file.optimizer_step)
         recorder.submit(file, asynchronous=saved.asynchronous)

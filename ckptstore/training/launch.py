@@ -17,7 +17,7 @@ from ckptstore.catalog.backoff import Backoff
 from ckptstore.core import validate
 from ckptstore.core.events import LaunchStarted, LoadOutcome, SourceAdded
 from ckptstore.core.limits import HIGHEST_INTEGER
-from ckptstore.core.model import FileState, Kind, LoadResult, Rule, Source
+from ckptstore.core.model import FileState, Kind, LoadResult, Rule, Source, Timing
 from ckptstore.core.naming import SEVERAL, format_of
 from ckptstore.disk import claims
 from ckptstore.disk.aside import Aside
@@ -181,13 +181,15 @@ class RankLaunch:
         chosen = validate.path("name", f"step-{global_step}" if name is None else name)
         if chosen in ("", ".", "..") or "/" in chosen:
             raise UsageError(f"name is {chosen!r}, which names no file in {where}", "give the name of a file")
+        began = time.monotonic()
         try:
             path = self.aside(where).save(chosen, write)
         except OSError as error:
             raise CkptstoreError(
                 f"nothing was saved to {where}: {error.strerror or error}", "look at that disk"
             ) from error
-        return self._register(replace(described, path=path, format=format_of(path)))
+        took = time.monotonic() - began
+        return self._register(replace(described, path=path, format=format_of(path), timing=Timing(took, took)))
 
     def aside(self, directory: str) -> Aside:
         """Where this rank writes what it saves to a directory; what its earlier launches left there is deleted."""

@@ -50,6 +50,7 @@ from ckptstore.core.model import (
     Phase,
     Rule,
     Source,
+    Timing,
     Unplaced,
 )
 from ckptstore.core.replicas import data_parallel, stand_alone
@@ -124,6 +125,7 @@ def files(draw: st.DrawFn) -> Checkpoint:
         optimizer_step=draw(st.sampled_from([None, 5])),
         state=draw(st.sampled_from([FileState.COMPLETE, FileState.IN_PROGRESS])),
         created_at=draw(moments),
+        timing=draw(st.sampled_from([None, None, Timing(0.5), Timing(0.1, 2.5, 0.25)])),
         **draw(st.sampled_from([{}, {"grade": Grade.PROVEN}, {"grade": Grade.CONSISTENT, "doubt": "of 10 or more"}])),
     )
     later = st.sampled_from([FileState.MISSING, FileState.DAMAGED, FileState.COMPLETE])

@@ -109,6 +109,7 @@ def test_list_files(url: str, run: Job) -> None:
         "metrics",
         "grade",
         "doubt",
+        "timing",
         "created_at",
     ]
     assert list(rows[0]) == [*where, *what]

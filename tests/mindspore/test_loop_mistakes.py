@@ -79,6 +79,22 @@ def test_every_optimizer_comes_back(tmp_path: Path, optimizer: Callable[[Any], A
     assert list(again) == []
 
 
+def test_each_save_tells_what_it_took(catalog: Catalog, tmp_path: Path) -> None:
+    trained = Trained()
+    loop = trained.loop(tmp_path / "ckpt", every=1)
+    for batch in loop:
+        loop.step(loss=trained.step(*batch))
+    first, *others = [file.timing for file in sorted(catalog.files("run"), key=lambda each: each.global_step)]
+    assert first is not None
+    assert first.step is None, "it was compiled in it"
+    assert len(others) == 11
+    for timing in others:
+        assert timing is not None
+        assert timing.step is not None
+        assert timing.written is not None
+        assert 0 < timing.pause < timing.written
+
+
 def test_the_file_is_one_that_mindspore_loads(tmp_path: Path) -> None:
     """By its own functions, into a network of its own."""
     trained = Trained()

@@ -53,6 +53,17 @@ def test_a_new_registrar_for_each_training_counts_on(catalog: Catalog, tmp_path:
     assert all(step == counter for step, counter in steps_and_counters(catalog))
 
 
+def test_what_saves_took_is_seen_from_the_steps_around_them(catalog: Catalog, tmp_path: Path) -> None:
+    """After the first step, which compiles, there must be three without a save."""
+    job = Job()
+    ckpt_cb = saving(tmp_path / "ckpt", save_checkpoint_steps=5)
+    job.train(ckpt_cb, job.registrar(ckpt_cb), epochs=2)
+    found = {file.global_step: file.timing for file in catalog.files("run")}
+    assert found[5] is not None
+    assert (found[5].pause > 0, found[5].written, found[5].step is not None) == (True, None, True)
+    assert found[10] is not None
+
+
 def test_resuming_again_in_one_process_needs_a_new_launch(catalog: Catalog, tmp_path: Path) -> None:
     job = Job()
     ckpt_cb = saving(tmp_path / "ckpt", save_checkpoint_steps=3, exception_save=True)
