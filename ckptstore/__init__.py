@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ckptstore.advise.advise import Advice
     from ckptstore.api import Catalog, connect
     from ckptstore.core.model import Assignment, Checkpoint, Kind, Launch, Rejection, Resolution, RestorePlan
     from ckptstore.errors import CkptstoreError
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     """The version of the installed package."""
 
 __all__ = [
+    "Advice",
     "Assignment",
     "Catalog",
     "Checkpoint",
@@ -56,6 +58,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Advice": "ckptstore.advise.advise",
     "Assignment": "ckptstore.core.model",
     "Catalog": "ckptstore.api",
     "Checkpoint": "ckptstore.core.model",

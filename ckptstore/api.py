@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+    from ckptstore.advise.advise import Advice
     from ckptstore.catalog.engine import Database
     from ckptstore.core.model import Checkpoint, Resolution, RestorePlan, Unplaced
     from ckptstore.journal.sync import Synced
@@ -230,6 +231,15 @@ class Catalog:
         from ckptstore.resume.history import history
 
         return history(self.database, run)
+
+    def advise(self, run: str, *, mtbf: timedelta | None = None) -> Advice:
+        """How often a run should save, and what it loses at the present interval and at the best one (docs/advise.md).
+
+        `mtbf` is the mean time between failures; else it is that of the failures that the catalog has seen.
+        """
+        from ckptstore.advise.advise import advise
+
+        return advise(self.database, run, mtbf=mtbf)
 
     def rename(self, run: str, name: str) -> bool:
         """Give a run another name; whether it had another one before. The first one goes on leading to the run."""

@@ -52,6 +52,21 @@ class Saved:
 
 
 @dataclass(frozen=True)
+class SaveCost:
+    """What a save cost on its slowest rank, in seconds (None: not measured), when it began, and the bytes of all ranks.
+
+    They are those of a `core.model.Timing`.
+    """
+
+    step: int
+    at: datetime
+    pause: float | None
+    written: float | None
+    step_took: float | None
+    size: int
+
+
+@dataclass(frozen=True)
 class End:
     """How training ended on a rank: after which step, by which exception (None: by itself), and when."""
 
@@ -140,6 +155,29 @@ def newest_saves(connection: sa.Connection, key: LaunchKey, count: int) -> list[
         .order_by(saves.c.global_step.desc(), checkpoints.c.rank)
     )
     return [Saved(*row) for row in connection.execute(query)]
+
+
+def costs_of(connection: sa.Connection, key: LaunchKey, count: int) -> list[SaveCost]:
+    """What the newest periodic saves of a launch cost, newest first, those that are gone by now too."""
+    newest = _newest(key, count).subquery()
+    columns = (checkpoints.c.pause, checkpoints.c.written_after, checkpoints.c.step_took, checkpoints.c.size)
+    of_rank = sa.select(checkpoints.c.save_id, *(sa.func.max(each).label(each.name) for each in columns))
+    of_rank = of_rank.where(checkpoints.c.save_id.in_(sa.select(newest.c.id)))
+    ranks = of_rank.group_by(checkpoints.c.save_id, checkpoints.c.rank).subquery()  # one may have links to its file
+    query = (
+        sa.select(
+            saves.c.global_step,
+            saves.c.created_at,
+            sa.func.max(ranks.c.pause),
+            sa.func.max(ranks.c.written_after),
+            sa.func.max(ranks.c.step_took),
+            sa.func.coalesce(sa.func.sum(ranks.c.size), 0),
+        )
+        .join(ranks, ranks.c.save_id == saves.c.id)
+        .group_by(saves.c.id)
+        .order_by(saves.c.global_step.desc())
+    )
+    return [SaveCost(*row[:5], size=int(row[5])) for row in connection.execute(query)]
 
 
 def last_steps(connection: sa.Connection, key: LaunchKey, ranks: Sequence[int], count: int) -> dict[int, int]:

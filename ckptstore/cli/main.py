@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from ckptstore.cli import commands, database, doctor, journals, names, retention, selftest, verification
+from ckptstore.cli import advise, commands, database, doctor, journals, names, retention, selftest, verification
 from ckptstore.cli.streams import log_lines, outlive_readers
 from ckptstore.errors import CkptstoreError
 
@@ -45,6 +45,7 @@ for command in (
     *commands.ALL,
     *retention.ALL,
     *names.ALL,
+    advise.advise,
     journals.sync,
     verification.verify,
     doctor.doctor,

@@ -1,0 +1,132 @@
+"""The command that says how often a run should save. Imports stand where they are used: `--help` must be quick."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ckptstore.cli.commands import Parsed, as_json, catalog, duration, run_argument
+
+if TYPE_CHECKING:
+    from ckptstore.advise.advise import Advice, Interval
+
+_FEW = 10
+_SHORT_SECONDS = 120
+
+
+@click.command()
+@run_argument
+@click.option(
+    "--mtbf",
+    type=Parsed("time", duration),
+    metavar="12h",
+    help="The mean time between failures. Default: by those that the catalog has seen.",
+)
+@as_json
+@click.pass_context
+def advise(context: click.Context, run: str, *, mtbf: timedelta | None, as_json: bool) -> None:
+    """How often RUN should save, so that it loses least.
+
+    By what its newest saves cost and how often its launches failed: the steps that it is expected to lose a week as it
+    saves now, and at the best interval, and the room that its states take. Nothing is changed.
+    """
+    from ckptstore.cli import values
+
+    found = catalog(context).advise(run, mtbf=mtbf)
+    values.write(_values(found)) if as_json else _show(found)
+
+
+def _values(found: Advice) -> dict[str, Any]:
+    low, high = found.failures.between
+    return {
+        "run": found.run,
+        "pause_seconds": found.cost.pause,
+        "written_seconds": found.cost.written if found.is_written else None,
+        "step_seconds": found.step,
+        "state_bytes": found.state_bytes,
+        "policy": found.policy.to_json() if found.policy else None,
+        "failures": found.failures.count,
+        "trained_seconds": found.failures.seconds,
+        "failures_mtbf_low_seconds": low,
+        "failures_mtbf_high_seconds": high,
+        "mtbf_seconds": found.mtbf,
+        "mtbf_given": found.is_given,
+        "present": _interval(found.present),
+        "best": _interval(found.best),
+        "others": [_interval(each) for each in found.others],
+    }
+
+
+def _interval(interval: Interval | None) -> dict[str, Any] | None:
+    if interval is None:
+        return None
+    return {
+        "steps": interval.steps,
+        "seconds": interval.seconds,
+        "mtbf_seconds": interval.mtbf,
+        "lost_steps_a_week": interval.lost_steps,
+        "states_bytes": interval.room.states,
+        "trash_bytes": interval.room.trash,
+        "more_bytes_a_week": interval.room.each_week,
+    }
+
+
+def _show(found: Advice) -> None:
+    from ckptstore.cli.terminal import Rows, line
+    from ckptstore.core.text import size
+
+    on_disk = (
+        f"on the disk after {_time(found.cost.written)}" if found.is_written else "when it is on the disk is unknown"
+    )
+    line(f"a save: training stands still for {_time(found.cost.pause)}; {on_disk}; {size(found.state_bytes)}")
+    line(f"a step: {_time(found.step)}")
+    line(f"failures: {_failures(found)}")
+    shown = Rows("saves", ">every", ">that is", ">lost a week", ">states", ">trash", ">more a week")
+    if found.present:
+        shown.add_row("now", *_cells(found.present))
+    if found.best:
+        shown.add_row("best", *_cells(found.best))
+    for each in found.others:
+        shown.add_row(f"best, if one each {_time(each.mtbf or 0.0)}", *_cells(each))
+    shown.print("")
+    if found.present and found.present.seconds < found.cost.shortest:
+        line("it saves faster than the disk takes it: each save waits for the one before")
+    if found.policy is None:
+        line("no policy is stored: the room is that of a run of which nothing is removed")
+    else:
+        line("the room is what the stored policy keeps at most")
+
+
+def _failures(found: Advice) -> str:
+    seen = found.failures
+    low, high = seen.between
+    trained = f"{seen.count} in {_time(seen.seconds)} of training"
+    bounds = f"between {_time(low)} and {_time(high)}" if high else f"one each {_time(low)} or less often"
+    likely = f"{bounds} in nine of ten cases"
+    if found.is_given:
+        return f"one each {_time(found.mtbf or 0.0)}, as given; the catalog has seen {trained}"
+    if found.mtbf is None:
+        return f"none in {_time(seen.seconds)} of training, so {likely}; say how often with --mtbf"
+    few = "; so few say little: --mtbf, if you know better" if seen.count < _FEW else ""
+    return f"{trained}: one each {_time(found.mtbf)}, {likely}{few}"
+
+
+def _cells(interval: Interval) -> tuple[str, ...]:
+    from ckptstore.core.text import count, size
+
+    lost = "-" if interval.lost_steps is None else count(round(interval.lost_steps), "step", "steps")
+    room = interval.room
+    return (
+        count(interval.steps, "step", "steps"),
+        _time(interval.seconds),
+        lost,
+        *(size(each) if each else "-" for each in (room.states, room.trash, room.each_week)),
+    )
+
+
+def _time(seconds: float) -> str:
+    from ckptstore.core.text import span
+
+    return f"{seconds:.3g} s" if seconds < _SHORT_SECONDS else span(timedelta(seconds=seconds))
