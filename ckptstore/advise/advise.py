@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from dataclasses import dataclass
 from itertools import pairwise
@@ -26,7 +27,12 @@ if TYPE_CHECKING:
     from ckptstore.resume.history import LaunchRow
     from ckptstore.retention.policy import Policy
 
+log = logging.getLogger("ckptstore")
+
 WEEK = 7 * 86400
+ASSUMED = 86400.0
+"""The seconds between two failures of a run that has not failed."""
+
 _SEEN = 20
 """How many of the newest saves are looked at."""
 _GUESSES = (3600, 6 * 3600, 86400, WEEK)
@@ -131,6 +137,16 @@ def advise(database: Database, run: str, *, mtbf: timedelta | None = None) -> Ad
         best=at(best_steps(cost, known, step), known) if known else None,
         others=() if known else tuple(at(best_steps(cost, guess, step), guess) for guess in _GUESSES),
     )
+
+
+def mtbf_of(database: Database, run: str) -> tuple[float, bool]:
+    """The seconds between two failures of a run, and whether it has failed: else, or without a catalog, `ASSUMED`."""
+    try:
+        found = failures_of(history(database, run)).mtbf
+    except CkptstoreError as error:
+        log.warning("how often run %s failed is not known: %s", run, error)
+        found = None
+    return (ASSUMED, False) if found is None else (found, True)
 
 
 def failures_of(launches: Sequence[LaunchRow]) -> Failures:

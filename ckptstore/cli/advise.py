@@ -89,7 +89,7 @@ def _show(found: Advice) -> None:
     if found.best:
         shown.add_row("best", *_cells(found.best))
     for each in found.others:
-        shown.add_row(f"best, if one each {_time(each.mtbf or 0.0)}", *_cells(each))
+        shown.add_row(f"best at a failure each {_time(each.mtbf or 0.0)}", *_cells(each))
     shown.print("")
     if found.present and found.present.seconds < found.cost.shortest:
         line("it saves faster than the disk takes it: each save waits for the one before")

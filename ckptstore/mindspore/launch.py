@@ -7,7 +7,7 @@ import logging
 import os
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from shlex import quote
 from types import MappingProxyType
@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, Any
 import mindspore
 from mindspore.train import ModelCheckpoint
 
+from ckptstore.advise.advise import mtbf_of
 from ckptstore.catalog.engine import Database, open_database
 from ckptstore.core.events import TrainingEnded, launch_from_json, launch_to_json
 from ckptstore.core.naming import ONE_FILE
+from ckptstore.core.text import span
 from ckptstore.disk.files import absolute
 from ckptstore.disk.places import root_of
 from ckptstore.errors import CatalogUnavailableError, UsageError
@@ -48,7 +50,6 @@ from ckptstore.training.start import Progress, start_from_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from datetime import timedelta
 
     from ckptstore.api import Catalog
     from ckptstore.core.events import Line
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from ckptstore.mindspore.exact_data import Exact
     from ckptstore.mindspore.training import Metrics
     from ckptstore.retention.policy import Policy
+    from ckptstore.training.rhythm import Every
     from ckptstore.training.start import Start
 
 log = logging.getLogger("ckptstore")
@@ -161,7 +163,7 @@ class TrainingLaunch(RankLaunch):
         *,
         epochs: int,
         directory: str | os.PathLike[str],
-        every: int | timedelta,
+        every: Every,
         prefix: str = "CKP",
         format: str = "safetensors",  # noqa: A002 — as MindSpore's CheckpointConfig calls it
         others: Mapping[str, Any] | None = None,
@@ -181,7 +183,8 @@ class TrainingLaunch(RankLaunch):
                 loop.step(loss=loss)
 
         It saves network and optimizer to `directory` after `every` steps, or so long after the last save, and when it
-        ends; several ranks each to `rank_N` in it. The values are copied, and written while training goes on. It also
+        ends; several ranks each to `rank_N` in it. "auto" is the time at which least is lost, a minute or more, by what
+        the saves cost and how often the run failed. The values are copied, and written while training goes on. It also
         saves where an exception ends training, if it is certain which step the network holds then, and at SIGTERM or
         when `exit_flag` asks for an exit, a JSON file with `{"GracefulExit": 1}`: then it leaves with exit code 75.
 
@@ -213,10 +216,17 @@ class TrainingLaunch(RankLaunch):
             epochs=epochs,
             exact_data=exact_data,
             every=every,
+            mtbf=self._mtbf() if every == "auto" and self.rank == 0 else None,
             saves=saves,
             exit_flag=None if exit_flag is None else absolute(exit_flag),
             others=others or {},
         )
+
+    def _mtbf(self) -> float:
+        seconds, has_failed = mtbf_of(self.database, self.name)
+        seen = "as it has failed so far" if has_failed else "which is assumed"
+        self._say(f"run {self.name}: saves for one failure each {span(timedelta(seconds=seconds))}, {seen}")
+        return seconds
 
     def _restore(
         self,

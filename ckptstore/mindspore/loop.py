@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ckptstore.mindspore.loop_saves import LoopSaves
     from ckptstore.mindspore.state import TrainState
     from ckptstore.training.launch import RankLaunch
+    from ckptstore.training.rhythm import Every
     from ckptstore.training.start import Progress, Start
 
 log = logging.getLogger("ckptstore")
@@ -63,7 +64,8 @@ class Loop:
         guard: LoadGuard,
         epochs: int,
         exact_data: Exact,
-        every: int | timedelta,
+        every: Every,
+        mtbf: float | None,
         saves: LoopSaves,
         exit_flag: str | None,
         others: Mapping[str, Any],
@@ -80,6 +82,7 @@ class Loop:
         self._rhythm = Rhythm(
             every, step=self.global_step, now=time.monotonic(), rank=launch.rank, alone=launch.world_size == 1
         )
+        self._mtbf = mtbf
         self._flag = _Flag(exit_flag, puts_back=launch.rank == 0) if exit_flag else None
         self._terminated = False
         self._has_begun = self._in_body = self._in_step = self._is_over = False
@@ -201,6 +204,8 @@ class Loop:
         nothing = Question(0, 0, 0)
         if not self._rhythm.asks(step):
             return nothing
+        if self._mtbf is not None and (cost := self._saves.cost) is not None:
+            self._rhythm.adapt(cost, self._mtbf)
         now = time.monotonic()
         leaves = self._terminated or (self._flag is not None and self._flag.asks())
         said = self._rhythm.question(step, now, leaves=leaves)
@@ -327,9 +332,9 @@ def check_loop(dataset: Any, epochs: object, every: object) -> None:
         )
     if not isinstance(epochs, int) or epochs < 1:
         raise UsageError(f"epochs is {epochs!r}", "say how many epochs the whole training has, from 1")
-    is_time = isinstance(every, timedelta) and every > timedelta()
+    is_time = every == "auto" or (isinstance(every, timedelta) and every > timedelta())
     if not is_time and (isinstance(every, bool) or not isinstance(every, int) or every < 1):
-        raise UsageError(f"every is {every!r}", "give a number of steps, or a datetime.timedelta")
+        raise UsageError(f"every is {every!r}", 'give a number of steps, a datetime.timedelta, or "auto"')
 
 
 class _Flag:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime, timezone
 from itertools import chain, count
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from ckptstore.core.events import TrainingEnded
+from ckptstore.core.interval import Cost
 from ckptstore.core.model import Content, Kind, Timing
 from ckptstore.disk.files import names_in, real_directory
 from ckptstore.errors import CkptstoreError
@@ -35,10 +38,15 @@ if TYPE_CHECKING:
 log = logging.getLogger("ckptstore")
 
 
+_MEASURED = 5
+"""How many of the last saves tell what one costs: the first one is slower, and now and then another."""
+
+
 class LoopSaves:
     """Saves the state of one rank; at most one save is under way, and the next one waits for it.
 
-    `saved_step` is the step of the newest one that was begun, or that training started from.
+    `saved_step` is the step of the newest one that was begun, or that training started from, `cost` what the last few
+    of this rank cost (None: none is on the disk yet).
     """
 
     def __init__(
@@ -68,6 +76,8 @@ class LoopSaves:
         self._under_way: Future[None] | None = None
         self.saved_step = progress.global_step
         self._since: tuple[int, float] | None = None
+        self._costs: deque[Cost] = deque(maxlen=_MEASURED)
+        self.cost: Cost | None = None
 
     def begin(self) -> None:
         """Training begins. Raises `RefusedError` where newer states of the run are there that the start did not see."""
@@ -92,12 +102,12 @@ class LoopSaves:
         file = self._described(kind, step, place)
         began = time.monotonic()
         values = self._state.copied()
-        file = replace(file, timing=Timing(time.monotonic() - began, step=took))
+        timing = Timing(time.monotonic() - began, step=took)
         self.saved_step = step
         if at_exit:
-            self._write(file, values, kept, began, at_exit=True)
+            self._write(file, values, kept, began=began, timing=timing, at_exit=True)
         else:
-            self._under_way = self._writer.submit(self._write, file, values, kept, began)
+            self._under_way = self._writer.submit(self._write, file, values, kept, began=began, timing=timing)
         self.time_from(step)
 
     def time_from(self, step: int) -> None:
@@ -154,11 +164,15 @@ class LoopSaves:
             quarantine=quarantine,
         )
 
-    def _write(self, file: Checkpoint, values: Copy, kept: str, began: float, *, at_exit: bool = False) -> None:
+    def _write(
+        self, file: Checkpoint, values: Copy, kept: str, *, began: float, timing: Timing, at_exit: bool = False
+    ) -> None:
         try:
             path = self._launch.aside(self.directory).save(Path(file.path).name, lambda path: values.write(path, kept))
-            timing = file.timing._replace(written=time.monotonic() - began) if file.timing else None
-            whole = replace(file, path=path, timing=timing)
+            written = time.monotonic() - began
+            whole = replace(file, path=path, timing=timing._replace(written=written))
+            self._costs.append(Cost(timing.pause, written))
+            self.cost = Cost(*map(median, zip(*self._costs, strict=True)))
             if not at_exit:
                 self.recorder.submit(whole, asynchronous=False)
             elif (found := measured(whole, prove_step=True, expected=self.recorder.state_names)) is not None:

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from datetime import timedelta
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from ckptstore.core.interval import best_interval
 
 if TYPE_CHECKING:
-    from datetime import timedelta
+    from ckptstore.core.interval import Cost
+
+    Every = int | timedelta | Literal["auto"]
+
+SHORTEST = timedelta(minutes=1)
+"""Of "auto": the time to the first save, which tells what one costs, and the shortest one between two."""
 
 _ASK_SECONDS = 1.0
 """Between two questions, about: each waits for the devices of all ranks."""
@@ -25,11 +33,13 @@ class Question(NamedTuple):
 class Rhythm:
     """Of one rank. `every` is a number of steps, or a time between two saves; `alone` tells that there is one rank.
 
+    With "auto" that time is what `adapt` was told last.
+
     Moments are seconds of the monotonic clock.
     """
 
-    def __init__(self, every: int | timedelta, *, step: int, now: float, rank: int, alone: bool) -> None:
-        self.every = every
+    def __init__(self, every: Every, *, step: int, now: float, rank: int, alone: bool) -> None:
+        self.every = SHORTEST if every == "auto" else every
         self._rank, self._alone = rank, alone
         self._saved_at = self._asked_at = now
         self._asked_step = step
@@ -51,6 +61,10 @@ class Rhythm:
     def heard(self, step: int, now: float, said: Question) -> None:
         """What all said together: the next question is so many steps away."""
         self._asked_step, self._asked_at, self._steps = step, now, max(1, said.steps)
+
+    def adapt(self, cost: Cost, mtbf: float) -> None:
+        """Save as often as loses least, where a save costs so much and failures come so often (in seconds)."""
+        self.every = max(SHORTEST, timedelta(seconds=best_interval(cost, mtbf)))
 
     def is_due(self, step: int) -> bool:
         """Whether a save is due after a step, by their number."""

@@ -5,11 +5,14 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 
 import pytest
 
+from ckptstore.advise.advise import ASSUMED, mtbf_of
 from ckptstore.api import Catalog
 from ckptstore.catalog import marks
+from ckptstore.catalog.engine import open_database
 from ckptstore.core.events import Event, FileRecorded, LaunchStarted, TrainingEnded
 from ckptstore.core.interval import Cost, Failures, best_steps, lost
 from ckptstore.core.model import BRANCH, SCANNED, Checkpoint, Kind, Launch, Timing, launch_key
@@ -122,7 +125,7 @@ def test_a_run_that_never_failed_needs_to_be_told(catalog: Catalog, database_url
         "say how often with --mtbf"
     )
     assert [row.split("  ")[0] for row in shown[5:9]] == [
-        f"best, if one each {each}" for each in ("60 min", "6 h", "24 h", "7 d")
+        f"best at a failure each {each}" for each in ("60 min", "6 h", "24 h", "7 d")
     ]
     assert ckptstore("--db", database_url, "advise", "run", "--mtbf", "12h", "--json").json["best"]["steps"] > 1
 
@@ -181,6 +184,16 @@ def test_the_slowest_rank_counts_and_what_was_not_measured_does_not(catalog: Cat
     found = catalog.advise("run", mtbf=timedelta(hours=24))
     assert (found.cost, found.is_written) == (Cost(3.0, 3.0), False)
     assert found.step == 36.0, "from save to save, where nothing else tells"
+
+
+def test_what_a_loop_asks_when_it_begins(catalog: Catalog, tmp_path: Path) -> None:
+    put(catalog, [*trained(1, "RuntimeError"), *trained(2)])
+    assert mtbf_of(catalog.database, "run") == (20 * HOUR, True)
+    put(catalog, [LaunchStarted(replace(launch(1, at=0), run="another"))])
+    for run in ("another", "unknown"):
+        assert mtbf_of(catalog.database, run) == (ASSUMED, False)
+    (tmp_path / "no.db").write_bytes(b"no database at all" * 100)
+    assert mtbf_of(open_database(tmp_path / "no.db"), "run") == (ASSUMED, False)
 
 
 def test_where_no_save_was_measured_it_says_so(catalog: Catalog, database_url: str) -> None:

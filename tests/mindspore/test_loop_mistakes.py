@@ -3,6 +3,7 @@
 import json
 import random
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from ckptstore.api import Catalog
 from ckptstore.errors import RefusedError, UsageError
 from ckptstore.formats.safetensors import read_safetensors
 from ckptstore.mindspore import TrainState, kept
+from ckptstore.training import rhythm
 from tests.mindspore.trainings import Job, complaints, create_dataset, saving
 
 
@@ -95,6 +97,21 @@ def test_each_save_tells_what_it_took(catalog: Catalog, tmp_path: Path) -> None:
         assert 0 < timing.pause < timing.written
 
 
+def test_a_loop_finds_out_how_often_to_save(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """At first it saves as soon as it may; then it knows that this small state, once a day lost, may wait."""
+    monkeypatch.setattr(rhythm, "SHORTEST", timedelta(microseconds=1))
+    trained = Trained()
+    with caplog.at_level("INFO"):
+        loop = trained.loop(tmp_path / "ckpt", every="auto")
+    assert "saves for one failure each 24 h, which is assumed" in caplog.text
+    for batch in loop:
+        loop._saves.wait()
+        loop.step(loss=trained.step(*batch))
+    assert sorted(file.global_step for file in catalog.files("run")) == [1, 12]
+
+
 def test_the_file_is_one_that_mindspore_loads(tmp_path: Path) -> None:
     """By its own functions, into a network of its own."""
     trained = Trained()
@@ -150,8 +167,8 @@ def test_half_precision_and_shapes_of_every_kind(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("asked", "says"),
     [
-        ({"every": 0}, r"every is 0; give a number of steps, or a datetime\.timedelta"),
-        ({"every": "auto"}, "every is 'auto'"),
+        ({"every": 0}, r'every is 0; give a number of steps, a datetime\.timedelta, or "auto"'),
+        ({"every": "often"}, "every is 'often'"),
         ({"epochs": 0}, "epochs is 0"),
         ({"format": "pt"}, "format is 'pt'; use one of ckpt, safetensors"),
     ],

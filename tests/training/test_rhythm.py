@@ -1,13 +1,15 @@
 """When a loop saves, and when its ranks ask each other."""
 
 from datetime import timedelta
+from typing import Literal
 
 import pytest
 
-from ckptstore.training.rhythm import Question, Rhythm
+from ckptstore.core.interval import Cost, best_interval
+from ckptstore.training.rhythm import SHORTEST, Question, Rhythm
 
 
-def rhythm(every: int | timedelta, *, rank: int = 0, alone: bool = False) -> Rhythm:
+def rhythm(every: int | timedelta | Literal["auto"], *, rank: int = 0, alone: bool = False) -> Rhythm:
     return Rhythm(every, step=0, now=100.0, rank=rank, alone=alone)
 
 
@@ -25,6 +27,28 @@ def test_by_time_rank_0_says_so_and_no_other() -> None:
     assert other.question(1, 1000.0, leaves=False) == Question(0, 0, 0)
     late.saved(130.0)
     assert late.question(2, 159.9, leaves=False).saves == 0
+
+
+def test_by_itself_it_saves_once_and_then_as_often_as_loses_least() -> None:
+    adapting = rhythm("auto")
+    assert not adapting.is_due(5)
+    minute = SHORTEST.total_seconds()
+    assert adapting.question(1, 100 + minute - 0.1, leaves=False).saves == 0
+    assert adapting.question(1, 100 + minute, leaves=False).saves == 1
+    adapting.saved(200.0)
+    cost = Cost(4.0, 30.0)
+    adapting.adapt(cost, 86400.0)
+    seconds = best_interval(cost, 86400.0)
+    assert 800 < seconds < 850
+    assert adapting.question(2, 200 + seconds - 0.1, leaves=False).saves == 0
+    assert adapting.question(2, 200 + seconds + 0.1, leaves=False).saves == 1
+
+
+def test_by_itself_it_does_not_save_all_the_time() -> None:
+    """A save that costs nearly nothing still takes the disk, and room on it."""
+    adapting = rhythm("auto")
+    adapting.adapt(Cost(1e-6, 0.01), 60.0)
+    assert adapting.every == SHORTEST
 
 
 @pytest.mark.parametrize(("seconds", "after"), [(10.0, [1, 2, 3, 4]), (0.1, [1, 5, 15, 25]), (1e-6, [1, 5, 21, 85])])
