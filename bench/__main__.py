@@ -28,6 +28,7 @@ TASKS = (
     "commands",
     "record",
     "training",
+    "loop",
     "resume",
     "resolve",
     "inspect_file",

@@ -25,6 +25,7 @@ TITLES = {
     "verify": "Reading all that was recorded",
     "collect": "Retention",
     "training": "A step of training, with and without the registrar",
+    "loop": "A functional loop, and the pause of its saves",
     "resume": "From the start of all ranks to the first step",
     "commands": "Process time of commands",
 }
