@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ckptstore.core.model import Kind
 from ckptstore.core.naming import (
+    COMPANION,
     PYTORCH,
     TENSORFLOW,
     TtpDirectory,
@@ -152,7 +153,7 @@ def _by_name_alone(name: str) -> Named | None:
     """What needs no directory to be known."""
     if name.endswith(".tmp"):
         return Named(what=What.DEBRIS)
-    if name.endswith((".mindir", "-graph.meta")) or name in _NOTES:
+    if name.endswith((".mindir", "-graph.meta", COMPANION)) or name in _NOTES:
         return Named(what=What.COMPANION)
     if _STRATEGY.fullmatch(name):
         return Named(what=What.STRATEGY)

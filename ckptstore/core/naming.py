@@ -41,6 +41,8 @@ SEVERAL = (TENSORFLOW, DIRECTORY)
 
 _PYTORCH = (".pth.tar", ".pth", ".pt")
 INDEX = ".index"
+COMPANION = ".companion"
+"""Of the file beside a checkpoint that keeps what its callbacks and its rank had (training/companions.py)."""
 
 
 @dataclass(frozen=True)
@@ -181,6 +183,11 @@ def is_numbered(prefix: str, base: str) -> bool:
         return True
     head, _, number = prefix.rpartition("_")
     return head == base and number.isascii() and number.isdigit()
+
+
+def companion_of(path: str) -> str:
+    """Where the companion of a checkpoint is: beside it, under its name without the ending."""
+    return f"{path.rpartition('.')[0]}{COMPANION}"
 
 
 def format_of(path: str) -> str:

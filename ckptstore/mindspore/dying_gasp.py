@@ -80,6 +80,7 @@ class DyingGasp:
         )
         whole = training.describe(path, kind=Kind.DYING_GASP, content=Content.FULL, written=facts(path))
         training.recorder.submit(whole, asynchronous=False)
+        training.keeper.saved(path)
 
     def _age_of_newest(self, directory: str) -> float | None:
         times = []

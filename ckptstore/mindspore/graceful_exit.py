@@ -110,7 +110,9 @@ class ExitWatch(Watch):
             return
         file = training.describe(self.path, kind=Kind.GRACEFUL_EXIT, content=Content.FULL, written=written)
         if training.is_resumed:
-            training.recorder.keep_exit(file, kept_path(self.path, file.global_step))
+            kept = kept_path(self.path, file.global_step)
+            training.recorder.keep_exit(file, kept)
+            training.keeper.saved(kept)
         else:  # a script that restores by OnRequestExit itself needs the file under its own name
             training.recorder.submit(file, asynchronous=False)
 

@@ -25,6 +25,7 @@ from ckptstore.disk.files import absolute
 from ckptstore.disk.places import root_of
 from ckptstore.errors import CatalogUnavailableError, UsageError
 from ckptstore.mindspore import communication, random_layers
+from ckptstore.mindspore.companions import Remembered
 from ckptstore.mindspore.data import steps_of
 from ckptstore.mindspore.dying_gasp import DyingGasp
 from ckptstore.mindspore.exact_data import begin_anew, check_exact, complaints, go_on
@@ -84,6 +85,7 @@ class TrainingLaunch(RankLaunch):
         self._guard = LoadGuard()
         self._complaints = Complaints()
         self._was_finished = False
+        self._remembered: Remembered | None = None
         self._not_registered = ""
 
     @property
@@ -247,6 +249,9 @@ class TrainingLaunch(RankLaunch):
                 target, plan, self.rank, decryption, layout=self.facts.layout, on_failure=self.record_load_failure
             )
             start = replace(start, append_info=appended)
+            self._remembered = Remembered(plan, start.lost, self)
+            self._remembered.agree(communication.decided_by_rank_0(self._remembered.of_all))
+            self._remembered.put(target)
             first = self.progress.global_step = start.global_step
             computed_again = go_on(dataset, first, exact_data)
             there = "" if first == plan.global_step else f" as step {plan.global_step}"
@@ -288,6 +293,7 @@ class TrainingLaunch(RankLaunch):
         reset_exit_flag: bool = True,
         durable: bool = False,
         retention: Policy | None = None,
+        keeps: Sequence[Any] = (),
     ) -> Registrar:
         """The callback that registers what these callbacks save (none given: all in the callback list).
 
@@ -300,14 +306,20 @@ class TrainingLaunch(RankLaunch):
         OnRequestExit back to 0 where it is still set when training begins. `durable` has each file on the disk before
         it is registered, on the registrar's own thread: a power loss then takes no file that was registered.
         `retention` says what to keep: after each state that every rank has registered, rank 0 moves the others to the
-        trash, on a thread of its own.
+        trash, on a thread of its own. `keeps` are callbacks that go on after a restart as they were, by their
+        numbers, text and arrays. Those with `state_dict` and `load_state_dict` do so anyway, as EarlyStopping and
+        ReduceLROnPlateau do.
         """
         if retention is not None:
             check_policy(retention)
+        if not isinstance(keeps, (list, tuple)):
+            raise UsageError(f"keeps is {type(keeps).__name__}", "give a list of callbacks: keeps=[…]")
         for callback in callbacks:
             if not any(watches_for([callback])):
                 log.warning("ckptstore does not know what %s saves: it is not watched", type(callback).__name__)
-        training = Training(self, self.progress, metrics=metrics, reset_exit_flag=reset_exit_flag, durable=durable)
+        training = Training(
+            self, self.progress, metrics=metrics, reset_exit_flag=reset_exit_flag, durable=durable, keeps=keeps
+        )
         return Registrar(
             training,
             callbacks,
@@ -315,7 +327,13 @@ class TrainingLaunch(RankLaunch):
             layout_files=self._layout_files,
             dying_gasp=DyingGasp(exception_interval) if save_on_exception else None,
             retention=RetentionThread(self, retention) if retention is not None and self.rank == 0 else None,
+            remembered=self._take_remembered,
         )
+
+    def _take_remembered(self) -> Remembered | None:
+        """What the first training goes on with; nothing for a later one."""
+        remembered, self._remembered = self._remembered, None
+        return remembered
 
     @contextmanager
     def _call(self, asked: Mapping[str, Any]) -> Iterator[bool]:
@@ -339,7 +357,12 @@ class TrainingLaunch(RankLaunch):
 
     def _has_work(self, asked: Mapping[str, Any]) -> bool:
         start = self.progress.start
-        if start is None or start.fresh or self.progress.has_trained or not is_finished(start, asked):
+        if start is None or start.fresh or self.progress.has_trained:
+            return True
+        if stopper := self._stopped_by(asked):
+            self._say_nothing_left(f"training was stopped by {stopper} after epoch {start.epoch}")
+            return False
+        if not is_finished(start, asked):
             return True
         if self._was_finished:
             raise UsageError(
@@ -347,11 +370,24 @@ class TrainingLaunch(RankLaunch):
                 LOOP,
             )
         self._was_finished = True
-        step, now = start.global_step, datetime.now(timezone.utc)
+        self._say_nothing_left(f"all {asked['epoch']} epochs were trained before")
+        return False
+
+    def _stopped_by(self, asked: Mapping[str, Any]) -> str:
+        """The callback that had stopped the training that this one goes on with, and would stop it; empty: none."""
+        callbacks = asked["callbacks"] if isinstance(asked["callbacks"], list) else []
+        registrar = next((each for each in callbacks if isinstance(each, Registrar)), None)
+        if registrar is None or self._remembered is None:
+            return ""
+        stopper = self._remembered.stopper(registrar.kept_of(callbacks))
+        self._remembered = None if stopper else self._remembered  # a later call is another training
+        return stopper
+
+    def _say_nothing_left(self, why: str) -> None:
+        step, now = self.progress.global_step, datetime.now(timezone.utc)
         with suppress(CatalogUnavailableError):  # it is as true without a record
             self.recorder.record([TrainingEnded(self.run, self.id, self.rank, step, None, None, "", now)])
-        self._say(f"run {self.name}: all {asked['epoch']} epochs were trained before: nothing is left to train")
-        return False
+        self._say(f"run {self.name}: {why}: nothing is left to train")
 
     def _say_again(self) -> None:
         """At exit, after all that a script has printed: what was saved without a registrar."""

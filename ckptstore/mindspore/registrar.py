@@ -36,8 +36,9 @@ from ckptstore.training.step_times import StepTimes
 from ckptstore.training.termination import Termination
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
+    from ckptstore.mindspore.companions import Remembered
     from ckptstore.mindspore.dying_gasp import DyingGasp
     from ckptstore.mindspore.load_guard import LoadGuard
     from ckptstore.mindspore.training import Saved, Training, Watch
@@ -80,6 +81,7 @@ class Registrar(Callback):
         layout_files: LayoutFiles,
         dying_gasp: DyingGasp | None,
         retention: RetentionThread | None,
+        remembered: Callable[[], Remembered | None],
     ) -> None:
         super().__init__()
         self.failed: set[str] = set()
@@ -88,6 +90,7 @@ class Registrar(Callback):
         self._layout_files = layout_files
         self._dying_gasp = dying_gasp
         self._retention = retention
+        self._remembered = remembered
         if retention is not None:
             training.recorder.on_recorded = retention.file_registered
         self._termination = Termination(training.recorder.close)
@@ -106,6 +109,10 @@ class Registrar(Callback):
     def restores(self) -> bool:
         """Whether the launch restored, or decided to start afresh: nothing may be loaded over that."""
         return self._training.is_resumed
+
+    def kept_of(self, callbacks: Sequence[Any]) -> dict[str, Any]:
+        """Those of these callbacks whose state goes on after a restart, by name."""
+        return self._training.keeper.callbacks(callbacks, self)
 
     @contextmanager
     def surviving(self, what: str, *, refuses: bool = False) -> Iterator[None]:
@@ -143,6 +150,8 @@ class Registrar(Callback):
             self._dying_gasp.begin(training, self._watches)
         if self._retention is not None:
             self._retention.begin()
+        with self.surviving("what callbacks keep"):
+            training.keeper.begin(params, training.network, self, self._remembered())
         self._termination.arm(data_sink=bool(params.get("dataset_sink_mode")))
 
     def _find_watches(self, params: Any) -> None:
@@ -171,6 +180,7 @@ class Registrar(Callback):
     def on_train_epoch_begin(self, run_context: Any) -> None:  # noqa: ARG002
         """See, once, in which epoch training starts."""
         self._steps.begin_epoch()
+        self._training.keeper.begin_epoch()
 
     @_never_stops_training
     def on_train_step_begin(self, run_context: Any) -> None:  # noqa: ARG002
@@ -191,7 +201,7 @@ class Registrar(Callback):
         self._times.begins(time.monotonic())
 
     @_never_stops_training
-    def on_train_step_end(self, run_context: Any) -> None:  # noqa: ARG002
+    def on_train_step_end(self, run_context: Any) -> None:
         """Count the step, and register what was saved after it."""
         now = time.monotonic()
         self._steps.end_step()
@@ -199,6 +209,9 @@ class Registrar(Callback):
         if self._layout_is_due:  # the step was compiled: what MindSpore writes of the layout is there
             self._layout_is_due = False
             self._training.recorder.call(self._keep_layout_files)
+        if run_context.get_stop_requested():
+            with self.surviving("what callbacks keep"):
+                self._training.keeper.stop()
         self._times.done(saved=self._poll())
 
     def _keep_layout_files(self) -> None:
@@ -209,6 +222,8 @@ class Registrar(Callback):
     def on_train_epoch_end(self, run_context: Any) -> None:  # noqa: ARG002
         """Register what was saved at the end of the epoch, and see what else was, once in a while."""
         self._poll()
+        with self.surviving("what callbacks keep"):
+            self._training.keeper.end_epoch()
         if time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + _LOOK_SECONDS
             self._training.recorder.call(self._training.places.look_for_unwatched)
@@ -316,6 +331,9 @@ class Registrar(Callback):
             file = replace(file, timing=self._times.of_save())
         if file.optimizer_step is not None:
             self._steps.note_counter(file.global_step, file.optimizer_step)
+        if saved.content is not Content.WEIGHTS:  # before its thread has work, and this one would wait for it
+            with self.surviving("what callbacks keep"):
+                training.keeper.saved(file.path)
         recorder.submit(file, asynchronous=saved.asynchronous)
         if saved.kind is Kind.PERIODIC and saved.content is not Content.WEIGHTS:
             for kept in training.good.saved(file):

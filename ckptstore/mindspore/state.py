@@ -21,7 +21,7 @@ KEPT = "ckptstore"
 
 _COUNTERS = (OPTIMIZER_STEP, STATE_STEP)
 """Which optimizers count before they update anything. `mint.optim.SGD` counts `step_t` after, `nn.LARS` too."""
-_OF_BATCH_NORM = ("moving_mean", "moving_variance")
+OF_BATCH_NORM = ("moving_mean", "moving_variance")
 
 
 class TrainState:
@@ -60,7 +60,7 @@ class TrainState:
         names = [
             item.name for each in self.networks.values() for item in each.get_parameters() if id(item) not in updated
         ]
-        of_norms = [name for name in names if name.endswith(_OF_BATCH_NORM)]
+        of_norms = [name for name in names if name.endswith(OF_BATCH_NORM)]
         return bool(of_norms), len(of_norms) < len(names)
 
     def check_format(self, form: str) -> None:

@@ -13,6 +13,7 @@ from ckptstore.core.limits import text
 from ckptstore.core.model import Content, Kind, epoch_and_step
 from ckptstore.errors import RefusedError
 from ckptstore.mindspore.communication import strategy_file
+from ckptstore.mindspore.companions import Keeper
 from ckptstore.mindspore.data import check_start, steps_of
 from ckptstore.mindspore.exact_data import begin_anew
 from ckptstore.mindspore.network import NetworkState
@@ -24,7 +25,7 @@ from ckptstore.training.recorder_thread import RecorderThread
 from ckptstore.training.save_places import SavePlaces
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from ckptstore.core.model import Checkpoint
     from ckptstore.disk.files import FileFacts
@@ -87,7 +88,14 @@ class Training:
     network: NetworkState
 
     def __init__(
-        self, launch: RankLaunch, progress: Progress, *, metrics: Metrics | None, reset_exit_flag: bool, durable: bool
+        self,
+        launch: RankLaunch,
+        progress: Progress,
+        *,
+        metrics: Metrics | None,
+        reset_exit_flag: bool,
+        durable: bool,
+        keeps: Sequence[Any],
     ) -> None:
         self.launch = launch
         self.progress = progress
@@ -95,6 +103,7 @@ class Training:
         self.recorder = RecorderThread(launch, durable=durable)
         self.places = SavePlaces(launch, progress, self.recorder)
         self.complaints = Complaints()
+        self.keeper = Keeper(launch, progress, self.recorder, self.complaints, keeps)
         self.good = GoodStates(launch.name, progress)
         self.is_wrong = self.is_loaded_over = False
         self._metrics = metrics

@@ -6,13 +6,14 @@ the catalog does not know is reported, and never touched.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from ckptstore.core.classify import What, classify
 from ckptstore.core.model import FileState, Kind, Skipped
-from ckptstore.core.naming import is_ttp_file, parse_name, parse_ttp_directory
+from ckptstore.core.naming import COMPANION, is_ttp_file, parse_name, parse_ttp_directory
 from ckptstore.disk.files import names_in, real_directory
 from ckptstore.disk.walk import Directory, look, walk
 from ckptstore.resume.provenance import wrote
@@ -29,6 +30,9 @@ OLD = timedelta(hours=24)
 
 _TMP = ".tmp"
 _META = "-graph.meta"
+_ENDS = (".ckpt", ".safetensors")
+_DRAFT = re.compile(r"\.(?P<name>.+\.companion)\..+", re.DOTALL)
+"""The name of a companion that was never written to its end (`disk/files.py::replace_text`)."""
 
 
 @dataclass(frozen=True)
@@ -131,16 +135,23 @@ class _Search:
         prefixes = {parsed.prefix for name in names if (parsed := parse_name(name)) is not None}
         for seen in listed.files:
             reason = ""
-            if seen.name.endswith(_TMP):
+            companion = _DRAFT.fullmatch(seen.name)
+            stem = (companion["name"] if companion else seen.name).removesuffix(COMPANION)
+            if companion or stem != seen.name:
+                is_own = any(wrote(source, f"{stem}{end}") for source in sources for end in _ENDS)
+                is_of_use = not companion and any(f"{stem}{end}" in names for end in _ENDS)
+                reason = "the checkpoint that it was beside is gone" if is_own and not is_of_use else ""
+            elif seen.name.endswith(_TMP):
                 stem = seen.name.removesuffix(_TMP)
-                written = any(wrote(source, f"{stem}{end}") for source in sources for end in (".ckpt", ".safetensors"))
+                written = any(wrote(source, f"{stem}{end}") for source in sources for end in _ENDS)
                 reason = "a save that was never finished left it" if written else ""
             elif seen.name.endswith(_META) and seen.name.removesuffix(_META) not in prefixes:
                 # MindSpore writes the graph once, beside the checkpoints of a prefix
                 own = [source for source in sources if source.prefix == seen.name.removesuffix(_META)]
                 is_over = bool(own) and all(self._is_history(source) for source in own)
                 reason = "no checkpoint of its launch is left beside it" if is_over else ""
-            if reason and seen.mtime_ns < self.before_ns and f"{listed.path}/{seen.name}" not in self.known:
+            path = f"{listed.path}/{seen.name}"
+            if reason and seen.mtime_ns < self.before_ns and path not in self.known and path not in self.going:
                 yield Debris(Target(listed.path, seen.name, seen.size, seen.mtime_ns), reason)
 
     def unregistered(self, listed: Directory) -> Iterator[Skipped]:
@@ -169,12 +180,15 @@ class _Search:
 
 
 def has_checkpoint_beside(target: Target) -> bool:
-    """Whether a file is the graph of a checkpoint beside it: one that was to go before it may have stayed."""
+    """Whether a file goes with a checkpoint beside it: one that was to go before it may have stayed."""
     directory, _, name = target.path.rpartition("/")
-    if not name.endswith(_META):
+    if not name.endswith((_META, COMPANION)):
         return False
     try:
-        beside = map(parse_name, names_in(directory))
+        names = names_in(directory)
+        if name.endswith(COMPANION):
+            return any(f"{name.removesuffix(COMPANION)}{end}" in names for end in _ENDS)
+        beside = map(parse_name, names)
         return any(parsed is not None and parsed.prefix == name.removesuffix(_META) for parsed in beside)
     except OSError:
         return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
+from functools import cache
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
@@ -12,7 +13,7 @@ from ckptstore.catalog import journals, reads, trash
 from ckptstore.catalog import marks as marking
 from ckptstore.catalog.runs import find_run
 from ckptstore.core.model import Content, FileState, Grade, Kind, RestorePlan, Skipped, State
-from ckptstore.core.naming import FOREIGN, above_ttp
+from ckptstore.core.naming import FOREIGN, above_ttp, companion_of
 from ckptstore.disk import files as disk
 from ckptstore.disk.trash import Trash
 from ckptstore.errors import RefusedError
@@ -31,7 +32,7 @@ from ckptstore.retention.debris import Debris, Target
 from ckptstore.retention.decide import Decision, StateFacts, Why
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
     from datetime import timedelta
 
@@ -176,7 +177,7 @@ def plan_gc(
         policy=policy,
         decision=decision,
         targets=going,
-        floor=tuple(target for key in must_stay for target in targets[key]),
+        floor=tuple(target for key in must_stay for target in targets[key] if target.checkpoint),
         debris=() if unheard else left_behind,
         unknown=_unknown(database, skipped, unregistered),
         unseen=(
@@ -219,6 +220,7 @@ def _judge(
     newest_launch = max((launch.order for launch in facts.launches.values()), default=0)
     shifts = {launch_id: shift(facts.launches[launch_id], facts.launches) for launch_id in steps}
     homes = {source.directory for source in facts.sources}
+    names = cache(_names_in)
     # What only one of two frameworks can load does not make up for what the other needs.
     is_mixed = len({file.format in FOREIGN for file in facts.files}) > 1
     states: list[StateFacts] = []
@@ -226,7 +228,7 @@ def _judge(
     for key, files in rows.items():
         launch = facts.launches[key[0]]
         training = [file for file in files if file.content not in (Content.WEIGHTS, Content.PART)]
-        there = _targets(training, seen, homes)
+        there = _targets(training, seen, homes, names)
         roots = {target.root for target in there}
         is_written = launch.order == newest_launch and any(file.state is FileState.IN_PROGRESS for file in files)
         live = [file for file in training if file.state in _LIVE]
@@ -272,8 +274,13 @@ def _judge(
     return states, targets
 
 
-def _targets(files: Iterable[Checkpoint], seen: Mapping[str, Observed], homes: set[str]) -> tuple[Target, ...]:
-    """The files of a state that are there, and the graphs of graceful exits beside them."""
+def _targets(
+    files: Iterable[Checkpoint],
+    seen: Mapping[str, Observed],
+    homes: set[str],
+    names: Callable[[str], frozenset[str]],
+) -> tuple[Target, ...]:
+    """The files of a state that are there, and what goes with them: companions, and graphs of graceful exits."""
     found: list[Target] = []
     for file in files:
         here = seen.get(file.path)
@@ -282,14 +289,23 @@ def _targets(files: Iterable[Checkpoint], seen: Mapping[str, Observed], homes: s
         above = above_ttp(file.path)  # a directory of TTP goes with its files
         root = above if above in homes else file.path.rpartition("/")[0] or "/"
         place = file.path[len(root.rstrip("/")) + 1 :]
-        if file.kind is Kind.GRACEFUL_EXIT:  # its graph first: alone it would be found no more after a crash
-            graph = str(Path(place).with_suffix(_GRAPH))
-            beside = disk.facts_if_seen(f"{root}/{graph}")
+        graphs = [str(Path(place).with_suffix(_GRAPH))] if file.kind is Kind.GRACEFUL_EXIT else []
+        companion = companion_of(place)
+        companions = [companion] if Path(companion).name in names(str(Path(file.path).parent)) else []
+        for other in (*graphs, *companions):  # first: alone they would be found no more after a crash
+            beside = disk.facts_if_seen(f"{root}/{other}")
             if beside is not None:
-                found.append(Target(root, graph, beside.size, beside.mtime_ns, launch=file.launch))
+                found.append(Target(root, other, beside.size, beside.mtime_ns, launch=file.launch))
         record = (file.id, file.state, file.mtime_ns, file.format, file.launch)
         found.append(Target(root, place, here.size, here.mtime_ns, *record))
     return tuple(found)
+
+
+def _names_in(directory: str) -> frozenset[str]:
+    try:
+        return disk.names_in(directory)
+    except OSError:
+        return frozenset()
 
 
 def _in_short(verdict: Rejection) -> str:

@@ -128,6 +128,8 @@ def _start(launch: RankLaunch, database: Database, query: Query) -> Start:
     with database.read() as connection:
         at = reads.decided_at(connection, launch.key)
         known = tallies.highest_steps(connection, reads.run_id(connection, launch.run) or 0)
+        stood_in_for = {each.rank for each in plan.ranks if each.source.rank != each.rank} if plan else set()
+        saved = reads.files_at(connection, plan.launch, plan.global_step) if plan and stood_in_for else ()
     return Start(
         launch=launch.facts,
         plan=plan,
@@ -135,6 +137,7 @@ def _start(launch: RankLaunch, database: Database, query: Query) -> Start:
         by_journals=database is not launch.database,
         known=known,
         offset=step_offset(database, launch.facts),
+        lost=tuple(file for file in saved if file.rank in stood_in_for and file.size is not None),
     )
 
 

@@ -18,10 +18,10 @@ from ckptstore.core import validate
 from ckptstore.core.events import LaunchStarted, LoadOutcome, SourceAdded
 from ckptstore.core.limits import HIGHEST_INTEGER
 from ckptstore.core.model import FileState, Kind, LoadResult, Rule, Source, Timing
-from ckptstore.core.naming import SEVERAL, format_of
+from ckptstore.core.naming import SEVERAL, companion_of, format_of
 from ckptstore.disk import claims
 from ckptstore.disk.aside import Aside
-from ckptstore.disk.files import absolute, facts, is_in, names_in, real_directory
+from ckptstore.disk.files import absolute, facts, is_in, names_in, real_directory, remove_own
 from ckptstore.disk.several import is_worked_in, lacking
 from ckptstore.errors import CatalogUnavailableError, CkptstoreError, UsageError
 from ckptstore.formats.inspect import is_cut
@@ -448,6 +448,10 @@ class LiveFiles:
             self._recorder.mark(gone, FileState.MISSING)
             for file in gone:
                 del self._files[file.path]
+                companion = Path(companion_of(file.path)).name
+                if companion in names:
+                    with suppress(OSError):  # gc removes it later
+                        remove_own(str(directory), companion)
 
     def quarantine_after(self, step: int, reason: str) -> None:
         """Record what is wrong with all files after a step. One that is saved again later gets a new record."""

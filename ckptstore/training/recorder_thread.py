@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ckptstore.catalog.backoff import Backoff
 from ckptstore.core.model import FileState
@@ -21,6 +21,7 @@ from ckptstore.disk.waiting import started
 from ckptstore.errors import CatalogUnavailableError, CkptstoreError, UsageError
 from ckptstore.resume import exits
 from ckptstore.resume.register import measured
+from ckptstore.training.companions import Companions
 from ckptstore.training.launch import LONGEST_PAUSE_SECONDS
 
 if TYPE_CHECKING:
@@ -77,6 +78,8 @@ class RecorderThread:
         self._next_try = 0.0
         self._failures = 0
         self._said_left = ""
+        self._companions = Companions(durable=durable)
+        self._said_companions = False
         self.on_recorded: Callable[[Checkpoint], None] = lambda _: None
         self.state_names: frozenset[str] = frozenset()
 
@@ -102,6 +105,7 @@ class RecorderThread:
             measured[:] = [whole]  # after a failure the file may have its new name already
             try:
                 exits.keep(self._launch.recorder, whole, kept_path)
+                self._beside(lambda: self._companions.recorded(replace(whole, path=kept_path)))
             except OSError as error:
                 log.warning("%s keeps its name (%s): the next one overwrites it", file.path, error.strerror or error)
                 self._launch.record([whole])
@@ -119,6 +123,10 @@ class RecorderThread:
 
         if not self.call(job):
             log.error("what was saved after step %d is not quarantined: too many files wait for their records", step)
+
+    def keep_beside(self, path: str, step: int, content: Callable[[], dict[str, Any]]) -> None:
+        """Write what `content` returns to the companion of the file of a step, once that is recorded."""
+        self.call(lambda: self._beside(lambda: self._companions.keep(path, step, content)))
 
     def call(self, job: Callable[[], object]) -> bool:
         """Do `job` on the thread, after those before it; False where too many wait. Never waits itself."""
@@ -337,8 +345,18 @@ class RecorderThread:
 
     def _keep(self, whole: Checkpoint) -> None:
         self._launch.record([whole])
+        self._beside(lambda: self._companions.recorded(whole))
         self.on_recorded(whole)
         self._launch.live_files.notice_vanished(Path(whole.path).parent)
+
+    def _beside(self, write: Callable[[], None]) -> None:
+        """Whatever goes wrong with a companion, the checkpoint is recorded."""
+        try:
+            write()
+        except Exception as error:  # noqa: BLE001 — a callback of the user's may keep anything
+            if not self._said_companions:
+                log.warning("what callbacks keep cannot be written (%s); training goes on", error)
+            self._said_companions = True
 
     def _measure(self, file: Checkpoint) -> Checkpoint | None:
         """The measured record; None while the file is not there, is that of another step, or is still written.

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from ckptstore.core.events import Line, TrainingEnded
+    from ckptstore.core.model import Checkpoint
 
 _ROOT = "/"
 """Ranks may run on several hosts: what they send each other names files by whole paths."""
@@ -30,7 +31,8 @@ class Start:
 
     `launch` is the launch that starts, decided `at` that moment, `by_journals` where the catalog could not be used.
     `known` are the launches that the run had then, with the highest step that each had saved (0: none). `offset` is how
-    far the launch's steps are ahead of the counter of an optimizer that never left out an update.
+    far the launch's steps are ahead of the counter of an optimizer that never left out an update. `lost` are the
+    records of the files that ranks saved of that state themselves, and that others' files stand in for.
     """
 
     launch: Launch
@@ -40,6 +42,7 @@ class Start:
     known: Mapping[str, int] = field(default_factory=dict)
     offset: int = 0
     append_info: Mapping[str, Any] = field(default_factory=dict)
+    lost: tuple[Checkpoint, ...] = ()
 
     @property
     def fresh(self) -> bool:
@@ -80,6 +83,7 @@ class Start:
             "by_journals": self.by_journals,
             "known": dict(self.known),
             "offset": self.offset,
+            "lost": [to_line(FileRecorded(file), _ROOT) for file in self.lost],
         }
 
 
@@ -119,4 +123,5 @@ def start_from_json(sent: Line) -> Start:
         by_journals=sent["by_journals"],
         known=sent["known"],
         offset=sent["offset"],
+        lost=tuple(file_from_line(file, _ROOT) for file in sent["lost"]),
     )

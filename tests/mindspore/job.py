@@ -13,8 +13,8 @@ and reads a line: with "flush" it waits for the catalog and prints whether that 
 Under msrun it is data parallel, and a fault is that of "rank" only (None: of every rank).
 "outage" is [process, N]: after step N rank 0 kills that process, a PostgreSQL server, and its children.
 "sharded" deals the data out to the ranks, and every rank writes what each step took of it to a file beside "out".
-"width" is that of the network: a file has about 200 bytes times it. "straight" has files written to their own names, as
-MindIO does, so that they can be cut.
+"width" is that of the network: a file has about 200 bytes times it. "norm" puts batch normalization into it.
+"straight" has files written to their own names, as MindIO does, so that they can be cut.
 "cell" is the train network: MindSpore's own, one that "inherits" from it, or one of its "own", as seed 000 has them.
 """
 
@@ -56,6 +56,7 @@ DEFAULTS = {
     "batch": 8,
     "width": 16,
     "straight": False,
+    "norm": False,
 }
 FLAG = "graceful_exit.json"
 
@@ -235,6 +236,11 @@ def registrar_options(asked: dict) -> dict:
     return {name: from_json(value) if name == "retention" else value for name, value in asked.items()}
 
 
+def create_network(width: int, *, norm: bool) -> nn.Cell:
+    norms = [nn.BatchNorm1d(width)] if norm else []
+    return nn.SequentialCell(nn.Dense(12, width), *norms, nn.ReLU(), nn.Dense(width, 4))
+
+
 def main(asked: dict) -> None:
     out = Path(asked["out"])
     ms.set_context(mode=ms.GRAPH_MODE)
@@ -247,7 +253,7 @@ def main(asked: dict) -> None:
         rank = get_rank()
         exit_across_ranks()
     fault = asked["fault"] if asked["rank"] in (None, rank) else "none"
-    network = nn.SequentialCell(nn.Dense(12, asked["width"]), nn.ReLU(), nn.Dense(asked["width"], 4))
+    network = create_network(asked["width"], norm=asked["norm"])
     optimizer = nn.Adam(network.trainable_params(), learning_rate=0.01)
     loss = nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean")
     if asked["cell"]:

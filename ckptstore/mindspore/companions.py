@@ -1,0 +1,311 @@
+"""What begins anew at a restart, and is in no checkpoint of MindSpore: state of callbacks, of a process, of a rank.
+
+It is kept in the companion of each save (`training/companions.py`). Training goes on with callbacks that have heard
+what they had heard then, and with the random numbers that came next.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import TYPE_CHECKING, Any
+
+import mindspore
+import numpy as np
+from mindspore.train import EarlyStopping, ReduceLROnPlateau
+
+from ckptstore.core.text import count
+from ckptstore.mindspore import kept
+from ckptstore.mindspore.exact_data import randomness
+from ckptstore.mindspore.state import OF_BATCH_NORM, named
+from ckptstore.training.companions import read
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from ckptstore.core.model import Checkpoint, RestorePlan
+    from ckptstore.mindspore.network import NetworkState
+    from ckptstore.training.complaints import Complaints
+    from ckptstore.training.launch import RankLaunch
+    from ckptstore.training.recorder_thread import RecorderThread
+    from ckptstore.training.start import Progress
+
+log = logging.getLogger("ckptstore")
+
+_MOST_AVERAGES = 16 << 20
+_RATE = "learning_rate"
+_ALIKE = (EarlyStopping, ReduceLROnPlateau)
+"""Each rank's has the same state: they add up what they watch, and all stop together."""
+
+
+class Remembered:
+    """What a rank finds beside the state that its launch starts from.
+
+    `lost` are the records of what ranks saved of it themselves, and that others' files stand in for. What ranks do not
+    share comes from this rank's own companion, though its file may be gone; callbacks have the same state on all.
+    """
+
+    def __init__(self, plan: RestorePlan, lost: Iterable[Checkpoint], launch: RankLaunch) -> None:
+        self._rank = launch.rank
+        self._source = next(each.source for each in plan.ranks if each.rank == launch.rank)
+        self._lacks_own = self._source.rank != launch.rank and plan.launch.world_size == launch.world_size
+        loaded = _read(self._source)
+        own = loaded if self._source.rank == launch.rank else {}
+        for file in lost:
+            if self._lacks_own and file.rank == launch.rank:
+                own = own or _read(file)
+        shared = own or loaded
+        self._own = own
+        self._rates, self.callbacks = _part(shared, "rates"), _part(shared, "callbacks")
+        self._alike, self.stopped = _part(shared, "alike"), _part(shared, "stopped")
+        self.heard_all = bool(shared.get("heard_all", True))
+        self.random = own.get("random")
+
+    def of_all(self) -> Any:
+        """What every rank must go on with alike, as JSON holds it: if one stops alone, the others wait for ever."""
+        return kept.plain([self._rates, self._alike, self.stopped, self.heard_all])
+
+    def agree(self, of_rank_0: Any) -> None:
+        """Go on with what rank 0 has of that."""
+        self._rates, self._alike, self.stopped, self.heard_all = kept.loaded(json.dumps(of_rank_0))
+        self.callbacks |= self._alike
+
+    def put(self, network: Any) -> None:
+        """Give a network what the file lacks: rates that were set after it was saved, and this rank's averages."""
+        parameters = named(network)
+        lacking = {name for name in parameters if name.endswith(OF_BATCH_NORM)} if self._lacks_own else set()
+        averages = _part(self._own, "averages") if self._lacks_own else {}
+        for name, value in {**self._rates, **averages}.items():
+            there = parameters.get(name)
+            if there is not None and tuple(there.shape) == getattr(value, "shape", None):
+                mindspore.ops.assign(there, mindspore.Tensor(value, there.dtype))
+                lacking.discard(name)
+        if lacking:
+            log.warning(
+                "rank %d has %s of rank %d, as that one's file stands in: of its own nothing is there",
+                self._rank,
+                count(len(lacking), "moving average", "moving averages"),
+                self._source.rank,
+            )
+
+    def stopper(self, callbacks: Mapping[str, Any]) -> str:
+        """Which of these callbacks had stopped training, and would stop it again; empty if none."""
+        return next((name for name, waited in self.stopped.items() if _is_enough(callbacks.get(name), waited)), "")
+
+    def bring_back(self, callbacks: Mapping[str, Any], *, with_random: bool) -> None:
+        """Have callbacks, and the random numbers of the process, go on."""
+        lacking = [name for name in callbacks if name not in self.callbacks]
+        if lacking:
+            log.warning("nothing beside %s tells of %s: it begins anew", self._source.path, ", ".join(lacking))
+        elif callbacks and not self.heard_all:
+            log.warning("the process ended before %s heard the epoch's end: it is left out", ", ".join(callbacks))
+        for name in callbacks.keys() & self.callbacks.keys():
+            try:
+                kept.set_state_of(callbacks[name], _attributes(_part(self.callbacks, name), callbacks[name]))
+            except Exception as error:  # noqa: BLE001, PERF203 — the user's: whatever it raises, training goes on
+                log.warning("%s does not take its state, and begins anew: %s", name, error)
+        if with_random and self.random is not None:
+            kept.set_random_state(self.random)
+
+
+class Keeper:
+    """Keeps with each save of a training what its file lacks. `keeps` are objects whose state the user names."""
+
+    def __init__(
+        self,
+        launch: RankLaunch,
+        progress: Progress,
+        recorder: RecorderThread,
+        complaints: Complaints,
+        keeps: Sequence[Any],
+    ) -> None:
+        self._launch, self._progress, self._recorder, self._complaints = launch, progress, recorder, complaints
+        self._keeps = tuple(keeps)
+        self._files: list[str] = []
+        self._step = self._heard_epoch = -1
+        self._at_stop: tuple[int, dict[str, Any]] = (-1, {})
+        self._params: Any = None
+
+    def callbacks(self, listed: Sequence[Any], registrar: Any) -> dict[str, Any]:
+        """What is kept of these callbacks, by name."""
+        places = [place for place, each in enumerate(listed) if each is registrar]
+        before = listed[: places[0]] if places else listed
+        chosen = [*self._keeps, *(each for each in before if _has_state(each) and not _is_in(self._keeps, each))]
+        found: dict[str, Any] = {}
+        for each in chosen:
+            name = type(each).__name__
+            same = sum(type(other).__name__ == name for other in found.values())
+            found[f"{name}_{same + 1}" if same else name] = each
+        return found
+
+    def begin(self, params: Any, network: NetworkState, registrar: Any, remembered: Remembered | None) -> None:
+        """Training begins, and every callback before the registrar has heard of it."""
+        self._params, self._network = None, network
+        listed = list(params.list_callback)
+        self._kept = self.callbacks(listed, registrar)
+        self._warn(listed)
+        self._rates = [name for name, item in network.parameters.items() if _RATE in name and item.size == 1]
+        self._averages = self._averages_kept()
+        self._an_epoch, self._last_epoch = int(params.batch_num), 0
+        self._dataset_draws = randomness(params.train_dataset).threads > 0
+        self._draws, self._has_drawn = kept.Draws(), False
+        self._files, self._step, self._heard_epoch, self._at_stop = [], -1, -1, (-1, {})
+        self._remembered = remembered
+        self._params = params
+        if self._ends_epoch(self._progress.global_step):
+            self.bring_back()
+
+    def begin_epoch(self) -> None:
+        """An epoch begins."""
+        if self._params is None:
+            return
+        self._last_epoch = self._last_epoch or self._params.cur_epoch_num - 1 + self._params.epoch_num
+        self.bring_back()
+
+    def bring_back(self) -> None:
+        """Go on as the state that was restored had been left, once.
+
+        After a resume in the middle of an epoch MindSpore tells of its begin a second time: that must not count.
+        """
+        remembered, self._remembered = self._remembered, None
+        if remembered is not None:
+            remembered.bring_back(self._kept, with_random=not self._dataset_draws)
+            self._has_drawn = remembered.random is not None
+
+    def stop(self) -> None:
+        """Training stops after this step; in mid-epoch MindSpore tells of the end of an epoch that had none."""
+        step = self._progress.global_step
+        if self._params is not None and not self._ends_epoch(step):
+            self._at_stop = step, self._state()
+
+    def end_epoch(self) -> None:
+        """The callbacks have heard of the end of an epoch: what they are now goes with the saves of its last step."""
+        step = self._progress.global_step
+        if self._params is not None and self._ends_epoch(step):
+            self._heard_epoch = step
+            for path in self._files if self._step == step else ():
+                self.saved(path)
+
+    def saved(self, path: str) -> None:
+        """The state after the last step was saved to a file."""
+        step = self._progress.global_step
+        if self._params is None or self._progress.start is None or not self._network.is_readable:
+            return
+        if self._step != step:
+            self._files, self._step = [], step
+        if path not in self._files:
+            self._files.append(path)
+        state = self._at_stop[1] if self._at_stop[0] == step else self._state()
+        if state:
+            self._recorder.keep_beside(path, step, lambda: dict(kept.plain(state)))
+
+    def _warn(self, listed: Sequence[Any]) -> None:
+        late = [each for each in listed if _has_state(each) and not _is_in(self._kept.values(), each)]
+        for name in sorted({type(each).__name__ for each in late}):
+            self._complaints.warn(
+                f"{name} comes after the registrar in the callbacks, and begins anew after a restart: put the "
+                "registrar last"
+            )
+        if any(isinstance(each, EarlyStopping) and each.restore_best_weights for each in self._kept.values()):
+            self._complaints.warn(
+                "EarlyStopping(restore_best_weights=True) has the best weights in memory only: after a restart it "
+                "knows those since then"
+            )
+
+    def _averages_kept(self) -> list[str]:
+        """The averages that each rank has of its own."""
+        if self._launch.world_size == 1 or not self._launch.facts.layout.any_world_size:
+            return []
+        found = [name for name in self._network.names if name.endswith(OF_BATCH_NORM)]
+        size = sum(self._network.parameters[name].nbytes for name in found)
+        if size > _MOST_AVERAGES:
+            self._complaints.warn(
+                f"the moving averages of this rank, {size >> 20} MB, are in its own files only: where another rank's "
+                "file stands in, they are that rank's"
+            )
+            return []
+        return found
+
+    def _ends_epoch(self, step: int) -> bool:
+        return step % self._an_epoch == 0
+
+    def _state(self) -> dict[str, Any]:
+        """What is to be kept, as it is now; empty where nothing is."""
+        state: dict[str, Any] = {}
+        if self._kept:
+            told = dict(self._states())
+            alike = {name for name, each in self._kept.items() if isinstance(each, _ALIKE)}
+            state["callbacks"] = {name: each for name, each in told.items() if name not in alike}
+            state["alike"] = {name: each for name, each in told.items() if name in alike}
+            state["rates"] = self._values(self._rates)
+            state["stopped"] = self._stopped()
+        if self._averages:
+            state["averages"] = self._values(self._averages)
+        if not self._dataset_draws:
+            self._has_drawn = self._has_drawn or self._draws.has_drawn()
+            if self._has_drawn:
+                state["random"] = kept.random_state()
+        step = self._progress.global_step
+        return state and state | {"heard_all": self._heard_epoch == step or not self._ends_epoch(step)}
+
+    def _states(self) -> Iterator[tuple[str, Any]]:
+        for name, each in self._kept.items():
+            try:
+                yield name, kept.plain(_state_of(each))
+            except Exception as error:  # noqa: BLE001, PERF203 — the user's: whatever it raises, training goes on
+                self._complaints.warn(f"the state of {name} is not kept, and begins anew after a restart: {error}")
+
+    def _values(self, names: Iterable[str]) -> dict[str, Any]:
+        return {name: np.array(self._network.parameters[name].asnumpy()) for name in names}
+
+    def _stopped(self) -> dict[str, int]:
+        """Who has just ended training before its last epoch, and how long it had waited."""
+        if self._heard_epoch != self._progress.global_step or self._params.cur_epoch_num >= self._last_epoch:
+            return {}
+        early = {name: each for name, each in self._kept.items() if isinstance(each, EarlyStopping)}
+        return {name: each.wait for name, each in early.items() if each.stopped_epoch == self._params.cur_epoch_num}
+
+
+def _read(file: Checkpoint) -> dict[str, Any]:
+    found = read(file)
+    if found.problem:
+        log.warning("%s: it is not used", found.problem)
+    try:
+        return dict(kept.loaded(found.content or "{}"))
+    except (ValueError, TypeError) as error:
+        log.warning("the companion of %s is not used: %s", file.path, error)
+        return {}
+
+
+def _part(content: Mapping[str, Any], name: str) -> dict[str, Any]:
+    part = content.get(name)
+    return dict(part) if isinstance(part, dict) else {}
+
+
+def _attributes(state: dict[str, Any], callback: Any) -> dict[str, Any]:
+    """No attribute takes the place of a method, whoever wrote the file."""
+    is_own = hasattr(callback, "load_state_dict")
+    return {name: value for name, value in state.items() if is_own or not hasattr(type(callback), name)}
+
+
+def _is_enough(callback: Any, waited: Any) -> bool:
+    return isinstance(callback, EarlyStopping) and isinstance(waited, int) and waited >= callback.patience
+
+
+def _is_in(some: Iterable[Any], one: Any) -> bool:
+    return any(each is one for each in some)
+
+
+def _has_state(callback: Any) -> bool:
+    is_told = hasattr(callback, "state_dict") and hasattr(callback, "load_state_dict")
+    return is_told or isinstance(callback, _ALIKE)
+
+
+def _state_of(callback: Any) -> dict[str, Any]:
+    if hasattr(callback, "state_dict"):
+        return kept.state_of(callback)
+    if isinstance(callback, EarlyStopping):
+        return {name: getattr(callback, name) for name in ("best", "wait", "stopped_epoch")}
+    if isinstance(callback, ReduceLROnPlateau):
+        return {name: getattr(callback, name) for name in ("best", "wait", "cooldown_counter")}
+    return kept.state_of(callback)

@@ -1,0 +1,118 @@
+"""What goes with a checkpoint and is not in it: a small file beside it, the companion, that tells whose it is.
+
+To lose one costs no weights. One that is cut, or of another checkpoint, is never used.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from stat import S_ISREG
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from blake3 import blake3
+
+from ckptstore.core.bounded_json import parse
+from ckptstore.core.naming import companion_of
+from ckptstore.disk.files import make_durable, replace_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ckptstore.core.model import Checkpoint
+
+    Content = dict[str, Any]
+
+log = logging.getLogger("ckptstore")
+
+_MOST_BYTES = 64 << 20
+_MOST_AROUND = 1000
+
+
+class Found(NamedTuple):
+    """What a companion holds, as JSON; empty where there is none that can be used. `problem` tells why not one is."""
+
+    content: str = ""
+    problem: str = ""
+
+
+class Companions:
+    """Writes the companions of a rank's files, each once its file is recorded. For one thread."""
+
+    def __init__(self, *, durable: bool) -> None:
+        self._durable = durable
+        self._waiting: dict[str, tuple[int, Callable[[], Content]]] = {}
+        self._newest: dict[str, Checkpoint] = {}
+        self._said_large = False
+
+    def keep(self, path: str, step: int, content: Callable[[], Content]) -> None:
+        """Write what `content` returns beside the file of a step, now or when it is recorded; over what was there."""
+        self._waiting[path] = step, content
+        if path in self._newest:
+            self._write(self._newest[path])
+
+    def recorded(self, file: Checkpoint) -> None:
+        """A whole file is recorded."""
+        if any(file.global_step > newest.global_step for newest in self._newest.values()):
+            self._newest.clear()
+        self._newest[file.path] = file
+        self._waiting = {path: each for path, each in self._waiting.items() if each[0] >= file.global_step}
+        self._write(file)
+
+    def _write(self, file: Checkpoint) -> None:
+        step, content = self._waiting.get(file.path, (None, dict))
+        if step != file.global_step:
+            return
+        del self._waiting[file.path]
+        text = _text({"of": _identity(file), **content()})
+        if len(text) > _MOST_BYTES:
+            if not self._said_large:
+                log.warning("%s is not written: callbacks keep more than 64 MB", companion_of(file.path))
+            self._said_large = True
+            return
+        path = Path(companion_of(file.path))
+        replace_text(path, f'{{"checksum": "{blake3(text.encode()).hexdigest()}", "content": {text}}}')
+        if self._durable:
+            make_durable(str(path))
+
+
+def read(file: Checkpoint) -> Found:
+    """What the companion of a file holds; the file itself need not be there any more."""
+    path = Path(companion_of(file.path))
+    try:
+        status = path.stat()
+        if not S_ISREG(status.st_mode) or status.st_size > _MOST_BYTES + _MOST_AROUND:
+            return Found(problem=f"{path} is no companion of a checkpoint")
+        with path.open("rb") as opened:
+            raw = opened.read(_MOST_BYTES + _MOST_AROUND)
+    except FileNotFoundError:
+        return Found()
+    except OSError as error:
+        return Found(problem=f"{path} cannot be read ({error.strerror or error})")
+    try:
+        told = parse(raw)
+        content = told["content"]
+        text = _text(content)
+        is_whole = told["checksum"] == blake3(text.encode()).hexdigest()
+        is_of_file = content["of"] == _identity(file)
+    except (ValueError, TypeError, KeyError):
+        return Found(problem=f"{path} is cut or damaged")
+    if not is_whole:
+        return Found(problem=f"{path} is cut or damaged")
+    return Found(text) if is_of_file else Found(problem=f"{path} is of another checkpoint")
+
+
+def _identity(file: Checkpoint) -> Content:
+    return {
+        "run": file.run,
+        "launch": file.launch,
+        "rank": file.rank,
+        "global_step": file.global_step,
+        "size": file.size,
+        "digest": file.digest,
+    }
+
+
+def _text(content: Content) -> str:
+    return json.dumps(content, sort_keys=True)

@@ -1,0 +1,390 @@
+"""What is in no checkpoint of MindSpore and goes on after a restart: callbacks, random numbers, averages of a rank."""
+
+import json
+import os
+import random
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import nn
+from mindspore.train import Callback, EarlyStopping, ReduceLROnPlateau
+
+import ckptstore.mindspore
+from ckptstore.api import Catalog
+from ckptstore.core.model import Assignment, FileState, RestorePlan
+from ckptstore.mindspore import kept
+from ckptstore.mindspore.companions import Remembered
+from ckptstore.retention.policy import Policy
+from ckptstore.training.companions import Companions
+from tests.mindspore.running import Run
+from tests.mindspore.trainings import (
+    ExitAt,
+    Job,
+    RaiseAt,
+    complaints,
+    create_dataset,
+    create_model,
+    leaving,
+    on_purpose,
+    saving,
+    two_ranks,
+)
+
+AN_EPOCH = 6
+
+
+@pytest.fixture(autouse=True)
+def random_states() -> Iterator[None]:
+    before = random.getstate(), np.random.get_state()
+    yield
+    random.setstate(before[0])
+    np.random.set_state(before[1])
+
+
+class RaiseAfterEpoch(Callback):
+    """An exception when all before it have heard of the end of an epoch."""
+
+    def __init__(self, epoch: int) -> None:
+        super().__init__()
+        self.epoch = epoch
+
+    def on_train_epoch_end(self, run_context: Any) -> None:
+        if run_context.original_args().cur_epoch_num == self.epoch:
+            on_purpose()
+
+
+class RaiseInEpoch(RaiseAfterEpoch):
+    """An exception before the next step begins, after the registrar: nothing of the epoch's end is missing."""
+
+    def on_train_epoch_end(self, run_context: Any) -> None:
+        pass
+
+    def on_train_epoch_begin(self, run_context: Any) -> None:
+        if run_context.original_args().cur_epoch_num == self.epoch + 1:
+            on_purpose()
+
+
+class Counting(Callback):
+    """A callback of the user's: it counts, draws, and forgets at the begin of a training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps = self.epochs = 0
+        self.drawn: list[float] = []
+        self.of_epoch = 0.0
+
+    def on_train_begin(self, run_context: Any) -> None:
+        self.steps = self.epochs = 0
+
+    def on_train_epoch_begin(self, run_context: Any) -> None:
+        self.epochs += 1
+        self.of_epoch = float(np.random.random())
+
+    def on_train_step_begin(self, run_context: Any) -> None:
+        self.drawn.append(random.random() + np.random.random())  # noqa: S311
+
+    def on_train_step_end(self, run_context: Any) -> None:
+        self.steps += 1
+
+
+class Telling(Counting):
+    """The same, and it says what its state is."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"steps": self.steps, "epochs": self.epochs}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.steps, self.epochs = state["steps"], state["epochs"]
+
+
+def train(
+    directory: Path, *callbacks: Callback, run: str = "run", every: int = 2, epochs: int = 12, **asked: Any
+) -> Job:
+    """A launch as a process of its own begins it; what raises comes after the registrar."""
+    ms.set_seed(1)  # NumPy's and Python's too
+    job = Job(launch=ckptstore.mindspore.join(run), model=asked.pop("model", None), dataset=asked.pop("dataset", None))
+    ckpt_cb = saving(directory / run, save_checkpoint_steps=every)
+    faults = [each for each in callbacks if isinstance(each, (RaiseAt, RaiseAfterEpoch))]
+    others = [each for each in callbacks if each not in faults]
+    (job.fail if faults else job.train)(ckpt_cb, *others, job.registrar(ckpt_cb, **asked), *faults, epochs=epochs)
+    return job
+
+
+def weights(job: Job) -> dict[str, bytes]:
+    return {item.name: item.asnumpy().tobytes() for item in job.model.train_network.get_parameters()}
+
+
+def stopping() -> EarlyStopping:
+    return EarlyStopping(monitor="loss", min_delta=0.05, patience=5)
+
+
+def reducing() -> ReduceLROnPlateau:
+    return ReduceLROnPlateau(monitor="loss", min_delta=0.05, patience=2, factor=0.5, cooldown=1)
+
+
+def newest(directory: Path) -> Path:
+    return max((directory / "run").glob("*.ckpt"), key=lambda path: path.stat().st_mtime_ns)
+
+
+def test_early_stopping_stops_where_it_would_have(tmp_path: Path, catalog: Catalog) -> None:
+    whole = train(tmp_path, stopping(), run="whole", epochs=30)
+    end = whole.launch.global_step
+    assert AN_EPOCH * 5 < end < AN_EPOCH * 20
+    train(tmp_path, stopping(), RaiseInEpoch(end // AN_EPOCH - 2), epochs=30)
+    train(tmp_path, stopping(), RaiseAt(AN_EPOCH + 3), epochs=30)
+    last = train(tmp_path, stopping(), epochs=30)
+    assert last.launch.global_step == end
+    assert weights(last) == weights(whole)
+
+
+def test_a_training_that_was_stopped_trains_no_more(
+    tmp_path: Path, catalog: Catalog, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = train(tmp_path, stopping(), epochs=30)
+    again = train(tmp_path, stopping(), epochs=30)
+    assert again.launch.global_step == first.launch.global_step
+    assert weights(again) == weights(first)
+    assert "training was stopped by EarlyStopping after epoch" in caplog.text
+    patient = EarlyStopping(monitor="loss", min_delta=0.05, patience=7)
+    assert train(tmp_path, patient, epochs=30).launch.global_step == first.launch.global_step + 2 * AN_EPOCH
+    assert train(tmp_path, epochs=30).launch.global_step == 30 * AN_EPOCH
+
+
+@pytest.mark.parametrize("fault", [lambda: RaiseInEpoch(6), lambda: RaiseAt(6 * AN_EPOCH + 3), lambda: RaiseAt(28)])
+def test_learning_rates_go_on(tmp_path: Path, catalog: Catalog, fault: Callable[[], Callback]) -> None:
+    whole = train(tmp_path, reducing(), run="whole", every=3)
+    train(tmp_path, reducing(), fault(), every=3)
+    last = train(tmp_path, reducing(), every=3)
+    assert last.start.global_step > 0
+    assert weights(last) == weights(whole)
+    assert float(whole.model.train_network.parameters_dict()["learning_rate"].asnumpy()) < 0.05
+
+
+@pytest.mark.parametrize("make", [Counting, Telling])
+@pytest.mark.parametrize("fault", [lambda: RaiseInEpoch(2), lambda: RaiseAt(16)])
+def test_a_callback_of_the_users_goes_on_and_draws_what_came_next(
+    tmp_path: Path, catalog: Catalog, make: type[Counting], fault: Callable[[], Callback]
+) -> None:
+    undisturbed, before, after = make(), make(), make()
+    train(tmp_path, undisturbed, run="whole", epochs=4)
+    train(tmp_path, before, fault(), epochs=4, keeps=[before])
+    job = train(tmp_path, after, epochs=4, keeps=[after])
+    assert (after.steps, after.epochs) == (24, 4)
+    assert after.drawn[-(24 - job.start.global_step) :] == undisturbed.drawn[job.start.global_step :]
+
+
+def test_nothing_is_written_where_nothing_is_to_be_kept(tmp_path: Path, catalog: Catalog) -> None:
+    train(tmp_path, epochs=2)
+    assert not list(tmp_path.rglob("*.companion"))
+
+
+def _cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-9])
+
+
+def _changed(path: Path) -> None:
+    told = json.loads(path.read_text())
+    told["content"]["alike"]["EarlyStopping"]["wait"] = 7
+    path.write_text(json.dumps(told))
+
+
+def _of_another(path: Path) -> None:
+    other = next(each for each in sorted(path.parent.glob("*.companion")) if each != path)
+    path.write_bytes(other.read_bytes())
+
+
+def _deep(path: Path) -> None:
+    path.write_text('{"checksum": "", "content": ' + "[" * 100_000)
+
+
+def _directory(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (Path.unlink, "it begins anew"),
+        (_cut, "is cut or damaged: it is not used"),
+        (_changed, "is cut or damaged: it is not used"),
+        (_deep, "is cut or damaged: it is not used"),
+        (_of_another, "is of another checkpoint: it is not used"),
+        (_directory, "is no companion of a checkpoint: it is not used"),
+    ],
+)
+def test_what_is_wrong_with_a_companion_is_said_and_costs_no_weights(
+    tmp_path: Path, catalog: Catalog, caplog: pytest.LogCaptureFixture, spoil: Callable[[Path], None], said: str
+) -> None:
+    train(tmp_path, stopping(), RaiseAt(15))
+    spoil(newest(tmp_path).with_suffix(".companion"))
+    watched = stopping()
+    job = train(tmp_path, watched, epochs=3)
+    assert job.start.global_step == 14
+    assert any(said in each for each in complaints(caplog))
+    assert any("nothing beside" in each and "EarlyStopping: it begins anew" in each for each in complaints(caplog))
+    assert job.launch.global_step == 18
+
+
+def test_an_epoch_whose_end_nobody_heard_is_told(
+    tmp_path: Path, catalog: Catalog, caplog: pytest.LogCaptureFixture
+) -> None:
+    class RaiseFirst(RaiseAfterEpoch):
+        """Before any other hears of it."""
+
+    job = Job()
+    ckpt_cb, first = saving(tmp_path / "run"), stopping()
+    job.fail(ckpt_cb, RaiseFirst(2), first, job.registrar(ckpt_cb), epochs=4)
+    after = stopping()
+    assert train(tmp_path, after, epochs=4).start.global_step == 12
+    assert any("ended before EarlyStopping heard the epoch's end" in each for each in complaints(caplog))
+    assert after.best < np.inf
+
+
+def test_a_callback_behind_the_registrar_is_named(
+    tmp_path: Path, catalog: Catalog, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = Job()
+    ckpt_cb = saving(tmp_path / "run")
+    job.train(ckpt_cb, job.registrar(ckpt_cb), stopping())
+    assert any("EarlyStopping comes after the registrar" in each for each in complaints(caplog))
+
+
+def test_a_state_that_cannot_be_kept_stops_nothing(
+    tmp_path: Path, catalog: Catalog, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Bad(Telling):
+        def state_dict(self) -> dict[str, Any]:
+            raise OSError("on purpose")
+
+    assert train(tmp_path, Bad(), stopping(), epochs=2).launch.global_step == 12
+    assert any("the state of Bad is not kept" in each for each in complaints(caplog))
+    content = json.loads(newest(tmp_path).with_suffix(".companion").read_text())["content"]
+    assert (list(content["callbacks"]), list(content["alike"])) == ([], ["EarlyStopping"])
+
+
+def test_companions_of_files_that_mindspore_deletes_go_too(tmp_path: Path, catalog: Catalog) -> None:
+    job = Job()
+    ckpt_cb = saving(tmp_path / "run", keep_checkpoint_max=2)
+    job.train(ckpt_cb, stopping(), job.registrar(ckpt_cb), epochs=4)
+    stems = {path.stem for path in (tmp_path / "run").glob("*.ckpt")}
+    assert {path.stem for path in (tmp_path / "run").glob("*.companion")} == stems
+    assert len(stems) == 2
+
+
+def test_gc_takes_companions_along_and_undo_brings_them_back(tmp_path: Path, catalog: Catalog) -> None:
+    train(tmp_path, stopping(), RaiseAt(15))
+    before = {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir() if path.is_file()}
+    assert sum(name.endswith(".companion") for name in before) == 7
+    plan = catalog.plan_gc("run", Policy(keep_last=2))
+    catalog.execute(plan, allow_mass_delete=True)
+    names = {path.name for path in (tmp_path / "run").iterdir() if path.is_file()}
+    assert sorted(name for name in names if name.endswith((".ckpt", ".companion"))) == [
+        "net-2_6.ckpt",
+        "net-2_6.companion",
+        "net-3_2.ckpt",
+        "net-3_2.companion",
+    ]
+    catalog.undo("run")
+    assert {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir() if path.is_file()} == before
+    assert catalog.scan(tmp_path / "run") is not None
+
+
+@pytest.mark.msrun
+@pytest.mark.long
+def test_a_rank_whose_file_is_gone_has_its_own_averages(tmp_path: Path) -> None:
+    """Both ranks load the file of rank 1; what they do not share is beside the file that rank 0 lost."""
+    asked: dict[str, Any] = {"ranks": 2, "sharded": True, "norm": True, "config": {"exception_save": False}}
+    calm, rough = Run(tmp_path / "calm"), Run(tmp_path / "rough")
+    assert calm.launch(**asked).code == 0
+    assert calm.final(0) != calm.final(1)
+    assert rough.launch(fault="kill 12", rank=1, **asked).code != 0
+    (rough.out / "ckpt" / "rank_0" / "net-2_5.ckpt").unlink()
+    again = rough.launch(**asked)
+    assert (again.code, again.start["global_step"]) == (0, 10), again.output
+    assert [rough.final(rank) == calm.final(rank) for rank in range(2)] == [True, True]
+
+
+def test_what_a_rank_has_of_its_own_comes_back_though_a_replica_stands_in(
+    tmp_path: Path, catalog: Catalog, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As after a loss of its file, whose record the plan's launch still has."""
+    launches = two_ranks(catalog)
+    network = nn.SequentialCell(nn.Dense(3, 4), nn.BatchNorm1d(4))
+    files = []
+    for launch in launches:
+        (tmp_path / f"rank_{launch.rank}").mkdir()
+        path = tmp_path / f"rank_{launch.rank}" / "net-1_2.ckpt"
+        ms.save_checkpoint(network, str(path))
+        files.append(launch.register(path, global_step=2))
+        averages = {name: np.full(4, launch.rank + 5, np.float32) for name in ("1.moving_mean", "1.moving_variance")}
+        companions = Companions(durable=False)
+        companions.recorded(files[-1])
+        companions.keep(str(path), 2, lambda: {"averages": kept.plain(averages)})  # noqa: B023 — called at once
+    plan = RestorePlan(
+        launch=launches[0].facts, global_step=2, ranks=tuple(Assignment(rank, files[1]) for rank in (0, 1))
+    )
+    Remembered(plan, [files[0]], launches[1]).put(network)
+    assert network[1].moving_mean.asnumpy().tolist() == [0.0] * 4  # its own file has them
+    Remembered(plan, [files[0]], launches[0]).put(network)
+    assert network[1].moving_mean.asnumpy().tolist() == [5.0] * 4
+    assert network[1].moving_variance.asnumpy().tolist() == [5.0] * 4
+    assert not complaints(caplog)
+    Remembered(plan, [], launches[0]).put(network)
+    assert "rank 0 has 2 moving averages of rank 1, as that one's file stands in" in complaints(caplog)[0]
+
+
+def test_a_graceful_exit_keeps_what_callbacks_were_before_it(tmp_path: Path, catalog: Catalog, exits: None) -> None:
+    """MindSpore tells of the end of an epoch in its middle, and then saves a second time."""
+    job = Job()
+    (tmp_path / "flag.json").write_text('{"GracefulExit": 0}')
+    exit_cb, ckpt_cb = leaving(tmp_path), saving(tmp_path / "run", save_checkpoint_steps=100)
+    watched = stopping()
+    job.train(ExitAt(9), exit_cb, ckpt_cb, watched, reducing(), job.registrar(exit_cb, ckpt_cb), epochs=4)
+    left = [Path(file.path) for file in catalog.files("run", kind="graceful_exit") if file.state is FileState.COMPLETE]
+    content = json.loads(left[0].with_suffix(".companion").read_text())["content"]
+    assert content["of"]["global_step"] == job.launch.global_step
+    assert content["heard_all"]
+    assert watched.wait == 1
+    assert content["alike"]["EarlyStopping"]["wait"] == 0
+
+
+def test_debris_of_companions_is_found(tmp_path: Path, catalog: Catalog) -> None:
+    train(tmp_path, stopping(), RaiseAt(15))
+    old, gone = tmp_path / "run" / "net-1_2.companion", tmp_path / "run" / "net-1_4.companion"
+    draft = tmp_path / "run" / ".net-2_2.companion.a1b2c3"
+    draft.write_text("{")
+    gone.with_suffix(".ckpt").unlink()
+    for path in (old, gone, draft):
+        os.utime(path, (1, 1))
+    plan = catalog.plan_gc("run", Policy(keep_last=50))
+    assert sorted(each.path for each in plan.debris) == sorted(map(str, (draft, gone)))
+    catalog.execute(plan)
+    assert old.exists()
+    assert not gone.exists()
+    assert not draft.exists()
+
+
+def test_early_stopping_by_evaluations_inside_fit(tmp_path: Path, catalog: Catalog) -> None:
+    """MindSpore evaluates before callbacks hear of an epoch's end; the registrar is among the evaluation's too."""
+
+    def fit(*faults: Callback, run: str) -> Job:
+        ms.set_seed(1)
+        loss = {"loss": nn.Loss()}
+        job = Job(create_model(metrics=loss), launch=ckptstore.mindspore.join(run))
+        ckpt_cb = saving(tmp_path / run, save_checkpoint_steps=3)
+        watched = EarlyStopping(monitor="eval_loss", min_delta=0.05, patience=3)
+        callbacks = [ckpt_cb, watched, job.registrar(ckpt_cb), *faults]
+        with pytest.raises(RuntimeError, match="on purpose") if faults else nullcontext():
+            job.model.fit(20, job.dataset, create_dataset(), callbacks=callbacks, initial_epoch=job.start.initial_epoch)
+        return job
+
+    whole = fit(run="whole")
+    fit(RaiseInEpoch(2), run="run")
+    fit(RaiseAt(4), run="run")
+    assert fit(run="run").launch.global_step == whole.launch.global_step < 20 * AN_EPOCH
