@@ -59,7 +59,7 @@ class Remembered:
         self._rates, self.callbacks = _part(shared, "rates"), _part(shared, "callbacks")
         self._alike, self.stopped = _part(shared, "alike"), _part(shared, "stopped")
         self.heard_all = bool(shared.get("heard_all", True))
-        self.random = own.get("random")
+        self.random, self._device = own.get("random"), own.get("device")
 
     def of_all(self) -> Any:
         """What every rank must go on with alike, as JSON holds it: if one stops alone, the others wait for ever."""
@@ -104,6 +104,7 @@ class Remembered:
                 kept.set_state_of(callbacks[name], _attributes(_part(self.callbacks, name), callbacks[name]))
             except Exception as error:  # noqa: BLE001, PERF203 — the user's: whatever it raises, training goes on
                 log.warning("%s does not take its state, and begins anew: %s", name, error)
+        kept.set_device_state(self._device)
         if with_random and self.random is not None:
             kept.set_random_state(self.random)
 
@@ -245,6 +246,8 @@ class Keeper:
             self._has_drawn = self._has_drawn or self._draws.has_drawn()
             if self._has_drawn:
                 state["random"] = kept.random_state()
+        if (device := kept.device_state()) is not None:
+            state["device"] = device
         step = self._progress.global_step
         return state and state | {"heard_all": self._heard_epoch == step or not self._ends_epoch(step)}
 

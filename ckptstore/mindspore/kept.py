@@ -60,6 +60,18 @@ def set_random_state(told: Any) -> None:
     np.random.set_state(tuple(numpys))
 
 
+def device_state() -> Any:
+    """How far MindSpore's own generator is, by `mindspore.get_rng_state`; None where it does not tell, as on CPU."""
+    state = mindspore.get_rng_state().asnumpy()
+    return state if state.any() else None
+
+
+def set_device_state(told: Any) -> None:
+    """Have that go on from a state that was kept (None: there was none)."""
+    if told is not None:
+        mindspore.set_rng_state(mindspore.Tensor(told))
+
+
 def plain(value: Any) -> Any:
     """A value as JSON holds it: numbers, text, None, lists, dicts by text, arrays. Raises `TypeError` for others."""
     if isinstance(value, (bool, int, float, str, type(None))):

@@ -223,6 +223,7 @@ class Loop:
             "draws": self._draws,
         }
         told.setdefault("random", kept.plain(kept.random_state()))
+        told["device"] = kept.plain(kept.device_state())
         told["others"] = self._plain("others", {name: kept.state_of(each) for name, each in self._others.items()})
         self._saves.save(kind, step, self._place(step), json.dumps(told), at_exit=at_exit)
         self._rhythm.saved(time.monotonic())
@@ -256,6 +257,7 @@ class Loop:
             else:
                 log.warning("the state has nothing of %s: it begins anew", name)
         if found["rank"] == self._launch.rank:
+            kept.set_device_state(found.get("device"))
             if not (self._exact_data and randomness(self._dataset).threads):  # else the dataset draws all of it again
                 kept.set_random_state(found["random"])
         elif found["draws"]:
@@ -295,6 +297,8 @@ class Loop:
             return False
         if not self._in_step:
             return not (self._changes_after or self._state.has_rates)
+        if kept.device_state() is not None:  # the step may have drawn before anything was updated
+            return False
         counted_at, before = self._counted
         gone_on = [None if count is None else count + self.global_step - counted_at for count in before]
         return None not in gone_on and gone_on == list(self._state.counters())

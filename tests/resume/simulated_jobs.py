@@ -207,7 +207,7 @@ def jobs(draw: st.DrawFn) -> Job:
         newest = draw(st.integers(0, 3)) > 0  # what was saved last is what decides
         first = max(0, len(files) - len(every[-1])) if newest and every[-1] else 0
         index = draw(st.integers(first, len(files) - 1))
-        fate = draw(st.sampled_from(["gone", "gone", "cut", *sorted(FATES)]))
+        fate = draw(st.sampled_from(["gone", "gone", "cut", "unreadable", *sorted(FATES)]))
         struck = [index]
         if draw(st.integers(0, 3)) == 0:  # the whole replica group
             target = files[index]
