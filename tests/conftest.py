@@ -16,7 +16,7 @@ _numbers = itertools.count()
 
 collect_ignore = ["frameworks"]  # `make test-frameworks`: TensorFlow is not in this environment
 
-SQLITE_SHOWS_IT = ("doctor", "retention", "scan", "training")
+SQLITE_SHOWS_IT = ("advise", "doctor", "retention", "scan", "training")
 """Folders of which `make test` runs on PostgreSQL only what is about its locks; `make test-long` runs all."""
 
 ABOUT_LOCKS = ("test_gc.py", "test_gc_lock.py", "test_gc_safety.py", "test_grades.py")

@@ -90,10 +90,10 @@ def check(calm: Training, rough: Training, fault: tuple[str, int, int | None], r
         assert rough.final(rank) == calm.final(rank)
 
 
-FAULTS = [
+FAULTS: list[Any] = [
     ("kill 17", KILLED, 15),  # in mid-epoch, between two saves
-    ("kill 21", KILLED, 20),  # the newest state is exactly the end of an epoch
-    ("kill 3", KILLED, 0),  # before the first save
+    pytest.param(("kill 21", KILLED, 20), marks=pytest.mark.long),  # the newest state is exactly the end of an epoch
+    pytest.param(("kill 3", KILLED, 0), marks=pytest.mark.long),  # before the first save
     ("raise 17", 1, 17),  # between two steps, as far as the loop is told
     ("raise-after-update 17", 1, 15),  # the update is done, and the loop was not told: more may have been to do
     ("raise-before-update 17", 1, 16),
@@ -101,7 +101,7 @@ FAULTS = [
     ("raise-in-data 18", 1, None),  # the pipeline is ahead of the training
     ("terminate 17", LEFT, 17),
     ("flag 17", LEFT, 17),
-    ("exit 17", 9, 17),
+    pytest.param(("exit 17", 9, 17), marks=pytest.mark.long),
 ]
 
 
@@ -112,7 +112,13 @@ def test_a_fault(calm, tmp_path: Path, fault: tuple[str, int, int | None]) -> No
 
 @pytest.mark.parametrize(
     "how",
-    [{"jit": True}, {"jit": True, "graph": True}, {"norm": True}, {"gan": True}, {"loop": {"format": "ckpt"}}],
+    [
+        pytest.param({"jit": True}, marks=pytest.mark.long),
+        {"jit": True, "graph": True},
+        pytest.param({"norm": True}, marks=pytest.mark.long),
+        {"gan": True},
+        {"loop": {"format": "ckpt"}},
+    ],
     ids=str,
 )
 @pytest.mark.parametrize("fault", [FAULTS[0], pytest.param(FAULTS[3], marks=pytest.mark.long)], ids=str)
@@ -121,7 +127,7 @@ def test_ways_to_train(calm, tmp_path: Path, how: dict[str, Any], fault: tuple[s
 
 
 @pytest.mark.parametrize("how", [{"keeps": True}, {"draws": True}, {"scheduler": True}], ids=str)
-@pytest.mark.parametrize("fault", ["kill 17", "raise 17"])
+@pytest.mark.parametrize("fault", ["kill 17", pytest.param("raise 17", marks=pytest.mark.long)])
 def test_what_is_no_parameter_goes_on_too(calm, tmp_path: Path, how: dict[str, Any], fault: str) -> None:
     """A scheduler may be stepped after `loop.step`: an exception there may come before."""
     rough = Training(tmp_path, how)
@@ -218,7 +224,8 @@ def test_any_faults_one_after_the_other(calm, tmp_path: Path, seed: int) -> None
     ways = [{}, {"jit": True}, {"norm": True}, {"gan": True}, {"keeps": True}, {"draws": True}, {"scheduler": True}]
     how = chance.choice(ways)
     rough = Training(tmp_path, {**how, "every": chance.choice([1, 3, 5, 7, 0.01])})
-    words = [told.partition(" ")[0] for told, _, _ in FAULTS] + ["kill-at-once", "break"]
+    words = ["kill", "kill-at-once", "raise", "raise-after-update", "raise-before-update", "raise-in-optimizer"]
+    words += ["raise-in-data", "terminate", "flag", "exit", "break"]
     for _ in range(4):
         rough.launch(f"{chance.choice(words)} {chance.randint(1, 12)}")
     code, _ = rough.launch()

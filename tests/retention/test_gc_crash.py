@@ -123,7 +123,7 @@ def check_nothing_is_lost(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    "action", [pytest.param(each, marks=() if each in ("gc", "undo") else pytest.mark.long) for each in ACTIONS]
+    "action", [pytest.param(each, marks=() if each == "gc" else pytest.mark.long) for each in ACTIONS]
 )
 def test_killed_at_every_point(action: str, world: World, record_property: Callable[[str, object], None]) -> None:
     before = world.seen()

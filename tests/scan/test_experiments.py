@@ -62,7 +62,7 @@ def files_of_runs(catalog: Catalog) -> dict[str, int]:
     return {each.run: len(catalog.files(each.run)) for each in catalog.runs()}
 
 
-@pytest.mark.parametrize("below", ["", "ckpt"])
+@pytest.mark.parametrize("below", [pytest.param("", marks=pytest.mark.long), "ckpt"])
 @pytest.mark.parametrize("shapes", [(LENET,), (LENET, WIDER)], ids=["of one network", "of two networks"])
 def test_ten_experiments__before_became_one_run__now_ten_by_the_printed_commands(
     sqlite_url: str, catalog: Catalog, tmp_path: Path, below: str, shapes: tuple[Shapes, ...]
