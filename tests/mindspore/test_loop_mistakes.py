@@ -65,7 +65,7 @@ def _own_catalog(catalog: Catalog) -> None:
         lambda of: nn.Adam(of, nn.ExponentialDecayLR(0.1, 0.9, 2)),
     ],
 )
-@pytest.mark.parametrize("form", ["safetensors", "ckpt"])
+@pytest.mark.parametrize("form", ["safetensors", pytest.param("ckpt", marks=pytest.mark.long)])
 def test_every_optimizer_comes_back(tmp_path: Path, optimizer: Callable[[Any], Any], form: str) -> None:
     ms.set_seed(1)
     first = Trained(optimizer)

@@ -63,7 +63,11 @@ def files_of_runs(catalog: Catalog) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("below", [pytest.param("", marks=pytest.mark.long), "ckpt"])
-@pytest.mark.parametrize("shapes", [(LENET,), (LENET, WIDER)], ids=["of one network", "of two networks"])
+@pytest.mark.parametrize(
+    "shapes",
+    [pytest.param((LENET,), marks=pytest.mark.long), (LENET, WIDER)],
+    ids=["of one network", "of two networks"],
+)
 def test_ten_experiments__before_became_one_run__now_ten_by_the_printed_commands(
     sqlite_url: str, catalog: Catalog, tmp_path: Path, below: str, shapes: tuple[Shapes, ...]
 ) -> None:
