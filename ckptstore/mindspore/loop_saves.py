@@ -170,7 +170,7 @@ class LoopSaves:
         try:
             path = self._launch.aside(self.directory).save(Path(file.path).name, lambda path: values.write(path, kept))
             written = time.monotonic() - began
-            whole = replace(file, path=path, timing=timing._replace(written=written))
+            whole = replace(file, path=path, timing=Timing(timing.pause, written, timing.step))
             self._costs.append(Cost(timing.pause, written))
             self.cost = Cost(*map(median, zip(*self._costs, strict=True)))
             if not at_exit:
