@@ -233,3 +233,9 @@ def test_any_faults_one_after_the_other(calm, tmp_path: Path, seed: int) -> None
     assert rough.final() == calm(**how).final()
     if "keeps" in how:
         assert (tmp_path / "losses.json").read_text() == (calm(**how).out / "losses.json").read_text()
+
+
+@pytest.mark.msrun
+@pytest.mark.long
+def test_two_ranks_with_a_compiled_step(calm, tmp_path: Path) -> None:
+    check(calm(ranks=2, jit=True), Training(tmp_path, {"rank": 1, "jit": True}), ("kill 17", 1, 15), ranks=2)
