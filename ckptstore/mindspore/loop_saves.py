@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -99,7 +100,11 @@ class LoopSaves:
         """
         took = self._step_took(step)
         self.wait()
-        file = self._described(kind, step, place)
+        try:
+            file = self._described(kind, step, place)
+        except CkptstoreError as error:
+            log.error("step %d is not saved: %s; training goes on", step, error)  # noqa: TRY400
+            return
         began = time.monotonic()
         values = self._state.copied()
         timing = Timing(time.monotonic() - began, step=took)
@@ -160,7 +165,7 @@ class LoopSaves:
             epoch=epoch,
             step_in_epoch=step_in_epoch,
             strategy_file=strategy_file(),
-            metrics={} if loss is None or quarantine else {"loss": loss},
+            metrics={"loss": loss} if loss is not None and math.isfinite(loss) else {},
             quarantine=quarantine,
         )
 

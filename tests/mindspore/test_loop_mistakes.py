@@ -259,6 +259,18 @@ def test_a_loss_that_is_no_number_quarantines(
     )
 
 
+def test_an_overflow_that_skipped_its_update_is_saved_as_good(tmp_path: Path, catalog: Catalog) -> None:
+    """A cell with a loss scale returns loss, overflow, scale. The loss is no number, and the weights are right."""
+    trained = Trained()
+    loop = trained.loop(tmp_path / "ckpt", epochs=1)
+    for batch in loop:
+        trained.step(*batch)
+        loop.step(loss=(ms.Tensor(float("inf")), ms.Tensor(np.ones(1, bool)), ms.Tensor(2.0)))
+    assert {file.global_step: (file.quarantine, file.metrics) for file in catalog.files("run")} == {
+        step: ("", {}) for step in (2, 4, 6)
+    }
+
+
 def test_a_disk_that_takes_nothing_stops_no_training(
     tmp_path: Path, catalog: Catalog, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
