@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ckptstore.core.model import Kind, epoch_and_step
-from ckptstore.errors import UsageError
+from ckptstore.errors import CkptstoreError, UsageError
 from ckptstore.mindspore import communication, kept
 from ckptstore.mindspore.exact_data import batches_after, randomness
 from ckptstore.mindspore.random_layers import seed_step
@@ -135,7 +135,7 @@ class Loop:
             yield from self._batches()
         except BaseException as error:
             if not self._is_over:  # `break`, or an exception in the body, end the generator: which of them is not told
-                self._left(None if isinstance(error, GeneratorExit) else error)
+                self._leave(None if isinstance(error, GeneratorExit) else error)
             raise
         self._saves.end(self.global_step, None)
         self._over()
@@ -269,6 +269,14 @@ class Loop:
         epoch, step_in_epoch = epoch_and_step(step, self._an_epoch)
         return epoch or 0, step_in_epoch or 0
 
+    def _leave(self, error: BaseException | None, *, at_exit: bool = False) -> None:
+        """As `_left`; what goes wrong in it, as on a device that has failed, hides no error of the script."""
+        try:
+            self._left(error, at_exit=at_exit)
+        except Exception:
+            log.exception("ckptstore failed when the loop was left; a start goes on from the last save")
+            self._over()
+
     def _left(self, error: BaseException | None, *, at_exit: bool = False) -> None:
         """The loop was left before its end: save the state as it is now, if it is certain of which step it is."""
         saves, step = self._saves, self.global_step
@@ -307,9 +315,12 @@ class Loop:
         """The interpreter ends: only now the exception that ended the loop is known, if one did."""
         error: BaseException | None = getattr(sys, "last_value", None)
         if not self._is_over:
-            self._left(error, at_exit=True)
+            self._leave(error, at_exit=True)
         elif error is not None:
-            self._saves.record_ending(self.global_step, type(error).__name__)
+            try:
+                self._saves.record_ending(self.global_step, type(error).__name__)
+            except CkptstoreError as failure:
+                log.warning("%s. It is not recorded how the training ended.", failure)
 
     def _end_finished(self) -> None:
         log.info("run %s: all %d epochs were trained before: nothing is left to train", self._launch.name, self._epochs)

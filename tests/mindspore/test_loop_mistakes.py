@@ -288,6 +288,24 @@ def test_a_disk_that_takes_nothing_stops_no_training(
     assert any("step 6 is not saved to" in each and "No space left" in each for each in complaints(caplog))
 
 
+def test_a_device_that_fails_hides_no_error_of_the_script(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained = Trained()
+    loop = trained.loop(tmp_path / "ckpt", epochs=1)
+
+    def gone(*_: object) -> None:
+        raise RuntimeError("the device is gone")
+
+    batches = iter(loop)
+    next(batches)
+    loop.step()
+    monkeypatch.setattr(TrainState, "copied", gone)
+    with pytest.raises(KeyError, match="the script's own"):
+        batches.throw(KeyError("the script's own"))
+    assert any("ckptstore failed when the loop was left" in each for each in complaints(caplog))
+
+
 def test_a_flag_that_is_still_set_does_not_end_the_next_launch(tmp_path: Path) -> None:
     flag = tmp_path / "exit.json"
     flag.write_text('{"GracefulExit": 1, "reason": "maintenance"}')
