@@ -11,7 +11,7 @@ from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 from typing import TYPE_CHECKING
 
-from ckptstore.core.naming import INDEX
+from ckptstore.core.naming import INDEX, parse_tensorflow
 from ckptstore.disk.claims import FOLDER, NO_LINKS
 from ckptstore.disk.files import make_durable, names_in
 from ckptstore.disk.several import members_at, status_of
@@ -50,8 +50,9 @@ class Aside:
         try:
             path = str(self._folder / name)
             write(path)
-            taken = names_in(self.directory)
-            final = f"{self.directory}/{next(free for free in _names(name) if not _is_taken(free, taken))}"
+            there = names_in(self.directory)
+            taken = there | {parsed.prefix for each in there if (parsed := parse_tensorflow(each))}
+            final = f"{self.directory}/{next(free for free in _names(name) if free not in taken)}"
             _give(path, final)
         finally:
             self.clear()
@@ -73,10 +74,6 @@ def _names(name: str) -> chain[str]:
     return chain([name], (f"{stem}_{repeat}{suffixes}" for repeat in count(1)))
 
 
-def _is_taken(name: str, taken: frozenset[str]) -> bool:
-    return name in taken or f"{name}{INDEX}" in taken
-
-
 def _give(path: str, final: str) -> None:
     """Give a checkpoint that is whole its name: a prefix gets its index last, and is none without it."""
     status = status_of(path)
@@ -87,9 +84,9 @@ def _give(path: str, final: str) -> None:
         if not members:
             left = ", ".join(sorted(names_in(str(Path(path).parent)))) or "nothing"
             raise UsageError(f"what was given to save wrote nothing at {path}, but {left}", "write to that very path")
-        for each in members:
-            make_durable(each.path)
         if status is not None and S_ISDIR(status.st_mode):
+            for each in members:
+                make_durable(each.path)
             os.rename(path, final)  # noqa: PTH104
             _sync(Path(final).parent)
             return

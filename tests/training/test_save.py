@@ -161,3 +161,12 @@ def test_a_training_of_two_ranks_in_numpy_is_killed_and_ends_as_if_undisturbed(t
         assert calm.tobytes() == rough.tobytes()
     names = sorted(path.name for path in (tmp_path / "rough" / "rank_0").glob("*.npz"))
     assert names == ["model.npz", *(f"model_{number}.npz" for number in range(1, 7))]
+
+
+def test_what_a_kill_left_of_a_prefix_stops_no_later_save(catalog: Catalog, directory: Path) -> None:
+    """Its data have their name, its index not yet."""
+    directory.mkdir()
+    (directory / "ckpt0.data-00000-of-00001").write_bytes(b"of a launch that is dead")
+    file = joined(catalog).save(prefix, global_step=5, directory=directory, name="ckpt0")
+    assert Path(file.path).name == "ckpt0_1"
+    assert (directory / "ckpt0.data-00000-of-00001").read_bytes() == b"of a launch that is dead"
