@@ -70,7 +70,9 @@ class Catalog:
         from ckptstore.training.launch import RankLaunch
 
         facts = join(self.database, run, rank=rank, world_size=world_size, launch_id=launch_id, layout=layout)
-        return RankLaunch(self.database, facts, rank)
+        launch = RankLaunch(self.database, facts, rank)
+        launch.exit_request.announce()
+        return launch
 
     def resolve(
         self,

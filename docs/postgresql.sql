@@ -52,6 +52,9 @@ GRANT USAGE ON SEQUENCE runs_id_seq TO ckptstore_trainer, ckptstore_operator;
 -- What people say of runs. Trainers need it too: a job that starts takes up what journals tell, pins among it.
 GRANT INSERT, UPDATE, DELETE ON pins, tags, policies, renamed, forgotten, unplaced TO ckptstore_trainer, ckptstore_operator;
 
+-- The preStop hook of a trainer asks for an exit too.
+GRANT INSERT, UPDATE, DELETE ON exit_requests TO ckptstore_trainer, ckptstore_operator;
+
 -- gc, undo, purge.
 GRANT INSERT, UPDATE, DELETE ON gc_locks, collections, trash TO ckptstore_operator;
 

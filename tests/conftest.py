@@ -10,13 +10,14 @@ import pytest
 import sqlalchemy as sa
 
 from ckptstore.api import Catalog, connect
+from ckptstore.disk import notes
 from tests.postgres_server import Server
 
 _numbers = itertools.count()
 
 collect_ignore = ["frameworks"]  # `make test-frameworks`: TensorFlow is not in this environment
 
-SQLITE_SHOWS_IT = ("advise", "doctor", "retention", "scan", "training")
+SQLITE_SHOWS_IT = ("advise", "doctor", "leave", "retention", "scan", "training")
 """Folders of which `make test` runs on PostgreSQL only what is about its locks; `make test-long` runs all."""
 
 ABOUT_LOCKS = ("test_gc.py", "test_gc_lock.py", "test_gc_safety.py", "test_grades.py")
@@ -44,7 +45,9 @@ def _no_memory_of_this_machines_user(tmp_path_factory: pytest.TempPathFactory) -
 @pytest.fixture(autouse=True)
 def _no_memory_of_other_tests(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a user's machine remembers of runs is empty at the start of each test."""
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+    state = tmp_path_factory.mktemp("state")
+    monkeypatch.setenv("XDG_STATE_HOME", str(state))
+    monkeypatch.setattr(notes, "_folder", lambda: state / "notes")
 
 
 @pytest.fixture(scope="session")

@@ -37,6 +37,9 @@ _SEEN = 20
 """How many of the newest saves are looked at."""
 _GUESSES = (3600, 6 * 3600, 86400, WEEK)
 """Mean times between failures that are shown where none is known."""
+_LOOK, _END = 1.0, 5.0
+_MARGIN = 1.5
+_PART_OF_GRACE = 0.9
 _ON_PURPOSE = {"KeyboardInterrupt", "SystemExit"}
 
 
@@ -74,7 +77,8 @@ class Advice:
     `cost` is what a save costs, `is_written` tells whether it is known when it was on the disk; `step` is the time of a
     step, `state_bytes` the size of a state. `failures` are those that the catalog has seen; `mtbf` counts, which is
     theirs unless somebody gave another one (None: there were none). `present` is how the run saves now (None: it saved
-    once), `best` what loses least, and `others` what would, if failures came so often, where nothing tells.
+    once), `best` what loses least, and `others` what would, if failures came so often, where nothing tells. `grace` is
+    the time that a container of the run needs to end in, for its last state to be saved.
     """
 
     run: str
@@ -89,6 +93,7 @@ class Advice:
     present: Interval | None
     best: Interval | None
     others: tuple[Interval, ...]
+    grace: float
 
 
 def advise(database: Database, run: str, *, mtbf: timedelta | None = None) -> Advice:
@@ -136,7 +141,18 @@ def advise(database: Database, run: str, *, mtbf: timedelta | None = None) -> Ad
         present=at(int(median(steps)), known) if steps else None,
         best=at(best_steps(cost, known, step), known) if known else None,
         others=() if known else tuple(at(best_steps(cost, guess, step), guess) for guess in _GUESSES),
+        grace=grace(max([step, *(each.step_took or 0 for each in costs)]), max([cost.written, *pauses, *written])),
     )
+
+
+def grace(step: float, save: float) -> float:
+    """The seconds that a rank needs to hear that it must leave, end its step, save, and end; with half of it more.
+
+    A look for the request is a second old at most; the step that has begun then ends, and one more may, in which the
+    ranks agree. What follows the save (records, the interpreter's end) has five seconds. The preStop hook waits for
+    nine tenths of the grace period.
+    """
+    return math.ceil((_MARGIN * (_LOOK + 2 * step + save) + _END) / _PART_OF_GRACE)
 
 
 def mtbf_of(database: Database, run: str) -> tuple[float, bool]:

@@ -302,6 +302,15 @@ leases = sa.Table(
 gave that, and which process did (NULL: it gave none, or has ended).
 """
 
+exit_requests = sa.Table(
+    "exit_requests",
+    metadata,
+    sa.Column("launch_id", sa.ForeignKey("launches.id"), primary_key=True),
+    sa.Column("asked_at", UtcDateTime, nullable=False),
+    sa.Column("reason", sa.Text, nullable=False),
+)
+"""Which launches were asked to save and leave. Rank 0 looks here too: who asked may not see its disk."""
+
 gc_locks = sa.Table(
     "gc_locks",
     metadata,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ckptstore.cli.commands import Parsed, as_json, catalog, duration, run_argument
+from ckptstore.cli.commands import Parsed, as_json, catalog, duration, run_argument, seconds
 
 if TYPE_CHECKING:
     from ckptstore.advise.advise import Advice, Interval
@@ -24,18 +24,29 @@ _SHORT_SECONDS = 120
     metavar="12h",
     help="The mean time between failures. Default: by those that the catalog has seen.",
 )
+@click.option(
+    "--grace",
+    type=Parsed("time", seconds),
+    metavar="30s",
+    help="The grace period that containers of the run are given; whether that is enough.",
+)
 @as_json
 @click.pass_context
-def advise(context: click.Context, run: str, *, mtbf: timedelta | None, as_json: bool) -> None:
+def advise(context: click.Context, run: str, *, mtbf: timedelta | None, grace: float | None, as_json: bool) -> None:
     """How often RUN should save, so that it loses least.
 
     By what its newest saves cost and how often its launches failed: the steps that it is expected to lose a week as it
-    saves now, and at the best interval, and the room that its states take. Nothing is changed.
+    saves now, and at the best interval, and the room that its states take; and how long it needs to save and leave
+    when a node is drained. Nothing is changed.
     """
     from ckptstore.cli import values
 
     found = catalog(context).advise(run, mtbf=mtbf)
-    values.write(_values(found)) if as_json else _show(found)
+    if as_json:
+        values.write({**_values(found), "grace_seconds": found.grace, "grace_given_seconds": grace})
+    else:
+        _show(found)
+        _show_grace(found, grace)
 
 
 def _values(found: Advice) -> dict[str, Any]:
@@ -97,6 +108,19 @@ def _show(found: Advice) -> None:
         line("no policy is stored: the room is that of a run of which nothing is removed")
     else:
         line("the room is what the stored policy keeps at most")
+
+
+def _show_grace(found: Advice, given: float | None) -> None:
+    """What a drained node, or a scheduler, must leave it."""
+    from ckptstore.cli.terminal import line
+
+    needs = f"to save and leave on request it needs {_time(found.grace)}"
+    if given is None:
+        line(f"{needs}: terminationGracePeriodSeconds, or what your scheduler calls it")
+    elif given < found.grace:
+        line(f"{needs}, and has {_time(given)}: TOO SHORT, what is saved at the end would be cut")
+    else:
+        line(f"{needs}, and has {_time(given)}")
 
 
 def _failures(found: Advice) -> str:

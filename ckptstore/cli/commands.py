@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +46,14 @@ def duration(text: str) -> timedelta:
     from ckptstore.retention.policy import parse_duration
 
     return parse_duration(text)
+
+
+def seconds(text: str) -> float:
+    """A short time in seconds, as 90s, 10m, 1h or 90."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text, re.ASCII)
+    if found is None:
+        raise UsageError(f"{text!r} is no length of time", "give one as 90s or 10m")
+    return float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]]
 
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON for scripts.")

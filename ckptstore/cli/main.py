@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from ckptstore.cli import advise, commands, database, doctor, journals, names, retention, selftest, verification
+from ckptstore.cli import advise, commands, database, doctor, journals, leave, names, retention, selftest, verification
 from ckptstore.cli.streams import log_lines, outlive_readers
 from ckptstore.errors import CkptstoreError
 
@@ -46,6 +46,7 @@ for command in (
     *retention.ALL,
     *names.ALL,
     advise.advise,
+    leave.exit_,
     journals.sync,
     verification.verify,
     doctor.doctor,

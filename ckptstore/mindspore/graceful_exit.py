@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ckptstore.mindspore.training import Training
+    from ckptstore.training.exit_request import ExitRequest
 
 log = logging.getLogger("ckptstore")
 
@@ -32,6 +33,8 @@ class ExitWatch(Watch):
     def __init__(self, callback: Any) -> None:
         super().__init__(callback)
         self._flag: StaleFlag | None = None
+        self._request: ExitRequest | None = None
+        self._config_file: str | None = None
         self._was_seen = False
         self._before: FileFacts | None = None
 
@@ -44,8 +47,10 @@ class ExitWatch(Watch):
         """Record where it saves, and see to all that would make it exit at once, never, or into another's file."""
         callback = self.callback
         self._was_seen = False
-        self._warn_if_deaf(training)
-        flag_path = callback.remote_config_file
+        if not self._is_deaf(training):
+            self._request = training.launch.exit_request
+            self._request.is_heeded()
+        flag_path = self._config_file = callback.remote_config_file
         if flag_path is not None and training.reset_exit_flag and compat.CHECK_EXIT_FLAG.of(callback)():
             self._flag = StaleFlag(flag_path, callback.key)
             if training.launch.rank == 0:
@@ -73,7 +78,8 @@ class ExitWatch(Watch):
             self._before = None
             log.warning("%s is of an exit that the catalog does not know: not loaded, kept as %s", self.path, kept)
 
-    def _warn_if_deaf(self, training: Training) -> None:
+    def _is_deaf(self, training: Training) -> bool:
+        """Whether it will leave at no request; that is said."""
         if not self.callback.use_graceful:
             log.warning(
                 "OnRequestExit is in the callbacks, but MS_ENABLE_GRACEFUL_EXIT=1 was not set when it was made: "
@@ -85,10 +91,15 @@ class ExitWatch(Watch):
                 "use ExitByRequest in your TrainOneStepCell",
                 _EXIT_PARAMETER,
             )
+        else:
+            return False
+        return True
 
     def step_begin(self) -> None:
-        """Have the callback look at the flag again once it was written."""
-        if self._flag is not None and self._flag.was_written():
+        """Have the callback look at the flag again once it was written, or at a request to this launch."""
+        if self._request is not None and (path := self._request.path()):
+            self.callback.remote_config_file = path
+        elif self._flag is not None and self._flag.was_written():
             self.callback.remote_config_file = self._flag.path
             self._flag = None
 
@@ -101,8 +112,7 @@ class ExitWatch(Watch):
 
     def end(self, training: Training) -> None:
         """Record what it saved last, under the name that is to stay."""
-        if self._flag is not None:
-            self.callback.remote_config_file = self._flag.path
+        self.callback.remote_config_file = self._config_file
         if not self.callback.save_ckpt or not (self.callback.stop_train or self.callback.exit):
             return
         written = facts(self.path)

@@ -481,6 +481,7 @@ def join(
     launch.recorder.inherit(joined.recorder)
     launch.name, launch.saved_before = sent["name"], sent["saved_before"]
     launch.signs.begin()
+    launch.exit_request.announce()
     launch.directories = tuple(map(str, directories))
     return launch
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ckptstore.core.model import Kind, epoch_and_step
+from ckptstore.disk.exit_flags import KEY
 from ckptstore.errors import CkptstoreError, UsageError
 from ckptstore.mindspore import communication, kept
 from ckptstore.mindspore.exact_data import batches_after, randomness
@@ -37,8 +38,6 @@ log = logging.getLogger("ckptstore")
 
 LEFT = 75
 """The exit code of a process that saved and left on request, and is to be started again (EX_TEMPFAIL)."""
-
-_FLAG = "GracefulExit"
 
 
 class Loop:
@@ -159,6 +158,7 @@ class Loop:
     def _begin(self) -> None:
         self._progress.has_trained = True
         self._saves.begin()
+        self._launch.exit_request.is_heeded()
         atexit.register(self._at_exit)
         is_main = threading.current_thread() is threading.main_thread()
         if is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
@@ -207,8 +207,8 @@ class Loop:
         if self._mtbf is not None and (cost := self._saves.cost) is not None:
             self._rhythm.adapt(cost, self._mtbf)
         now = time.monotonic()
-        leaves = self._terminated or (self._flag is not None and self._flag.asks())
-        said = self._rhythm.question(step, now, leaves=leaves)
+        asked = bool(self._launch.exit_request.path()) or (self._flag is not None and self._flag.asks())
+        said = self._rhythm.question(step, now, leaves=self._terminated or asked)
         said = Question(*communication.added_up(said))
         self._rhythm.heard(step, time.monotonic(), said)
         return said
@@ -359,7 +359,7 @@ class _Flag:
         self._path = path
         self._stale: StaleFlag | None = None
         if self._is_set():
-            self._stale = StaleFlag(path, _FLAG)
+            self._stale = StaleFlag(path, KEY)
             if puts_back:
                 self._stale.put_back()
 
@@ -375,4 +375,4 @@ class _Flag:
             told = json.loads(Path(self._path).read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return False
-        return isinstance(told, dict) and told.get(_FLAG) == 1
+        return isinstance(told, dict) and told.get(KEY) == 1

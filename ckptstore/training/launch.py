@@ -32,6 +32,7 @@ from ckptstore.resume.reconcile import Reconciled, reconcile
 from ckptstore.resume.resolve import Query
 from ckptstore.resume.start import earlier_start, settle, started
 from ckptstore.training import layout_files
+from ckptstore.training.exit_request import ExitRequest
 from ckptstore.training.life_signs import LifeSigns
 
 if TYPE_CHECKING:
@@ -69,7 +70,8 @@ class RankLaunch:
         self._asides: dict[str, Aside] = {}
         self.name = facts.run
         self.saved_before = 0
-        self.signs = LifeSigns(self.recorder, database, facts.key, self.rank)
+        self.signs = LifeSigns(self.recorder, database, facts, self.rank)
+        self.exit_request = ExitRequest(database, facts, self.rank)
         self._backoff = Backoff(LONGEST_PAUSE_SECONDS)
         self._next_look = 0.0
 
@@ -191,9 +193,20 @@ class RankLaunch:
         took = time.monotonic() - began
         return self._register(replace(described, path=path, format=format_of(path), timing=Timing(took, took)))
 
+    @property
+    def exit_requested(self) -> bool:
+        """Whether somebody asked this launch to save and leave, with `ckptstore exit`: for a loop of one's own.
+
+        To be looked at after each step: the file system is asked once a second at most. Ranks see it at different
+        moments: where they must leave at one step, let them agree. Save then with kind="graceful_exit", and end.
+        """
+        self.exit_request.is_heeded()
+        return bool(self.exit_request.path())
+
     def aside(self, directory: str) -> Aside:
         """Where this rank writes what it saves to a directory; what its earlier launches left there is deleted."""
         if directory not in self._asides:
+            self.exit_request.look_in(directory)
             self._asides[directory] = Aside(directory, self.run, self.id, self.rank)
             self._asides[directory].clear_others()
         return self._asides[directory]
@@ -310,6 +323,7 @@ class RankLaunch:
             content=content,
         )
         self._sources.append(source)
+        self.exit_request.look_in(source.directory)
         self.recorder.announce(SourceAdded(source, datetime.now(timezone.utc)))
 
     def keep_layout_file(self, path: str) -> bool:

@@ -10,12 +10,13 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from ckptstore.catalog import marks, reads, schema
+from ckptstore.catalog import exits, marks, reads, schema
 from ckptstore.catalog.trash import clock
 from ckptstore.core.text import span
 from ckptstore.disk.owner import is_dead, is_here, is_this_process, shown, this_process
 from ckptstore.disk.waiting import started
 from ckptstore.errors import CatalogUnavailableError, RefusedError
+from ckptstore.leave.ask import pass_on
 from ckptstore.resume.alive import SILENT, last_sign, may_be_alive
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     from ckptstore.catalog.engine import Connection, Database
     from ckptstore.catalog.marks import Sign
-    from ckptstore.core.model import LaunchKey
+    from ckptstore.core.model import Launch
     from ckptstore.journal.recorder import Recorder
 
 log = logging.getLogger("ckptstore")
@@ -41,11 +42,13 @@ class LifeSigns:
     """Says now and then that a launch is alive, on rank 0 and on a thread of its own, from `begin` to `end`.
 
     A launch that began without the catalog gives signs once its records are there. Each renews the lease on the state
-    that the launch started from.
+    that the launch started from. A request to leave that is in the catalog is put where the ranks look.
     """
 
-    def __init__(self, recorder: Recorder, database: Database, key: LaunchKey, rank: int) -> None:
-        self._recorder, self._database, self._key = recorder, database, key
+    def __init__(self, recorder: Recorder, database: Database, launch: Launch, rank: int) -> None:
+        self._recorder, self._database, self._launch = recorder, database, launch
+        self._key = launch.key
+        self._passed_on: str | None = None
         self._rank = rank
         self._process = ""
         self._pid = os.getpid()
@@ -79,6 +82,16 @@ class LifeSigns:
     def _give(self) -> None:
         key, process = self._key, self._process
         self._write(lambda connection: marks.give_sign(connection, key, process, clock(connection)))
+        if not self._recorder.behind:
+            with suppress(CatalogUnavailableError):  # the recorder says so
+                self._pass_on()
+
+    def _pass_on(self) -> None:
+        with self._database.read() as connection:
+            reason = exits.reason(connection, self._key)
+        if reason is not None and reason != self._passed_on:
+            pass_on(self._database, self._launch, reason)
+        self._passed_on = reason
 
     def _write(self, work: Callable[[Connection], None]) -> None:
         if not self._recorder.behind:

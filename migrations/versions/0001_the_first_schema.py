@@ -174,6 +174,14 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("launch_id", "rank", "digest", name=op.f("pk_launch_strategies")),
     )
     op.create_table(
+        "exit_requests",
+        sa.Column("launch_id", sa.String(length=32), nullable=False),
+        sa.Column("asked_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("reason", sa.Text(), nullable=False),
+        sa.ForeignKeyConstraint(["launch_id"], ["launches.id"], name=op.f("fk_exit_requests_launch_id")),
+        sa.PrimaryKeyConstraint("launch_id", name=op.f("pk_exit_requests")),
+    )
+    op.create_table(
         "leases",
         sa.Column("launch_id", sa.String(length=32), nullable=False),
         sa.Column("expires_at", sa.DateTime(timezone=True), nullable=False),

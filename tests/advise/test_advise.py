@@ -108,7 +108,17 @@ def test_a_run_that_failed_twice(catalog: Catalog, database_url: str) -> None:
     ]
     assert shown[2].startswith("failures: 2 in 30 h of training: one each 15 h, between 4 h and ")
     assert [row.split()[:2] for row in shown[3:6]] == [["saves", "every"], ["now", "1000"], ["best", "927"]]
-    assert shown[6:] == ["the room is what the stored policy keeps at most"]
+    assert shown[6:] == [
+        "the room is what the stored policy keeps at most",
+        "to save and leave on request it needs 26 s: terminationGracePeriodSeconds, or what your scheduler calls it",
+    ]
+    for given, said in (
+        ("30s", "and has 30 s"),
+        ("25", "and has 25 s: TOO SHORT, what is saved at the end would be cut"),
+    ):
+        lines = ckptstore("--db", database_url, "advise", "run", "--grace", given).out.splitlines()
+        assert lines[-1] == f"to save and leave on request it needs 26 s, {said}"
+    assert (told["grace_seconds"], told["grace_given_seconds"]) == (26, None)
 
 
 def test_a_run_that_never_failed_needs_to_be_told(catalog: Catalog, database_url: str) -> None:

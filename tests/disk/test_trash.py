@@ -209,4 +209,4 @@ def test_a_thousand_directories_do_not_need_a_thousand_open_ones(tmp_path: Path)
         for path in places:
             assert trash.put(str(path.parent), "a", facts(path)) is TrashResult.DONE
         assert open_files() - before <= 64
-    assert open_files() == before
+    assert open_files() <= before  # what others had open may be gone

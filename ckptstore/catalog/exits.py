@@ -1,0 +1,46 @@
+"""Who was asked to save and leave, and how far a launch is with it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import sqlalchemy as sa
+
+from ckptstore.catalog.tables import checkpoints, exit_requests, saves
+from ckptstore.catalog.trash import clock
+from ckptstore.core.model import FileState, Kind
+
+if TYPE_CHECKING:
+    from ckptstore.core.model import LaunchKey
+
+
+def ask(connection: sa.Connection, key: LaunchKey, reason: str) -> None:
+    """Ask a launch to save and leave; once more changes the reason."""
+    values = {"asked_at": clock(connection), "reason": reason}
+    if connection.execute(exit_requests.update().where(exit_requests.c.launch_id == key).values(values)).rowcount == 0:
+        connection.execute(exit_requests.insert().values(launch_id=key, **values))
+
+
+def take_back(connection: sa.Connection, key: LaunchKey) -> bool:
+    """Ask it no more; whether it was asked."""
+    return connection.execute(exit_requests.delete().where(exit_requests.c.launch_id == key)).rowcount > 0
+
+
+def reason(connection: sa.Connection, key: LaunchKey) -> str | None:
+    """Why a launch was asked to leave (empty: nobody said); None if it was not."""
+    query = sa.select(exit_requests.c.reason).where(exit_requests.c.launch_id == key)
+    return connection.execute(query).scalar()
+
+
+def exit_step(connection: sa.Connection, key: LaunchKey) -> int | None:
+    """The step after which a launch has left on request, as far as one of its ranks has saved it."""
+    query = sa.select(sa.func.max(saves.c.global_step)).select_from(checkpoints.join(saves))
+    of_exit = (saves.c.launch_id == key) & (saves.c.kind == Kind.GRACEFUL_EXIT.value)
+    return connection.execute(query.where(of_exit, checkpoints.c.state == FileState.COMPLETE.value)).scalar()
+
+
+def saved_at(connection: sa.Connection, key: LaunchKey, step: int) -> set[int]:
+    """The ranks of a launch of which there is a whole file of a step."""
+    query = sa.select(checkpoints.c.rank).select_from(checkpoints.join(saves))
+    chosen = (saves.c.launch_id == key) & (saves.c.global_step == step)
+    return set(connection.execute(query.where(chosen, checkpoints.c.state == FileState.COMPLETE.value)).scalars())

@@ -1,0 +1,74 @@
+"""The request to a launch to save and leave: a file beside the checkpoints of each rank, as MindSpore reads it.
+
+It is for one launch, whose key is in its name: a later one is not stopped by it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ckptstore.core import bounded_json
+from ckptstore.disk.claims import FOLDER
+from ckptstore.disk.files import open_directory
+
+if TYPE_CHECKING:
+    from ckptstore.core.model import LaunchKey
+
+KEY = "GracefulExit"
+"""What MindSpore's OnRequestExit looks for (`train/callback/_on_request_exit.py`)."""
+
+_PREFIX = "exit-"
+
+
+def flag_path(directory: str, key: LaunchKey) -> str:
+    """Where a launch is asked in a directory that it saves to."""
+    return f"{directory}/{FOLDER}/{_PREFIX}{key}.json"
+
+
+def put(directory: str, key: LaunchKey, run: str, reason: str) -> None:
+    """Ask a launch of a run there; twice is as good as once. Raises `OSError`, and follows no link."""
+    told = json.dumps({KEY: 1, "run": run, "reason": reason}).encode()
+    name = Path(flag_path(directory, key)).name
+    draft = f".{name}.{os.getpid()}"
+    folder = open_directory(f"{directory}/{FOLDER}")
+    try:
+        file = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o644, dir_fd=folder)
+        try:
+            os.write(file, told)
+        finally:
+            os.close(file)
+        os.rename(draft, name, src_dir_fd=folder, dst_dir_fd=folder)
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(draft, dir_fd=folder)
+        os.close(folder)
+
+
+def take_back(directory: str, key: LaunchKey) -> None:
+    """Ask no more. Raises `OSError`."""
+    folder = open_directory(f"{directory}/{FOLDER}")
+    try:
+        with suppress(FileNotFoundError):
+            os.unlink(Path(flag_path(directory, key)).name, dir_fd=folder)
+    finally:
+        os.close(folder)
+
+
+def clear_others(directory: str, key: LaunchKey, run: str) -> None:
+    """Remove the requests to earlier launches of the run: they have ended. What cannot be removed stays."""
+    with suppress(OSError):
+        for path in Path(directory, FOLDER).glob(f"{_PREFIX}*.json"):
+            if path.name != Path(flag_path(directory, key)).name and _run_of(path) == run:
+                path.unlink()
+
+
+def _run_of(path: Path) -> object:
+    try:
+        told = bounded_json.parse(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return told.get("run") if isinstance(told, dict) else None

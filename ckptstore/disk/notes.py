@@ -1,0 +1,99 @@
+"""What a process that joined a run leaves in its container: `ckptstore exit --from-env` finds it there.
+
+One small file for each launch that a process is a rank of, in a directory of the user's own below the temporary one.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import tempfile
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from ckptstore.core import bounded_json
+from ckptstore.disk.files import replace_text
+from ckptstore.disk.owner import is_dead, is_here
+
+log = logging.getLogger("ckptstore")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Note:
+    """A process of this machine, and the rank of the launch of the run that it is.
+
+    `catalog` is the catalog's URL, without a password; `directories` are those that the rank saves to. `looks` tells
+    that it looks there for a request to leave.
+    """
+
+    process: str
+    run: str
+    launch: str
+    rank: int
+    catalog: str
+    directories: tuple[str, ...] = ()
+    looks: bool = False
+
+    @property
+    def pid(self) -> int:
+        """The process's id on this machine."""
+        return int(self.process.split("|")[1])
+
+
+def leave(note: Note) -> None:
+    """Leave a note, in place of the one before of the same process and launch; a machine without room has none."""
+    path = _path(note)
+    try:
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        if _is_own(path.parent):
+            replace_text(path, json.dumps(asdict(note)))
+    except OSError as error:
+        log.debug("no note of run %s is left in %s (%s)", note.run, path.parent, error.strerror or error)
+
+
+def remove(note: Note) -> None:
+    """The process is no rank of the launch any more."""
+    with suppress(OSError):
+        _path(note).unlink()
+
+
+def of_living() -> list[Note]:
+    """The notes of the user's processes that live on this machine, by run and rank; those of dead ones are removed."""
+    found = []
+    for path in _folder().glob("*.json") if _is_own(_folder()) else ():
+        note = _read(path)
+        if note is None or is_dead(note.process):
+            with suppress(OSError):
+                path.unlink()
+        elif is_here(note.process):
+            found.append(note)
+    return sorted(found, key=lambda note: (note.run, note.rank))
+
+
+def _folder() -> Path:
+    return Path(tempfile.gettempdir()) / f"ckptstore-{os.getuid()}"
+
+
+def _path(note: Note) -> Path:
+    name = f"{note.pid}-{note.launch}".encode().hex()[:120]
+    return _folder() / f"{name}.json"
+
+
+def _is_own(folder: Path) -> bool:
+    """Whether it is a directory of this user: in a temporary directory anyone may have made one of that name."""
+    try:
+        return not folder.is_symlink() and folder.is_dir() and folder.stat().st_uid == os.getuid()
+    except OSError:
+        return False
+
+
+def _read(path: Path) -> Note | None:
+    try:
+        told = bounded_json.parse(path.read_text(encoding="utf-8"))
+        note = Note(**{**told, "directories": tuple(told["directories"])})
+        _ = note.pid
+    except (OSError, ValueError, TypeError, KeyError, IndexError):
+        return None
+    return note

@@ -1,0 +1,1 @@
+"""Ask a launch to save and leave, and see that it did."""

@@ -1,0 +1,77 @@
+"""Whether somebody asked this launch to save and leave (`ckptstore exit`), as far as a rank can see it."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ckptstore.disk import notes
+from ckptstore.disk.exit_flags import clear_others, flag_path
+from ckptstore.disk.notes import Note
+from ckptstore.disk.owner import this_process
+
+if TYPE_CHECKING:
+    from ckptstore.catalog.engine import Database
+    from ckptstore.core.model import Launch
+
+_LOOK_SECONDS = 1.0
+
+
+class ExitRequest:
+    """Of one rank. It looks for a file in the directories that the rank saves to, about once a second.
+
+    A note in the temporary directory of this machine tells that the process is that rank, for `ckptstore exit
+    --from-env`.
+    """
+
+    def __init__(self, database: Database, facts: Launch, rank: int) -> None:
+        url = database.url
+        self._key = facts.key
+        self._changes = threading.Lock()  # the recorder's thread tells of directories
+        self._flags: list[str] = []
+        self._next_look = 0.0
+        self._found = ""
+        self._note = Note(
+            process=this_process(),
+            run=facts.run,
+            launch=facts.id,
+            rank=rank,
+            catalog="" if url.password else url.render_as_string(),
+        )
+
+    def announce(self) -> None:
+        """The process has joined: leave the note, until it ends."""
+        notes.leave(self._note)
+        atexit.register(self._withdraw)
+
+    def look_in(self, directory: str) -> None:
+        """Look for the request in one directory more; those to earlier launches of the run are over, and removed."""
+        with self._changes:
+            if directory not in self._note.directories:
+                clear_others(directory, self._key, self._note.run)
+                self._flags.append(flag_path(directory, self._key))
+                self._note = replace(self._note, directories=(*self._note.directories, directory))
+                notes.leave(self._note)
+
+    def is_heeded(self) -> None:
+        """From now on the process leaves when it finds the request."""
+        with self._changes:
+            if not self._note.looks:
+                self._note = replace(self._note, looks=True)
+                notes.leave(self._note)
+
+    def path(self) -> str:
+        """The file that asks for an exit; empty if there is none. A look is not older than a second."""
+        now = time.monotonic()
+        if now >= self._next_look:
+            self._next_look = now + _LOOK_SECONDS
+            self._found = next((path for path in self._flags if os.path.exists(path)), "")  # noqa: PTH110
+        return self._found
+
+    def _withdraw(self) -> None:
+        if os.getpid() == self._note.pid:  # a child has the parent's handlers
+            notes.remove(self._note)

@@ -1,0 +1,349 @@
+"""`ckptstore exit`: the request lies where every rank looks, and it is seen whether all have left (docs/cluster.md)."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ckptstore.api import Catalog
+from ckptstore.catalog import exits, marks
+from ckptstore.catalog.trash import clock
+from ckptstore.cli import leave
+from ckptstore.core.model import Kind
+from ckptstore.disk import notes
+from ckptstore.disk.exit_flags import flag_path
+from ckptstore.disk.owner import this_process
+from ckptstore.errors import CkptstoreError, UsageError
+from ckptstore.leave.ask import ask, take_back
+from ckptstore.leave.follow import follow, look
+from ckptstore.training.launch import RankLaunch
+from tests.command_line import Result, assert_one_line, ckptstore
+from tests.jobs import Job, begun, set_ending
+
+
+def flags(job: Job, launch: RankLaunch) -> list[bool]:
+    return [Path(flag_path(str(job.folder(rank)), launch.key)).exists() for rank in range(job.world_size)]
+
+
+def leaves(job: Job, ranks: list[RankLaunch], step: int, *, ends: bool = True) -> None:
+    """These ranks save on request, and end."""
+    for rank in ranks:
+        rank.register(job.write(rank, step), global_step=step, kind=Kind.GRACEFUL_EXIT)
+        if ends:
+            set_ending(rank, step, step, None)
+
+
+def test_every_rank_finds_the_request_and_only_this_launch(catalog: Catalog, tmp_path: Path) -> None:
+    job, ranks = begun(catalog, tmp_path / "ckpt", 10)
+    assert not any(rank.exit_requested for rank in ranks)
+    for reason in ("drained", "drained"):  # two pods ask
+        asked = ask(catalog.database, "run", reason)
+        assert (len(asked.reached), asked.unreached, asked.by_catalog, asked.signalled) == (2, (), True, ())
+    told = json.loads(Path(flag_path(str(job.folder(0)), ranks[0].key)).read_text())
+    assert told == {"GracefulExit": 1, "run": "run", "reason": "drained"}
+    for rank in ranks:
+        rank.exit_request._next_look = 0
+        assert rank.exit_requested
+    leaves(job, ranks, 17)
+    later = job.begin()
+    assert not any(rank.exit_requested for rank in later)
+    assert flags(job, ranks[0]) == [False, False], "the next launch removes what was for the one before"
+
+
+def test_a_rank_asks_the_disk_once_a_second(catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, ranks = begun(catalog, tmp_path / "ckpt", 10, world_size=1)
+    now = [100.0]
+    looks = []
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    exists = os.path.exists
+    monkeypatch.setattr(os.path, "exists", lambda path: looks.append(path) or exists(path))
+    for _ in range(100):
+        assert not ranks[0].exit_requested
+    assert len(looks) == 1
+    now[0] += 1
+    assert not ranks[0].exit_requested
+    assert len(looks) == 2
+
+
+def test_it_is_taken_back(catalog: Catalog, tmp_path: Path) -> None:
+    job, ranks = begun(catalog, tmp_path / "ckpt", 10)
+    assert not take_back(catalog.database, "run")
+    ask(catalog.database, "run", "")
+    assert take_back(catalog.database, "run")
+    assert flags(job, ranks[0]) == [False, False]
+    with catalog.database.read() as connection:
+        assert exits.reason(connection, ranks[0].key) is None
+
+
+def test_how_far_it_is(catalog: Catalog, tmp_path: Path) -> None:
+    """Until each rank has its file: what only the judgement of a restore calls whole is not all that was to come."""
+    job, ranks = begun(catalog, tmp_path / "ckpt", 10, layout="data_parallel")
+    launch = ranks[0].facts
+    found = look(catalog.database, "run", launch)
+    assert (found.step, found.restart, found.is_left, found.is_over) == (None, 10, False, False)
+    leaves(job, ranks[:1], 17)
+    found = look(catalog.database, "run", launch)
+    assert (found.step, sorted(found.missing), found.restart, found.is_left, found.is_over) == (
+        17,
+        [1],
+        17,
+        True,
+        False,
+    )
+    leaves(job, ranks[1:], 17, ends=False)
+    assert [each.is_left and each.is_over for each in follow(catalog.database, "run", launch)] == [True]
+
+
+def test_without_replicas_every_rank_must_have_saved(catalog: Catalog, tmp_path: Path) -> None:
+    job, ranks = begun(catalog, tmp_path / "ckpt", 10)
+    leaves(job, ranks[:1], 17)
+    found = look(catalog.database, "run", ranks[0].facts)
+    assert (found.step, found.restart, found.is_left) == (17, 10, False)
+    leaves(job, ranks[1:], 17)
+    job.folder(1).joinpath("net-2_7.ckpt").write_bytes(b"cut")
+    found = look(catalog.database, "run", ranks[0].facts)
+    assert (found.restart, found.is_left, found.ending) == (10, False, "exited on request"), "it is there, and damaged"
+
+
+@pytest.mark.parametrize(
+    ("errors", "ending", "is_left"),
+    [((None, None), "finished", True), (("RuntimeError", None), "ended: RuntimeError", False)],
+)
+def test_a_launch_that_ends_by_itself(
+    catalog: Catalog, tmp_path: Path, errors: tuple[str | None, ...], ending: str, *, is_left: bool
+) -> None:
+    """Asked in its last step, or in one that fails."""
+    job, ranks = begun(catalog, tmp_path / "ckpt", 10)
+    ask(catalog.database, "run", "")
+    step = 20
+    if is_left:
+        job.save(ranks, step)
+    for rank, error in zip(ranks, errors, strict=True):
+        set_ending(rank, step, step, error)
+    (found,) = follow(catalog.database, "run", ranks[0].facts)
+    assert (found.ending, found.is_left, found.restart) == (ending, is_left, 20 if is_left else 10)
+    asked = ask(catalog.database, "run", "")
+    assert (asked.ending, asked.reached, asked.by_catalog) == (ending, (), False), "nothing is left to be asked"
+
+
+def test_a_script_that_trains_again_has_not_ended(catalog: Catalog, tmp_path: Path) -> None:
+    _, ranks = begun(catalog, tmp_path / "ckpt", 10)
+    for rank in ranks:
+        set_ending(rank, 10, 10, None)
+    with catalog.database.write() as connection:
+        marks.give_sign(connection, ranks[0].key, this_process(), clock(connection))
+    assert ask(catalog.database, "run", "").ending == ""
+
+
+def test_another_launch_has_begun_meanwhile(catalog: Catalog, tmp_path: Path) -> None:
+    job, ranks = begun(catalog, tmp_path / "ckpt", 10)
+    job.begin()
+    (found,) = follow(catalog.database, "run", ranks[0].facts)
+    assert (found.ending, found.is_left) == ("launch L2 has begun since", False)
+
+
+def test_rank_0_passes_on_what_only_the_catalog_has(catalog: Catalog, tmp_path: Path) -> None:
+    """Who asked did not see its disks."""
+    job, ranks = begun(catalog, tmp_path / "ckpt", 10)
+    catalog.database.in_write(lambda connection: exits.ask(connection, ranks[0].key, "from afar"))
+    ranks[0].signs.begin()
+    ranks[0].signs.end()
+    assert flags(job, ranks[0]) == [True, True]
+
+
+def test_a_directory_that_is_not_here(catalog: Catalog, tmp_path: Path) -> None:
+    job, ranks = begun(catalog, tmp_path / "ckpt", 10)
+    job.folder(1).rename(tmp_path / "elsewhere")
+    asked = ask(catalog.database, "run", "")
+    assert asked.reached == (str(job.folder(0)),)
+    assert asked.unreached == ((str(job.folder(1)), "No such file or directory"),)
+    assert not ranks[1].exit_requested
+
+
+def test_no_link_is_followed(catalog: Catalog, tmp_path: Path) -> None:
+    job, _ = begun(catalog, tmp_path / "ckpt", 10, world_size=1)
+    own = job.folder(0) / ".ckptstore"
+    own.rename(tmp_path / "others")
+    own.symlink_to(tmp_path / "others")
+    before = sorted(each.name for each in (tmp_path / "others").iterdir())
+    assert ask(catalog.database, "run", "").reached == ()
+    assert sorted(each.name for each in (tmp_path / "others").iterdir()) == before
+
+
+@contextmanager
+def process_of(catalog: Catalog, run: str, tmp: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process that has joined a run, and looks for no request."""
+    program = f"""
+import ckptstore, sys
+launch = ckptstore.connect({catalog.database.url.render_as_string(hide_password=False)!r}).join({run!r}, launch_id="L1")
+print("joined", flush=True)
+sys.stdin.read()
+"""
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(
+        command, env=os.environ | {"TMPDIR": str(tmp)}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "joined\n"
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.mark.of_files
+def test_a_process_that_looks_for_nothing_gets_sigterm(catalog: Catalog, tmp_path: Path) -> None:
+    job, ranks = begun(catalog, tmp_path / "ckpt", 10, world_size=1)
+    job.save(ranks, 20)
+    with process_of(catalog, "other", tmp_path) as process:
+        url = str(catalog.database.url)
+        said = ckptstore("exit", "--from-env", "--wait", "--timeout", "0.5", CKPTSTORE_URL=url, TMPDIR=str(tmp_path))
+        assert process.wait() == -signal.SIGTERM
+    assert said.code == 8
+    assert said.out.splitlines()[0].endswith("asked to save and leave in the catalog, by SIGTERM to 1 process")
+    assert said.out.splitlines()[-1] == "run other has not left in time: rank 0 saved nothing; a restart finds no state"
+
+
+@pytest.mark.of_files
+def test_nobody_here_has_joined(catalog: Catalog, tmp_path: Path) -> None:
+    with process_of(catalog, "run", tmp_path) as process:
+        process.kill()
+        process.wait()
+        left = list(tmp_path.glob("ckptstore-*/*.json"))
+        assert len(left) == 1, "a kill leaves the note"
+        said = ckptstore("exit", "--from-env", "--wait", TMPDIR=str(tmp_path))
+    assert (said.code, said.out) == (0, "no process of this user here has joined a run: nothing is to leave\n")
+    assert not left[0].exists()
+
+
+def test_a_folder_of_somebody_elses_is_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notes, "_folder", lambda: tmp_path / "link")
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    note = notes.Note(process=this_process(), run="run", launch="L1", rank=0, catalog="")
+    notes.leave(note)
+    assert not list((tmp_path / "real").iterdir())
+    (tmp_path / "link").unlink()
+    notes.leave(note)
+    assert notes.of_living() == [note]
+    other = replace(note, process=f"{note.process.partition('|')[0]}-other|1||x@y")
+    notes.leave(other)
+    assert notes.of_living() == [note], "a process of another machine's is not here"
+    (tmp_path / "link" / "torn.json").write_text("{")
+    assert notes.of_living() == [note]
+    assert not (tmp_path / "link" / "torn.json").exists()
+
+
+def exit_(catalog: Catalog, *arguments: str) -> Result:
+    return ckptstore("--db", catalog.database.url.render_as_string(hide_password=False), "exit", *arguments)
+
+
+@pytest.mark.of_files
+def test_what_is_said(catalog: Catalog, tmp_path: Path) -> None:
+    job, ranks = begun(catalog, tmp_path / "ckpt", 10, layout="data_parallel")
+    said = exit_(catalog, "run", "--reason", "node drained")
+    assert (said.code, said.out) == (
+        0,
+        "run run, launch L1: asked to save and leave in 2 directories, in the catalog\n",
+    )
+    said = exit_(catalog, "run", "--wait", "--timeout", "0.5s")
+    assert said.code == 8
+    assert said.out.splitlines()[1:] == [
+        "    0 s  no rank has saved yet: each does when its step is done",
+        "run run has not left in time: ranks 0-1 saved nothing; a restart goes on after step 10",
+    ]
+    leaves(job, ranks[:1], 17, ends=False)
+    said = exit_(catalog, "run", "--wait", "--timeout", "1s")
+    assert said.code == 0, "the file of rank 0 serves all"
+    assert said.out.splitlines()[1:] == [
+        "    0 s  rank 0 saved step 17; not yet: rank 1",
+        "run run has left: a restart goes on after step 17",
+    ]
+    leaves(job, ranks, 17)
+    told = exit_(catalog, "run", "--wait", "--json").json
+    assert (told["ended_before"], told["whole"], told["directories"]) == ("exited on request", None, [])
+    said = exit_(catalog, "run", "--cancel")
+    assert (said.code, said.out) == (0, "run run is asked to leave no more\n")
+    assert exit_(catalog, "run", "--cancel", "--json").json == {"run": "run", "cancelled": False}
+
+
+@pytest.mark.of_files
+def test_what_makes_no_sense(catalog: Catalog) -> None:
+    assert_one_line(exit_(catalog), 2, "Give RUN, or --from-env.")
+    assert_one_line(exit_(catalog, "run", "--from-env"), 2, "RUN and --from-env exclude each other.")
+    assert_one_line(exit_(catalog, "run", "--cancel", "--wait"), 2, "--cancel stands alone.")
+    assert_one_line(exit_(catalog, "run", "--timeout", "10s"), 2, "--timeout needs --wait.")
+    assert_one_line(exit_(catalog, "run", "--wait", "--timeout", "soon"), 2, "'soon' is no length of time")
+    assert_one_line(exit_(catalog, "run"), 1, "no run 'run'")
+
+
+def test_a_run_that_was_only_scanned(catalog: Catalog, tmp_path: Path) -> None:
+    job, _ = begun(catalog, tmp_path / "ckpt", 10)
+    shutil.copytree(job.directory, tmp_path / "plain", ignore=shutil.ignore_patterns(".ckptstore"))
+    assert catalog.scan(tmp_path / "plain", run="found", world_size=2, steps_per_epoch=10).adopted
+    with pytest.raises(UsageError, match="run 'found' was only scanned"):
+        ask(catalog.database, "found", "")
+
+
+@pytest.mark.of_files
+def test_without_the_catalog_journals_tell(catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job, ranks = begun(catalog, tmp_path / "ckpt", 10)
+    monkeypatch.setenv("CKPTSTORE_DIRECTORIES", str(job.directory))
+    file = catalog.database.file
+    assert file is not None
+    catalog.close()
+    kept = file.rename(file.with_suffix(".away"))
+    file.mkdir()
+    asked = ask(catalog.database, "run", "")
+    assert (len(asked.reached), asked.by_catalog, bool(asked.away)) == (2, False, True)
+    leaves(job, ranks, 17)
+    (found,) = follow(catalog.database, "run", asked.launch)
+    assert (found.step, found.is_left, found.ending) == (17, True, "exited on request")
+    file.rmdir()
+    kept.rename(file)
+
+
+def test_a_disk_that_hangs_keeps_nobody_longer_than_the_time(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begun(catalog, tmp_path / "ckpt", 10)
+    never = threading.Event()
+
+    def hangs(*_: object) -> Iterator[None]:
+        never.wait()
+        yield None
+
+    monkeypatch.setattr("ckptstore.leave.follow.follow", hangs)
+    exiting = leave._Exit(catalog.database, "run", "", (), shown=True)
+    assert exiting.seen(time.monotonic() + 0.1) == 8
+    assert capsys.readouterr().out.splitlines()[-1] == (
+        "run run has not left in time: nothing could be seen of it; what a restart gets is not known"
+    )
+    never.set()
+
+
+@pytest.mark.parametrize(
+    ("told", "seconds"), [(None, 27.0), ("100", 90.0), ("0", 0.0), ("half an hour", None)], ids=str
+)
+def test_never_longer_than_the_grace(monkeypatch: pytest.MonkeyPatch, told: str | None, seconds: float | None) -> None:
+    if told is None:
+        monkeypatch.delenv(leave.GRACE, raising=False)
+    else:
+        monkeypatch.setenv(leave.GRACE, told)
+    if seconds is None:
+        with pytest.raises(CkptstoreError, match="CKPTSTORE_GRACE_SECONDS is 'half an hour'"):
+            leave._seconds(None, from_env=True)
+    else:
+        assert leave._seconds(None, from_env=True) == pytest.approx(seconds)
+    assert leave._seconds(None, from_env=False) == 600
+    assert leave._seconds(12.0, from_env=True) == 12
