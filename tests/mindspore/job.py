@@ -22,6 +22,7 @@ import json
 import os
 import signal
 import sqlite3
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -90,13 +91,20 @@ class Fault(Callback):
             self.kill()
         if self.done == self.step and self.action in ("SystemExit", "KeyboardInterrupt"):
             raise SystemExit(7) if self.action == "SystemExit" else KeyboardInterrupt
-        if self.done == self.step and self.action == "exit-flag":
-            (self.out / FLAG).write_text('{"GracefulExit": 1, "reason": "maintenance"}')
-        if self.done == self.step and self.action == "exit-signal":
-            os.kill(os.getpid(), signal.SIGTERM)
-
+        if self.done == self.step:
+            self.ask_for_exit()
         if self.action == "waits" and self.done % self.step == 0:
             self.wait()
+
+    def ask_for_exit(self) -> None:
+        if self.action == "exit-flag":
+            (self.out / FLAG).write_text('{"GracefulExit": 1, "reason": "maintenance"}')
+        if self.action == "exit-signal":
+            os.kill(os.getpid(), signal.SIGTERM)
+        if self.action == "exit-asked":
+            subprocess.run([Path(sys.executable).with_name("ckptstore"), "exit", "run"], check=True)
+            while not self.registrar._training.launch.exit_request.path():
+                threading.Event().wait(0.05)
 
     def wait(self) -> None:
         print("WAITS", self.done, flush=True)

@@ -6,16 +6,20 @@ Prints START and where the loop goes on, as JSON; writes final.ckpt when it ends
 process: "kill N" (SIGKILL after step N, when all that was saved before is registered), "kill-at-once N", "raise N" (in
 the script's lines after step N), "raise-after-update N" (after the update of step N, before `loop.step`),
 "raise-before-update N", "raise-in-optimizer N" (between the updates of two parameters), "raise-in-data N",
-"terminate N" (SIGTERM in step N), "flag N", "exit N" (sys.exit after step N), "break N", "no-step N".
+"terminate N" (SIGTERM in step N), "flag N", "exit N" (sys.exit after step N), "break N", "no-step N", "waits N" (in
+step N, for a request to leave), "stuck N" (for ever).
 "jit" compiles the step, "graph" sets GRAPH_MODE. "norm" has batch normalization, "keeps" counts in `loop.keep`, "draws"
 adds noise that NumPy draws, "gan" has two networks and optimizers, "scheduler" a learning rate that falls.
-Under msrun it is data parallel, and a fault is that of "rank" only (None: of every rank).
+"pods" gives each rank a temporary directory of its own, as containers have. Under msrun it is data parallel, and a
+fault is that of "rank" only (None: of every rank).
 """
 
 import json
 import os
 import signal
 import sys
+import tempfile
+import threading
 from datetime import timedelta
 from pathlib import Path
 
@@ -41,6 +45,7 @@ DEFAULTS = {
     "draws": False,
     "gan": False,
     "scheduler": False,
+    "pods": False,
     "loop": {},
 }
 
@@ -135,8 +140,12 @@ class Fault:
     def is_now(self, *actions: str) -> bool:
         return self.done == self.step and self.action in actions
 
-    def begin_step(self, training: Training) -> None:
+    def begin_step(self, training: Training, loop: ckptstore.mindspore.Loop) -> None:
         self.done += 1
+        if self.is_now("waits", "stuck"):
+            (self.out / f"in-step-{loop._launch.rank}").write_text(str(os.getpid()))
+            while self.action == "stuck" or not loop._launch.exit_request.path():
+                threading.Event().wait(0.05)
         if self.done == self.step:
             arm(training, self.action)
         if self.is_now("terminate"):
@@ -181,7 +190,7 @@ def options_of(asked: dict, training: Training) -> dict:
 def train(loop: ckptstore.mindspore.Loop, training: Training, asked: dict, fault: Fault) -> None:
     for x, y in loop:
         noise = ms.Tensor(np.random.rand(*x.shape).astype(np.float32)) if asked["draws"] else 0
-        fault.begin_step(training)
+        fault.begin_step(training, loop)
         loss = training(x + noise, y)
         if asked["keeps"]:
             loop.keep["losses"] = [*loop.keep.get("losses", []), float(loss.asnumpy())]
@@ -201,6 +210,9 @@ def train(loop: ckptstore.mindspore.Loop, training: Training, asked: dict, fault
 def main(asked: dict) -> None:
     out = Path(asked["out"])
     rank, ranks = ranks_of(asked)
+    if asked["pods"]:
+        tempfile.tempdir = str(out / f"pod-{rank}")
+        Path(tempfile.tempdir).mkdir(exist_ok=True)
     fault = Fault(asked["fault"] if asked["rank"] in (None, rank) else "none", out)
     dataset = create_dataset(fault, rank, ranks)
     training = Training(asked, ranks)

@@ -48,9 +48,11 @@ def undisturbed_with_exits(tmp_path_factory: pytest.TempPathFactory) -> bytes:
         ("exit-flag", "registrar last"),
         ("exit-signal", "registrar last"),
         ("exit-signal", "registrar first, finds them"),
+        ("exit-asked", "registrar first, finds them"),
     ],
 )
 def test_a_graceful_exit_and_a_restart(tmp_path: Path, undisturbed_with_exits: bytes, how: str, order: str) -> None:
+    """Asked by MindSpore's own flag, by SIGTERM, or by `ckptstore exit`."""
     run = Run(tmp_path)
     left = run.launch(exits=True, fault=f"{how} 17", order=order)
     assert left.code == 0, left.output

@@ -143,7 +143,7 @@ def test_what_is_no_parameter_goes_on_too(calm, tmp_path: Path, how: dict[str, A
     [
         pytest.param("kill 17", 15, marks=pytest.mark.long),
         pytest.param("raise 17", 17, marks=pytest.mark.long),
-        ("terminate 17", None),
+        pytest.param("terminate 17", None, marks=pytest.mark.long),
         pytest.param("flag 17", None, marks=pytest.mark.long),
     ],
 )
