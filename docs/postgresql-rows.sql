@@ -56,7 +56,7 @@ BEGIN
                             'trash', 'gc_locks'])
                    AS name, 'may_write_run(run_id)' AS condition
         UNION ALL
-        SELECT unnest(ARRAY['resolutions', 'outcomes', 'sources', 'endings', 'leases', 'exit_requests', 'launch_strategies',
+        SELECT unnest(ARRAY['resolutions', 'outcomes', 'sources', 'endings', 'leases', 'exit_requests', 'views', 'launch_strategies',
                             'saves']),
                'may_write_launch(launch_id)'
         UNION ALL

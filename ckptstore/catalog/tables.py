@@ -311,6 +311,16 @@ exit_requests = sa.Table(
 )
 """Which launches were asked to save and leave. Rank 0 looks here too: who asked may not see its disk."""
 
+views = sa.Table(
+    "views",
+    metadata,
+    sa.Column("launch_id", sa.ForeignKey("launches.id"), primary_key=True),
+    sa.Column("rank", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("host", sa.Text, nullable=False),
+    sa.Column("seen", sa.JSON, nullable=False),
+)
+"""What each rank of a launch that starts sees of the files that it may load, where they have no disk in common."""
+
 gc_locks = sa.Table(
     "gc_locks",
     metadata,

@@ -353,7 +353,8 @@ class State:
     """All files of one launch and one global_step, whatever their kind: a candidate for a restore.
 
     `failed` says what went wrong when a launch loaded it, by the id of the file; `hosts` tells on which host a rank
-    ran, as far as that is known.
+    ran, as far as that is known. `views` are those of the ranks that will load it, by rank, where one of them may not
+    see what another one does (None: all see the same).
     """
 
     launch: Launch
@@ -361,6 +362,7 @@ class State:
     files: tuple[Checkpoint, ...]
     failed: Mapping[str, str] = field(default_factory=dict)
     hosts: Mapping[int, str] = field(default_factory=dict)
+    views: Mapping[int, View] | None = None
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
@@ -382,6 +384,13 @@ class Observed(NamedTuple):
     rewritten: bool = False
     mtime_ns: int | None = None
     has_directory: bool = True
+
+
+class View(NamedTuple):
+    """What a rank sees on its host, by path, as far as it looked: to the first file of a state that serves it."""
+
+    host: str
+    seen: Mapping[str, Observed]
 
 
 @dataclass(frozen=True)

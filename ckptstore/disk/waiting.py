@@ -6,6 +6,7 @@ And work that goes on while others go on with theirs.
 from __future__ import annotations
 
 import logging
+import queue
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from time import perf_counter
@@ -51,6 +52,26 @@ def for_each(
                 results += done
                 between()
     return results
+
+
+def within(seconds: float, work: Callable[[], Result]) -> Result | None:
+    """What `work` returns, on another thread; None where that takes longer, and is left to itself: a disk may hang."""
+    answers: queue.SimpleQueue[tuple[Result | None, Exception | None]] = queue.SimpleQueue()
+
+    def answer() -> None:
+        try:
+            answers.put((work(), None))
+        except Exception as error:  # noqa: BLE001 — raised again below
+            answers.put((None, error))
+
+    started(answer, "ckptstore-look")
+    try:
+        found, failure = answers.get(timeout=seconds)
+    except queue.Empty:
+        return None
+    if failure is not None:
+        raise failure
+    return found
 
 
 def started(work: Callable[[], object], name: str) -> threading.Thread | None:

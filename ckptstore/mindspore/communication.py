@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,9 @@ from ckptstore.errors import CkptstoreError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+
+log = logging.getLogger("ckptstore")
 
 
 def rank_and_world_size() -> tuple[int, int]:
@@ -65,20 +69,45 @@ def decided_by_rank_0(decide: Callable[[], Any]) -> Any:
 
     If it fails there, rank 0 raises its error and the others a `CkptstoreError` that names it: none is left waiting.
     """
-    failure: Exception | None = None
-    message = ""
+    return decided_together(lambda _: decide(), lambda _: False)
+
+
+def decided_together(decide: Callable[[Callable[[Any], int]], Any], answer: Callable[[Any], bool]) -> Any:
+    """As `decided_by_rank_0`, where `decide` may ask: what it is given sends a JSON question to all ranks.
+
+    Each calls `answer` with it, and the number of those that say yes is returned.
+    """
     if rank_and_world_size()[0] == 0:
-        try:
-            message = json.dumps({"value": decide()})
-        except Exception as error:  # noqa: BLE001 — raised again below, once the others know of it
-            failure = error
-            message = json.dumps({"error": str(error) or type(error).__name__})
-    received = json.loads(_from_rank_0(message))
-    if failure is not None:
-        raise failure
+        return _decided(decide, answer)
+    while "question" in (received := json.loads(_from_rank_0(""))):
+        added_up([int(_answered(answer, received["question"]))])
     if "error" in received:
         raise CkptstoreError(f"rank 0 could not go on: {received['error']}")
     return received["value"]
+
+
+def _decided(decide: Callable[[Callable[[Any], int]], Any], answer: Callable[[Any], bool]) -> Any:
+    """On rank 0."""
+
+    def ask(question: Any) -> int:
+        _from_rank_0(json.dumps({"question": question}))
+        return added_up([int(_answered(answer, question))])[0]
+
+    try:
+        message = json.dumps({"value": decide(ask)})
+    except Exception as error:
+        _from_rank_0(json.dumps({"error": str(error) or type(error).__name__}))
+        raise
+    return json.loads(_from_rank_0(message))["value"]
+
+
+def _answered(answer: Callable[[Any], bool], question: Any) -> bool:
+    """The answer; no, where none can be given: the others wait for it."""
+    try:
+        return answer(question)
+    except Exception:
+        log.exception("this rank could not answer what rank 0 asks")
+        return False
 
 
 def added_up(values: Sequence[int]) -> list[int]:

@@ -48,9 +48,10 @@ from ckptstore.training.layout_files import LayoutFiles
 from ckptstore.training.life_signs import Silence
 from ckptstore.training.retention_thread import RetentionThread
 from ckptstore.training.start import Progress, start_from_json
+from ckptstore.training.views import answer, ask_ranks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from ckptstore.api import Catalog
     from ckptstore.core.events import Line
@@ -409,13 +410,14 @@ class TrainingLaunch(RankLaunch):
         """Rank 0 decides and sends the others its decision, or why it has none: they need no catalog for it."""
         own: list[Start] = []
 
-        def decided() -> Line:
+        def decided(ask: Callable[[Any], int]) -> Line:
             if steps is not None:
                 self.set_steps_per_epoch(steps.an_epoch, batch_size=steps.batch_size, shards=steps.shards)
-            own.append(decide(self, self.directories, query))
+            asks = [ask_ranks(self, query, ask)] if self.world_size > 1 else []
+            own.append(decide(self, self.directories, query, *asks))
             return own[0].to_json()
 
-        sent = communication.decided_by_rank_0(decided)
+        sent = communication.decided_together(decided, lambda question: answer(self, question))
         if own:
             return own[0]
         start = start_from_json(sent)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from ckptstore.catalog.engine import Connection, Database
-    from ckptstore.core.model import Launch, Observed
+    from ckptstore.core.model import Launch, LaunchKey, Observed, View
     from ckptstore.core.replicas import Layout
     from ckptstore.resume.reconcile import Reconciled
 
@@ -45,7 +46,8 @@ class Query:
     MindSpore cannot load; `fresh` takes none, and gives up what there is. `replicas` states who is
     whose replica in launches of as many ranks as the newest: "dp", "none", groups as in "0,4;1,5", or the path of a
     strategy, group info or JSON file (None: what each launch said). `steps_per_epoch` is that of the dataset, which a
-    state that a scan found must fit, unless it is asked for (None: not known).
+    state that a scan found must fit, unless it is asked for (None: not known). `views` are what each rank that will
+    load it sees of the files (None: all see what this process does).
     """
 
     step: int | None = None
@@ -59,6 +61,7 @@ class Query:
     fresh: bool = False
     replicas: str | None = None
     steps_per_epoch: int | None = None
+    views: Mapping[int, View] | None = None
 
     @property
     def goes_back(self) -> bool:
@@ -112,7 +115,7 @@ def choose(database: Database, run: str, run_id: int, query: Query) -> Resolutio
     def look(state: State) -> Mapping[str, Observed]:
         if query.read_bytes:  # that may take hours
             database.let_go()
-        return files.observe(state.files, read_bytes=query.read_bytes)
+        return files.observe(state.files if query.views is None else (), read_bytes=query.read_bytes)
 
     def hosts(launch: Launch) -> Mapping[int, str]:
         with database.read() as connection:
@@ -124,7 +127,7 @@ def choose(database: Database, run: str, run_id: int, query: Query) -> Resolutio
         found = candidates(database, segments, step, failed)
     resolution = resolver.resolve(
         run,
-        found,
+        (replace(state, views=query.views) for state in found),
         look,
         world_size=query.world_size,
         takes_whole=query.takes_whole,
@@ -180,6 +183,21 @@ def candidates(
     database: Database, segments: Sequence[Segment], step: int | None, failed: Mapping[str, str]
 ) -> Iterator[State]:
     """The states of a lineage, newest first, each asked for only when the one before was rejected."""
+    for launch, found in _steps(database, segments, step):
+        with database.read() as connection:
+            state = _state(connection, launch, found, failed)
+        yield state
+
+
+def newest_states(database: Database, run_id: int, query: Query, most: int) -> list[tuple[LaunchKey, int]]:
+    """The launches and steps of the newest states that a query asks for, so many at most, newest first."""
+    with database.read() as connection:
+        launches = reads.launches_of(connection, run_id)
+        segments = lineage(launches, reads.first_saves(connection, run_id), of=query.lineage)
+    return [(launch.key, step) for launch, step in islice(_steps(database, segments, query.step), most)]
+
+
+def _steps(database: Database, segments: Sequence[Segment], step: int | None) -> Iterator[tuple[Launch, int]]:
     for segment in segments:
         below: int | None = None
         bounds = [bound for bound in (segment.last_step, step) if bound is not None]
@@ -187,11 +205,10 @@ def candidates(
         while True:
             with database.read() as connection:
                 found = reads.newest_step(connection, segment.launch.key, below=below, at_most=bound)
-                if found is None or (step is not None and found != step):
-                    break
-                state = _state(connection, segment.launch, found, failed)
+            if found is None or (step is not None and found != step):
+                break
             below = found
-            yield state
+            yield segment.launch, found
 
 
 def _of_every_lineage(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import attrgetter
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from ckptstore.core.model import (
@@ -35,9 +36,12 @@ from ckptstore.resume.position import other_epochs
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from ckptstore.core.model import Launch
+    from ckptstore.core.model import Launch, View
 
     Look = Callable[[State], Mapping[str, Observed]]
+
+_EXPLAINED = 8
+"""Ranks that lack a file, of which each is explained: the others lack theirs for the same reasons."""
 
 _KIND_ORDER = {kind: place for place, kind in enumerate(Kind)}
 
@@ -116,23 +120,81 @@ def judge(
         return _reject(state, reasons)
     failed = {} if take_quarantined else state.failed
     if len(ranks) != saved_world and not _serves_any(state, takes_whole=takes_whole):
-        as_saved = judge(state, seen, take_quarantined=take_quarantined)
+        as_saved = judge(replace(state, views=None), seen, take_quarantined=take_quarantined)
         return _reject_other_world(state, len(ranks), as_saved, seen, failed)
 
+    covers = _covers(state, seen, failed, ranks) if state.views is None else _seen_covers(state, failed, ranks)
+    best = next((cover for cover in covers if not cover.reasons), None)
+    if best is not None:
+        return RestorePlan(launch=state.launch, global_step=state.global_step, ranks=best.in_order())
+    return _reject(state, [reason for cover in covers for reason in cover.reasons], covers)
+
+
+def _covers(state: State, seen: Mapping[str, Observed], failed: Mapping[str, str], ranks: range) -> list[_Cover]:
+    """How far files of the whole state serve the ranks, and if they do not, shares."""
     faults = {file.id: found for file in state.files if (found := fault(file, seen.get(file.path), failed)) is not None}
-    shares: Sequence[Checkpoint] = ()
-    others: Sequence[Checkpoint] = state.files
-    if Content.SHARE in contents:
-        shares = [file for file in state.files if file.content is Content.SHARE]
-        others = [file for file in state.files if file.content is not Content.SHARE]
+    shares = [file for file in state.files if file.content is Content.SHARE]
+    others = [file for file in state.files if file.content is not Content.SHARE] if shares else state.files
     covers = []
     if others or not shares:
         covers.append(_from_whole_states(state, others, faults, ranks))
-    if shares and len(ranks) == saved_world and (not covers or covers[0].reasons):
+    if shares and len(ranks) == state.launch.world_size and (not covers or covers[0].reasons):
         covers.append(_from_shares(shares, faults, ranks))
-    if not covers[-1].reasons:
-        return RestorePlan(launch=state.launch, global_step=state.global_step, ranks=covers[-1].in_order())
-    return _reject(state, [reason for cover in covers for reason in cover.reasons], covers)
+    return covers
+
+
+def _seen_covers(state: State, failed: Mapping[str, str], ranks: range) -> list[_Cover]:
+    """The same, where every rank must see its file on its own host."""
+    shares = [file for file in state.files if file.content is Content.SHARE]
+    others = [file for file in state.files if file.content is not Content.SHARE]
+    return [_seen_by_ranks(state, files, failed, ranks) for files in (others, shares) if files]
+
+
+def _seen_by_ranks(state: State, files: Sequence[Checkpoint], failed: Mapping[str, str], ranks: range) -> _Cover:
+    views = state.views or {}
+    saved_world = state.launch.world_size
+    in_shares = files[0].content is Content.SHARE
+    groups = [(rank,) for rank in range(saved_world)] if in_shares else state.launch.layout.partition(saved_world)
+    group_of = {rank: group for group in groups for rank in group}
+    files_of = _by_group(files, groups)
+    by_path = {group: {file.path: file for file in every} for group, every in files_of.items()}
+    differ = {group for group, every in files_of.items() if len(group) > 1 and unequal_sizes(every)}
+    cover = _Cover()
+    for rank in ranks:
+        group = group_of.get(rank, groups[0])  # a rank more than saved it: then all are one group
+        serving = by_path[group]
+        if group in differ:
+            serving = {path: file for path, file in serving.items() if file.rank == rank}
+        chosen = _seen(serving, views[rank], failed, rank) if rank in views else None
+        if chosen is not None:
+            cover.served.append(Assignment(rank, chosen))
+        elif len(cover.reasons) < _EXPLAINED:
+            cover.reasons.append(Reason(Rule.MISSING_FILE, rank, _unseen(rank, serving, views, failed)))
+    return cover
+
+
+def _seen(files: Mapping[str, Checkpoint], view: View, failed: Mapping[str, str], rank: int) -> Checkpoint | None:
+    """The file that a rank sees as it was recorded, its own before others; None if it sees none."""
+    there = [
+        file
+        for path, seen in view.seen.items()
+        if (file := files.get(path)) is not None and fault(file, seen, failed) is None
+    ]
+    return min(there, key=lambda file: (file.rank != rank, file.rank, *_preference(file)), default=None)
+
+
+def _unseen(rank: int, files: Mapping[str, Checkpoint], views: Mapping[int, View], failed: Mapping[str, str]) -> str:
+    """That a rank sees no file that serves it, who does, and how it gets there."""
+    if rank not in views:
+        return f"rank {rank} did not say in time what it sees on its host"
+    host = views[rank].host
+    for view in views.values():
+        found = _seen(files, view, failed, rank)
+        if found is not None and view.host != host:
+            copy = f"rsync -a --mkpath {quote(f'{view.host}:{found.path}')} {quote(found.path)}"
+            return f"rank {rank} on {host} does not see {found.path}, {view.host} does; on {host}: {copy}"
+    named = next(iter(files), "a file that serves it")
+    return f"rank {rank} on {host} does not see {named}"
 
 
 def _serves_any(state: State, *, takes_whole: bool) -> bool:

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     from ckptstore.catalog.engine import Connection, Database
     from ckptstore.catalog.reads import Called
     from ckptstore.core.events import Event
-    from ckptstore.core.model import Checkpoint, Launch, LaunchKey
+    from ckptstore.core.model import Checkpoint, Launch, LaunchKey, View
+
+    AskRanks = Callable[[Resolution], Mapping[int, View] | None]
 
 log = logging.getLogger("ckptstore")
 
@@ -46,10 +48,14 @@ _TRIES = 5
 """One gc takes a state once; it is another's turn each time after that."""
 
 
-def settle(database: Database, launch: Launch, query: Query) -> RestorePlan | None:
+def settle(
+    database: Database, launch: Launch, query: Query, ask_ranks: AskRanks = lambda _: None
+) -> RestorePlan | None:
     """Where this launch starts, the same for every rank that asks, now or later; None for a fresh start.
 
     The first answer stored is the launch's answer. Where a step or lineage is asked for the launch branches off there.
+    `ask_ranks` is told what was chosen as this process sees the disk, and returns what each rank sees where one of them
+    does not see its file.
     Raises `NothingRestorableError` where that state cannot be restored, and where states once were whole, of
     whatever branch, and there is none to go on from: a fresh start would hide them; `UsageError` where the state has
     no place in the launch's data; `RefusedError` where files of whatever was chosen change each time before that can
@@ -70,7 +76,7 @@ def settle(database: Database, launch: Launch, query: Query) -> RestorePlan | No
     exits.set_aside(database, run.id)
     with database.connected():
         for _ in range(_TRIES):
-            if _store(database, launch, run, query):
+            if _store(database, launch, run, query, ask_ranks):
                 break
             log.info("the state chosen for launch %s was removed meanwhile: choosing again", launch.id)
         else:
@@ -133,11 +139,14 @@ def _check_overtaken(database: Database, launch: Launch) -> None:
         )
 
 
-def _store(database: Database, launch: Launch, run: Called, query: Query) -> bool:
+def _store(database: Database, launch: Launch, run: Called, query: Query, ask_ranks: AskRanks) -> bool:
     """Choose where a launch starts and store that; False if the chosen state was removed in between."""
-    of_every_lineage = replace(query, step=None, lineage=None, every_lineage=True)
     run_id = run.id
     resolution = Resolution(run=run.name, plan=None) if query.fresh else choose(database, run.name, run_id, query)
+    if not query.fresh and (views := ask_ranks(resolution)) is not None:
+        query = replace(query, views=views)
+        resolution = choose(database, run.name, run_id, query)
+    of_every_lineage = replace(query, step=None, lineage=None, every_lineage=True)
     if resolution.lost:
         raise _lost(resolution)
     plan = resolution.plan

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ckptstore.catalog.engine import Database
     from ckptstore.core.model import Launch
     from ckptstore.resume.resolve import Query
+    from ckptstore.resume.start import AskRanks
 
 
 def begin(
@@ -76,8 +77,15 @@ def follow(database: Database, facts: Launch, rank: int, layout: str | None, *, 
     return RankLaunch(database, own, rank)
 
 
-def decide(launch: RankLaunch, directories: Iterable[str | Path] = (), query: Query = NEWEST) -> Start:
+def decide(
+    launch: RankLaunch,
+    directories: Iterable[str | Path] = (),
+    query: Query = NEWEST,
+    ask_ranks: AskRanks = lambda _: None,
+) -> Start:
     """Where the launch starts, by the catalog, or without it by journals and directories.
+
+    `ask_ranks` is that of `settle`; without the catalog what this process sees counts.
 
     Raises as `resolve` does, and `RefusedError` where the run has no history and unregistered checkpoints are in its
     known places.
@@ -86,7 +94,7 @@ def decide(launch: RankLaunch, directories: Iterable[str | Path] = (), query: Qu
     if not launch.recorder.behind:
         try:
             _check_known(launch, launch.database, remembered(name, launch.run))
-            return _start(launch, launch.database, query)
+            return _start(launch, launch.database, query, ask_ranks)
         except CatalogUnavailableError as error:
             launch.recorder.complain(f"{error}. Journals and directories decide where training starts.")
             launch.recorder.behind = True
@@ -121,8 +129,8 @@ def _look_back(launch: RankLaunch, database: Database) -> None:
     launch.saved_before = max((step for each, step in known.items() if each != launch.id), default=0)
 
 
-def _start(launch: RankLaunch, database: Database, query: Query) -> Start:
-    plan = launch.settle(database, query)
+def _start(launch: RankLaunch, database: Database, query: Query, ask_ranks: AskRanks = lambda _: None) -> Start:
+    plan = launch.settle(database, query, ask_ranks)
     if plan is not None and launch.facts.start_step is None:
         raise CkptstoreError(f"the first step of launch {launch.id} is not in {database.name}", "join again")
     with database.read() as connection:

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from ckptstore.core.events import TrainingEnded
     from ckptstore.core.model import Checkpoint, Content, Launch, LaunchKey, PassedOver, RestorePlan
     from ckptstore.journal.recorder import Recorder
+    from ckptstore.resume.start import AskRanks
 
 log = logging.getLogger("ckptstore")
 
@@ -243,9 +244,9 @@ class RankLaunch:
         """
         return self.settle(self.database, Query(step=step, lineage=lineage, take_quarantined=take_quarantined))
 
-    def settle(self, database: Database, query: Query) -> RestorePlan | None:
+    def settle(self, database: Database, query: Query, ask_ranks: AskRanks = lambda _: None) -> RestorePlan | None:
         """As `resolve`, by the catalog or by a database that was made of journals."""
-        plan = settle(database, self.facts, query)
+        plan = settle(database, self.facts, query, ask_ranks)
         if database is self.database:
             self.reread()
         with database.read() as connection:

@@ -182,6 +182,15 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("launch_id", name=op.f("pk_exit_requests")),
     )
     op.create_table(
+        "views",
+        sa.Column("launch_id", sa.String(length=32), nullable=False),
+        sa.Column("rank", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("host", sa.Text(), nullable=False),
+        sa.Column("seen", sa.JSON(), nullable=False),
+        sa.ForeignKeyConstraint(["launch_id"], ["launches.id"], name=op.f("fk_views_launch_id")),
+        sa.PrimaryKeyConstraint("launch_id", "rank", name=op.f("pk_views")),
+    )
+    op.create_table(
         "leases",
         sa.Column("launch_id", sa.String(length=32), nullable=False),
         sa.Column("expires_at", sa.DateTime(timezone=True), nullable=False),

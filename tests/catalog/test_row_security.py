@@ -100,6 +100,7 @@ def victim(rows: Server, tmp_path_factory: pytest.TempPathFactory) -> Job:
         "INSERT INTO tags SELECT id, 'x', 5, '9' FROM runs WHERE name = 'victim'",
         "INSERT INTO outcomes SELECT id, 9, 'failed', 'x', 'x', now(), '9' FROM launches",
         "INSERT INTO leases SELECT id, now() + interval '9 years' FROM launches ON CONFLICT DO NOTHING",
+        "INSERT INTO views SELECT id, 0, 'h', '{}' FROM launches",
         "INSERT INTO exit_requests SELECT id, now(), '' FROM launches",
         "INSERT INTO saves SELECT md5(id), id, 'periodic', 99, now() FROM launches",
         "INSERT INTO trash SELECT 'x', id, 'gc', 'x', '', '/', 'x', 1, 1, 'trashed', now(), '9' FROM runs LIMIT 9",

@@ -1,0 +1,130 @@
+"""Ranks whose hosts share no disk: each looks at its own files, and rank 0 judges by what they see.
+
+Rank 0 chooses by what it sees itself, and asks all ranks whether each sees its file. Where one does not, or where a
+newer state was rejected for what rank 0 does not see, every rank tells through the catalog what it sees of the newest
+states, and rank 0 chooses again.
+"""
+
+from __future__ import annotations
+
+import logging
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from ckptstore.catalog import reads, recent, views
+from ckptstore.core.model import Content, Rule, View
+from ckptstore.disk import files
+from ckptstore.disk.claims import host_name
+from ckptstore.disk.waiting import within
+from ckptstore.errors import CatalogUnavailableError
+from ckptstore.journal import jsonl
+from ckptstore.journal.sync import take_up_found
+from ckptstore.resume.faults import fault
+from ckptstore.resume.resolve import newest_states
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from ckptstore.core.model import Checkpoint, LaunchKey, Observed, Resolution
+    from ckptstore.resume.resolve import Query
+    from ckptstore.resume.start import AskRanks
+    from ckptstore.training.launch import RankLaunch
+
+log = logging.getLogger("ckptstore")
+
+LOOK_SECONDS = 30.0
+"""How long a rank may look at its own disk: one that hangs keeps the others no longer."""
+
+_STATES = 8
+_OTHERS = 64
+"""Files of other ranks that a rank looks at, until it finds one that serves it."""
+_UNSEEN = {Rule.MISSING_FILE, Rule.UNREADABLE, Rule.SIZE_MISMATCH, Rule.DIGEST_MISMATCH}
+
+
+def ask_ranks(launch: RankLaunch, query: Query, ask: Callable[[Any], int]) -> AskRanks:
+    """What rank 0 asks the ranks of its launch once it has chosen: `ask` sends a question, and counts who says yes."""
+
+    def asked(resolution: Resolution) -> Mapping[int, View] | None:
+        plan = resolution.plan
+        if plan is None and not resolution.rejections:
+            return None
+        reasons = [reason for rejection in resolution.rejections for reason in rejection.reasons]
+        of_others = any(reason.rank not in (None, 0) and reason.rule in _UNSEEN for reason in reasons)
+        if plan is not None and not of_others:
+            paths = [(each.source.path, each.source.size, each.source.mtime_ns) for each in plan.ranks]
+            if ask({"files": paths}) == launch.world_size:
+                return None
+        with launch.database.read() as connection:
+            run_id = reads.run_id(connection, launch.run)
+        states = newest_states(launch.database, run_id or 0, query, _STATES)
+        ask({"states": states})
+        with launch.database.read() as connection:
+            found = views.told(connection, launch.key)
+        log.warning(
+            "the ranks of run %s do not see the same files: each gets one that its own host has (%d of %d told)",
+            launch.name,
+            len(found),
+            launch.world_size,
+        )
+        return found
+
+    return asked
+
+
+def answer(launch: RankLaunch, question: Mapping[str, Any]) -> bool:
+    """Say yes to a question of rank 0: that this rank sees its file, or that it has told what it sees."""
+    if "files" in question:
+        path, size, mtime_ns = question["files"][launch.rank]
+        found = within(LOOK_SECONDS, lambda: files.facts_if_seen(path))
+        return found is not None and found == (size, mtime_ns)
+    states: Sequence[tuple[LaunchKey, int]] = question["states"]
+    try:
+        view = within(LOOK_SECONDS, lambda: _view(launch, states))
+        if view is None:
+            log.error("what this rank sees of its files was not known in %g s", LOOK_SECONDS)
+            return False
+        launch.database.in_write(lambda connection: views.tell(connection, launch.key, launch.rank, view))
+    except CatalogUnavailableError as error:
+        log.error("%s. What this rank sees of its files is not told.", error)  # noqa: TRY400
+        return False
+    return True
+
+
+def _view(launch: RankLaunch, states: Sequence[tuple[LaunchKey, int]]) -> View:
+    """What the rank sees of these states, once what its own journals tell is in the catalog."""
+    database = launch.database
+    seen: dict[str, Observed] = {}
+    for key in dict.fromkeys(key for key, _ in states):
+        with database.read() as connection:
+            homes = {home.directory for home in recent.homes_of(connection, key) if home.rank == launch.rank}
+        take_up_found(database, chain.from_iterable(map(_journals, homes)))
+    for key, step in states:
+        with database.read() as connection:
+            origin = reads.launch(connection, key)
+            known = reads.files_at(connection, origin, step) if origin is not None else ()
+        if origin is None:
+            continue
+        layout, world_size = origin.layout, origin.world_size
+        groups = layout.partition(world_size)
+        group = next((each for each in groups if launch.rank in each), groups[0] if layout.any_world_size else ())
+        _look([file for file in known if file.rank in group], launch.rank, seen)
+    return View(host_name(), seen)
+
+
+def _journals(directory: str) -> list[str]:
+    try:
+        return jsonl.journals_in(directory)
+    except OSError:  # the host was replaced, and has no such directory
+        return []
+
+
+def _look(known: Iterable[Checkpoint], rank: int, seen: dict[str, Observed]) -> None:
+    """Look at the rank's own files, then at those that may stand in, to the first that is as it was recorded."""
+    ordered = sorted(known, key=lambda file: (file.rank != rank, file.rank, file.path))
+    own = sum(file.rank == rank for file in ordered)
+    for file in ordered[: own + _OTHERS]:
+        if file.content is Content.SHARE and file.rank != rank:
+            continue
+        seen.update(files.observe([file], read_bytes=False))
+        if fault(file, seen[file.path], {}) is None:
+            return

@@ -1,0 +1,178 @@
+"""Ranks whose hosts share no disk: a rank gets a file only where it sees one (docs/cluster.md)."""
+
+import shlex
+import shutil
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ckptstore.api import Catalog
+from ckptstore.core.model import RestorePlan
+from ckptstore.disk import claims
+from ckptstore.resume.resolve import NEWEST
+from ckptstore.training import views
+from ckptstore.training.launch import RankLaunch
+from tests.jobs import Job, begun
+
+
+class Hosts:
+    """Each rank has a host of its own, whose disk the others do not see."""
+
+    def __init__(self, job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.job = job
+        self.asked: list[Any] = []
+        self.monkeypatch = monkeypatch
+
+    @contextmanager
+    def on(self, rank: int) -> Iterator[None]:
+        """As a process of that rank's host sees it."""
+        others = [self.job.folder(each) for each in range(self.job.world_size) if each != rank]
+        there = [each for each in others if each.exists()]
+        with self.monkeypatch.context() as patch:
+            patch.setattr(claims, "host_name", lambda: f"host-{rank}")
+            patch.setattr(views, "host_name", lambda: f"host-{rank}")
+            for each in there:
+                each.rename(each.with_name(f"{each.name}.unseen"))
+            try:
+                yield
+            finally:
+                for each in there:
+                    each.with_name(f"{each.name}.unseen").rename(each)
+
+    def start(self) -> RestorePlan | None:
+        """All ranks of a new launch start; the plan that they get."""
+        ranks = self.job.start(resume=False)
+
+        def ask(question: Any) -> int:
+            self.asked.append(question)
+            said = 0
+            for rank in ranks[1:]:
+                with self.seen_by_others(rank):
+                    said += views.answer(rank, question)
+            return said + views.answer(ranks[0], question)
+
+        with self.on(0):
+            return ranks[0].settle(ranks[0].database, NEWEST, views.ask_ranks(ranks[0], NEWEST, ask))
+
+    @contextmanager
+    def seen_by_others(self, rank: RankLaunch) -> Iterator[None]:
+        """On another host, while rank 0 waits on its own."""
+        unseen = self.job.folder(rank.rank)
+        own, first = unseen.with_name(f"{unseen.name}.unseen"), self.job.folder(0)
+        exists = own.exists()
+        if exists:
+            own.rename(unseen)
+        first.rename(first.with_name("rank_0.unseen"))
+        with self.monkeypatch.context() as patch:
+            patch.setattr(views, "host_name", lambda: f"host-{rank.rank}")
+            try:
+                yield
+            finally:
+                first.with_name("rank_0.unseen").rename(first)
+                if exists:
+                    unseen.rename(own)
+
+
+def files_of(plan: RestorePlan | None) -> tuple[int, list[tuple[int, int]]]:
+    assert plan is not None
+    return plan.global_step, [(rank, source.rank) for rank, source in plan.ranks]
+
+
+@pytest.fixture(params=["data_parallel", None], ids=["replicas", "none"])
+def hosts(catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Hosts:
+    job, _ = begun(catalog, tmp_path / "ckpt", 10, 20, layout=request.param)
+    return Hosts(job, monkeypatch)
+
+
+def test_each_rank_restores_from_its_own_disk(hosts: Hosts) -> None:
+    assert files_of(hosts.start()) == (20, [(0, 0), (1, 1)])
+    assert [list(question) for question in hosts.asked][-1] == ["states"]
+
+
+def test_one_disk_for_all_is_asked_about_once(hosts: Hosts) -> None:
+    ranks = hosts.job.start(resume=False)
+    asked = []
+
+    def ask(question: Any) -> int:
+        asked.append(list(question))
+        return sum(views.answer(rank, question) for rank in ranks)
+
+    plan = ranks[0].settle(ranks[0].database, NEWEST, views.ask_ranks(ranks[0], NEWEST, ask))
+    assert files_of(plan) == (20, [(0, 0), (1, 1)])
+    assert asked == [["files"]]
+
+
+def test_the_first_start_of_a_run_asks_nothing(catalog: Catalog, tmp_path: Path) -> None:
+    ranks = Job(catalog, tmp_path / "ckpt").start(resume=False)
+    asks = views.ask_ranks(ranks[0], NEWEST, lambda _: pytest.fail("asked"))
+    assert ranks[0].settle(ranks[0].database, NEWEST, asks) is None
+
+
+def test_a_file_that_one_host_lost_gives_the_older_state_or_the_named_copy(
+    hosts: Hosts, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where ranks are replicas the file of rank 0 would do; where they are not none does."""
+    job = hosts.job
+    job.folder(1).joinpath("net-2_10.ckpt").unlink()
+    assert files_of(hosts.start()) == (10, [(0, 0), (1, 1)])
+    if job.layout is None:
+        assert "rank 1 on host-1 does not see" in caplog.text
+        return
+    path = job.folder(0) / "net-2_10.ckpt"
+    copy = f"rsync -a --mkpath host-0:{path} {path}"
+    assert f"rank 1 on host-1 does not see {path}, host-0 does; on host-1: {copy}" in caplog.text
+    assert shlex.split(copy)[-1] == str(path)
+
+
+def test_a_copy_is_taken(catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host was replaced; the file of its replica was put where the message says."""
+    job, _ = begun(catalog, tmp_path / "ckpt", 10, layout="data_parallel")
+    hosts = Hosts(job, monkeypatch)
+    job.folder(1).rename(tmp_path / "gone")
+    copied = tmp_path / "copied"
+    shutil.copytree(job.folder(0), copied)
+    started = job.start(resume=False)
+
+    def ask(question: Any) -> int:
+        said = int(views.answer(started[0], question))
+        job.folder(0).rename(tmp_path / "host-0")
+        copied.rename(job.folder(0))
+        try:
+            return said + views.answer(started[1], question)
+        finally:
+            job.folder(0).rename(copied)
+            (tmp_path / "host-0").rename(job.folder(0))
+
+    plan = started[0].settle(started[0].database, NEWEST, views.ask_ranks(started[0], NEWEST, ask))
+    assert files_of(plan) == (10, [(0, 0), (1, 0)])
+    assert not hosts.asked
+
+
+def test_the_file_of_another_step_is_not_taken(hosts: Hosts) -> None:
+    """It has the same size: the digest tells."""
+    job = hosts.job
+    newer, older = (job.folder(1) / f"net-{epoch}_10.ckpt" for epoch in (2, 1))
+    assert newer.stat().st_size == older.stat().st_size
+    shutil.copyfile(older, newer)
+    assert files_of(hosts.start()) == (10, [(0, 0), (1, 1)])
+
+
+def test_a_rank_whose_disk_hangs_is_named(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(views, "LOOK_SECONDS", 0.2)
+    never = threading.Event()
+    look = views._view
+
+    def hangs(launch: RankLaunch, states: Any) -> Any:
+        return look(launch, states) if launch.rank == 0 else never.wait()
+
+    monkeypatch.setattr(views, "_view", hangs)
+    with pytest.raises(Exception, match="rank 1 did not say in time what it sees on its host"):
+        hosts.start()
+    never.set()
+    assert "what this rank sees of its files was not known in 0.2 s" in caplog.text
