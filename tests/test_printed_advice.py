@@ -23,7 +23,8 @@ OF_ITSELF = {"does", "failed", "has", "here", "keeps", "looks", "needs", "restor
 """How sentences go on that are about ckptstore; what else follows its name is a command."""
 
 OF_ALL = {"--help", "--version"}
-OF_MSRUN = {"--worker_num", "--local_worker_num", "--master_port", "--join", "--log_dir"}
+OF_OTHERS = {"--worker_num", "--local_worker_num", "--master_port", "--join", "--log_dir", "--mkpath"}
+"""Options of msrun and rsync."""
 NAMES = {"ckptstore": ckptstore, "mindspore": mindspore, "launch": TrainingLaunch, "model": Model, "start": Start}
 CALLS = {name: getattr(TrainingLaunch, name) for name in ("resume", "begin_fresh", "registrar")}
 CALLS["join"] = ckptstore.mindspore.join
@@ -215,7 +216,7 @@ def test_each_option_is_one_of_some_command() -> None:
     groups = [command for command in cli.commands.values() if isinstance(command, click.Group)]
     every = chain(cli.commands.values(), *(group.commands.values() for group in groups))
     parameters = [parameter for command in every for parameter in command.params]
-    known = {option for each in parameters for option in (*each.opts, *each.secondary_opts)} | OF_ALL | OF_MSRUN
+    known = {option for each in parameters for option in (*each.opts, *each.secondary_opts)} | OF_ALL | OF_OTHERS
     for where, text in messages():
         assert set(re.findall(r"(?<![\w-])--[a-z][\w-]*", text)) <= known, (where, text)
 

@@ -8,7 +8,6 @@ states, and rank 0 chooses again.
 from __future__ import annotations
 
 import logging
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from ckptstore.catalog import reads, recent, views
@@ -25,7 +24,7 @@ from ckptstore.resume.resolve import newest_states
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from ckptstore.core.model import Checkpoint, LaunchKey, Observed, Resolution
+    from ckptstore.core.model import Checkpoint, Launch, LaunchKey, Observed, Resolution
     from ckptstore.resume.resolve import Query
     from ckptstore.resume.start import AskRanks
     from ckptstore.training.launch import RankLaunch
@@ -77,12 +76,12 @@ def answer(launch: RankLaunch, question: Mapping[str, Any]) -> bool:
         path, size, mtime_ns = question["files"][launch.rank]
         found = within(LOOK_SECONDS, lambda: files.facts_if_seen(path))
         return found is not None and found == (size, mtime_ns)
-    states: Sequence[tuple[LaunchKey, int]] = question["states"]
     try:
-        view = within(LOOK_SECONDS, lambda: _view(launch, states))
-        if view is None:
+        seen = _seen(launch, question["states"])
+        if seen is None:
             log.error("what this rank sees of its files was not known in %g s", LOOK_SECONDS)
             return False
+        view = View(host_name(), seen)
         launch.database.in_write(lambda connection: views.tell(connection, launch.key, launch.rank, view))
     except CatalogUnavailableError as error:
         log.error("%s. What this rank sees of its files is not told.", error)  # noqa: TRY400
@@ -90,25 +89,19 @@ def answer(launch: RankLaunch, question: Mapping[str, Any]) -> bool:
     return True
 
 
-def _view(launch: RankLaunch, states: Sequence[tuple[LaunchKey, int]]) -> View:
-    """What the rank sees of these states, once what its own journals tell is in the catalog."""
+def _seen(launch: RankLaunch, states: Sequence[tuple[LaunchKey, int]]) -> dict[str, Observed] | None:
+    """What the rank sees of these states, once what its own journals tell is in the catalog; None: not in time."""
     database = launch.database
-    seen: dict[str, Observed] = {}
-    for key in dict.fromkeys(key for key, _ in states):
-        with database.read() as connection:
-            homes = {home.directory for home in recent.homes_of(connection, key) if home.rank == launch.rank}
-        take_up_found(database, chain.from_iterable(map(_journals, homes)))
-    for key, step in states:
-        with database.read() as connection:
-            origin = reads.launch(connection, key)
-            known = reads.files_at(connection, origin, step) if origin is not None else ()
-        if origin is None:
-            continue
-        layout, world_size = origin.layout, origin.world_size
-        groups = layout.partition(world_size)
-        group = next((each for each in groups if launch.rank in each), groups[0] if layout.any_world_size else ())
-        _look([file for file in known if file.rank in group], launch.rank, seen)
-    return View(host_name(), seen)
+    with database.read() as connection:
+        homes = {home for key, _ in states for home in recent.homes_of(connection, key) if home.rank == launch.rank}
+    journals = within(LOOK_SECONDS, lambda: [path for home in homes for path in _journals(home.directory)])
+    if journals is None:
+        return None
+    take_up_found(database, journals)
+    with database.read() as connection:
+        origins = [(reads.launch(connection, key), step) for key, step in states]
+        known = [_serving(reads.files_at(connection, at, step), at, launch.rank) for at, step in origins if at]
+    return within(LOOK_SECONDS, lambda: _look(known))
 
 
 def _journals(directory: str) -> list[str]:
@@ -118,13 +111,21 @@ def _journals(directory: str) -> list[str]:
         return []
 
 
-def _look(known: Iterable[Checkpoint], rank: int, seen: dict[str, Observed]) -> None:
-    """Look at the rank's own files, then at those that may stand in, to the first that is as it was recorded."""
-    ordered = sorted(known, key=lambda file: (file.rank != rank, file.rank, file.path))
-    own = sum(file.rank == rank for file in ordered)
-    for file in ordered[: own + _OTHERS]:
-        if file.content is Content.SHARE and file.rank != rank:
-            continue
-        seen.update(files.observe([file], read_bytes=False))
-        if fault(file, seen[file.path], {}) is None:
-            return
+def _serving(files: Iterable[Checkpoint], origin: Launch, rank: int) -> list[Checkpoint]:
+    """What may serve a rank, its own first, and not more of others' than can be looked at."""
+    groups = origin.layout.partition(origin.world_size)
+    group = next((each for each in groups if rank in each), groups[0] if origin.layout.any_world_size else ())
+    own = [file for file in files if file.rank == rank]
+    others = [file for file in files if file.rank in group and file.rank != rank and file.content is not Content.SHARE]
+    return own + sorted(others, key=lambda file: (file.rank, file.path))[:_OTHERS]
+
+
+def _look(known: Iterable[Sequence[Checkpoint]]) -> dict[str, Observed]:
+    """Look at the files of each state, to the first that is as it was recorded."""
+    seen: dict[str, Observed] = {}
+    for of_state in known:
+        for file in of_state:
+            seen.update(files.observe([file], read_bytes=False))
+            if fault(file, seen[file.path], {}) is None:
+                break
+    return seen

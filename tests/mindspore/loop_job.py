@@ -10,10 +10,12 @@ the script's lines after step N), "raise-after-update N" (after the update of st
 step N, for a request to leave), "stuck N" (for ever).
 "jit" compiles the step, "graph" sets GRAPH_MODE. "norm" has batch normalization, "keeps" counts in `loop.keep`, "draws"
 adds noise that NumPy draws, "gan" has two networks and optimizers, "scheduler" a learning rate that falls.
-"pods" gives each rank a temporary directory of its own, as containers have. Under msrun it is data parallel, and a
+"pods" gives each rank a temporary directory of its own, as containers have, "nodes" a disk of its own, below
+node-RANK, at the same path as the others' (mount namespaces). Under msrun it is data parallel, and a
 fault is that of "rank" only (None: of every rank).
 """
 
+import ctypes
 import json
 import os
 import signal
@@ -46,6 +48,7 @@ DEFAULTS = {
     "gan": False,
     "scheduler": False,
     "pods": False,
+    "nodes": False,
     "loop": {},
 }
 
@@ -177,6 +180,22 @@ def ranks_of(asked: dict) -> tuple[int, int]:
     return get_rank(), get_group_size()
 
 
+def move_to_node(rank: int, disk: Path, where: Path) -> None:
+    """From now on this thread, and those that it starts, are on a host with that name and that disk."""
+    disk.mkdir(exist_ok=True)
+    where.mkdir(exist_ok=True)
+    libc = ctypes.CDLL(None, use_errno=True)
+    new_mounts, new_names, private, bind = 0x20000, 0x4000000, 0x44000, 0x1000
+    for call in (
+        lambda: libc.unshare(new_mounts | new_names),
+        lambda: libc.mount(b"none", b"/", None, private, None),
+        lambda: libc.mount(bytes(disk), bytes(where), None, bind, None),
+        lambda: libc.sethostname(name := f"node-{rank}".encode(), len(name)),
+    ):
+        if call():
+            raise OSError(ctypes.get_errno(), "namespaces are not permitted here")
+
+
 def options_of(asked: dict, training: Training) -> dict:
     every = asked["every"] if isinstance(asked["every"], int) else timedelta(seconds=asked["every"])
     options = {"epochs": asked["epochs"], "every": every, **asked["loop"]}
@@ -210,6 +229,8 @@ def train(loop: ckptstore.mindspore.Loop, training: Training, asked: dict, fault
 def main(asked: dict) -> None:
     out = Path(asked["out"])
     rank, ranks = ranks_of(asked)
+    if asked["nodes"]:
+        move_to_node(rank, out / f"node-{rank}", out / "ckpt")
     if asked["pods"]:
         tempfile.tempdir = str(out / f"pod-{rank}")
         Path(tempfile.tempdir).mkdir(exist_ok=True)

@@ -7,13 +7,14 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.command_line import Result, ckptstore
+from tests.conftest import new_postgres_database
 from tests.mindspore.running import python, with_msrun
 from tests.postgres_server import free_port
 
@@ -34,12 +35,16 @@ class Pods:
     ranks: int
     output: str = ""
 
+    url: str = ""
+    asked: dict[str, Any] = field(default_factory=lambda: {"pods": True, "epochs": 6})
+
     @contextmanager
     def launch(self, fault: str = "none") -> Iterator[subprocess.Popen[str]]:
         """The job under way; all of it is killed at the end."""
         self.out.mkdir(exist_ok=True)
-        environment = os.environ | {"CKPTSTORE_URL": str(self.out / "catalog.db"), "GLOG_v": "3"}
-        command = [str(JOB), json.dumps({"out": str(self.out), "fault": fault, "pods": True, "epochs": 6})]
+        url = self.url or str(self.out / "catalog.db")
+        environment = os.environ | {"CKPTSTORE_URL": url, "GLOG_v": "3"}
+        command = [str(JOB), json.dumps({"out": str(self.out), "fault": fault, **self.asked})]
         if self.ranks == 1:
             command = [*python(), *command]
         else:
@@ -65,6 +70,7 @@ class Pods:
             output = process.communicate()[0]
         if self.ranks > 1:
             output = (self.out / "log" / "worker_0.log").read_text(errors="replace")
+        self.output = output
         assert process.returncode == 0, output
         return json.loads(next(line for line in output.splitlines() if line.startswith("START "))[6:])
 
@@ -128,4 +134,38 @@ def test_a_drained_pod(tmp_path: Path, ranks: int) -> None:
 
     assert rough.ends()["global_step"] == step
     for rank in range(ranks):
+        assert rough.final(rank) == calm.final(rank)
+
+
+def may_have_nodes() -> bool:
+    return (
+        os.geteuid() == 0
+        and not subprocess.run(["unshare", "-mu", "true"], capture_output=True, check=False).returncode
+    )
+
+
+@pytest.mark.long
+@pytest.mark.msrun
+@pytest.mark.skipif(not may_have_nodes(), reason="needs mount namespaces")
+def test_nodes_that_share_no_disk(tmp_path: Path, postgres: str) -> None:
+    """Two mount namespaces, one path: each rank restores from its own disk, and what one has lost is not mixed."""
+    asked = {"nodes": True}
+    calm = Pods(tmp_path / "calm", 2, url=new_postgres_database(postgres), asked=asked)
+    rough = Pods(tmp_path / "rough", 2, url=new_postgres_database(postgres), asked=asked)
+    calm.ends()
+    with rough.launch("kill 17") as process:
+        process.wait()
+    assert [path.name for path in (rough.out / "ckpt").iterdir()] == []
+    assert [path.name for path in sorted((rough.out / "node-1").iterdir())] == ["rank_1"]
+    with rough.launch("kill 7") as process:
+        process.wait()
+    log = (rough.out / "log" / "worker_0.log").read_text(errors="replace")
+    assert '"global_step": 15' in log
+    assert "each gets one that its own host has (2 of 2 told)" in log
+    (lost,) = (rough.out / "node-1" / "rank_1").glob("CKP*-2_10.safetensors")
+    lost.unlink()
+    assert rough.ends()["global_step"] == 15
+    path = rough.out / "ckpt" / "rank_0" / lost.name
+    assert f"on node-1: rsync -a --mkpath node-0:{path} {path}" in rough.output
+    for rank in range(2):
         assert rough.final(rank) == calm.final(rank)

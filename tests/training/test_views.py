@@ -166,12 +166,13 @@ def test_a_rank_whose_disk_hangs_is_named(
 ) -> None:
     monkeypatch.setattr(views, "LOOK_SECONDS", 0.2)
     never = threading.Event()
-    look = views._view
+    look = views._look
 
-    def hangs(launch: RankLaunch, states: Any) -> Any:
-        return look(launch, states) if launch.rank == 0 else never.wait()
+    def hangs(known: Any) -> Any:
+        known = list(known)
+        return look(known) if known[0][0].rank == 0 else never.wait()
 
-    monkeypatch.setattr(views, "_view", hangs)
+    monkeypatch.setattr(views, "_look", hangs)
     with pytest.raises(Exception, match="rank 1 did not say in time what it sees on its host"):
         hosts.start()
     never.set()
