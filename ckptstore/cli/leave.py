@@ -138,6 +138,7 @@ class _Exit:
         self._began = time.monotonic()
         self.asked = ask(database, run, reason, self._directories)
         self.found: Leaving | None = None
+        self._said = ""
         self._say_asked()
 
     def seen(self, until: float | None) -> int:
@@ -211,14 +212,16 @@ class _Exit:
             self._line(f"  not in {directory}: {why}")
 
     def _say(self, found: Leaving) -> None:
-        seconds = time.monotonic() - self._began
         if found.step is None:
-            self._line(f"{seconds:5.0f} s  no rank has saved yet: each does when its step is done")
+            text = "no rank has saved yet: each does when its step is done"
         elif found.missing:
             saved = f"{of_ranks(found.saved)} saved step {found.step}" if found.saved else f"step {found.step}"
-            self._line(f"{seconds:5.0f} s  {saved}; not yet: {of_ranks(found.missing)}")
+            text = f"{saved}; not yet: {of_ranks(found.missing)}"
         else:
-            self._line(f"{seconds:5.0f} s  all ranks saved step {found.step}")
+            text = f"all ranks saved step {found.step}"
+        if text != self._said:
+            self._said = text
+            self._line(f"{time.monotonic() - self._began:5.0f} s  {text}")
 
     def _end(self) -> int:
         found = self.found
