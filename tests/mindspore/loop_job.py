@@ -7,7 +7,7 @@ process: "kill N" (SIGKILL after step N, when all that was saved before is regis
 the script's lines after step N), "raise-after-update N" (after the update of step N, before `loop.step`),
 "raise-before-update N", "raise-in-optimizer N" (between the updates of two parameters), "raise-in-data N",
 "terminate N" (SIGTERM in step N), "flag N", "exit N" (sys.exit after step N), "break N", "no-step N", "waits N" (in
-step N, for a request to leave), "stuck N" (for ever).
+step N, for a request to leave and the file go).
 "jit" compiles the step, "graph" sets GRAPH_MODE. "norm" has batch normalization, "keeps" counts in `loop.keep`, "draws"
 adds noise that NumPy draws, "gan" has two networks and optimizers, "scheduler" a learning rate that falls.
 "pods" gives each rank a temporary directory of its own, as containers have, "nodes" a disk of its own, below
@@ -145,9 +145,9 @@ class Fault:
 
     def begin_step(self, training: Training, loop: ckptstore.mindspore.Loop) -> None:
         self.done += 1
-        if self.is_now("waits", "stuck"):
+        if self.is_now("waits"):
             (self.out / f"in-step-{loop._launch.rank}").write_text(str(os.getpid()))
-            while self.action == "stuck" or not loop._launch.exit_request.path():
+            while not (loop._launch.exit_request.path() and (self.out / "go").exists()):
                 threading.Event().wait(0.05)
         if self.done == self.step:
             arm(training, self.action)

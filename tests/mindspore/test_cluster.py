@@ -109,18 +109,13 @@ def test_a_drained_pod(tmp_path: Path, ranks: int) -> None:
     calm, rough = Pods(tmp_path / "calm", ranks), Pods(tmp_path / "rough", ranks)
     calm.ends()
     drained = ranks - 1
-
-    with rough.launch("stuck 17"):
+    with rough.launch("waits 17") as process:
         pids = rough.all_in_step()
         said = rough.pre_stop(drained, grace=1)
         assert said.code == 8, said
         assert said.out.splitlines()[-1].startswith(f"run run has not left in time: ranks 0-{drained} saved nothing")
         assert said.out.endswith("a restart goes on after step 15\n")
-        for pid in pids.values():
-            rough.evict(pid)
-
-    with rough.launch("waits 7") as process:
-        pids = rough.all_in_step()
+        (rough.out / "go").touch()
         said = rough.pre_stop(drained)
         assert said.code == 0, said
         rough.evict(pids[drained])
@@ -128,12 +123,26 @@ def test_a_drained_pod(tmp_path: Path, ranks: int) -> None:
     lines = said.out.splitlines()
     assert f"asked to save and leave in {ranks} directories, in the catalog" in lines[0]
     step = int(lines[-1].removeprefix("run run has left: a restart goes on after step "))
-    assert 22 <= step < 60
+    assert 17 <= step < 60
     again = rough.pre_stop(drained)
     assert (again.code, "nothing is to leave" in again.out) == (0, True)
-
     assert rough.ends()["global_step"] == step
     for rank in range(ranks):
+        assert rough.final(rank) == calm.final(rank)
+
+
+@pytest.mark.long
+@pytest.mark.msrun
+def test_a_pod_whose_grace_is_too_short(tmp_path: Path) -> None:
+    calm, rough = Pods(tmp_path / "calm", 4), Pods(tmp_path / "rough", 4)
+    calm.ends()
+    with rough.launch("waits 17"):
+        pids = rough.all_in_step()
+        assert rough.pre_stop(3, grace=1).code == 8
+        for pid in pids.values():
+            rough.evict(pid)
+    assert rough.ends()["global_step"] == 15
+    for rank in range(4):
         assert rough.final(rank) == calm.final(rank)
 
 

@@ -199,6 +199,7 @@ def test_time_between_saves_and_retention(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("ckpt/*.safetensors"))) == 3
 
 
+@pytest.mark.long
 def test_the_loop_of_mindspores_own_tutorial(tmp_path: Path) -> None:
     """`examples/functional`: killed in its second epoch, and started again by the same command."""
     ends = []
