@@ -16,12 +16,15 @@ from ckptstore.disk.claims import FOLDER
 from ckptstore.disk.files import open_directory
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ckptstore.core.model import LaunchKey
 
 KEY = "GracefulExit"
 """What MindSpore's OnRequestExit looks for (`train/callback/_on_request_exit.py`)."""
 
 _PREFIX = "exit-"
+_LONGEST = 1 << 16  # characters
 
 
 def flag_path(directory: str, key: LaunchKey) -> str:
@@ -61,14 +64,32 @@ def take_back(directory: str, key: LaunchKey) -> None:
 def clear_others(directory: str, key: LaunchKey, run: str) -> None:
     """Remove the requests to earlier launches of the run: they have ended. What cannot be removed stays."""
     with suppress(OSError):
-        for path in Path(directory, FOLDER).glob(f"{_PREFIX}*.json"):
-            if path.name != Path(flag_path(directory, key)).name and _run_of(path) == run:
-                path.unlink()
+        folder = open_directory(f"{directory}/{FOLDER}")
+        try:
+            own = Path(flag_path(directory, key)).name
+            for name in _names(folder):
+                if name.startswith(_PREFIX) and name != own and _run_of(name, folder) == run:
+                    os.unlink(name, dir_fd=folder)
+        finally:
+            os.close(folder)
 
 
-def _run_of(path: Path) -> object:
+def _names(folder: int) -> list[str]:
+    readable = os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=folder)
     try:
-        told = bounded_json.parse(path.read_text(encoding="utf-8"))
+        return os.listdir(readable)  # noqa: PTH208 — `pathlib` takes no descriptor
+    finally:
+        os.close(readable)
+
+
+def _run_of(name: str, folder: int) -> object:
+    try:
+        with open(name, encoding="utf-8", opener=_opener(folder)) as file:
+            told = bounded_json.parse(file.read(_LONGEST))
     except (OSError, ValueError):
         return None
     return told.get("run") if isinstance(told, dict) else None
+
+
+def _opener(folder: int) -> Callable[[str, int], int]:
+    return lambda name, flags: os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
