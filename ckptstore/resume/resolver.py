@@ -166,6 +166,9 @@ def _seen_by_ranks(state: State, files: Sequence[Checkpoint], failed: Mapping[st
         if group in differ:
             serving = {path: file for path, file in serving.items() if file.rank == rank}
         chosen = _seen(serving, views[rank], failed, rank) if rank in views else None
+        if chosen is not None and in_shares and state.launch.layout.any_world_size:  # it reads those of all (§8)
+            serving = next(({file.path: file} for file in files if not _sees(views[rank], file, failed)), serving)
+            chosen = chosen if all(_sees(views[rank], file, failed) for file in serving.values()) else None
         if chosen is not None:
             cover.served.append(Assignment(rank, chosen))
         elif len(cover.reasons) < _EXPLAINED:
@@ -175,12 +178,12 @@ def _seen_by_ranks(state: State, files: Sequence[Checkpoint], failed: Mapping[st
 
 def _seen(files: Mapping[str, Checkpoint], view: View, failed: Mapping[str, str], rank: int) -> Checkpoint | None:
     """The file that a rank sees as it was recorded, its own before others; None if it sees none."""
-    there = [
-        file
-        for path, seen in view.seen.items()
-        if (file := files.get(path)) is not None and fault(file, seen, failed) is None
-    ]
+    there = [file for path in view.seen if (file := files.get(path)) is not None and _sees(view, file, failed)]
     return min(there, key=lambda file: (file.rank != rank, file.rank, *_preference(file)), default=None)
+
+
+def _sees(view: View, file: Checkpoint, failed: Mapping[str, str]) -> bool:
+    return file.path in view.seen and fault(file, view.seen[file.path], failed) is None
 
 
 def _unseen(rank: int, files: Mapping[str, Checkpoint], views: Mapping[int, View], failed: Mapping[str, str]) -> str:

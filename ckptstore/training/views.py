@@ -50,8 +50,9 @@ def ask_ranks(launch: RankLaunch, query: Query, ask: Callable[[Any], int]) -> As
         reasons = [reason for rejection in resolution.rejections for reason in rejection.reasons]
         of_others = any(reason.rank not in (None, 0) and reason.rule in _UNSEEN for reason in reasons)
         if plan is not None and not of_others:
-            paths = [(each.source.path, each.source.size, each.source.mtime_ns) for each in plan.ranks]
-            if ask({"files": paths}) == launch.world_size:
+            chosen = [each.source for each in plan.ranks]
+            told = [(file.path, file.size, file.mtime_ns, file.digest) for file in chosen]
+            if ask({"files": told, "all": _needs_all(plan.launch, chosen)}) == launch.world_size:
                 return None
         with launch.database.read() as connection:
             run_id = reads.run_id(connection, launch.run)
@@ -73,9 +74,8 @@ def ask_ranks(launch: RankLaunch, query: Query, ask: Callable[[Any], int]) -> As
 def answer(launch: RankLaunch, question: Mapping[str, Any]) -> bool:
     """Say yes to a question of rank 0: that this rank sees its file, or that it has told what it sees."""
     if "files" in question:
-        path, size, mtime_ns = question["files"][launch.rank]
-        found = within(LOOK_SECONDS, lambda: files.facts_if_seen(path))
-        return found is not None and found == (size, mtime_ns)
+        own = question["files"] if question["all"] else [question["files"][launch.rank]]
+        return within(LOOK_SECONDS, lambda: all(_is_there(*each) for each in own)) or False
     try:
         seen = _seen(launch, question["states"])
         if seen is None:
@@ -111,12 +111,27 @@ def _journals(directory: str) -> list[str]:
         return []
 
 
-def _serving(files: Iterable[Checkpoint], origin: Launch, rank: int) -> list[Checkpoint]:
+def _is_there(path: str, size: int, mtime_ns: int | None, digest: str | None) -> bool:
+    """Whether a file is as it was recorded; one that was copied, and has another time, by its bytes."""
+    found = files.facts_if_seen(path)
+    if found is None or found.size != size:
+        return False
+    return found.mtime_ns == mtime_ns or (digest is not None and files.digest(path) == digest)
+
+
+def _needs_all(origin: Launch, found: Iterable[Checkpoint]) -> bool:
+    """Whether a rank reads the files of all: shares of a data-parallel state (mindspore.md §8)."""
+    return origin.layout.any_world_size and any(file.content is Content.SHARE for file in found)
+
+
+def _serving(found: Sequence[Checkpoint], origin: Launch, rank: int) -> list[Checkpoint]:
     """What may serve a rank, its own first, and not more of others' than can be looked at."""
+    if _needs_all(origin, found):
+        return sorted(found, key=lambda file: (file.content is not Content.SHARE, file.rank, file.path))
     groups = origin.layout.partition(origin.world_size)
     group = next((each for each in groups if rank in each), groups[0] if origin.layout.any_world_size else ())
-    own = [file for file in files if file.rank == rank]
-    others = [file for file in files if file.rank in group and file.rank != rank and file.content is not Content.SHARE]
+    own = [file for file in found if file.rank == rank]
+    others = [file for file in found if file.rank in group and file.rank != rank and file.content is not Content.SHARE]
     return own + sorted(others, key=lambda file: (file.rank, file.path))[:_OTHERS]
 
 
@@ -126,6 +141,6 @@ def _look(known: Iterable[Sequence[Checkpoint]]) -> dict[str, Observed]:
     for of_state in known:
         for file in of_state:
             seen.update(files.observe([file], read_bytes=False))
-            if fault(file, seen[file.path], {}) is None:
+            if file.content is not Content.SHARE and fault(file, seen[file.path], {}) is None:
                 break
     return seen

@@ -5,14 +5,16 @@ import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ckptstore.api import Catalog
-from ckptstore.core.model import RestorePlan
+from ckptstore.core.model import Content, Kind, RestorePlan
 from ckptstore.disk import claims
+from ckptstore.resume import register
 from ckptstore.resume.resolve import NEWEST
 from ckptstore.training import views
 from ckptstore.training.launch import RankLaunch
@@ -103,7 +105,7 @@ def test_one_disk_for_all_is_asked_about_once(hosts: Hosts) -> None:
 
     plan = ranks[0].settle(ranks[0].database, NEWEST, views.ask_ranks(ranks[0], NEWEST, ask))
     assert files_of(plan) == (20, [(0, 0), (1, 1)])
-    assert asked == [["files"]]
+    assert asked == [["files", "all"]]
 
 
 def test_the_first_start_of_a_run_asks_nothing(catalog: Catalog, tmp_path: Path) -> None:
@@ -177,3 +179,35 @@ def test_a_rank_whose_disk_hangs_is_named(
         hosts.start()
     never.set()
     assert "what this rank sees of its files was not known in 0.2 s" in caplog.text
+
+
+@pytest.mark.parametrize("sees_all", [True, False])
+def test_shares_are_read_by_all_ranks(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, sees_all: bool
+) -> None:
+    """Data parallel with remove_redundancy: a rank that sees its own share only cannot restore."""
+    job, ranks = begun(catalog, tmp_path / "ckpt", 10, layout="data_parallel")
+    for rank in ranks:
+        described = register.describe(
+            rank.facts, rank=rank.rank, path=str(job.write(rank, 20)), kind=Kind.PERIODIC, global_step=20
+        )
+        share = register.measured(replace(described, content=Content.SHARE))
+        assert share is not None
+        rank.record([share])
+    hosts = Hosts(job, monkeypatch)
+    if sees_all:
+        started = job.start(resume=False)
+        asks = views.ask_ranks(started[0], NEWEST, lambda told: sum(views.answer(rank, told) for rank in started))
+        assert files_of(started[0].settle(started[0].database, NEWEST, asks)) == (20, [(0, 0), (1, 1)])
+    else:
+        assert files_of(hosts.start()) == (10, [(0, 0), (1, 1)])
+
+
+def test_a_file_that_was_copied_without_its_time_is_read(hosts: Hosts) -> None:
+    path = hosts.job.folder(0) / "net-2_10.ckpt"
+    digest = hosts.job.catalog.show("run", 20)[0].digest
+    size, mtime_ns = path.stat().st_size, path.stat().st_mtime_ns
+    assert views._is_there(str(path), size, mtime_ns, None)
+    assert views._is_there(str(path), size, 1, digest)
+    assert not views._is_there(str(path), size, 1, "another")
+    assert not views._is_there(str(path), size + 1, mtime_ns, digest)
