@@ -194,10 +194,18 @@ class Loop:
             self._save(Kind.GRACEFUL_EXIT)
             self._saves.end(step, None)
             self._over()
+            self._wait_for_the_others()
             log.info("run %s: step %d is saved; training ends on request (exit code %d)", self._launch.name, step, LEFT)
             raise SystemExit(LEFT)
         if said.saves or is_last or self._rhythm.is_due(step):
             self._save(Kind.PERIODIC)
+
+    def _wait_for_the_others(self) -> None:
+        """All ranks leave together: `msrun` kills those that still save, once one has left with a code but 0."""
+        try:
+            communication.added_up([0])
+        except RuntimeError as error:  # a rank has died; this one has saved
+            log.warning("not all ranks have come to leave: %s", error)
 
     def _ask(self, step: int) -> Question:
         """What the ranks say together about saving and leaving after a step."""

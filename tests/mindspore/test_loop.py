@@ -5,6 +5,7 @@ import os
 import random
 import signal
 import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -240,3 +241,17 @@ def test_any_faults_one_after_the_other(calm, tmp_path: Path, seed: int) -> None
 @pytest.mark.long
 def test_two_ranks_with_a_compiled_step(calm, tmp_path: Path) -> None:
     check(calm(ranks=2, jit=True), Training(tmp_path, {"rank": 1, "jit": True}), ("kill 17", 1, 15), ranks=2)
+
+
+@pytest.mark.msrun
+@pytest.mark.long
+def test_no_rank_leaves_before_the_others_have_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """msrun kills the other ranks once one has left with 75; rank 1 saves when msrun has seen rank 0 go."""
+    of_its_own = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", "MS_NODE_TIMEOUT": "10"}
+    monkeypatch.setattr("tests.mindspore.test_loop.with_msrun", lambda: of_its_own)
+    monkeypatch.setattr("tests.mindspore.test_loop.JOB", JOB.with_name("late_job.py"))
+    rough = Training(tmp_path, {"rank": 0})
+    rough.launch("flag 7", ranks=2)
+    step, _ = rough.saved()[0]
+    exits = [(file.global_step, file.rank) for file in rough.catalog.files("run", kind="graceful_exit")]
+    assert exits == [(step, 0), (step, 1)]
