@@ -1,0 +1,66 @@
+"""Runs the ranks of one node under msrun, and ends with a code that a scheduler can act on.
+
+    node.py --worker_num=16 --local_worker_num=8 --log_dir=log … train.py ARGUMENT …
+
+msrun ends with 1 whatever a rank ended with, and kills the node's other ranks at the first code but 0. So a rank that
+has left on request (75) ends with 0 here, and what it meant is noted. This ends with
+
+    0        the training is finished
+    75       it was asked to leave, and has: start it again
+    2 to 6   ckptstore refused: `exit_code` of the CkptstoreError that the script did not catch
+    1        anything else
+"""
+
+import os
+import runpy
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import ckptstore
+
+LEFT = 75
+CODES = "NODE_CODES"
+
+
+def node(arguments):
+    script = next(place for place, each in enumerate(arguments) if not each.startswith("-"))
+    command = ["msrun", "--join=True", *arguments[:script], __file__, *arguments[script:]]
+    with tempfile.TemporaryDirectory() as codes:
+        ended = subprocess.run(command, env=os.environ | {CODES: codes}, check=False).returncode
+        return code_of(ended, [int(told.read_text()) for told in Path(codes).iterdir()])
+
+
+def code_of(ended, told):
+    """What the node ends with, where msrun ended with a code and ranks told theirs."""
+    if ended == 0:
+        return LEFT if LEFT in told else 0
+    return max((code for code in told if code != LEFT), default=1)
+
+
+def rank():
+    sys.excepthook = end_with_its_code
+    del sys.argv[0]
+    sys.path[0] = str(Path(sys.argv[0]).parent)
+    try:
+        runpy.run_path(sys.argv[0], run_name="__main__")
+    except SystemExit as end:
+        if end.code != LEFT:
+            raise
+        tell(LEFT)
+
+
+def end_with_its_code(kind, error, trace):
+    sys.__excepthook__(kind, error, trace)
+    if isinstance(error, ckptstore.CkptstoreError):
+        tell(error.exit_code)
+        sys.exit(error.exit_code)
+
+
+def tell(code):
+    Path(os.environ[CODES], str(os.getpid())).write_text(str(code))
+
+
+if __name__ == "__main__":
+    rank() if CODES in os.environ else sys.exit(node(sys.argv[1:]))
