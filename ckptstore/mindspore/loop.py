@@ -201,7 +201,7 @@ class Loop:
             self._save(Kind.PERIODIC)
 
     def _wait_for_the_others(self) -> None:
-        """All ranks leave together: `msrun` kills those that still save, once one has left with a code but 0."""
+        """Leave together: msrun kills the ranks that still save once one has ended with 75 (mindspore.md §10)."""
         try:
             communication.added_up([0])
         except RuntimeError as error:  # a rank has died; this one has saved

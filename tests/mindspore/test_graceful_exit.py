@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,8 @@ from tests.mindspore.trainings import (
     saving,
     trained,
 )
+
+SCHEDULERS = Path(__file__).parents[2] / "docs" / "schedulers.md"
 
 
 @pytest.fixture(scope="session")
@@ -106,6 +109,21 @@ def train(launch: Any, directory: Path, *more: Callback, epochs: int = 2) -> OnR
     ckpt_cb = saving(directory / "ckpt", save_checkpoint_steps=5)
     job.train(exit_cb, *more, ckpt_cb, job.registrar(ckpt_cb, exit_cb), epochs=epochs)
     return exit_cb
+
+
+def test_the_script_of_the_docs_ends_with_codes_that_a_scheduler_can_act_on(
+    catalog: Catalog, tmp_path: Path, exits: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (script,) = re.findall(r"```python\n(.*?)```", SCHEDULERS.read_text(), re.DOTALL)
+    for code in (75, 3):
+        ckpt_cb, asked = saving(tmp_path / "ckpt", save_checkpoint_steps=2), ExitAt(3)
+        monkeypatch.setattr(ckpt_cb, "step_begin", asked.on_train_step_end)
+        names = {"model": create_model(), "dataset": create_dataset(), "ckpt_cb": ckpt_cb}
+        with pytest.raises(SystemExit) as end:
+            exec(script, {**names, "exit_cb": leaving(tmp_path)})  # noqa: S102
+        assert end.value.code == code
+        for file in catalog.files("digits"):
+            Path(file.path).unlink(missing_ok=True)  # then no saved state can be restored
 
 
 def test_plain_mindspore_loads_an_older_exit_over_the_restored_weights_and_ckptstore_does_not(

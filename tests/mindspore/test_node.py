@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import runpy
 import shlex
 import subprocess
@@ -9,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from mindspore.parallel.cluster.run import get_args
 
 from ckptstore.api import connect
 from ckptstore.errors import RefusedError
@@ -18,6 +20,7 @@ from tests.postgres_server import free_port
 from tests.starting import warm_programs
 
 NODE = Path(__file__).parents[2] / "examples" / "node.py"
+KUBERNETES = NODE.with_name("kubernetes")
 pytestmark = pytest.mark.msrun
 
 BEGINS = """
@@ -94,6 +97,16 @@ def test_a_refused_start_ends_with_its_code(programs: dict[str, str], tmp_path: 
 )
 def test_the_code_of_a_node(ended: int, told: list[int], code: int) -> None:
     assert runpy.run_path(str(NODE))["code_of"](ended, told) == code
+
+
+@pytest.mark.parametrize("name", ["volcano-job.yaml", "indexed-job.yaml"])
+def test_the_manifests_start_it_with_options_that_msrun_has(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    (told,) = re.findall(r"exec python /job/node.py (.*?train.py \S+)", (KUBERNETES / name).read_text(), re.DOTALL)
+    words = shlex.split(re.sub(r'"\$(MASTER|VC_TASK_INDEX|JOB_COMPLETION_INDEX)"', "1", told.replace("\\\n", "")))
+    monkeypatch.setattr(sys, "argv", ["msrun", *words])
+    asked = get_args()
+    assert (asked.task_script, asked.task_script_args) == ("/job/train.py", ["/checkpoints/digits"])
+    assert asked.worker_num == 2 * asked.local_worker_num
 
 
 @pytest.mark.long
