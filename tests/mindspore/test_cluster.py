@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.command_line import Result, ckptstore
@@ -60,8 +61,9 @@ class Pods:
             try:
                 yield process
             finally:
-                for pid in self.in_step().values():
-                    self.signal(pid, signal.SIGKILL)
+                with suppress(psutil.NoSuchProcess):  # msrun waits for ranks that are dead, and its own process for it
+                    for child in psutil.Process(process.pid).children(recursive=True):
+                        self.signal(child.pid, signal.SIGKILL)
                 process.kill()
 
     def ends(self) -> dict[str, Any]:
@@ -119,7 +121,7 @@ def test_a_drained_pod(tmp_path: Path, ranks: int) -> None:
         said = rough.pre_stop(drained)
         assert said.code == 0, said
         rough.evict(pids[drained])
-        process.wait()
+        until(lambda: not any(map(psutil.pid_exists, pids.values())) or process.poll() is not None)
     lines = said.out.splitlines()
     assert f"asked to save and leave in {ranks} directories, in the catalog" in lines[0]
     step = int(lines[-1].removeprefix("run run has left: a restart goes on after step "))
