@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
+    from ckptstore.formats.header import BytesOf
+
 _CRC_MARK = b"crc_num"
 CRC_DIGITS = 10
 """Bytes of the CRC32 at the very end of a file with a trailer."""
@@ -32,6 +34,7 @@ _PIECE = 1 << 20  # bytes
 _VALUE = re.compile(rb"\x0a[\x80-\xff]{0,9}[\x00-\x7f]\x0a([\x80-\xff]{0,2}[\x00-\x7f])")
 """A value of any length, and in it a name of any length."""
 _FIRST_IN_A_NAME = 0x20
+_MOST_SLICES = 4096
 _FIRST = b"\x0a"
 """How a value begins: field 1 with a length."""
 _FIELD_1, _FIELD_2, _FIELD_3 = 1 << 3 | LEN, 2 << 3 | LEN, 3 << 3 | LEN
@@ -64,25 +67,7 @@ def read_ckpt(path: Path, *, expected: Iterable[str] = ()) -> CkptHeader:
     file has, its last ones among them: the `names` of another file of the same callback. One that is not there raises.
     """
     with path.open("rb", buffering=0) as file:
-        reader = WireReader(file, path, ".ckpt")
-        if is_encrypted(reader.bytes_at(0, 4)):
-            raise UnreadableError(f"{path} is encrypted", "only MindSpore with its dec_key can read it")
-        entries: list[Entry] = []
-        while reader.position < reader.end and not _at_trailer(reader):
-            _add(entries, _usual_value(reader) or _value(reader), reader)
-        if not entries:
-            raise UnreadableError(f"{path} holds no parameter", "it is empty or was never finished")
-        _check_size(entries[-1], reader)
-        appended = header.appended_last(entries)
-        has_crc = reader.position < reader.end
-        found = CkptHeader(
-            entries=tuple(entries),
-            optimizer_step=header.optimizer_step_of(entries, reader.bytes_at),
-            info=header.info_of(entries, appended, reader.bytes_at),
-            complete=True if has_crc else None,
-            appended=appended,
-            has_crc=has_crc,
-        )
+        found = parse_ckpt(header.bytes_of(file), path)
     expected = frozenset(expected)
     missing = sorted(expected - found.names)
     if missing:
@@ -91,6 +76,29 @@ def read_ckpt(path: Path, *, expected: Iterable[str] = ()) -> CkptHeader:
             "it is cut between two entries",
         )
     return replace(found, complete=True) if expected else found
+
+
+def parse_ckpt(content: BytesOf, path: Path) -> CkptHeader:
+    """As `read_ckpt`, of bytes that are at hand; `path` is for errors."""
+    reader = WireReader(content, path, ".ckpt")
+    if is_encrypted(reader.bytes_at(0, 4)):
+        raise UnreadableError(f"{path} is encrypted", "only MindSpore with its dec_key can read it")
+    entries: list[Entry] = []
+    while reader.position < reader.end and not _at_trailer(reader):
+        _add(entries, _usual_value(reader) or _value(reader), reader)
+    if not entries:
+        raise UnreadableError(f"{path} holds no parameter", "it is empty or was never finished")
+    _check_size(entries[-1], reader)
+    appended = header.appended_last(entries)
+    has_crc = reader.position < reader.end
+    return CkptHeader(
+        entries=tuple(entries),
+        optimizer_step=header.optimizer_step_of(entries, reader.bytes_at),
+        info=header.info_of(entries, appended, reader.bytes_at),
+        complete=True if has_crc else None,
+        appended=appended,
+        has_crc=has_crc,
+    )
 
 
 def crc_is_right(path: Path) -> bool | None:
@@ -116,7 +124,7 @@ def ends_too_early(path: Path) -> bool:
     One that was cut between two parameters looks whole. Raises `OSError` where it cannot be opened.
     """
     with path.open("rb", buffering=0) as file:
-        reader = WireReader(file, path, ".ckpt")
+        reader = WireReader(header.bytes_of(file), path, ".ckpt")
         if reader.bytes_at(0, 1) != _FIRST:
             return reader.end == 0
         try:
@@ -152,7 +160,10 @@ def _add(entries: list[Entry], entry: Entry, reader: WireReader) -> None:
     if entries:
         last = entries[-1]
         if last[:3] == entry[:3]:  # name, type, shape
-            entries[-1] = last._replace(nbytes=last.nbytes + entry.nbytes)
+            if len(last.later) == _MOST_SLICES:
+                raise reader.bad(f"{last.name!r} has more slices than any tensor,")
+            later = (*last.later, (entry.offset, entry.nbytes))
+            entries[-1] = last._replace(nbytes=last.nbytes + entry.nbytes, later=later)
             return
         _check_size(last, reader)
     entries.append(entry)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
 import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, ClassVar, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -44,14 +45,36 @@ _ALSO_APPENDED = frozenset({"loss_scale"})
 _FROM_PYTHON = ("Bool", "Int64", "Float32")
 
 
+class BytesOf(NamedTuple):
+    """The bytes of a file: a function that reads so many from an offset, fewer where it ends, and its size."""
+
+    read: Callable[[int, int], bytes]
+    end: int
+
+
+def bytes_of(file: BinaryIO) -> BytesOf:
+    """The bytes of an open file, as they are when they are asked for."""
+    descriptor = file.fileno()
+    return BytesOf(lambda offset, count: os.pread(descriptor, count, offset), os.fstat(descriptor).st_size)
+
+
 class Entry(NamedTuple):
-    """One parameter or appended entry: its name, MindSpore type name, shape, and where its bytes are in the file."""
+    """One parameter or appended entry: its name, MindSpore type name, shape, and where its bytes are in the file.
+
+    `later` are the slices after the first one, each by its offset and size: `nbytes` are those of all.
+    """
 
     name: str
     dtype: str
     shape: tuple[int, ...]
     offset: int
     nbytes: int
+    later: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def slices(self) -> tuple[tuple[int, int], ...]:
+        """Where its bytes are: offset and size of each slice."""
+        return (self.offset, self.nbytes - sum(size for _, size in self.later)), *self.later
 
     @property
     def is_scalar(self) -> bool:

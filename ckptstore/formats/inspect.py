@@ -10,6 +10,7 @@ from ckptstore.core.naming import PYTORCH, format_of
 from ckptstore.errors import CkptstoreError, UnreadableError, UsageError
 from ckptstore.formats import pytorch
 from ckptstore.formats.ckpt import begins_with_a_value, ends_too_early, is_encrypted, read_ckpt
+from ckptstore.formats.header import bytes_of
 from ckptstore.formats.safetensors import read_safetensors
 from ckptstore.formats.strategy import read_group_info, read_json_strategy, read_strategy
 from ckptstore.formats.wire import WireReader
@@ -32,7 +33,8 @@ def inspect(path: Path) -> Header | Strategy | GroupInfo:
         if head[5:9] == b"\0\0\0{":  # eight bytes of a length below 2^40, then JSON
             return read_safetensors(path)
         if head[:1] == b"\x0a":  # field 1 with a length: the values of a checkpoint, or the groups of a group info file
-            return read_group_info(path) if _begins_with_a_group(WireReader(file, path, "")) else read_ckpt(path)
+            is_group_info = _begins_with_a_group(WireReader(bytes_of(file), path, ""))
+            return read_group_info(path) if is_group_info else read_ckpt(path)
     if not head or is_encrypted(head):
         return read_ckpt(path)  # which says so
     if head.lstrip()[:1] == b"{":

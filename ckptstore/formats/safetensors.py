@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -22,6 +21,8 @@ from ckptstore.formats.header import Entry, Header
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from io import FileIO
+
+    from ckptstore.formats.header import BytesOf
 
 _LENGTH = 8  # bytes
 _BITS = {"F4": 4, "F6_E2M3": 6, "F6_E3M2": 6, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8}
@@ -55,36 +56,36 @@ def read_safetensors(path: Path) -> SafetensorsHeader:
     this format or the file is cut: the header says where the last tensor ends. `OSError` where it cannot be opened.
     """
     with path.open("rb", buffering=0) as file:
-        descriptor = file.fileno()
+        return parse_safetensors(header.bytes_of(file), path)
 
-        def read(offset: int, count: int) -> bytes:
-            return os.pread(descriptor, count, offset)
 
-        end = os.fstat(descriptor).st_size
-        length = int.from_bytes(read(0, _LENGTH), "little")
-        if length > end - _LENGTH:
-            raise _bad(path, f"a header of {length} bytes in a file of {end}")
-        if length > MOST_JSON:
-            raise _bad(path, f"a header of {length} bytes, more than any model has")
-        declared = parse_object(read(_LENGTH, length), path, "whole .safetensors file")
-        metadata = declared.pop("__metadata__", {})
-        if not isinstance(metadata, dict) or not all(isinstance(text, str) for text in metadata.values()):
-            raise _bad(path, "metadata that are not text")
-        entries = _entries(declared, metadata, _LENGTH + length, path)
-        last = entries[-1].offset + entries[-1].nbytes if entries else _LENGTH + length
-        if last != end:
-            raise _bad(path, f"it has {end} bytes, its header says {last}")
-        if not entries:
-            raise UnreadableError(f"{path} holds no parameter", "it was saved from nothing")
-        appended = header.appended_anywhere(entries)
-        return SafetensorsHeader(
-            entries=entries,
-            optimizer_step=header.optimizer_step_of(entries, read),
-            info=header.info_of(entries, appended, read),
-            complete=True,
-            appended=appended,
-            metadata=dict(sorted(metadata.items())),  # the library writes it in any order
-        )
+def parse_safetensors(content: BytesOf, path: Path) -> SafetensorsHeader:
+    """As `read_safetensors`, of bytes that are at hand; `path` is for errors."""
+    read, end = content
+    length = int.from_bytes(read(0, _LENGTH), "little")
+    if length > end - _LENGTH:
+        raise _bad(path, f"a header of {length} bytes in a file of {end}")
+    if length > MOST_JSON:
+        raise _bad(path, f"a header of {length} bytes, more than any model has")
+    declared = parse_object(read(_LENGTH, length), path, "whole .safetensors file")
+    metadata = declared.pop("__metadata__", {})
+    if not isinstance(metadata, dict) or not all(isinstance(text, str) for text in metadata.values()):
+        raise _bad(path, "metadata that are not text")
+    entries = _entries(declared, metadata, _LENGTH + length, path)
+    last = entries[-1].offset + entries[-1].nbytes if entries else _LENGTH + length
+    if last != end:
+        raise _bad(path, f"it has {end} bytes, its header says {last}")
+    if not entries:
+        raise UnreadableError(f"{path} holds no parameter", "it was saved from nothing")
+    appended = header.appended_anywhere(entries)
+    return SafetensorsHeader(
+        entries=entries,
+        optimizer_step=header.optimizer_step_of(entries, read),
+        info=header.info_of(entries, appended, read),
+        complete=True,
+        appended=appended,
+        metadata=dict(sorted(metadata.items())),  # the library writes it in any order
+    )
 
 
 def _entries(declared: dict[str, Any], metadata: Mapping[str, str], start: int, path: Path) -> tuple[Entry, ...]:

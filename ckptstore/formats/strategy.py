@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 from ckptstore.core.spread import Spread
 from ckptstore.errors import UnreadableError
 from ckptstore.formats.bounded_json import read_object
+from ckptstore.formats.header import bytes_of
 from ckptstore.formats.wire import WireReader
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def read_strategy(path: Path) -> Strategy:
     Raises `UnreadableError` where the bytes are not of that form, `OSError` where the file cannot be opened.
     """
     with path.open("rb", buffering=0) as file:
-        reader = WireReader(file, path, "strategy")
+        reader = WireReader(bytes_of(file), path, "strategy")
         found = reader.fields(reader.end, {1: WireReader.skip, 2: _operator_stages, 3: _item})
         if 1 not in found:
             raise reader.bad("no current_stage")
@@ -193,7 +194,7 @@ def read_group_info(path: Path) -> GroupInfo:
     not there or empty; `OSError` where the file cannot be opened.
     """
     with path.open("rb", buffering=0) as file:
-        reader = WireReader(file, path, "group info")
+        reader = WireReader(bytes_of(file), path, "group info")
         found = reader.fields(reader.end, {1: _group, 2: WireReader.list_of_numbers})
         restore_ranks = found.get(2, [()])[-1]
         if not restore_ranks:  # it names at least the rank itself

@@ -5,14 +5,15 @@ Numbers are varints of up to 64 bits, everything else has a length in front. Sou
 
 from __future__ import annotations
 
-import os
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 from ckptstore.errors import UnreadableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
+
+    from ckptstore.formats.header import BytesOf
 
 VARINT, FIXED64, LEN, FIXED32 = 0, 1, 2, 5
 
@@ -40,25 +41,20 @@ def varint(content: bytes, at: int) -> tuple[int, int]:
 
 
 class WireReader:
-    """Walks the messages of an open file. Every method takes the end of the message it is in, and never passes it.
+    """Walks the messages of a file. Every method takes the end of the message it is in, and never passes it.
 
     `what` names the format in errors; all of them are `UnreadableError` with the byte where it went wrong.
     """
 
-    def __init__(self, file: BinaryIO, path: Path, what: str) -> None:
-        self._descriptor = file.fileno()
+    def __init__(self, bytes_of: BytesOf, path: Path, what: str) -> None:
+        self.bytes_at, self.end = bytes_of
         self._path = path
         self._what = what
         self._window = b""
         self._window_start = 0
         self._numbers_left = _MOST_NUMBERS
         self._text_left = _MOST_TEXT
-        self.end = os.fstat(self._descriptor).st_size
         self.position = 0
-
-    def bytes_at(self, offset: int, count: int) -> bytes:
-        """Read `count` bytes from `offset`, fewer where the file ends."""
-        return os.pread(self._descriptor, count, offset)
 
     def number(self, limit: int) -> int:
         """Read an unsigned number of up to 64 bits."""

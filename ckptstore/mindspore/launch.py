@@ -247,7 +247,13 @@ class TrainingLaunch(RankLaunch):
             self._say_fresh()
         else:
             appended = load(
-                target, plan, self.rank, decryption, layout=self.facts.layout, on_failure=self.record_load_failure
+                target,
+                plan,
+                self.rank,
+                decryption,
+                layout=self.facts.layout,
+                on_failure=self.record_load_failure,
+                on_put=self._guard.begin_loading,
             )
             start = replace(start, append_info=appended)
             self._remembered = Remembered(plan, start.lost, self)

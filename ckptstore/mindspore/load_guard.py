@@ -35,12 +35,17 @@ class LoadGuard:
 
     def __init__(self) -> None:
         self._looked_at: Sequence[Any] = ()
-        self._is_restored = False
+        self._is_restored = self._is_half_loaded = False
         self._before: Digests = {}
+
+    def begin_loading(self) -> None:
+        """`resume` is about to change the train network: until it has restored a state, nothing may be trained."""
+        self._is_half_loaded = True
 
     def resumed(self, network: Any, *, restored: bool) -> None:
         """`resume` has decided what this train network starts from."""
         self._looked_at, self._is_restored = sample(network), restored
+        self._is_half_loaded = self._is_half_loaded and not restored
         self._before = _digests(self._looked_at)
 
     def begin(self) -> None:
@@ -54,6 +59,8 @@ class LoadGuard:
         `parameters` are those of the network that is trained, by name. It must be the restored one; a later training
         may have another.
         """
+        if self._is_half_loaded:
+            raise RefusedError("resume failed while it loaded a state: a part of it is in the network", "start again")
         if not self._before:
             return
         was, self._before = self._before, {}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -13,14 +16,16 @@ from ckptstore.disk.files import BAD_BYTES, digest
 from ckptstore.errors import CkptstoreError, DamageError, UsageError
 from ckptstore.formats.inspect import is_broken
 from ckptstore.formats.safetensors import read_safetensors
+from ckptstore.mindspore.loader import OTHER_BYTES, ChangedError, are_apart, memory_of, plain_file
 from ckptstore.mindspore.network import COUNTER, EXIT_FLAGS, state_names
 from ckptstore.mindspore.state import KEPT, TrainState, named
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from ckptstore.core.model import Checkpoint, RestorePlan
     from ckptstore.core.replicas import Layout
+    from ckptstore.mindspore.loader import PlainFile
 
 _NAMES_SHOWN = 5
 _AGAIN = "start again: it is passed over from now on"
@@ -62,7 +67,14 @@ def files_to_load(plan: RestorePlan, rank: int, layout: Layout) -> list[Checkpoi
 
 
 def load(
-    network: Any, plan: RestorePlan, rank: int, decryption: Mapping[str, Any], *, layout: Layout, on_failure: OnFailure
+    network: Any,
+    plan: RestorePlan,
+    rank: int,
+    decryption: Mapping[str, Any],
+    *,
+    layout: Layout,
+    on_failure: OnFailure,
+    on_put: Callable[[], None],
 ) -> dict[str, Any]:
     """Load a plan into a train network, every parameter of its state, and return what else the file held.
 
@@ -70,25 +82,41 @@ def load(
     the launch that loads. `on_failure` is called for a file that cannot be loaded, before
     `DamageError` is raised for one that is not what was recorded, or is cut, `CkptstoreError` for one that cannot be
     read now. Raises `UsageError` for one that needs another key, and naming the parameters that it lacks or that do not
-    fit: the network is not the one that was saved.
+    fit: the network is not the one that was saved. `on_put` is called before the network changes: what is raised after
+    that leaves it with a part of the state.
     """
     sources = files_to_load(plan, rank, layout)
-    for source in sources:
-        if not _is_as_recorded(source, on_failure):
-            on_failure(source, Rule.DIGEST_MISMATCH, "it has other bytes than those recorded")
-            raise DamageError(f"{source.path} has other bytes than those recorded ({Rule.DIGEST_MISMATCH})", _AGAIN)
     file = sources[0]
-    parameters: dict[str, Any] = {}
-    for source in reversed(sources):
-        parameters |= _read(source, decryption, on_failure)
     needed = set(network.named) if isinstance(network, TrainState) else state_names(network)
+    needs_mindspore = plan.in_shares or decryption.get("dec_key") or os.environ.get("CKPTSTORE_LOADER") == "mindspore"
+    in_place: Collection[str] = ()
+    parameters: dict[str, Any] = {}
+    is_writable = True
+    with _telling(file, on_failure):
+        plain = None if needs_mindspore else plain_file(file)
+    if plain is None:
+        for source in sources:
+            with _telling(source, on_failure):
+                if source.digest is not None and digest(source.path) != source.digest:
+                    raise ChangedError(OTHER_BYTES)
+        for source in reversed(sources):
+            parameters |= _read(source, decryption, on_failure)
+    else:
+        with plain, _telling(file, on_failure):
+            try:
+                in_place, parameters = _read_plain(network, file, plain, needed, on_put)
+            except OSError as error:
+                if error.errno != errno.EFAULT:  # memory that may not be written to: other memory takes its place
+                    raise
+                is_writable, parameters = False, plain.read({})
     by_broadcast = plan.in_shares and len(sources) == 1
     if not by_broadcast:
-        _check_complete(file, needed, parameters)
+        _check_complete(file, needed, {*parameters, *in_place})
     kept = {name: value for name, value in parameters.items() if name not in EXIT_FLAGS}
     _restore_counter(network, kept)
+    on_put()
     try:
-        not_loaded, unused = _put(network, kept, by_broadcast=by_broadcast)
+        not_loaded, unused = _put(network, kept, in_place, by_broadcast=by_broadcast, is_writable=is_writable)
     except (RuntimeError, TypeError, ValueError) as error:
         raise UsageError(
             f"{file.path} does not fit the train network: {str(error).splitlines()[0]}",
@@ -96,20 +124,42 @@ def load(
         ) from error
     _check_complete(file, needed, needed.difference(not_loaded))
     appended = {name: _plain(parameters[name]) for name in unused}
-    return appended | _kept_in(file)
+    return appended | _kept_in(file, plain)
 
 
-def _kept_in(file: Checkpoint) -> dict[str, str]:
+def _kept_in(file: Checkpoint, plain: PlainFile | None) -> dict[str, str]:
     """What a loop kept with a state: a `.safetensors` file has it in its metadata, a `.ckpt` among its values."""
     if file.format != "safetensors":
         return {}
-    metadata = read_safetensors(Path(file.path)).metadata
+    metadata = plain.metadata if plain is not None else read_safetensors(Path(file.path)).metadata
     return {KEPT: metadata[KEPT]} if KEPT in metadata else {}
 
 
-def _is_as_recorded(file: Checkpoint, on_failure: OnFailure) -> bool:
+def _read_plain(
+    network: Any, file: Checkpoint, plain: PlainFile, needed: set[str], on_put: Callable[[], None]
+) -> tuple[Collection[str], dict[str, Any]]:
+    """Read a file: which parameters of the network have their values now, and the other values, by name.
+
+    Where the network has memory for all, it is read into there. That it was read before, to prove it, takes less time
+    than a second copy would, whose pages have to be found and cleared.
+    """
+    parameters = named(network)
+    own = [entry for entry in plain.entries.values() if entry.name in parameters and entry.name not in EXIT_FLAGS]
+    memory = memory_of(parameters, [entry for entry in own if entry.name != COUNTER])  # that may have another type
+    if memory:
+        _check_complete(file, needed, plain.entries)
+        on_put()
+    return memory.keys(), plain.read(memory)
+
+
+@contextmanager
+def _telling(file: Checkpoint, on_failure: OnFailure) -> Iterator[None]:
+    """Report a file whose bytes are not those that were recorded, or cannot be read."""
     try:
-        return file.digest is None or digest(file.path) == file.digest
+        yield
+    except ChangedError as error:
+        on_failure(file, Rule.DIGEST_MISMATCH, str(error))
+        raise DamageError(f"{file.path}: {error} ({Rule.DIGEST_MISMATCH})", _AGAIN) from error
     except OSError as error:
         is_of_file = error.errno in BAD_BYTES
         on_failure(file if is_of_file else None, None, f"{file.path}: {error.strerror}")
@@ -133,12 +183,17 @@ def _read(file: Checkpoint, decryption: Mapping[str, Any], on_failure: OnFailure
     return parameters
 
 
-def _put(network: Any, values: Mapping[str, Any], *, by_broadcast: bool) -> tuple[Iterable[str], Iterable[str]]:
+def _put(
+    network: Any, values: Mapping[str, Any], in_place: Collection[str], *, by_broadcast: bool, is_writable: bool
+) -> tuple[Iterable[str], Iterable[str]]:
     """Give the parameters of a network these values; which parameters got none, and which values none took.
+
+    Those `in_place` have theirs already; then what is left is the counter, if anything.
 
     In PyNative they are copied to where the parameters are. MindSpore's own loading gives a parameter another tensor
     (`Parameter.set_data`), and a network that has trained in this process goes on updating the one before: its weights
-    and its counter would never move again.
+    and its counter would never move again. Only where that memory cannot be used, or two parameters share it, they get
+    another tensor.
     """
     parameters = named(network)
     own = {name: value for name, value in values.items() if name in parameters}
@@ -147,14 +202,19 @@ def _put(network: Any, values: Mapping[str, Any], *, by_broadcast: bool) -> tupl
             if not _fits(parameters[name], value):
                 raise ValueError(f"{name} is {_shown(parameters[name])}, and {_shown(value)} in the file")
     is_pynative = isinstance(network, TrainState) or mindspore.get_context("mode") == mindspore.PYNATIVE_MODE
-    if by_broadcast or not own or not (is_pynative and all(_fits(parameters[name], own[name]) for name in own)):
+    fits = is_pynative and own and all(_fits(parameters[name], own[name]) for name in own)
+    if by_broadcast or not (in_place or fits):
         put: tuple[list[str], list[str]] = mindspore.load_param_into_net(
             network, dict(values), strict_load=True, remove_redundancy=by_broadcast
         )
         return put
+    is_usable = is_writable and are_apart(map(parameters.__getitem__, own))
     for name, value in own.items():
-        _copy(parameters[name], value)
-    return parameters.keys() - own.keys(), values.keys() - own.keys()
+        if is_usable:
+            _copy(parameters[name], value)
+        else:
+            parameters[name].set_data(value)
+    return parameters.keys() - own.keys() - set(in_place), values.keys() - own.keys()
 
 
 def _copy(parameter: Any, value: Any) -> None:

@@ -20,10 +20,12 @@ def newest(catalog: Catalog) -> Any:
     return catalog.resolve("run")
 
 
+@pytest.mark.parametrize("loader", ["", "mindspore"])
 def test_a_file_that_cannot_be_loaded_stops_the_start_and_is_passed_over_by_the_next(
-    catalog: Catalog, tmp_path: Path
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loader: str
 ) -> None:
     """Its size and time are the recorded ones: nothing but reading it tells."""
+    monkeypatch.setenv("CKPTSTORE_LOADER", loader)
     to_step_12(tmp_path)
     path = Path(newest(catalog).plan.ranks[0].source.path)
     status = path.stat()
@@ -43,18 +45,20 @@ def test_a_file_that_cannot_be_loaded_stops_the_start_and_is_passed_over_by_the_
     assert to_step_12(tmp_path)[0] == 10
 
 
+@pytest.mark.parametrize("loader", ["", "mindspore"])
 @pytest.mark.parametrize(("number", "after"), [(errno.EIO, 10), (errno.ESTALE, 12)])
-def test_only_a_disk_that_has_lost_the_bytes_speaks_against_the_file(
-    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, after: int
+def test_only_a_disk_that_has_lost_the_bytes_speaks_against_the_file(  # noqa: PLR0917
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, after: int, loader: str
 ) -> None:
     """A mount that is gone for a while must not cost the newest state."""
     to_step_12(tmp_path)
 
-    def failing(_: str) -> str:
+    def failing(*_: object) -> str:
         raise OSError(number, os.strerror(number))
 
     with monkeypatch.context() as patched:
-        patched.setattr(resume, "digest", failing)
+        patched.setenv("CKPTSTORE_LOADER", loader)
+        patched.setattr(*(resume, "digest") if loader else (os, "preadv"), failing)
         with pytest.raises(CkptstoreError, match=f"cannot be read .{os.strerror(number)}"):
             to_step_12(tmp_path)
     assert newest(catalog).plan.global_step == after

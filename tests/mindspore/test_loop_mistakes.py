@@ -226,7 +226,7 @@ def test_another_network_is_named(tmp_path: Path) -> None:
     wider = Trained()
     wider.network = nn.Dense(3, 5)
     wider.optimizer = nn.Adam(wider.network.trainable_params(), 0.1)
-    with pytest.raises(UsageError, match=r"does not fit the train network: bias is Float32 \(5,\), and Float32 \(4,\)"):
+    with pytest.raises(UsageError, match=r"does not fit the train network: .* is Float32 \(5,.*\), and Float32 \(4,"):
         wider.loop(tmp_path / "ckpt")
     lacking = Trained(lambda of: nn.Momentum(of, 0.1, 0.9))
     with pytest.raises(UsageError, match="lacks 3 parameters of the train network: moments"):

@@ -1,0 +1,91 @@
+"""Reads an open file once, from its beginning to its end, into memory that is given, and takes its digest meanwhile."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from blake3 import blake3
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from concurrent.futures import Future
+
+_PIECE = 4 << 20  # bytes: read while the piece before it is digested
+_MOST_VIEWS = 1024  # of one call (IOV_MAX)
+_THREADS = 4
+
+
+def read_through(descriptor: int, size: int) -> str:
+    """The digest of an open file of so many bytes, as `files.digest` has it. Raises as `read_into` does."""
+    buffers = [memoryview(bytearray(min(_PIECE, size))) for _ in range(2)]
+    return read_into(descriptor, (buffers[at // _PIECE % 2][: size - at] for at in range(0, size, _PIECE)))
+
+
+def read_into(descriptor: int, views: Iterable[memoryview]) -> str:
+    """Fill writable views of bytes, in this order, with a whole file; the digest of what was read.
+
+    Views of 4 MiB may be two that take turns. Nothing is mapped: where a file is cut meanwhile, to touch its mapping
+    would end the process. Raises `EOFError` where the file ends before the views do, or after them, `OSError` where it
+    cannot be read, and, with EFAULT, where a view cannot be written to.
+    """
+    with suppress(OSError):  # it is a hint
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_SEQUENTIAL)
+    hasher = blake3(max_threads=_THREADS)
+    end = 0
+    before: Future[None] | None = None
+
+    def digest(batch: Sequence[memoryview]) -> None:
+        for view in batch:
+            hasher.update(view)
+
+    with ThreadPoolExecutor(1, "ckptstore-digest") as beside:
+        for batch in _batches(views):
+            end = _fill(descriptor, batch, end)
+            if before is not None:
+                before.result()
+            before = beside.submit(digest, batch)
+        if before is not None:
+            before.result()
+    if os.pread(descriptor, 1, end):
+        raise EOFError(f"more follows byte {end}")
+    return hasher.hexdigest()
+
+
+def _batches(views: Iterable[memoryview]) -> Iterator[list[memoryview]]:
+    """Cut views into what is read at once: a piece of a large one, or many small ones."""
+    batch: list[memoryview] = []
+    left = _PIECE
+    for view in views:
+        rest = view
+        while rest.nbytes:
+            part, rest = rest[:left], rest[left:]
+            batch.append(part)
+            left -= part.nbytes
+            if not left or len(batch) == _MOST_VIEWS:
+                yield batch
+                batch, left = [], _PIECE
+    if batch:
+        yield batch
+
+
+def _fill(descriptor: int, batch: Sequence[memoryview], offset: int) -> int:
+    """Fill views with the bytes from an offset on; where they end."""
+    while batch:
+        count = os.preadv(descriptor, batch, offset)
+        if not count:
+            raise EOFError(f"it ends at byte {offset}")
+        offset += count
+        batch = _rest(batch, count)
+    return offset
+
+
+def _rest(batch: Sequence[memoryview], count: int) -> Sequence[memoryview]:
+    """What is left of views whose first bytes are filled."""
+    for place, view in enumerate(batch):
+        if count < view.nbytes:
+            return [view[count:], *batch[place + 1 :]]
+        count -= view.nbytes
+    return ()
