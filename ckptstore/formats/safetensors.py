@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from blake3 import blake3
+
 from ckptstore.errors import UnreadableError
 from ckptstore.formats import header
 from ckptstore.formats.bounded_json import MOST_JSON, parse_object
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from ckptstore.formats.header import BytesOf
 
 _LENGTH = 8  # bytes
+_PIECE = 1 << 20  # bytes: written while they are in the processor's cache, where their digest was taken
+_THREADS = 4
 _BITS = {"F4": 4, "F6_E2M3": 6, "F6_E3M2": 6, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8}
 _BITS |= {"F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8, "BOOL": 8, "I8": 8, "U8": 8, "I16": 16, "U16": 16, "F16": 16, "BF16": 16}
 _BITS |= {"I32": 32, "U32": 32, "F32": 32, "I64": 64, "U64": 64, "F64": 64, "C64": 64}
@@ -142,8 +146,11 @@ def can_hold(dtype: str) -> bool:
     return dtype in _FORMAT_NAMES
 
 
-def write_safetensors(path: str, tensors: Iterable[Tensor], metadata: Mapping[str, str]) -> None:
-    """Write tensors, in this order, to a new file. Raises `OSError`, and `KeyError` for a type that it cannot hold."""
+def write_safetensors(path: str, tensors: Iterable[Tensor], metadata: Mapping[str, str]) -> str:
+    """Write tensors, in this order, to a new file; the BLAKE3 of its bytes, in hexadecimal, which are not read again.
+
+    Raises `OSError`, and `KeyError` for a type that it cannot hold.
+    """
     declared: dict[str, object] = {"__metadata__": dict(metadata)}
     tensors, end = list(tensors), 0
     for name, dtype, shape, data in tensors:
@@ -151,10 +158,14 @@ def write_safetensors(path: str, tensors: Iterable[Tensor], metadata: Mapping[st
         declared[name] = {"dtype": _FORMAT_NAMES[dtype], "shape": shape, "data_offsets": (begin, end)}
     told = json.dumps(declared, separators=(",", ":")).encode()
     told += b" " * (-len(told) % _LENGTH)  # as the specification wants it: the tensors begin at a multiple of 8
+    hasher = blake3(max_threads=_THREADS)
     with Path(path).open("xb", buffering=0) as file:
-        _write(file, memoryview(len(told).to_bytes(_LENGTH, "little") + told))
-        for each in tensors:
-            _write(file, each.data)
+        for data in (memoryview(len(told).to_bytes(_LENGTH, "little") + told), *(each.data for each in tensors)):
+            for begin in range(0, data.nbytes, _PIECE):
+                piece = data[begin : begin + _PIECE]
+                hasher.update(piece)
+                _write(file, piece)
+    return hasher.hexdigest()
 
 
 def _write(file: FileIO, data: memoryview) -> None:

@@ -135,7 +135,8 @@ def _by_name(entries: Sequence[Entry], path: Path) -> dict[str, Entry]:
 
 
 def _is_known(entry: Entry) -> bool:
-    return entry.nbytes > 0 and (entry.dtype == STRING or size_of(entry.dtype, entry.shape) == entry.nbytes)
+    size = entry.nbytes - entry.nbytes % 4 if entry.dtype == STRING else size_of(entry.dtype, entry.shape)
+    return entry.nbytes == size and entry.nbytes > 0
 
 
 def _sparse(parts: Mapping[int, bytearray], size: int) -> BytesOf:

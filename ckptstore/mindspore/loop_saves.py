@@ -173,15 +173,20 @@ class LoopSaves:
         self, file: Checkpoint, values: Copy, kept: str, *, began: float, timing: Timing, at_exit: bool = False
     ) -> None:
         try:
-            path = self._launch.aside(self.directory).save(Path(file.path).name, lambda path: values.write(path, kept))
+            digests: list[str | None] = []
+            path = self._launch.aside(self.directory).save(
+                Path(file.path).name, lambda path: digests.append(values.write(path, kept))
+            )
             written = time.monotonic() - began
-            whole = replace(file, path=path, timing=Timing(timing.pause, written, timing.step))
+            whole = replace(file, path=path, digest=digests[0], timing=Timing(timing.pause, written, timing.step))
             self._costs.append(Cost(timing.pause, written))
             self.cost = Cost(*map(median, zip(*self._costs, strict=True)))
             if not at_exit:
                 self.recorder.submit(whole, asynchronous=False)
-            elif (found := measured(whole, prove_step=True, expected=self.recorder.state_names)) is not None:
-                self._launch.record([found])
+            else:
+                names = self.recorder.state_names
+                if (found := measured(whole, prove_step=True, expected=names, digest=whole.digest)) is not None:
+                    self._launch.record([found])
         except (OSError, CkptstoreError) as error:
             why: Any = error.strerror or error if isinstance(error, OSError) else error
             log.error("step %d is not saved to %s: %s; training goes on", file.global_step, self.directory, why)  # noqa: TRY400

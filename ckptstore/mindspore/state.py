@@ -104,19 +104,19 @@ class Copy:
     def __init__(self, values: list[tuple[str, str, Any]]) -> None:
         self._values = values
 
-    def write(self, path: str, kept: str) -> None:
-        """Write them to a new file, and `kept` with them. Raises `OSError`."""
+    def write(self, path: str, kept: str) -> str | None:
+        """Write them to a new file, and `kept` with them; its digest, if it is known. Raises `OSError`."""
         if path.endswith(".safetensors"):
             tensors = [
                 Tensor(name, kind, value.shape, memoryview(value.reshape(-1).view(np.uint8)))
                 for name, kind, value in self._values
             ]
-            write_safetensors(
+            return write_safetensors(
                 path, tensors, {"format": "ms", "remove_redundancy": "False"} | ({KEPT: kept} if kept else {})
             )
-            return
         values = [{"name": name, "data": mindspore.Tensor(value)} for name, _, value in self._values]
         mindspore.save_checkpoint(values, path, append_dict={KEPT: kept} if kept else None, format="ckpt")
+        return None
 
 
 def named(network: Any) -> dict[str, Any]:

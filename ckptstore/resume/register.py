@@ -87,9 +87,11 @@ def _written(path: str, mtime_ns: int) -> int:
 
 
 def measured(
-    file: Checkpoint, *, prove_step: bool = False, expected: frozenset[str] = frozenset()
+    file: Checkpoint, *, prove_step: bool = False, expected: frozenset[str] = frozenset(), digest: str | None = None
 ) -> Checkpoint | None:
     """The record with the size, digest and time of the file that is at its path now; None if it is not there.
+
+    `digest` is that of what was written, where its writer took it: then it is not read again.
 
     It is not there either where the record says when it was written and another file is at the path by now, nor,
     with `prove_step`, where the file is cut, lacks one of the `expected` parameters, or holds another optimizer's
@@ -107,7 +109,7 @@ def measured(
         return None
     written = _written(file.path, before.mtime_ns)
     form = several.format_at(file.path)
-    digest = files.digest(file.path)
+    digest = digest or files.digest(file.path)
     after = files.facts(file.path)
     if after != before:  # written again meanwhile: what was read is not one file
         return None

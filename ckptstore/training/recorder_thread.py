@@ -86,11 +86,12 @@ class RecorderThread:
     def submit(self, file: Checkpoint, *, asynchronous: bool) -> None:
         """Record a file that was just saved; one that another thread or process still writes, once it is there.
 
+        A digest in it is that of what was written: the file is not read again.
+
         Where too many wait, it is noted in the journal as being written: the next start finishes the record.
         """
-        if not self.call(lambda: self._record(file, asynchronous=asynchronous)) and not self._launch.recorder.note(
-            file
-        ):
+        is_queued = self.call(lambda: self._record(file, asynchronous=asynchronous))
+        if not is_queued and not self._launch.recorder.note(replace(file, digest=None)):
             log.error("%s is not registered: too many files wait for that; the next start looks for it", file.path)
 
     def keep_exit(self, file: Checkpoint, kept_path: str) -> None:
@@ -364,7 +365,8 @@ class RecorderThread:
         A `.ckpt` that ends between two parameters looks whole: one whose writer has not returned must have all of them.
         """
         try:
-            whole = measured(file, prove_step=True, expected=self.state_names if file.mtime_ns is None else frozenset())
+            expected = self.state_names if file.mtime_ns is None else frozenset()
+            whole = measured(file, prove_step=True, expected=expected, digest=file.digest)
             if whole is not None and self._durable:
                 make_durable(file.path)
         except FileNotFoundError:

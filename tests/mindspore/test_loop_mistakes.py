@@ -17,6 +17,7 @@ from mindspore.experimental import optim
 
 import ckptstore.mindspore
 from ckptstore.api import Catalog
+from ckptstore.disk.files import digest
 from ckptstore.errors import RefusedError, UsageError
 from ckptstore.formats.safetensors import read_safetensors
 from ckptstore.mindspore import TrainState, kept
@@ -392,3 +393,18 @@ def test_two_stages_are_two_runs(tmp_path: Path) -> None:
     calm = job(tmp_path / "calm")
     assert job(tmp_path / "rough", stops_at=3) != calm
     assert job(tmp_path / "rough") == calm
+
+
+def test_the_digest_of_a_save_is_taken_while_it_is_written(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing reads the file again; what is recorded is what was to be written."""
+    trained = Trained()
+    with monkeypatch.context() as patched:
+        patched.setattr("ckptstore.resume.register.files.digest", lambda *_: pytest.fail("it was read again"))
+        loop = trained.loop(tmp_path / "ckpt", epochs=1, every=3)
+        for batch in loop:
+            loop.step(loss=trained.step(*batch))
+    saved = catalog.files("run")
+    assert [file.global_step for file in saved] == [6, 3]
+    assert [file.digest for file in saved] == [digest(file.path) for file in saved]
