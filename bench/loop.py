@@ -1,11 +1,10 @@
-"""A step of a functional loop against the bare one, in turns; and the pause of a save against MindSpore's own.
+"""A step of a functional loop against the bare one, in turns.
 
     python -m bench.loop [--quick]
 
 Real MindSpore on the CPU: LeNet-5, the step compiled by `jit`. Ten steps of a bare loop, ten of `launch.loop`, and so
 on, in one process. Such a step takes any time from one to three times as long as the quickest, here; so what the loop
-does itself is timed, and held against the quickest steps of the bare one. The pause of a save is what the training
-thread waits for: MindSpore returns when the file is written, the loop when the values are copied.
+does itself is timed, and held against the quickest steps of the bare one.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import mindspore as ms
-import numpy as np
 from mindspore import nn, ops
 
 import ckptstore.mindspore
@@ -24,8 +22,6 @@ from bench import network
 from bench.measure import CKPTSTORE, Budget, Found, Row, say
 from bench.task import run_alone
 from bench.training import measured, undisturbed
-from ckptstore.core.model import Kind
-from ckptstore.mindspore import TrainState
 
 TASK = "loop"
 EVERY = 10
@@ -33,8 +29,6 @@ PAIRS, QUICK_PAIRS = 30, 6
 WARM_UP = 2
 MOST = 1.01
 FLOOR = "bare"
-SIZES, QUICK_SIZES = (1 << 20, 100 << 20, 1 << 30), (1 << 20, 10 << 20)
-SAVES = 5
 
 
 class Trained:
@@ -88,49 +82,8 @@ def steps(work: Path, pairs: int) -> tuple[dict[str, list[list[float]]], list[fl
     return taken, sorted(map(sum, zip(*own, strict=False)))
 
 
-def pauses(work: Path, size: int) -> dict[str, list[float]]:
-    """The seconds that a save of so many bytes keeps the training thread from its work."""
-    trained = Trained(size)
-    launch = ckptstore.mindspore.join(f"{TASK} {size}")
-    loop = launch.loop(trained.network, trained.optimizer, network.dataset(10), epochs=1, directory=work, every=1000)
-    saves, state = loop._saves, TrainState(trained.network, trained.optimizer)
-    saves.begin()
-    values = [{"name": name, "data": item} for name, item in state.named.items()]
-    arrays = [item.asnumpy() for item in state.named.values()]
-    held = [np.empty_like(each) for each in arrays]
-    taken: dict[str, list[float]] = {
-        CKPTSTORE: [],
-        "bare copy": [],
-        "MindSpore, ckpt": [],
-        "MindSpore, safetensors": [],
-    }
-    for turn in range(SAVES + 1):
-        seconds = {}
-        begin = time.perf_counter()
-        saves.save(Kind.PERIODIC, turn, (1, turn + 1), "{}")
-        seconds[CKPTSTORE] = time.perf_counter() - begin
-        saves.wait()
-        assert saves.recorder.flush(60)
-        begin = time.perf_counter()
-        for into, each in zip(held, arrays, strict=True):
-            np.copyto(into, each)
-        seconds["bare copy"] = time.perf_counter() - begin
-        for form in ("ckpt", "safetensors"):
-            begin = time.perf_counter()
-            ms.save_checkpoint(values, str(work / f"own-{turn}.{form}"), format=form)
-            seconds[f"MindSpore, {form}"] = time.perf_counter() - begin
-        for path in work.glob("*-*"):
-            path.unlink()
-        if turn:  # in the first one memory is fetched that the others use again
-            for who, one in seconds.items():
-                taken[who].append(one)
-    saves.end(SAVES, None)
-    network.without_ballast(ms.Model(trained.network, None, trained.optimizer))
-    return taken
-
-
 def run(work: Path, *, quick: bool) -> Found:
-    """Both."""
+    """The steps of both."""
     found = Found()
     network.on_cpu()
     pairs = QUICK_PAIRS if quick else PAIRS
@@ -142,13 +95,6 @@ def run(work: Path, *, quick: bool) -> Found:
     found.add(Row(TASK, "what launch.loop itself does in a step, steps", len(own), {CKPTSTORE: own}))
     step = min(least[FLOOR])
     found.check(Budget("a step of launch.loop / of a bare loop", (step + own[len(own) // 2]) / step, MOST))
-    for size in QUICK_SIZES if quick else SIZES:
-        paused = pauses(work / f"{size}", size)
-        row = Row(TASK, "pause of a save on the training thread, bytes", size, paused)
-        found.add(row)
-        for form in ("ckpt", "safetensors"):
-            name = f"pause of a save of {size >> 20} MiB / mindspore.save_checkpoint, {form}"
-            found.check(Budget(name, row.ratio(CKPTSTORE, f"MindSpore, {form}").median, 1))
     return found
 
 

@@ -25,8 +25,10 @@ TITLES = {
     "verify": "Reading all that was recorded",
     "collect": "Retention",
     "training": "A step of training, with and without the registrar",
-    "loop": "A functional loop, and the pause of its saves",
+    "loop": "A step of a functional loop",
+    "save": "A save of a functional loop",
     "resume": "From the start of all ranks to the first step",
+    "restore": "Loading a file into a network",
     "commands": "Process time of commands",
 }
 WHY = {
