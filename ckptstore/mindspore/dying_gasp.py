@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from dataclasses import replace
 from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,11 +14,13 @@ import mindspore
 from ckptstore.core.model import Content, Kind, epoch_and_step
 from ckptstore.core.naming import is_numbered, parse_name
 from ckptstore.disk.files import facts, names_in, real_directory
+from ckptstore.formats.safetensors import write_safetensors
 from ckptstore.mindspore import compat
+from ckptstore.mindspore.state import tensors_of
 from ckptstore.mindspore.watches import PeriodicWatch, breakpoints_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from ckptstore.mindspore.training import Training, Watch
 
@@ -63,24 +66,39 @@ class DyingGasp:
         if age is not None and 0 <= age < self._interval:
             log.warning("nothing is saved at this exception: the last such save was %.0f s ago", age)
             return
-        config = compat.CONFIG.of(self._callback)
-        path = str(Path(directory) / self._free_name(directory, step, training.steps.an_epoch, config.format))
+        file_format = compat.CONFIG.of(self._callback).format
+        path = str(Path(directory) / self._free_name(directory, step, training.steps.an_epoch, file_format))
         begun = training.describe(path, kind=Kind.DYING_GASP, content=Content.FULL)
         training.launch.recorder.note(begun)
         training.recorder.call(lambda: training.launch.record([begun]))
+        appended = {**compat.APPEND_DICT.of(self._callback), "epoch_num": begun.epoch or 0, "step_num": step}
+        digest = self._write(training, Path(path), appended)
+        whole = training.describe(path, kind=Kind.DYING_GASP, content=Content.FULL, written=facts(path))
+        training.recorder.submit(replace(whole, digest=digest), asynchronous=False)
+        training.keeper.saved(path)
+
+    def _write(self, training: Training, path: Path, appended: Mapping[str, Any]) -> str | None:
+        """Write the network as MindSpore would; the digest of the file, where it was written by ourselves."""
+        network, config = training.params.train_network, compat.CONFIG.of(self._callback)
+        is_plain = config.format == "safetensors" and not (config.enc_key or config.crc_check)
+        tensors = tensors_of(network, appended) if is_plain else None
+        if tensors is not None:
+            digests: list[str] = []
+            training.launch.aside(str(path.parent)).save(
+                path.name, lambda aside: digests.append(write_safetensors(aside, tensors, {"format": "ms"}))
+            )
+            return digests[0]
         mindspore.save_checkpoint(
-            training.params.train_network,
-            path,
+            network,
+            str(path),
             integrated_save=False,  # merging would wait for the other ranks, which may not be in an exception
-            append_dict={**compat.APPEND_DICT.of(self._callback), "epoch_num": begun.epoch or 0, "step_num": step},
+            append_dict=dict(appended),
             enc_key=config.enc_key,
             enc_mode=config.enc_mode,
             crc_check=config.crc_check,
             format=config.format,
         )
-        whole = training.describe(path, kind=Kind.DYING_GASP, content=Content.FULL, written=facts(path))
-        training.recorder.submit(whole, asynchronous=False)
-        training.keeper.saved(path)
+        return None
 
     def _age_of_newest(self, directory: str) -> float | None:
         times = []

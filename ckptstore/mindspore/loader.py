@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import mindspore
 import numpy as np
-from mindspore.experimental import MapParameter
 
 from ckptstore.disk.reading import read_into, read_through
 from ckptstore.errors import UnreadableError
 from ckptstore.formats.ckpt import parse_ckpt
 from ckptstore.formats.header import STRING, BytesOf, bytes_of, size_of
 from ckptstore.formats.safetensors import SafetensorsHeader, parse_safetensors
+from ckptstore.mindspore.state import UNCUT, is_special
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from ckptstore.formats.header import Entry, Header
 
 _PARSERS: Mapping[str, Callable[[BytesOf, Path], Header]] = {"ckpt": parse_ckpt, "safetensors": parse_safetensors}
-_UNCUT = ("stand_alone", "data_parallel")
-"""The parallel modes in which each rank has its parameters whole."""
 _APART = 64  # bytes: tensors begin at a multiple
 OTHER_BYTES = "it has other bytes than those recorded"
 _MEANWHILE = "it changed while it was read"
@@ -165,12 +163,12 @@ def memory_of(parameters: Mapping[str, Any], entries: Iterable[Entry]) -> dict[s
     """
     if mindspore.get_context("device_target") != "CPU":
         return {}
-    if mindspore.get_auto_parallel_context("parallel_mode") not in _UNCUT:
+    if mindspore.get_auto_parallel_context("parallel_mode") not in UNCUT:
         return {}
     found: dict[str, memoryview] = {}
     for entry in entries:
         item = parameters[entry.name]
-        if (str(item.dtype), tuple(item.shape)) != (entry.dtype, entry.shape) or _is_special(item):
+        if (str(item.dtype), tuple(item.shape)) != (entry.dtype, entry.shape) or is_special(item):
             return {}
         array = item.asnumpy()
         if not array.flags.c_contiguous or array.ctypes.data != getattr(item, "data_ptr", int)():
@@ -183,10 +181,6 @@ def are_apart(parameters: Iterable[Any]) -> bool:
     """Whether no two parameters have the same memory, as MindSpore's loading may have given them (mindspore.md §4)."""
     places = sorted((item.data_ptr(), item.nbytes) for item in parameters if hasattr(item, "data_ptr"))
     return all(begin + size <= after for (begin, size), (after, _) in pairwise(places))
-
-
-def _is_special(parameter: Any) -> bool:
-    return parameter.has_init or parameter.param_info.is_pipeline_shared_param or isinstance(parameter, MapParameter)
 
 
 def _bytes_of(array: Any) -> memoryview:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import mindspore
 import numpy as np
 from mindspore import Parameter, nn
+from mindspore.experimental import MapParameter
 
 from ckptstore.errors import UsageError
 from ckptstore.formats.header import OPTIMIZER_STEP, STATE_STEP
@@ -18,6 +19,11 @@ if TYPE_CHECKING:
 
 KEPT = "ckptstore"
 """The name under which a file holds what is no parameter."""
+
+UNCUT = ("stand_alone", "data_parallel")
+"""The parallel modes in which each rank has its parameters whole."""
+
+_OF_NUMBERS = {bool: mindspore.bool_, int: mindspore.int64, float: mindspore.float32}
 
 _COUNTERS = (OPTIMIZER_STEP, STATE_STEP)
 """Which optimizers count before they update anything. `mint.optim.SGD` counts `step_t` after, `nn.LARS` too."""
@@ -117,6 +123,37 @@ class Copy:
         values = [{"name": name, "data": mindspore.Tensor(value)} for name, _, value in self._values]
         mindspore.save_checkpoint(values, path, append_dict={KEPT: kept} if kept else None, format="ckpt")
         return None
+
+
+def tensors_of(network: Any, appended: Mapping[str, Any]) -> list[Tensor] | None:
+    """What MindSpore would write of a network and of appended values; None where it is more than plain values.
+
+    Numbers become what `mindspore.save_checkpoint` makes of them (MindSpore: `train/serialization.py`).
+    """
+    if mindspore.get_auto_parallel_context("parallel_mode") not in UNCUT:
+        return None
+    values: dict[str, Any] = {}
+    for item in network.get_parameters():
+        if is_special(item):
+            return None
+        values[item.name] = item
+    for name, value in appended.items():
+        kind = _OF_NUMBERS.get(type(value))
+        if kind is None and not isinstance(value, mindspore.Tensor):
+            return None
+        values[name] = value if kind is None else mindspore.Tensor(value, kind)
+    if not all(can_hold(str(value.dtype)) for value in values.values()):
+        return None
+    arrays: dict[str, Any] = {name: np.ascontiguousarray(value.asnumpy()) for name, value in values.items()}
+    return [
+        Tensor(name, str(values[name].dtype), values[name].shape, memoryview(array.reshape(-1).view(np.uint8)))
+        for name, array in arrays.items()
+    ]
+
+
+def is_special(parameter: Any) -> bool:
+    """Whether MindSpore saves and loads it in a way of its own."""
+    return parameter.has_init or parameter.param_info.is_pipeline_shared_param or isinstance(parameter, MapParameter)
 
 
 def named(network: Any) -> dict[str, Any]:
