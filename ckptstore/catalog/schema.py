@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,6 +29,8 @@ VERSION_TABLE = "ckptstore_version"
 _ADVISORY_KEY = 0x636B7074  # "ckpt"
 _LOCK_SECONDS = 60
 _LOOK_AGAIN_SECONDS = 0.02
+_migrating = threading.Lock()
+"""Alembic keeps what it works on in its modules, for all threads."""
 
 
 def current(database: Database) -> str | None:
@@ -86,7 +89,8 @@ def upgrade(database: Database) -> None:
             return
         if found is not None and not is_older(found):
             raise _wrong(database, found)
-        _migrate(connection)
+        with _migrating:
+            _migrate(connection)
     if database.is_sqlite:
         _keep_mode(database)
 

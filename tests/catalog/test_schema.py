@@ -3,6 +3,7 @@
 import sqlite3
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,13 @@ def test_many_processes_create_it_at_once(database_url: str) -> None:
     results = [(*job.communicate(), job.returncode) for job in jobs]
     assert [(out, code) for out, _, code in results] == [(b"joined\n", 0)] * 8, results
     assert [row.launches for row in connect(database_url).runs()] == [8]
+
+
+@pytest.mark.of_files
+def test_many_threads_create_catalogs_at_once(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        catalogs = list(pool.map(lambda each: connect(str(tmp_path / f"{each}.db")), range(8)))
+    assert [each.runs() for each in catalogs] == [[]] * 8
 
 
 def test_upgrading_again_changes_nothing(database_url: str) -> None:
