@@ -5,18 +5,20 @@ from __future__ import annotations
 import os
 import queue
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ckptstore.cli.commands import Parsed, as_json, optional_run, seconds
 from ckptstore.core.text import count, of_ranks
-from ckptstore.errors import CatalogUnavailableError, CkptstoreError, UsageError
+from ckptstore.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from ckptstore.catalog.engine import Database
+    from ckptstore.leave.ask import Asked
     from ckptstore.leave.follow import Leaving
 
 NOT_LEFT = 8
@@ -26,6 +28,8 @@ GRACE = "CKPTSTORE_GRACE_SECONDS"
 _KUBERNETES_GRACE = 30.0
 _PART_OF_GRACE = 0.9
 _LONGEST_SECONDS = 600.0
+_PART_FOR_AN_ANSWER = 0.25
+_LEAST_ANSWER_SECONDS = 0.1
 
 
 @click.command("exit")
@@ -68,14 +72,13 @@ def exit_(
         raise click.UsageError("--cancel stands alone.")
     if timeout is not None and not wait:
         raise click.UsageError("--timeout needs --wait.")
-    until = time.monotonic() + _seconds(timeout, from_env=from_env) if wait else None
+    patience = _seconds(timeout, from_env=from_env) if wait else None
     if run is None:
-        return _leave_here(context.obj, reason, until, as_json=as_json)
-    database = open_database(context.obj)
+        return _leave_here(context.obj, reason, patience, as_json=as_json)
     if cancel:
-        return _cancel(database, run, as_json=as_json)
-    left = _Exit(database, run, reason, (), shown=not as_json)
-    code = left.seen(until)
+        return _cancel(open_database(context.obj), run, as_json=as_json)
+    left = _Exit(context.obj, run, reason, (), patience, shown=not as_json)
+    code = left.seen()
     if as_json:
         values.write(left.value())
     return code
@@ -105,9 +108,8 @@ def _cancel(database: Database, run: str, *, as_json: bool) -> int:
     return 0
 
 
-def _leave_here(url: str | None, reason: str, until: float | None, *, as_json: bool) -> int:
+def _leave_here(url: str | None, reason: str, patience: float | None, *, as_json: bool) -> int:
     """Ask the runs that processes of this container have joined."""
-    from ckptstore.catalog.engine import open_database
     from ckptstore.cli import terminal, values
     from ckptstore.disk.notes import of_living
 
@@ -116,10 +118,10 @@ def _leave_here(url: str | None, reason: str, until: float | None, *, as_json: b
         homes.setdefault((note.run, note.catalog), []).extend(note.directories)
     is_named = url is not None or "CKPTSTORE_URL" in os.environ
     left = [
-        _Exit(open_database(url if is_named else catalog or None), run, reason, directories, shown=not as_json)
+        _Exit(url if is_named else catalog or None, run, reason, directories, patience, shown=not as_json)
         for (run, catalog), directories in homes.items()
     ]
-    code = max((each.seen(until) for each in left), default=0)
+    code = max((each.seen() for each in left), default=0)
     if as_json:
         values.write([each.value() for each in left])
     elif not left:
@@ -128,41 +130,90 @@ def _leave_here(url: str | None, reason: str, until: float | None, *, as_json: b
 
 
 class _Exit:
-    """A run that is asked to leave, and how far it is; each change is `shown`."""
+    """A run that is asked to leave, and how far it is; each change is `shown`.
 
-    def __init__(self, database: Database, run: str, reason: str, directories: Iterable[str], *, shown: bool) -> None:
-        from ckptstore.leave.ask import ask
+    With `patience`, in seconds, all is done on a thread: a disk or a catalog that hangs keeps nobody longer than that.
+    """
 
-        self._database, self._run, self._directories = database, run, tuple(directories)
+    def __init__(
+        self,
+        url: str | None,
+        run: str,
+        reason: str,
+        directories: Iterable[str],
+        patience: float | None,
+        *,
+        shown: bool,
+    ) -> None:
+        from ckptstore.catalog.engine import Database, open_database
+        from ckptstore.disk.waiting import started
+
+        self._run, self._reason, self._directories = run, reason, tuple(directories)
         self._shows = shown
         self._began = time.monotonic()
-        self.asked = ask(database, run, reason, self._directories)
-        self.found: Leaving | None = None
+        self._patience = patience
+        self._database = open_database(url)
+        if patience is not None:  # a catalog that does not answer leaves time to look at the journals
+            answer_within = max(_LEAST_ANSWER_SECONDS, _PART_FOR_AN_ANSWER * patience)
+            self._database = Database(self._database.url, answer_within=answer_within)
+        self._told: queue.SimpleQueue[Callable[[], None] | Exception | None] = queue.SimpleQueue()
+        self._asked: Asked | None = None
+        self._found: Leaving | None = None
         self._said = ""
-        self._say_asked()
+        if patience is None:
+            self._work()
+        else:
+            started(self._work, "ckptstore-exit")
 
-    def seen(self, until: float | None) -> int:
-        """See that it leaves, until then at most (None: not at all); the exit code."""
-        if until is None or self.asked.ending:
+    def seen(self) -> int:
+        """See that it was asked, and that it leaves, where there is patience; the exit code."""
+        for told in self._tellings():
+            if isinstance(told, Exception):
+                raise told
+            told()
+        if self._patience is None or (self._asked is not None and self._asked.ending):
             return 0
-        for found in self._looks(until):
-            if self.found is None or found != self.found:
-                self.found = found
-                self._say(found)
         return self._end()
+
+    def _work(self) -> None:
+        from ckptstore.leave.ask import ask
+        from ckptstore.leave.follow import follow
+
+        try:
+            asked = ask(self._database, self._run, self._reason, self._directories)
+            self._told.put(partial(self._say_asked, asked))
+            if self._patience is not None and not asked.ending:
+                away = bool(asked.away)
+                for found in follow(self._database, self._run, asked.launch, self._directories, away=away):
+                    self._told.put(partial(self._say, found))
+            self._told.put(None)
+        except Exception as error:  # noqa: BLE001 — raised again by `seen`
+            self._told.put(error)
+
+    def _tellings(self) -> Iterator[Callable[[], None] | Exception]:
+        """What the work has come to, as long as there is patience."""
+        until = self._began + (self._patience or 0)
+        while True:
+            try:
+                told = self._told.get(timeout=max(0.0, until - time.monotonic()))
+            except queue.Empty:
+                return
+            if told is None:
+                return
+            yield told
 
     def value(self) -> dict[str, Any]:
         """All of it, for scripts."""
-        asked, found = self.asked, self.found
+        asked, found = self._asked, self._found
         return {
             "run": self._run,
-            "launch": asked.launch.id,
-            "world_size": asked.launch.world_size,
-            "ended_before": asked.ending or None,
-            "directories": list(asked.reached),
-            "unreached": dict(asked.unreached),
-            "by_catalog": asked.by_catalog,
-            "signalled": list(asked.signalled),
+            "launch": asked.launch.id if asked else None,
+            "world_size": asked.launch.world_size if asked else None,
+            "ended_before": asked.ending or None if asked else None,
+            "directories": list(asked.reached) if asked else [],
+            "unreached": dict(asked.unreached) if asked else {},
+            "by_catalog": asked is not None and asked.by_catalog,
+            "signalled": list(asked.signalled) if asked else [],
             "whole": found.is_left if found else None,
             "step": found.step if found else None,
             "missing_ranks": sorted(found.missing) if found else None,
@@ -170,35 +221,8 @@ class _Exit:
             "restart_step": found.restart if found else None,
         }
 
-    def _looks(self, until: float) -> Iterator[Leaving]:
-        """How far it is, from a thread: a disk or a catalog that hangs keeps nobody longer than that."""
-        from ckptstore.disk.waiting import started
-        from ckptstore.leave.follow import follow
-
-        looks: queue.SimpleQueue[Leaving | CkptstoreError | None] = queue.SimpleQueue()
-
-        def work() -> None:
-            try:
-                for found in follow(self._database, self._run, self.asked.launch, self._directories):
-                    looks.put(found)
-                looks.put(None)
-            except CkptstoreError as error:
-                looks.put(error)
-
-        started(work, "ckptstore-look")
-        while (rest := until - time.monotonic()) > 0:
-            try:
-                found = looks.get(timeout=rest)
-            except queue.Empty:
-                return
-            if found is None:
-                return
-            if isinstance(found, CkptstoreError):
-                raise found
-            yield found
-
-    def _say_asked(self) -> None:
-        asked = self.asked
+    def _say_asked(self, asked: Asked) -> None:
+        self._asked = asked
         if asked.away:
             self._line(f"{asked.away}. Journals tell of the run.")
         if asked.ending:
@@ -212,6 +236,7 @@ class _Exit:
             self._line(f"  not in {directory}: {why}")
 
     def _say(self, found: Leaving) -> None:
+        self._found = found
         if found.step is None:
             text = "no rank has saved yet: each does when its step is done"
         elif found.missing:
@@ -224,7 +249,7 @@ class _Exit:
             self._line(f"{time.monotonic() - self._began:5.0f} s  {text}")
 
     def _end(self) -> int:
-        found = self.found
+        found = self._found
         if found is not None and found.is_left:
             self._line(f"run {self._run} has left: a restart goes on after step {found.step}")
             return 0
@@ -237,18 +262,11 @@ class _Exit:
         if found.ending:
             return f"the launch: {found.ending}"
         if found.missing:
-            return f"{of_ranks(found.missing)} saved nothing{self._long_step()}"
+            # A rank that does not come to the end of its step does not hear of the request.
+            seconds = found.step_seconds
+            a_step = f" (a step takes {seconds:.3g} s by the newest saves)" if seconds else ""
+            return f"{of_ranks(found.missing)} saved nothing{a_step}"
         return f"step {found.step} is no whole state yet"
-
-    def _long_step(self) -> str:
-        """A rank that does not come to the end of its step does not hear of the request."""
-        from ckptstore.leave.follow import step_time
-
-        try:
-            seconds = step_time(self._database, self.asked.launch)
-        except CatalogUnavailableError:
-            return ""
-        return f" (a step takes {seconds:.3g} s by the newest saves)" if seconds else ""
 
     def _restart(self, found: Leaving | None) -> str:
         if found is None:

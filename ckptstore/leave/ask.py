@@ -10,17 +10,18 @@ from typing import TYPE_CHECKING
 
 from ckptstore.catalog import exits, reads, recent
 from ckptstore.catalog.runs import find_run
+from ckptstore.core.model import launch_key
 from ckptstore.disk import exit_flags
 from ckptstore.disk.notes import of_living
 from ckptstore.disk.owner import is_here
-from ckptstore.errors import CkptstoreError
-from ckptstore.leave.follow import ending_of, newest_launch, readable
+from ckptstore.errors import CatalogUnavailableError, CkptstoreError, UnknownRunError
+from ckptstore.leave.follow import by_journals, ending_of, newest_launch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from ckptstore.catalog.engine import Connection, Database
-    from ckptstore.core.model import Launch
+    from ckptstore.core.model import Launch, LaunchKey
     from ckptstore.disk.notes import Note
 
 
@@ -47,22 +48,28 @@ class Asked:
 def ask(database: Database, run: str, reason: str, directories: Iterable[str] = ()) -> Asked:
     """Ask the newest launch of a run to save and leave when its step is done. Twice is as good as once.
 
+    Who is a rank of the run on this machine is asked first: a catalog that is locked or silent delays no request.
     Without the catalog, journals in the run's known places and in `directories` tell of the launch. Raises
-    `UnknownRunError`, and `UsageError` where no launch was ever begun.
+    `UnknownRunError`, `UsageError` where no launch was ever begun, and `CatalogUnavailableError` where nothing tells.
     """
-    known, away = readable(database, run, directories)
-    run_id = find_run(known, run)
-    with known.read() as connection:
-        launch = newest_launch(connection, run_id, run)
-        ending = ending_of(connection, launch)
-        homes = _homes(connection, launch)
+    for note in of_living():
+        if note.run == run:
+            put_flags(launch_key(run, note.launch), run, note.directories, reason)
+    away = ""
+    try:
+        launch, ending, homes = _known(database, run)
+    except CatalogUnavailableError as error:
+        away = str(error)
+        try:
+            launch, ending, homes = _known(by_journals(database, run, directories), run)
+        except UnknownRunError:
+            raise error from None
     if ending:
         return Asked(run=run, launch=launch, ending=ending, away=away)
-    if not away:
-        database.in_write(lambda connection: exits.ask(connection, launch.key, reason))
     notes = [note for note in of_living() if (note.run, note.launch) == (launch.run, launch.id)]
     every = homes.union(*(note.directories for note in notes))
-    unreached = put_flags(launch, every, reason)
+    unreached = put_flags(launch.key, launch.run, every, reason)
+    away = away or _ask_by_catalog(database, launch, reason)
     return Asked(
         run=run,
         launch=launch,
@@ -73,6 +80,14 @@ def ask(database: Database, run: str, reason: str, directories: Iterable[str] = 
         signalled=tuple(note.pid for note in notes if not _hears(note, unreached) and _terminate(note)),
         away=away,
     )
+
+
+def _known(database: Database, run: str) -> tuple[Launch, str, set[str]]:
+    """The newest launch of a run, how it has ended (empty: it may train), and where its ranks save."""
+    run_id = find_run(database, run)
+    with database.read() as connection:
+        launch = newest_launch(connection, run_id, run)
+        return launch, ending_of(connection, launch), _homes(connection, launch)
 
 
 def take_back(database: Database, run: str) -> bool:
@@ -97,17 +112,26 @@ def _take_back(directory: str, launch: Launch) -> None:
         raise CkptstoreError(f"{flag} cannot be removed ({error.strerror})", "remove it as its owner") from None
 
 
-def put_flags(launch: Launch, directories: Iterable[str], reason: str) -> dict[str, str]:
+def put_flags(key: LaunchKey, run: str, directories: Iterable[str], reason: str) -> dict[str, str]:
     """Put the request into each of these directories; why not, by directory, where that failed."""
-    tried = ((directory, _put(directory, launch, reason)) for directory in sorted(directories))
+    tried = ((directory, _put(directory, key, run, reason)) for directory in sorted(directories))
     return {directory: why for directory, why in tried if why}
 
 
-def _put(directory: str, launch: Launch, reason: str) -> str:
+def _put(directory: str, key: LaunchKey, run: str, reason: str) -> str:
     try:
-        exit_flags.put(directory, launch.key, launch.run, reason)
+        exit_flags.put(directory, key, run, reason)
     except OSError as error:
         return error.strerror or str(error)
+    return ""
+
+
+def _ask_by_catalog(database: Database, launch: Launch, reason: str) -> str:
+    """Put the request into the catalog; why not, where that failed."""
+    try:
+        database.in_write(lambda connection: exits.ask(connection, launch.key, reason))
+    except CatalogUnavailableError as error:
+        return str(error)
     return ""
 
 
@@ -115,7 +139,7 @@ def pass_on(database: Database, launch: Launch, reason: str) -> None:
     """Put a request that is in the catalog where all ranks of the launch look, as far as this host sees that."""
     with database.read() as connection:
         homes = _homes(connection, launch)
-    put_flags(launch, homes, reason)
+    put_flags(launch.key, launch.run, homes, reason)
 
 
 def _homes(connection: Connection, launch: Launch) -> set[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,8 +12,8 @@ from ckptstore.catalog.engine import in_memory
 from ckptstore.catalog.runs import find_run
 from ckptstore.core.model import BRANCH, SCANNED
 from ckptstore.disk.owner import is_dead
-from ckptstore.disk.places import places
-from ckptstore.errors import CatalogUnavailableError, UsageError
+from ckptstore.disk.places import places, root_of
+from ckptstore.errors import CatalogUnavailableError, UnknownRunError, UsageError
 from ckptstore.journal.sync import found_below, take_up_found
 from ckptstore.resume.alive import last_sign
 from ckptstore.resume.resolve import NEWEST, resolve
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 _LOOK_SECONDS = 0.2
 _REST = 3
 """Between two looks, as many times what a look takes: that of ten thousand ranks takes seconds."""
+_AWAY_SECONDS = 10.0
+"""A catalog that could not be used is not asked again before that."""
+
 _SEEN = 5
 
 
@@ -37,7 +41,7 @@ class Leaving:
     `step` is that after which it leaves (None: no rank has saved it yet), `saved` are the ranks that have saved it,
     `missing` the others. `ending` is how it has ended (empty: it has not, as far as is known). `restart` is the step
     that a restart would go on from now, by the judgement of a restore (None: nothing is restorable); `is_left` tells
-    that it is this step, of this launch.
+    that it is this step, of this launch. `step_seconds` is what a step takes by the newest saves (None: nothing tells).
     """
 
     step: int | None
@@ -46,6 +50,7 @@ class Leaving:
     ending: str
     restart: int | None
     is_left: bool
+    step_seconds: float | None
 
     @property
     def is_over(self) -> bool:
@@ -53,31 +58,48 @@ class Leaving:
         return bool(self.ending) or (self.is_left and not self.missing)
 
 
-def follow(database: Database, run: str, launch: Launch, directories: Iterable[str] = ()) -> Iterator[Leaving]:
+def follow(
+    database: Database, run: str, launch: Launch, directories: Iterable[str] = (), *, away: bool = False
+) -> Iterator[Leaving]:
     """How far a launch of a run is with leaving, again and again, to the last look at which nothing more is to come.
 
-    Where the catalog cannot be used journals tell, in the run's known places and in `directories`.
+    Where the catalog cannot be used (`away`: it could not a moment ago) journals tell, in the run's known places and in
+    `directories`.
     """
+    ask_from = time.monotonic() + _AWAY_SECONDS if away else 0.0
     while True:
+        found = None
         began = time.monotonic()
-        found = look(readable(database, run, directories)[0], run, launch)
-        yield found
-        if found.is_over:
-            return
+        if began >= ask_from:
+            try:
+                found = look(database, run, launch)
+            except (CatalogUnavailableError, UnknownRunError):  # it has yet to hear of a launch that began without it
+                began = time.monotonic()
+                ask_from = began + _AWAY_SECONDS
+        if found is None:
+            with suppress(UnknownRunError):  # this host sees none of them: the catalog may be back in time
+                found = look(by_journals(database, run, directories), run, launch)
+        if found is not None:
+            yield found
+            if found.is_over:
+                return
         time.sleep(max(_LOOK_SECONDS, _REST * (time.monotonic() - began)))
 
 
 def look(database: Database, run: str, launch: Launch) -> Leaving:
-    """How far a launch of a run is with leaving."""
+    """How far a launch of a run is with leaving. Raises `UnknownRunError` where nothing is known of it there."""
     plan = resolve(database, run, NEWEST).plan
     run_id = find_run(database, run)
     with database.read() as connection:
+        if reads.launch(connection, launch.key) is None:
+            raise UnknownRunError(f"no launch {launch.id} of run {run!r} in {database.name}")
         newest = newest_launch(connection, run_id, run)
         ending = ending_of(connection, launch) if newest.id == launch.id else f"launch {newest.id} has begun since"
         step = exits.exit_step(connection, launch.key)
         if step is None and ending:
             step = max((end.global_step for end in recent.ends_of(connection, launch.key)), default=None)
         saved = frozenset(() if step is None else exits.saved_at(connection, launch.key, step))
+        costs = recent.costs_of(connection, launch.key, _SEEN)
     return Leaving(
         step=step,
         saved=saved,
@@ -85,27 +107,16 @@ def look(database: Database, run: str, launch: Launch) -> Leaving:
         ending=ending,
         restart=plan.global_step if plan else None,
         is_left=plan is not None and (plan.launch.id, plan.global_step) == (launch.id, step),
+        step_seconds=max((each.step_took for each in costs if each.step_took), default=None),
     )
 
 
-def step_time(database: Database, launch: Launch) -> float | None:
-    """The seconds that a step of a launch takes by its newest saves; None where nothing tells."""
-    with database.read() as connection:
-        costs = recent.costs_of(connection, launch.key, _SEEN)
-    return max((each.step_took for each in costs if each.step_took), default=None)
-
-
-def readable(database: Database, run: str, directories: Iterable[str] = ()) -> tuple[Database, str]:
-    """The catalog; where it cannot be used one made of the run's journals, and why."""
-    try:
-        with database.read() as connection:
-            reads.run_id(connection, run)
-    except CatalogUnavailableError as error:
-        temporary = in_memory()
-        paths, _ = found_below(places(database.name, run, directories), with_directories=True)
-        take_up_found(temporary, paths, look=False)
-        return temporary, str(error)
-    return database, ""
+def by_journals(database: Database, run: str, directories: Iterable[str]) -> Database:
+    """A catalog of what the journals of a run tell; those of other ranks are beside those in `directories`."""
+    temporary = in_memory()
+    paths, _ = found_below(places(database.name, run, map(root_of, directories)), with_directories=True)
+    take_up_found(temporary, paths, look=False)
+    return temporary
 
 
 def newest_launch(connection: Connection, run_id: int, run: str) -> Launch:

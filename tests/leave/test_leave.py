@@ -4,12 +4,13 @@ import json
 import os
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from ckptstore.core.model import Kind
 from ckptstore.disk import notes
 from ckptstore.disk.exit_flags import flag_path
 from ckptstore.disk.owner import this_process
-from ckptstore.errors import CkptstoreError, UsageError
+from ckptstore.errors import CatalogUnavailableError, CkptstoreError, UnknownRunError, UsageError
 from ckptstore.leave.ask import ask, take_back
 from ckptstore.leave.follow import follow, look
 from ckptstore.training.launch import RankLaunch
@@ -150,6 +151,9 @@ def test_another_launch_has_begun_meanwhile(catalog: Catalog, tmp_path: Path) ->
     job.begin()
     (found,) = follow(catalog.database, "run", ranks[0].facts)
     assert (found.ending, found.is_left) == ("launch L2 has begun since", False)
+    unheard_of = replace(ranks[0].facts, id="L3")  # it began without the catalog
+    with pytest.raises(UnknownRunError):
+        look(catalog.database, "run", unheard_of)
 
 
 def test_rank_0_passes_on_what_only_the_catalog_has(catalog: Catalog, tmp_path: Path) -> None:
@@ -207,7 +211,7 @@ def test_a_process_that_looks_for_nothing_gets_sigterm(catalog: Catalog, tmp_pat
     job.save(ranks, 20)
     with process_of(catalog, "other", tmp_path) as process:
         url = str(catalog.database.url)
-        said = ckptstore("exit", "--from-env", "--wait", "--timeout", "0.5", CKPTSTORE_URL=url, TMPDIR=str(tmp_path))
+        said = ckptstore("exit", "--from-env", "--wait", "--timeout", "1", CKPTSTORE_URL=url, TMPDIR=str(tmp_path))
         assert process.wait() == -signal.SIGTERM
     assert said.code == 8
     assert said.out.splitlines()[0].endswith("asked to save and leave in the catalog, by SIGTERM to 1 process")
@@ -295,37 +299,74 @@ def test_a_run_that_was_only_scanned(catalog: Catalog, tmp_path: Path) -> None:
         ask(catalog.database, "found", "")
 
 
-@pytest.mark.of_files
-def test_without_the_catalog_journals_tell(catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    job, ranks = begun(catalog, tmp_path / "ckpt", 10)
-    monkeypatch.setenv("CKPTSTORE_DIRECTORIES", str(job.directory))
+@contextmanager
+def replaced(catalog: Catalog) -> Iterator[None]:
+    """The catalog's file is away."""
     file = catalog.database.file
     assert file is not None
     catalog.close()
     kept = file.rename(file.with_suffix(".away"))
     file.mkdir()
-    asked = ask(catalog.database, "run", "")
-    assert (len(asked.reached), asked.by_catalog, bool(asked.away)) == (2, False, True)
-    leaves(job, ranks, 17)
-    (found,) = follow(catalog.database, "run", asked.launch)
-    assert (found.step, found.is_left, found.ending) == (17, True, "exited on request")
-    file.rmdir()
-    kept.rename(file)
+    try:
+        yield
+    finally:
+        file.rmdir()
+        kept.rename(file)
+
+
+@pytest.mark.of_files
+def test_without_the_catalog_journals_tell(catalog: Catalog, tmp_path: Path) -> None:
+    """Those of all ranks, though only the directory of one is known: nothing remembers where the run saves."""
+    job, ranks = begun(catalog, tmp_path / "ckpt", 10)
+    known = [str(job.folder(1))]
+    with replaced(catalog):
+        asked = ask(catalog.database, "run", "", known)
+        assert (len(asked.reached), asked.by_catalog, bool(asked.away)) == (2, False, True)
+        leaves(job, ranks, 17)
+        (found,) = follow(catalog.database, "run", asked.launch, known, away=True)
+        assert (found.step, found.is_left, found.ending) == (17, True, "exited on request")
+        with pytest.raises(CatalogUnavailableError):
+            ask(catalog.database, "run", "")
+
+
+@pytest.mark.of_files
+def test_the_catalog_goes_away_while_ranks_leave(catalog: Catalog, tmp_path: Path) -> None:
+    job, ranks = begun(catalog, tmp_path / "ckpt", 10)
+    looks = follow(catalog.database, "run", ranks[0].facts, [str(job.folder(0))])
+    assert next(looks).step is None
+    with replaced(catalog):
+        leaves(job, ranks, 17)
+        found = next(looks)
+        assert (found.step, found.is_left, found.is_over) == (17, True, True)
+
+
+@pytest.mark.of_files
+def test_a_locked_catalog_delays_no_request(catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CKPTSTORE_DIRECTORIES", str(tmp_path / "ckpt"))
+    job, ranks = begun(catalog, tmp_path / "ckpt", 10)
+    leaves(job, ranks, 17, ends=False)
+    assert catalog.database.file is not None
+    with closing(sqlite3.connect(catalog.database.file, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        said = exit_(catalog, "run", "--wait", "--timeout", "4s")
+    assert (said.code, flags(job, ranks[0])) == (0, [True, True]), said
+    assert "database is locked" in said.out.splitlines()[0]
+    assert said.out.endswith("run run has left: a restart goes on after step 17\n")
 
 
 def test_a_disk_that_hangs_keeps_nobody_longer_than_the_time(
     catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     begun(catalog, tmp_path / "ckpt", 10)
+    url = catalog.database.url.render_as_string(hide_password=False)
     never = threading.Event()
 
-    def hangs(*_: object) -> Iterator[None]:
+    def hangs(*_: object, away: bool) -> Iterator[None]:
         never.wait()
         yield None
 
     monkeypatch.setattr("ckptstore.leave.follow.follow", hangs)
-    exiting = leave._Exit(catalog.database, "run", "", (), shown=True)
-    assert exiting.seen(time.monotonic() + 0.1) == 8
+    assert leave._Exit(url, "run", "", (), 0.1, shown=True).seen() == 8
     assert capsys.readouterr().out.splitlines()[-1] == (
         "run run has not left in time: nothing could be seen of it; what a restart gets is not known"
     )
