@@ -133,12 +133,12 @@ def campaign(
         if len(plans) > 1:
             outcome.wrong_plans.append(f"the ranks of {launch} were given {plans}")
         outcome.wrong_plans += [f"{launch} starts at {plan}, not {newest}" for plan in plans - {newest}]
-        newest = _newest(directory, launch, next(iter(plans), newest))
+        newest = newest_of(directory, launch, next(iter(plans), newest))
         outcome.kills += RANKS
         if len(returned) <= outcome.kills:
             longest *= 2
     outcome.registered = len(returned)
-    outcome.cut = sum(not _is_whole(path) for path in directory.rglob("*.ckpt"))
+    outcome.cut = sum(not is_whole(path) for path in directory.glob("rank_*/*.ckpt"))
     look(url, directory, returned, newest, outcome)
     outcome.seconds = round(time.monotonic() - began, 1)
     return outcome
@@ -162,17 +162,21 @@ def _live(command: list[str], moment: tuple[bool, float]) -> Died:
     return Died((*before, *printed.splitlines()), complaints, worker.returncode)
 
 
-def _newest(directory: Path, launch: str, started: str) -> str:
-    """Where the next launch has to start, by nothing but the files: the newest step that both ranks have whole."""
+def newest_of(directory: Path, launch: str, started: str, ranks: int = RANKS, *, are_replicas: bool = False) -> str:
+    """Where the next launch has to start, by nothing but the files: the newest step that all ranks have whole.
+
+    That one of them has whole, where they are replicas.
+    """
     steps = [
-        {_step(path) for path in (directory / f"rank_{rank}").glob(f"net_{launch}-*.ckpt") if _is_whole(path)}
-        for rank in range(RANKS)
+        {step_of(path) for path in (directory / f"rank_{rank}").glob(f"net_{launch}-*.ckpt") if is_whole(path)}
+        for rank in range(ranks)
     ]
-    common = set.intersection(*steps)
+    common = set.union(*steps) if are_replicas else set.intersection(*steps)
     return f"{max(common)} {launch}" if common else started
 
 
-def _step(path: Path) -> int:
+def step_of(path: Path) -> int:
+    """The step in a file's name."""
     epoch, place = map(int, path.stem.rpartition("-")[2].split("_"))
     return (epoch - 1) * 10 + place
 
@@ -181,8 +185,9 @@ def _launch(path: str) -> str:
     return Path(path).name.removeprefix("net_").partition("-")[0]
 
 
-def _is_whole(path: Path) -> bool:
-    return path.read_bytes() == ckpt_bytes.checkpoint(_step(path), _step(path))
+def is_whole(path: Path) -> bool:
+    """Whether a file has all bytes of its step."""
+    return path.read_bytes() == ckpt_bytes.checkpoint(step_of(path), step_of(path))
 
 
 def look(url: str, directory: Path, returned: set[str], newest: str | None, into: Outcome) -> None:
@@ -195,7 +200,7 @@ def look(url: str, directory: Path, returned: set[str], newest: str | None, into
     plan = _plan(catalog)
     if newest is not None and plan[0] != newest:
         into.wrong_plans.append(f"the plan is {plan[0]}, not {newest}")
-    into.wrong_plans += [f"{path} is in the plan, and is cut" for path in plan[1:] if not _is_whole(Path(path))]
+    into.wrong_plans += [f"{path} is in the plan, and is cut" for path in plan[1:] if not is_whole(Path(path))]
     recorded = _complete(catalog)
     into.lost += [f"register returned for {path}, the catalog lacks it" for path in sorted(returned - recorded.keys())]
     told: list[Event] = []
@@ -205,8 +210,8 @@ def look(url: str, directory: Path, returned: set[str], newest: str | None, into
     journalled = {file.path for file in files if file.state is FileState.COMPLETE}
     into.lost += [f"{path} is in a journal, not in the catalog" for path in sorted(journalled - recorded.keys())]
     into.lost += [f"{path} is in the catalog, in no journal" for path in sorted(recorded.keys() - journalled)]
-    there = {str(path): _is_whole(path) for path in directory.rglob("*.ckpt")}
-    unknown = [path for path, is_whole in there.items() if is_whole and path not in recorded]
+    there = {str(path): is_whole(path) for path in directory.glob("rank_*/*.ckpt")}
+    unknown = [path for path, has_all in there.items() if has_all and path not in recorded]
     # What no rank of a first launch has registered anything beside may be another program's.
     own = {file.launch for file in recorded.values()}
     own |= {event.launch.id for event in told if isinstance(event, LaunchStarted) and event.launch.parent}

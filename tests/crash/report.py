@@ -20,7 +20,7 @@ from dataclasses import asdict
 from datetime import datetime, timezone
 from pathlib import Path
 
-from tests.crash import campaign, load, outage
+from tests.crash import campaign, drains, load, outage
 from tests.crash.table import Row, table
 
 ROOT = Path(__file__).parents[2]
@@ -31,6 +31,7 @@ KILLS = 1000
 GC_KILLS = 100  # of each of gc, undo and purge, at random
 PROCESSES, SAVES = 32, 12  # saves of each process in each outage: a minute of them
 RANKS = 10_000
+DRAINS, DRAINS_POSTGRESQL = 200, 100
 
 
 class PartError(Exception):
@@ -45,6 +46,19 @@ def registering(database: str) -> Callable[[float], list[Row]]:
         print(json.dumps(outcome.__dict__, indent=2))
         if not outcome.is_right:
             raise PartError("catalog, journals and disk do not agree")
+        return [row]
+
+    return part
+
+
+def draining(database: str, times: int) -> Callable[[float], list[Row]]:
+    """Pods are drained, as the kubelet does it."""
+
+    def part(within: float) -> list[Row]:
+        row, outcome = drains.run(database, drains=times, within=within)
+        print(json.dumps(outcome.__dict__, indent=2))
+        if not outcome.is_right or outcome.drains < times:
+            raise PartError(f"{outcome.drains} of {times} drains, of which some are wrong or late")
         return [row]
 
     return part
@@ -103,6 +117,8 @@ def waves(within: float) -> list[Row]:
 PARTS: dict[str, Callable[[float], list[Row]]] = {
     "registering, SQLite": registering("sqlite"),
     "registering, PostgreSQL": registering("postgresql"),
+    "drains": draining("sqlite", DRAINS),
+    "drains, PostgreSQL": draining("postgresql", DRAINS_POSTGRESQL),
     "collecting": collecting,
     "outages": outages,
     "waves": waves,
