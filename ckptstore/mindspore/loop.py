@@ -193,6 +193,8 @@ class Loop:
         if said.leaves and not is_last:
             self._save(Kind.GRACEFUL_EXIT)
             self._saves.end(step, None)
+            if signal.getsignal(signal.SIGTERM) == self._terminate:
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it comes once the preStop hook has seen the save
             self._over()
             self._wait_for_the_others()
             log.info("run %s: step %d is saved; training ends on request (exit code %d)", self._launch.name, step, LEFT)

@@ -6,8 +6,8 @@ Prints START and where the loop goes on, as JSON; writes final.ckpt when it ends
 process: "kill N" (SIGKILL after step N, when all that was saved before is registered), "kill-at-once N", "raise N" (in
 the script's lines after step N), "raise-after-update N" (after the update of step N, before `loop.step`),
 "raise-before-update N", "raise-in-optimizer N" (between the updates of two parameters), "raise-in-data N",
-"terminate N" (SIGTERM in step N), "flag N", "exit N" (sys.exit after step N), "break N", "no-step N", "waits N" (in
-step N, for a request to leave and the file go).
+"terminate N" (SIGTERM in step N), "flag N" (and SIGTERM at the end), "exit N" (sys.exit after step N), "break N",
+"no-step N", "waits N" (in step N, for a request to leave and the file go).
 "jit" compiles the step, "graph" sets GRAPH_MODE. "norm" has batch normalization, "keeps" counts in `loop.keep`, "draws"
 adds noise that NumPy draws, "gan" has two networks and optimizers, "scheduler" a learning rate that falls.
 "pods" gives each rank a temporary directory of its own, as containers have, "nodes" a disk of its own, below
@@ -15,6 +15,7 @@ node-RANK, at the same path as the others' (mount namespaces). Under msrun it is
 fault is that of "rank" only (None: of every rank).
 """
 
+import atexit
 import ctypes
 import json
 import os
@@ -234,6 +235,8 @@ def main(asked: dict) -> None:
     if asked["pods"]:
         tempfile.tempdir = str(out / f"pod-{rank}")
         Path(tempfile.tempdir).mkdir(exist_ok=True)
+    if asked["fault"].startswith("flag"):  # as the kubelet does, when the preStop hook has seen the save
+        atexit.register(lambda: os.kill(os.getpid(), signal.SIGTERM))
     fault = Fault(asked["fault"] if asked["rank"] in (None, rank) else "none", out)
     dataset = create_dataset(fault, rank, ranks)
     training = Training(asked, ranks)
