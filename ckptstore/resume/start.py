@@ -295,6 +295,7 @@ def _check_fresh(database: Database, launch: Launch, run_id: int, resolution: Re
             f"{others[-1].parent}: nothing here tells of the files of that",
             f"start when the catalog is back; if it is lost: ckptstore scan DIRECTORY --run {run}",
         )
+    saved.pop(launch.id, None)  # other ranks had the answer before this one asked, and have trained since
     most = max(saved, key=lambda each: saved[each], default="")
     if saved.get(most, 0) >= _SAVES_OF_A_RUN:
         why = _first_reason(resolution)

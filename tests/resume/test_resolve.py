@@ -10,10 +10,11 @@ import sqlalchemy as sa
 
 from ckptstore.api import Catalog
 from ckptstore.catalog.engine import Database
-from ckptstore.core.model import FileState, Kind, Resolution, Rule
+from ckptstore.core.model import FileState, Kind, Launch, Resolution, Rule
 from ckptstore.disk import claims
 from ckptstore.disk import files as storage_files
 from ckptstore.errors import NothingRestorableError, RefusedError, UnknownRunError, UsageError
+from ckptstore.resume import start
 from ckptstore.resume.register import describe
 from ckptstore.retention.policy import Policy
 from ckptstore.training.begin import begin, decide, step_offset
@@ -607,3 +608,22 @@ def test_an_id_that_was_used_before_starts_nothing_from_an_old_state(catalog: Ca
     job.save([later], 20)
     with pytest.raises(RefusedError, match=r"'job7' of run 'run' began before launch L2, which has saved .* its own"):
         catalog.join("run", launch_id="job7").resolve()
+
+
+def test_a_slow_rank_gets_the_answer_of_those_that_train_already(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had begun to look before there was an answer: what its own launch has saved since is nothing that is lost."""
+    job = Job(catalog, tmp_path)
+    slow, quick = job.start(resume=False)
+    stored = start._stored
+    looks = []
+
+    def before(database: Database, launch: Launch) -> object:
+        looks.append(launch.id)
+        return None if len(looks) == 1 else stored(database, launch)
+
+    assert quick.resolve() is None
+    job.save([quick], 3, 6, 9)
+    monkeypatch.setattr(start, "_stored", before)
+    assert slow.resolve() is None
