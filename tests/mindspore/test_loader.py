@@ -230,7 +230,7 @@ def meddled(
     return {when + chance.randrange(1, 4): later, when: action}
 
 
-@pytest.mark.parametrize("cases", [200, pytest.param(2000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("cases", [100, pytest.param(2000, marks=pytest.mark.long)])
 def test_a_file_that_changes_while_it_is_read_is_never_trained_on(
     catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cases: int
 ) -> None:

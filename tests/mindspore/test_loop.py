@@ -117,8 +117,8 @@ def test_a_fault(calm, tmp_path: Path, fault: tuple[str, int, int | None]) -> No
         pytest.param({"jit": True}, marks=pytest.mark.long),
         {"jit": True, "graph": True},
         pytest.param({"norm": True}, marks=pytest.mark.long),
-        {"gan": True},
-        {"loop": {"format": "ckpt"}},
+        pytest.param({"gan": True}, marks=pytest.mark.long),
+        pytest.param({"loop": {"format": "ckpt"}}, marks=pytest.mark.long),
     ],
     ids=str,
 )
