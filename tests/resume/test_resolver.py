@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ckptstore.core.model import Checkpoint, Content, Kind, Launch, Observed, Rejection, RestorePlan, Rule, State
+from ckptstore.core.model import Checkpoint, Content, Kind, Launch, Observed, Rejection, RestorePlan, Rule, State, View
 from ckptstore.core.replicas import Layout, data_parallel
 from ckptstore.resume.resolver import judge, resolve
 from tests.resume.builders import as_recorded, file, launch, state, whole_state
@@ -246,3 +246,77 @@ def test_what_was_whole_and_is_gone_is_lost_what_was_never_whole_is_not() -> Non
     assert never.plan is None
     assert not never.lost
     assert resolve("run", [saved(TWO, **NAN)], as_recorded).lost
+
+
+def views(of: State, *seen: set[int], hosts: str = "abcdefghij") -> dict[int, View]:
+    """Rank by rank, which ranks' files it sees on its host."""
+    there = as_recorded(of)
+    return {
+        rank: View(hosts[rank], {each.path: there[each.path] for each in of.files if each.rank in of_ranks})
+        for rank, of_ranks in enumerate(seen)
+    }
+
+
+@pytest.mark.parametrize(
+    ("of", "seen", "how", "expected"),
+    [
+        (saved(TWO), [{0}, {1}], {}, [0, 1]),
+        (saved(BOTH), [{0}, {1}], {}, [0, 1]),
+        (saved(BOTH), [{0}, {0}], {}, [0, 0]),  # the file of its replica was copied to its host
+        (saved(BOTH), [{0, 1}, {0, 1}], {}, [0, 1]),  # its own is taken first
+        (saved(BOTH), [{1}, {1}, {0}], {"world_size": 3}, [1, 1, 0]),
+        (replace(OTHER_SIZES, launch=BOTH), [{0}, {1}], {}, [0, 1]),
+        (saved(TWO, **SHARE), [{0}, {1}], {}, [0, 1]),
+        (saved(BOTH, **SHARE), [{0, 1}, {0, 1}], {}, [0, 1]),  # data parallel: a rank reads the shares of all
+        (also(saved(BOTH, 0, **SHARE), GASP), [{0, 1}, {1}], {}, [1, 1]),
+    ],
+)
+def test_a_rank_gets_what_its_own_host_has(
+    of: State, seen: list[set[int]], how: dict[str, Any], expected: list[int]
+) -> None:
+    assert sources(planned(replace(of, views=views(of, *seen)), {}, **how)) == expected
+
+
+def test_what_a_host_lacks_is_named_with_who_has_it() -> None:
+    of = saved(BOTH)
+    verdict = rejected(replace(of, views=views(of, {0}, set())), {})
+    assert rules(verdict) == [(Rule.MISSING_FILE, 1)]
+    path = of.files[0].path
+    assert verdict.reasons[0].detail == (
+        f"rank 1 on b does not see {path}, a does; on b: rsync -a --mkpath a:{path} {path}"
+    )
+    assert [each.rank for each in verdict.served] == [0]
+
+
+@pytest.mark.parametrize(
+    ("of", "seen", "detail"),
+    [
+        (saved(TWO), [{0}, {0}], "rank 1 on b does not see {1}"),  # no replica: nobody else's serves
+        (replace(OTHER_SIZES, launch=BOTH), [{0}, {0}], "rank 1 on b does not see {1}"),
+        (saved(TWO), [{0}], "rank 1 did not say in time what it sees on its host"),
+        (saved(TWO, 0), [{0}, {0}], "rank 1 on b does not see a file that serves it"),
+        (saved(BOTH, **SHARE), [{0, 1}, {1}], "rank 1 on b does not see {0}, a does; on b: rsync"),
+    ],
+)
+def test_what_no_host_may_give_it(of: State, seen: list[set[int]], detail: str) -> None:
+    verdict = rejected(replace(of, views=views(of, *seen)), {})
+    assert verdict.reasons[0].rank == 1
+    assert verdict.reasons[0].detail.startswith(detail.format(*(each.path for each in of.files)))
+
+
+def test_a_file_that_is_not_as_recorded_is_not_seen() -> None:
+    of = saved(TWO)
+    told = views(of, {0}, {1})
+    cut = View("b", {path: Observed(1) for path in told[1].seen})
+    assert rules(rejected(replace(of, views={**told, 1: cut}), {})) == [(Rule.MISSING_FILE, 1)]
+
+
+def test_not_every_rank_is_explained() -> None:
+    of = saved(launch(world_size=10))
+    verdict = rejected(replace(of, views=views(of, *[set()] * 10)), {})
+    assert [reason.rank for reason in verdict.reasons] == list(range(8))
+
+
+def test_of_another_number_of_ranks_what_the_disk_shows_counts() -> None:
+    of = saved(TWO)
+    assert rules(rejected(replace(of, views=views(of, {0}, {1}, set())), world_size=3)) == [(Rule.WORLD_SIZE, None)]
