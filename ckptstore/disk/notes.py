@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ckptstore.core import bounded_json
+from ckptstore.core.model import launch_key
 from ckptstore.disk.files import replace_text
 from ckptstore.disk.owner import is_dead, is_here
 
@@ -44,13 +45,13 @@ class Note:
 
 def leave(note: Note) -> None:
     """Leave a note, in place of the one before of the same process and launch; a machine without room has none."""
-    path = _path(note)
     try:
-        path.parent.mkdir(mode=0o700, exist_ok=True)
-        if _is_own(path.parent):
-            replace_text(path, json.dumps(asdict(note)))
-    except OSError as error:
-        log.debug("no note of run %s is left in %s (%s)", note.run, path.parent, error.strerror or error)
+        folder = _folder()
+        folder.mkdir(mode=0o700, exist_ok=True)
+        if _is_own(folder):
+            replace_text(_path(note), json.dumps(asdict(note)))
+    except OSError as error:  # also where there is no temporary directory at all
+        log.debug("no note of run %s is left on this machine (%s)", note.run, error.strerror or error)
 
 
 def remove(note: Note) -> None:
@@ -62,7 +63,11 @@ def remove(note: Note) -> None:
 def of_living() -> list[Note]:
     """The notes of the user's processes that live on this machine, by run and rank; those of dead ones are removed."""
     found = []
-    for path in _folder().glob("*.json") if _is_own(_folder()) else ():
+    try:
+        folder = _folder()
+    except OSError:
+        return []
+    for path in folder.glob("*.json") if _is_own(folder) else ():
         note = _read(path)
         if note is None or is_dead(note.process):
             with suppress(OSError):
@@ -77,8 +82,7 @@ def _folder() -> Path:
 
 
 def _path(note: Note) -> Path:
-    name = f"{note.pid}-{note.launch}".encode().hex()[:120]
-    return _folder() / f"{name}.json"
+    return _folder() / f"{note.pid}-{launch_key(note.run, note.launch)}.json"
 
 
 def _is_own(folder: Path) -> bool:

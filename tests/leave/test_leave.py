@@ -243,6 +243,10 @@ def test_a_folder_of_somebody_elses_is_not_believed(tmp_path: Path, monkeypatch:
     other = replace(note, process=f"{note.process.partition('|')[0]}-other|1||x@y")
     notes.leave(other)
     assert notes.of_living() == [note], "a process of another machine's is not here"
+    beside = replace(note, run="another run")
+    notes.leave(beside)
+    assert notes.of_living() == [beside, note], "two runs whose starts have one id"
+    notes.remove(beside)
     (tmp_path / "link" / "torn.json").write_text("{")
     assert notes.of_living() == [note]
     assert not (tmp_path / "link" / "torn.json").exists()
@@ -388,3 +392,15 @@ def test_never_longer_than_the_grace(monkeypatch: pytest.MonkeyPatch, told: str 
         assert leave._seconds(None, from_env=True) == pytest.approx(seconds)
     assert leave._seconds(None, from_env=False) == 600
     assert leave._seconds(12.0, from_env=True) == 12
+
+
+@pytest.mark.of_files
+def test_a_machine_without_a_temporary_directory(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container whose root is read-only, and has no /tmp: nobody stops for a note."""
+
+    def nowhere() -> Path:
+        raise FileNotFoundError(2, "No usable temporary directory found")
+
+    monkeypatch.setattr(notes, "_folder", nowhere)
+    assert catalog.join("run").world_size == 1
+    assert notes.of_living() == []
