@@ -172,7 +172,10 @@ def _seen_by_ranks(state: State, files: Sequence[Checkpoint], failed: Mapping[st
         if chosen is not None:
             cover.served.append(Assignment(rank, chosen))
         elif len(cover.reasons) < _EXPLAINED:
-            cover.reasons.append(Reason(Rule.MISSING_FILE, rank, _unseen(rank, serving, views, failed)))
+            reason, faults = _unseen(rank, serving, views, failed)
+            cover.reasons.append(reason)
+            if faults:
+                cover.remedies.append(remedies.of_ranks([rank], group, files_of[group], faults, in_shares=in_shares))
     return cover
 
 
@@ -186,18 +189,25 @@ def _sees(view: View, file: Checkpoint, failed: Mapping[str, str]) -> bool:
     return file.path in view.seen and fault(file, view.seen[file.path], failed) is None
 
 
-def _unseen(rank: int, files: Mapping[str, Checkpoint], views: Mapping[int, View], failed: Mapping[str, str]) -> str:
-    """That a rank sees no file that serves it, who does, and how it gets there."""
+def _unseen(
+    rank: int, files: Mapping[str, Checkpoint], views: Mapping[int, View], failed: Mapping[str, str]
+) -> tuple[Reason, dict[str, Reason]]:
+    """Why no file serves a rank: who sees one, and how it gets there; else what is wrong with those that it sees."""
     if rank not in views:
-        return f"rank {rank} did not say in time what it sees on its host"
-    host = views[rank].host
+        return Reason(Rule.MISSING_FILE, rank, f"rank {rank} did not say in time what it sees on its host"), {}
+    host, seen = views[rank]
     for view in views.values():
         found = _seen(files, view, failed, rank)
         if found is not None and view.host != host:
             copy = f"rsync -a --mkpath {quote(f'{view.host}:{found.path}')} {quote(found.path)}"
-            return f"rank {rank} on {host} does not see {found.path}, {view.host} does; on {host}: {copy}"
+            detail = f"rank {rank} on {host} does not see {found.path}, {view.host} does; on {host}: {copy}"
+            return Reason(Rule.MISSING_FILE, rank, detail), {}
+    looked_at = ((file.id, fault(file, seen[path], failed)) for path, file in files.items() if path in seen)
+    faults = {id_: reason for id_, reason in looked_at if reason is not None}
+    if faults:
+        return next(iter(faults.values())), faults
     named = next(iter(files), "a file that serves it")
-    return f"rank {rank} on {host} does not see {named}"
+    return Reason(Rule.MISSING_FILE, rank, f"rank {rank} on {host} does not see {named}"), {}
 
 
 def _serves_any(state: State, *, takes_whole: bool) -> bool:

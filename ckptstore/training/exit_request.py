@@ -29,7 +29,7 @@ class ExitRequest:
     """
 
     def __init__(self, database: Database, facts: Launch, rank: int) -> None:
-        url = database.url
+        whole = database.url.render_as_string(hide_password=False)
         self._key = facts.key
         self._changes = threading.Lock()  # the recorder's thread tells of directories
         self._flags: list[str] = []
@@ -40,7 +40,7 @@ class ExitRequest:
             run=facts.run,
             launch=facts.id,
             rank=rank,
-            catalog="" if url.password else url.render_as_string(),
+            catalog=database.name if database.name == whole else "",  # a password may stand in the options too
         )
 
     def announce(self) -> None:

@@ -45,27 +45,28 @@ def ask_ranks(launch: RankLaunch, query: Query, ask: Callable[[Any], int]) -> As
 
     def asked(resolution: Resolution) -> Mapping[int, View] | None:
         plan = resolution.plan
-        if plan is None and not resolution.rejections:
-            return None
         reasons = [reason for rejection in resolution.rejections for reason in rejection.reasons]
         of_others = any(reason.rank not in (None, 0) and reason.rule in _UNSEEN for reason in reasons)
-        if plan is not None and not of_others:
+        sees = True
+        if plan is not None:
             chosen = [each.source for each in plan.ranks]
             told = [(file.path, file.size, file.mtime_ns, file.digest) for file in chosen]
-            if ask({"files": told, "all": _needs_all(plan.launch, chosen)}) == launch.world_size:
-                return None
+            sees = ask({"files": told, "all": _needs_all(plan.launch, chosen)}) == launch.world_size
+        if sees and not of_others:
+            return None
         with launch.database.read() as connection:
             run_id = reads.run_id(connection, launch.run)
         states = newest_states(launch.database, run_id or 0, query, _STATES)
         ask({"states": states})
         with launch.database.read() as connection:
             found = views.told(connection, launch.key)
-        log.warning(
-            "the ranks of run %s do not see the same files: each gets one that its own host has (%d of %d told)",
-            launch.name,
-            len(found),
-            launch.world_size,
-        )
+        if not sees:
+            log.warning(
+                "the ranks of run %s do not see the same files: each gets one that its own host has (%d of %d told)",
+                launch.name,
+                len(found),
+                launch.world_size,
+            )
         return found
 
     return asked

@@ -308,7 +308,10 @@ def test_a_file_that_is_not_as_recorded_is_not_seen() -> None:
     of = saved(TWO)
     told = views(of, {0}, {1})
     cut = View("b", {path: Observed(1) for path in told[1].seen})
-    assert rules(rejected(replace(of, views={**told, 1: cut}), {})) == [(Rule.MISSING_FILE, 1)]
+    found = rejected(replace(of, views={**told, 1: cut}), {})
+    assert rules(found) == [(Rule.SIZE_MISMATCH, 1)]
+    assert found.reasons[0].detail == f"{of.files[1].path} has 1 bytes, {of.files[1].size} were recorded"
+    assert found.remedies
 
 
 def test_not_every_rank_is_explained() -> None:

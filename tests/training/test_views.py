@@ -122,7 +122,7 @@ def test_a_file_that_one_host_lost_gives_the_older_state_or_the_named_copy(
     job.folder(1).joinpath("net-2_10.ckpt").unlink()
     assert files_of(hosts.start()) == (10, [(0, 0), (1, 1)])
     if job.layout is None:
-        assert "rank 1 on host-1 does not see" in caplog.text
+        assert f"{job.folder(1)}/net-2_10.ckpt is gone" in caplog.text
         return
     path = job.folder(0) / "net-2_10.ckpt"
     copy = f"rsync -a --mkpath host-0:{path} {path}"
@@ -211,3 +211,17 @@ def test_a_file_that_was_copied_without_its_time_is_read(hosts: Hosts) -> None:
     assert views._is_there(str(path), size, 1, digest)
     assert not views._is_there(str(path), size, 1, "another")
     assert not views._is_there(str(path), size + 1, mtime_ns, digest)
+
+
+def test_a_damaged_file_on_one_disk_is_called_that(
+    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Rank 0 cannot know that all see the same: it asks, and what it says in the end is what it would have said."""
+    job, _ = begun(catalog, tmp_path / "ckpt", 10, 20)
+    path = job.folder(1) / "net-2_10.ckpt"
+    path.write_bytes(b"cut")
+    ranks = job.start(resume=False)
+    asks = views.ask_ranks(ranks[0], NEWEST, lambda told: sum(views.answer(rank, told) for rank in ranks))
+    assert files_of(ranks[0].settle(ranks[0].database, NEWEST, asks)) == (10, [(0, 0), (1, 1)])
+    assert "do not see the same files" not in caplog.text
+    assert f"step 20 of launch L1 was whole once: {path} has 3 bytes" in caplog.text
