@@ -10,8 +10,8 @@ import socket
 import subprocess
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,6 @@ from urllib.parse import quote
 
 import psutil
 import psycopg
-import pytest
-
-from ckptstore.catalog import postgres
-from ckptstore.catalog.engine import Database
-from ckptstore.catalog.postgres import Guard
 
 PASSWORD = "s3cret"  # noqa: S105 — what tests look for in everything that is printed
 
@@ -161,12 +156,3 @@ def wait_for(condition: Callable[[], bool]) -> None:
             return
         ever.wait(0.01)
     raise AssertionError("it did not come to that")
-
-
-@contextmanager
-def soon_given_up(database: Database, seconds: float = 0.5) -> Iterator[None]:
-    """For what is asked of a server that stands still: a machine that is busy is as slow to answer."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(database, "answer_within", seconds)
-        patch.setattr(postgres, "Guard", lambda file, _: Guard(file, seconds))
-        yield

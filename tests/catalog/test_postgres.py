@@ -8,7 +8,7 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 
-from ckptstore.api import connect
+from ckptstore.api import Catalog, connect
 from ckptstore.catalog import engine as module
 from ckptstore.catalog import reads
 from ckptstore.catalog.engine import Database, open_database
@@ -17,7 +17,7 @@ from ckptstore.training.begin import begin, follow
 from tests import ckpt_bytes
 from tests.conftest import new_postgres_database
 from tests.jobs import Job
-from tests.postgres_server import Server, soon_given_up, wait_for
+from tests.postgres_server import Server, wait_for
 
 
 @pytest.fixture
@@ -269,12 +269,12 @@ def test_records_reach_a_server_that_was_away_by_themselves(server: Server, tmp_
 
 def test_a_server_that_is_paused_is_given_up_and_found_again(server: Server, tmp_path: Path) -> None:
     url = server.new_database()
-    catalog = connect(url)
+    connect(url)
+    catalog = Catalog(Database(open_database(url).url, answer_within=3))  # seconds: a busy machine answers in time
     launch = catalog.join("run", launch_id="L1")
     server.pause()
     path = ckpt_bytes.write(tmp_path / "net-1_5.ckpt", 5)
-    with soon_given_up(catalog.database):
-        launch.register(path, global_step=5)
+    launch.register(path, global_step=5)
     assert launch.recorder.is_late
     server.go_on()
     launch.recorder.catch_up()
