@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 
 _FIRST_SECONDS = 0.02
+CHANCE = random.SystemRandom()
+"""Not the generator of the process: whoever trains draws from that, and must get the numbers of an undisturbed run."""
 
 
 class Backoff:
@@ -22,7 +24,7 @@ class Backoff:
         """The next pause, in seconds."""
         pause = self._next
         self._next = min(2 * pause, self._longest)
-        return pause * random.uniform(0.5, 1)  # noqa: S311 — not a secret
+        return pause * CHANCE.uniform(0.5, 1)
 
     def reset(self) -> None:
         """It worked: the next pause is a short one."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import sqlite3
 import time
 from contextlib import suppress
@@ -12,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
+
+from ckptstore.catalog.backoff import CHANCE
 
 _FILE, _WAITS, _HAS_LOG = "file", "waits", "has_log"
 _LOCK = "BEGIN IMMEDIATE"
@@ -70,7 +71,7 @@ def _locked(driver: sqlite3.Connection, wait: float, answer_within: float) -> bo
     end, deadline = now + answer_within, now + wait
     seen: object = None
     while time.monotonic() < min(deadline, end):
-        time.sleep(random.uniform(*_PAUSE_SECONDS))  # noqa: S311 — not a secret
+        time.sleep(CHANCE.uniform(*_PAUSE_SECONDS))
         try:
             driver.execute(_LOCK)
         except sqlite3.OperationalError as error:

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import random
 import signal
 import sqlite3
 import threading
@@ -12,6 +13,7 @@ import sqlalchemy as sa
 
 from ckptstore.api import connect
 from ckptstore.catalog import engine, sqlite
+from ckptstore.catalog.backoff import Backoff
 from ckptstore.catalog.engine import Database, open_database
 from ckptstore.errors import CatalogBusyError, CatalogUnavailableError, UsageError
 from tests.conftest import new_postgres_database
@@ -112,6 +114,7 @@ def test_a_lock_is_waited_for_while_others_get_it(
     monkeypatch.setattr(database, "answer_within", 30)
     assert database.file is not None
     turns = Turns(str(database.file), commits=commits, pauses=pauses)
+    users = random.getstate()
     monkeypatch.setattr(sqlite, "time", turns)
     if gives_up_after is None:
         database.in_write(lambda _: None)
@@ -121,6 +124,13 @@ def test_a_lock_is_waited_for_while_others_get_it(
             database.in_write(lambda _: None)
         assert turns.now == gives_up_after
     assert turns.longest <= 0.02  # who has waited for long asks as often as who has just come
+    assert random.getstate() == users, "the training's own random numbers are not as undisturbed"
+
+
+def test_pauses_take_no_number_of_the_users() -> None:
+    users = random.getstate()
+    assert 0.01 <= Backoff(1).pause() <= 0.02
+    assert random.getstate() == users
 
 
 def test_what_fails_inside_a_transaction_is_rolled_back(database_url: str) -> None:
