@@ -18,12 +18,6 @@ _MOST_VIEWS = 1024  # of one call (IOV_MAX)
 _THREADS = 4
 
 
-def read_through(descriptor: int, size: int) -> str:
-    """The digest of an open file of so many bytes, as `files.digest` has it. Raises as `read_into` does."""
-    buffers = [memoryview(bytearray(min(_PIECE, size))) for _ in range(2)]
-    return read_into(descriptor, (buffers[at // _PIECE % 2][: size - at] for at in range(0, size, _PIECE)))
-
-
 def read_into(descriptor: int, views: Iterable[memoryview]) -> str:
     """Fill writable views of bytes, in this order, with a whole file; the digest of what was read.
 

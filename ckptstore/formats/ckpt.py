@@ -21,7 +21,7 @@ from ckptstore.formats.header import Entry, Header
 from ckptstore.formats.wire import LEN, VARINT, WireReader, varint
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from ckptstore.formats.header import BytesOf
@@ -81,11 +81,9 @@ def read_ckpt(path: Path, *, expected: Iterable[str] = ()) -> CkptHeader:
 def parse_ckpt(content: BytesOf, path: Path) -> CkptHeader:
     """As `read_ckpt`, of bytes that are at hand; `path` is for errors."""
     reader = WireReader(content, path, ".ckpt")
-    if is_encrypted(reader.bytes_at(0, 4)):
-        raise UnreadableError(f"{path} is encrypted", "only MindSpore with its dec_key can read it")
     entries: list[Entry] = []
-    while reader.position < reader.end and not _at_trailer(reader):
-        _add(entries, _usual_value(reader) or _value(reader), reader)
+    for entry in _slices(reader, path):
+        _add(entries, entry, reader)
     if not entries:
         raise UnreadableError(f"{path} holds no parameter", "it is empty or was never finished")
     _check_size(entries[-1], reader)
@@ -99,6 +97,15 @@ def parse_ckpt(content: BytesOf, path: Path) -> CkptHeader:
         appended=appended,
         has_crc=has_crc,
     )
+
+
+def ckpt_slices(content: BytesOf, path: Path) -> Iterator[Entry]:
+    """The entries of a `.ckpt` file in their order; of a tensor that comes in slices, each slice.
+
+    Each is told before what follows it is looked at. Raises `UnreadableError` as `read_ckpt` does, but for what only
+    all of them tell; `path` is for that.
+    """
+    return _slices(WireReader(content, path, ".ckpt"), path)
 
 
 def crc_is_right(path: Path) -> bool | None:
@@ -147,6 +154,13 @@ def begins_with_a_value(head: bytes) -> bool:
         return False
     name = head[found.end() : found.end() + (found[1][0] if len(found[1]) == 1 else len(head))]
     return bool(name) and min(name) >= _FIRST_IN_A_NAME
+
+
+def _slices(reader: WireReader, path: Path) -> Iterator[Entry]:
+    if is_encrypted(reader.bytes_at(0, 4)):
+        raise UnreadableError(f"{path} is encrypted", "only MindSpore with its dec_key can read it")
+    while reader.position < reader.end and not _at_trailer(reader):
+        yield _usual_value(reader) or _value(reader)
 
 
 def _at_trailer(reader: WireReader) -> bool:

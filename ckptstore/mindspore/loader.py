@@ -1,4 +1,4 @@
-"""Reads a plain checkpoint without MindSpore: into the memory of a train network, or into memory of its own."""
+"""Reads a plain checkpoint without MindSpore, once: into the memory of a train network, or into memory of its own."""
 
 from __future__ import annotations
 
@@ -6,30 +6,27 @@ import mmap
 from bisect import bisect_right
 from contextlib import suppress
 from itertools import pairwise
-from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import mindspore
 import numpy as np
 
-from ckptstore.disk.reading import read_into, read_through
+from ckptstore.disk.reading import read_into
 from ckptstore.errors import UnreadableError
-from ckptstore.formats.ckpt import parse_ckpt
-from ckptstore.formats.header import STRING, BytesOf, bytes_of, size_of
+from ckptstore.formats.ckpt import ckpt_slices, parse_ckpt
+from ckptstore.formats.header import STRING, BytesOf, Entry, bytes_of, size_of
 from ckptstore.formats.safetensors import SafetensorsHeader, parse_safetensors
 from ckptstore.mindspore.state import UNCUT, is_special
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-    from types import TracebackType
-    from typing import Self
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from ckptstore.core.model import Checkpoint
-    from ckptstore.formats.header import Entry, Header
+    from ckptstore.formats.header import Header
 
-_PARSERS: Mapping[str, Callable[[BytesOf, Path], Header]] = {"ckpt": parse_ckpt, "safetensors": parse_safetensors}
 _APART = 64  # bytes: tensors begin at a multiple
+_CHUNK = 64 << 20  # bytes of memory that are asked for at once
 OTHER_BYTES = "it has other bytes than those recorded"
 _MEANWHILE = "it changed while it was read"
 
@@ -38,103 +35,135 @@ class ChangedError(Exception):
     """A file has other bytes than it should have; the text says so of it."""
 
 
-class PlainFile:
-    """An open checkpoint of plain tensors and strings, proved by its digest: `entries` by name. Close it by `with`.
+class DoesNotFitError(Exception):
+    """A file has another tensor than the memory is for; some of that memory may have been written to."""
 
-    Raises `ChangedError` where its digest is not the recorded one, `UnreadableError` for what only MindSpore may read,
-    or nobody, and `OSError`.
+
+class Place(NamedTuple):
+    """The memory of a parameter, and what it is for."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    memory: memoryview
+
+
+class Content(NamedTuple):
+    """What a file held: entries for which there was no memory, as `mindspore.load_checkpoint` gives them."""
+
+    names: frozenset[str]
+    others: dict[str, Any]
+    metadata: Mapping[str, str]
+
+
+class _Format(NamedTuple):
+    parse: Callable[[BytesOf, Path], Header]
+    slices: Callable[[BytesOf, Path], Iterable[Entry]]
+
+
+_FORMATS: Mapping[str, _Format] = {
+    "ckpt": _Format(parse_ckpt, ckpt_slices),
+    "safetensors": _Format(parse_safetensors, lambda content, path: parse_safetensors(content, path).entries),
+}
+
+
+def read_plain(file: Checkpoint, places: Mapping[str, Place]) -> Content | None:
+    """Read a checkpoint: entries that have a place into that, by name, the others into new memory.
+
+    It is read once, from its beginning to its end, and proved by its digest at last: what is raised leaves places with
+    some of its bytes. So does None: that is any file that only MindSpore may read, or nobody. Raises `ChangedError`
+    where its digest is not the recorded one, `DoesNotFitError`, and `OSError`: EFAULT where memory cannot be written
+    to.
     """
-
-    def __init__(self, file: Checkpoint, parse: Callable[[BytesOf, Path], Header]) -> None:
-        self._path, self._parse = Path(file.path), parse
-        self._file = self._path.open("rb", buffering=0)
+    form = _FORMATS.get(file.format)
+    if form is None:
+        return None
+    path = Path(file.path)
+    with path.open("rb", buffering=0) as opened:
+        content = bytes_of(opened)
+        filling = _Filling(content.end, places)
         try:
-            content = bytes_of(self._file)
-            self._size = content.end
-            self._digest = self._proved(file.digest)  # before the header: to jump through a file is slow on many disks
-            self._header = parse(content, self._path)
-            self.entries = _by_name(self._header.entries, self._path)
-        except BaseException:
-            self._file.close()
-            raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._file.close()
-
-    @property
-    def metadata(self) -> Mapping[str, str]:
-        """What a `.safetensors` file holds beside tensors."""
-        return self._header.metadata if isinstance(self._header, SafetensorsHeader) else {}
-
-    def _proved(self, recorded: str | None) -> str:
-        try:
-            digest = read_through(self._file.fileno(), self._size)
+            digest = read_into(opened.fileno(), filling.views(form.slices(content, path)))
+        except UnreadableError:
+            return None
         except EOFError as error:
             raise ChangedError(_MEANWHILE) from error
-        if digest != (recorded or digest):
-            raise ChangedError(OTHER_BYTES)
-        return digest
-
-    def read(self, memory: Mapping[str, memoryview]) -> dict[str, Any]:
-        """Read it again: entries that have `memory` into that; the others, as `mindspore.load_checkpoint` gives them.
-
-        Raises `ChangedError` where it is not what was proved, and `OSError`: EFAULT where memory cannot be written to.
-        """
-        others = [entry for name, entry in self.entries.items() if name not in memory]
-        arrays = _new_arrays(others)
-        views: list[memoryview] = []
-        between: dict[int, bytearray] = {}
-        end = 0
-        for offset, view in self._in_order({**{name: _bytes_of(each) for name, each in arrays.items()}, **memory}):
-            between[end] = bytearray(offset - end)
-            views += memoryview(between[end]), view
-            end = offset + view.nbytes
-        try:
-            digest = read_into(self._file.fileno(), views)
-            header = self._parse(_sparse(between, self._size), self._path)  # of the bytes whose digest that is
-        except (EOFError, UnreadableError) as error:
-            raise ChangedError(_MEANWHILE) from error
-        if digest != self._digest or header.entries != self._header.entries:
-            raise ChangedError(_MEANWHILE)
-        self._header = header
-        return {entry.name: _value(entry, arrays[entry.name]) for entry in others}
-
-    def _in_order(self, memory: Mapping[str, memoryview]) -> list[tuple[int, memoryview]]:
-        """Where in the file each slice begins, and the memory for it; at last where the file ends."""
-        placed = [(self._size, memoryview(b""))]
-        for name, entry in self.entries.items():
-            begin = 0
-            for offset, size in entry.slices:
-                placed.append((offset, memory[name][begin : begin + size]))
-                begin += size
-        return sorted(placed, key=itemgetter(0))
-
-
-def plain_file(file: Checkpoint) -> PlainFile | None:
-    """A checkpoint to be read without MindSpore; None for any other: MindSpore reads it, or says why not.
-
-    Raises `ChangedError` and `OSError`.
-    """
-    parse = _PARSERS.get(file.format)
+    if digest != (file.digest or digest):
+        raise ChangedError(OTHER_BYTES)
     try:
-        return PlainFile(file, parse) if parse is not None else None
-    except UnreadableError:
+        header = form.parse(_sparse(filling.between, content.end), path)  # of the bytes whose digest that is
+    except UnreadableError as error:
+        raise ChangedError(_MEANWHILE) from error
+    if [part for entry in header.entries for part in _slices_of(entry)] != filling.slices:
+        raise ChangedError(_MEANWHILE)
+    names = frozenset(entry.name for entry in header.entries)
+    if len(names) != len(header.entries):
         return None
+    others = {
+        entry.name: _value(entry, filling.new[entry.name]) for entry in header.entries if entry.name in filling.new
+    }
+    return Content(names, others, header.metadata if isinstance(header, SafetensorsHeader) else {})
 
 
-def _by_name(entries: Sequence[Entry], path: Path) -> dict[str, Entry]:
-    found = {entry.name: entry for entry in entries}
-    if len(found) != len(entries) or not all(map(_is_known, entries)):
-        raise UnreadableError(f"{path} holds more than plain tensors and strings")
-    return found
+def _slices_of(entry: Entry) -> Iterator[Entry]:
+    return (Entry(*entry[:3], offset, size) for offset, size in entry.slices)
 
 
-def _is_known(entry: Entry) -> bool:
-    size = entry.nbytes - entry.nbytes % 4 if entry.dtype == STRING else size_of(entry.dtype, entry.shape)
-    return entry.nbytes == size and entry.nbytes > 0
+class _Filling:
+    """Where the bytes of a file go: `slices` of tensors into places or `new` arrays, by name, the rest `between`."""
+
+    def __init__(self, size: int, places: Mapping[str, Place]) -> None:
+        self.slices: list[Entry] = []
+        self.new: dict[str, Any] = {}
+        self.between: dict[int, bytearray] = {}
+        self._size, self._places = size, places
+        self._filled: dict[str, int] = {}
+        self._chunk, self._used = np.empty(0, np.uint8), 0
+
+    def views(self, slices: Iterable[Entry]) -> Iterator[memoryview]:
+        """Memory for all bytes, in their order. Raises `DoesNotFitError`, and `UnreadableError` for an odd tensor."""
+        end = 0
+        for part in slices:
+            self.between[end] = bytearray(part.offset - end)
+            yield memoryview(self.between[end])
+            yield self._memory_for(part)
+            self.slices.append(part)
+            end = part.offset + part.nbytes
+        self.between[end] = bytearray(self._size - end)
+        yield memoryview(self.between[end])
+
+    def _memory_for(self, part: Entry) -> memoryview:
+        size = part.nbytes - part.nbytes % 4 if part.dtype == STRING else size_of(part.dtype, part.shape)
+        if size is None or not 0 < part.nbytes <= size <= self._size:
+            raise UnreadableError("more than plain tensors and strings")
+        place = self._places.get(part.name)
+        if place is None:
+            if part.name not in self.new:
+                self.new[part.name] = self._new(part, size)
+            memory = _bytes_of(self.new[part.name])
+        elif (place.dtype, place.shape) == (part.dtype, part.shape):
+            memory = place.memory
+        else:
+            raise DoesNotFitError
+        begin = self._filled.get(part.name, 0)
+        self._filled[part.name] = begin + part.nbytes
+        if self._filled[part.name] > memory.nbytes:
+            raise UnreadableError("a tensor that is there twice")
+        return memory[begin : begin + part.nbytes]
+
+    def _new(self, entry: Entry, size: int) -> Any:
+        """An array for a tensor; of bytes, for a string.
+
+        Many are in one piece of memory: to find and clear its pages is most of what a load takes, and large ones take
+        less.
+        """
+        if self._used + size > len(self._chunk):
+            memory = mmap.mmap(-1, max(size, min(_CHUNK, self._size)))
+            with suppress(OSError):  # a kernel without large pages
+                memory.madvise(mmap.MADV_HUGEPAGE)
+            self._chunk, self._used = np.frombuffer(memory, np.uint8), 0
+        array = self._chunk[self._used : self._used + size]
+        self._used += -(-size // _APART) * _APART
+        return array if entry.dtype == STRING else array.view(_numpy_type(entry.dtype)).reshape(entry.shape)
 
 
 def _sparse(parts: Mapping[int, bytearray], size: int) -> BytesOf:
@@ -156,8 +185,8 @@ def _sparse(parts: Mapping[int, bytearray], size: int) -> BytesOf:
     return BytesOf(read, size)
 
 
-def memory_of(parameters: Mapping[str, Any], entries: Iterable[Entry]) -> dict[str, memoryview]:
-    """The memory in which a network has parameters, by name; none unless all of these entries can be read into there.
+def places_of(parameters: Mapping[str, Any]) -> dict[str, Place]:
+    """The memory in which a network has these parameters, by name; none where not all of them can be read into there.
 
     On CPU `asnumpy` shows a parameter's own memory.
     """
@@ -165,16 +194,15 @@ def memory_of(parameters: Mapping[str, Any], entries: Iterable[Entry]) -> dict[s
         return {}
     if mindspore.get_auto_parallel_context("parallel_mode") not in UNCUT:
         return {}
-    found: dict[str, memoryview] = {}
-    for entry in entries:
-        item = parameters[entry.name]
-        if (str(item.dtype), tuple(item.shape)) != (entry.dtype, entry.shape) or is_special(item):
+    found: dict[str, Place] = {}
+    for name, item in parameters.items():
+        if is_special(item):
             return {}
         array = item.asnumpy()
         if not array.flags.c_contiguous or array.ctypes.data != getattr(item, "data_ptr", int)():
             return {}
-        found[entry.name] = _bytes_of(array)
-    return found if are_apart(parameters[name] for name in found) else {}
+        found[name] = Place(str(item.dtype), tuple(item.shape), _bytes_of(array))
+    return found if are_apart(parameters.values()) else {}
 
 
 def are_apart(parameters: Iterable[Any]) -> bool:
@@ -185,28 +213,6 @@ def are_apart(parameters: Iterable[Any]) -> bool:
 
 def _bytes_of(array: Any) -> memoryview:
     return memoryview(array.reshape(-1).view(np.uint8))
-
-
-def _new_arrays(entries: Iterable[Entry]) -> dict[str, Any]:
-    """Arrays for entries, by name; of bytes, for a string.
-
-    All are in one piece of memory: to find and clear its pages is most of what a load takes, and large ones take less.
-    """
-    begins: dict[Entry, int] = {}
-    end = 0
-    for entry in entries:
-        begins[entry] = end
-        end = -(-(end + entry.nbytes) // _APART) * _APART
-    if not begins:
-        return {}
-    memory = mmap.mmap(-1, end)
-    with suppress(OSError):  # a kernel without large pages
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    return {
-        entry.name: np.frombuffer(memory, np.uint8, entry.nbytes, begin).view(kind).reshape(shape)
-        for entry, begin in begins.items()
-        for kind, shape in [(np.uint8, -1) if entry.dtype == STRING else (_numpy_type(entry.dtype), entry.shape)]
-    }
 
 
 def _numpy_type(dtype: str) -> Any:

@@ -16,7 +16,7 @@ from ckptstore.disk.files import BAD_BYTES, digest
 from ckptstore.errors import CkptstoreError, DamageError, UsageError
 from ckptstore.formats.inspect import is_broken
 from ckptstore.formats.safetensors import read_safetensors
-from ckptstore.mindspore.loader import OTHER_BYTES, ChangedError, are_apart, memory_of, plain_file
+from ckptstore.mindspore.loader import OTHER_BYTES, ChangedError, DoesNotFitError, are_apart, places_of, read_plain
 from ckptstore.mindspore.network import COUNTER, EXIT_FLAGS, state_names
 from ckptstore.mindspore.state import KEPT, TrainState, named
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from ckptstore.core.model import Checkpoint, RestorePlan
     from ckptstore.core.replicas import Layout
-    from ckptstore.mindspore.loader import PlainFile
+    from ckptstore.mindspore.loader import Content
 
 _NAMES_SHOWN = 5
 _AGAIN = "start again: it is passed over from now on"
@@ -92,23 +92,19 @@ def load(
     in_place: Collection[str] = ()
     parameters: dict[str, Any] = {}
     is_writable = True
-    with _telling(file, on_failure):
-        plain = None if needs_mindspore else plain_file(file)
-    if plain is None:
+    content: Content | None = None
+    if not needs_mindspore:
+        with _telling(file, on_failure):
+            content, in_place, is_writable = _read_plain(network, file, on_put)
+    if content is not None:
+        parameters = content.others
+    else:
         for source in sources:
             with _telling(source, on_failure):
                 if source.digest is not None and digest(source.path) != source.digest:
                     raise ChangedError(OTHER_BYTES)
         for source in reversed(sources):
             parameters |= _read(source, decryption, on_failure)
-    else:
-        with plain, _telling(file, on_failure):
-            try:
-                in_place, parameters = _read_plain(network, file, plain, needed, on_put)
-            except OSError as error:
-                if error.errno != errno.EFAULT:  # memory that may not be written to: other memory takes its place
-                    raise
-                is_writable, parameters = False, plain.read({})
     by_broadcast = plan.in_shares and len(sources) == 1
     if not by_broadcast:
         _check_complete(file, needed, {*parameters, *in_place})
@@ -124,32 +120,43 @@ def load(
         ) from error
     _check_complete(file, needed, needed.difference(not_loaded))
     appended = {name: _plain(parameters[name]) for name in unused}
-    return appended | _kept_in(file, plain)
+    return appended | _kept_in(file, content)
 
 
-def _kept_in(file: Checkpoint, plain: PlainFile | None) -> dict[str, str]:
+def _kept_in(file: Checkpoint, content: Content | None) -> dict[str, str]:
     """What a loop kept with a state: a `.safetensors` file has it in its metadata, a `.ckpt` among its values."""
     if file.format != "safetensors":
         return {}
-    metadata = plain.metadata if plain is not None else read_safetensors(Path(file.path)).metadata
+    metadata = content.metadata if content is not None else read_safetensors(Path(file.path)).metadata
     return {KEPT: metadata[KEPT]} if KEPT in metadata else {}
 
 
 def _read_plain(
-    network: Any, file: Checkpoint, plain: PlainFile, needed: set[str], on_put: Callable[[], None]
-) -> tuple[Collection[str], dict[str, Any]]:
-    """Read a file: which parameters of the network have their values now, and the other values, by name.
+    network: Any, file: Checkpoint, on_put: Callable[[], None]
+) -> tuple[Content | None, Collection[str], bool]:
+    """Read a file; None for one of MindSpore's own. Also which parameters have their values, and whether they may.
 
-    Where the network has memory for all, it is read into there. That it was read before, to prove it, takes less time
-    than a second copy would, whose pages have to be found and cleared.
+    Where the network has memory for all, it is read into there, which takes half of the time: a second copy's pages
+    have to be found and cleared. A file that turns out not to be what was recorded has the network half loaded then:
+    the start stops, and nothing trains it.
     """
-    parameters = named(network)
-    own = [entry for entry in plain.entries.values() if entry.name in parameters and entry.name not in EXIT_FLAGS]
-    memory = memory_of(parameters, [entry for entry in own if entry.name != COUNTER])  # that may have another type
-    if memory:
-        _check_complete(file, needed, plain.entries)
+    own = {name: item for name, item in named(network).items() if name not in EXIT_FLAGS}
+    own.pop(COUNTER, None)  # it may have another type in the file
+    places = places_of(own)
+    is_writable = True
+    if places:
         on_put()
-    return memory.keys(), plain.read(memory)
+        try:
+            content = read_plain(file, places)
+        except DoesNotFitError:  # MindSpore converts what it can, and says what it cannot
+            pass
+        except OSError as error:
+            if error.errno != errno.EFAULT:  # memory that may not be written to: other memory takes its place
+                raise
+            is_writable = False
+        else:
+            return content, places.keys() & content.names if content is not None else (), True
+    return read_plain(file, {}), (), is_writable
 
 
 @contextmanager

@@ -79,7 +79,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Each way of loading a file."""
     monkeypatch.setenv("CKPTSTORE_LOADER", WAYS[request.param])
     if request.param == "into new memory":
-        monkeypatch.setattr(resume, "memory_of", lambda *_: {})
+        monkeypatch.setattr(resume, "places_of", lambda *_: {})
     return str(request.param)
 
 
@@ -289,7 +289,7 @@ def test_names_that_changed_places_while_the_header_was_read(
 def test_a_network_that_is_half_loaded_is_not_trained(
     catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever the script does after the error."""
+    """Whatever the script does after the error. A file is proved when its last byte was read."""
     train(create_model(), tmp_path / "ckpt")
     path = tmp_path / "ckpt" / "net-1_6.ckpt"
     path.chmod(0o600)
@@ -298,8 +298,11 @@ def test_a_network_that_is_half_loaded_is_not_trained(
     assert meddling.reads > 4
     meddling.before({meddling.reads - 1: partial(put, path, path.read_bytes()[:-1] + b"!")})
     model, launch = create_model(), ckptstore.mindspore.join("run")
-    with pytest.raises(DamageError, match="net-1_6.ckpt: it changed while it was read .digest_mismatch.; start again"):
+    before = bytes_of(model.train_network)
+    said = "net-1_6.ckpt: it has other bytes than those recorded .digest_mismatch.; start again"
+    with pytest.raises(DamageError, match=said):
         launch.resume(model, create_dataset())
+    assert bytes_of(model.train_network) != before
     dataset = create_dataset()
     dataset.set_init_step(6)
     with pytest.raises(RefusedError, match="a part of it is in the network; start again"):
