@@ -5,8 +5,10 @@ import pytest
 from ckptstore.core.naming import (
     CheckpointName,
     ExitName,
+    TensorflowName,
     TtpDirectory,
     above_ttp,
+    companion_of,
     exit_name,
     format_of,
     is_numbered,
@@ -14,7 +16,10 @@ from ckptstore.core.naming import (
     parse_exit_name,
     parse_name,
     parse_rank_directory,
+    parse_shards,
+    parse_tensorflow,
     parse_ttp_directory,
+    step_named,
     unfinished_ttp_directory,
 )
 
@@ -139,3 +144,41 @@ def test_a_path_under_a_directory_that_was_never_renamed() -> None:
 )
 def test_where_directories_of_ttp_are(path: str, above: str) -> None:
     assert above_ttp(path) == above
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("model.ckpt-12.index", TensorflowName("model.ckpt-12", 0)),
+        ("model.ckpt-12.data-00001-of-00003", TensorflowName("model.ckpt-12", 3)),
+        ("a\nb.index", TensorflowName("a\nb", 0)),
+        ("model.ckpt-12.meta", None),
+        ("model.data-1-of-3", None),
+        ("model.data-0000١-of-00003", None),
+        (".index", None),
+    ],
+)
+def test_what_tensorflow_names_its_files(name: str, expected: TensorflowName | None) -> None:
+    assert parse_tensorflow(name) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "step"),
+    [
+        ("model.ckpt-12", 12),
+        ("a\nb.ckpt-7", 7),
+        ("global_step40", 40),
+        ("global_step_8", 8),
+        ("ckpt-3", None),
+        ("model.ckpt-٣", None),
+        ("my_global_step40", None),
+        ("rank_0", None),
+    ],
+)
+def test_the_step_that_others_name(name: str, step: int | None) -> None:
+    assert step_named(name) == step
+    assert parse_shards(name) == (step if name.startswith("global") else None)
+
+
+def test_a_companion_is_beside_its_checkpoint() -> None:
+    assert companion_of("/d/net.v2-1_5.ckpt") == "/d/net.v2-1_5.companion"

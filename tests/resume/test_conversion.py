@@ -68,6 +68,27 @@ def saved(*paths: str, strategies: tuple[str | None, ...] = (), content: Content
             saved("/d/rank_0/a.ckpt", "/d/rank_1/a.ckpt", content=Content.SHARE),
             "start with 2 ranks: MindSpore converts no such files",
         ),
+        (saved("/d/rank_0/a.ckpt", "/d/rank_1/a.safetensors"), "2 ranks: MindSpore converts no such files"),
+        (saved("/d/rank_0/a.pt", "/d/rank_1/a.pt"), "2 ranks: MindSpore converts no such files"),
+        (
+            saved("/d/rank_0/n0-1_5.safetensors", "/d/rank_1/n1-1_5.safetensors", content=Content.SHARE),
+            (
+                "mindspore.unified_safetensors('/d', SRC_STRATEGY, DST_DIR, merge_with_redundancy=False, "
+                "file_suffix='-1_5')"
+            ),
+        ),
+        (
+            saved("/rank_0/a.safetensors", "/rank_1/b.safetensors", content=Content.SHARE),
+            "convert it: mindspore.unified_safetensors('/', SRC_STRATEGY",
+        ),
+        (
+            saved("/d/rank_0/x/a.safetensors", "/d/rank_1/a.safetensors", content=Content.SHARE),
+            "mindspore.unified_safetensors(SRC_DIR, SRC_STRATEGY",
+        ),
+        (
+            saved("/d/a.ckpt"),
+            "convert it: for N in range(NEW_RANKS): mindspore.transform_checkpoint_by_rank(N, {R: '/d/a",
+        ),
     ],
 )
 def test_the_call(files: State, call: str) -> None:
@@ -76,9 +97,9 @@ def test_the_call(files: State, call: str) -> None:
 
 def test_many_files_without_a_pattern_are_not_all_named() -> None:
     of = launch(world_size=5)
-    assert "{R: FILES[R] for R in" in how_to_convert(
-        state(of, *(replace(file(of, rank), path=f"/{rank}/a.ckpt") for rank in range(5)))
-    )
+    files = [replace(file(of, rank), path=f"/{rank}/a.ckpt") for rank in range(5)]
+    assert "{R: FILES[R] for R in" in how_to_convert(state(of, *files))
+    assert "{R: {0: '/0/a.ckpt', 1: '/1/a.ckpt', 2: '/2/a.ckpt', 3:" in how_to_convert(state(of, *files[:4]))
 
 
 def test_what_every_rank_had_whole_has_no_strategy() -> None:
@@ -86,4 +107,5 @@ def test_what_every_rank_had_whole_has_no_strategy() -> None:
     assert ".ckpt', None, DST_STRATEGY)" in how_to_convert(state(of, file(of, 0), file(of, 1)))
     share = replace(file(of, 0), content=Content.SHARE, format="safetensors")
     assert "MindSpore converts no such files" in how_to_convert(state(of, share))
+    assert "MindSpore converts no such files" in how_to_convert(state(of, share, file(of, 1)))
     assert ".ckpt', None, DST_STRATEGY)" in how_to_convert(state(launch(world_size=1), file(launch(world_size=1), 0)))

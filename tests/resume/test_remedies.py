@@ -116,6 +116,15 @@ def test_what_to_do_about_a_whole_state() -> None:
     )
     asked = "choose it with --lineage L1, in a script with resume(lineage='L1')"
     assert remedies.of_state(NOT_LINEAGE, whole) == asked
+    assert remedies.of_state(Reason(Rule.OTHER_EPOCHS, None, ""), whole) == (
+        "if it is of this data all the same: resume(step=15)"
+    )
+    of_pytorch = replace(whole, files=(whole.files[0], replace(whole.files[1], format="pytorch")))
+    of_another = Reason(Rule.FOREIGN_FORMAT, None, "")
+    assert remedies.of_state(of_another, of_pytorch) == (
+        "for what can load it: ckptstore resolve run --step 15 --format paths"
+    )
+    assert remedies.of_state(of_another, whole) == remedies.of_state(Reason(Rule.UNTRAINED, None, ""), of_pytorch) == ""
 
 
 def test_a_rejection_says_who_is_served_and_what_would_repair_it() -> None:
