@@ -5,7 +5,19 @@ from typing import Any
 
 import pytest
 
-from ckptstore.core.model import Checkpoint, Content, Kind, Launch, Observed, Rejection, RestorePlan, Rule, State, View
+from ckptstore.core.model import (
+    Checkpoint,
+    Content,
+    Kind,
+    Launch,
+    Lengths,
+    Observed,
+    Rejection,
+    RestorePlan,
+    Rule,
+    State,
+    View,
+)
 from ckptstore.core.replicas import Layout, data_parallel
 from ckptstore.resume.resolver import judge, resolve
 from tests.resume.builders import as_recorded, file, launch, state, whole_state
@@ -323,3 +335,22 @@ def test_not_every_rank_is_explained() -> None:
 def test_of_another_number_of_ranks_what_the_disk_shows_counts() -> None:
     of = saved(TWO)
     assert rules(rejected(replace(of, views=views(of, {0}, {1}, set())), world_size=3)) == [(Rule.WORLD_SIZE, None)]
+
+
+def test_what_mindspore_cannot_load_is_for_others_only() -> None:
+    whole = saved(BOTH)
+    of_pytorch = replace(whole, files=(whole.files[0], replace(whole.files[1], format="pytorch")))
+    assert sources(planned(of_pytorch)) == [0, 1]
+    found = rejected(of_pytorch, takes_foreign=False)
+    assert rules(found) == [(Rule.FOREIGN_FORMAT, None)]
+    assert found.reasons[0].detail == f"MindSpore cannot load {whole.files[1].path}: its format is pytorch"
+    assert sources(planned(whole, takes_foreign=False)) == [0, 1]
+
+
+def test_epochs_of_other_data_reject_where_as_many_ranks_go_on() -> None:
+    of = replace(BOTH, lengths=(Lengths(6, 6),))
+    assert rules(rejected(saved(of), steps_per_epoch=7)) == [(Rule.OTHER_EPOCHS, None)]
+    assert sources(planned(saved(of), steps_per_epoch=6)) == [0, 1]
+    assert sources(planned(saved(of, 0), steps_per_epoch=7, world_size=3)) == [0, 0, 0]
+    bad = rejected(also(saved(of, 0), file(of, 1), **NAN), steps_per_epoch=7)
+    assert rules(bad) == [(Rule.OTHER_EPOCHS, None), (Rule.QUARANTINED, 1)]
