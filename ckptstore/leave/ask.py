@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ckptstore.catalog import exits, reads, recent
+from ckptstore.catalog import exit_requests, reads, recent
 from ckptstore.catalog.runs import find_run
 from ckptstore.core.model import launch_key
 from ckptstore.disk import exit_flags
@@ -96,7 +96,7 @@ def take_back(database: Database, run: str) -> bool:
     with database.read() as connection:
         launch = newest_launch(connection, run_id, run)
         homes = _homes(connection, launch)
-    was_asked = database.in_write(lambda connection: exits.take_back(connection, launch.key))
+    was_asked = database.in_write(lambda connection: exit_requests.take_back(connection, launch.key))
     for directory in homes:
         _take_back(directory, launch)
     return was_asked
@@ -129,7 +129,7 @@ def _put(directory: str, key: LaunchKey, run: str, reason: str) -> str:
 def _ask_by_catalog(database: Database, launch: Launch, reason: str) -> str:
     """Put the request into the catalog; why not, where that failed."""
     try:
-        database.in_write(lambda connection: exits.ask(connection, launch.key, reason))
+        database.in_write(lambda connection: exit_requests.ask(connection, launch.key, reason))
     except CatalogUnavailableError as error:
         return str(error)
     return ""

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ckptstore.catalog import exits, reads, recent
+from ckptstore.catalog import exit_requests, reads, recent
 from ckptstore.catalog.engine import in_memory
 from ckptstore.catalog.runs import find_run
 from ckptstore.core.model import BRANCH, SCANNED
@@ -95,10 +95,10 @@ def look(database: Database, run: str, launch: Launch) -> Leaving:
             raise UnknownRunError(f"no launch {launch.id} of run {run!r} in {database.name}")
         newest = newest_launch(connection, run_id, run)
         ending = ending_of(connection, launch) if newest.id == launch.id else f"launch {newest.id} has begun since"
-        step = exits.exit_step(connection, launch.key)
+        step = exit_requests.exit_step(connection, launch.key)
         if step is None and ending:
             step = max((end.global_step for end in recent.ends_of(connection, launch.key)), default=None)
-        saved = frozenset(() if step is None else exits.saved_at(connection, launch.key, step))
+        saved = frozenset(() if step is None else exit_requests.saved_at(connection, launch.key, step))
         costs = recent.costs_of(connection, launch.key, _SEEN)
     return Leaving(
         step=step,
@@ -138,6 +138,6 @@ def ending_of(connection: Connection, launch: Launch) -> str:
     ends = recent.ends_of(connection, launch.key)
     if len(ends) == launch.world_size:
         return how_ended(
-            [end.error for end in ends], was_asked_to_exit=exits.exit_step(connection, launch.key) is not None
+            [end.error for end in ends], was_asked_to_exit=exit_requests.exit_step(connection, launch.key) is not None
         )
     return KILLED if sign is not None else ""

@@ -10,7 +10,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from ckptstore.catalog import exits, marks, reads, schema
+from ckptstore.catalog import exit_requests, marks, reads, schema
 from ckptstore.catalog.trash import clock
 from ckptstore.core.text import span
 from ckptstore.disk.owner import is_dead, is_here, is_this_process, shown, this_process
@@ -88,7 +88,7 @@ class LifeSigns:
 
     def _pass_on(self) -> None:
         with self._database.read() as connection:
-            reason = exits.reason(connection, self._key)
+            reason = exit_requests.reason(connection, self._key)
         if reason is not None and reason != self._passed_on:
             pass_on(self._database, self._launch, reason)
         self._passed_on = reason
