@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from ckptstore.api import Catalog
-from ckptstore.catalog import exits, marks
+from ckptstore.catalog import exit_requests, marks
 from ckptstore.catalog.trash import clock
 from ckptstore.cli import leave
 from ckptstore.core.model import Kind
@@ -83,7 +83,7 @@ def test_it_is_taken_back(catalog: Catalog, tmp_path: Path) -> None:
     assert take_back(catalog.database, "run")
     assert flags(job, ranks[0]) == [False, False]
     with catalog.database.read() as connection:
-        assert exits.reason(connection, ranks[0].key) is None
+        assert exit_requests.reason(connection, ranks[0].key) is None
 
 
 def test_how_far_it_is(catalog: Catalog, tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_another_launch_has_begun_meanwhile(catalog: Catalog, tmp_path: Path) ->
 def test_rank_0_passes_on_what_only_the_catalog_has(catalog: Catalog, tmp_path: Path) -> None:
     """Who asked did not see its disks."""
     job, ranks = begun(catalog, tmp_path / "ckpt", 10)
-    catalog.database.in_write(lambda connection: exits.ask(connection, ranks[0].key, "from afar"))
+    catalog.database.in_write(lambda connection: exit_requests.ask(connection, ranks[0].key, "from afar"))
     ranks[0].signs.begin()
     ranks[0].signs.end()
     assert flags(job, ranks[0]) == [True, True]
