@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,7 @@ TASK = "save"
 SIZES, QUICK_SIZES = (1 << 20, 100 << 20, 1 << 30), (1 << 20, 10 << 20)
 LARGE = 100 << 20
 """From here on the budgets hold: less is a matter of files and names, not of bytes."""
-SAVES = 5
+SAVES = 8
 COPY, RAW = "bare copy", "raw write, synced"
 PAUSE, WRITE = 1.2, 1.3
 FORMS = ("ckpt", "safetensors")
@@ -45,47 +47,66 @@ def raw(path: Path, arrays: list[Any]) -> None:
         os.fsync(file.fileno())
 
 
-def saves(work: Path, size: int) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
-    """The seconds that training waits for a save of so many bytes, and those until the file is there."""
-    trained = Trained(size)
-    launch = ckptstore.mindspore.join(f"{TASK} {size}")
-    loop = launch.loop(trained.network, trained.optimizer, network.dataset(10), epochs=1, directory=work, every=1000)
-    own, state = loop._saves, TrainState(trained.network, trained.optimizer)
-    own.begin()
-    values = [{"name": name, "data": item} for name, item in state.named.items()]
-    arrays = [item.asnumpy() for item in state.named.values()]
-    held = [np.empty_like(each) for each in arrays]
-    pauses: dict[str, list[float]] = {CKPTSTORE: [], COPY: [], **{f"MindSpore, {form}": [] for form in FORMS}}
-    files: dict[str, list[float]] = {CKPTSTORE: [], RAW: [], **{f"MindSpore, {form}": [] for form in FORMS}}
-    for turn in range(SAVES + 1):
-        pause, file = {}, {}
+class Saves:
+    """Saves of so many bytes: the seconds that training waits for one, and those until the file is there."""
+
+    def __init__(self, work: Path, size: int) -> None:
+        self.pauses: dict[str, list[float]] = {}
+        self.files: dict[str, list[float]] = {}
+        self._work, self._trained = work, Trained(size)
+        network_, optimizer = self._trained.network, self._trained.optimizer
+        launch = ckptstore.mindspore.join(f"{TASK} {size}")
+        loop = launch.loop(network_, optimizer, network.dataset(10), epochs=1, directory=work, every=1000)
+        self._own = loop._saves
+        self._own.begin()
+        named = TrainState(network_, optimizer).named
+        self._values = [{"name": name, "data": item} for name, item in named.items()]
+        self._arrays = [item.asnumpy() for item in named.values()]
+        self._held = [np.empty_like(each) for each in self._arrays]
+
+    def measure(self) -> None:
+        """Each in turns; who writes later finds a disk that is busy."""
+        by_mindspore = [partial(self._by_mindspore, form) for form in FORMS]
+        ways: list[Callable[[int], None]] = [self._by_ckptstore, self._bare, *by_mindspore]
+        for turn in range(SAVES + 1):
+            for way in ways if turn % 2 else reversed(ways):
+                way(turn)
+                os.sync()
+            for path in self._work.glob("*-*"):
+                path.unlink()
+            os.sync()
+            if turn == 0:
+                self.pauses.clear()
+                self.files.clear()
+        self._own.end(SAVES, None)
+        network.without_ballast(ms.Model(self._trained.network, None, self._trained.optimizer))
+
+    def _by_ckptstore(self, turn: int) -> None:
         begin = time.perf_counter()
-        own.save(Kind.PERIODIC, turn, (1, turn + 1), "{}")
-        pause[CKPTSTORE] = time.perf_counter() - begin
-        own.wait()
-        file[CKPTSTORE] = time.perf_counter() - begin
-        assert own.recorder.flush(60)
+        self._own.save(Kind.PERIODIC, turn, (1, turn + 1), "{}")
+        self._took(self.pauses, CKPTSTORE, begin)
+        self._own.wait()
+        self._took(self.files, CKPTSTORE, begin)
+        assert self._own.recorder.flush(60)
+
+    def _bare(self, turn: int) -> None:
         begin = time.perf_counter()
-        for into, each in zip(held, arrays, strict=True):
+        for into, each in zip(self._held, self._arrays, strict=True):
             np.copyto(into, each)
-        pause[COPY] = time.perf_counter() - begin
+        self._took(self.pauses, COPY, begin)
         begin = time.perf_counter()
-        raw(work / f"raw-{turn}", arrays)
-        file[RAW] = time.perf_counter() - begin
-        for form in FORMS:
-            begin = time.perf_counter()
-            ms.save_checkpoint(values, str(work / f"own-{turn}.{form}"), format=form)
-            pause[f"MindSpore, {form}"] = file[f"MindSpore, {form}"] = time.perf_counter() - begin
-        for path in work.glob("*-*"):
-            path.unlink()
-        os.sync()
-        if turn:
-            for all_of_them, one in ((pauses, pause), (files, file)):
-                for who, seconds in one.items():
-                    all_of_them[who].append(seconds)
-    own.end(SAVES, None)
-    network.without_ballast(ms.Model(trained.network, None, trained.optimizer))
-    return pauses, files
+        raw(self._work / f"raw-{turn}", self._arrays)
+        self._took(self.files, RAW, begin)
+
+    def _by_mindspore(self, form: str, turn: int) -> None:
+        begin = time.perf_counter()
+        ms.save_checkpoint(self._values, str(self._work / f"own-{turn}.{form}"), format=form)
+        self._took(self.pauses, f"MindSpore, {form}", begin)
+        self._took(self.files, f"MindSpore, {form}", begin)
+
+    @staticmethod
+    def _took(noted: dict[str, list[float]], who: str, begin: float) -> None:
+        noted.setdefault(who, []).append(time.perf_counter() - begin)
 
 
 def run(work: Path, *, quick: bool) -> Found:
@@ -93,9 +114,10 @@ def run(work: Path, *, quick: bool) -> Found:
     found = Found()
     network.on_cpu()
     for size in QUICK_SIZES if quick else SIZES:
-        paused, written = saves(work / f"{size}", size)
-        pause = found.add(Row(TASK, "pause of a save on the training thread, bytes", size, paused))
-        file = found.add(Row(TASK, "until the file is there, bytes", size, written))
+        saves = Saves(work / f"{size}", size)
+        saves.measure()
+        pause = found.add(Row(TASK, "pause of a save on the training thread, bytes", size, saves.pauses))
+        file = found.add(Row(TASK, "until the file is there, bytes", size, saves.files))
         name = f"pause of a save of {size >> 20} MiB"
         for form in FORMS:
             ratio = pause.ratio(CKPTSTORE, f"MindSpore, {form}").median
