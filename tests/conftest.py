@@ -8,12 +8,17 @@ from urllib.parse import quote
 
 import pytest
 import sqlalchemy as sa
+from hypothesis import HealthCheck, settings
 
 from ckptstore.api import Catalog, connect
 from ckptstore.disk import notes
 from tests.postgres_server import Server
 
 _numbers = itertools.count()
+
+# A busy machine is slow, and right.
+settings.register_profile("ckptstore", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("ckptstore")
 
 collect_ignore = ["frameworks"]  # `make test-frameworks`: TensorFlow is not in this environment
 

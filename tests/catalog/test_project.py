@@ -209,7 +209,7 @@ def rows(portions: list[list[Event]]) -> object:
     return contents(catalog, but=WORK)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(events, max_size=14), st.data())
 def test_any_order_portions_and_repetition_of_events_make_the_same_rows(
     history: list[Event], data: st.DataObject
@@ -221,7 +221,7 @@ def test_any_order_portions_and_repetition_of_events_make_the_same_rows(
     assert rows(portions) == rows([history])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(events)
 def test_an_event_is_what_its_line_says(event: Event) -> None:
     directory = event.directory if isinstance(event, FilesRemoved) else "/run/a"

@@ -127,7 +127,7 @@ starts = st.sampled_from(
 )
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=1000)
 @given(starts, st.binary(max_size=200))
 @example(b"\x0a", b"\n{\n}")
 def test_any_bytes_give_an_answer_or_a_clear_error(
@@ -141,7 +141,7 @@ def test_any_bytes_give_an_answer_or_a_clear_error(
         assert "fuzz.bin" in str(error)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.data())
 def test_damaged_checkpoints_give_an_answer_or_a_clear_error(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

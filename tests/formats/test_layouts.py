@@ -57,7 +57,7 @@ def expected(job: Job, at: Path) -> set[tuple[int, ...]]:
     return found
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(jobs())
 def test_each_parameter_has_the_groups_that_mindspore_gives_it(job: Job) -> None:
     with folder() as at:
@@ -73,7 +73,7 @@ def test_each_parameter_has_the_groups_that_mindspore_gives_it(job: Job) -> None
                 assert set(read_layout([path], job.world_size).groups) == groups
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(jobs(), st.sampled_from(["ckpt", "json"]), st.sampled_from(["stages", "merged", "ranks"]), st.data())
 def test_the_files_of_a_launch_have_the_groups_that_mindspore_gives_all_parameters(
     job: Job, ending: str, kind: str, data: st.DataObject
@@ -95,7 +95,7 @@ def test_the_files_of_a_launch_have_the_groups_that_mindspore_gives_all_paramete
         assert layout.source == "strategy"
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(jobs())
 def test_a_merged_file_as_mindspore_itself_reads_it(job: Job) -> None:
     """`_transform_safetensors_single` shifts the groups of each `{stage}-{name}` by the ranks of the stages before."""
@@ -169,7 +169,7 @@ def stand_in_by_mindspore(path: Path, rank: int) -> tuple[int, ...]:
         return tuple(_get_cur_rank_dp(str(path)))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(jobs(), st.data())
 def test_the_ranks_that_mindspore_lets_stand_in(job: Job, data: st.DataObject) -> None:
     """`_get_cur_rank_dp` finds the same, where every parameter puts the rank in a group and they hold one another."""
@@ -218,7 +218,7 @@ def test_rows_of_a_tensor_map_that_mindspore_passes_over(tmp_path: Path) -> None
     assert read_layout([path], 8).groups == ()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(jobs())
 def test_rows_passed_over_only_ever_make_groups_too_wide(job: Job) -> None:
     """Only parameters that the optimizer does not shard: it deals a group that is too wide out in another way."""

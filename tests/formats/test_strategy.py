@@ -216,7 +216,7 @@ def test_hostile_bytes(tmp_path: Path, raw: bytes, message: str) -> None:
         read_strategy(path)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.data())
 def test_damaged_files_give_an_answer_or_a_clear_error(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from blake3 import blake3
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 
 from ckptstore.api import Catalog, connect
 from ckptstore.core.events import Event, FileRecorded, LaunchStarted
@@ -76,7 +76,7 @@ def put_file(file: Checkpoint, seen: Observed | None) -> None:
     os.utime(path, ns=(moment, moment))
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=120)
 @given(job=jobs())
 def test_the_answer_is_the_oracles(place: tuple[Catalog, Path], job: Job) -> None:
     catalog, root = place

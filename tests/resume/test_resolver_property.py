@@ -4,7 +4,7 @@ import random
 from collections import Counter
 from dataclasses import replace
 
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from ckptstore.core.model import Content, Kind, Rejection, Resolution, RestorePlan, Rule
@@ -13,7 +13,7 @@ from tests.oracle import Answer, Candidate, broken_rules, history
 from tests.resume.builders import as_recorded, whole_state
 from tests.resume.simulated_jobs import HARM, Job, candidates, jobs, resolve
 
-many = settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+many = settings(max_examples=500)
 some = settings(many, max_examples=250)
 
 
@@ -180,7 +180,7 @@ def test_the_jobs_that_are_generated_reach_what_matters() -> None:
     """A property that only ever sees healthy jobs, or hopeless ones, proves nothing."""
     seen: Counter[str] = Counter()
 
-    @settings(max_examples=600, deadline=None, derandomize=True, database=None, phases=[Phase.generate])
+    @settings(max_examples=600, derandomize=True, database=None, phases=[Phase.generate])
     @given(jobs())
     def count(job: Job) -> None:
         found = resolve(job)

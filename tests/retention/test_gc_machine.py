@@ -257,7 +257,7 @@ class RetentionOfSeveral(Retention):
     job_type = JobOfSeveral
 
 
-Retention.TestCase.settings = settings(max_examples=8, stateful_step_count=25, deadline=None)
-RetentionOfSeveral.TestCase.settings = settings(max_examples=4, stateful_step_count=25, deadline=None)
+Retention.TestCase.settings = settings(max_examples=8, stateful_step_count=25)
+RetentionOfSeveral.TestCase.settings = settings(max_examples=4, stateful_step_count=25)
 TestRetention = Retention.TestCase
 TestRetentionOfSeveral = RetentionOfSeveral.TestCase

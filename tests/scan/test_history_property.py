@@ -57,7 +57,7 @@ def proven_steps(history: Reconstruction) -> dict[str, int]:
 
 
 @given(st.data())
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=250)
 def test_what_is_proven_is_true(data: st.DataObject) -> None:
     lagging = data.draw(st.booleans())
     job, launches = data.draw(jobs(lagging=lagging))
@@ -91,7 +91,7 @@ tally: dict[str, int] = {"files": 0, "ordered": 0}
 
 
 @given(jobs(lagging=False, ends=["kill", "finish", "raise after", "raise before", "exit", "kept exit", "ttp"]))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_a_benign_history_is_understood_wholly(made: tuple[Job, list[Start]]) -> None:
     """Times intact, every step an update, names present, and one whole epoch seen: nothing is uncertain."""
     job, launches = made
