@@ -26,7 +26,7 @@ TOLD = ("ckptstore:", "epoch:", "RuntimeError:")
 def main() -> int:
     with tempfile.TemporaryDirectory(prefix="ckptstore-demo-") as work:
         calm, rough = Path(work, "undisturbed"), Path(work, "crashed")
-        say("1. Train 3 epochs of 28 steps on 2 ranks, undisturbed.")
+        say("1. Train 2 epochs of 28 steps on 2 ranks, undisturbed.")
         if train(calm) != 0:
             return fail("the undisturbed run failed", calm)
         say("2. The same, but rank 1 is killed by SIGKILL after step 41, in the middle of epoch 2.")

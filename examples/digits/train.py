@@ -22,7 +22,7 @@ from mindspore.train import CheckpointConfig, LossMonitor, Model, ModelCheckpoin
 
 import ckptstore.mindspore  # ckptstore
 
-EPOCHS = 3
+EPOCHS = 2
 BATCH = 32
 
 

@@ -6,7 +6,6 @@ import shutil
 import socket
 import ssl
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -20,6 +19,7 @@ from ckptstore.catalog.engine import open_database
 from ckptstore.errors import CatalogUnavailableError, UsageError
 from tests import ckpt_bytes
 from tests.postgres_server import Server, free_port
+from tests.starting import LIBRARY, warm_python
 
 PASSWORD = "s3cret/p@ss:word%41"  # noqa: S105
 ENCODED = quote(PASSWORD, safe="")
@@ -112,6 +112,19 @@ launch.register(path, global_step=5)
 logging.getLogger("ckptstore").error("as an exception", exc_info=True)
 """
 
+COMMANDS = """
+import sys
+from contextlib import suppress
+from ckptstore.catalog import engine
+engine._WAIT_SECONDS = 1
+from ckptstore.cli.main import main
+url = sys.argv[1]
+for command in (["runs"], ["runs", "--json"], ["db", "check"]):
+    sys.argv[1:] = ["--db", url, *command]
+    with suppress(SystemExit):
+        main()
+"""
+
 
 TROUBLES: dict[str, Callable[[Server, int], str]] = {
     "refused": lambda server, _: url_of(server, PASSWORD, port=free_port()),
@@ -133,21 +146,15 @@ def test_no_trouble_shows_the_password(own_server: Server, tmp_path: Path, troub
     url = TROUBLES[trouble](own_server, silent.getsockname()[1])
     state = tmp_path / "state"
     environment = {**os.environ, "XDG_STATE_HOME": str(state), "XDG_DATA_HOME": str(state)}
-    command_line = "import sys; from ckptstore.cli.main import main; sys.exit(main())"
-    command_line = f"from ckptstore.catalog import engine; engine._WAIT_SECONDS = 1; {command_line}"
-    programs = [
-        ["-c", TROUBLE, url, str(tmp_path / "ckpt")],
-        ["-c", command_line, "--db", url, "runs"],
-        ["-c", command_line, "--db", url, "runs", "--json"],
-        ["-c", command_line, "--db", url, "db", "check"],
-    ]
-    running = [
-        subprocess.Popen(
-            [sys.executable, *program], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    said = ""
+    for script, argument in ((TROUBLE, tmp_path / "ckpt"), (COMMANDS, "")):
+        program = tmp_path / "program.py"
+        program.write_text(script)
+        command = [*warm_python(*LIBRARY), str(program), url, str(argument)]
+        done = subprocess.run(
+            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
         )
-        for program in programs
-    ]
-    said = "".join(each.communicate()[0] for each in running)  # each waits for who does not answer
+        said += done.stdout
     silent.close()
     journals = list((tmp_path / "ckpt").rglob("*.jsonl"))
     assert len(journals) == 1, said

@@ -375,21 +375,21 @@ def test_a_reader_that_goes_away_is_no_error(sqlite_url: str, tmp_path: Path) ->
     ("arguments", "code"),
     [
         (["resolve", "run", "--step", "15"], 3),
-        (["resolve", "run", "--step", "15", "--json"], 3),
-        (["verify", "run"], 6),
+        pytest.param(["resolve", "run", "--step", "15", "--json"], 3, marks=pytest.mark.long),
+        pytest.param(["verify", "run"], 6, marks=pytest.mark.long),
         (["verify", "run", "--json"], 6),
         (["doctor", "nobody"], 1),
         (["list", "--kind", "none"], 2),
-        (["gc", "run"], 5),
+        pytest.param(["gc", "run"], 5, marks=pytest.mark.long),
         (["runs"], 0),
-        (["list"], 0),
+        pytest.param(["list"], 0, marks=pytest.mark.long),
         (["--version"], 0),
-        (["resolve", "--help"], 0),
+        pytest.param(["resolve", "--help"], 0, marks=pytest.mark.long),
     ],
 )
 def test_a_reader_that_goes_away_leaves_the_exit_code(url: str, arguments: list[str], code: int) -> None:
     command = [COMMAND, "--db", url, *arguments]
-    assert subprocess.run(command, capture_output=True, check=False).returncode == code
+    assert ckptstore("--db", url, *arguments).code == code
     read, write = os.pipe()
     os.close(read)
     gone = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, check=False)
@@ -400,7 +400,9 @@ def test_a_reader_that_goes_away_leaves_the_exit_code(url: str, arguments: list[
     assert code or not gone.stderr
 
 
-@pytest.mark.parametrize("arguments", [["runs"], ["resolve", "run"], ["list", "--json"], ["--version"]])
+@pytest.mark.parametrize(
+    "arguments", [["runs"], pytest.param(["resolve", "run"], marks=pytest.mark.long), ["list", "--json"], ["--version"]]
+)
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_what_cannot_be_printed_is_one_line(
     sqlite_url: str, tmp_path: Path, arguments: list[str], unbuffered: str

@@ -9,7 +9,7 @@ from tests.crash import report
 from tests.crash.campaign import Outcome, campaign, look
 from tests.starting import LIBRARY, warm_python
 
-KILLS = 12  # on each of the two
+KILLS = 8  # on each of the two
 
 
 def test_killed_processes_leave_nothing_wrong(database_url: str, tmp_path: Path) -> None:

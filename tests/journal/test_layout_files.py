@@ -50,6 +50,7 @@ def test_a_hybrid_job_is_resumed_with_a_replica_after_its_strategy_was_overwritt
     assert [each.source.rank for each in plan.ranks] == [1, 1, 2, 2]
 
 
+@pytest.mark.of_files
 def test_the_files_of_every_rank_are_needed_for_its_groups(catalog: Catalog, tmp_path: Path) -> None:
     job = Job(catalog, tmp_path, world_size=4)
     ranks = job.start()
@@ -59,6 +60,7 @@ def test_the_files_of_every_rank_are_needed_for_its_groups(catalog: Catalog, tmp
     assert replicas(ranks[0]) == ("group_info", [[0, 2], [1, 3]])
 
 
+@pytest.mark.of_files
 @pytest.mark.parametrize("content", [b"", b"no strategy", b"\x08\x01\x12\xff", None])
 def test_what_cannot_be_used_is_said_and_left(
     catalog: Catalog, tmp_path: Path, content: bytes | None, caplog: pytest.LogCaptureFixture
@@ -72,6 +74,7 @@ def test_what_cannot_be_used_is_said_and_left(
     assert rows(catalog, "strategies") == 0
 
 
+@pytest.mark.of_files
 def test_a_strategy_of_another_job_is_kept_and_proves_nothing(
     catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -115,6 +118,7 @@ def test_files_that_contradict_each_other_leave_no_replicas(
     assert (found.layout.source, found.layout.groups) == ("stand_alone", ())
 
 
+@pytest.mark.of_files
 def test_a_file_that_is_too_large_is_not_kept(
     catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,6 +129,7 @@ def test_a_file_that_is_too_large_is_not_kept(
     assert "it is not kept, nor used" in caplog.text
 
 
+@pytest.mark.of_files
 def test_data_parallel_needs_none(catalog: Catalog, tmp_path: Path) -> None:
     (launch, _) = Job(catalog, tmp_path, layout="data_parallel").start()
     assert not launch.keep_layout_file(str(write_spreads(tmp_path / "s.ckpt", 0, [spread(grid=(2,))])))

@@ -38,6 +38,7 @@ def sources(catalog: Catalog) -> tuple[int, set[Path]]:
     return plan.global_step, {Path(each.source.path).parent for each in plan.ranks}
 
 
+@pytest.mark.of_files
 @pytest.mark.parametrize("is_gone", [False, True])
 def test_a_whole_tree_that_was_copied(catalog: Catalog, other: Catalog, tmp_path: Path, *, is_gone: bool) -> None:
     """Scanned into the catalog of the original and into an empty one, with the original there, or gone."""
@@ -68,6 +69,7 @@ def test_a_whole_tree_that_was_copied(catalog: Catalog, other: Catalog, tmp_path
     assert catalog.resolve("run").plan is not None
 
 
+@pytest.mark.of_files
 def test_journals_that_are_there_twice(catalog: Catalog, other: Catalog, tmp_path: Path) -> None:
     """Beside the original, under a name of no journal, under another rank's name, and in another rank's directory."""
     job = Job(catalog, tmp_path / "ckpt")
@@ -109,6 +111,7 @@ def test_what_a_newer_program_wrote_is_taken_up_by_it(
     assert catalog.sync("run").read == 0
 
 
+@pytest.mark.of_files
 @pytest.mark.parametrize("what", ["directory", "link", "pipe"])
 def test_something_else_where_a_journal_should_be(
     catalog: Catalog, tmp_path: Path, what: str, caplog: pytest.LogCaptureFixture
@@ -207,6 +210,7 @@ def test_a_catalog_restored_from_before_gc_gives_nothing_back(sqlite_url: str, t
     assert [verdict.state.global_step for verdict in plan.decision.keep] == [15]
 
 
+@pytest.mark.of_files
 def test_the_first_start_with_a_new_catalog_knows_what_was_purged(
     catalog: Catalog, other: Catalog, tmp_path: Path
 ) -> None:
@@ -257,43 +261,42 @@ def test_a_rank_that_has_the_catalog_tells_it_what_rank_0_decided_without(
     assert catalog.resolve("run").plan.global_step == 5, "the launch went back on purpose: 10 and 15 were given up"
 
 
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"epoch": 2**31},
-        {"step_in_epoch": 2**70},
-        {"optimizer_step": 2**63},
-        {"global_step": 1.5},
-        {"global_step": True},
-        {"rank": -1},
-        {"mtime_ns": 9_300_000_000_000_000_000},
-        {"path": "n\udce9.ckpt"},
-        {"strategy_file": "/n\udce9"},
-        {"metrics": {"loss": float("nan")}},
-        {"metrics": {"n\0": 1.0}},
-        {"launch": "L" * 201},
-        {"digest": "0" * 65},
-        {"at": "0001-01-01T00:00:00+14:00"},
-    ],
-)
-def test_a_line_that_no_catalog_can_hold_stops_nobody(
-    catalog: Catalog, other: Catalog, tmp_path: Path, changed: dict[str, object]
-) -> None:
-    """As another program may have written it: what is before it and behind it counts."""
+CANNOT_BE_HELD: list[dict[str, object]] = [
+    {"epoch": 2**31},
+    {"step_in_epoch": 2**70},
+    {"optimizer_step": 2**63},
+    {"global_step": 1.5},
+    {"global_step": True},
+    {"rank": -1},
+    {"mtime_ns": 9_300_000_000_000_000_000},
+    {"path": "n\udce9.ckpt"},
+    {"strategy_file": "/n\udce9"},
+    {"metrics": {"loss": float("nan")}},
+    {"metrics": {"n\0": 1.0}},
+    {"launch": "L" * 201},
+    {"digest": "0" * 65},
+    {"at": "0001-01-01T00:00:00+14:00"},
+]
+
+
+def test_lines_that_no_catalog_can_hold_stop_nobody(catalog: Catalog, other: Catalog, tmp_path: Path) -> None:
+    """As another program may have written them: what is before and behind each of them counts."""
     job = Job(catalog, tmp_path / "ckpt", world_size=1)
     (launch,) = job.begin()
-    (file,) = job.save([launch], 5)
-    line = {**to_line(FileRecorded(replace(file, global_step=10)), str(job.folder(0))), **changed}
     (path,) = jsonl.journals_below(str(tmp_path))
-    with Path(path).open("ab") as written:
-        written.write(jsonl.encode(line))
-    job.save([launch], 15)
-    assert catalog.resolve("run").plan.global_step == 15
-    assert other.sync(tmp_path).spoiled == 1
-    assert states(other).keys() == {5, 15}
+    for step, changed in enumerate(CANNOT_BE_HELD, start=5):
+        (file,) = job.save([launch], step)
+        line = {**to_line(FileRecorded(replace(file, global_step=50)), str(job.folder(0))), **changed}
+        with Path(path).open("ab") as written:
+            written.write(jsonl.encode(line))
+    last = 5 + len(CANNOT_BE_HELD)
+    job.save([launch], last)
+    assert catalog.resolve("run").plan.global_step == last
+    assert other.sync(tmp_path).spoiled == len(CANNOT_BE_HELD)
+    assert states(other).keys() == set(range(5, last + 1))
     (again,) = job.begin()
     job.save([again], 20)
-    catalog.execute(catalog.plan_gc("run", Policy(keep_last=1, floor=1)))
+    catalog.execute(catalog.plan_gc("run", Policy(keep_last=1, floor=1)), allow_mass_delete=True)
     other.scan(tmp_path / "ckpt")
     assert catalog.resolve("run").plan.global_step == 20
 
@@ -311,6 +314,7 @@ def test_journals_in_a_directory_whose_name_is_not_utf8(catalog: Catalog, tmp_pa
         launch.add_source("/n\udce9", kind=Kind.PERIODIC, prefix="net", breakpoint_prefix="net", names_before=())
 
 
+@pytest.mark.of_files
 def test_records_of_a_launch_that_another_journal_tells_of_later(
     catalog: Catalog, other: Catalog, tmp_path: Path
 ) -> None:
@@ -336,6 +340,7 @@ def test_records_of_a_launch_that_another_journal_tells_of_later(
     assert other.sync(tmp_path).read == 0
 
 
+@pytest.mark.of_files
 @pytest.mark.parametrize("steps", [(10, 20), (10, 20, 30, 40, 50)])
 @pytest.mark.parametrize("who", ["the same launch", "the next launch"])
 @pytest.mark.parametrize("by", ["its writer", "sync"])

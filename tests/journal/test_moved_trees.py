@@ -11,6 +11,8 @@ from ckptstore.retention.policy import Policy
 from tests.cli.advice import follow
 from tests.jobs import Job, begun
 
+pytestmark = pytest.mark.of_files
+
 
 def test_the_message_names_the_command_that_finds_it(catalog: Catalog, database_url: str, tmp_path: Path) -> None:
     job, _ = begun(catalog, tmp_path / "ckpt", 5, 10)

@@ -330,6 +330,7 @@ def test_a_gap_is_noticed_by_a_process_that_did_not_make_it(
     assert {file.global_step for file in catalog.files("run")} == {5, 10, 15}
 
 
+@pytest.mark.of_files
 def test_a_copied_tree_is_read_where_it_is(catalog: Catalog, other: Catalog, tmp_path: Path) -> None:
     job, _ = begun(catalog, tmp_path / "ckpt", 5, layout="data_parallel")
     again = job.begin()
@@ -348,6 +349,7 @@ def test_a_copied_tree_is_read_where_it_is(catalog: Catalog, other: Catalog, tmp
     ]
 
 
+@pytest.mark.of_files
 def test_spoiled_journals_say_what_is_whole_in_them(catalog: Catalog, other: Catalog, tmp_path: Path) -> None:
     job, ranks = begun(catalog, tmp_path / "ckpt", 5, world_size=1)
     (path,) = jsonl.journals_below(str(tmp_path))
@@ -444,6 +446,7 @@ def test_what_cannot_be_synced(catalog: Catalog, tmp_path: Path) -> None:
     assert catalog.sync().journals == 0
 
 
+@pytest.mark.of_files
 def test_what_is_the_name_of_a_run_is_the_run(
     catalog: Catalog, other: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -457,6 +460,7 @@ def test_what_is_the_name_of_a_run_is_the_run(
     assert other.sync("./team/llama").records > 0
 
 
+@pytest.mark.of_files
 def test_a_journal_that_cannot_be_read_is_named(catalog: Catalog, tmp_path: Path) -> None:
     job = Job(catalog, tmp_path / "ckpt")
     job.save(job.begin(), 5)
@@ -499,6 +503,7 @@ def test_at_once_is_finished_by_the_next_start(catalog: Catalog, tmp_path: Path)
     assert plan.ranks[0].source.digest is not None
 
 
+@pytest.mark.of_files
 def test_ttp_directories_have_no_journals(catalog: Catalog, tmp_path: Path) -> None:
     job = Job(catalog, tmp_path / "ckpt", world_size=1)
     (launch,) = job.start()
@@ -537,6 +542,7 @@ def test_what_gc_gave_up_comes_back_by_no_older_line(catalog: Catalog, tmp_path:
     assert states(catalog) == {5: {FileState.MISSING}, 10: kept, 15: kept}
 
 
+@pytest.mark.of_files
 @pytest.mark.parametrize("by", ["scan", "sync"])
 def test_a_catalog_made_anew_has_no_file_that_is_in_the_trash(
     catalog: Catalog, other: Catalog, tmp_path: Path, by: str
@@ -596,6 +602,7 @@ def test_gc_knows_what_the_journals_have_and_the_catalog_lacks(
     assert [verdict.state.global_step for verdict in plan.decision.remove] == [5]
 
 
+@pytest.mark.of_files
 def test_a_directory_for_each_save_does_not_take_all_open_files(
     catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -70,6 +70,7 @@ def test_a_path_that_was_overwritten_no_longer_holds_the_older_step(catalog: Cat
     assert [save.tally.global_step for save in catalog.saves("run")] == [10]
 
 
+@pytest.mark.of_files
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
@@ -143,6 +144,7 @@ def test_a_time_that_no_catalog_holds(catalog: Catalog, tmp_path: Path) -> None:
     assert catalog.sync(tmp_path).spoiled == 0
 
 
+@pytest.mark.of_files
 @pytest.mark.parametrize("steps", [0, -7, "x", 2**31])
 def test_an_epoch_has_a_number_of_steps(catalog: Catalog, steps: object) -> None:
     launch = catalog.join("run")
@@ -205,6 +207,7 @@ def test_one_record_costs_the_same_statements_whatever_the_history(catalog: Cata
     assert counts[0] <= (5 if catalog.database.is_sqlite else 6)  # PostgreSQL locks the path
 
 
+@pytest.mark.of_files
 @pytest.mark.parametrize("ending", ["ckpt", "safetensors"])
 @pytest.mark.parametrize("left", [0, 3, 60, -1])
 def test_an_empty_or_cut_file_is_refused(catalog: Catalog, tmp_path: Path, ending: str, left: int) -> None:
@@ -227,6 +230,7 @@ def whole_file(ending: str) -> bytes:
     return len(described).to_bytes(8, "little") + described + struct.pack("<4f", 1, 1, 1, 1)
 
 
+@pytest.mark.of_files
 @pytest.mark.parametrize(("name", "content"), [("a.ckpt", b"\xd8\x5e\x3a\x7f cut"), ("a.pth", b"x"), ("a.ckpt", b"x")])
 def test_what_cannot_tell_whether_it_is_whole_is_taken(
     catalog: Catalog, tmp_path: Path, name: str, content: bytes
@@ -254,6 +258,7 @@ def test_the_longest_path_is_kept_and_a_longer_one_keeps_nobody_from_the_rest(ca
     assert not launch.recorder.is_late
 
 
+@pytest.mark.of_files
 @pytest.mark.parametrize(("make", "name"), [(tensorflow, "late"), (tensorflow, "model.ckpt"), (shards, "late")])
 def test_a_checkpoint_of_several_files_is_registered_and_looked_after(
     catalog: Catalog, tmp_path: Path, make: Callable[[Path], Path], name: str
@@ -274,6 +279,7 @@ def test_a_checkpoint_of_several_files_is_registered_and_looked_after(
     assert catalog.resolve("run").plan.global_step == 10
 
 
+@pytest.mark.of_files
 def test_what_is_no_checkpoint_of_several_files_is_refused(catalog: Catalog, tmp_path: Path, monkeypatch) -> None:
     launch = catalog.join("run")
     prefix = tensorflow(tmp_path / "x")

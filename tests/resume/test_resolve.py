@@ -42,6 +42,7 @@ def test_the_newest_whole_state(catalog: Catalog, tmp_path: Path) -> None:
     assert (plan.epoch, plan.step_in_epoch, plan.initial_epoch) == (2, 5, 1)
 
 
+@pytest.mark.of_files
 @pytest.mark.parametrize("harm", ["cut", "gone", "grown", "directory"])
 def test_a_harmed_file_is_passed_over_and_named(catalog: Catalog, tmp_path: Path, harm: str) -> None:
     job, ranks = started(catalog, tmp_path, 10)
@@ -61,6 +62,7 @@ def test_a_harmed_file_is_passed_over_and_named(catalog: Catalog, tmp_path: Path
     assert str(path) in found.rejections[0].reasons[0].detail
 
 
+@pytest.mark.of_files
 def test_other_bytes_of_the_same_size_are_found_without_being_asked_for(catalog: Catalog, tmp_path: Path) -> None:
     """Sizes do not change with the step: a file written again is read, since its time is not the recorded one."""
     job, ranks = started(catalog, tmp_path, 10)
@@ -70,6 +72,7 @@ def test_other_bytes_of_the_same_size_are_found_without_being_asked_for(catalog:
     assert rejected(catalog.resolve("run")) == [(15, [(Rule.DIGEST_MISMATCH, 0)])]
 
 
+@pytest.mark.of_files
 def test_a_copied_file_with_another_time_is_still_the_file(catalog: Catalog, tmp_path: Path) -> None:
     job = Job(catalog, tmp_path)
     ranks = job.start()
@@ -77,6 +80,7 @@ def test_a_copied_file_with_another_time_is_still_the_file(catalog: Catalog, tmp
     assert chosen(catalog.resolve("run")) == (15, [0, 1])
 
 
+@pytest.mark.of_files
 def test_flipped_bits_are_found_by_digest(catalog: Catalog, tmp_path: Path) -> None:
     job, ranks = started(catalog, tmp_path, 10)
     file = job.save(ranks, 15)[1]
@@ -147,6 +151,7 @@ def test_a_crash_before_the_first_whole_save_starts_fresh(catalog: Catalog, tmp_
     assert third[0].facts.decided
 
 
+@pytest.mark.of_files
 @pytest.mark.parametrize("away", [False, True])
 def test_many_saves_of_which_no_state_is_whole_are_not_a_fresh_start(
     catalog: Catalog, tmp_path: Path, *, away: bool
@@ -182,6 +187,7 @@ def test_losing_every_state_is_not_a_fresh_start(catalog: Catalog, tmp_path: Pat
     assert [assignment.source.path for assignment in plan.ranks] == [file.path for file in files]
 
 
+@pytest.mark.of_files
 def test_a_start_says_what_was_whole_once_and_is_left_behind(
     catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -238,6 +244,7 @@ def test_a_launch_that_never_asked_and_only_began_to_save_hides_nothing(catalog:
     assert job.start()[0].facts.parent_step == 30
 
 
+@pytest.mark.of_files
 @pytest.mark.parametrize("branched", [False, True])
 def test_a_save_that_was_never_finished_gives_nothing_up(catalog: Catalog, tmp_path: Path, *, branched: bool) -> None:
     """The mount of rank 1 was missing at a start, and is there again; one that was asked to go back does."""
@@ -309,6 +316,7 @@ def test_a_fresh_start_does_not_hide_that_a_branch_was_lost(catalog: Catalog, tm
         job.start()
 
 
+@pytest.mark.of_files
 def test_a_directory_where_a_file_was_to_come_is_passed_over(catalog: Catalog, tmp_path: Path) -> None:
     job, ranks = begun(catalog, tmp_path, 15, world_size=1)
     path = job.folder(0) / "net-2_10.ckpt"
@@ -373,12 +381,14 @@ def test_a_breakpoint_that_nobody_registered_is_adopted_and_serves_both_ranks(ca
     assert len(catalog.files("run")) == 3
 
 
+@pytest.mark.of_files
 def test_a_breakpoint_without_a_witness_gets_the_step_that_its_counter_proves(catalog: Catalog, tmp_path: Path) -> None:
     job, ranks = begun(catalog, tmp_path, 15, world_size=1)
     job.write(ranks[0], 18, name="net-2_8_breakpoint.ckpt")
     assert chosen(catalog.resolve("run")) == (18, [0])
 
 
+@pytest.mark.of_files
 def test_a_breakpoint_whose_step_cannot_be_proved_is_not_taken(
     catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -389,6 +399,7 @@ def test_a_breakpoint_whose_step_cannot_be_proved_is_not_taken(
     assert f"{path} was not taken into the catalog: its name, what is in it" in caplog.text
 
 
+@pytest.mark.of_files
 def test_an_untrained_breakpoint_never_wins(catalog: Catalog, tmp_path: Path) -> None:
     """It is the newest file by time, of the newest launch, and holds the initial weights."""
     job = Job(catalog, tmp_path, world_size=1)
@@ -402,6 +413,7 @@ def test_an_untrained_breakpoint_never_wins(catalog: Catalog, tmp_path: Path) ->
     assert rejected(catalog.resolve("run", step=0)) == [(0, [(Rule.UNTRAINED, None)])]
 
 
+@pytest.mark.of_files
 def test_breakpoints_of_earlier_launches_stay_theirs(catalog: Catalog, tmp_path: Path) -> None:
     job, first = begun(catalog, tmp_path, 15, world_size=1)
     job.write(first[0], 17, name="net-2_7_breakpoint.ckpt")
@@ -413,6 +425,7 @@ def test_breakpoints_of_earlier_launches_stay_theirs(catalog: Catalog, tmp_path:
     assert [(file.launch, file.global_step) for file in catalog.files("run")] == [("L2", 23), ("L1", 17), ("L1", 15)]
 
 
+@pytest.mark.of_files
 @pytest.mark.parametrize("content", [b"", b"not a checkpoint at all", None])
 def test_a_breakpoint_that_is_not_whole_is_not_adopted(catalog: Catalog, tmp_path: Path, content: bytes | None) -> None:
     job, ranks = begun(catalog, tmp_path, 15, world_size=1)
@@ -421,6 +434,7 @@ def test_a_breakpoint_that_is_not_whole_is_not_adopted(catalog: Catalog, tmp_pat
     assert chosen(catalog.resolve("run")) == (15, [0])
 
 
+@pytest.mark.of_files
 def test_strangers_in_the_directory_are_left_alone(catalog: Catalog, tmp_path: Path) -> None:
     job, ranks = begun(catalog, tmp_path, 15, world_size=1)
     for name in ("other-9_9.ckpt", "net_7-9_9.ckpt", "net-9_9.tmp", "strategy.ckpt", "netx-2_9_breakpoint.ckpt"):
@@ -439,6 +453,7 @@ def test_a_save_that_was_never_registered_is_adopted(catalog: Catalog, tmp_path:
     assert catalog.files("run")[0].kind is Kind.PERIODIC
 
 
+@pytest.mark.of_files
 def test_an_asynchronous_save_that_its_process_did_not_live_to_see(catalog: Catalog, tmp_path: Path) -> None:
     job, ranks = begun(catalog, tmp_path, 15, world_size=1)
     path = job.folder(0) / "net-2_10.ckpt"
@@ -460,6 +475,7 @@ def test_what_vanished_is_marked_and_what_comes_back_is_found(catalog: Catalog, 
     assert [file.state for file in catalog.files("run")] == [FileState.COMPLETE, FileState.COMPLETE]
 
 
+@pytest.mark.of_files
 def test_a_directory_may_have_a_line_break_in_its_name(catalog: Catalog, tmp_path: Path) -> None:
     job, (launch,) = begun(catalog, tmp_path / "a\nb", 5, world_size=1)
     path = job.write(launch, 10)
@@ -550,6 +566,7 @@ def test_a_step_without_a_place_stops_the_start_and_names_one_that_is_there(
     assert (plan.global_step, two.facts.start_step) == (proposed, proposed // 2)
 
 
+@pytest.mark.of_files
 def test_other_ranks_that_share_nothing_are_told_what_to_call(catalog: Catalog, tmp_path: Path) -> None:
     job = Job(catalog, tmp_path)
     job.save(job.start(), 15)

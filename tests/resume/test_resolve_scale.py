@@ -125,8 +125,8 @@ QUERIES: dict[str, Callable[[sa.Connection, int, Launch], object]] = {
 }
 
 
-@pytest.mark.parametrize("name", QUERIES)
-def test_the_queries_of_a_candidate_use_an_index(catalog: Catalog, tmp_path: Path, name: str) -> None:
+def test_the_queries_of_a_candidate_use_an_index(catalog: Catalog, tmp_path: Path) -> None:
+    """And what uses none is noticed."""
     wide = Wide(tmp_path / "ckpt", RANKS)
     wide.write()
     wide.fill(catalog, LONG)
@@ -134,23 +134,18 @@ def test_the_queries_of_a_candidate_use_an_index(catalog: Catalog, tmp_path: Pat
         run_id = reads.run_id(connection, RUN)
         assert run_id is not None
         (launch,) = reads.launches_of(connection, run_id)
-        with statements() as asked:
-            assert QUERIES[name](connection, run_id, launch)
-        assert len(asked) == 1
-        assert full_scans(connection, asked[0]) == []
-
-
-def test_a_full_scan_is_noticed(catalog: Catalog, tmp_path: Path) -> None:
-    wide = Wide(tmp_path / "ckpt", RANKS)
-    wide.write()
-    wide.fill(catalog, LONG)
-    with catalog.database.read() as connection:
+        for name, query in QUERIES.items():
+            with statements() as asked:
+                assert query(connection, run_id, launch)
+            assert len(asked) == 1, name
+            assert full_scans(connection, asked[0]) == [], name
         for text in ("SELECT count(size) FROM checkpoints", "SELECT max(kind) FROM saves"):
             assert len(full_scans(connection, Asked(text, ()))) == 1
             assert work(connection, Asked(text, ())) >= LONG
 
 
-@pytest.mark.parametrize("lost", [0, 1, 2])
+@pytest.mark.of_files
+@pytest.mark.parametrize("lost", [0, pytest.param(1, marks=pytest.mark.long), 2])
 def test_each_file_of_a_candidate_is_looked_at_once(
     catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: int
 ) -> None:

@@ -35,6 +35,7 @@ def test_what_no_rule_keeps_goes_to_the_trash_and_comes_back(catalog: Catalog, t
     assert {save.tally.global_step for save in catalog.saves("run")} == {10, 20, 30, 40}
 
 
+@pytest.mark.of_files
 def test_the_newest_is_cut_and_the_good_older_ones_survive(catalog: Catalog, tmp_path: Path) -> None:
     """The case that breaks Orbax: the corrupt one counted, and the good one went."""
     job = saved(catalog, tmp_path, 10, 20, 30)
@@ -49,6 +50,7 @@ def test_the_newest_is_cut_and_the_good_older_ones_survive(catalog: Catalog, tmp
     assert names(job.directory) >= {"rank_0/net-2_10.ckpt", "rank_1/net-1_10.ckpt"}
 
 
+@pytest.mark.of_files
 @pytest.mark.parametrize("at_once", [False, True])
 def test_at_once_leaves_no_trash(catalog: Catalog, tmp_path: Path, *, at_once: bool) -> None:
     job = saved(catalog, tmp_path, 10, 20, 30, 40)
@@ -97,6 +99,7 @@ def test_the_grace_allows_for_clocks_that_differ(catalog: Catalog, tmp_path: Pat
     assert purge(catalog.database, "run", now=early.next_at).files == 4
 
 
+@pytest.mark.of_files
 def test_every_so_many_steps_of_launches_that_count_differently(catalog: Catalog, tmp_path: Path) -> None:
     """The batch size is doubled after step 1000: the second launch goes on with step 500, and saves 550 to 1000."""
     kept = {}
@@ -113,6 +116,7 @@ def test_every_so_many_steps_of_launches_that_count_differently(catalog: Catalog
     assert set(removed(plan)) == {key for key, stays in kept.items() if not stays}
 
 
+@pytest.mark.of_files
 def test_saves_of_mindformers_are_no_business_of_gc(catalog: Catalog, tmp_path: Path) -> None:
     """They are never restored here, which must not make them what goes once a newer state can be restored."""
     root = tmp_path / "data"
@@ -128,6 +132,7 @@ def test_saves_of_mindformers_are_no_business_of_gc(catalog: Catalog, tmp_path: 
     assert job.directory == root
 
 
+@pytest.mark.of_files
 def test_a_state_that_could_not_be_loaded_is_not_counted_and_not_removed(catalog: Catalog, tmp_path: Path) -> None:
     """The disk may give its bytes tomorrow; the floor stands on the states before it."""
     job = saved(catalog, tmp_path, 10, 20, 30)

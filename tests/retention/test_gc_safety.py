@@ -180,6 +180,7 @@ def test_tags_are_not_moved_by_accident(catalog: Catalog, tmp_path: Path) -> Non
     assert not catalog.untag("run", "paper")
 
 
+@pytest.mark.of_files
 @pytest.mark.parametrize("change", ["grown", "touched", "replaced", "gone", "directory", "link"])
 def test_a_file_that_is_another_one_by_now_stays(catalog: Catalog, tmp_path: Path, change: str) -> None:
     job = saved(catalog, tmp_path, 10, 20, 30, 40)
@@ -204,6 +205,7 @@ def test_a_file_that_is_another_one_by_now_stays(catalog: Catalog, tmp_path: Pat
     assert (job.folder(0) / "net-1_10.ckpt").exists(), "the state stays as a whole"
 
 
+@pytest.mark.of_files
 def test_a_floor_that_changed_since_the_plan(catalog: Catalog, tmp_path: Path) -> None:
     job = saved(catalog, tmp_path, 10, 20, 30, 40)
     plan = plan_gc(catalog.database, "run", LAST_2)
@@ -214,6 +216,7 @@ def test_a_floor_that_changed_since_the_plan(catalog: Catalog, tmp_path: Path) -
     assert len(names(job.directory)) == 8
 
 
+@pytest.mark.of_files
 @pytest.mark.parametrize(
     "policy", [Policy(keep_last=1, floor=0), Policy(keep_every=20, floor=0)], ids=["last", "every"]
 )
@@ -240,6 +243,7 @@ def test_without_a_floor_the_newest_state_that_stays_counts_still(catalog: Catal
     assert len(names(job.directory)) == 8
 
 
+@pytest.mark.of_files
 def test_a_trash_that_leads_elsewhere_is_not_used(catalog: Catalog, tmp_path: Path) -> None:
     job = saved(catalog, tmp_path, 10, 20, 30, 40)
     outside = tmp_path / "outside"
@@ -328,6 +332,7 @@ def test_a_recorder_that_misses_its_files_does_not_take_them_from_gc(catalog: Ca
     assert {file.state.value for file in catalog.show("run", 10)} == {"complete"}
 
 
+@pytest.mark.of_files
 def test_undo_never_replaces_another_file(catalog: Catalog, tmp_path: Path) -> None:
     job = saved(catalog, tmp_path, 10, 20, 30, 40)
     gc(catalog)
@@ -341,6 +346,7 @@ def test_undo_never_replaces_another_file(catalog: Catalog, tmp_path: Path) -> N
     assert len(names(job.directory)) == 8
 
 
+@pytest.mark.of_files
 def test_a_trash_that_somebody_emptied(catalog: Catalog, tmp_path: Path) -> None:
     job = saved(catalog, tmp_path, 10, 20, 30, 40)
     gc(catalog)
@@ -351,6 +357,7 @@ def test_a_trash_that_somebody_emptied(catalog: Catalog, tmp_path: Path) -> None
     assert sorted(file.state.value for file in catalog.show("run", 10)) == ["complete", "missing"]
 
 
+@pytest.mark.of_files
 def test_what_is_in_the_trash_and_is_not_what_was_put_there_is_not_purged(catalog: Catalog, tmp_path: Path) -> None:
     job = saved(catalog, tmp_path, 10, 20, 30, 40)
     gc(catalog)
@@ -366,6 +373,7 @@ def test_what_is_in_the_trash_and_is_not_what_was_put_there_is_not_purged(catalo
     assert (job.folder(0) / "net-1_10.ckpt").read_bytes() == b"another"
 
 
+@pytest.mark.of_files
 @pytest.mark.parametrize("purged", [False, True])
 def test_a_move_that_the_power_failure_took_back(catalog: Catalog, tmp_path: Path, *, purged: bool) -> None:
     """What was recorded as done is not: the files are where they were."""
@@ -401,6 +409,7 @@ class FullDisk(Disk):
             setattr(self, name, limited(getattr(Disk, name)))
 
 
+@pytest.mark.of_files
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
 @pytest.mark.parametrize("calls", [0, 1, 4, 7])
 def test_a_disk_that_refuses_in_the_middle(catalog: Catalog, tmp_path: Path, error: int, calls: int) -> None:
@@ -452,6 +461,7 @@ def full_soon(tmp_path: Path) -> Iterator[Path]:
         yield home
 
 
+@pytest.mark.of_files
 def test_a_real_disk_that_is_full(catalog: Catalog, tmp_path: Path, full_soon: Path) -> None:
     """There is no room for the trash: it is said, nothing is lost, and `--now` needs none."""
     job, ranks = started(catalog, full_soon / "d", 10, 20, 30, 40)
