@@ -128,6 +128,7 @@ def test_two_exceptions_without_the_catalog_leave_two_breakpoints_with_their_own
     assert found == {"net-1_3_breakpoint.ckpt": 3, "net_1-1_5_breakpoint.ckpt": 5}
 
 
+@pytest.mark.of_files
 @pytest.mark.parametrize("with_exit", [False, True])
 def test_a_save_that_failed_is_not_the_one_before(
     catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, with_exit: bool
@@ -151,6 +152,7 @@ def test_a_save_that_failed_is_not_the_one_before(
     assert {step for step, _ in found.values()} == ({2, 4, 6} if with_exit else {2, 4})
 
 
+@pytest.mark.of_files
 def test_a_breakpoint_never_gets_the_step_of_another_training(catalog: Catalog, tmp_path: Path) -> None:
     """The process was killed before it had recorded the first one, and what a launch ended with is known once."""
     job = Job(without_counter(create_model()))
@@ -245,6 +247,7 @@ class BadMetric(Callback):
         raise ValueError("a metric fails")
 
 
+@pytest.mark.of_files
 @pytest.mark.parametrize("trained", ["to its end", "to an exception"])
 def test_an_evaluation_that_fails_after_training_ends_no_training(
     catalog: Catalog, tmp_path: Path, trained: str
