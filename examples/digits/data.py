@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from sklearn.datasets import load_digits
 
 
 def write_idx(directory: Path) -> Path:
@@ -17,6 +16,8 @@ def write_idx(directory: Path) -> Path:
     labels = directory / "train-labels-idx1-ubyte"
     if images.exists() and labels.exists():
         return directory
+    from sklearn.datasets import load_digits  # noqa: PLC0415 — its import takes a second, which most starts save
+
     directory.mkdir(parents=True, exist_ok=True)
     digits = load_digits()
     large = digits.images.repeat(3, axis=1).repeat(3, axis=2)

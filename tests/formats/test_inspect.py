@@ -100,10 +100,10 @@ def test_100_gb_of_zeros_fail_at_once(tmp_path: Path, head: bytes) -> None:
     path.write_bytes(head)
     with path.open("r+b") as file:
         file.truncate(100 << 30)
-    begin = time.monotonic()
+    begin = time.process_time()
     with pytest.raises(UnreadableError):
         inspect(path)
-    assert time.monotonic() - begin < 2
+    assert time.process_time() - begin < 2
 
 
 def messages(depth: int, field: int) -> bytes:

@@ -62,7 +62,7 @@ def bomb(opcodes: bytes) -> bytes:
     ],
 )
 def test_hostile_pickles_are_refused_at_once(tmp_path: Path, pickled: bytes) -> None:
-    begin = time.monotonic()
+    begin = time.process_time()
     path = tmp_path / "a.pt"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("a/data.pkl", pickled)
@@ -71,7 +71,7 @@ def test_hostile_pickles_are_refused_at_once(tmp_path: Path, pickled: bytes) -> 
     path.write_bytes(pickle.dumps(MAGIC, 2) + pickle.dumps(1001, 2) + pickle.dumps({}, 2) + pickled)
     with pytest.raises(UnreadableError):
         read_numbers(str(path))
-    assert time.monotonic() - begin < 10
+    assert time.process_time() - begin < 10
 
 
 def test_hostile_zips_are_refused_or_tell_nothing(tmp_path: Path) -> None:

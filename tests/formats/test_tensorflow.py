@@ -128,10 +128,10 @@ def of_one_block(content: bytes) -> bytes:
 )
 def test_hostile_indexes_are_refused_at_once(tmp_path: Path, index: bytes) -> None:
     (tmp_path / "a.index").write_bytes(index)
-    begin = time.monotonic()
+    begin = time.process_time()
     with pytest.raises(UnreadableError, match=r"a\.index is no index of TensorFlow that can be read"):
         read_numbers(str(tmp_path / "a"))
-    assert time.monotonic() - begin < 5
+    assert time.process_time() - begin < 5
 
 
 def test_compressed_blocks_are_not_read(tmp_path: Path) -> None:
@@ -148,9 +148,9 @@ def test_what_is_in_other_blocks_costs_little(tmp_path: Path) -> None:
     entries |= {b"": number(1, 1), b"step": entry(0, bytes(8), dtype=9)}
     (tmp_path / "a.index").write_bytes(table(entries, in_a_block=10_000))
     (tmp_path / "a.data-00000-of-00001").write_bytes(bytes(8))
-    begin = time.monotonic()
+    begin = time.process_time()
     assert read_numbers(str(tmp_path / "a")) == {"step": 0}
-    assert time.monotonic() - begin < 2
+    assert time.process_time() - begin < 2
 
 
 WHOLE, (DATA,) = numbers({f"step{OBJECT}": 300, f"optimizer/iter{OBJECT}": 299}, in_a_block=7)
