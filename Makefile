@@ -16,8 +16,8 @@ demo: $(READY)
 # what journals may hold.
 MEASURED := tests/core tests/retention/test_decide.py \
 	$(patsubst %,tests/resume/test_%.py,branches conversion faults lineage position register remedies resolver \
-		resolver_cases resolver_property steps) \
-	$(patsubst %,tests/scan/test_%.py,history history_property order own_names plain_histories) \
+		resolver_cases steps) \
+	$(patsubst %,tests/scan/test_%.py,history history_property order) \
 	$(patsubst %,tests/journal/test_%.py,hostile_journals whose_word)
 
 test: $(READY) lint docs
