@@ -6,6 +6,7 @@ over. Where a rank fails all others are killed. The next launch tells what was l
 away, a directory read-only for the command, or the request taken back.
 """
 
+import ctypes
 import json
 import os
 import random
@@ -46,6 +47,7 @@ _RUNS = 10
 _AT_A_TIME = 3
 _POD = Path(__file__).with_name("pod.py")
 _GIVE_UP = 120.0
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # linux/fcntl.h, linux/fs.h
 _PART_OF_GRACE = 0.9
 _WITHOUT_RIGHTS = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"]
 _WHERE = re.compile(r"a restart goes on after step (\d+)$")
@@ -441,16 +443,24 @@ def can_give_up_rights() -> bool:
     return subprocess.run([*_WITHOUT_RIGHTS, "true"], capture_output=True, check=False).returncode == 0
 
 
+def exchange(one: Path, other: Path) -> None:
+    """Let two paths have each other's place at once: in between, somebody would make a new catalog."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.renameat2(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE):
+        raise OSError(ctypes.get_errno(), f"{one} and {other} were not exchanged")
+
+
 def of_sqlite(file: Path) -> dict[str, Callable[[], Callable[[], None]]]:
     """How the catalog goes away, each with what brings it back."""
 
     def replaced() -> Callable[[], None]:
-        away = file.rename(file.with_suffix(".away"))
-        file.mkdir()
+        away = file.with_suffix(".away")
+        away.mkdir()
+        exchange(file, away)
 
         def back() -> None:
-            file.rmdir()
-            away.rename(file)
+            exchange(file, away)
+            away.rmdir()
 
         return back
 
