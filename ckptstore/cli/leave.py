@@ -12,7 +12,7 @@ import click
 
 from ckptstore.cli.commands import Parsed, as_json, optional_run, seconds
 from ckptstore.core.text import count, of_ranks
-from ckptstore.errors import UsageError
+from ckptstore.errors import CkptstoreError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -121,11 +121,18 @@ def _leave_here(url: str | None, reason: str, patience: float | None, *, as_json
         _Exit(url if is_named else catalog or None, run, reason, directories, patience, shown=not as_json)
         for (run, catalog), directories in homes.items()
     ]
-    code = max((each.seen() for each in left), default=0)
+    code, failures = 0, []
+    for each in left:
+        try:
+            code = max(code, each.seen())
+        except CkptstoreError as error:  # noqa: PERF203 — the others leave all the same
+            failures.append(error)
     if as_json:
         values.write([each.value() for each in left])
     elif not left:
         terminal.line("no process of this user here has joined a run: nothing is to leave")
+    if failures:
+        raise failures[0]
     return code
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +19,7 @@ from ckptstore.errors import CatalogUnavailableError, CkptstoreError, UnknownRun
 from ckptstore.leave.follow import by_journals, ending_of, newest_launch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Container, Iterable, Mapping, Set
 
     from ckptstore.catalog.engine import Connection, Database
     from ckptstore.core.model import Launch, LaunchKey
@@ -52,18 +53,12 @@ def ask(database: Database, run: str, reason: str, directories: Iterable[str] = 
     Without the catalog, journals in the run's known places and in `directories` tell of the launch. Raises
     `UnknownRunError`, `UsageError` where no launch was ever begun, and `CatalogUnavailableError` where nothing tells.
     """
+    here = set()
     for note in of_living():
-        if note.run == run:
+        if note.run == run and note.catalog in ("", database.name):
             put_flags(launch_key(run, note.launch), run, note.directories, reason)
-    away = ""
-    try:
-        launch, ending, homes = _known(database, run)
-    except CatalogUnavailableError as error:
-        away = str(error)
-        try:
-            launch, ending, homes = _known(by_journals(database, run, directories), run)
-        except UnknownRunError:
-            raise error from None
+            here.add(note.launch)
+    launch, ending, homes, away = _known_anywhere(database, run, directories, here)
     if ending:
         return Asked(run=run, launch=launch, ending=ending, away=away)
     notes = [note for note in of_living() if (note.run, note.launch) == (launch.run, launch.id)]
@@ -82,6 +77,27 @@ def ask(database: Database, run: str, reason: str, directories: Iterable[str] = 
     )
 
 
+def _known_anywhere(
+    database: Database, run: str, directories: Iterable[str], here: Set[str]
+) -> tuple[Launch, str, set[str], str]:
+    """As `_known`; by journals, and why, where the catalog cannot be used or lacks the launch that has ranks `here`."""
+    try:
+        known = _known(database, run)
+    except (CatalogUnavailableError, UnknownRunError) as error:
+        if not here and isinstance(error, UnknownRunError):
+            raise
+        try:
+            return *_known(by_journals(database, run, directories), run), str(error)
+        except UnknownRunError:
+            raise error from None
+    if here - {known[0].id}:
+        with suppress(UnknownRunError):
+            told = _known(by_journals(database, run, directories), run)
+            if told[0].id in here - {known[0].id}:
+                return *told, f"{database.name} has no launch {told[0].id} of run {run!r} yet"
+    return *known, ""
+
+
 def _known(database: Database, run: str) -> tuple[Launch, str, set[str]]:
     """The newest launch of a run, how it has ended (empty: it may train), and where its ranks save."""
     run_id = find_run(database, run)
@@ -97,19 +113,16 @@ def take_back(database: Database, run: str) -> bool:
         launch = newest_launch(connection, run_id, run)
         homes = _homes(connection, launch)
     was_asked = database.in_write(lambda connection: exit_requests.take_back(connection, launch.key))
-    for directory in homes:
-        _take_back(directory, launch)
+    left = []
+    for directory in sorted(homes):
+        try:
+            exit_flags.take_back(directory, launch.key)
+        except OSError as error:  # noqa: PERF203 — the other ranks' requests go
+            if not isinstance(error, FileNotFoundError):  # else it is another host's, or gone
+                left.append(f"{exit_flags.flag_path(directory, launch.key)} ({error.strerror})")
+    if left:
+        raise CkptstoreError(f"cannot be removed: {', '.join(left)}", "remove each as its owner")
     return was_asked
-
-
-def _take_back(directory: str, launch: Launch) -> None:
-    try:
-        exit_flags.take_back(directory, launch.key)
-    except FileNotFoundError:
-        return  # it is another host's, or gone
-    except OSError as error:
-        flag = exit_flags.flag_path(directory, launch.key)
-        raise CkptstoreError(f"{flag} cannot be removed ({error.strerror})", "remove it as its owner") from None
 
 
 def put_flags(key: LaunchKey, run: str, directories: Iterable[str], reason: str) -> dict[str, str]:
@@ -135,19 +148,31 @@ def _ask_by_catalog(database: Database, launch: Launch, reason: str) -> str:
     return ""
 
 
-def pass_on(database: Database, launch: Launch, reason: str) -> None:
-    """Put a request that is in the catalog where all ranks of the launch look, as far as this host sees that."""
+def pass_on(database: Database, launch: Launch, reason: str, done: Container[str]) -> set[str]:
+    """Put a request that is in the catalog where ranks of the launch look, but where it was `done`; where it is new.
+
+    As far as this host sees that, and as far as the ranks have said by now where they save.
+    """
     with database.read() as connection:
-        homes = _homes(connection, launch)
-    put_flags(launch.key, launch.run, homes, reason)
+        homes = {home for home in _homes(connection, launch) if home not in done}
+    return homes - put_flags(launch.key, launch.run, homes, reason).keys()
 
 
 def _homes(connection: Connection, launch: Launch) -> set[str]:
-    """Where the ranks of a launch said that they save; of one that said nothing, where its newest files are."""
+    """Where the ranks of a launch said that they save; of one that said nothing, where its newest files are.
+
+    Those of two steps: some ranks may not have saved the newest yet.
+    """
     said = {home.directory for home in recent.homes_of(connection, launch.key)}
-    step = None if said else reads.newest_step(connection, launch.key, below=None, at_most=None)
-    files = () if step is None else reads.files_at(connection, launch, step)
-    return said or {str(Path(file.path).parent) for file in files}
+    if said:
+        return said
+    step = None
+    for _ in range(2):
+        step = reads.newest_step(connection, launch.key, below=step, at_most=None)
+        if step is None:
+            break
+        said.update(str(Path(file.path).parent) for file in reads.files_at(connection, launch, step))
+    return said
 
 
 def _hears(note: Note, unreached: Mapping[str, str]) -> bool:

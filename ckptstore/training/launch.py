@@ -143,6 +143,7 @@ class RankLaunch:
             raise UsageError(f"cannot read {described.path}: {error.strerror or error}") from None
         if file is None:
             raise UsageError(f"{described.path} is not there, or is being written", "register a file once it is whole")
+        self.exit_request.look_in(str(Path(file.path).parent))
         self.record([file])
         self._try_the_catalog()
         return file

@@ -16,20 +16,21 @@ from pathlib import Path
 
 import pytest
 
-from ckptstore.api import Catalog
+from ckptstore.api import Catalog, connect
 from ckptstore.catalog import exit_requests, marks
 from ckptstore.catalog.trash import clock
 from ckptstore.cli import leave
 from ckptstore.core.model import Kind
 from ckptstore.disk import notes
-from ckptstore.disk.exit_flags import flag_path
+from ckptstore.disk.exit_flags import flag_path, put
 from ckptstore.disk.owner import this_process
 from ckptstore.errors import CatalogUnavailableError, CkptstoreError, UnknownRunError, UsageError
 from ckptstore.leave.ask import ask, take_back
 from ckptstore.leave.follow import follow, look
+from ckptstore.training.begin import begin
 from ckptstore.training.launch import RankLaunch
 from tests.command_line import Result, assert_one_line, ckptstore
-from tests.jobs import Job, begun, set_ending
+from tests.jobs import Job, begun, set_ending, started
 
 
 def flags(job: Job, launch: RankLaunch) -> list[bool]:
@@ -84,6 +85,16 @@ def test_it_is_taken_back(catalog: Catalog, tmp_path: Path) -> None:
     assert flags(job, ranks[0]) == [False, False]
     with catalog.database.read() as connection:
         assert exit_requests.reason(connection, ranks[0].key) is None
+
+
+def test_it_is_taken_back_where_it_can_be(catalog: Catalog, tmp_path: Path) -> None:
+    job, ranks = begun(catalog, tmp_path / "ckpt", 10)
+    ask(catalog.database, "run", "")
+    (job.folder(0) / ".ckptstore").rename(tmp_path / "elsewhere")
+    (job.folder(0) / ".ckptstore").write_text("")
+    with pytest.raises(CkptstoreError, match=f"cannot be removed: {job.folder(0)}/.*Not a directory"):
+        take_back(catalog.database, "run")
+    assert not Path(flag_path(str(job.folder(1)), ranks[0].key)).exists()
 
 
 def test_how_far_it_is(catalog: Catalog, tmp_path: Path) -> None:
@@ -165,6 +176,60 @@ def test_rank_0_passes_on_what_only_the_catalog_has(catalog: Catalog, tmp_path: 
     assert flags(job, ranks[0]) == [True, True]
 
 
+def test_rank_0_passes_on_to_ranks_that_say_later_where_they_save(catalog: Catalog, tmp_path: Path) -> None:
+    """Asked while they still compile."""
+    job = Job(catalog, tmp_path / "ckpt")
+    ranks = job.start()
+    assert ask(catalog.database, "run", "").reached == ()
+    for rank in ranks:
+        ranks[0].signs._give()
+        job.announce(rank)
+    ranks[0].signs._give()
+    assert flags(job, ranks[0]) == [True, True]
+
+
+def test_ranks_that_only_register(catalog: Catalog, tmp_path: Path) -> None:
+    """In a loop of another framework, asked when not all have registered the newest step."""
+    job, ranks = started(catalog, tmp_path / "ckpt", 10)
+    job.save(ranks[:1], 20)
+    assert len(ask(catalog.database, "run", "").reached) == 2
+    assert all(rank.exit_requested for rank in ranks)
+
+
+def test_two_pods_ask_at_once(catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their hooks have one process id, each in a namespace of its own."""
+    job, ranks = begun(catalog, tmp_path / "ckpt", 10, world_size=1)
+    write = os.write
+
+    def meanwhile(file: int, told: bytes) -> int:
+        monkeypatch.setattr(os, "write", write)
+        put(str(job.folder(0)), ranks[0].key, "run", "")
+        return write(file, told)
+
+    monkeypatch.setattr(os, "write", meanwhile)
+    put(str(job.folder(0)), ranks[0].key, "run", "")
+    assert ranks[0].exit_requested
+
+
+def test_ranks_of_another_user_may_read_the_request(catalog: Catalog, tmp_path: Path) -> None:
+    """Root asks, and its umask hides files from others: MindSpore's callback would raise."""
+    job, ranks = begun(catalog, tmp_path / "ckpt", 10, world_size=1)
+    before = os.umask(0o077)
+    try:
+        ask(catalog.database, "run", "")
+    finally:
+        os.umask(before)
+    assert Path(flag_path(str(job.folder(0)), ranks[0].key)).stat().st_mode & 0o777 == 0o644
+
+
+def test_a_run_of_that_name_in_another_catalog_is_not_asked(catalog: Catalog, tmp_path: Path) -> None:
+    begun(catalog, tmp_path / "ckpt", 10)
+    job, _ = begun(connect(f"sqlite:///{tmp_path}/other.db"), tmp_path / "other", 10, world_size=1)
+    ranks = job.begin()
+    ask(catalog.database, "run", "")
+    assert flags(job, ranks[0]) == [False]
+
+
 def test_a_directory_that_is_not_here(catalog: Catalog, tmp_path: Path) -> None:
     job, ranks = begun(catalog, tmp_path / "ckpt", 10)
     job.folder(1).rename(tmp_path / "elsewhere")
@@ -228,6 +293,20 @@ def test_nobody_here_has_joined(catalog: Catalog, tmp_path: Path) -> None:
         said = ckptstore("exit", "--from-env", "--wait", TMPDIR=str(tmp_path))
     assert (said.code, said.out) == (0, "no process of this user here has joined a run: nothing is to leave\n")
     assert not left[0].exists()
+
+
+def test_a_run_that_cannot_be_asked_leaves_the_others_their_time(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Else the hook ends, and SIGTERM comes while they still save."""
+    job, ranks = begun(catalog, tmp_path / "ckpt", 10)
+    leaves(job, ranks, 17, ends=False)
+    note = notes.Note(process=this_process(), run="run", launch="L1", rank=0, catalog="")
+    monkeypatch.setattr(notes, "of_living", lambda: [replace(note, run="of another catalog"), note])
+    url = catalog.database.url.render_as_string(hide_password=False)
+    with pytest.raises(UnknownRunError, match="of another catalog"):
+        leave._leave_here(url, "", 30.0, as_json=False)
+    assert capsys.readouterr().out.splitlines()[-1] == "run run has left: a restart goes on after step 17"
 
 
 def test_a_folder_of_somebody_elses_is_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -336,6 +415,21 @@ def test_without_the_catalog_journals_tell(catalog: Catalog, tmp_path: Path) -> 
         assert (found.step, found.is_left, found.ending) == (17, True, "exited on request")
         with pytest.raises(CatalogUnavailableError):
             ask(catalog.database, "run", "")
+
+
+@pytest.mark.of_files
+def test_the_catalog_has_yet_to_hear_of_the_launch(catalog: Catalog, tmp_path: Path) -> None:
+    """It was away when this one began: that the one before has ended is no reason to leave its ranks unasked."""
+    job, ranks = begun(catalog, tmp_path / "ckpt", 10)
+    known = [str(tmp_path / "ckpt")]
+    leaves(job, ranks, 17)
+    with replaced(catalog):
+        later = begin(catalog.database, "run", rank=0, world_size=2, launch_id="L2", layout=None, directories=known)
+        later.exit_request.announce()
+        job.announce(later)
+    asked = ask(catalog.database, "run", "", known)
+    assert (asked.launch.id, asked.ending, asked.reached) == ("L2", "", (str(job.folder(0)),))
+    assert asked.away == f"{catalog.database.name} has no launch L2 of run 'run' yet"
 
 
 @pytest.mark.of_files
