@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import sqlalchemy as sa
 
@@ -24,6 +24,7 @@ from ckptstore.catalog.tables import (
     tags,
 )
 from ckptstore.core.events import (
+    Mark,
     PolicySet,
     RunForgotten,
     RunRenamed,
@@ -36,10 +37,21 @@ from ckptstore.core.limits import LEASE
 from ckptstore.core.model import FileState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from ckptstore.core.events import Mark
     from ckptstore.core.model import Checkpoint, LaunchKey
+
+
+TABLES: dict[type[Mark], sa.Table] = {
+    StepPinned: pins,
+    StepTagged: tags,
+    PolicySet: policies,
+    RunRenamed: renamed,
+    RunForgotten: forgotten,
+}
+"""Where the newest of each is: its fields are columns, and the table's key is what it is said of."""
+
+Said = TypeVar("Said", StepPinned, StepTagged, PolicySet, RunRenamed, RunForgotten)
 
 
 @dataclass(frozen=True)
@@ -155,35 +167,13 @@ def is_pinned(connection: sa.Connection, run: int, global_step: int) -> bool:
     return bool(connection.execute(sa.select(pins.c.pinned).where(chosen)).scalar())
 
 
-def moment_after_pin(connection: sa.Connection, run: int, global_step: int) -> datetime:
-    """Now, or the moment after what was last said of a pin: clocks may have gone back since."""
-    return _moment_after(connection, pins, (pins.c.run_id == run) & (pins.c.global_step == global_step))
-
-
-def moment_after_tag(connection: sa.Connection, run: int, name: str) -> datetime:
-    """As `moment_after_pin`, of a tag."""
-    return _moment_after(connection, tags, (tags.c.run_id == run) & (tags.c.name == name))
-
-
-def moment_after_policy(connection: sa.Connection, run: int) -> datetime:
-    """As `moment_after_pin`, of the policy."""
-    return _moment_after(connection, policies, policies.c.run_id == run)
-
-
-def moment_after_name(connection: sa.Connection, run: int) -> datetime:
-    """As `moment_after_pin`, of what the run is called."""
-    return _moment_after(connection, renamed, renamed.c.run_id == run)
-
-
-def moment_after_forgetting(connection: sa.Connection, run: int) -> datetime:
-    """As `moment_after_pin`, of whether the run is forgotten."""
-    return _moment_after(connection, forgotten, forgotten.c.run_id == run)
-
-
-def _moment_after(connection: sa.Connection, table: sa.Table, chosen: sa.ColumnElement[bool]) -> datetime:
-    version = connection.execute(sa.select(table.c.version).where(chosen)).scalar()
-    now = datetime.now(timezone.utc)
-    return now if version is None else max(now, moment_of(version) + timedelta(microseconds=1))
+def said_now(connection: sa.Connection, mark: Callable[..., Said], *said: object) -> Said:
+    """The event of a mark that is made now, or just after the last of its kind: clocks may have gone back since."""
+    event = mark(*said, datetime.now(timezone.utc))
+    version = _version_known(connection, event)
+    return (
+        event if version is None else replace(event, at=max(event.at, moment_of(version) + timedelta(microseconds=1)))
+    )
 
 
 def are_as_chosen(connection: sa.Connection, files: Iterable[Checkpoint]) -> bool:
@@ -195,22 +185,17 @@ def are_as_chosen(connection: sa.Connection, files: Iterable[Checkpoint]) -> boo
 
 def has(connection: sa.Connection, event: Mark) -> bool:
     """Whether the catalog knows what an event says of a mark, or newer; one that it never had is not missed."""
-    of_run = sa.select(runs.c.id).where(runs.c.name == event.run).scalar_subquery()
-    match event:
-        case StepPinned():
-            query = sa.select(pins.c.version).where(pins.c.run_id == of_run, pins.c.global_step == event.global_step)
-        case StepTagged():
-            query = sa.select(tags.c.version).where(tags.c.run_id == of_run, tags.c.name == event.name)
-        case PolicySet():
-            query = sa.select(policies.c.version).where(policies.c.run_id == of_run)
-        case RunRenamed():
-            query = sa.select(renamed.c.version).where(renamed.c.run_id == of_run)
-        case RunForgotten():
-            query = sa.select(forgotten.c.version).where(forgotten.c.run_id == of_run)
-    known = connection.execute(query).scalar()
+    known = _version_known(connection, event)
     if known is None:
         return isinstance(event, StepPinned | StepTagged)
     return bool(known >= version_of_mark(event))
+
+
+def _version_known(connection: sa.Connection, event: Mark) -> str | None:
+    table = TABLES[type(event)]
+    of_run = sa.select(runs.c.id).where(runs.c.name == event.run).scalar_subquery()
+    of_it = (column == getattr(event, column.name) for column in table.primary_key if column.name != "run_id")
+    return connection.execute(sa.select(table.c.version).where(table.c.run_id == of_run, *of_it)).scalar()
 
 
 def tag_step(connection: sa.Connection, run: int, name: str) -> int | None:

@@ -21,19 +21,14 @@ from ckptstore.catalog.tables import (
     checkpoints,
     collections,
     endings,
-    forgotten,
     launch_strategies,
     launches,
     outcomes,
-    pins,
-    policies,
-    renamed,
     resolutions,
     runs,
     saves,
     sources,
     strategies,
-    tags,
     trash,
     unplaced,
 )
@@ -530,7 +525,7 @@ def _put_removals(connection: sa.Connection, events: Sequence[FilesRemoved]) -> 
             for file in event.files
         ]
     if rows:
-        _put_newest(connection, trash, rows, keys=("id",))
+        _put_newest(connection, trash, rows)
         ids = sorted({row["checkpoint_id"] for row in rows if row["checkpoint_id"]})
         if ids:
             connection.execute(_SET_STATE_OF_ID, [{"own_id": each} for each in ids])
@@ -544,37 +539,25 @@ def _put_rows(connection: sa.Connection, events: _Sorted) -> None:
         _put_source(connection, added)
     endings_ = [_ending_row(event) for event in events.endings]
     outcomes_ = [_outcome_row(event) for event in events.outcomes]
-    _put_newest(connection, endings, endings_, keys=("launch_id", "rank"))
-    _put_newest(connection, outcomes, outcomes_, keys=("launch_id", "rank"))
-    _put_newest(connection, unplaced, _unplaced_rows(connection, events.unplaced), keys=("run_id", "path"))
+    _put_newest(connection, endings, endings_)
+    _put_newest(connection, outcomes, outcomes_)
+    _put_newest(connection, unplaced, _unplaced_rows(connection, events.unplaced))
     for event in events.of_runs:
         run_id = add_run(connection, event.run)
-        match event:
-            case StepPinned(_, step, pinned):
-                row = {"run_id": run_id, "global_step": step, "pinned": pinned, "version": version_of_mark(event)}
-                _put_newest(connection, pins, [row], keys=("run_id", "global_step"))
-            case StepTagged(_, name, step):
-                row = {"run_id": run_id, "name": name, "global_step": step, "version": version_of_mark(event)}
-                _put_newest(connection, tags, [row], keys=("run_id", "name"))
-            case PolicySet(_, rules):
-                row = {"run_id": run_id, "rules": rules and dict(rules), "version": version_of_mark(event)}
-                _put_newest(connection, policies, [row], keys=("run_id",))
-            case RunRenamed(_, name):
-                row = {"run_id": run_id, "name": name, "version": version_of_mark(event)}
-                _put_newest(connection, renamed, [row], keys=("run_id",))
-            case RunForgotten(_, is_forgotten):
-                row = {"run_id": run_id, "forgotten": is_forgotten, "version": version_of_mark(event)}
-                _put_newest(connection, forgotten, [row], keys=("run_id",))
-            case GcEnded():
-                row = {
-                    "id": event.collection,
-                    "run_id": run_id,
-                    "created_at": event.began,
-                    "purge_after": event.purge_after,
-                    "ended": event.ended,
-                    "version": version_of(event.at, event),
-                }
-                _put_newest(connection, collections, [row], keys=("run_id", "id"))
+        if isinstance(event, GcEnded):
+            row = {
+                "id": event.collection,
+                "run_id": run_id,
+                "created_at": event.began,
+                "purge_after": event.purge_after,
+                "ended": event.ended,
+                "version": version_of(event.at, event),
+            }
+            _put_newest(connection, collections, [row])
+        else:
+            said = {name: value for name, value in vars(event).items() if name not in ("run", "at")}
+            row = {"run_id": run_id, **said, "version": version_of_mark(event)}
+            _put_newest(connection, marks.TABLES[type(event)], [row])
 
 
 def _ending_row(event: TrainingEnded) -> dict[str, Any]:
@@ -634,16 +617,11 @@ def _put_source(connection: sa.Connection, event: SourceAdded) -> None:
     connection.execute(statement.on_conflict_do_update(index_elements=keys, set_=changed, where=is_earlier))
 
 
-def _put_newest(
-    connection: sa.Connection,
-    table: sa.Table,
-    rows: Sequence[Mapping[str, Any]],
-    *,
-    keys: Sequence[str],
-) -> None:
+def _put_newest(connection: sa.Connection, table: sa.Table, rows: Sequence[Mapping[str, Any]]) -> None:
     """Write rows that have a version, where that is greater than what is there."""
     if rows:
         statement = insert(connection, table)
+        keys = table.primary_key.columns.keys()
         changed = {name: statement.excluded[name] for name in rows[0] if name not in keys}
         is_newer = table.c.version < statement.excluded.version
         connection.execute(

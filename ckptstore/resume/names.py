@@ -52,7 +52,7 @@ def forget(database: Database, run: str, *, forgotten: bool = True) -> bool:
         return False
 
     def decide(connection: Connection) -> RunForgotten:
-        return RunForgotten(found.first, forgotten, marks.moment_after_forgetting(connection, found.id))
+        return marks.said_now(connection, RunForgotten, found.first, forgotten)
 
     _tell(database, found.id, decide)
     return True
@@ -74,7 +74,7 @@ def rename(database: Database, run: str, name: str) -> bool:
         return False
 
     def decide(connection: Connection) -> RunRenamed:
-        return RunRenamed(found.first, name, marks.moment_after_name(connection, found.id))
+        return marks.said_now(connection, RunRenamed, found.first, name)
 
     _tell(database, found.id, decide)
     for directory in remembered(database.name, found.first):

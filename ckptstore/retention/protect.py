@@ -48,8 +48,8 @@ def _pin(database: Database, run: str, step: int, *, pinned: bool) -> bool:
             if not files:
                 raise no_such_step(run, step)
             return [], {}
-        at = marks.moment_after_pin(connection, run_id, step)
-        return [StepPinned(first, step, pinned, at)], {file.path: file.launch_key for file in files}
+        said = marks.said_now(connection, StepPinned, first, step, pinned)
+        return [said], {file.path: file.launch_key for file in files}
 
     return record_of_run(database, decide)
 
@@ -71,9 +71,8 @@ def tag(database: Database, run: str, step: int, name: str) -> bool:
             raise RefusedError(
                 f"step {there} of run {run!r} is tagged {name!r}", f"first: ckptstore untag {quote(run)} {quote(name)}"
             )
-        at = marks.moment_after_tag(connection, run_id, name)
         beside = {file.path: file.launch_key for file in files}
-        return [] if there == step else [StepTagged(first, name, step, at)], beside
+        return [] if there == step else [marks.said_now(connection, StepTagged, first, name, step)], beside
 
     return record_of_run(database, decide)
 
@@ -85,9 +84,8 @@ def untag(database: Database, run: str, name: str) -> bool:
     def decide(connection: Connection) -> tuple[Sequence[Event], Mapping[str, LaunchKey]]:
         step = marks.tag_step(connection, run_id, name)
         files = [] if step is None else reads.files_of(connection, run_id, step=step)
-        at = marks.moment_after_tag(connection, run_id, name)
         beside = {file.path: file.launch_key for file in files}
-        return [] if step is None else [StepTagged(first, name, None, at)], beside
+        return [] if step is None else [marks.said_now(connection, StepTagged, first, name, None)], beside
 
     return record_of_run(database, decide)
 

@@ -53,7 +53,7 @@ def _set(database: Database, run: str, rules: Mapping[str, Any] | None) -> bool:
     def decide(connection: Connection) -> tuple[Sequence[Event], Mapping[str, LaunchKey]]:
         if rules is None and marks.policy_of(connection, run_id) is None:
             return [], {}
-        at = marks.moment_after_policy(connection, run_id)
-        return [PolicySet(first, rules, at)], marks.files_to_tell(connection, run_id)
+        said = marks.said_now(connection, PolicySet, first, rules)
+        return [said], marks.files_to_tell(connection, run_id)
 
     return record_of_run(database, decide)
