@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import mindspore as ms
-import numpy as np
 import pytest
 from mindspore import mint, nn, ops
 from mindspore.experimental import optim as experimental
@@ -15,7 +14,7 @@ from ckptstore.api import Catalog
 from ckptstore.core.model import Content, Rule
 from ckptstore.errors import UsageError
 from ckptstore.mindspore.launch import TrainingLaunch
-from tests.mindspore.trainings import create_dataset, create_model, saving
+from tests.mindspore.trainings import assert_same, create_dataset, create_model, saving, values
 
 KEY = b"0123456789ABCDEF"
 
@@ -56,15 +55,6 @@ def train(model: Model, *callbacks: ModelCheckpoint, epochs: int = 1, **settings
     registrar = launch.registrar(*callbacks)
     model.train(epochs, dataset, callbacks=[*callbacks, registrar], initial_epoch=start.initial_epoch)
     return start
-
-
-def values(model: Model) -> dict[str, Any]:
-    return {item.name: item.asnumpy().copy() for item in model.train_network.get_parameters()}
-
-
-def assert_same(found: Model, expected: Model) -> None:
-    wanted = values(expected)
-    assert {name for name, value in values(found).items() if not np.array_equal(value, wanted[name])} == set()
 
 
 @pytest.mark.parametrize("optimizer", [momentum, adam])

@@ -102,6 +102,17 @@ def to_step_12(directory: Path, **asked: Any) -> tuple[int, bytes]:
     return job.start.global_step, (directory / "end.ckpt").read_bytes()
 
 
+def values(model: Model) -> dict[str, Any]:
+    """The parameters of the train network, by name."""
+    return {item.name: item.asnumpy().copy() for item in model.train_network.get_parameters()}
+
+
+def assert_same(found: Model, expected: Model) -> None:
+    """Every parameter of the train networks, bit for bit."""
+    wanted = values(expected)
+    assert {name for name, value in values(found).items() if not np.array_equal(value, wanted[name])} == set()
+
+
 def complaints(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.name == "ckptstore" and record.levelno > 20]
 
