@@ -70,7 +70,6 @@ class Marks:
 
 def marks_of(connection: sa.Connection, run: int, now: datetime) -> Marks:
     """The marks on the states of a run. A lease that ended before `now` holds nothing."""
-    pinned = connection.execute(sa.select(pins.c.global_step).where(pins.c.run_id == run, pins.c.pinned)).scalars()
     parent_launches = launches.alias()
     began = (
         sa.select(parent_launches.c.name, resolutions.c.parent_step, launches.c.name, leases.c.expires_at)
@@ -89,11 +88,17 @@ def marks_of(connection: sa.Connection, run: int, now: datetime) -> Marks:
         if expires_at is not None and expires_at > now:
             held.setdefault((parent, step), []).append(launch)
     return Marks(
-        pinned=frozenset(pinned),
+        pinned=pinned_steps(connection, run),
         tags=tags_of(connection, run),
         held={state: tuple(names) for state, names in held.items()},
         parents={state: tuple(names) for state, names in parents.items()},
     )
+
+
+def pinned_steps(connection: sa.Connection, run: int) -> frozenset[int]:
+    """The steps of a run that are pinned."""
+    chosen = sa.select(pins.c.global_step).where(pins.c.run_id == run, pins.c.pinned)
+    return frozenset(connection.execute(chosen).scalars())
 
 
 def tags_of(connection: sa.Connection, run: int) -> dict[int, tuple[str, ...]]:
@@ -159,12 +164,6 @@ def hold_if_new(connection: sa.Connection, key: LaunchKey, until: datetime) -> N
     """Let a launch hold the state that it starts from until then; a lease that is there is left as it is."""
     if connection.execute(sa.select(leases.c.launch_id).where(leases.c.launch_id == key)).first() is None:
         connection.execute(leases.insert().values(launch_id=key, expires_at=until))
-
-
-def is_pinned(connection: sa.Connection, run: int, global_step: int) -> bool:
-    """Whether a step of a run is pinned."""
-    chosen = (pins.c.run_id == run) & (pins.c.global_step == global_step)
-    return bool(connection.execute(sa.select(pins.c.pinned).where(chosen)).scalar())
 
 
 def said_now(connection: sa.Connection, mark: Callable[..., Said], *said: object) -> Said:

@@ -16,7 +16,6 @@ from ckptstore.catalog.tables import (
     forgotten,
     launches,
     outcomes,
-    pins,
     renamed,
     resolutions,
     runs,
@@ -387,11 +386,6 @@ def endings_of(connection: sa.Connection, keys: Iterable[LaunchKey]) -> Mapping[
         )
         for row in connection.execute(query.where(among(endings.c.launch_id, keys)))
     }
-
-
-def pinned_steps(connection: sa.Connection, run: int) -> set[int]:
-    """The steps of a run that are pinned."""
-    return set(connection.execute(sa.select(pins.c.global_step).where(pins.c.run_id == run, pins.c.pinned)).scalars())
 
 
 _PARENTS = launches.alias("parents")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ckptstore.cli.terminal import Rows, kinds, line, lines
+from ckptstore.cli.terminal import Rows, first, kinds, line, lines
 from ckptstore.core.naming import unfinished_ttp_directory
 from ckptstore.core.picture import picture, ranges
 from ckptstore.core.text import count, size
@@ -39,10 +39,8 @@ def resolution(found: Resolution, *, in_full: bool, step: int | None = None) -> 
         line(f"{passed_over} passed over; --explain says why")
         return
     lines(("", "passed over:"))
-    for rejection in found.rejections[:_STATES_SHOWN]:
+    for rejection in first(found.rejections, "states", _STATES_SHOWN, indent="  "):
         _rejection(rejection)
-    if len(found.rejections) > _STATES_SHOWN:
-        line(f"  … and {len(found.rejections) - _STATES_SHOWN} more states; --json has all")
     shown = picture([*found.rejections[:_STATES_SHOWN], *([found.plan] if found.plan else [])])
     if shown:
         lines(("", *shown))
@@ -57,12 +55,10 @@ def _unplaced(found: Resolution, *, in_full: bool) -> None:
         line(f"{many} no place in it: a start stops there; --explain says why")
         return
     line(f"{many} no place in it: a start stops until they have, or is told resume(step=…)")
-    for each in found.unplaced[:_UNPLACED_SHOWN]:
+    for each in first(found.unplaced, "", _UNPLACED_SHOWN, indent="  "):
         guess = "" if each.best_guess is None else f" (perhaps step {each.best_guess})"
         line(f"  {each.path}{guess}: {each.reason}")
         line(f"    to place it: {how_to_place(found.run, each)}")
-    if len(found.unplaced) > _UNPLACED_SHOWN:
-        line(f"  … and {len(found.unplaced) - _UNPLACED_SHOWN} more; --json has all")
 
 
 def no_plan(found: Resolution, step: int | None) -> str:
@@ -130,7 +126,5 @@ def _rejection(rejection: Rejection) -> None:
         else:
             ranks = ranges(reason.rank for reason in reasons if reason.rank is not None)
             line(f"    ranks {ranks}: {rule}: {len(reasons)} in all, such as: {reasons[0].detail}")
-    for remedy in rejection.remedies[:_REMEDIES_SHOWN]:
+    for remedy in first(rejection.remedies, "like it", _REMEDIES_SHOWN, indent="    "):
         line(f"    to repair: {remedy}")
-    if len(rejection.remedies) > _REMEDIES_SHOWN:
-        line(f"    … and {len(rejection.remedies) - _REMEDIES_SHOWN} more like it; --json has all")

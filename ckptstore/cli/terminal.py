@@ -149,11 +149,11 @@ def line(text: str, *, err: bool = False) -> None:
     click.echo(plain(text), err=err)
 
 
-def first(items: Sequence[Item], what: str, most: int = 20) -> Iterator[Item]:
+def first(items: Sequence[Item], what: str, most: int = 20, *, indent: str = "") -> Iterator[Item]:
     """The first of them, and after those a line that says how many more there are."""
     yield from items[:most]
     if len(items) > most:
-        line(f"… and {len(items) - most} more {what}; --json has all")
+        line(f"{indent}… and {len(items) - most} more{what and ' '}{what}; --json has all")
 
 
 def lines(texts: Iterable[str]) -> None:

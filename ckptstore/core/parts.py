@@ -20,7 +20,6 @@ _PART = re.compile(
     re.ASCII | re.DOTALL,
 )
 _ITERATION = re.compile(r"iteration_(\d{8,})", re.ASCII)
-_SHOWN = 4
 
 
 @dataclass(frozen=True, order=True)
@@ -127,12 +126,6 @@ def optimizer_step(found: Iteration, name: str) -> int | None:
 def size_of_save(found: Iteration) -> int:
     """How many files there are of weights, or of optimizer state if these are more: the ranks, as far as is known."""
     return max((part.count for part in _named(found.parts)), default=0)
-
-
-def enumerate_names(names: Collection[str]) -> str:
-    """The first few of these names, and how many more there are."""
-    shown = ", ".join(sorted(names)[:_SHOWN])
-    return shown if len(names) <= _SHOWN else f"{shown} and {len(names) - _SHOWN} more"
 
 
 def _named(names: Iterable[str]) -> list[PartName]:

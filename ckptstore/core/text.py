@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 _THOUSAND = 1000
 _SPANS = ((86400, "d"), (3600, "h"), (60, "min"))
-_SHOWN = 3
 
 
 def count(number: int, one: str, many: str) -> str:
@@ -40,10 +39,10 @@ def span(length: timedelta) -> str:
     return f"{seconds} s"
 
 
-def some(names: Sequence[str]) -> str:
+def some(names: Sequence[str], most: int = 3) -> str:
     """The first of several names, and how many more there are."""
-    shown = ", ".join(names[:_SHOWN])
-    return shown if len(names) <= _SHOWN else f"{shown} and {len(names) - _SHOWN} more"
+    shown = ", ".join(names[:most])
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
 
 
 def of_ranks(ranks: Collection[int]) -> str:

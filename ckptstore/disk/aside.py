@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ckptstore.core.naming import INDEX, parse_tensorflow
 from ckptstore.disk.claims import FOLDER, NO_LINKS
-from ckptstore.disk.files import make_durable, names_in
+from ckptstore.disk.files import make_durable, names_in, sync
 from ckptstore.disk.several import members_at, status_of
 from ckptstore.errors import UsageError
 
@@ -88,7 +88,7 @@ def _give(path: str, final: str) -> None:
             for each in members:
                 make_durable(each.path)
             os.rename(path, final)  # noqa: PTH104
-            _sync(Path(final).parent)
+            sync(str(Path(final).parent))
             return
         parts = [(each.path, f"{final}{each.path.removeprefix(path)}") for each in members]
         parts.sort(key=lambda part: part[0].endswith(INDEX))
@@ -100,12 +100,4 @@ def _give(path: str, final: str) -> None:
             if error.errno not in NO_LINKS or Path(target).exists():
                 raise
             os.rename(source, target)  # noqa: PTH104
-    _sync(Path(final).parent)
-
-
-def _sync(directory: Path) -> None:
-    opened = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
+    sync(str(Path(final).parent))

@@ -184,12 +184,17 @@ def make_durable(path: str) -> None:
 
     Raises `OSError`.
     """
-    for each, flags in ((path, os.O_RDONLY), (str(Path(path).parent), os.O_RDONLY | os.O_DIRECTORY)):
-        opened = os.open(each, flags)
-        try:
-            os.fsync(opened)
-        finally:
-            os.close(opened)
+    sync(path)
+    sync(str(Path(path).parent))
+
+
+def sync(path: str) -> None:
+    """Have a file's bytes, or a directory's names, on the disk. Raises `OSError`."""
+    opened = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
 
 
 def names_in(directory: str) -> frozenset[str]:

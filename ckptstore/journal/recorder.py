@@ -73,14 +73,13 @@ class Recorder:
         self._leaving = threading.Lock()
         self._left = 0
 
-    def record(self, events: Sequence[Event], *, launches: Iterable[LaunchKey] = ()) -> None:
+    def record(self, events: Sequence[Event]) -> None:
         """Keep events: each in the journal of its directory, one of no directory in the first that was begun.
 
-        `launches` are told there first, beside those of the events. Raises `CatalogUnavailableError` where neither
-        journal nor catalog took them.
+        Raises `CatalogUnavailableError` where neither journal nor catalog took them.
         """
         told = self._by_home(events)
-        spans = self._append(told, launches)
+        spans = self._append(told, ())
         is_journalled = bool(spans) and len(spans) == len(told)
         if is_journalled and self._is_for_later():
             return

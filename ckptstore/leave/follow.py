@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 from ckptstore.catalog import exit_requests, reads, recent
 from ckptstore.catalog.engine import in_memory
 from ckptstore.catalog.runs import find_run
-from ckptstore.core.model import BRANCH, SCANNED
 from ckptstore.disk.owner import is_dead
 from ckptstore.disk.places import places, root_of
 from ckptstore.errors import CatalogUnavailableError, UnknownRunError, UsageError
 from ckptstore.journal.sync import found_below, take_up_found
-from ckptstore.resume.alive import last_sign
+from ckptstore.resume.alive import last_sign, newest_begun
 from ckptstore.resume.resolve import NEWEST, resolve
 from ckptstore.resume.status import KILLED, how_ended
 
@@ -121,12 +120,12 @@ def by_journals(database: Database, run: str, directories: Iterable[str]) -> Dat
 
 def newest_launch(connection: Connection, run_id: int, run: str) -> Launch:
     """The launch of a run that began last. Raises `UsageError` if none ever did."""
-    begun = [each for each in reads.launches_of(connection, run_id) if not each.id.startswith((SCANNED, BRANCH))]
-    if not begun:
+    newest = newest_begun(connection, run_id)
+    if newest is None:
         raise UsageError(
             f"run {run!r} was only scanned: there is nothing to ask", "give a run that trains with ckptstore"
         )
-    return begun[-1]
+    return newest
 
 
 def ending_of(connection: Connection, launch: Launch) -> str:

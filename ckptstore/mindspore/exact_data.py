@@ -18,16 +18,15 @@ from mindspore import dataset as ds
 from mindspore.dataset import transforms
 from mindspore.dataset.transforms.py_transforms_util import FuncWrapper, Implementation
 
-from ckptstore.core.text import count
+from ckptstore.core.text import count, some
 from ckptstore.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
 Exact: TypeAlias = 'bool | Literal["auto"]'
 
 _DEFAULT_SEED = 5489
-_NAMES_SHOWN = 3
 _BY_FILES = 1  # `SourceDataset.shuffle_flag`: the order of files only
 
 _RANDOM_SAMPLERS = (ds.RandomSampler, ds.SubsetRandomSampler, ds.WeightedRandomSampler, ds.PKSampler)
@@ -117,7 +116,7 @@ def go_on(dataset: Any, step: int, exact: Exact = "auto") -> str:
         return ""
     _FAST_AGAIN.callback(ds.config.set_fast_recovery, was_fast)
     ds.config.set_fast_recovery(False)
-    why = f", so that {_listed(names)} may draw the same random numbers as before" if names else ""
+    why = f", so that {some(names)} may draw the same random numbers as before" if names else ""
     return f"{again}{why}; exact_data=False skips them"
 
 
@@ -148,12 +147,12 @@ def complaints(dataset: Any, exact: Exact = "auto") -> Iterator[str]:
         return
     if not _has_seed() and found.augments and not found.shuffles:
         yield (
-            f"the dataset draws random numbers ({_listed(found.augments)}), and no seed is set: after a restart they "
+            f"the dataset draws random numbers ({some(found.augments)}), and no seed is set: after a restart they "
             "are others; mindspore.set_seed(1) before the dataset is made has them repeat"
         )
     if found.threads > 1:
         yield (
-            f"{found.threads} threads run Python functions of the dataset ({_listed(found.functions)}): if these draw "
+            f"{found.threads} threads run Python functions of the dataset ({some(found.functions)}): if these draw "
             "random numbers, they are others after a restart; python_multiprocessing=True, or num_parallel_workers=1 "
             "for one of them, has them repeat; mindspore.dataset.transforms.not_random marks what draws none"
         )
@@ -250,8 +249,3 @@ def _is_code_random(function: FunctionType, within: tuple[object, ...]) -> bool:
 def _names(values: Iterable[Any]) -> tuple[str, ...]:
     names = [getattr(each, "__name__", None) or type(each).__name__ for each in values]
     return tuple(dict.fromkeys("a lambda" if name == "<lambda>" else name for name in names))
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = len(names) - _NAMES_SHOWN
-    return ", ".join(names[:_NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")

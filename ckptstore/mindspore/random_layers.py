@@ -14,12 +14,12 @@ import mindspore
 import numpy as np
 from mindspore import nn, ops
 
+from ckptstore.core.text import some
 from ckptstore.mindspore.compat import GLOBAL_SEED, RESET_SEEDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-_NAMES_SHOWN = 3
 _WITHOUT_SEED = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 _FUNCTIONS = {
     "bernoulli", "dropout", "gamma", "laplace", "log_uniform_candidate_sampler", "multinomial", "normal", "poisson",
@@ -67,8 +67,7 @@ def complaint(networks: Iterable[Any], *, repeats: bool) -> str:
     found = [name for name, has_seed in layers if not (repeats and has_seed and _is_pynative())]
     if not found:
         return ""
-    more = f" and {len(found) - _NAMES_SHOWN} more" if len(found) > _NAMES_SHOWN else ""
-    said = f"random layers ({', '.join(found[:_NAMES_SHOWN])}{more}) draw other numbers after a restart"
+    said = f"random layers ({some(found)}) draw other numbers after a restart"
     if not _is_pynative():
         return f"{said}: in graph mode nothing brings their state back; PyNative mode with repeat_random=True does"
     helps = not repeats and any(has_seed for _, has_seed in layers)

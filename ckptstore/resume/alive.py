@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from ckptstore.catalog.engine import Connection
     from ckptstore.catalog.marks import Sign
-    from ckptstore.core.model import LaunchKey
+    from ckptstore.core.model import Launch, LaunchKey
 
 SILENT = timedelta(seconds=60)
 """A launch that gave no sign for so long is not alive, unless its process is on this machine."""
@@ -38,5 +38,11 @@ def living(connection: Connection, run_id: int) -> LaunchKey | None:
     sign, now = last_sign(connection, run_id)
     if sign is None or not may_be_alive(sign, now):
         return None
-    begun = [each.id for each in reads.launches_of(connection, run_id) if not each.id.startswith((SCANNED, BRANCH))]
-    return sign.key if begun[-1:] == [sign.launch] else None
+    newest = newest_begun(connection, run_id)
+    return sign.key if newest and newest.id == sign.launch else None
+
+
+def newest_begun(connection: Connection, run_id: int) -> Launch | None:
+    """The launch of a run that began last; None where all was found by scans."""
+    begun = [each for each in reads.launches_of(connection, run_id) if not each.id.startswith((SCANNED, BRANCH))]
+    return begun[-1] if begun else None

@@ -224,7 +224,7 @@ def _save_rows(database: Database, run: str) -> list[SaveRow]:
     run_id = find_run(database, run)
     with database.read() as connection:
         launches = {launch.id: launch for launch in reads.launches_of(connection, run_id)}
-        pinned = reads.pinned_steps(connection, run_id)
+        pinned = marks.pinned_steps(connection, run_id)
         tagged = marks.tags_of(connection, run_id)
         said = tallies.said(connection, run_id)
         nothing = tallies.Said("", {}, None, "")

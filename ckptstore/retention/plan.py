@@ -101,7 +101,6 @@ def plan_gc(
     *,
     floor: int | None = None,
     grace: timedelta | None = None,
-    now: datetime | None = None,
 ) -> GcPlan:
     """Look at every state of a run and say which stay and which go.
 
@@ -122,7 +121,7 @@ def plan_gc(
     stated = {name: value for name, value in (("floor", floor), ("grace", grace)) if value is not None}
     policy = replace(policy, **stated)  # type: ignore[arg-type]
     decide.check_policy(policy)
-    now = now or datetime.now(timezone.utc)
+    now = datetime.now(timezone.utc)
     synced = sync_run(database, run_id).skipped
     unheard = unread.unheard(synced)
     skipped = [*synced, *reconcile(database, run_id).skipped]

@@ -44,7 +44,7 @@ def _pin(database: Database, run: str, step: int, *, pinned: bool) -> bool:
 
     def decide(connection: Connection) -> tuple[Sequence[Event], Mapping[str, LaunchKey]]:
         files = _files_there(connection, run, run_id, step) if pinned else reads.files_of(connection, run_id, step=step)
-        if marks.is_pinned(connection, run_id, step) == pinned:
+        if (step in marks.pinned_steps(connection, run_id)) == pinned:
             if not files:
                 raise no_such_step(run, step)
             return [], {}

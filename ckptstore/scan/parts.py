@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from ckptstore.core import parts
 from ckptstore.core.model import Skipped, moment
+from ckptstore.core.text import some
 from ckptstore.errors import UnreadableError
 from ckptstore.formats.mindformers import read_common, read_promised, read_tracker
 from ckptstore.scan.found import PlacedFile, ScannedLaunch, Uncertain, launch_id, record
@@ -70,7 +71,7 @@ def saves_in_parts(
         uncertain += [Uncertain(file.path, step, doubt) for file in unseen if doubt]
         lacking = parts.lacking(iteration)
         if lacking:
-            names = parts.enumerate_names(lacking)
+            names = some(sorted(lacking), 4)
             warnings.append(f"{directory} is not whole: {names} is not there or cannot be read")
         whole[root] |= {step} if here and not doubt and not lacking else set()
         if here and not doubt:

@@ -9,7 +9,6 @@ from ckptstore.core.parts import (
     Iteration,
     PartName,
     doubt,
-    enumerate_names,
     lacking,
     optimizer_step,
     parse_iteration,
@@ -104,8 +103,3 @@ def test_how_many_files_and_updates_there_are() -> None:
         optimizer_step(Iteration(40, ONE_OPT, common), name) for common in (Common(40, 39), Common(1000, 40), None)
     ]
     assert steps == [39, 38, 38]
-
-
-def test_many_names_are_cut_short() -> None:
-    assert enumerate_names(["b", "a"]) == "a, b"
-    assert enumerate_names(list("fedcba")) == "a, b, c, d and 2 more"

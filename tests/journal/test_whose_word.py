@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ckptstore.api import Catalog, connect
-from ckptstore.catalog import reads
+from ckptstore.catalog import marks, reads
 from ckptstore.core.model import Kind
 from ckptstore.doctor.checkup import Status
 from ckptstore.errors import RefusedError, UsageError
@@ -50,9 +50,9 @@ def file_line(path: str, step: int, run: str = "run") -> dict[str, Any]:
     return {**told, "path": path, "content": "full", "state": "complete", "format": "ckpt", "size": 1, "mtime_ns": 1}
 
 
-def pinned(catalog: Catalog) -> set[int]:
+def pinned(catalog: Catalog) -> frozenset[int]:
     with catalog.database.read() as connection:
-        return reads.pinned_steps(connection, reads.run_id(connection, "run") or 0)
+        return marks.pinned_steps(connection, reads.run_id(connection, "run") or 0)
 
 
 @pytest.mark.parametrize(
