@@ -46,9 +46,9 @@ def _values(done: Synced) -> dict[str, object]:
 
 def _show(done: Synced) -> None:
     from ckptstore.cli.terminal import first, line
+    from ckptstore.core.text import count
 
-    journals = f"{done.journals} journal{'' if done.journals == 1 else 's'}"
-    records = f"{done.records} record{'' if done.records == 1 else 's'}"
+    journals, records = count(done.journals, "journal", "journals"), count(done.records, "record", "records")
     line(f"{journals} looked at, {done.read} with news: {records} taken up")
     if done.spoiled:
         line(f"{done.spoiled} lines passed over: they were torn, or are of another program")
