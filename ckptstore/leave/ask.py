@@ -59,7 +59,10 @@ def ask(database: Database, run: str, reason: str, directories: Iterable[str] = 
             put_flags(launch_key(run, note.launch), run, note.directories, reason)
             here.add(note.launch)
     launch, ending, homes, away = _known_anywhere(database, run, directories, here)
-    if ending:
+    if ending:  # a script that trains once more in this process goes on
+        for directory in homes:
+            with suppress(OSError):
+                exit_flags.take_back(directory, launch.key)
         return Asked(run=run, launch=launch, ending=ending, away=away)
     notes = [note for note in of_living() if (note.run, note.launch) == (launch.run, launch.id)]
     every = homes.union(*(note.directories for note in notes))

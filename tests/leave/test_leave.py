@@ -146,6 +146,7 @@ def test_a_launch_that_ends_by_itself(
     assert (found.ending, found.is_left, found.restart) == (ending, is_left, 20 if is_left else 10)
     asked = ask(catalog.database, "run", "")
     assert (asked.ending, asked.reached, asked.by_catalog) == (ending, (), False), "nothing is left to be asked"
+    assert flags(job, ranks[0]) == [False, False], "by then the process may train once more"
 
 
 def test_a_script_that_trains_again_has_not_ended(catalog: Catalog, tmp_path: Path) -> None:
