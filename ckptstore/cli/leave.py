@@ -116,9 +116,8 @@ def _leave_here(url: str | None, reason: str, patience: float | None, *, as_json
     homes: dict[tuple[str, str], list[str]] = {}
     for note in of_living():
         homes.setdefault((note.run, note.catalog), []).extend(note.directories)
-    is_named = url is not None or "CKPTSTORE_URL" in os.environ
     left = [
-        _Exit(url if is_named else catalog or None, run, reason, directories, patience, shown=not as_json)
+        _Exit(url or catalog or None, run, reason, directories, patience, shown=not as_json)
         for (run, catalog), directories in homes.items()
     ]
     code, failures = 0, []

@@ -12,6 +12,7 @@ import tempfile
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from urllib.parse import SplitResult, urlsplit
 
 from ckptstore.core import bounded_json
 from ckptstore.core.model import launch_key
@@ -41,6 +42,10 @@ class Note:
     def pid(self) -> int:
         """The process's id on this machine."""
         return int(self.process.split("|")[1])
+
+    def may_be_of(self, catalog: str) -> bool:
+        """Whether the run may be of that catalog, whoever logs in to it: others may have runs of that name."""
+        return not self.catalog or _without_user(self.catalog) == _without_user(catalog)
 
 
 def leave(note: Note) -> None:
@@ -79,6 +84,11 @@ def of_living() -> list[Note]:
 
 def _folder() -> Path:
     return Path(tempfile.gettempdir()) / f"ckptstore-{os.getuid()}"
+
+
+def _without_user(url: str) -> SplitResult:
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2])
 
 
 def _path(note: Note) -> Path:

@@ -55,7 +55,7 @@ def ask(database: Database, run: str, reason: str, directories: Iterable[str] = 
     """
     here = set()
     for note in of_living():
-        if note.run == run and note.catalog in ("", database.name):
+        if note.run == run and note.may_be_of(database.name):
             put_flags(launch_key(run, note.launch), run, note.directories, reason)
             here.add(note.launch)
     launch, ending, homes, away = _known_anywhere(database, run, directories, here)
@@ -64,7 +64,8 @@ def ask(database: Database, run: str, reason: str, directories: Iterable[str] = 
             with suppress(OSError):
                 exit_flags.take_back(directory, launch.key)
         return Asked(run=run, launch=launch, ending=ending, away=away)
-    notes = [note for note in of_living() if (note.run, note.launch) == (launch.run, launch.id)]
+    living = [note for note in of_living() if note.may_be_of(database.name)]
+    notes = [note for note in living if (note.run, note.launch) == (launch.run, launch.id)]
     every = homes.union(*(note.directories for note in notes))
     unreached = put_flags(launch.key, launch.run, every, reason)
     away = away or _ask_by_catalog(database, launch, reason)

@@ -225,9 +225,8 @@ def test_ranks_of_another_user_may_read_the_request(catalog: Catalog, tmp_path: 
 
 def test_a_run_of_that_name_in_another_catalog_is_not_asked(catalog: Catalog, tmp_path: Path) -> None:
     begun(catalog, tmp_path / "ckpt", 10)
-    job, _ = begun(connect(f"sqlite:///{tmp_path}/other.db"), tmp_path / "other", 10, world_size=1)
-    ranks = job.begin()
-    ask(catalog.database, "run", "")
+    job, ranks = begun(connect(f"sqlite:///{tmp_path}/other.db"), tmp_path / "other", 10, world_size=1)
+    assert len(ask(catalog.database, "run", "").reached) == 2
     assert flags(job, ranks[0]) == [False]
 
 
@@ -327,6 +326,9 @@ def test_a_folder_of_somebody_elses_is_not_believed(tmp_path: Path, monkeypatch:
     notes.leave(beside)
     assert notes.of_living() == [beside, note], "two runs whose starts have one id"
     notes.remove(beside)
+    own = replace(note, catalog="postgresql://trainer@db.example/ckptstore")
+    assert own.may_be_of("postgresql://operator@db.example/ckptstore")
+    assert not own.may_be_of("postgresql://trainer@db.example/another")
     (tmp_path / "link" / "torn.json").write_text("{")
     assert notes.of_living() == [note]
     assert not (tmp_path / "link" / "torn.json").exists()
