@@ -8,6 +8,7 @@ import os
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from pathlib import Path
 from shlex import quote
 from types import MappingProxyType
@@ -253,7 +254,7 @@ class TrainingLaunch(RankLaunch):
                 decryption,
                 layout=self.facts.layout,
                 on_failure=self.record_load_failure,
-                on_put=self._guard.begin_loading,
+                on_put=partial(self._guard.begin_loading, target),
             )
             start = replace(start, append_info=appended)
             self._remembered = Remembered(plan, start.lost, self)

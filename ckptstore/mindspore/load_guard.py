@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
+from weakref import WeakValueDictionary
 
 from mindspore.train import ModelCheckpoint
 from mindspore.train.callback import BackupAndRestore, LambdaCallback
@@ -25,6 +26,9 @@ _NAMES_SHOWN = 5
 _OWN = ("mindspore.", "ckptstore.")
 _SETTERS = frozenset({"assign", "load_checkpoint", "load_param_into_net", "set_data"})
 
+_HALF_LOADED: WeakValueDictionary[int, Any] = WeakValueDictionary()
+"""By their ids, parameters into which a state was loaded in part; of this process: a later launch may train them."""
+
 
 class LoadGuard:
     """The train network of a launch as it must be when its first step begins, as far as a sample of it tells.
@@ -35,17 +39,18 @@ class LoadGuard:
 
     def __init__(self) -> None:
         self._looked_at: Sequence[Any] = ()
-        self._is_restored = self._is_half_loaded = False
+        self._is_restored = False
         self._before: Digests = {}
 
-    def begin_loading(self) -> None:
-        """`resume` is about to change the train network: until it has restored a state, nothing may be trained."""
-        self._is_half_loaded = True
+    def begin_loading(self, network: Any) -> None:
+        """`resume` is about to change this train network: until one has restored a state, no launch may train it."""
+        _HALF_LOADED.update((id(item), item) for item in network.get_parameters())
 
     def resumed(self, network: Any, *, restored: bool) -> None:
         """`resume` has decided what this train network starts from."""
         self._looked_at, self._is_restored = sample(network), restored
-        self._is_half_loaded = self._is_half_loaded and not restored
+        for item in network.get_parameters() if restored else ():
+            _HALF_LOADED.pop(id(item), None)
         self._before = _digests(self._looked_at)
 
     def begin(self) -> None:
@@ -59,7 +64,7 @@ class LoadGuard:
         `parameters` are those of the network that is trained, by name. It must be the restored one; a later training
         may have another.
         """
-        if self._is_half_loaded:
+        if _HALF_LOADED and any(_HALF_LOADED.get(id(item)) is item for item in parameters.values()):
             raise RefusedError("resume failed while it loaded a state: a part of it is in the network", "start again")
         if not self._before:
             return

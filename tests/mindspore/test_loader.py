@@ -19,7 +19,7 @@ import ckptstore.mindspore
 from ckptstore.api import Catalog
 from ckptstore.core.model import Assignment, RestorePlan
 from ckptstore.disk import reading
-from ckptstore.errors import CkptstoreError, DamageError, RefusedError
+from ckptstore.errors import CkptstoreError, DamageError, RefusedError, UsageError
 from ckptstore.mindspore import resume
 from ckptstore.mindspore.load_guard import LoadGuard
 from tests.mindspore.trainings import Job, create_dataset, create_model, saving, train
@@ -63,12 +63,15 @@ class Restored:
         launch = catalog.join("run")
         self.file = launch.register(path, global_step=2)
         self._launch = launch.facts
-        self.guard = LoadGuard()
 
     def load(self, network: Any, on_failure: Callable[..., None] = no_failure) -> dict[str, Any]:
         plan = RestorePlan(launch=self._launch, global_step=2, ranks=(Assignment(0, self.file),))
-        layout, begun = self._launch.layout, self.guard.begin_loading
+        layout, begun = self._launch.layout, partial(LoadGuard().begin_loading, network)
         return resume.load(network, plan, 0, {}, layout=layout, on_failure=on_failure, on_put=begun)
+
+    def check(self, network: Any) -> None:
+        """As before the first step of a training, of whatever launch."""
+        LoadGuard().check({item.name: item for item in network.get_parameters()}, (), 0)
 
 
 WAYS = {"in place": "", "into new memory": "", "by MindSpore": "mindspore"}
@@ -250,7 +253,7 @@ def test_a_file_that_changes_while_it_is_read_is_never_trained_on(
         exchange(path, whole)
         meddling.before({})
         restored.load(nn.Dense(3, 4))
-        network, restored.guard = nn.Dense(3, 4), LoadGuard()
+        network = nn.Dense(3, 4)
         before = bytes_of(network)
         meddling.before(meddled(chance, path, whole, other, meddling.reads))
         try:
@@ -260,7 +263,7 @@ def test_a_file_that_changes_while_it_is_read_is_never_trained_on(
             if bytes_of(network) != before:
                 half += 1
                 with pytest.raises(RefusedError, match="resume failed while it loaded a state"):
-                    restored.guard.check({}, (), 0)
+                    restored.check(network)
         else:
             loaded += 1
             assert bytes_of(network) == bytes_of(written)
@@ -283,7 +286,7 @@ def test_names_that_changed_places_while_the_header_was_read(
     with pytest.raises(DamageError, match="it changed while it was read"):
         restored.load(network, lambda *_: None)
     with pytest.raises(RefusedError, match="resume failed while it loaded a state"):
-        restored.guard.check({}, (), 0)
+        restored.check(network)
 
 
 def test_a_network_that_is_half_loaded_is_not_trained(
@@ -307,6 +310,37 @@ def test_a_network_that_is_half_loaded_is_not_trained(
     dataset.set_init_step(6)
     with pytest.raises(RefusedError, match="a part of it is in the network; start again"):
         model.train(2, dataset, callbacks=[launch.registrar()], initial_epoch=1)
+    again = Job(model)
+    assert again.start.global_step == 4
+    again.train(saving(tmp_path / "ckpt"), again.registrar())
+
+
+@pytest.mark.parametrize(("run", "fresh"), [("run", True), ("other", False)])
+def test_a_network_that_is_half_loaded_begins_no_other_training(
+    catalog: Catalog, tmp_path: Path, run: str, *, fresh: bool
+) -> None:
+    """A script with another network than the saved one catches the error and begins anew: it must not with these."""
+
+    def larger() -> nn.Cell:
+        network = nn.Dense(3, 4)
+        network.insert_param_to_cell("more", ms.Parameter(ms.Tensor([1.0, 2.0]), "more"))
+        return network
+
+    train(create_model(), tmp_path / "ckpt")
+    network = larger()
+    model = create_model(network=network)
+    with pytest.raises(UsageError, match="lacks 2 parameters of the train network"):
+        ckptstore.mindspore.join("run").resume(model, create_dataset())
+    job = Job(model, launch=ckptstore.mindspore.join(run), fresh=fresh)
+    assert job.start.fresh
+    with pytest.raises(RefusedError, match="a part of it is in the network; start again"):
+        job.train(saving(tmp_path / "ckpt"), job.registrar())
+    optimizer = nn.Momentum(network.trainable_params(), 0.1, 0.9)
+    launch = ckptstore.mindspore.join("in a loop")
+    with pytest.raises(RefusedError, match="a part of it is in the network; start again"):
+        next(iter(launch.loop(network, optimizer, create_dataset(), epochs=1, directory=tmp_path / "loop", every=1)))
+    another = Job(create_model(network=larger()), launch=ckptstore.mindspore.join(run), fresh=fresh)
+    another.train(saving(tmp_path / "ckpt"), another.registrar())
 
 
 @pytest.mark.long
