@@ -52,14 +52,16 @@ class Randomness(NamedTuple):
     """What of a dataset is random, by the names of operations, sources and functions.
 
     `augments`: MindSpore's own random operations, and files whose rows it shuffles; its seed is theirs. `functions`:
-    Python functions and sources of which it is not sure that they draw no random numbers, and `threads` of this process
-    run them. `shuffles`: the order depends on MindSpore's seed. `has_buffer`: it does by a `shuffle()`.
+    Python functions and sources of which it is not sure that they draw no random numbers; `samplers` of the user that
+    may, and MindSpore has them draw again whatever it skips. `threads` of this process run both. `shuffles`: the order
+    depends on MindSpore's seed. `has_buffer`: it does by a `shuffle()`.
     """
 
     shuffles: bool
     has_buffer: bool
     augments: tuple[str, ...]
     functions: tuple[str, ...]
+    samplers: tuple[str, ...]
     threads: int
 
 
@@ -69,7 +71,9 @@ def randomness(dataset: Any) -> Randomness:
     for node in nodes:
         nodes += node.children
     has_buffer = any(isinstance(node, ds.ShuffleDataset) for node in nodes)
-    samples = any(isinstance(getattr(node, "sampler", None), _RANDOM_SAMPLERS) for node in nodes)
+    samplers = [each for node in nodes for each in _samplers(node)]
+    samples = any(isinstance(each, _RANDOM_SAMPLERS) for each in samplers)
+    samplers = [each for each in samplers if not _is_mindspores(each) and _may_be_random(each)]
     files = [node for node in nodes if getattr(node, "sampler", None) is None and getattr(node, "shuffle_flag", False)]
     random = [node for node in files if node.shuffle_flag > _BY_FILES]
     random += [each for node in nodes for each in _operations(node) if _is_random_operation(each)]
@@ -79,7 +83,8 @@ def randomness(dataset: Any) -> Randomness:
         has_buffer,
         _names(random),
         _names(each for found in in_python.values() for each in found),
-        sum(map(_threads, in_python)),
+        _names(samplers),
+        sum(map(_threads, in_python)) + len(samplers),
     )
 
 
@@ -152,7 +157,8 @@ def complaints(dataset: Any, exact: Exact = "auto") -> Iterator[str]:
         )
     if found.threads > 1:
         yield (
-            f"{found.threads} threads run Python functions of the dataset ({some(found.functions)}): if these draw "
+            f"{found.threads} threads run Python functions of the dataset "
+            f"({some([*found.functions, *found.samplers])}): if these draw "
             "random numbers, they are others after a restart; python_multiprocessing=True, or num_parallel_workers=1 "
             "for one of them, has them repeat; mindspore.dataset.transforms.not_random marks what draws none"
         )
@@ -161,6 +167,14 @@ def complaints(dataset: Any, exact: Exact = "auto") -> Iterator[str]:
 def _has_seed() -> bool:
     """Without one `mindspore.dataset` takes another in each process (`minddata/dataset/util/random.h`)."""
     return bool(ds.config.get_seed() != _DEFAULT_SEED)
+
+
+def _samplers(node: Any) -> Iterator[Any]:
+    """The sampler of a source, and those that it samples from."""
+    sampler = getattr(node, "sampler", None)
+    while sampler is not None:
+        yield sampler.sampler if isinstance(sampler, ds.IterSampler) else sampler
+        sampler = getattr(sampler, "child_sampler", None)
 
 
 def _operations(node: Any) -> list[Any]:

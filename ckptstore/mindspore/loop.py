@@ -268,7 +268,8 @@ class Loop:
                 log.warning("the state has nothing of %s: it begins anew", name)
         if found["rank"] == self._launch.rank:
             kept.set_device_state(found.get("device"))
-            if not (self._exact_data and randomness(self._dataset).threads):  # else the dataset draws all of it again
+            data = randomness(self._dataset)
+            if not (data.samplers or (self._exact_data and data.threads)):  # else the dataset draws all of it again
                 kept.set_random_state(found["random"])
         elif found["draws"]:
             log.warning(
