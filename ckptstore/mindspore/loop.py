@@ -86,6 +86,7 @@ class Loop:
         self._terminated = False
         self._has_begun = self._in_body = self._in_step = self._is_over = False
         self._counted = (self.global_step, state.counters())
+        self._random: Mapping[str, Any] = {}
         self._bring_back(str(start.append_info.get(KEPT, "")))
         self._random_first = kept.random_state()
         self._draws = self._changes_after = False
@@ -127,6 +128,7 @@ class Loop:
             raise UsageError("this loop was gone through before", "join again, and make another loop")
         self._has_begun = True
         if self.global_step >= self._last_step:
+            self._draw_on()
             self._end_finished()
             return
         self._begin()
@@ -170,6 +172,7 @@ class Loop:
             for batch in batches:
                 if self.global_step == self.start.global_step:
                     self._guard.check(self._state.named, (), self.global_step)
+                    self._draw_on()
                 self._in_step = self._in_body = True
                 if (seed := self._progress.seed) is not None:
                     seed_step(self._state.networks.values(), seed, self._launch.rank, self.global_step + 1)
@@ -267,14 +270,21 @@ class Loop:
             else:
                 log.warning("the state has nothing of %s: it begins anew", name)
         if found["rank"] == self._launch.rank:
-            kept.set_device_state(found.get("device"))
-            data = randomness(self._dataset)
-            if not (data.samplers or (self._exact_data and data.threads)):  # else the dataset draws all of it again
-                kept.set_random_state(found["random"])
+            self._random = found
         elif found["draws"]:
             log.warning(
                 "rank %d has the file of rank %d: its own random numbers begin anew", self._launch.rank, found["rank"]
             )
+
+    def _draw_on(self) -> None:
+        """Have the random numbers go on, once: what a script draws before its first batch it draws at every start."""
+        found, self._random = self._random, {}
+        if found:
+            kept.set_device_state(found.get("device"))
+            data = randomness(self._dataset)
+            if not (data.samplers or (self._exact_data and data.threads)):  # else the dataset draws all of it again
+                kept.set_random_state(found["random"])
+        self._random_first = kept.random_state()
 
     def _place(self, step: int) -> tuple[int, int]:
         epoch, step_in_epoch = epoch_and_step(step, self._an_epoch)

@@ -363,7 +363,7 @@ def test_a_generator_of_the_device_that_tells_its_state_goes_on(
         for batch in loop:
             loop.step(loss=trained.step(*batch))
             drawn.append(batch)
-        Trained().loop(tmp_path / "ckpt", epochs=2)
+        next(iter(Trained().loop(tmp_path / "ckpt", epochs=2)))
         assert given == [[7] * 16]
         return
     job = Job()
@@ -372,6 +372,31 @@ def test_a_generator_of_the_device_that_tells_its_state_goes_on(
     again = Job()
     again.train(again.registrar(), epochs=2)
     assert given == [[2] * 16]
+
+
+def test_what_a_script_draws_before_its_first_batch_shifts_nothing(tmp_path: Path) -> None:
+    """It does so at every start, also where nothing is left to train; the next training draws on from there."""
+
+    def job(home: Path, stops_at: int = 0) -> list[float]:
+        drawn = []
+        ms.set_seed(1)
+        trained = Trained()
+        asked: dict[str, Any] = {"epochs": 2, "every": 1, "directory": home}
+        launch = ckptstore.mindspore.join(home.name)
+        loop = launch.loop(trained.network, trained.optimizer, create_dataset(), **asked)
+        first = loop.global_step
+        np.random.rand(5)
+        for batch in loop:
+            drawn.append(np.random.rand() + random.random())  # noqa: S311
+            loop.step(loss=trained.step(*batch))
+            if loop.global_step == stops_at:
+                return drawn
+        return [*[0.0] * first, *drawn, np.random.rand()]
+
+    calm = job(tmp_path / "calm")
+    assert len(calm) == 13
+    assert job(tmp_path / "calm")[12:] == calm[12:]
+    assert job(tmp_path / "rough", stops_at=7) + job(tmp_path / "rough")[7:] == calm
 
 
 def test_two_stages_are_two_runs(tmp_path: Path) -> None:
