@@ -229,7 +229,10 @@ def _copy(parameter: Any, value: Any) -> None:
     if parameter.dtype == mindspore.bfloat16 and mindspore.get_context("device_target") == "CPU":
         np.copyto(parameter.asnumpy(), value.asnumpy())
     else:
-        mindspore.ops.assign(parameter, value)
+        try:
+            mindspore.ops.assign(parameter, value)
+        except RuntimeError:  # it is a view of another tensor: no operator copies to one
+            parameter.set_data(value)
 
 
 def _fits(parameter: Any, value: Any) -> bool:

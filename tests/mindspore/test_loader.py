@@ -132,6 +132,30 @@ def test_two_parameters_that_share_memory_get_each_its_own(
 
 
 @pytest.mark.parametrize("mode", [ms.GRAPH_MODE, ms.PYNATIVE_MODE])
+@pytest.mark.parametrize("view", [lambda given: given[1:4].T, lambda given: given[:4]])
+def test_a_view_of_another_tensor_is_replaced(  # noqa: PLR0917
+    catalog: Catalog,
+    tmp_path: Path,
+    set_mode: Callable[[int], None],
+    way: str,
+    mode: int,
+    view: Callable[[ms.Tensor], ms.Tensor],
+) -> None:
+    """As of frozen weights that came from elsewhere. It trains with them, and no operator copies to a view."""
+    set_mode(mode)
+    given = ms.Tensor(np.arange(20, dtype=np.float32).reshape(5, 4))
+    shape = tuple(view(given).shape)
+    written, network = (nn.Dense(shape[1], shape[0]) for _ in range(2))
+    network.weight.set_data(view(given))
+    before = given.asnumpy().tolist()
+    Restored(catalog, saved(written, tmp_path / "a.ckpt")).load(network)
+    assert bytes_of(network) == bytes_of(written)
+    x = ms.Tensor(np.ones((2, shape[1]), np.float32))
+    assert network(x).asnumpy().tolist() == written(x).asnumpy().tolist()
+    assert given.asnumpy().tolist() == before
+
+
+@pytest.mark.parametrize("mode", [ms.GRAPH_MODE, ms.PYNATIVE_MODE])
 def test_memory_that_may_not_be_written_to_is_replaced(
     catalog: Catalog, tmp_path: Path, set_mode: Callable[[int], None], mode: int
 ) -> None:
