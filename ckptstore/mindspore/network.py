@@ -30,11 +30,12 @@ def is_state(parameter: Any) -> bool:
     """Whether a parameter of a train network is a part of the training state: weights, optimizer, loss scale.
 
     What `mindspore.load_param_into_net` passes over is left out (MindSpore: `train/serialization.py`): gradients
-    being accumulated, parameters shared with another pipeline stage; and the flags of graceful exit.
+    being accumulated, parameters shared with another pipeline stage; the flags of graceful exit; and what has no
+    values, which a .ckpt lacks.
     """
     name = parameter.name
     is_flag_or_sum = name in EXIT_FLAGS or name.startswith("accu_grads")
-    return not (is_flag_or_sum or parameter.param_info.is_pipeline_shared_param)
+    return not (is_flag_or_sum or 0 in parameter.shape or parameter.param_info.is_pipeline_shared_param)
 
 
 def state_names(network: Any) -> set[str]:

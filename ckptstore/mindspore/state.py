@@ -93,7 +93,7 @@ class TrainState:
 
     def _add(self, prefix: str, found: Iterable[Parameter]) -> None:
         for item in found:
-            if id(item) in self._known:
+            if id(item) in self._known or 0 in item.shape:  # no values: a .ckpt lacks it
                 continue
             whole = f"{prefix}{item.name}"
             if whole in self.named:

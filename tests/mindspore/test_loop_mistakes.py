@@ -22,7 +22,7 @@ from ckptstore.errors import RefusedError, UsageError
 from ckptstore.formats.safetensors import read_safetensors
 from ckptstore.mindspore import TrainState, kept
 from ckptstore.training import rhythm
-from tests.mindspore.trainings import DoAt, Job, complaints, create_dataset, saving
+from tests.mindspore.trainings import DoAt, Job, complaints, create_dataset, create_model, saving
 
 
 class Trained:
@@ -163,6 +163,28 @@ def test_half_precision_and_shapes_of_every_kind(tmp_path: Path) -> None:
     assert (start.global_step, start.plan.ranks[0].source.path) == (6, file.path)
     for one, two in zip(saved.get_parameters(), loaded.get_parameters(), strict=True):
         assert one.get_bytes() == two.get_bytes()
+
+
+@pytest.mark.parametrize("form", ["safetensors", "ckpt"])
+def test_a_parameter_without_values_is_not_missed(tmp_path: Path, form: str) -> None:
+    """MindSpore leaves it out of a .ckpt."""
+
+    def trained() -> Trained:
+        made = Trained()
+        nothing = ms.Parameter(ms.Tensor(np.zeros((0, 3), np.float32)), "nothing", requires_grad=False)
+        made.network.insert_param_to_cell("nothing", nothing)
+        return made
+
+    for done in (0, 12):
+        job = Job(create_model(network=trained().network), launch=ckptstore.mindspore.join("model"))
+        assert job.start.global_step == done / 2
+        ckpt_cb = saving(tmp_path / "model", format=form)
+        job.train(ckpt_cb, job.registrar(ckpt_cb), epochs=2 if done else 1)
+        given = trained()
+        loop = given.loop(tmp_path / "loop", format=form)
+        assert loop.global_step == done
+        for batch in loop:
+            loop.step(loss=given.step(*batch))
 
 
 @pytest.mark.parametrize(
