@@ -177,12 +177,12 @@ def _telling(file: Checkpoint, on_failure: OnFailure) -> Iterator[None]:
 
 
 def _read(file: Checkpoint, decryption: Mapping[str, Any], on_failure: OnFailure) -> dict[str, Any]:
+    if is_broken(file.path):  # MindSpore would write behind the memory of a tensor, or take half of one for the whole
+        on_failure(file, Rule.UNREADABLE, "it is cut or damaged")
+        raise DamageError(f"{file.path} is cut or damaged: MindSpore cannot read it", _AGAIN)
     try:
         parameters: dict[str, Any] = mindspore.load_checkpoint(file.path, format=file.format, **decryption)
     except (RuntimeError, TypeError, ValueError) as error:
-        if is_broken(file.path):
-            on_failure(file, Rule.UNREADABLE, "it is cut or damaged")
-            raise DamageError(f"{file.path} is cut or damaged: MindSpore cannot read it", _AGAIN) from error
         raise UsageError(
             f"MindSpore cannot read {file.path}: {str(error).splitlines()[0]}",
             "if it was saved with enc_key, give that to resume as dec_key, and its enc_mode as dec_mode",

@@ -5,6 +5,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from ckptstore.disk import reading
 from ckptstore.errors import CkptstoreError, DamageError, RefusedError, UsageError
 from ckptstore.mindspore import resume
 from ckptstore.mindspore.load_guard import LoadGuard
+from tests.ckpt_bytes import value
 from tests.mindspore.trainings import Job, create_dataset, create_model, saving, train
 
 ROOT = Path(__file__).parents[2]
@@ -292,6 +294,26 @@ def test_a_file_that_changes_while_it_is_read_is_never_trained_on(
             loaded += 1
             assert bytes_of(network) == bytes_of(written)
     assert min(loaded, refused, half) > cases / 50
+
+
+ROW = np.arange(6, dtype=np.float32).tobytes()
+
+
+@pytest.mark.parametrize("rows", [(ROW, ROW, ROW, ROW), (ROW,)])
+def test_a_tensor_of_another_size_than_its_shape_says(
+    catalog: Catalog, tmp_path: Path, way: str, rows: tuple[bytes, ...]
+) -> None:
+    """MindSpore writes what is too much behind the tensor's memory, and takes what is too little for the whole."""
+    network = nn.Dense(3, 4)
+    restored = Restored(catalog, saved(nn.Dense(3, 4), tmp_path / "a.ckpt"))
+    restored.file = replace(restored.file, digest=None)
+    bias = value("bias", "Float32", (4,), bytes(16))
+    content = b"".join(value("weight", "Float32", (4, 3), row) for row in rows) + bias
+    exchange(tmp_path / "a.ckpt", content)
+    failed: list[Any] = []
+    with pytest.raises(DamageError, match=r"a\.ckpt"):
+        restored.load(network, lambda *told: failed.append(told))
+    assert [file.path for file, *_ in failed] == [str(tmp_path / "a.ckpt")]
 
 
 def test_names_that_changed_places_while_the_header_was_read(
