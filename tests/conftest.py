@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, settings
 
 from ckptstore.api import Catalog, connect
 from ckptstore.disk import notes
+from ckptstore.training.life_signs import LifeSigns
 from tests.postgres_server import Server
 
 _numbers = itertools.count()
@@ -53,6 +54,22 @@ def _no_memory_of_other_tests(tmp_path_factory: pytest.TempPathFactory, monkeypa
     state = tmp_path_factory.mktemp("state")
     monkeypatch.setenv("XDG_STATE_HOME", str(state))
     monkeypatch.setattr(notes, "_folder", lambda: state / "notes")
+
+
+@pytest.fixture(autouse=True)
+def _no_signs_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A launch that no training ended gives signs of life until its process ends: not into the next tests."""
+    begun: list[LifeSigns] = []
+    begin = LifeSigns.begin
+
+    def noted(signs: LifeSigns) -> None:
+        begun.append(signs)
+        begin(signs)
+
+    monkeypatch.setattr(LifeSigns, "begin", noted)
+    yield
+    for signs in begun:
+        signs.end()
 
 
 @pytest.fixture(scope="session")

@@ -115,7 +115,7 @@ def remedy(file: Path, reason: str) -> str:
     """What to do about a file that cannot be used, by what SQLite says and what can be seen of it from here."""
     other = "or give another --db"
     folder = file.parent
-    closed = next((each for each in reversed(file.parents) if each.is_dir() and not os.access(each, os.X_OK)), None)
+    closed = next((each for each in reversed(file.parents) if each.is_dir() and not _may(each, os.X_OK)), None)
     if closed is not None:
         return f"check that this user may enter {closed}, {other}"
     if file.is_dir():
@@ -123,15 +123,20 @@ def remedy(file: Path, reason: str) -> str:
     if not folder.is_dir():
         return f"there is no directory {folder}: create it, {other}"
     for path in (file, Path(f"{file}-wal"), Path(f"{file}-shm")):  # the log's two have the rights that the file had
-        if path.exists() and not os.access(path, os.R_OK):
+        if path.exists() and not _may(path, os.R_OK):
             return f"check that {path} can be read by this user, {other}"
-        if path.exists() and not os.access(path, os.W_OK):
+        if path.exists() and not _may(path, os.W_OK):
             return f"check that {path} can be written to by this user, {other}"
     return (
         _what_frees(folder)
         if "is full" in reason or _is_full(folder)
         else f"check that {folder} can be written to, {other}"
     )
+
+
+def _may(path: Path, mode: int) -> bool:
+    """Whether this process may, as the user that it acts as; one that root made it is not root."""
+    return os.access(path, mode, effective_ids=True)
 
 
 def _what_frees(folder: Path) -> str:

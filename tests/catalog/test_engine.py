@@ -82,6 +82,18 @@ def test_a_write_that_comes_first_on_a_locked_file(sqlite_url: str, mode: str) -
                 Database(sa.make_url(sqlite_url), answer_within=0.1).in_write(lambda _: None, is_kept=is_kept)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root acts as somebody else")
+def test_who_acts_as_another_user_is_told_what_that_one_may_not(tmp_path: Path) -> None:
+    (tmp_path / "closed").mkdir(mode=0o700)
+    connect(str(tmp_path / "closed" / "c.db"))
+    os.seteuid(61001)
+    try:
+        with pytest.raises(CatalogUnavailableError, match="check that this user may enter "):
+            open_database(tmp_path / "closed" / "c.db").in_write(lambda _: None)
+    finally:
+        os.seteuid(0)
+
+
 class Turns:
     """A clock that moves by a second a pause; then another process ends its transaction, and begins one more."""
 
