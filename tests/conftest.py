@@ -37,8 +37,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         is_in = item.path.parent.name in SQLITE_SHOWS_IT and item.path.name not in ABOUT_LOCKS
         if is_in and "postgres" in item.name:
             item.add_marker(pytest.mark.long)
-    heavy = dict.fromkeys(("mindspore", "retention", "cli", "journal", "resume"), 1)
-    items.sort(key=lambda item: 0 if item.get_closest_marker("msrun") else heavy.get(item.path.parent.name, 2))
+    items.sort(key=lambda item: item.get_closest_marker("msrun") is None)
 
 
 @pytest.fixture(autouse=True, scope="session")
