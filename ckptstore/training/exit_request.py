@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ckptstore.catalog.engine import Database
     from ckptstore.core.model import Launch
 
+_MOST_DIRECTORIES = 64
 _LOOK_SECONDS = 1.0
 
 
@@ -49,12 +50,16 @@ class ExitRequest:
         atexit.register(self._withdraw)
 
     def look_in(self, directory: str) -> None:
-        """Look for the request in one directory more; those to earlier launches of the run are over, and removed."""
+        """Look for the request in one directory more; those to earlier launches of the run are over, and removed.
+
+        Of a launch with a directory for each save, the newest are looked in.
+        """
         with self._changes:
             if directory not in self._note.directories:
                 clear_others(directory, self._key, self._note.run)
-                self._flags.append(flag_path(directory, self._key))
-                self._note = replace(self._note, directories=(*self._note.directories, directory))
+                self._flags = [*self._flags, flag_path(directory, self._key)][-_MOST_DIRECTORIES:]
+                directories = (*self._note.directories, directory)[-_MOST_DIRECTORIES:]
+                self._note = replace(self._note, directories=directories)
                 notes.leave(self._note)
 
     def is_heeded(self) -> None:

@@ -29,6 +29,7 @@ from ckptstore.leave.ask import ask, take_back
 from ckptstore.leave.follow import follow, look
 from ckptstore.training.begin import begin
 from ckptstore.training.launch import RankLaunch
+from tests import ckpt_bytes
 from tests.command_line import Result, assert_one_line, ckptstore
 from tests.jobs import Job, begun, set_ending, started
 
@@ -187,6 +188,18 @@ def test_rank_0_passes_on_to_ranks_that_say_later_where_they_save(catalog: Catal
         job.announce(rank)
     ranks[0].signs._give()
     assert flags(job, ranks[0]) == [True, True]
+
+
+@pytest.mark.of_files
+def test_a_directory_for_each_save_is_looked_in_while_it_is_new(catalog: Catalog, tmp_path: Path) -> None:
+    """Ten thousand of them would be looked in at every step."""
+    rank = catalog.join("run", launch_id="L1")
+    for step in range(1, 81):
+        rank.register(ckpt_bytes.write(tmp_path / f"step_{step}" / "net.ckpt", step), global_step=step)
+    (note,) = notes.of_living()
+    assert [Path(each).name for each in note.directories] == [f"step_{step}" for step in range(17, 81)]
+    ask(catalog.database, "run", "", ())
+    assert rank.exit_requested
 
 
 def test_ranks_that_only_register(catalog: Catalog, tmp_path: Path) -> None:
