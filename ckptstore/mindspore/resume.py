@@ -231,8 +231,10 @@ def _copy(parameter: Any, value: Any) -> None:
     else:
         try:
             mindspore.ops.assign(parameter, value)
-        except RuntimeError:  # it is a view of another tensor: no operator copies to one
-            parameter.set_data(value)
+        except RuntimeError:
+            if parameter.requires_grad:
+                raise
+            parameter.set_data(value)  # a view of another tensor: no operator copies to one, and nothing trains it
 
 
 def _fits(parameter: Any, value: Any) -> bool:

@@ -149,6 +149,7 @@ def test_a_view_of_another_tensor_is_replaced(  # noqa: PLR0917
     shape = tuple(view(given).shape)
     written, network = (nn.Dense(shape[1], shape[0]) for _ in range(2))
     network.weight.set_data(view(given))
+    network.weight.requires_grad = False
     before = given.asnumpy().tolist()
     Restored(catalog, saved(written, tmp_path / "a.ckpt")).load(network)
     assert bytes_of(network) == bytes_of(written)
