@@ -147,7 +147,8 @@ def floors(found: Results, task: str) -> str:
         for who in others:
             other = f"{NAMES.get(who, who)} {amount(row.spread(who).median, row.unit)}"
             note = row.notes.get(CKPTSTORE, "")
-            ratio = times(row.ratio(CKPTSTORE, who)) + (f", {note}" if note else "")
+            ratio = times(row.ratio(CKPTSTORE, who)) if all(row.seconds[who]) else ""
+            ratio += f", {note}" if note else ""
             body.append([f"{row.what}: {row.size:,}", own, other, ratio])
     said = "".join(f"\n{line}\n" for line in quicker(rows))
     head = ["work", "ckptstore", "the other", "ckptstore takes"]

@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from ckptstore.api import Catalog
+from ckptstore.catalog import reads
 from ckptstore.core.events import TrainingEnded
-from ckptstore.core.model import Checkpoint, Kind
+from ckptstore.core.model import Checkpoint, Kind, Launch
 from ckptstore.training.launch import RankLaunch
 from tests import ckpt_bytes
 
@@ -78,6 +79,14 @@ def set_ending(
     now = datetime.now(timezone.utc)
     ended = TrainingEnded(launch.run, launch.id, launch.rank, step, optimizer_step, error, quarantine, now)
     launch.recorder.record([ended])
+
+
+def known_of(launch: RankLaunch) -> Launch:
+    """What the catalog knows of a launch by now."""
+    with launch.database.read() as connection:
+        found = reads.launch(connection, launch.key)
+    assert found is not None
+    return found
 
 
 def started(catalog: Catalog, directory: Path, *steps: int, **asked: Any) -> tuple[Job, list[RankLaunch]]:

@@ -333,7 +333,7 @@ def _put_files(connection: sa.Connection, files: Sequence[Checkpoint], done: Pro
         _put_saves(connection, of_saves)
         connection.execute(_file(connection.dialect.name), changed)
         if not are_new:
-            connection.execute(_SET_STATES_AT_PATH, [{"own_path": path} for path in {row["path"] for row in changed}])
+            connection.execute(_SET_STATES_AT_PATHS, {"own_paths": sorted({row["path"] for row in changed})})
     done.records = len(changed)
     done.new = sorted(newest.keys() - known.keys())
 
@@ -496,8 +496,8 @@ OPEN_PHASES = tuple(phase for phase in Phase if phase not in (Phase.RESTORED, Ph
 """The phases of what retention has in its hands."""
 
 _SET_STATES = checkpoints.update().values(state=_state())
-_SET_STATES_AT_PATH = _SET_STATES.where(checkpoints.c.path == sa.bindparam("own_path"))
-_SET_STATE_OF_ID = _SET_STATES.where(checkpoints.c.id == sa.bindparam("own_id"))
+_SET_STATES_AT_PATHS = _SET_STATES.where(among(checkpoints.c.path, "own_paths"))
+_SET_STATES_OF_IDS = _SET_STATES.where(among(checkpoints.c.id, "own_ids"))
 
 
 # What retention did
@@ -528,7 +528,7 @@ def _put_removals(connection: sa.Connection, events: Sequence[FilesRemoved]) -> 
         _put_newest(connection, trash, rows)
         ids = sorted({row["checkpoint_id"] for row in rows if row["checkpoint_id"]})
         if ids:
-            connection.execute(_SET_STATE_OF_ID, [{"own_id": each} for each in ids])
+            connection.execute(_SET_STATES_OF_IDS, {"own_ids": ids})
 
 
 # All else: one row for each thing, the newest version

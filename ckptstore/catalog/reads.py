@@ -67,7 +67,7 @@ def run_id(connection: sa.Connection, name: str) -> int | None:
 
 def called(connection: sa.Connection, name: str) -> Called | None:
     """The run of that name: of its first one, or the one that it has now."""
-    row = connection.execute(_CALLED.where(runs.c.id == _RUN_ID.scalar_subquery()), {"own_name": name}).one_or_none()
+    row = connection.execute(_CALLED_BY_NAME, {"own_name": name}).one_or_none()
     return None if row is None else Called(row.id, row.first, row.renamed or row.first, bool(row.forgotten))
 
 
@@ -139,7 +139,7 @@ def launches_of(connection: sa.Connection, run: int) -> list[Launch]:
 
 def launch(connection: sa.Connection, key: LaunchKey) -> Launch | None:
     """One launch, of whatever run."""
-    row = connection.execute(_LAUNCHES.where(launches.c.id == key)).one_or_none()
+    row = connection.execute(_LAUNCH_OF_KEY, {"own_launch": key}).one_or_none()
     return None if row is None else _launch(row)
 
 
@@ -285,25 +285,23 @@ def lag(connection: sa.Connection, launch: Launch) -> int:
     return 0
 
 
-def resolution(
-    connection: sa.Connection, key: LaunchKey
-) -> tuple[tuple[LaunchKey, int] | None, list[tuple[int, str]]] | None:
-    """Where a launch starts: its parent (launch, step) or None, and (rank, checkpoint id); None if undecided."""
-    row = connection.execute(sa.select(resolutions).where(resolutions.c.launch_id == key)).one_or_none()
+class Decision(NamedTuple):
+    """Where a launch starts, as it is stored: `parent` is None for a fresh start, `plan` has (rank, checkpoint id)."""
+
+    parent: tuple[LaunchKey, int] | None
+    plan: list[tuple[int, str]]
+    passed: tuple[PassedOver, ...]
+    at: datetime
+
+
+def resolution(connection: sa.Connection, key: LaunchKey) -> Decision | None:
+    """Where a launch starts; None if that was not decided."""
+    row = connection.execute(_RESOLUTION, {"own_launch": key}).one_or_none()
     if row is None:
         return None
     parent = None if row.parent_launch_id is None else (LaunchKey(row.parent_launch_id), row.parent_step)
-    return parent, [(int(rank), str(file)) for rank, file in row.plan]
-
-
-def decided_at(connection: sa.Connection, key: LaunchKey) -> datetime | None:
-    """When a launch was told where to start; None if it was not."""
-    return connection.execute(sa.select(resolutions.c.created_at).where(resolutions.c.launch_id == key)).scalar()
-
-
-def passed_over(connection: sa.Connection, key: LaunchKey) -> tuple[PassedOver, ...]:
-    """The newer states that a launch did not start from, newest first."""
-    return _passed(connection.execute(sa.select(resolutions.c.passed).where(resolutions.c.launch_id == key)).scalar())
+    plan = [(int(rank), str(file)) for rank, file in row.plan]
+    return Decision(parent, plan, _passed(row.passed), row.created_at)
 
 
 def _passed(told: Any) -> tuple[PassedOver, ...]:
@@ -425,8 +423,11 @@ _RUN_ID = sa.select(
 _CALLED = sa.select(
     runs.c.id, runs.c.name.label("first"), renamed.c.name.label("renamed"), forgotten.c.forgotten
 ).select_from(runs.outerjoin(renamed).outerjoin(forgotten, forgotten.c.run_id == runs.c.id))
+_CALLED_BY_NAME = _CALLED.where(runs.c.id == _RUN_ID.scalar_subquery())
 _LAUNCHES = _launch_query()
+_LAUNCH_OF_KEY = _LAUNCHES.where(launches.c.id == _LAUNCH)
 _LAUNCHES_OF = _LAUNCHES.where(launches.c.run_id == _RUN).order_by(launches.c.launch_order)
+_RESOLUTION = sa.select(resolutions).where(resolutions.c.launch_id == _LAUNCH)
 _NEWEST_STEP = sa.select(sa.func.max(saves.c.global_step)).where(
     saves.c.launch_id == _LAUNCH, saves.c.global_step <= _STEP
 )

@@ -149,6 +149,7 @@ def gather(database: Database, run: str, run_id: int, now: datetime) -> RunFacts
         newest = launches[-1].key if launches else LaunchKey("")
         homes = recent.homes_of(connection, newest)
         sign = marks.last_sign(connection, run_id)
+        decision = reads.resolution(connection, newest)
         facts = RunFacts(
             run=run,
             now=now,
@@ -162,7 +163,7 @@ def gather(database: Database, run: str, run_id: int, now: datetime) -> RunFacts
             leased_until=recent.lease_of(connection, newest),
             sign=sign if sign and sign.key == newest else None,
             failed_loads=reads.failed_loads(connection, run_id),
-            passed=reads.passed_over(connection, newest),
+            passed=decision.passed if decision else (),
             lock=recent.lock_of(connection, run_id),
             trash=tuple(recent.waiting(connection, run_id)),
             doubled=recent.doubled_directories(connection, [newest, *([saving.key] if saving else [])]),

@@ -41,6 +41,7 @@ from ckptstore.mindspore.training import Training
 from ckptstore.mindspore.watches import PeriodicWatch, watches_for
 from ckptstore.resume.join import check_name, new_launch_id
 from ckptstore.resume.resolve import Query
+from ckptstore.resume.start import Settled
 from ckptstore.retention.decide import check_policy
 from ckptstore.training.begin import begin, decide, follow
 from ckptstore.training.complaints import Complaints
@@ -428,8 +429,8 @@ class TrainingLaunch(RankLaunch):
         if own:
             return own[0]
         start = start_from_json(sent)
-        self.facts = facts = start.launch
-        self.started(start.plan, start.at, start_step=facts.start_step, branched=facts.branched)
+        self.facts = start.launch
+        self.started(Settled(start.launch, start.plan, start.at))
         return start
 
     def _say(self, message: str) -> None:

@@ -7,7 +7,7 @@ import secrets
 from dataclasses import replace
 from datetime import datetime, timezone
 from shlex import quote
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ckptstore.catalog import reads, tallies
 from ckptstore.catalog.project import project
@@ -48,10 +48,20 @@ _TRIES = 5
 """One gc takes a state once; it is another's turn each time after that."""
 
 
-def settle(
-    database: Database, launch: Launch, query: Query, ask_ranks: AskRanks = lambda _: None
-) -> RestorePlan | None:
-    """Where this launch starts, the same for every rank that asks, now or later; None for a fresh start.
+class Settled(NamedTuple):
+    """Where a launch starts, as it was decided `at` that moment and stored; `plan` is None for a fresh start.
+
+    `launch` is what is known of it by now, `passed` the newer states that it does not start from.
+    """
+
+    launch: Launch
+    plan: RestorePlan | None
+    at: datetime
+    passed: tuple[PassedOver, ...] = ()
+
+
+def settle(database: Database, launch: Launch, query: Query, ask_ranks: AskRanks = lambda _: None) -> Settled:
+    """Where this launch starts, the same for every rank that asks, now or later.
 
     The first answer stored is the launch's answer. Where a step or lineage is asked for the launch branches off there.
     `ask_ranks` is told what was chosen as this process sees the disk, and returns what each rank sees where one of them
@@ -70,7 +80,7 @@ def settle(
     stored = _stored(database, launch)
     if stored is not None:
         _check_overtaken(database, launch)
-        return stored[0]
+        return stored
     run = find_called(database, launch.run)
     bring_up_to_date(database, run.id)
     exits.set_aside(database, run.id)
@@ -85,11 +95,11 @@ def settle(
                 "end what removes files of the run, and start again",
             )
         settled = _stored(database, launch)
-    if settled is not None and settled[0] is not None:
-        _note_proof(database, settled[0], launch)
     if settled is None:
         raise CatalogUnavailableError(f"the restore plan of launch {launch.id} was not kept by {database.name}")
-    return settled[0]
+    if settled.plan is not None:
+        _note_proof(database, settled.plan, launch)
+    return settled
 
 
 def branch(database: Database, plan: RestorePlan) -> str:
@@ -373,21 +383,22 @@ def earlier_start(
     return None
 
 
-def _stored(database: Database, launch: Launch) -> tuple[RestorePlan | None] | None:
-    """The stored answer in a tuple of one (None in it: a fresh start); None if there is none yet."""
+def _stored(database: Database, launch: Launch) -> Settled | None:
+    """The stored answer; None if there is none yet."""
     with database.read() as connection:
-        found = reads.resolution(connection, launch.key)
-        if found is None:
+        decision = reads.resolution(connection, launch.key)
+        if decision is None:
             return None
-        parent, chosen = found
-        if parent is None:
-            return (None,)
-        origin = reads.launch(connection, parent[0])
-        sources = reads.files_by_id(connection, list({file for _, file in chosen}))
-    if origin is None or not chosen or any(file not in sources for _, file in chosen):
+        now = reads.launch(connection, launch.key) or launch
+        origin = reads.launch(connection, decision.parent[0]) if decision.parent else None
+        sources = reads.files_by_id(connection, list({file for _, file in decision.plan}))
+    if decision.parent is None:
+        return Settled(now, None, decision.at, decision.passed)
+    if origin is None or not decision.plan or any(file not in sources for _, file in decision.plan):
         raise CatalogUnavailableError(f"{database.name} has lost parts of the plan of launch {launch.id}")
-    ranks = tuple(Assignment(rank, sources[file]) for rank, file in chosen)
-    return (RestorePlan(launch=origin, global_step=parent[1], ranks=ranks),)
+    ranks = tuple(Assignment(rank, sources[file]) for rank, file in decision.plan)
+    plan = RestorePlan(launch=origin, global_step=decision.parent[1], ranks=ranks)
+    return Settled(now, plan, decision.at, decision.passed)
 
 
 def _not_there(resolution: Resolution, query: Query) -> NothingRestorableError:

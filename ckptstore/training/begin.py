@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads, schema, tallies
@@ -112,14 +111,6 @@ def decide(
     return _start(launch, temporary, query)
 
 
-def step_offset(database: Database, launch: Launch) -> int:
-    """How far a launch's steps are ahead of those of the run's first, at the same number of updates."""
-    with database.read() as connection:
-        run_id = reads.run_id(connection, launch.run)
-        known = {} if run_id is None else {each.id: each for each in reads.launches_of(connection, run_id)}
-    return position.shift(launch, known)
-
-
 def _look_back(launch: RankLaunch, database: Database) -> None:
     """Tell a launch what its run is called now, and the highest step that other launches of it saved."""
     with database.read() as connection:
@@ -130,21 +121,23 @@ def _look_back(launch: RankLaunch, database: Database) -> None:
 
 
 def _start(launch: RankLaunch, database: Database, query: Query, ask_ranks: AskRanks = lambda _: None) -> Start:
-    plan = launch.settle(database, query, ask_ranks)
+    settled = launch.settle(database, query, ask_ranks)
+    plan = settled.plan
     if plan is not None and launch.facts.start_step is None:
         raise CkptstoreError(f"the first step of launch {launch.id} is not in {database.name}", "join again")
     with database.read() as connection:
-        at = reads.decided_at(connection, launch.key)
-        known = tallies.highest_steps(connection, reads.run_id(connection, launch.run) or 0)
+        run_id = reads.run_id(connection, launch.run) or 0
+        launches = {each.id: each for each in reads.launches_of(connection, run_id)}
+        known = tallies.highest_steps(connection, run_id)
         stood_in_for = {each.rank for each in plan.ranks if each.source.rank != each.rank} if plan else set()
         saved = reads.files_at(connection, plan.launch, plan.global_step) if plan and stood_in_for else ()
     return Start(
         launch=launch.facts,
         plan=plan,
-        at=at or datetime.now(timezone.utc),
+        at=settled.at,
         by_journals=database is not launch.database,
         known=known,
-        offset=step_offset(database, launch.facts),
+        offset=position.shift(launch.facts, launches),
         lost=tuple(file for file in saved if file.rank in stood_in_for and file.size is not None),
     )
 

@@ -30,7 +30,7 @@ from ckptstore.resume import adopt, lease
 from ckptstore.resume import register as registering
 from ckptstore.resume.reconcile import Reconciled, reconcile
 from ckptstore.resume.resolve import Query
-from ckptstore.resume.start import earlier_start, settle, started
+from ckptstore.resume.start import Settled, earlier_start, settle, started
 from ckptstore.training import layout_files
 from ckptstore.training.exit_request import ExitRequest
 from ckptstore.training.life_signs import LifeSigns
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from ckptstore.catalog.engine import Database
     from ckptstore.core.events import TrainingEnded
-    from ckptstore.core.model import Checkpoint, Content, Launch, LaunchKey, PassedOver, RestorePlan
+    from ckptstore.core.model import Checkpoint, Content, Launch, LaunchKey, RestorePlan
     from ckptstore.journal.recorder import Recorder
     from ckptstore.resume.start import AskRanks
 
@@ -243,19 +243,16 @@ class RankLaunch:
         came after it is given up, and `NothingRestorableError` raised if it cannot be restored. `take_quarantined`
         takes a state that was found to be bad too. The first rank's answer is the launch's.
         """
-        return self.settle(self.database, Query(step=step, lineage=lineage, take_quarantined=take_quarantined))
+        query = Query(step=step, lineage=lineage, take_quarantined=take_quarantined)
+        return self.settle(self.database, query).plan
 
-    def settle(self, database: Database, query: Query, ask_ranks: AskRanks = lambda _: None) -> RestorePlan | None:
+    def settle(self, database: Database, query: Query, ask_ranks: AskRanks = lambda _: None) -> Settled:
         """As `resolve`, by the catalog or by a database that was made of journals."""
-        plan = settle(database, self.facts, query, ask_ranks)
+        settled = settle(database, self.facts, query, ask_ranks)
         if database is self.database:
-            self.reread()
-        with database.read() as connection:
-            found = reads.launch(connection, self.key) or self.facts
-            at = reads.decided_at(connection, self.key) or datetime.now(timezone.utc)
-            passed = reads.passed_over(connection, self.key) if self.rank == 0 else ()
-        self.started(plan, at, start_step=found.start_step, branched=found.branched, passed=passed)
-        return plan
+            self.facts = settled.launch
+        self.started(settled)
+        return settled
 
     def earlier_start(self, fits: Callable[[int], bool]) -> int | None:
         """The newest saved step before the one it starts from, from which it would start at a step that `fits`."""
@@ -267,17 +264,17 @@ class RankLaunch:
         except CkptstoreError:  # the catalog is away
             return None
 
-    def started(
-        self,
-        plan: RestorePlan | None,
-        at: datetime,
-        *,
-        start_step: int | None,
-        branched: bool,
-        passed: tuple[PassedOver, ...] = (),
-    ) -> None:
-        """Note where this launch starts, as it was decided at that moment; rank 0 journals it for all ranks."""
-        event = started(self.facts, plan, at, start_step=start_step, branched=branched, passed=passed)
+    def started(self, settled: Settled) -> None:
+        """Note where this launch starts, as it was decided; rank 0 journals it for all ranks."""
+        now = settled.launch
+        event = started(
+            self.facts,
+            settled.plan,
+            settled.at,
+            start_step=now.start_step,
+            branched=now.branched,
+            passed=settled.passed if self.rank == 0 else (),
+        )
         self.facts = event.launch
         own = [source for rank, source in event.plan if rank == self.rank]
         plan_files = event.plan if self.rank == 0 else ()
@@ -429,14 +426,6 @@ class RankLaunch:
         """Close journals and connections to the catalog. What is recorded later opens them again."""
         self.recorder.close()
         self.database.disconnect()
-
-    def reread(self) -> None:
-        """Read again what the catalog knows of this launch."""
-        with self.database.read() as connection:
-            found = reads.launch(connection, self.key)
-        if found is not None:
-            self.facts = found
-            self._started = replace(self._started, launch=found)
 
 
 class LiveFiles:

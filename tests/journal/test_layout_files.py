@@ -10,7 +10,7 @@ from ckptstore.catalog import reads
 from ckptstore.core.model import Kind, Rule, launch_key
 from ckptstore.training.launch import RankLaunch
 from tests.formats.layouts import write_group_info, write_spreads
-from tests.jobs import Job
+from tests.jobs import Job, known_of
 from tests.spreads import spread
 
 
@@ -20,8 +20,7 @@ def rows(catalog: Catalog, table: str) -> int:
 
 
 def replicas(launch: RankLaunch) -> tuple[str, list[list[int]]]:
-    launch.reread()
-    said = launch.facts.layout.to_json()
+    said = known_of(launch).layout.to_json()
     return said["source"], said["groups"]
 
 

@@ -16,6 +16,7 @@ from ckptstore.disk.claims import FOLDER
 from ckptstore.errors import CkptstoreError, UsageError
 from ckptstore.journal import jsonl
 from ckptstore.resume.resolve import Query
+from ckptstore.resume.start import Settled
 from ckptstore.retention import stored_policy
 from ckptstore.retention.policy import Policy
 from ckptstore.training.begin import begin, decide, follow
@@ -245,9 +246,7 @@ def test_a_rank_that_has_the_catalog_tells_it_what_rank_0_decided_without(
     assert decision.plan is not None
     follower = follow(catalog.database, joined.facts, 1, "data_parallel", away=False)
     follower.facts = decision.launch
-    follower.started(
-        decision.plan, decision.at, start_step=decision.launch.start_step, branched=decision.launch.branched
-    )
+    follower.started(Settled(decision.launch, decision.plan, decision.at))
     job.announce(follower)
     job.save([follower], 8)
     joined.recorder.close()

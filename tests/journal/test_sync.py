@@ -32,7 +32,7 @@ from tests import ckpt_bytes
 from tests.conftest import new_postgres_database
 from tests.contents import contents
 from tests.formats.layouts import write_spreads
-from tests.jobs import Job, begun, set_ending
+from tests.jobs import Job, begun, known_of, set_ending
 from tests.journal.builders import cut_off, plan_of, states
 from tests.spreads import spread
 
@@ -99,7 +99,7 @@ def a_long_story(job: Job) -> None:
     job.announce(hybrid[0])
     written = write_spreads(job.directory / "strategy.ckpt", 0, [spread(grid=(2, 2), tensor_map=(0, -1))])
     assert hybrid[0].keep_layout_file(str(written))
-    hybrid[0].reread()
+    hybrid[0].facts = known_of(hybrid[0])
     assert hybrid[0].facts.layout.groups
     job.save(hybrid[:1], 3)
     plan = job.catalog.resolve("run", step=15, lineage="L1").plan

@@ -10,6 +10,7 @@ from mindspore.train import Callback
 from ckptstore.api import connect
 from ckptstore.mindspore.launch import TrainingLaunch
 from tests.formats.layouts import write_group_info, write_spreads
+from tests.jobs import known_of
 from tests.mindspore.trainings import create_dataset, create_model, saving
 from tests.spreads import spread
 
@@ -43,7 +44,7 @@ def train(sqlite_url: str, tmp_path: Path, *writes: object) -> TrainingLaunch:
     model, dataset = create_model(), create_dataset(6)
     ckpt_cb = saving(tmp_path / "ckpt")
     model.train(1, dataset, callbacks=[Compiler(*writes), ckpt_cb, launch.registrar(ckpt_cb)])
-    launch.reread()
+    launch.facts = known_of(launch)
     return launch
 
 

@@ -16,7 +16,7 @@ from ckptstore.resume.register import describe, measured
 from ckptstore.resume.ttp_directories import names_before
 from ckptstore.training.launch import RankLaunch
 from tests import ckpt_bytes
-from tests.jobs import Job
+from tests.jobs import STEPS_PER_EPOCH, Job, known_of
 from tests.projecting import put
 
 pytestmark = pytest.mark.of_files
@@ -36,7 +36,8 @@ class Hybrid(Job):
         layout = from_groups([(0, 2), (1, 3)], 4, "strategy")
         put(self.catalog, [LaunchStarted(replace(ranks[0].facts.undecided(), layout=layout))])
         for launch in ranks:
-            launch.reread()
+            launch.facts = known_of(launch)
+            launch.set_steps_per_epoch(STEPS_PER_EPOCH)  # with which the journals get the layout
         return ranks
 
     def watch(self, ranks: Sequence[RankLaunch]) -> None:

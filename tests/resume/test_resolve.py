@@ -17,8 +17,8 @@ from ckptstore.errors import NothingRestorableError, RefusedError, UnknownRunErr
 from ckptstore.resume import start
 from ckptstore.resume.register import describe
 from ckptstore.retention.policy import Policy
-from ckptstore.training.begin import begin, decide, step_offset
-from tests.jobs import Job, begun, set_ending, started
+from ckptstore.training.begin import begin, decide
+from tests.jobs import Job, begun, known_of, set_ending, started
 from tests.projecting import put_start
 
 
@@ -528,9 +528,9 @@ def test_steps_of_another_size_after_a_change_of_ranks(catalog: Catalog, tmp_pat
     both = [catalog.join("run", rank=rank, world_size=2, launch_id="L3", layout="data_parallel") for rank in (0, 1)]
     for launch in both:
         launch.set_steps_per_epoch(10, batch_size=8, shards=2)
-        launch.resolve()
-    assert both[0].facts.start_step == 11
-    assert step_offset(catalog.database, both[0].facts) == 11 - 12  # the optimizer counted 12
+    start = decide(both[0])
+    assert (start.global_step, start.offset) == (11, 11 - 12)  # the optimizer counted 12
+    assert both[1].resolve() is not None
     job.save(both, 12)
     found = catalog.resolve("run")
     assert (chosen(found), rejected(found)) == ((12, [0, 1]), [])
@@ -555,8 +555,7 @@ def test_a_step_without_a_place_stops_the_start_and_names_one_that_is_there(
     with pytest.raises(UsageError, match="step 17 of launch L1 has no place .* no whole steps of 16") as stopped:
         two.resolve()
     assert "use the number of ranks and the batch size that were saved" in stopped.value.hint
-    two.reread()
-    assert not two.facts.decided
+    assert not known_of(two).decided
     if proposed is None:
         assert "resume" not in stopped.value.hint
         return

@@ -131,7 +131,7 @@ def test_mindspore_goes_on_from_its_own_and_the_reason_is_told(catalog: Catalog,
     resolution = catalog.resolve("job")
     assert resolution.plan.global_step == 40
     launch = catalog.join("job")
-    plan = launch.settle(catalog.database, FOR_MINDSPORE)
+    plan = launch.settle(catalog.database, FOR_MINDSPORE).plan
     assert plan.global_step == 6
     history = catalog.history("job")[-1]
     assert [(each.global_step, each.rule) for each in history.passed] == [(40, Rule.FOREIGN_FORMAT)]
