@@ -152,7 +152,7 @@ def _saved(draw: st.DrawFn, of: Launch, step: int) -> list[Checkpoint]:
     """The files of one launch and step, of one callback or two, of all ranks or some."""
     groups = of.layout.partition(of.world_size)
     files: list[Checkpoint] = []
-    for callback in range(draw(st.sampled_from([1, 1, 1, 2]))):
+    for callback in range(draw(st.sampled_from([1, 2]))):
         kind = draw(st.sampled_from([Kind.PERIODIC, Kind.GRACEFUL_EXIT, *Kind]))
         content = draw(st.sampled_from([Content.FULL] * 5 + [Content.SHARE, Content.WEIGHTS]))
         who = draw(st.sampled_from(["all", "all", "one of each group", "some"]))
