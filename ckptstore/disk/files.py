@@ -19,7 +19,7 @@ from blake3 import blake3
 
 from ckptstore.core.model import Observed
 from ckptstore.core.naming import INDEX
-from ckptstore.disk.claims import NO_LINKS
+from ckptstore.disk.claims import FOLDER, NO_LINKS
 from ckptstore.disk.several import members_at, status_of
 from ckptstore.disk.waiting import for_each
 
@@ -58,7 +58,7 @@ def absolute(path: str | os.PathLike[str]) -> str:
 def real_directory(path: str | os.PathLike[str]) -> str:
     """The path of a directory from the root, through no link and without "." and ".."; it need not be there."""
     for _ in range(_LOOKS):
-        with suppress(FileNotFoundError):  # what was a link is none any more, or the working directory is gone
+        with suppress(OSError):  # what was a link is none any more, or the working directory is gone
             return os.path.realpath(path)
     return os.path.realpath(path)
 
@@ -177,6 +177,36 @@ def _observe(read_bytes: bool, file: Checkpoint) -> Observed:  # noqa: FBT001 â€
         return Observed(size, digest(file.path) if to_read else None, "", rewritten, mtime_ns)
     except OSError as error:
         return Observed(None, unreadable=error.strerror or str(error))
+
+
+def is_gone(path: str, home: str, *, is_journalled: bool = False) -> bool:
+    """Whether a checkpoint is surely not there: `home`, a directory above it, is, and has none of it.
+
+    One that `is_journalled` has its journal too, or a disk may not be mounted. What a path shows does not tell: the
+    directory may be away while the file is looked at, and back when the directory is. So it is opened, through no link,
+    and asked by that.
+    """
+    place = path[len(home.rstrip("/")) + 1 :]
+    try:
+        opened = open_directory(home)
+    except OSError:
+        return False
+    try:
+        if is_journalled:
+            os.stat(FOLDER, dir_fd=opened, follow_symlinks=False)
+        return not any(_is_at(name, opened) for name in (place, f"{place}{INDEX}"))
+    except OSError:
+        return False
+    finally:
+        os.close(opened)
+
+
+def _is_at(place: str, directory: int) -> bool:
+    try:
+        os.stat(place, dir_fd=directory, follow_symlinks=False)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
 
 
 def make_durable(path: str) -> None:

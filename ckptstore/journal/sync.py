@@ -16,7 +16,7 @@ from ckptstore.catalog.runs import find_run
 from ckptstore.core import limits
 from ckptstore.core.events import FileRecorded
 from ckptstore.core.model import FileState, Skipped
-from ckptstore.disk.files import absolute, names_in, real_directory
+from ckptstore.disk.files import absolute, is_in, names_in, real_directory
 from ckptstore.disk.places import root_of
 from ckptstore.disk.trust import Trust
 from ckptstore.disk.waiting import for_each
@@ -387,7 +387,7 @@ def _mark_gone(database: Database, ids: Sequence[str]) -> None:
             if directory not in names:
                 names[directory] = _names_in(directory)
             there = names[directory]
-            if there is not None and name not in there:
+            if there is not None and not is_in(there, name):
                 gone.append(FileRecorded(file.amended(state=FileState.MISSING)))
     if gone:
         database.in_write(lambda connection: project(connection, gone))

@@ -10,7 +10,7 @@ from ckptstore.disk.claims import FOLDER
 from ckptstore.journal.jsonl import directory_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Iterable
 
     from ckptstore.core.model import Skipped
 
@@ -18,11 +18,6 @@ if TYPE_CHECKING:
 def unread(skipped: Iterable[Skipped]) -> tuple[Skipped, ...]:
     """Which of what was skipped are journals, or folders of them: all or some of what they tell is not known."""
     return tuple(each for each in skipped if _home(each.path))
-
-
-def has_lost_its_journal(directory: str, journalled: Collection[str]) -> bool:
-    """Whether a directory has no journal any more, being one of those that had: it may be an empty mount point."""
-    return directory in journalled and not (Path(directory) / FOLDER).is_dir()
 
 
 def unheard(skipped: Iterable[Skipped]) -> str:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ckptstore.disk.files import FileFacts
 
 _NO_MOUNT = "its directory is not there: it may not be mounted"
+_AWAY = "it was away while it was looked at, or a link leads to it: look again"
 _NOT_IT = "the catalog takes it to be gone, and what is there now is not the file that was recorded"
 _UNPROVEN = "it was written again since it was recorded, and no digest is known: scan its directory again"
 
@@ -92,8 +93,9 @@ def examine(file: Checkpoint, *, read_bytes: bool, progress: Callable[[int], Non
 def _gone(file: Checkpoint) -> Examined | None:
     if file.state is FileState.MISSING:
         return None
-    if not Path(above_ttp(file.path) or Path(file.path).parent).is_dir():
-        return Unseen(file, _NO_MOUNT)
+    home = above_ttp(file.path) or file.path.rpartition("/")[0]
+    if not files.is_gone(file.path, home):
+        return Unseen(file, _AWAY if Path(home).is_dir() else _NO_MOUNT)
     return Damaged(file, replace(file, state=FileState.MISSING, problem=None), Rule.MISSING_FILE, "is gone")
 
 

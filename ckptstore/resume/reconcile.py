@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from ckptstore.catalog import journals, live, reads
 from ckptstore.core.model import Checkpoint, FileState, Kind, Skipped
-from ckptstore.disk.files import facts_if_seen, is_in, names_in
+from ckptstore.disk.files import facts_if_seen, is_gone, is_in, names_in
 from ckptstore.disk.waiting import for_each
 from ckptstore.errors import UsageError
 from ckptstore.journal import jsonl
-from ckptstore.journal.unread import has_lost_its_journal
 from ckptstore.journal.writers import shared
 from ckptstore.resume import register
 from ckptstore.resume.adopt import adopt
@@ -230,9 +229,12 @@ def _is_below(place: Place, ttp_roots: AbstractSet[str]) -> bool:
 
 def _without_unmounted(files: Sequence[Checkpoint], journalled: AbstractSet[str]) -> list[Checkpoint]:
     """Those whose directory has its journal still, if it had one: where it is gone too, a disk may not be mounted."""
-    homes = {file.path.rpartition("/")[0] for file in files}
-    lost = {home for home in homes if has_lost_its_journal(home, journalled)}
-    return [file for file in files if file.path.rpartition("/")[0] not in lost]
+
+    def is_unmounted(file: Checkpoint) -> bool:
+        home = file.path.rpartition("/")[0]
+        return home in journalled and not is_gone(file.path, home, is_journalled=True)
+
+    return [file for file in files if not is_unmounted(file)]
 
 
 def _still_unrecorded(

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from ckptstore.core.model import FileState
 from ckptstore.core.naming import above_ttp
 from ckptstore.disk.claims import FOLDER
+from ckptstore.disk.files import is_gone
 from ckptstore.formats.inspect import is_broken
-from ckptstore.journal.unread import has_lost_its_journal
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -50,7 +50,10 @@ class Uncertainties:
                 self.unseen.setdefault(directory, f"{name} cannot be looked at: {here.unreadable}")
                 return f"{file.path} cannot be looked at: {here.unreadable}"
             if here.size is None:
-                reason = self._of_directory(above_ttp(file.path) or file.path.rpartition("/")[0])
+                home = above_ttp(file.path) or file.path.rpartition("/")[0]
+                reason = self._of_directory(home)
+                if not reason and not is_gone(file.path, home, is_journalled=home in self._journalled):
+                    reason = f"{file.path} was away while it was looked at"
             else:
                 reason = self._of_bytes(file, here)
             if reason:
@@ -79,7 +82,8 @@ class Uncertainties:
     def _absence(self, directory: str) -> str:
         if not os.path.isdir(directory):  # noqa: PTH112
             return _NOT_THERE
-        return _LACKS_JOURNAL if has_lost_its_journal(directory, self._journalled) else ""
+        has_lost_it = directory in self._journalled and not os.path.isdir(f"{directory}/{FOLDER}")  # noqa: PTH112
+        return _LACKS_JOURNAL if has_lost_it else ""
 
     def _of_bytes(self, file: Checkpoint, here: Observed) -> str:
         """A file that is not the recorded one may be a checkpoint that nobody registered, unless it is provably cut."""

@@ -1,12 +1,18 @@
 """The trash of a run: on a disk that is away for a while, and of steps that somebody wants to protect by then."""
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ckptstore.api import Catalog
+from ckptstore.core.model import FileState
+from ckptstore.disk import files
 from ckptstore.disk.trash import Disk
 from ckptstore.errors import UsageError
+from ckptstore.resume import reconcile
+from ckptstore.retention.execute import execute
 from ckptstore.retention.plan import plan_gc
 from ckptstore.retention.policy import Policy
 from ckptstore.retention.trash import purge, undo
@@ -52,6 +58,53 @@ def test_states_on_a_disk_that_is_not_mounted_are_not_said_to_be_gone(
     (tmp_path / "away").rename(job.directory)
     plan = plan_gc(catalog.database, "run", LAST_2)
     assert (removed(plan), plan.unseen) == ([("L1", 20), ("L1", 10)], ())
+
+
+def away_during(
+    monkeypatch: pytest.MonkeyPatch, module: Any, name: str, directory: Path, steps: Sequence[int] = ()
+) -> None:
+    """A directory is not there while a function looks, and back as soon as it has; or only at the files of steps."""
+    look = getattr(module, name)
+    paths = [str(directory / f"net-{step // 10}_10.ckpt") for step in steps]
+
+    def looks(*args: Any, **kwargs: Any) -> Any:
+        if paths and args[0] not in paths:
+            return look(*args, **kwargs)
+        directory.rename(directory.with_name("away"))
+        try:
+            return look(*args, **kwargs)
+        finally:
+            directory.with_name("away").rename(directory)
+
+    monkeypatch.setattr(module, name, looks)
+
+
+@pytest.mark.parametrize(
+    "look", [(files, "facts", (50, 60)), (reconcile, "_listings", ())], ids=["at two files", "at directories"]
+)
+def test_files_that_were_away_for_a_moment_are_not_gone(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, look: tuple[Any, str, Sequence[int]]
+) -> None:
+    """Else the other ranks' files of a state would go, since it could not be restored; and then its own."""
+    job = saved(catalog, tmp_path, *range(10, 90, 10))
+    module, name, steps = look
+    away_during(monkeypatch, module, name, job.folder(0), steps)
+    plan = plan_gc(catalog.database, "run", Policy(keep_last=5))
+    execute(catalog.database, plan, allow_mass_delete=True)
+    monkeypatch.undo()
+    assert {file.state for file in catalog.files("run")} <= {FileState.COMPLETE, FileState.TRASHED}
+    plan = plan_gc(catalog.database, "run", Policy(keep_last=5))
+    execute(catalog.database, plan, allow_mass_delete=True)
+    assert [state.global_step for state in catalog.saves("run")] == [80, 70, 60, 50, 40]
+
+
+def test_a_file_that_was_away_while_verify_looked_is_not_gone(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = saved(catalog, tmp_path, 10, 20)
+    away_during(monkeypatch, files, "facts", job.folder(0), [10])
+    done = catalog.verify("run")
+    assert (done.damaged, len(done.troubles)) == ((), 1)
 
 
 def test_a_run_whose_files_are_gone_from_their_directory_has_no_states(catalog: Catalog, tmp_path: Path) -> None:

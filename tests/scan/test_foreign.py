@@ -415,6 +415,15 @@ def test_a_dry_run_says_the_same_and_writes_nothing(catalog: Catalog, tmp_path: 
     assert told(dry) == told(catalog.scan(root, steps={path: 5}))
 
 
+def test_a_catalog_that_reads_their_journal_takes_them_to_be_there(catalog: Catalog, tmp_path: Path) -> None:
+    """The path of TensorFlow's is that of no file."""
+    path = tensorflow(tmp_path / "job" / "ckpt0")
+    catalog.scan(tmp_path / "job", steps={path: 5}, world_size=1)
+    other = connect(tmp_path / "other.db")
+    other.sync(tmp_path)
+    assert [file.state for file in other.files("job")] == [FileState.COMPLETE]
+
+
 def test_a_catalog_made_anew_knows_them(catalog: Catalog, tmp_path: Path) -> None:
     root = tmp_path / "job"
     shards(root / "global_step7", at=3)
