@@ -163,12 +163,7 @@ def first_saves(connection: sa.Connection, run: int) -> dict[str, int | None]:
 
 def unplaced_of(connection: sa.Connection, run: int) -> list[Unplaced]:
     """The files of a run that a scan could not place and nothing has a record of by now, the one written last first."""
-    has_record = sa.exists().where(
-        checkpoints.c.path == unplaced.c.path, checkpoints.c.state == FileState.COMPLETE.value
-    )
-    names = (unplaced.c[name] for name in Unplaced._fields)
-    query = sa.select(*names).where(unplaced.c.run_id == run, ~has_record)
-    return [Unplaced(*row) for row in connection.execute(query.order_by(unplaced.c.mtime_ns.desc(), unplaced.c.path))]
+    return [Unplaced(*row) for row in connection.execute(_UNPLACED_OF, {"own_run": run})]
 
 
 def newest_step(connection: sa.Connection, key: LaunchKey, *, below: int | None, at_most: int | None) -> int | None:
@@ -428,6 +423,14 @@ _LAUNCHES = _launch_query()
 _LAUNCH_OF_KEY = _LAUNCHES.where(launches.c.id == _LAUNCH)
 _LAUNCHES_OF = _LAUNCHES.where(launches.c.run_id == _RUN).order_by(launches.c.launch_order)
 _RESOLUTION = sa.select(resolutions).where(resolutions.c.launch_id == _LAUNCH)
+_UNPLACED_OF = (
+    sa.select(*(unplaced.c[name] for name in Unplaced._fields))
+    .where(
+        unplaced.c.run_id == _RUN,
+        ~sa.exists().where(checkpoints.c.path == unplaced.c.path, checkpoints.c.state == FileState.COMPLETE.value),
+    )
+    .order_by(unplaced.c.mtime_ns.desc(), unplaced.c.path)
+)
 _NEWEST_STEP = sa.select(sa.func.max(saves.c.global_step)).where(
     saves.c.launch_id == _LAUNCH, saves.c.global_step <= _STEP
 )

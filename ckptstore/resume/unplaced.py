@@ -29,7 +29,7 @@ def newer_than(plan: RestorePlan | None, found: Sequence[Unplaced]) -> tuple[Unp
     By when they were written; where the plan's state was scanned too, also by their likeliest step. Without a plan all
     are newer. Of very many the ones written last are looked at.
     """
-    if plan is not None:
+    if plan is not None and found:
         written = max((each.source.mtime_ns or 0 for each in plan.ranks), default=0)
         step = plan.global_step if plan.launch.id.startswith(SCANNED) else None
         found = [
