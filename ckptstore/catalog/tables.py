@@ -348,7 +348,7 @@ trash = sa.Table(
     sa.Column("id", ID, primary_key=True),
     sa.Column("run_id", sa.ForeignKey("runs.id"), nullable=False),
     sa.Column("collection_id", sa.String(32), nullable=False, index=True),
-    sa.Column("checkpoint_id", ID, index=True),
+    sa.Column("checkpoint_id", ID),
     sa.Column("of_version", sa.String(64), nullable=False),
     sa.Column("root", sa.Text, nullable=False),
     sa.Column("place", sa.Text, nullable=False),
@@ -358,6 +358,7 @@ trash = sa.Table(
     sa.Column("changed_at", UtcDateTime, nullable=False),
     sa.Column("version", sa.String(64), nullable=False),
     sa.Index(None, "run_id", "phase"),
+    sa.Index(None, "checkpoint_id", "run_id", "phase"),  # else SQLite reads all of the run to find one file's
 )
 """A file that retention has given up: `place` is its path below `root`, `of_version` the generation of its record then.
 

@@ -147,7 +147,9 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["run_id"], ["runs.id"], name=op.f("fk_trash_run_id")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_trash")),
     )
-    op.create_index(op.f("ix_trash_checkpoint_id"), "trash", ["checkpoint_id"], unique=False)
+    op.create_index(
+        op.f("ix_trash_checkpoint_id_run_id_phase"), "trash", ["checkpoint_id", "run_id", "phase"], unique=False
+    )
     op.create_index(op.f("ix_trash_collection_id"), "trash", ["collection_id"], unique=False)
     op.create_index(op.f("ix_trash_run_id_phase"), "trash", ["run_id", "phase"], unique=False)
     op.create_table(
