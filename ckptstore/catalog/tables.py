@@ -191,7 +191,7 @@ checkpoints = sa.Table(
     sa.Column("step_in_epoch", sa.Integer),
     sa.Column("size", sa.BigInteger),
     sa.Column("digest", sa.String(64)),
-    sa.Column("mtime_ns", sa.BigInteger),
+    sa.Column("mtime_ns", sa.BigInteger, index=True),  # by which gc finds other paths of a file, of whatever run
     sa.Column("format", sa.String(16), nullable=False),
     sa.Column("content", sa.String(16), nullable=False),
     sa.Column("strategy_file", sa.Text),

@@ -4,7 +4,7 @@ import re
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -244,35 +244,3 @@ def test_a_launch_is_of_one_run() -> None:
 def test_a_type_that_this_program_does_not_know_is_counted() -> None:
     line = to_line(KNOWN[0], "/run/a")
     assert from_lines([line, {**line, "t": "of the future"}], "/run/a") == ([KNOWN[0]], 1)
-
-
-def test_what_retention_did_before_costs_nothing() -> None:
-    """SQLite took the index of the run for a quicker one than that of the file, and read all that the run had lost."""
-
-    def work(before: int) -> int:
-        """What SQLite does, in hundreds of its instructions, where one file goes of which others went before."""
-        launch = Launch(id="L1", run="run", order=0, world_size=1, layout=stand_alone(), created_at=START)
-        files = [
-            Checkpoint(run="run", launch="L1", kind=Kind.PERIODIC, global_step=step, rank=0, path=f"/d/{step}", size=1)
-            for step in range(before + 1)
-        ]
-        records = [FileRecorded(replace(file, created_at=START)) for file in files]
-        removed = [RemovedFile(str(file.global_step), 1, 0, file.id, "") for file in files]
-        database = in_memory()
-        counted = 0
-
-        def count() -> int:
-            nonlocal counted
-            counted += 1
-            return 0
-
-        with database.write() as connection:
-            project(connection, [LaunchStarted(launch), *records])
-            project(connection, [FilesRemoved("run", "gc", "/d", Phase.GONE, START, tuple(removed[1:]))])
-            driver: Any = connection.connection.dbapi_connection
-            driver.set_progress_handler(count, 100)
-            project(connection, [FilesRemoved("run", "gc", "/d", Phase.GONE, START, tuple(removed[:1]))])
-            driver.set_progress_handler(None, 0)
-        return counted
-
-    assert work(500) <= work(20) + 2
