@@ -21,7 +21,7 @@ from ckptstore.core.model import FileState, Kind, LoadResult, Rule, Source, Timi
 from ckptstore.core.naming import SEVERAL, companion_of, format_of
 from ckptstore.disk import claims
 from ckptstore.disk.aside import Aside
-from ckptstore.disk.files import absolute, facts, is_in, names_in, real_directory, remove_own
+from ckptstore.disk.files import absolute, facts, is_gone, is_in, names_in, real_directory, remove_own
 from ckptstore.disk.several import is_worked_in, lacking
 from ckptstore.errors import CatalogUnavailableError, CkptstoreError, UsageError
 from ckptstore.formats.inspect import is_cut
@@ -448,7 +448,8 @@ class LiveFiles:
         names = names_in(str(directory))
         whole = [file for file in self._all() if file.state is not FileState.IN_PROGRESS]
         here = [file for file in whole if Path(file.path).parent == directory]
-        gone = [file for file in here if not is_in(names, Path(file.path).name)]
+        unseen = [file for file in here if not is_in(names, Path(file.path).name)]
+        gone = [file for file in unseen if is_gone(file.path, str(directory), is_journalled=True)]
         if gone:
             self._recorder.mark(gone, FileState.MISSING)
             for file in gone:

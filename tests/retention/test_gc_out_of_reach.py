@@ -16,6 +16,7 @@ from ckptstore.retention.execute import execute
 from ckptstore.retention.plan import plan_gc
 from ckptstore.retention.policy import Policy
 from ckptstore.retention.trash import purge, undo
+from ckptstore.training import launch
 from tests.jobs import Job, started
 from tests.retention.builders import LAST_2, gc, names, removed, saved, tree
 
@@ -43,8 +44,8 @@ def test_states_on_a_disk_that_is_not_mounted_are_not_said_to_be_gone(
 ) -> None:
     job = Job(catalog, tmp_path / "data")
     ranks = job.start()
-    for launch in ranks if announced else ():
-        job.announce(launch)
+    for rank in ranks if announced else ():
+        job.announce(rank)
     job.save(ranks, 10, 20, 30, 40)
     homes = [str(job.folder(rank)) for rank in (0, 1)]
     job.directory.rename(tmp_path / "away")
@@ -96,6 +97,20 @@ def test_files_that_were_away_for_a_moment_are_not_gone(
     plan = plan_gc(catalog.database, "run", Policy(keep_last=5))
     execute(catalog.database, plan, allow_mass_delete=True)
     assert [state.global_step for state in catalog.saves("run")] == [80, 70, 60, 50, 40]
+
+
+def test_what_a_launch_saved_and_does_not_see_for_a_moment_is_not_gone(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After each save a rank looks which of its files MindSpore has deleted."""
+    job, ranks = started(catalog, tmp_path / "ckpt", 10, 20, 30)
+    away_during(monkeypatch, launch, "names_in", job.folder(0))
+    ranks[0].live_files.notice_vanished(job.folder(0))
+    monkeypatch.undo()
+    assert {file.state for file in catalog.files("run")} == {FileState.COMPLETE}
+    job.write(ranks[0], 10).unlink()
+    ranks[0].live_files.notice_vanished(job.folder(0))
+    assert [file.global_step for file in catalog.files("run") if file.state is FileState.MISSING] == [10]
 
 
 def test_a_file_that_was_away_while_verify_looked_is_not_gone(
