@@ -53,7 +53,7 @@ class Uncertainties:
                 home = above_ttp(file.path) or file.path.rpartition("/")[0]
                 reason = self._of_directory(home)
                 if not reason and not is_gone(file.path, home, is_journalled=home in self._journalled):
-                    reason = f"{file.path} was away while it was looked at"
+                    reason = f"{file.path} was away while it was looked at, or a link leads there"
             else:
                 reason = self._of_bytes(file, here)
             if reason:
