@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads
 from ckptstore.core.events import LaunchStarted
+from ckptstore.disk.claims import FOLDER
 from ckptstore.journal.jsonl import SHARED
 from ckptstore.journal.recorder import Recorder
 
@@ -38,10 +39,12 @@ def shared(database: Database) -> Recorder:
 def directory_to_tell(paths: Iterable[str]) -> str:
     """Where to journal what is said of these files: the first of their directories that can be written to, as it seems.
 
-    A disk may be lost, or a tree moved, whose files are in the catalog still.
+    A disk may be lost, or a tree moved, whose files are in the catalog still. One that has journals goes before those
+    that have none: an empty mount point with a journal would pass for a directory whose files are gone.
     """
     directories = sorted({path.rpartition("/")[0] for path in paths})
-    return next((each for each in directories if os.access(each, os.W_OK)), directories[0])
+    places = [(f"{each}/{FOLDER}", each) for each in directories] + [(each, each) for each in directories]
+    return next((each for place, each in places if os.access(place, os.W_OK)), directories[0])
 
 
 def record_of_run(

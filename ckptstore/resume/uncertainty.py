@@ -6,10 +6,11 @@ Retention keeps the state of such a file.
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from ckptstore.core.model import FileState
+from ckptstore.core.model import FileState, Rule
 from ckptstore.core.naming import above_ttp
 from ckptstore.disk.claims import FOLDER
 from ckptstore.disk.files import is_gone
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from ckptstore.core.model import Checkpoint, Observed
 
 _NOT_THERE = "is not there: it may not be mounted"
+_EMPTY = f"is empty: it may not be mounted; if its files are gone for good: make {FOLDER} in it"
 _LACKS_JOURNAL = f"has no {FOLDER} any more, where its journal was: it may not be mounted"
 
 QUIET = timedelta(hours=1)
@@ -82,16 +84,24 @@ class Uncertainties:
     def _absence(self, directory: str) -> str:
         if not os.path.isdir(directory):  # noqa: PTH112
             return _NOT_THERE
-        has_lost_it = directory in self._journalled and not os.path.isdir(f"{directory}/{FOLDER}")  # noqa: PTH112
-        return _LACKS_JOURNAL if has_lost_it else ""
+        if directory in self._journalled:
+            return "" if os.path.isdir(f"{directory}/{FOLDER}") else _LACKS_JOURNAL  # noqa: PTH112
+        with suppress(OSError), os.scandir(directory) as entries:
+            return "" if next(entries, None) else _EMPTY
+        return ""
 
     def _of_bytes(self, file: Checkpoint, here: Observed) -> str:
-        """A file that is not the recorded one may be a checkpoint that nobody registered, unless it is provably cut."""
+        """A file that is not the recorded one may be a checkpoint that nobody registered, unless it is provably cut.
+
+        So may one that was found to be damaged, and does not look so any more.
+        """
+        if file.state is FileState.DAMAGED and _is_repaired(file, here):
+            return f"{file.path} was found to be damaged, and does not look so now: verify it again"
         if file.state is FileState.MISSING or not _is_changed(file, here):
             return ""
         if here.mtime_ns is not None and here.mtime_ns > self._quiet_since_ns:
             return f"{file.path} was written a short time ago"
-        if file.format not in ("ckpt", "safetensors") or not is_broken(file.path):
+        if not _is_provably_cut(file):
             return f"{file.path} is not the file that was recorded, and may be a whole one"
         return ""
 
@@ -99,6 +109,19 @@ class Uncertainties:
 def is_a_link(path: str) -> str:
     """Why what is below a link stays."""
     return f"{path} is a link: no link is followed"
+
+
+def _is_repaired(file: Checkpoint, here: Observed) -> bool:
+    """Whether what was wrong with a file is not any more: a disk, or a network, may have failed for a moment only."""
+    if file.problem is Rule.SIZE_MISMATCH:
+        return here.size == file.size
+    if file.problem is Rule.UNREADABLE:
+        return not _is_provably_cut(file)
+    return here.digest is not None and here.digest == file.digest
+
+
+def _is_provably_cut(file: Checkpoint) -> bool:
+    return file.format in ("ckpt", "safetensors") and is_broken(file.path)
 
 
 def _is_changed(file: Checkpoint, here: Observed) -> bool:
