@@ -195,7 +195,7 @@ def _look_at(directory: str) -> Surroundings:
     except OSError as error:
         return Surroundings(directory, None, error.strerror or str(error))
     try:
-        return Surroundings(directory, device, journals=jsonl.sizes_in(f"{here}/{FOLDER}"))
+        return Surroundings(directory, device, journals=jsonl.sizes_in(f"{here}/{FOLDER}") or {})
     except OSError as error:
         return Surroundings(directory, device, hidden=error.strerror or str(error))
 

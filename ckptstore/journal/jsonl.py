@@ -201,8 +201,8 @@ def size(path: str) -> int | None:
         return None
 
 
-def sizes_in(folder: str) -> dict[str, int]:
-    """The journals in a folder of a directory, by path, and how long each is, in bytes.
+def sizes_in(folder: str) -> dict[str, int] | None:
+    """The journals in a folder of a directory, by path, and how long each is, in bytes; None if there is no folder.
 
     Raises `OSError`, for a folder that is a link too: what is behind it is of another directory.
     """
@@ -211,7 +211,7 @@ def sizes_in(folder: str) -> dict[str, int]:
     except (FileNotFoundError, NotADirectoryError):
         if os.path.islink(folder):  # noqa: PTH114 — a text, as everywhere here
             raise OSError(errno.ELOOP, "its folder is a link") from None
-        return {}
+        return None
     try:
         with os.scandir(opened) as found:
             return {
@@ -230,7 +230,7 @@ def directory_of(path: str) -> str:
 
 def journals_in(directory: str) -> list[str]:
     """The journals of one directory. Raises `OSError` where it cannot be read."""
-    return sorted(sizes_in(str(Path(directory) / FOLDER)))
+    return sorted(sizes_in(str(Path(directory) / FOLDER)) or ())
 
 
 def journals_below(

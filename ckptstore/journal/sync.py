@@ -48,7 +48,8 @@ class Synced:
 
     `spoiled` counts lines that are torn, or of other programs; `runs` are those that the journals tell of. Of what was
     `skipped`, `unreadable` are the journals, and directories that may have some, that could not be looked into at all,
-    or are not believed. `refused` is what journals tell that their owners may not.
+    or are not believed. `refused` is what journals tell that their owners may not. Directories that are `away` have no
+    folder of journals, where the catalog knows of one: nobody knows what those tell by now.
     """
 
     journals: int = 0
@@ -59,6 +60,7 @@ class Synced:
     skipped: tuple[Skipped, ...] = ()
     unreadable: tuple[Skipped, ...] = ()
     refused: tuple[Skipped, ...] = ()
+    away: tuple[str, ...] = ()
 
 
 def sync(database: Database, run_or_directory: str | Path | None = None, trust: Trust | None = None) -> Synced:
@@ -108,15 +110,14 @@ def sync_run(database: Database, run_id: int, trust: Trust | None = None) -> Syn
     """
     with database.read() as connection:
         known = journals.journals_of(connection, run_id)
-    sizes, skipped = _sizes(database, sorted({path.rpartition("/")[0] for path in known}))
-    hidden = tuple(skipped)
+    sizes, hidden, away = _sizes(database, sorted({path.rpartition("/")[0] for path in known}))
     unseen = {each.path for each in hidden}
     gone = {path: at for path, at in known.items() if path not in sizes and path.rpartition("/")[0] not in unseen}
     sizes |= _sizes_of(_moved_along(gone))
     found = _without_known(database, sizes.keys() - known.keys())
     sizes = {path: size for path, size in sizes.items() if path in known or path in found}
     done = _take_up(database, sizes, known, look=True, of_a_run=True, trust=trust)
-    return _added(Synced(skipped=hidden, unreadable=hidden), done)
+    return _added(Synced(skipped=hidden, unreadable=hidden, away=away), done)
 
 
 def _moved_along(gone: Mapping[str, ReadTo]) -> list[str]:
@@ -251,18 +252,22 @@ def _has_head(path: str, known: str | None) -> bool:
         return True
 
 
-def _sizes(database: Database, folders: Sequence[str]) -> tuple[dict[str, int], list[Skipped]]:
+def _sizes(database: Database, folders: Sequence[str]) -> tuple[dict[str, int], tuple[Skipped, ...], tuple[str, ...]]:
+    """How long the journals in these folders are; which folders cannot be read; the directories that lack theirs."""
     sizes: dict[str, int] = {}
     skipped: list[Skipped] = []
-    for found in for_each(_sizes_in, folders, between=database.let_go_if_idle):
+    away: list[str] = []
+    for folder, found in zip(folders, for_each(_sizes_in, folders, between=database.let_go_if_idle), strict=True):
         if isinstance(found, Skipped):
             skipped.append(found)
+        elif found is None:
+            away.append(folder.rpartition("/")[0] or "/")
         else:
             sizes |= found
-    return sizes, skipped
+    return sizes, tuple(skipped), tuple(away)
 
 
-def _sizes_in(folder: str) -> dict[str, int] | Skipped:
+def _sizes_in(folder: str) -> dict[str, int] | Skipped | None:
     try:
         return jsonl.sizes_in(folder)
     except OSError as error:
@@ -411,4 +416,5 @@ def _added(one: Synced, other: Synced) -> Synced:
         (*one.skipped, *other.skipped),
         (*one.unreadable, *other.unreadable),
         (*one.refused, *other.refused),
+        (*one.away, *other.away),
     )

@@ -5,14 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ckptstore.core.model import FileState, Skipped
 from ckptstore.core.naming import above_ttp
 from ckptstore.disk.claims import FOLDER
 from ckptstore.journal.jsonl import directory_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
-    from ckptstore.core.model import Skipped
+    from ckptstore.core.model import Checkpoint
+
+_AWAY = "was away as its journals were to be read: they may protect what is beside them"
 
 
 def unread(skipped: Iterable[Skipped]) -> tuple[Skipped, ...]:
@@ -24,6 +27,28 @@ def unheard(skipped: Iterable[Skipped]) -> str:
     """Why nobody knows all that was said of a run, as that a step is pinned; empty if every journal was read."""
     first = next(iter(unread(skipped)), None)
     return "" if first is None else f"{first.path}, which may protect it, was not read: {first.reason}"
+
+
+def unheard_states(files: Iterable[Checkpoint], away: Collection[str]) -> dict[tuple[str, int], Skipped]:
+    """The states, by launch and step, with a file below a directory that was away as its journals were to be read.
+
+    With that directory: what protects a state is said beside one of its files.
+    """
+    found: dict[tuple[str, int], Skipped] = {}
+    for file in files if away else ():
+        directory = nearest(file.path, away)
+        if directory and file.state not in (FileState.MISSING, FileState.MOVED):
+            found[file.launch, file.global_step] = Skipped(directory, _AWAY)
+    return found
+
+
+def nearest(path: str, directories: Collection[str]) -> str:
+    """Which of these directories is the nearest above a path; empty if none is."""
+    while path:
+        path = path.rpartition("/")[0]
+        if (path or "/") in directories:
+            return path or "/"
+    return ""
 
 
 def beside(skipped: Iterable[Skipped], paths: Iterable[str]) -> dict[str, str]:

@@ -11,6 +11,7 @@ from ckptstore.catalog import marks as marking
 from ckptstore.catalog import reads
 from ckptstore.catalog import trash as rows
 from ckptstore.catalog.project import OPEN_PHASES
+from ckptstore.catalog.runs import find_run
 from ckptstore.catalog.trash import Collection, Item
 from ckptstore.core.events import generation
 from ckptstore.core.model import Phase, Skipped
@@ -18,8 +19,6 @@ from ckptstore.disk import files
 from ckptstore.disk.files import FileFacts
 from ckptstore.disk.trash import Trash
 from ckptstore.errors import RefusedError
-from ckptstore.journal import unread
-from ckptstore.journal.sync import sync_run
 from ckptstore.resume import lease
 from ckptstore.resume.lineage import branches
 from ckptstore.retention import decide, path_aliases
@@ -78,9 +77,11 @@ def execute(
     """
     decide.check_policy(plan.policy)
     decide.check(plan.decision, allow_mass_delete=allow_mass_delete)
+    if find_run(database, plan.run) != plan.run_id:
+        raise RefusedError(f"the plan for run {plan.run!r} was made with another catalog", "make the plan again")
     with at_work(database, plan.run, plan.run_id, disk=disk, progress=progress) as worker:
         begun = worker.finish_what_was_begun()
-        if not unread.unheard(sync_run(database, plan.run_id).skipped):
+        if not worker.unread:
             worker.purge_due(datetime.now(timezone.utc))
         phase = Phase.DELETING if at_once else Phase.MOVING
         gc = _Gc(plan, worker, begun, phase=phase, grace=grace or plan.policy.grace)
@@ -182,11 +183,11 @@ class _Gc:
         launches = reads.launches_of(connection, self._plan.run_id)
         branch_of = branches(launches, reads.first_saves(connection, self._plan.run_id), steps)
         for file_id, file in kept.items():
-            turned = file.state is not before[file_id] or file_id in failed
+            turned = file.state is not before[file_id] or file.quarantine or file_id in failed
             if turned or branch_of.get((file.launch, file.global_step)):
                 raise RefusedError(
                     f"step {file.global_step} of launch {file.launch} must stay, and does not count any more: it was "
-                    "damaged, could not be loaded, or the run went back to an older state",
+                    "damaged or found to be bad, could not be loaded, or the run went back to an older state",
                     "make the plan again",
                 )
 
@@ -212,9 +213,11 @@ class _Gc:
         with Trash(self.collection.id) as trash:
             looks = [self._worker.authority.refused(targets, trash) for _, targets in states]
         # A launch that starts without the catalog says so in a journal, and so does who pins by another one.
-        unheard = unread.unheard(sync_run(self._worker.database, self._plan.run_id).skipped)
+        self._worker.hear()
         unchanged = [
-            each for each, change in zip(states, looks, strict=True) if not self._skip(each[0], change or unheard)
+            each
+            for each, change in zip(states, looks, strict=True)
+            if not self._skip(each[0], change or self._unheard(each[1]))
         ]
         going: list[tuple[Key | None, tuple[Target, ...]]] = []
         items: list[Item] = []
@@ -241,6 +244,11 @@ class _Gc:
         self.removed += [key for key, _ in going if key is not None]
         every = {item.id: item for item in self._worker.items(self._phase)}
         return [every[item.id] for item in items]  # the oldest state first; what was refused waits for the next gc
+
+    def _unheard(self, targets: Sequence[Target]) -> str:
+        """Why nobody knows what protects a state by now; empty if all was heard."""
+        reasons = (self._worker.unheard.get(each.checkpoint or "") for each in targets)
+        return self._worker.unread or next(filter(None, reasons), "")
 
     def _skip(self, key: Key | None, reason: str) -> bool:
         if reason and key is not None:

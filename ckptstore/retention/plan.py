@@ -122,9 +122,9 @@ def plan_gc(
     policy = replace(policy, **stated)  # type: ignore[arg-type]
     decide.check_policy(policy)
     now = datetime.now(timezone.utc)
-    synced = sync_run(database, run_id).skipped
-    unheard = unread.unheard(synced)
-    skipped = [*synced, *reconcile(database, run_id).skipped]
+    synced = sync_run(database, run_id)
+    unheard = unread.unheard(synced.skipped)
+    skipped = [*synced.skipped, *reconcile(database, run_id).skipped]
     with database.read() as connection:
         begun = trash.begun(connection, run_id)
         facts = _Facts(
@@ -142,7 +142,10 @@ def plan_gc(
     states, targets = _judge(facts, seen, now, uncertain)
     live = [file for file in facts.files if file.state in _LIVE]
     states = path_aliases.count_once(states, live, seen)
-    states = [replace(state, doubt=state.doubt or unheard) for state in states]
+    away = unread.unheard_states(facts.files, synced.away)
+    uncertain.unseen = {**{each.path: each.reason for each in away.values()}, **uncertain.unseen}
+    why = {key: f"{each.path} {each.reason}" for key, each in away.items()}
+    states = [replace(state, doubt=state.doubt or unheard or why.get(state.key, "")) for state in states]
     decide.check_metric(run, policy, [state.metrics for state in states if state.counts])
     decision = decide.decide(states, policy, now)
     going = {verdict.state.key: targets[verdict.state.key] for verdict in decision.remove}
@@ -180,7 +183,7 @@ def plan_gc(
         debris=() if unheard else left_behind,
         unknown=_unknown(database, skipped, unregistered),
         unseen=(
-            *unread.unread(synced),
+            *unread.unread(synced.skipped),
             *(Skipped(path, reason) for path, reason in sorted(uncertain.unseen.items())),
         ),
     )
@@ -191,8 +194,9 @@ def _as_it_was(file: Checkpoint, begun: Mapping[str, Item]) -> Checkpoint:
     item = begun.get(file.id)
     if item is None or item.reported is None or file.state is not FileState.TRASHED:
         return file
-    is_there = disk.facts_if_seen(file.path) == disk.FileFacts(item.size, item.mtime_ns)
-    return replace(file, state=item.reported) if is_there else file
+    here = disk.facts_if_seen(file.path)
+    is_moved = disk.is_gone(file.path, item.root) if here is None else here != disk.FileFacts(item.size, item.mtime_ns)
+    return file if is_moved else replace(file, state=item.reported)
 
 
 def _unknown(database: Database, skipped: Sequence[Skipped], unregistered: Sequence[Skipped]) -> tuple[Skipped, ...]:

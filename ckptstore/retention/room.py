@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -10,9 +11,6 @@ from typing import TYPE_CHECKING
 from ckptstore.catalog import reads, tallies
 from ckptstore.catalog.runs import find_run
 from ckptstore.core.model import FileState, Phase
-from ckptstore.errors import RefusedError
-from ckptstore.journal import unread
-from ckptstore.journal.sync import sync_run
 from ckptstore.retention.execute import execute
 from ckptstore.retention.plan import plan_gc
 from ckptstore.retention.policy import Policy
@@ -42,9 +40,22 @@ class Disk:
 
     @property
     def free(self) -> int:
-        """What this user may still write. Raises `OSError`."""
-        found = os.statvfs(self.directory)
+        """What this user may still write. Raises `OSError`, also where another disk is at the directory by now."""
+        opened = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            if os.fstat(opened).st_dev != self.device:
+                raise OSError(errno.ENODEV, "its disk is not mounted any more")
+            found = os.statvfs(opened)
+        finally:
+            os.close(opened)
         return found.f_bavail * found.f_frsize
+
+    def has(self, directory: str) -> bool:
+        """Whether a directory is on it."""
+        try:
+            return os.stat(directory).st_dev == self.device  # noqa: PTH116
+        except OSError:
+            return False
 
     @property
     def is_short(self) -> bool:
@@ -100,12 +111,11 @@ def _disks(database: Database, run_id: int) -> list[Disk]:
 
 def _make_room_on(database: Database, run: str, run_id: int, policy: Policy, disk: Disk) -> Made:
     with at_work(database, run, run_id, disk=None, progress=lambda _: None) as worker:
-        if unheard := unread.unheard(sync_run(database, run_id).skipped):
-            raise RefusedError(f"nothing of run {run!r} is deleted: {unheard}", "make it readable, or take it away")
+        worker.refuse_unless_all_is_read()
         worker.finish_what_was_begun()
         for collection in sorted(worker.collections(), key=lambda each: each.created_at):
             if disk.is_short:
-                worker.purge({collection.id})
+                worker.purge({collection.id}, disk.has)
         trashed = worker.done.size(Phase.PURGING)
     states: list[int] = []
     plan = plan_gc(database, run, Policy(keep_last=max(1, policy.floor), floor=policy.floor))

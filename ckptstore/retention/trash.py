@@ -11,12 +11,10 @@ from ckptstore.catalog.project import OPEN_PHASES
 from ckptstore.catalog.runs import find_run
 from ckptstore.core.model import FileState, Phase, Skipped
 from ckptstore.disk.trash import TrashResult
-from ckptstore.errors import RefusedError, UsageError
-from ckptstore.journal import unread
-from ckptstore.journal.sync import sync_run
+from ckptstore.errors import UsageError
 from ckptstore.resume.examine import Whole, examine
 from ckptstore.resume.lease import CLOCKS_DIFFER
-from ckptstore.retention.worker import at_work, in_trash_by_mark
+from ckptstore.retention.worker import at_work
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -137,9 +135,7 @@ def purge(
     """
     run_id = find_run(database, run)
     with at_work(database, run, run_id, disk=disk, progress=progress) as worker:
-        unheard = unread.unheard(sync_run(database, run_id).skipped)
-        if unheard:
-            raise RefusedError(f"nothing of run {run!r} is deleted: {unheard}", "make it readable, or take it away")
+        worker.refuse_unless_all_is_read()
         worker.finish_what_was_begun()
         now = now or datetime.now(timezone.utc)
         every = worker.collections()
@@ -148,8 +144,7 @@ def purge(
             worker.purge({each.id for each in every})
         else:
             worker.purge_due(now)
-        with database.read() as connection:
-            unmarked, marked = in_trash_by_mark(connection, run_id)
+        unmarked, marked = worker.in_trash_by_mark()
         ends = {each.id: each.purge_after for each in worker.collections()}
         due = [ends[item.collection] for item in unmarked if item.collection in ends]
     return Purged(

@@ -6,18 +6,23 @@ Whoever comes after a crash does what was recorded again, and ends where it woul
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from ckptstore.catalog import reads
 from ckptstore.catalog import trash as rows
 from ckptstore.catalog.project import OPEN_PHASES
 from ckptstore.catalog.runs import find_called
 from ckptstore.core.model import Phase, Skipped
+from ckptstore.disk.claims import FOLDER
 from ckptstore.disk.files import FileFacts
 from ckptstore.disk.trash import Disk, Trash, TrashResult
 from ckptstore.errors import RefusedError
+from ckptstore.journal import unread
+from ckptstore.journal.sync import sync_run
 from ckptstore.journal.writers import shared
 from ckptstore.resume.lease import CLOCKS_DIFFER
 from ckptstore.retention.authority import Authority
@@ -74,8 +79,11 @@ class Done:
 class Worker:
     """Does to files what their phase says, under the lock of their run, and records it.
 
-    `filled` are the gcs into whose trash something came by it. Raises `RefusedError` where the lock was lost: nothing
-    more is done then, and what was done since it was last held is for its new holder to find.
+    `filled` are the gcs into whose trash something came by it. Of what protects the run's states all was heard but what
+    `unread` and `unheard` say: why some journals were not read, and why those of some states, by the ids of their
+    files. Nothing is done in a directory whose journals are away: it may be an empty mount point. Raises `RefusedError`
+    where the lock was lost: nothing more is done then, and what was done since it was last held is for its new holder
+    to find.
     """
 
     def __init__(self, database: Database, lock: GcLock, *, disk: Disk | None, progress: Callable[[int], None]) -> None:
@@ -87,6 +95,30 @@ class Worker:
         self.authority = Authority(database, lock.run, lock.run_id)
         self.done = Done()
         self.filled: set[str] = set()
+        self.unread = ""
+        self.unheard: dict[str, str] = {}
+        self._away: frozenset[str] = frozenset()
+        self.hear()
+
+    def hear(self) -> None:
+        """Take up what the run's journals say by now."""
+        synced = sync_run(self.database, self.lock.run_id)
+        self.unread = unread.unheard(synced.skipped)
+        if self._away == (away := frozenset(synced.away)):
+            return
+        self._away = away
+        with self.database.read() as connection:
+            own = [item.checkpoint for item in rows.items_of(connection, self.lock.run_id, *OPEN_PHASES)]
+            files = reads.files_to_judge(connection, self.lock.run_id, [each for each in own if each])
+        found = unread.unheard_states(files, away)
+        why = {file.id: found.get((file.launch, file.global_step)) for file in files}
+        self.unheard = {id_: f"{each.path} {each.reason}" for id_, each in why.items() if each is not None}
+
+    def refuse_unless_all_is_read(self) -> None:
+        """Raise `RefusedError` where a journal of the run could not be read: what is deleted does not come back."""
+        if self.unread:
+            told = f"nothing of run {self.lock.run!r} is deleted: {self.unread}"
+            raise RefusedError(told, "make it readable, or take it away")
 
     def close(self) -> None:
         """Let go of the journals."""
@@ -110,7 +142,8 @@ class Worker:
             return decide(connection), ()
 
         for directory in homes:
-            self.recorder.home(directory)
+            if not self._absence(directory):
+                self.recorder.home(directory)
         self.recorder.decide(work)
 
     def finish_what_was_begun(self) -> dict[str, Collection]:
@@ -150,8 +183,10 @@ class Worker:
         self.filled.update(item.collection for item in moved if item.phase is Phase.MOVING)
 
     def begin(self, items: Sequence[Item], phase: Phase) -> list[Item]:
-        """Record what is done with these next."""
-        self.record(lambda _: rows.told(self.lock.run, items, phase))
+        """Record what is done with these next, but for those whose directory is away."""
+        away = {item.id: Skipped(item.path, reason) for item in items if (reason := self._absence(item.root))}
+        self.done.troubles += away.values()
+        self.record(lambda _: rows.told(self.lock.run, [item for item in items if item.id not in away], phase))
         return self.items(phase)
 
     def purge_due(self, now: datetime) -> None:
@@ -162,13 +197,37 @@ class Worker:
         due = now - CLOCKS_DIFFER
         self.purge({each.id for each in self.collections() if each.ended and each.purge_after <= due})
 
-    def purge(self, gcs: AbstractSet[str]) -> None:
-        """Delete what these have in the trash, and what is of no step that is pinned or tagged."""
-        with self.database.read() as connection:
-            unmarked, _ = in_trash_by_mark(connection, self.lock.run_id)
-        items = [item for item in unmarked if item.collection in gcs]
+    def purge(self, gcs: AbstractSet[str], where: Callable[[str], bool] = lambda _: True) -> None:
+        """Delete what these have in the trash of some directories, and what is of no step that is pinned or tagged."""
+        unmarked, marked = self.in_trash_by_mark()
+        unheard = [item for item in marked if item.collection in gcs and item.checkpoint in self.unheard]
+        self.done.troubles += [
+            Skipped(item.path, self._absence(item.root) or self.unheard[item.checkpoint]) for item in unheard
+        ]
+        items = [item for item in unmarked if item.collection in gcs and where(item.root)]
         if items:
             self.carry_out(self.begin(items, Phase.PURGING))
+
+    def in_trash_by_mark(self) -> tuple[list[Item], list[Item]]:
+        """What is in the trash: what is of no step that is pinned or tagged; and what is, or may be, with its own.
+
+        Such a step may be in the trash: what a journal says of it may be heard after gc.
+        """
+        with self.database.read() as connection:
+            items = rows.items_of(connection, self.lock.run_id, Phase.TRASHED)
+            ids = rows.of_marked_steps(connection, self.lock.run_id)
+        ids |= {item.id for item in items if item.checkpoint in self.unheard}
+        names = {_stem(item) for item in items if item.id in ids}
+        marked = [item for item in items if item.id in ids or (not item.checkpoint and _stem(item) in names)]
+        kept = {item.id for item in marked}
+        return [item for item in items if item.id not in kept], marked
+
+    def _absence(self, directory: str) -> str:
+        """Why nothing is done in a directory: its journals are away; empty if they are not."""
+        if not self._away or not unread.nearest(f"{directory}/.", self._away):
+            return ""
+        is_there = os.path.isdir(directory)  # noqa: PTH112 — text, as all paths here
+        return f"its directory {f'has no {FOLDER} any more' if is_there else 'is not there'}: it may not be mounted"
 
     def _act(self, items: Sequence[Item], acts: Mapping[Phase, _Act]) -> list[tuple[Item, TrashResult]]:
         by_collection: dict[str, list[Item]] = {}
@@ -186,7 +245,7 @@ class Worker:
     def _try(self, trash: Trash, item: Item, acts: Mapping[Phase, _Act]) -> TrashResult | None:
         self.lock.keep()
         act = acts[item.phase]
-        beyond = self.authority.beyond(item.root)
+        beyond = self._absence(item.root) or self.authority.beyond(item.root)
         if act not in (Trash.put, Trash.delete):  # what goes now was looked at when it was given up
             beyond = beyond or self.authority.in_trash(item, trash)
         if beyond:
@@ -239,19 +298,6 @@ def at_work(
         closing(Worker(database, lock, disk=disk, progress=progress)) as worker,
     ):
         yield worker
-
-
-def in_trash_by_mark(connection: Connection, run_id: int) -> tuple[list[Item], list[Item]]:
-    """What is in the trash of a run: what is of no step that is pinned or tagged, and what is, with what goes with it.
-
-    Such a step may be in the trash: what a journal says of it may be heard after gc.
-    """
-    items = rows.items_of(connection, run_id, Phase.TRASHED)
-    ids = rows.of_marked_steps(connection, run_id)
-    names = {_stem(item) for item in items if item.id in ids}
-    marked = [item for item in items if item.id in ids or (not item.checkpoint and _stem(item) in names)]
-    kept = {item.id for item in marked}
-    return [item for item in items if item.id not in kept], marked
 
 
 def _stem(item: Item) -> tuple[str, str]:

@@ -18,33 +18,10 @@ from ckptstore.retention.policy import Policy
 from ckptstore.retention.trash import purge, undo
 from tests.contents import back_up
 from tests.jobs import Job, started
-from tests.retention.builders import gc, names, saved
+from tests.retention.builders import Interrupted, gc, interrupt, names, saved
 
 DAY = timedelta(days=1)
 STEPS = (10, 20, 30, 40, 50)
-
-
-class Interrupted(Disk):
-    """Ctrl-C before so many files were moved or deleted."""
-
-    def __init__(self, after: int) -> None:
-        def limited(real: Any) -> Any:
-            def call(*args: Any, **options: Any) -> None:
-                nonlocal after
-                after -= 1
-                if after < 0:
-                    raise KeyboardInterrupt
-                real(*args, **options)
-
-            return call
-
-        for name in ("rename", "unlink"):
-            setattr(self, name, limited(getattr(Disk, name)))
-
-
-def interrupt(catalog: Catalog, after: int, *, at_once: bool = False) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        gc(catalog, disk=Interrupted(after), at_once=at_once)
 
 
 def lose(job: Job, *steps: int) -> None:

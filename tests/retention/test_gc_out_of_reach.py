@@ -1,7 +1,9 @@
 """The trash of a run: on a disk that is away for a while, and of steps that somebody wants to protect by then."""
 
 from collections.abc import Sequence
+from errno import EIO
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
 import pytest
@@ -12,25 +14,37 @@ from ckptstore.disk import files
 from ckptstore.disk.trash import Disk
 from ckptstore.errors import UsageError
 from ckptstore.resume import reconcile
+from ckptstore.retention import plan as plan_module
+from ckptstore.retention import worker as worker_module
 from ckptstore.retention.execute import execute
 from ckptstore.retention.plan import plan_gc
 from ckptstore.retention.policy import Policy
 from ckptstore.retention.trash import purge, undo
 from ckptstore.training import launch
 from tests.jobs import Job, started
-from tests.retention.builders import LAST_2, gc, names, removed, saved, tree
+from tests.retention.builders import LAST_2, gc, interrupt, names, removed, saved, tree
 
 pytestmark = pytest.mark.of_files
 
 
+@pytest.mark.parametrize("is_empty", [False, True], ids=["no directory", "an empty mount point"])
 @pytest.mark.parametrize("action", ["undo", "purge"])
-def test_trash_on_a_disk_that_is_not_mounted_is_not_forgotten(catalog: Catalog, tmp_path: Path, action: str) -> None:
+def test_trash_on_a_disk_that_is_not_mounted_is_not_forgotten(
+    catalog: Catalog, tmp_path: Path, action: str, *, is_empty: bool
+) -> None:
     job = saved(catalog, tmp_path, 10, 20, 30, 40)
     before = tree(job.directory)
     gc(catalog)
     job.folder(1).rename(tmp_path / "away")
+    if is_empty:
+        job.folder(1).mkdir()
     done = undo(catalog.database, "run") if action == "undo" else purge(catalog.database, "run", at_once=True)
-    assert {trouble.reason for trouble in done.troubles} == {"its directory is not there: it may not be mounted"}
+    what = "has no .ckptstore any more" if is_empty else "is not there"
+    unheard = {f"{job.folder(1)} was away as its journals were to be read: they may protect what is beside them"}
+    reasons = {f"its directory {what}: it may not be mounted"} | (unheard if action == "purge" else set())
+    assert {trouble.reason for trouble in done.troubles} == reasons
+    if is_empty:
+        job.folder(1).rmdir()  # nothing was written there
     (tmp_path / "away").rename(job.folder(1))
     done = undo(catalog.database, "run") if action == "undo" else purge(catalog.database, "run", at_once=True)
     assert done.troubles == ()
@@ -52,8 +66,8 @@ def test_states_on_a_disk_that_is_not_mounted_are_not_said_to_be_gone(
     for _ in range(2):
         plan = plan_gc(catalog.database, "run", LAST_2)
         assert removed(plan) == []
-        assert {each.path for each in plan.unseen} <= set(homes)
-        assert {each.reason for each in plan.unseen} == {"is not there: it may not be mounted"}
+        assert {each.path for each in plan.unseen} == set(homes)
+        assert plan.unseen[0].reason == "is not there: it may not be mounted"
         doubts = {because.detail for verdict in plan.decision.keep for because in verdict.reasons}
         assert announced or f"{homes[0]} is not there: it may not be mounted" in doubts
     (tmp_path / "away").rename(job.directory)
@@ -120,6 +134,123 @@ def test_a_file_that_was_away_while_verify_looked_is_not_gone(
     away_during(monkeypatch, files, "facts", job.folder(0), [10])
     done = catalog.verify("run")
     assert (done.damaged, len(done.troubles)) == ((), 1)
+
+
+@pytest.mark.parametrize("action", ["gc", "purge"])
+def test_a_pin_in_a_journal_that_is_away_as_journals_are_read_is_kept(
+    catalog: Catalog, other: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, action: str
+) -> None:
+    """What protects a state is said beside one of its files: that directory was not heard, and its files are there."""
+    job = saved(catalog, tmp_path, 10, 20, 30, 40)
+    other.sync(job.directory)
+    if action == "purge":
+        gc(catalog)
+    other.pin("run", 10)
+    for module in (plan_module, worker_module):
+        away_during(monkeypatch, module, "sync_run", job.folder(0))
+    if action == "purge":
+        assert purge(catalog.database, "run", at_once=True).waiting == 4
+    else:
+        plan = plan_gc(catalog.database, "run", LAST_2)
+        assert [each.path for each in plan.unseen] == [str(job.folder(0))]
+        gc(catalog)
+    monkeypatch.undo()
+    gc(catalog) if action == "gc" else purge(catalog.database, "run", at_once=True)
+    kept = [list(job.folder(rank).rglob("net-1_10.ckpt")) for rank in (0, 1)]
+    assert all(kept), "the pinned step"
+    assert action == "gc" or not list(job.directory.rglob("net-2_10.ckpt"))
+
+
+def test_a_journal_that_is_away_when_it_is_carried_out_protects_its_states(
+    catalog: Catalog, other: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = saved(catalog, tmp_path, 10, 20, 30, 40)
+    other.sync(job.directory)
+    plan = plan_gc(catalog.database, "run", LAST_2)
+    other.pin("run", 10)
+    away_during(monkeypatch, worker_module, "sync_run", job.folder(0))
+    done = execute(catalog.database, plan, allow_mass_delete=True)
+    reason = f"{job.folder(0)} was away as its journals were to be read: they may protect what is beside them"
+    assert (done.removed, {each.reason for each in done.skipped}) == ((), {reason})
+
+
+@pytest.mark.parametrize("action", ["verify", "pin"])
+def test_an_empty_mount_point_that_somebody_works_on_is_none_whose_files_are_gone(
+    catalog: Catalog, tmp_path: Path, action: str
+) -> None:
+    """A journal that is made there would have it pass for one."""
+    job = saved(catalog, tmp_path, 10, 20, 30)
+    later = Job(catalog, tmp_path / "later")
+    later.launches = 1
+    later.save(later.start(), 40, 50)
+    job.folder(0).rename(tmp_path / "away")
+    job.folder(0).mkdir()
+    if action == "pin":
+        catalog.pin("run", 30)
+    else:
+        assert len(catalog.verify("run").troubles) == 3
+    assert removed(plan_gc(catalog.database, "run", Policy(keep_last=5))) == []
+    job.folder(0).rmdir()
+    (tmp_path / "away").rename(job.folder(0))
+    assert [state.restorable for state in catalog.saves("run")] == [True] * 5
+
+
+def test_an_empty_mount_point_in_a_tree_that_was_scanned(catalog: Catalog, other: Catalog, tmp_path: Path) -> None:
+    """The journal is that of the tree: of a directory in it none is missed."""
+    job = saved(other, tmp_path, 10, 20, 30)
+    for folder in [*job.directory.rglob(".ckptstore")]:
+        rmtree(folder)
+    catalog.scan(job.directory, run="run")
+    later = Job(catalog, tmp_path / "later")
+    later.save(later.start(resume=False), 40, 50)
+    job.folder(0).rename(tmp_path / "away")
+    job.folder(0).mkdir()
+    plan = plan_gc(catalog.database, "run", Policy(keep_last=5))
+    assert removed(plan) == []
+    assert [(each.path, each.reason.partition(":")[0]) for each in plan.unseen] == [(str(job.folder(0)), "is empty")]
+    (job.folder(0) / ".ckptstore").mkdir()
+    assert len(removed(plan_gc(catalog.database, "run", Policy(keep_last=5)))) == 3, "gone for good"
+
+
+def test_what_an_interrupted_gc_had_not_come_to_and_is_away_for_a_moment_is_not_gone(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = saved(catalog, tmp_path, *range(10, 90, 10))
+    interrupt(catalog, 0)
+    away_during(monkeypatch, files, "facts", job.folder(0), [50, 60])
+    gc(catalog, Policy(keep_last=5))
+    monkeypatch.undo()
+    gc(catalog, Policy(keep_last=5))
+    assert [state.global_step for state in catalog.saves("run")] == [80, 70, 60, 50, 40]
+
+
+@pytest.mark.parametrize("what", ["cannot be read", "is cut"])
+def test_what_was_found_to_be_damaged_and_does_not_look_so_now_stays(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """A network file system may fail for a moment; and who brings a file back need not verify it before gc runs."""
+    job = saved(catalog, tmp_path, 10, 20, 30)
+    path = str(job.folder(0) / "net-1_10.ckpt")
+    digest, facts = files.digest, files.facts
+
+    def fails(asked: str, *others: Any) -> str:
+        if asked == path:
+            raise OSError(EIO, "Input/output error")
+        return digest(asked, *others)
+
+    def is_short(asked: str) -> Any:
+        found = facts(asked)
+        return found._replace(size=found.size - 1) if found and asked == path else found
+
+    monkeypatch.setattr(files, *(("facts", is_short) if what == "is cut" else ("digest", fails)))
+    assert [each.path for each in catalog.verify("run", digest=True).damaged] == [path]
+    monkeypatch.undo()
+    plan = plan_gc(catalog.database, "run", LAST_2)
+    assert removed(plan) == []
+    assert "does not look so now" in plan.decision.keep[-1].reasons[0].detail
+    catalog.verify("run")
+    assert [state.restorable for state in catalog.saves("run")] == [True] * 3
+    assert removed(plan_gc(catalog.database, "run", LAST_2)) == [("L1", 10)]
 
 
 def test_a_run_whose_files_are_gone_from_their_directory_has_no_states(catalog: Catalog, tmp_path: Path) -> None:

@@ -244,6 +244,31 @@ def test_without_a_floor_the_newest_state_that_stays_counts_still(catalog: Catal
 
 
 @pytest.mark.of_files
+def test_a_floor_that_is_found_to_be_bad_since_the_plan(catalog: Catalog, tmp_path: Path) -> None:
+    """As by a loss that is no number, in the moment between the two: the good states were all that the run had."""
+    job = Job(catalog, tmp_path / "data")
+    ranks = job.begin()
+    job.save(ranks, 10, 20, 30, 40)
+    plan = plan_gc(catalog.database, "run", LAST_2)
+    for rank in ranks:
+        rank.live_files.quarantine_after(20, "the loss was nan")
+    with pytest.raises(RefusedError, match="found to be bad"):
+        execute(catalog.database, plan)
+    assert [state.restorable for state in catalog.saves("run")] == [False, False, True, True]
+
+
+def test_a_plan_that_was_made_with_another_catalog(catalog: Catalog, other: Catalog, tmp_path: Path) -> None:
+    """Its run has another number there: the pins would be another run's."""
+    job = saved(catalog, tmp_path, 10, 20, 30, 40)
+    plan = plan_gc(catalog.database, "run", LAST_2)
+    Job(other, tmp_path / "other", run="another").start()
+    other.sync(job.directory)
+    other.pin("run", 10)
+    with pytest.raises(RefusedError, match="made with another catalog"):
+        execute(other.database, plan)
+
+
+@pytest.mark.of_files
 def test_a_trash_that_leads_elsewhere_is_not_used(catalog: Catalog, tmp_path: Path) -> None:
     job = saved(catalog, tmp_path, 10, 20, 30, 40)
     outside = tmp_path / "outside"

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from ckptstore.api import Catalog
 from ckptstore.retention.policy import Policy
-from ckptstore.retention.room import make_room
+from ckptstore.retention.room import Disk, make_room
 from tests import ckpt_bytes
 from tests.jobs import Job
 from tests.small_disks import small_disk
@@ -75,6 +76,27 @@ def test_the_oldest_trash_goes_first(catalog: Catalog, disk: Path) -> None:
     assert steps(catalog) == [30, 40, 50]
     assert catalog.undo("run").files == 1, "the newer gc is there still"
     assert 20 in steps(catalog)
+
+
+def test_a_disk_that_is_away_does_not_have_what_is_below_it_looked_at(disk: Path) -> None:
+    """What is below a mount point may be small, and the trash would go for it."""
+    full = Disk(str(disk), disk.stat().st_dev, 1 << 40)
+    assert full.is_short
+    assert not replace(full, device=disk.parent.stat().st_dev).is_short
+
+
+def test_the_trash_of_another_disk_stays(catalog: Catalog, tmp_path: Path) -> None:
+    with small_disk(tmp_path / "data" / "rank_0", "size=4m") as home:
+        job = Job(catalog, tmp_path / "data")
+        ranks = job.begin()
+        for step in (10, 20, 30, 40):
+            for rank in ranks:
+                rank.register(large(job.write(rank, step)), global_step=step)
+        catalog.execute(catalog.plan_gc("run", KEEP_3))
+        fill_to(home, 0.5)
+        (made,) = make_room(catalog.database, "run", KEEP_3)
+        assert (made.trash, made.is_enough) == (SIZE, True)
+        assert catalog.undo("run").files == 1
 
 
 def test_then_the_oldest_states_and_never_the_floor(catalog: Catalog, disk: Path) -> None:
