@@ -23,7 +23,7 @@ from ckptstore.resume.resolve import Query, bring_up_to_date, choose
 from ckptstore.resume.resolver import NOT_LINEAGE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from ckptstore.catalog.engine import Connection, Database
     from ckptstore.catalog.reads import Called
@@ -161,8 +161,11 @@ def _store(database: Database, launch: Launch, run: Called, query: Query, ask_ra
         raise _lost(resolution)
     plan = resolution.plan
     _check_chosen(resolution, query)
-    if plan is None and not query.fresh and not _begins_anew(database, launch, run_id):
-        _check_fresh(database, launch, run_id, resolution, choose(database, run.name, run_id, of_every_lineage))
+    if plan is None and not query.fresh:
+        anew = _begun_anew(database, launch, run_id)
+        if not anew:
+            _check_fresh(database, launch, run_id, resolution, choose(database, run.name, run_id, of_every_lineage))
+        _check_saves(database, launch, run_id, resolution, anew)
     if plan is not None:
         _check_whose(plan, run.name)
     start_step = _start_step(database, launch, plan, query) if plan else None
@@ -180,10 +183,9 @@ def _store(database: Database, launch: Launch, run: Called, query: Query, ask_ra
 
     if not database.in_write(work):
         return False
-    if plan is not None:
-        _say_what_is_missed(plan, resolution)
-        if beside is not None:
-            _say_what_is_beside(run.name, plan, beside)
+    _say_what_is_missed(plan, resolution)
+    if plan is not None and beside is not None:
+        _say_what_is_beside(run.name, plan, beside)
     return True
 
 
@@ -243,10 +245,14 @@ def _say_what_is_beside(run: str, plan: RestorePlan, highest: RestorePlan) -> No
     )
 
 
-def _say_what_is_missed(plan: RestorePlan, resolution: Resolution) -> None:
-    """Warn of newer states that once were whole: one that is away for a moment only is left behind by this start."""
+def _say_what_is_missed(plan: RestorePlan | None, resolution: Resolution) -> None:
+    """Warn of newer states that once were whole: one that is away for a moment only is left behind by this start.
+
+    And of many that never were, as where the saves of one rank fail; before a fresh start of any.
+    """
     missed = [rejection for rejection in resolution.rejections if rejection.was_whole]
-    if missed:
+    partly = [rejection for rejection in resolution.rejections if rejection.served]
+    if plan is not None and missed:
         if missed[0].reasons[0].rule is Rule.QUARANTINED:
             log.warning(
                 "run %s goes on from step %d, since step %d is quarantined: %s. It comes again unless its cause is "
@@ -269,21 +275,34 @@ def _say_what_is_missed(plan: RestorePlan, resolution: Resolution) -> None:
             others,
             quote(resolution.run),
         )
+    elif len(partly) >= (_SAVES_OF_A_RUN if plan else 1):
+        log.warning(
+            "run %s %s: of %s saved after that none is whole; of the newest, %s; see: ckptstore resolve %s --explain",
+            resolution.run,
+            f"goes on from step {plan.global_step}" if plan else "starts from the beginning",
+            count(len(partly), "step", "steps"),
+            partly[0].reasons[0].detail,
+            quote(resolution.run),
+        )
 
 
-def _begins_anew(database: Database, launch: Launch, run_id: int) -> bool:
-    """Whether the launch before this one began afresh on purpose: what it has not saved yet is no loss."""
+def _begun_anew(database: Database, launch: Launch, run_id: int) -> list[str]:
+    """The launches since one that began afresh on purpose: what was saved before is no loss. Empty if there is none."""
     with database.read() as connection:
-        before = [each for each in reads.launches_of(connection, run_id) if each.id != launch.id and each.decided]
-    return bool(before) and before[-1].branched and before[-1].parent is None
+        before = [each for each in reads.launches_of(connection, run_id) if each.id != launch.id]
+    since: list[str] = []
+    while before and (newest := before.pop()).parent is None:
+        since.append(newest.id)
+        if newest.branched:
+            return since
+    return []
 
 
 def _check_fresh(database: Database, launch: Launch, run_id: int, resolution: Resolution, every: Resolution) -> None:
     """Raise `NothingRestorableError` where a fresh start would hide what the run has or had, of whatever launch.
 
     It may have gone on from a state whose files nothing tells of here: only the journal beside them does, or the
-    catalog. And a launch that saved again and again may have no state that was ever whole, as where ranks save at other
-    steps, or the layout is not what was told. A job that dies in its first save leaves one or two such.
+    catalog.
     """
     run, nothing = quote(resolution.run), f"nothing of run {resolution.run!r} can be restored"
     if every.plan is not None:
@@ -298,13 +317,26 @@ def _check_fresh(database: Database, launch: Launch, run_id: int, resolution: Re
         raise _lost(every, " --all")
     with database.read() as connection:
         others = [each for each in reads.launches_of(connection, run_id) if each.id != launch.id and each.parent]
-        saved = tallies.steps_saved(connection, run_id)
     if others:
         raise NothingRestorableError(
             f"{nothing}, though launch {others[-1].id} went on from step {others[-1].parent_step} of launch "
             f"{others[-1].parent}: nothing here tells of the files of that",
             f"start when the catalog is back; if it is lost: ckptstore scan DIRECTORY --run {run}",
         )
+
+
+def _check_saves(
+    database: Database, launch: Launch, run_id: int, resolution: Resolution, launches: Collection[str]
+) -> None:
+    """Raise `NothingRestorableError` where one of these launches, of all if none are named, saved again and again.
+
+    It may have no state that was ever whole, as where ranks save at other steps, or the layout is not what was told. A
+    job that dies in its first save leaves one or two such.
+    """
+    run, nothing = quote(resolution.run), f"nothing of run {resolution.run!r} can be restored"
+    with database.read() as connection:
+        steps = tallies.steps_saved(connection, run_id)
+    saved = {each: steps[each] for each in launches or steps if each in steps}
     saved.pop(launch.id, None)  # other ranks had the answer before this one asked, and have trained since
     most = max(saved, key=lambda each: saved[each], default="")
     if saved.get(most, 0) >= _SAVES_OF_A_RUN:

@@ -142,13 +142,20 @@ def test_a_rolled_back_branch_is_not_the_newest(catalog: Catalog, tmp_path: Path
     assert rejected(catalog.resolve("run")) == []
 
 
-def test_a_crash_before_the_first_whole_save_starts_fresh(catalog: Catalog, tmp_path: Path) -> None:
+def test_a_crash_before_the_first_whole_save_starts_fresh(
+    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     job = Job(catalog, tmp_path)
     assert job.start()[0].facts.parent is None
     job.save(job.start()[:1], 5)
+    assert not caplog.messages
     third = job.start()
     assert third[0].resolve() is None
     assert third[0].facts.decided
+    assert caplog.messages == [
+        "run run starts from the beginning: of 1 step saved after that none is whole; of the newest, no file of rank 1 "
+        "was recorded; see: ckptstore resolve run --explain"
+    ]
 
 
 @pytest.mark.of_files
@@ -203,6 +210,25 @@ def test_a_start_says_what_was_whole_once_and_is_left_behind(
     assert job.start()[0].facts.parent_step == 10
     missed = f"step 20 of launch L1 was whole once: {late[2].path} is gone, and 1 state before it"
     assert caplog.messages == [f"run run goes on from step 10, though {missed}; see: ckptstore resolve run --explain"]
+
+
+@pytest.mark.of_files
+def test_a_start_says_that_of_many_newer_saves_none_is_whole(
+    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The disk of one rank was full for days; or its journals were lost together with the catalog."""
+    job, ranks = started(catalog, tmp_path, 10)
+    job.save(ranks[:1], 15, 20)
+    caplog.clear()
+    (first, _) = job.start()
+    assert first.facts.parent_step == 10
+    assert not caplog.messages
+    job.save([first], 25, 30, 35)
+    assert job.start()[0].facts.parent_step == 10
+    assert caplog.messages == [
+        "run run goes on from step 10: of 3 steps saved after that none is whole; of the newest, no file of rank 1 was "
+        "recorded; see: ckptstore resolve run --explain"
+    ]
 
 
 def test_one_step_only(catalog: Catalog, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import pytest
 from ckptstore.api import Catalog
 from ckptstore.core.model import Rule
 from ckptstore.errors import NothingRestorableError, UsageError
+from ckptstore.resume.resolve import Query
 from tests.jobs import Job, started
 
 
@@ -58,6 +59,24 @@ def test_one_step_of_several_launches_is_that_of_the_newest(catalog: Catalog, tm
     job.save(back, 10)
     found = catalog.resolve("run", every_lineage=True).plan
     assert (found.launch.id, found.global_step) == ("L2", 10)
+
+
+def test_who_begins_anew_and_fails_again_and_again_before_a_whole_save_begins_anew(
+    catalog: Catalog, tmp_path: Path
+) -> None:
+    """The second launch after it was refused. What they saved themselves is a loss as it always is."""
+    job = Job(catalog, tmp_path)
+    job.save(job.start(), 10, 20, 30)
+    (first, _) = job.start(resume=False)
+    assert first.settle(catalog.database, Query(fresh=True)).plan is None
+    job.save([first], 5)
+    for _ in range(3):
+        (first, _) = job.start()
+        assert (first.facts.decided, first.facts.parent) == (True, None)
+    job.save([first], 5, 10, 15)
+    with pytest.raises(NothingRestorableError, match="of 3 steps that launch L5 saved none is whole"):
+        job.start()
+    assert catalog.join("run", world_size=2, launch_id="L9").resolve(lineage="L1").global_step == 30
 
 
 def test_an_operator_can_have_the_next_launch_go_back(catalog: Catalog, tmp_path: Path) -> None:
