@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import json
 import logging
+import os
 import signal
 import sys
 import threading
@@ -84,6 +85,7 @@ class Loop:
         self._mtbf = mtbf
         self._flag = _Flag(exit_flag, puts_back=launch.rank == 0) if exit_flag else None
         self._terminated = False
+        self._process = os.getpid()
         self._has_begun = self._in_body = self._in_step = self._is_over = False
         self._counted = (self.global_step, state.counters())
         self._random: Mapping[str, Any] = {}
@@ -134,6 +136,8 @@ class Loop:
         self._begin()
         try:
             yield from self._batches()
+            if self.global_step > self._saves.saved_step:
+                self._save(Kind.PERIODIC)
         except BaseException as error:
             if not self._is_over:  # `break`, or an exception in the body, end the generator: which of them is not told
                 self._leave(None if isinstance(error, GeneratorExit) else error)
@@ -184,6 +188,11 @@ class Loop:
                     )
                 self._in_body = False
                 self._end_body()
+            if self.global_step % self._an_epoch:
+                self._saves.complaints.warn(
+                    f"an epoch ended after step {self.global_step}, and the dataset says that each has "
+                    f"{self._an_epoch} batches: after a restart training goes on with another batch"
+                )
 
     def _end_body(self) -> None:
         """The script is done with a step: save what it left, and leave, if it is time."""
@@ -192,8 +201,7 @@ class Loop:
         self._changes_after = self._changes_after or beside != self._beside
         self._beside = beside
         said = self._ask(step)
-        is_last = step >= self._last_step
-        if said.leaves and not is_last:
+        if said.leaves and step < self._last_step:
             self._save(Kind.GRACEFUL_EXIT)
             self._saves.end(step, None)
             if signal.getsignal(signal.SIGTERM) == self._terminate:
@@ -202,7 +210,7 @@ class Loop:
             self._wait_for_the_others()
             log.info("run %s: step %d is saved; training ends on request (exit code %d)", self._launch.name, step, LEFT)
             raise SystemExit(LEFT)
-        if said.saves or is_last or self._rhythm.is_due(step):
+        if said.saves or self._rhythm.is_due(step):
             self._save(Kind.PERIODIC)
 
     def _wait_for_the_others(self) -> None:
@@ -354,9 +362,11 @@ class Loop:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
     def _terminate(self, *_: object) -> None:
-        """SIGTERM: leave when this step is done. A second one ends the process at once."""
+        """SIGTERM: leave when this step is done. A second one ends the process at once, and any one a child of it."""
         self._terminated = True
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        if os.getpid() != self._process:
+            os.kill(os.getpid(), signal.SIGTERM)
 
 
 def check_loop(dataset: Any, epochs: object, every: object) -> None:

@@ -1,7 +1,10 @@
 """What people get wrong with a functional loop is said at once, and what they give it is saved and brought back."""
 
 import json
+import multiprocessing
 import random
+import signal
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -12,6 +15,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from mindspore import dataset as ds
 from mindspore import mint, nn, ops
 from mindspore.experimental import optim
 
@@ -223,6 +227,60 @@ def test_steps_without_batches_and_a_loop_gone_through_twice(tmp_path: Path) -> 
         loop.step(loss=trained.step(*batch))
     with pytest.raises(UsageError, match="gone through before"):
         next(iter(loop))
+
+
+class Shrinking:
+    """Batches of which every epoch has fewer than it said, but for the first."""
+
+    epochs = 0
+
+    def __len__(self) -> int:
+        return 6
+
+    def __iter__(self) -> Any:
+        self.epochs += 1
+        for _ in range(6 if self.epochs == 1 else 5):
+            yield np.ones((2, 3), np.float32), np.zeros(2, np.int32)
+
+
+def test_a_dataset_that_is_shorter_than_it_says_costs_no_step(
+    tmp_path: Path, catalog: Catalog, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It ended in mid-epoch, and nothing after the last save by number was saved."""
+    trained = Trained()
+    dataset = ds.GeneratorDataset(Shrinking(), ["x", "y"], shuffle=False)
+    launch = ckptstore.mindspore.join("run")
+    loop = launch.loop(trained.network, trained.optimizer, dataset, epochs=2, every=4, directory=tmp_path / "ckpt")
+    for batch in loop:
+        loop.step(loss=trained.step(*batch))
+    assert [file.global_step for file in catalog.files("run")] == [11, 8, 4]
+    (said,) = (each for each in complaints(caplog) if "an epoch ended" in each)
+    assert said == (
+        "an epoch ended after step 11, and the dataset says that each has 6 batches: after a restart training goes on "
+        "with another batch"
+    )
+
+
+def test_a_child_of_a_fork_ends_at_sigterm(tmp_path: Path) -> None:
+    """A pool in the script waited for ever: its workers had the loop's handler, and no SIGTERM ended them."""
+    trained = Trained()
+    loop = trained.loop(tmp_path / "ckpt", epochs=1)
+    context = multiprocessing.get_context("fork")
+    works = context.Event()
+
+    def work() -> None:
+        works.set()
+        time.sleep(60)
+
+    worker = context.Process(target=work)
+    for batch in loop:
+        loop.step(loss=trained.step(*batch))
+        if loop.global_step == 3:
+            worker.start()
+            assert works.wait(60)  # Python drops a signal that comes while it forks
+            worker.terminate()
+            worker.join(10)
+    assert (loop.global_step, worker.exitcode) == (6, -signal.SIGTERM)
 
 
 def test_a_state_that_is_loaded_over_the_restored_one_is_refused(tmp_path: Path) -> None:

@@ -152,10 +152,11 @@ def test_a_crash_before_the_first_whole_save_starts_fresh(
     third = job.start()
     assert third[0].resolve() is None
     assert third[0].facts.decided
-    assert caplog.messages == [
+    (said,) = caplog.messages
+    assert said == (
         "run run starts from the beginning: of 1 step saved after that none is whole; of the newest, no file of rank 1 "
         "was recorded; see: ckptstore resolve run --explain"
-    ]
+    )
 
 
 @pytest.mark.of_files
@@ -225,10 +226,11 @@ def test_a_start_says_that_of_many_newer_saves_none_is_whole(
     assert not caplog.messages
     job.save([first], 25, 30, 35)
     assert job.start()[0].facts.parent_step == 10
-    assert caplog.messages == [
+    (said,) = caplog.messages
+    assert said == (
         "run run goes on from step 10: of 3 steps saved after that none is whole; of the newest, no file of rank 1 was "
         "recorded; see: ckptstore resolve run --explain"
-    ]
+    )
 
 
 def test_one_step_only(catalog: Catalog, tmp_path: Path) -> None:
