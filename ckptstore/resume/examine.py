@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ckptstore.disk.files import FileFacts
 
 _NO_MOUNT = "its directory is not there: it may not be mounted"
-_AWAY = "it was away while it was looked at, or a link leads to it: look again"
+_AWAY = "its directory is empty, was away while it was looked at, or a link leads to it: look again"
 _NOT_IT = "the catalog takes it to be gone, and what is there now is not the file that was recorded"
 _UNPROVEN = "it was written again since it was recorded, and no digest is known: scan its directory again"
 
