@@ -13,10 +13,8 @@ from ckptstore.errors import UsageError
 from ckptstore.resume import overview
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Iterable, Mapping
     from datetime import timedelta
-    from pathlib import Path
 
     from typing_extensions import Self
 
@@ -24,6 +22,7 @@ if TYPE_CHECKING:
     from ckptstore.catalog.engine import Database
     from ckptstore.core.model import Checkpoint, Resolution, RestorePlan, Unplaced
     from ckptstore.journal.sync import Synced
+    from ckptstore.outside import Path, os
     from ckptstore.resume.history import LaunchRow
     from ckptstore.retention.execute import Collected
     from ckptstore.retention.plan import GcPlan

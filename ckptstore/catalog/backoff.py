@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import random
+from ckptstore.outside import CHANCE
 
 _FIRST_SECONDS = 0.02
-CHANCE = random.SystemRandom()
-"""Not the generator of the process: whoever trains draws from that, and must get the numbers of an undisturbed run."""
 
 
 class Backoff:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import threading
-import time
 import weakref
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import sqlalchemy as sa
@@ -18,6 +14,7 @@ from ckptstore.catalog import postgres, sqlite, urls
 from ckptstore.catalog.backoff import Backoff
 from ckptstore.catalog.tables import metadata
 from ckptstore.errors import CatalogBusyError, CatalogDamagedError, CatalogUnavailableError
+from ckptstore.outside import Path, os, threading, time
 
 if TYPE_CHECKING:
     import sqlite3

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import sqlalchemy as sa
@@ -35,6 +35,7 @@ from ckptstore.core.events import (
 )
 from ckptstore.core.limits import LEASE
 from ckptstore.core.model import FileState
+from ckptstore.outside import utc_now
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -168,7 +169,7 @@ def hold_if_new(connection: sa.Connection, key: LaunchKey, until: datetime) -> N
 
 def said_now(connection: sa.Connection, mark: Callable[..., Said], *said: object) -> Said:
     """The event of a mark that is made now, or just after the last of its kind: clocks may have gone back since."""
-    event = mark(*said, datetime.now(timezone.utc))
+    event = mark(*said, utc_now())
     version = _version_known(connection, event)
     return (
         event if version is None else replace(event, at=max(event.at, moment_of(version) + timedelta(microseconds=1)))

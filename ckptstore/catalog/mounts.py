@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
-from pathlib import Path
+
+from ckptstore.outside import Path, os
 
 _TABLE = Path("/proc/self/mountinfo")
 _NETWORK = frozenset(

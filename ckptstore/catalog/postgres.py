@@ -8,16 +8,14 @@ nothing is prepared.
 from __future__ import annotations
 
 import math
-import os
 import re
-import socket
-import threading
-import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 from sqlalchemy.pool import QueuePool
+
+from ckptstore.outside import os, socket, threading, time
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

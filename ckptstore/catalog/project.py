@@ -6,7 +6,6 @@ the greater version counts (`core.events`). Every function takes a connection in
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
@@ -56,6 +55,7 @@ from ckptstore.core.events import (
 from ckptstore.core.limits import LEASE
 from ckptstore.core.model import FileState, Phase, derived_id, launch_key
 from ckptstore.core.replicas import stand_alone
+from ckptstore.outside import os
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import logging
-import threading
-import time
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
@@ -14,6 +11,7 @@ import sqlalchemy as sa
 from ckptstore.catalog.mounts import network_file_system
 from ckptstore.catalog.tables import metadata
 from ckptstore.errors import CatalogUnavailableError, SchemaError
+from ckptstore.outside import Path, threading, time
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import sqlite3
-import time
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
 
-from ckptstore.catalog.backoff import CHANCE
+from ckptstore.outside import CHANCE, Path, os, time
 
 _FILE, _WAITS, _HAS_LOG = "file", "waits", "has_log"
 _LOCK = "BEGIN IMMEDIATE"
@@ -105,7 +102,7 @@ def wait_for_disk(connection: sa.Connection, *, is_kept: bool) -> None:
 def _identity(path: str) -> tuple[int, int] | None:
     """Which file is at a path; None if there is none."""
     try:
-        status = os.stat(path)  # noqa: PTH116 — at every transaction
+        status = os.stat(path)
     except OSError:
         return None
     return status.st_dev, status.st_ino

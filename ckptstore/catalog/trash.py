@@ -14,6 +14,7 @@ from ckptstore.catalog.rows import many
 from ckptstore.catalog.tables import UtcDateTime, checkpoints, collections, gc_locks, pins, runs, saves, tags, trash
 from ckptstore.core.events import FilesRemoved, GcEnded, RemovedFile, moment_of
 from ckptstore.core.model import FileState, Phase, derived_id
+from ckptstore.outside import utc_now
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -66,7 +67,7 @@ class Collection:
 
     def told(self, run: str, *, ended: bool, purge_after: datetime | None = None) -> GcEnded:
         """What happens with it now, newer than what was told before."""
-        at = max(datetime.now(timezone.utc), self.told_at + timedelta(microseconds=1))
+        at = max(utc_now(), self.told_at + timedelta(microseconds=1))
         return GcEnded(run, self.id, self.created_at, purge_after or self.purge_after, ended, at)
 
     def graced_from(self, now: datetime) -> datetime:
@@ -80,7 +81,7 @@ def told(run: str, items: Iterable[Item], phase: Phase) -> list[FilesRemoved]:
     for item in items:
         of.setdefault((item.collection, item.root), []).append(item)
     last = max((item.changed_at for some in of.values() for item in some), default=_NEVER)
-    at = max(datetime.now(timezone.utc), last + timedelta(microseconds=1))
+    at = max(utc_now(), last + timedelta(microseconds=1))
     events = []
     for (collection, root), some in of.items():
         files = tuple(
@@ -169,7 +170,7 @@ def begun(connection: sa.Connection, run: int) -> dict[str, Item]:
 def clock(connection: sa.Connection) -> datetime:
     """The time by the one clock that all have: the server's, or that of an SQLite file's machine."""
     if connection.dialect.name == "sqlite":
-        return datetime.now(timezone.utc)
+        return utc_now()
     now: datetime = connection.execute(sa.select(sa.func.clock_timestamp(type_=UtcDateTime))).scalar_one()
     return now
 

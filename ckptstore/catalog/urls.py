@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
-from pathlib import Path
 
 import sqlalchemy as sa
 from platformdirs import user_data_path
 
 from ckptstore.errors import UsageError
+from ckptstore.outside import Path, os
 
 _HINT = "use sqlite:////path/catalog.db or postgresql://user@host/name"
 _SLASHES = "write three slashes before a path from here, four before a whole one, as sqlite:////path/catalog.db"

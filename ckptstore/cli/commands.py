@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import gc
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ckptstore.core.limits import MOST_RANKS
 from ckptstore.errors import CkptstoreError, UsageError
+from ckptstore.outside import Path
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -149,13 +149,14 @@ _WATCHED_EVERY_SECONDS = 2.0
 def _watch(show: Callable[[], None]) -> None:
     """Show it again and again, until somebody has seen enough."""
     from contextlib import suppress
-    from time import sleep
+
+    from ckptstore.outside import time
 
     with suppress(KeyboardInterrupt):
         while True:
             click.clear()
             show()
-            sleep(_WATCHED_EVERY_SECONDS)
+            time.sleep(_WATCHED_EVERY_SECONDS)
 
 
 @click.command("list")
@@ -279,11 +280,11 @@ def resolve(
 
 def _export(resolution: Resolution, output: str, directory: str | None, step: int | None) -> None:
     """The plan for another tool on stdout; that there is none on stderr."""
-    from pathlib import Path
     from shlex import quote
 
     from ckptstore.cli.explanation import no_plan
     from ckptstore.cli.terminal import line
+    from ckptstore.outside import Path
     from ckptstore.resume import export
 
     plan = resolution.plan

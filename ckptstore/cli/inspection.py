@@ -12,9 +12,9 @@ from ckptstore.formats.strategy import GroupInfo, Strategy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from ckptstore.formats.header import Header, Scalar
+    from ckptstore.outside import Path
 
 _ROWS_SHOWN = 1000
 _NUMBERS_SHOWN = 64

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import queue
-import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +10,7 @@ import click
 from ckptstore.cli.commands import Parsed, as_json, optional_run, seconds
 from ckptstore.core.text import count, of_ranks
 from ckptstore.errors import CkptstoreError, UsageError
+from ckptstore.outside import os, queue, time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from contextlib import contextmanager
 from datetime import datetime, timezone
@@ -12,6 +11,7 @@ import click
 from rich.cells import cell_len
 
 from ckptstore.core.text import span
+from ckptstore.outside import os, utc_now
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -199,4 +199,4 @@ def moment(when: datetime | None, *, seconds: bool = True) -> str:
 
 def age(when: datetime) -> str:
     """How long ago a moment was."""
-    return f"{span(datetime.now(timezone.utc) - when)} ago"
+    return f"{span(utc_now() - when)} ago"

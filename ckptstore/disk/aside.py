@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 from hashlib import blake2b
 from itertools import chain, count
-from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 from typing import TYPE_CHECKING
 
@@ -16,6 +13,7 @@ from ckptstore.disk.claims import FOLDER, NO_LINKS
 from ckptstore.disk.files import make_durable, names_in, sync
 from ckptstore.disk.several import members_at, status_of
 from ckptstore.errors import UsageError
+from ckptstore.outside import Path, os, shutil
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -87,7 +85,7 @@ def _give(path: str, final: str) -> None:
         if status is not None and S_ISDIR(status.st_mode):
             for each in members:
                 make_durable(each.path)
-            os.rename(path, final)  # noqa: PTH104
+            os.rename(path, final)
             sync(str(Path(final).parent))
             return
         parts = [(each.path, f"{final}{each.path.removeprefix(path)}") for each in members]
@@ -99,5 +97,5 @@ def _give(path: str, final: str) -> None:
         except OSError as error:
             if error.errno not in NO_LINKS or Path(target).exists():
                 raise
-            os.rename(source, target)  # noqa: PTH104
+            os.rename(source, target)
     sync(str(Path(final).parent))

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import errno
 import json
-import os
-import socket
 from dataclasses import dataclass
 from hashlib import blake2b
-from pathlib import Path
 
 from ckptstore.core import bounded_json
+from ckptstore.outside import Path, os, socket
 
 FOLDER = ".ckptstore"
 """What ckptstore keeps beside checkpoints; it is in no one's way."""

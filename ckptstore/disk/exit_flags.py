@@ -6,15 +6,13 @@ It is for one launch, whose key is in its name: a later one is not stopped by it
 from __future__ import annotations
 
 import json
-import os
-import secrets
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ckptstore.core import bounded_json
 from ckptstore.disk.claims import FOLDER
 from ckptstore.disk.files import open_directory
+from ckptstore.outside import Path, open_file, os, token_hex
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,7 +35,7 @@ def put(directory: str, key: LaunchKey, run: str, reason: str) -> None:
     """Ask a launch of a run there; twice is as good as once. Raises `OSError`, and follows no link."""
     told = json.dumps({KEY: 1, "run": run, "reason": reason}).encode()
     name = Path(flag_path(directory, key)).name
-    draft = f".{name}.{secrets.token_hex(4)}"  # hooks of several pods have one process id
+    draft = f".{name}.{token_hex(4)}"  # hooks of several pods have one process id
     folder = open_directory(f"{directory}/{FOLDER}")
     try:
         file = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o644, dir_fd=folder)
@@ -79,14 +77,14 @@ def clear_others(directory: str, key: LaunchKey, run: str) -> None:
 def _names(folder: int) -> list[str]:
     readable = os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=folder)
     try:
-        return os.listdir(readable)  # noqa: PTH208 — `pathlib` takes no descriptor
+        return os.listdir(readable)
     finally:
         os.close(readable)
 
 
 def _run_of(name: str, folder: int) -> object:
     try:
-        with open(name, encoding="utf-8", opener=_opener(folder)) as file:
+        with open_file(name, encoding="utf-8", opener=_opener(folder)) as file:
             told = bounded_json.parse(file.read(_LONGEST))
     except (OSError, ValueError):
         return None

@@ -7,11 +7,8 @@ added, the newest time counts, and the digest is one of all.
 from __future__ import annotations
 
 import errno
-import os
-import tempfile
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -22,6 +19,7 @@ from ckptstore.core.naming import INDEX
 from ckptstore.disk.claims import FOLDER, NO_LINKS
 from ckptstore.disk.several import members_at, status_of
 from ckptstore.disk.waiting import for_each
+from ckptstore.outside import Path, os, tempfile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -52,7 +50,7 @@ def absolute(path: str | os.PathLike[str]) -> str:
     directory, name = os.path.split(os.fspath(path))
     if name in ("", ".", ".."):
         return real_directory(path)
-    return os.path.join(real_directory(directory), name)  # noqa: PTH118 — as text: it may be no UTF-8
+    return os.path.join(real_directory(directory), name)
 
 
 def real_directory(path: str | os.PathLike[str]) -> str:
@@ -123,7 +121,7 @@ def identity(path: str) -> tuple[int, int, str] | None:
         if status.st_nlink == 1 or S_ISDIR(status.st_mode):
             return status.st_dev, status.st_ino, ""
         directory, name = os.path.split(os.path.realpath(path))
-        above = os.stat(directory)  # noqa: PTH116
+        above = os.stat(directory)
     except OSError:
         return None
     return above.st_dev, above.st_ino, name
@@ -241,7 +239,7 @@ def sync(path: str) -> None:
 def names_in(directory: str) -> frozenset[str]:
     """Names of the entries of a directory; none if it does not exist. Raises `OSError` if it cannot be read."""
     try:
-        return frozenset(os.listdir(directory))  # noqa: PTH208 — called once a rank: pathlib would double its cost
+        return frozenset(os.listdir(directory))
     except FileNotFoundError:
         return frozenset()
 
@@ -291,6 +289,6 @@ def move(path: str, new_path: str) -> None:
     except OSError as error:
         if error.errno not in NO_LINKS or Path(new_path).exists():
             raise
-        os.rename(path, new_path)  # noqa: PTH104 — a link is renamed, not what it points to
+        os.rename(path, new_path)
         return
     Path(path).unlink()

@@ -7,17 +7,15 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import tempfile
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
 
 from ckptstore.core import bounded_json
 from ckptstore.core.model import launch_key
 from ckptstore.disk.files import replace_text
 from ckptstore.disk.owner import is_dead, is_here
+from ckptstore.outside import Path, os, tempfile
 
 log = logging.getLogger("ckptstore")
 

@@ -6,15 +6,12 @@ namespace there.
 
 from __future__ import annotations
 
-import os
-import secrets
-import socket
-from pathlib import Path
+from ckptstore.outside import Path, os, socket, token_hex
 
-BOOT = Path("/proc/sys/kernel/random/boot_id")
+BOOT = "/proc/sys/kernel/random/boot_id"
 """What tells machines apart that have one host name, and each start of one: its process ids begin anew."""
 
-_NAMESPACE = Path("/proc/self/ns/pid")
+_NAMESPACE = "/proc/self/ns/pid"
 
 
 def this_process() -> str:
@@ -24,7 +21,7 @@ def this_process() -> str:
         began = _began(pid)
     except OSError:
         began = ""
-    return f"{socket.gethostname()}|{pid}|{began}|{secrets.token_hex(4)}@{_machine()}"
+    return f"{socket.gethostname()}|{pid}|{began}|{token_hex(4)}@{_machine()}"
 
 
 def shown(owner: str) -> str:
@@ -63,7 +60,7 @@ def _machine() -> str:
     The number of the namespace alone does not do: that of the first one is the same on every Linux.
     """
     try:
-        return f"{_NAMESPACE.stat().st_ino}.{BOOT.read_text(encoding='utf-8').strip()}"
+        return f"{os.stat(_NAMESPACE).st_ino}.{Path(BOOT).read_text(encoding='utf-8').strip()}"
     except OSError:
         return ""
 

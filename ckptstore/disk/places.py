@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from hashlib import blake2b
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from platformdirs import user_state_path
@@ -16,6 +14,7 @@ from ckptstore.core.naming import parse_rank_directory
 from ckptstore.disk.claims import FOLDER
 from ckptstore.disk.files import absolute, real_directory
 from ckptstore.errors import UsageError
+from ckptstore.outside import Path, os
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

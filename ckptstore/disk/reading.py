@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import os
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from blake3 import blake3
 
+from ckptstore.outside import ThreadPoolExecutor, os
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
-    from concurrent.futures import Future
+
+    from ckptstore.outside import Future
 
 _PIECE = 4 << 20  # bytes: read while the piece before it is digested
 _MOST_VIEWS = 1024  # of one call (IOV_MAX)

@@ -6,12 +6,12 @@ A directory with the name of a checkpoint of MindSpore is none.
 from __future__ import annotations
 
 import errno
-import os
 from stat import S_ISDIR, S_ISREG
 from typing import TYPE_CHECKING, NamedTuple
 
 from ckptstore.core.naming import DIRECTORY, INDEX, ONE_FILE, TENSORFLOW, format_of, parse_tensorflow
 from ckptstore.disk.claims import FOLDER
+from ckptstore.outside import os
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,7 +32,7 @@ class Member(NamedTuple):
 def status_of(path: str) -> os.stat_result | None:
     """What is at a path itself; None if nothing is. Raises `OSError`."""
     try:
-        return os.stat(path)  # noqa: PTH116 — called once a rank: pathlib would double its cost
+        return os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
 
@@ -82,7 +82,7 @@ def lacking(path: str) -> str:
 def is_worked_in(path: str) -> bool:
     """Whether a path is the working directory, or one above it: somebody meant another one."""
     try:
-        here = os.getcwd()  # noqa: PTH109 — once a record
+        here = os.getcwd()
     except OSError:  # it is gone
         return False
     return f"{here}/".startswith(f"{path.rstrip('/')}/")
@@ -126,7 +126,7 @@ def refuse(error: OSError) -> None:
 
 def _of_prefix(path: str) -> list[Member]:
     directory, _, name = path.rpartition("/")
-    if not name or not os.path.isfile(f"{path}{INDEX}"):  # noqa: PTH113
+    if not name or not os.path.isfile(f"{path}{INDEX}"):
         return []
     found = prefixed(name, directory or "/")
     return sorted(Member(each, f"{directory}/{each}", status.st_size, status.st_mtime_ns) for each, status in found)

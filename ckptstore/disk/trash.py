@@ -13,7 +13,6 @@ index is deleted first.
 from __future__ import annotations
 
 import errno
-import os
 from collections import OrderedDict
 from contextlib import suppress
 from enum import Enum
@@ -25,6 +24,7 @@ from ckptstore.core.naming import INDEX, TENSORFLOW
 from ckptstore.disk import several
 from ckptstore.disk.claims import FOLDER, NO_LINKS
 from ckptstore.disk.files import DIRECTORY, FileFacts
+from ckptstore.outside import os
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

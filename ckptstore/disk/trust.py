@@ -6,15 +6,13 @@ named in CKPTSTORE_TRUST.
 
 from __future__ import annotations
 
-import grp
-import os
-import pwd
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ckptstore.core.model import SCANNED
 from ckptstore.errors import UsageError
+from ckptstore.outside import grp, os, pwd
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -6,11 +6,9 @@ And work that goes on while others go on with theirs.
 from __future__ import annotations
 
 import logging
-import queue
-import threading
-from concurrent.futures import ThreadPoolExecutor
-from time import perf_counter
 from typing import TYPE_CHECKING, TypeVar
+
+from ckptstore.outside import ThreadPoolExecutor, queue, threading, time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -41,9 +39,9 @@ def for_each(
     results: list[Result] = []
     while not waits and len(results) < len(items):
         portion = items[len(results) : len(results) + _TRIAL]
-        begin = perf_counter()
+        begin = time.perf_counter()
         results += [work(item) for item in portion]
-        waits = perf_counter() - begin > _QUICK_SECONDS * len(portion)
+        waits = time.perf_counter() - begin > _QUICK_SECONDS * len(portion)
         between()
     rest = [items[start : start + _PORTION] for start in range(len(results), len(items), _PORTION)]
     if rest:

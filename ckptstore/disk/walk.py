@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from ckptstore.core.limits import HIGHEST, LONGEST_PATH
 from ckptstore.core.model import Skipped
+from ckptstore.outside import Future, ThreadPoolExecutor, os, queue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -50,7 +48,7 @@ def walk(root: str, *, skip: Callable[[str], bool]) -> Iterator[Directory]:
     regular file are among what was passed. A file that vanishes meanwhile is as if it had never been.
     """
     with ThreadPoolExecutor(_THREADS) as pool:
-        done: SimpleQueue[Future[tuple[Directory, list[str]]]] = SimpleQueue()
+        done: queue.SimpleQueue[Future[tuple[Directory, list[str]]]] = queue.SimpleQueue()
         pool.submit(look, root, (), skip).add_done_callback(done.put)
         pending = 1
         while pending:

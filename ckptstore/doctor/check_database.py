@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta, timezone
-from time import perf_counter
+from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 
 from ckptstore.catalog import health, mounts, schema
@@ -11,13 +10,14 @@ from ckptstore.core.text import size, some, span
 from ckptstore.doctor.checkup import Check, Status
 from ckptstore.doctor.run_facts import may_write, nearest, room_of
 from ckptstore.errors import CatalogDamagedError, CatalogUnavailableError, DamageError, SchemaError
+from ckptstore.outside import time, utc_now
 from ckptstore.resume.lease import CLOCKS_DIFFER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from ckptstore.catalog.engine import Connection, Database
+    from ckptstore.outside import Path
 
 Found = TypeVar("Found")
 
@@ -111,7 +111,7 @@ def _mode(database: Database, file: Path, mode: str) -> Check:
 
 def _postgres(database: Database) -> Iterator[Check]:
     found, took = _timed(database, health.of_postgres)
-    now = datetime.now(timezone.utc)
+    now = utc_now()
     detail = f"{database.name}: PostgreSQL {found.version}, {took}"
     if found.in_recovery or found.reads_only:
         why = "a standby, which takes no writes" if found.in_recovery else "read-only"
@@ -136,10 +136,10 @@ def _postgres(database: Database) -> Iterator[Check]:
 
 def _timed(database: Database, look: Callable[[Connection], Found]) -> tuple[Found, str]:
     """What a look at the database shows, and how long it took to connect and to answer."""
-    begin = perf_counter()
+    begin = time.perf_counter()
     with database.read() as connection:
-        opened = perf_counter()
+        opened = time.perf_counter()
         health.ask(connection)
-        answered = perf_counter()
+        answered = time.perf_counter()
         found = look(connection)
     return found, f"connected in {(opened - begin) * 1000:.1f} ms, answered in {(answered - opened) * 1000:.1f} ms"

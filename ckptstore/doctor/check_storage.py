@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
@@ -14,6 +13,7 @@ from ckptstore.disk.owner import is_dead, shown
 from ckptstore.doctor.checkup import Status
 from ckptstore.doctor.run_facts import folder_of, room_of, roots
 from ckptstore.journal import jsonl
+from ckptstore.outside import Path
 from ckptstore.resume.lease import CLOCKS_DIFFER
 
 if TYPE_CHECKING:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads
@@ -14,8 +13,11 @@ from ckptstore.doctor.checkup import Check, Checkup, Status
 from ckptstore.doctor.run_facts import gather
 from ckptstore.errors import CatalogDamagedError, CatalogUnavailableError, DamageError
 from ckptstore.journal.sync import found_below, take_up_found
+from ckptstore.outside import utc_now
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from ckptstore.catalog.engine import Database
 
 _ANSWER_SECONDS = 10.0
@@ -28,7 +30,7 @@ def examine(url: str | None, run: str | None = None, *, now: datetime | None = N
     Where the catalog cannot be used, journals in the directories that are known without it tell of the runs. Raises
     `UnknownRunError` for a run that a catalog does not have, and `UsageError` for a URL that makes no sense.
     """
-    now = now or datetime.now(timezone.utc)
+    now = now or utc_now()
     checks = [check_program.check()]
     try:
         database = open_to_look(url, answer_within=_ANSWER_SECONDS)

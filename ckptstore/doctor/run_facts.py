@@ -5,10 +5,8 @@ Directories are looked at, the files in them are not; and the journals in them a
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import journals, marks, reads, recent
@@ -20,6 +18,7 @@ from ckptstore.disk.owner import is_dead
 from ckptstore.disk.waiting import for_each
 from ckptstore.doctor.checkup import Check
 from ckptstore.journal import jsonl
+from ckptstore.outside import Path, os
 from ckptstore.resume.alive import SILENT
 from ckptstore.resume.lease import CLOCKS_DIFFER
 
@@ -191,7 +190,7 @@ def look_around(directories: Sequence[str]) -> list[Surroundings]:
 def _look_at(directory: str) -> Surroundings:
     here = directory.rstrip("/")
     try:
-        device = os.stat(f"{here}/.").st_dev  # noqa: PTH116 — once a rank; the dot: it must be possible to enter it
+        device = os.stat(f"{here}/.").st_dev
     except OSError as error:
         return Surroundings(directory, None, error.strerror or str(error))
     try:

@@ -6,15 +6,14 @@ values, has its header too. So a scan reads a few pages a file, whatever the num
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ckptstore.formats import header
 from ckptstore.formats.ckpt import CRC_DIGITS, CkptHeader
 from ckptstore.formats.inspect import read_checkpoint
+from ckptstore.outside import Path, os
 
 if TYPE_CHECKING:
     from collections.abc import Hashable

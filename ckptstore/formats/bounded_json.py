@@ -8,7 +8,7 @@ from ckptstore.core import bounded_json
 from ckptstore.errors import UnreadableError
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from ckptstore.outside import Path
 
 # Python needs up to thirty times as much memory for what it parses. 100,000 parameters take about 12 MB.
 MOST_JSON = 16 << 20  # bytes

@@ -22,9 +22,9 @@ from ckptstore.formats.wire import LEN, VARINT, WireReader, varint
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from pathlib import Path
 
     from ckptstore.formats.header import BytesOf
+    from ckptstore.outside import Path
 
 _CRC_MARK = b"crc_num"
 CRC_DIGITS = 10

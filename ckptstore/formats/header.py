@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-import os
 import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO, ClassVar, NamedTuple
+
+from ckptstore.outside import os
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import stat
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ckptstore.core.naming import PYTORCH, format_of
@@ -14,6 +13,7 @@ from ckptstore.formats.header import bytes_of
 from ckptstore.formats.safetensors import read_safetensors
 from ckptstore.formats.strategy import read_group_info, read_json_strategy, read_strategy
 from ckptstore.formats.wire import WireReader
+from ckptstore.outside import Path
 
 if TYPE_CHECKING:
     from ckptstore.formats.header import Header

@@ -14,10 +14,10 @@ from ckptstore.formats.strategy import GroupInfo, Strategy
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from pathlib import Path
 
     from ckptstore.core.replicas import Layout
     from ckptstore.formats.header import Header
+    from ckptstore.outside import Path
 
 _HEAD = 64  # bytes
 STRATEGY = "strategy"

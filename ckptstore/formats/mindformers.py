@@ -10,7 +10,7 @@ from ckptstore.errors import UnreadableError
 from ckptstore.formats.bounded_json import read_object
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from ckptstore.outside import Path
 
 _ABNORMAL = 1  # `CkptHealthStatus` in MindFormers' `checkpoint/utils.py`
 _MOST_COMMON = 1 << 16  # bytes; MindFormers writes about 200

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from blake3 import blake3
@@ -19,6 +18,7 @@ from ckptstore.errors import UnreadableError
 from ckptstore.formats import header
 from ckptstore.formats.bounded_json import MOST_JSON, parse_object
 from ckptstore.formats.header import Entry, Header
+from ckptstore.outside import Path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -36,7 +36,8 @@ from ckptstore.formats.wire import WireReader
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from pathlib import Path
+
+    from ckptstore.outside import Path
 
 _MERGED = re.compile(r"(\d{1,9})-(.+)", re.ASCII | re.DOTALL)
 

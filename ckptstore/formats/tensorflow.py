@@ -6,14 +6,13 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from ckptstore.core.limits import HIGHEST
 from ckptstore.core.naming import INDEX
 from ckptstore.errors import UnreadableError
 from ckptstore.formats.wire import FIXED32, FIXED64, LEN, VARINT, varint
+from ckptstore.outside import Path, os
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

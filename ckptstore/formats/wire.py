@@ -11,9 +11,9 @@ from ckptstore.errors import UnreadableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from pathlib import Path
 
     from ckptstore.formats.header import BytesOf
+    from ckptstore.outside import Path
 
 VARINT, FIXED64, LEN, FIXED32 = 0, 1, 2, 5
 

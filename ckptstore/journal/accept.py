@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import dataclass, replace
 from shlex import quote
@@ -30,6 +29,7 @@ from ckptstore.core.text import count
 from ckptstore.disk.trust import TRUST, Trust, on_behalf_of, user_name
 from ckptstore.journal import jsonl
 from ckptstore.journal.layouts import with_content
+from ckptstore.outside import os
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

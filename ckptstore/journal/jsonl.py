@@ -10,14 +10,10 @@ from __future__ import annotations
 
 import errno
 import json
-import os
 import re
-import secrets
-import threading
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from hashlib import blake2b
-from pathlib import Path
 from stat import S_ISREG
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -26,6 +22,7 @@ from ckptstore.disk.claims import FOLDER
 from ckptstore.disk.files import open_directory
 from ckptstore.disk.walk import LOST_AND_FOUND
 from ckptstore.journal import opened
+from ckptstore.outside import Path, os, threading, token_hex
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -46,8 +43,6 @@ MOST_KEPT = 256 << 20
 
 _HEAD = 4096
 """Bytes that tell journals apart, unless the first line is shorter."""
-
-_sync_data = getattr(os, "fdatasync", os.fsync)  # the size of the file is synced too, its times are not
 
 _SUM = re.compile(rb'^(.*),"sum":"([0-9a-f]{16})"\}$', re.DOTALL)
 _NAME = re.compile(r"^(rank_\d+|shared)(-[0-9a-z]+)*\.jsonl$")
@@ -209,7 +204,7 @@ def sizes_in(folder: str) -> dict[str, int] | None:
     try:
         opened = os.open(folder, _FOLDER)
     except (FileNotFoundError, NotADirectoryError):
-        if os.path.islink(folder):  # noqa: PTH114 — a text, as everywhere here
+        if os.path.islink(folder):
             raise OSError(errno.ELOOP, "its folder is a link") from None
         return None
     try:
@@ -278,7 +273,7 @@ class JournalWriter:
         if self._file is None or self._process != os.getpid():
             return False
         try:
-            found, own = os.stat(self.path), os.fstat(self._file)  # noqa: PTH116
+            found, own = os.stat(self.path), os.fstat(self._file)
         except OSError:
             return False
         return (found.st_dev, found.st_ino) == (own.st_dev, own.st_ino)
@@ -300,7 +295,7 @@ class JournalWriter:
                 self._open()
             first, *others = entries
             if self._file is not None and not os.fstat(self._file).st_size:
-                first = {"journal": secrets.token_hex(8), **first}  # its head is that of no other
+                first = {"journal": token_hex(8), **first}  # its head is that of no other
             return self._write(b"".join(encode(entry) for entry in (first, *others)), durable=True)
 
     def append_at_once(self, entries: Sequence[Entry]) -> bool:
@@ -350,7 +345,7 @@ class JournalWriter:
         while left:
             left = left[os.write(file, left) :]
         if durable:
-            _sync_data(file)
+            os.fdatasync(file)  # its size too, its times are not needed
         self._head = self._head or _head_of(os.pread(file, _HEAD, 0))
         self._end = begin + len(text)
         return Span(self.path, begin, self._end, self._head)
@@ -387,14 +382,14 @@ class JournalWriter:
                 if _take(file):
                     return file, name
                 os.close(file)
-        name = f"{own}-{os.getpid():x}{secrets.token_hex(4)}.jsonl"
+        name = f"{own}-{os.getpid():x}{token_hex(4)}.jsonl"
         return os.open(name, _APPENDED, 0o644, dir_fd=folder), name
 
 
 def _take(file: int) -> bool:
     """Lock an open file for this process; False where another one has it, or where there are no locks."""
     try:
-        import fcntl  # noqa: PLC0415 — not on every system
+        from ckptstore.outside import fcntl  # noqa: PLC0415 — not on every system
 
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (ImportError, OSError):

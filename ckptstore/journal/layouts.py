@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import logging
-import os
-import tempfile
 import zlib
 from dataclasses import replace
-from pathlib import Path
 from stat import S_ISREG
 from typing import TYPE_CHECKING
 
@@ -17,6 +14,7 @@ from ckptstore.core.events import LayoutFileKept
 from ckptstore.core.replicas import stand_alone
 from ckptstore.errors import UnreadableError, UsageError
 from ckptstore.formats.layouts import GROUP_INFO, STRATEGY, read_layout
+from ckptstore.outside import Path, os, tempfile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

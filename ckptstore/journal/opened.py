@@ -5,8 +5,9 @@ A run may save to a directory of its own each time, and a process may drop a wri
 
 from __future__ import annotations
 
-import os
 from typing import Protocol
+
+from ckptstore.outside import os
 
 MOST_OPEN = 64
 

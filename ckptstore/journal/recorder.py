@@ -6,10 +6,7 @@ An event that is in a journal is kept, whatever becomes of the catalog: `sync`, 
 from __future__ import annotations
 
 import logging
-import threading
 from dataclasses import replace
-from datetime import datetime, timezone
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import journals, reads, schema
@@ -34,6 +31,7 @@ from ckptstore.errors import CatalogUnavailableError
 from ckptstore.journal.jsonl import JournalWriter, directory_of
 from ckptstore.journal.layouts import layout_by
 from ckptstore.journal.sync import take_up
+from ckptstore.outside import Path, threading, utc_now
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -122,7 +120,7 @@ class Recorder:
 
     def record_files(self, files: Sequence[Checkpoint], outcome: LoadOutcome | None = None) -> None:
         """Keep records of files, and with them what came of the plan of the launch that wrote them."""
-        now = datetime.now(timezone.utc)
+        now = utc_now()
         stamped = [file if file.created_at else replace(file, created_at=now) for file in files]
         self.record([*map(FileRecorded, stamped), *([] if outcome is None else [outcome])])
 
@@ -187,7 +185,7 @@ class Recorder:
 
     def note(self, file: Checkpoint) -> bool:
         """Journal that a file is being recorded, waiting for nobody and nothing; whether that could be done."""
-        begun = replace(file, created_at=datetime.now(timezone.utc), state=FileState.IN_PROGRESS, mtime_ns=None)
+        begun = replace(file, created_at=utc_now(), state=FileState.IN_PROGRESS, mtime_ns=None)
         directory = self._home_of(file.path)
         writer = self._writers.get(directory)
         if writer is None or not self._told.get(directory):

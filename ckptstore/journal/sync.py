@@ -6,7 +6,6 @@ import logging
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ckptstore.catalog import journals, reads
@@ -25,6 +24,7 @@ from ckptstore.errors import UnknownRunError, UsageError
 from ckptstore.journal import jsonl
 from ckptstore.journal.accept import Acceptor, why_not
 from ckptstore.journal.layouts import layout_by
+from ckptstore.outside import Path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

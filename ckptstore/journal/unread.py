@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ckptstore.core.model import FileState, Skipped
 from ckptstore.core.naming import above_ttp
 from ckptstore.disk.claims import FOLDER
 from ckptstore.journal.jsonl import directory_of
+from ckptstore.outside import Path
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable

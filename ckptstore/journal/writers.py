@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads
@@ -11,6 +9,7 @@ from ckptstore.core.events import LaunchStarted
 from ckptstore.disk.claims import FOLDER
 from ckptstore.journal.jsonl import SHARED
 from ckptstore.journal.recorder import Recorder
+from ckptstore.outside import os, socket
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

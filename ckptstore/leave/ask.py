@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import exit_requests, reads, recent
@@ -17,6 +14,7 @@ from ckptstore.disk.notes import of_living
 from ckptstore.disk.owner import is_here
 from ckptstore.errors import CatalogUnavailableError, CkptstoreError, UnknownRunError
 from ckptstore.leave.follow import by_journals, ending_of, newest_launch
+from ckptstore.outside import Path, os, signal
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping, Set

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -14,6 +13,7 @@ from ckptstore.disk.owner import is_dead
 from ckptstore.disk.places import places, root_of
 from ckptstore.errors import CatalogUnavailableError, UnknownRunError, UsageError
 from ckptstore.journal.sync import found_below, take_up_found
+from ckptstore.outside import time
 from ckptstore.resume.alive import last_sign, newest_begun
 from ckptstore.resume.resolve import NEWEST, resolve
 from ckptstore.resume.status import KILLED, how_ended

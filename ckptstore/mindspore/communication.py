@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from typing import TYPE_CHECKING, Any
 
 import mindspore
@@ -14,6 +13,7 @@ from mindspore.communication import GlobalComm, get_group_size, get_rank
 
 from ckptstore.disk.files import absolute
 from ckptstore.errors import CkptstoreError, UsageError
+from ckptstore.outside import os
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import logging
-import time
 from dataclasses import replace
 from itertools import chain, count
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import mindspore
@@ -18,6 +16,7 @@ from ckptstore.formats.safetensors import write_safetensors
 from ckptstore.mindspore import compat
 from ckptstore.mindspore.state import tensors_of
 from ckptstore.mindspore.watches import PeriodicWatch, breakpoints_in
+from ckptstore.outside import Path, time
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

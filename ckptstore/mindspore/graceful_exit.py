@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from functools import wraps
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mindspore.train.callback import OnRequestExit
@@ -13,6 +12,7 @@ from ckptstore.core.model import Content, Kind
 from ckptstore.disk.files import FileFacts, absolute, facts, names_in
 from ckptstore.mindspore import compat
 from ckptstore.mindspore.training import Saved, Watch
+from ckptstore.outside import Path
 from ckptstore.resume.exits import keep_unknown, kept_path
 from ckptstore.training.stale_flag import StaleFlag
 

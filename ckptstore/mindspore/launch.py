@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import atexit
 import logging
-import os
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from datetime import datetime, timedelta, timezone
+from datetime import timedelta
 from functools import partial
-from pathlib import Path
 from shlex import quote
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -39,6 +36,7 @@ from ckptstore.mindspore.state import TrainState
 from ckptstore.mindspore.train_call import LOOP, is_finished, watch_calls
 from ckptstore.mindspore.training import Training
 from ckptstore.mindspore.watches import PeriodicWatch, watches_for
+from ckptstore.outside import Path, atexit, os, utc_now
 from ckptstore.resume.join import check_name, new_launch_id
 from ckptstore.resume.resolve import Query
 from ckptstore.resume.start import Settled
@@ -393,7 +391,7 @@ class TrainingLaunch(RankLaunch):
         return stopper
 
     def _say_nothing_left(self, why: str) -> None:
-        step, now = self.progress.global_step, datetime.now(timezone.utc)
+        step, now = self.progress.global_step, utc_now()
         with suppress(CatalogUnavailableError):  # it is as true without a record
             self.recorder.record([TrainingEnded(self.run, self.id, self.rank, step, None, None, "", now)])
         self._say(f"run {self.name}: {why}: nothing is left to train")

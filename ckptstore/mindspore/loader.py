@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import mmap
 from bisect import bisect_right
 from contextlib import suppress
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import mindspore
@@ -18,6 +16,7 @@ from ckptstore.formats.ckpt import ckpt_slices, parse_ckpt
 from ckptstore.formats.header import STRING, BytesOf, Entry, bytes_of, size_of
 from ckptstore.formats.safetensors import SafetensorsHeader, parse_safetensors
 from ckptstore.mindspore.state import UNCUT, is_special
+from ckptstore.outside import Path, mmap
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import atexit
 import json
 import logging
-import os
-import signal
 import sys
-import threading
-import time
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ckptstore.core.model import Kind, epoch_and_step
@@ -21,6 +15,7 @@ from ckptstore.mindspore import communication, kept
 from ckptstore.mindspore.exact_data import batches_after, randomness
 from ckptstore.mindspore.random_layers import seed_step
 from ckptstore.mindspore.state import KEPT
+from ckptstore.outside import Path, atexit, os, signal, threading, time
 from ckptstore.training.rhythm import Question, Rhythm
 from ckptstore.training.stale_flag import StaleFlag
 

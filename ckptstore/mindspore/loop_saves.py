@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import logging
 import math
-import time
 from collections import deque
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from datetime import datetime, timezone
 from itertools import chain, count
-from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +17,7 @@ from ckptstore.disk.files import names_in, real_directory
 from ckptstore.errors import CkptstoreError
 from ckptstore.mindspore.communication import strategy_file
 from ckptstore.mindspore.network import NetworkState
+from ckptstore.outside import Future, Path, ThreadPoolExecutor, time, utc_now
 from ckptstore.resume.register import describe, measured
 from ckptstore.training.complaints import Complaints
 from ckptstore.training.recorder_thread import FLUSH_SECONDS, RecorderThread
@@ -28,10 +25,9 @@ from ckptstore.training.retention_thread import RetentionThread
 from ckptstore.training.save_places import SavePlaces
 
 if TYPE_CHECKING:
-    import os
-
     from ckptstore.core.model import Checkpoint
     from ckptstore.mindspore.state import Copy, TrainState
+    from ckptstore.outside import os
     from ckptstore.retention.policy import Policy
     from ckptstore.training.launch import RankLaunch
     from ckptstore.training.start import Progress
@@ -144,7 +140,7 @@ class LoopSaves:
 
     def record_ending(self, step: int, error: str | None) -> None:
         """Record the step that training ended at, and the exception's name if one ended it."""
-        launch, now = self._launch, datetime.now(timezone.utc)
+        launch, now = self._launch, utc_now()
         launch.recorder.record([TrainingEnded(launch.run, launch.id, launch.rank, step, None, error, "", now)])
 
     def _described(self, kind: Kind, step: int, place: tuple[int, int]) -> Checkpoint:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
 from typing import TYPE_CHECKING, Any
 
 import mindspore
@@ -11,6 +10,7 @@ import numpy as np
 
 from ckptstore.formats.header import STATE_STEP
 from ckptstore.mindspore.state import named
+from ckptstore.outside import threading
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import errno
 import logging
-import time
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import wraps
@@ -31,6 +30,7 @@ from ckptstore.mindspore.load_guard import set_after_save
 from ckptstore.mindspore.steps import InterruptedStep, StepCount, is_wrong_result
 from ckptstore.mindspore.ttp import TtpWatch
 from ckptstore.mindspore.watches import PeriodicWatch, watches_for
+from ckptstore.outside import time
 from ckptstore.training.recorder_thread import FLUSH_SECONDS
 from ckptstore.training.step_times import StepTimes
 from ckptstore.training.termination import Termination

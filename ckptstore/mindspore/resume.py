@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import errno
-import os
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import mindspore
@@ -19,6 +17,7 @@ from ckptstore.formats.safetensors import read_safetensors
 from ckptstore.mindspore.loader import OTHER_BYTES, ChangedError, DoesNotFitError, are_apart, places_of, read_plain
 from ckptstore.mindspore.network import COUNTER, EXIT_FLAGS, state_names
 from ckptstore.mindspore.state import KEPT, TrainState, named
+from ckptstore.outside import Path, os
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping

@@ -7,15 +7,9 @@ fault in it the module is one rank of such a training.
 from __future__ import annotations
 
 import json
-import os
-import signal
-import socket
-import subprocess
 import sys
-import tempfile
 from dataclasses import asdict, dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import mindspore
@@ -30,6 +24,7 @@ import ckptstore.mindspore
 from ckptstore.api import connect
 from ckptstore.errors import CkptstoreError
 from ckptstore.mindspore import compat
+from ckptstore.outside import Path, os, signal, socket, subprocess, tempfile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -153,7 +148,7 @@ class SelfTest:
         environment = os.environ | {"CKPTSTORE_URL": str(home / "catalog.db"), "PATH": path}
         environment.setdefault("MS_NODE_TIMEOUT", "20")  # seconds until msrun sees that a rank is gone
         environment |= {"MS_ENABLE_GRACEFUL_EXIT": "1"} if self._exits else {}
-        done = subprocess.run(  # noqa: S603 — this Python, and a description of ours
+        done = subprocess.run(
             command, env=environment, capture_output=True, text=True, timeout=_SECONDS, check=False, errors="replace"
         )
         output = done.stdout + done.stderr

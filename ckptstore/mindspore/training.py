@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from ckptstore.core.events import TrainingEnded
@@ -18,6 +17,7 @@ from ckptstore.mindspore.data import check_start, steps_of
 from ckptstore.mindspore.exact_data import begin_anew
 from ckptstore.mindspore.network import NetworkState
 from ckptstore.mindspore.random_layers import seed_step
+from ckptstore.outside import utc_now
 from ckptstore.resume.register import describe
 from ckptstore.training.complaints import Complaints
 from ckptstore.training.good_states import GoodStates
@@ -175,7 +175,7 @@ class Training:
 
         `half_done`: it came in the middle of an update, and what MindSpore saves now holds a part of that.
         """
-        launch, step, now = self.launch, self.progress.global_step + half_done, datetime.now(timezone.utc)
+        launch, step, now = self.launch, self.progress.global_step + half_done, utc_now()
         quarantine = "an exception came in the middle of its update" if half_done else self.quarantine()
         counter = self.network.optimizer_step()
         ended = TrainingEnded(launch.run, launch.id, launch.rank, step, counter, error, quarantine, now)

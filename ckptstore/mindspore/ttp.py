@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from contextlib import contextmanager, suppress
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mindspore.train import ModelCheckpoint
@@ -19,6 +18,7 @@ from ckptstore.core.naming import is_ttp_file, parse_name, parse_ttp_directory
 from ckptstore.disk.files import FileFacts, facts, names_in, real_directory
 from ckptstore.mindspore import compat
 from ckptstore.mindspore.training import Watch
+from ckptstore.outside import Path
 from ckptstore.resume.ttp_directories import names_before
 
 if TYPE_CHECKING:

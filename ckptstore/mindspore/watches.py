@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from typing import TYPE_CHECKING, Any
 
 from mindspore.train import ModelCheckpoint
@@ -17,6 +16,7 @@ from ckptstore.mindspore.graceful_exit import ExitWatch
 from ckptstore.mindspore.network import state_names
 from ckptstore.mindspore.training import Saved, Watch
 from ckptstore.mindspore.ttp import TtpWatch
+from ckptstore.outside import os
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -122,7 +122,7 @@ class GaspWatch(Watch):
 
 def _facts(path: str) -> tuple[int, int, int] | None:
     try:
-        status = os.stat(path)  # noqa: PTH116 — on the training thread
+        status = os.stat(path)
     except OSError:
         return None
     return status.st_ino, status.st_mtime_ns, status.st_size

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ckptstore.core.model import Checkpoint, Content, FileState, Kind, Skipped
@@ -13,6 +12,7 @@ from ckptstore.disk import files
 from ckptstore.errors import UnreadableError, UsageError
 from ckptstore.formats.inspect import read_checkpoint
 from ckptstore.formats.safetensors import SafetensorsHeader
+from ckptstore.outside import Path
 from ckptstore.resume import register
 from ckptstore.resume.provenance import LaunchFacts, UnregisteredFile, doubt_of, ended_with, unregistered_files
 from ckptstore.resume.steps import unwitnessed_step, witnessed_by_mindspore

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ckptstore.core.limits import HIGHEST
@@ -13,6 +12,7 @@ from ckptstore.disk import files
 from ckptstore.errors import UnreadableError
 from ckptstore.formats.ckpt import crc_is_right
 from ckptstore.formats.inspect import read_unless_encrypted
+from ckptstore.outside import Path
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 from itertools import count
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import live, reads
@@ -19,6 +18,7 @@ from ckptstore.disk import files
 from ckptstore.errors import UnreadableError
 from ckptstore.formats.inspect import read_checkpoint
 from ckptstore.journal.writers import shared
+from ckptstore.outside import Path
 from ckptstore.resume import register
 
 if TYPE_CHECKING:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ckptstore.disk.files import replace_text
 from ckptstore.errors import CkptstoreError, RefusedError, UsageError
+from ckptstore.outside import Path
 
 if TYPE_CHECKING:
     from ckptstore.core.model import RestorePlan

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import secrets
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads
@@ -18,6 +15,7 @@ from ckptstore.core.model import Launch, launch_key
 from ckptstore.core.replicas import from_name
 from ckptstore.errors import RefusedError, UsageError
 from ckptstore.journal.sync import sync_run
+from ckptstore.outside import os, token_hex, utc_now
 
 if TYPE_CHECKING:
     from ckptstore.catalog.engine import Connection, Database
@@ -28,7 +26,7 @@ log = logging.getLogger("ckptstore")
 
 def new_launch_id() -> str:
     """An id for a launch, made by one rank and told to the others; ids sort by the time they were made."""
-    return f"{datetime.now(timezone.utc):%Y%m%dT%H%M%S}-{secrets.token_hex(3)}"
+    return f"{utc_now():%Y%m%dT%H%M%S}-{token_hex(3)}"
 
 
 def join(
@@ -59,7 +57,7 @@ def join(
         run_id = reads.run_id(connection, run)
     if run_id is not None:  # journals may have launches that the catalog, as one of a backup, lacks
         sync_run(database, run_id)
-    now = datetime.now(timezone.utc)
+    now = utc_now()
 
     def work(connection: Connection) -> Launch:
         if reads.launch(connection, key) is None:

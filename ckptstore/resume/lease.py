@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import marks, reads
 from ckptstore.core.limits import LEASE
+from ckptstore.outside import utc_now
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -34,5 +35,5 @@ def take(connection: Connection, run_id: int, key: LaunchKey, files: Collection[
 
 def renew(database: Database, key: LaunchKey) -> None:
     """The launch is alive."""
-    until = datetime.now(timezone.utc) + LEASE
+    until = utc_now() + LEASE
     database.in_write(lambda connection: marks.hold(connection, key, until))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import marks, reads, trash
@@ -14,6 +13,7 @@ from ckptstore.disk.places import remember_place, remembered
 from ckptstore.errors import RefusedError
 from ckptstore.journal.sync import sync_run
 from ckptstore.journal.writers import shared
+from ckptstore.outside import Path
 from ckptstore.resume.join import check_name
 from ckptstore.resume.overview import RunRow, run_row
 

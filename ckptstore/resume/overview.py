@@ -15,6 +15,7 @@ from ckptstore.core import validate
 from ckptstore.core.model import BRANCH, SCANNED, Kind
 from ckptstore.disk.owner import is_dead
 from ckptstore.errors import UsageError
+from ckptstore.outside import utc_now
 from ckptstore.resume.alive import SILENT
 from ckptstore.resume.lineage import lineage
 from ckptstore.resume.status import Signs, status
@@ -138,7 +139,7 @@ def files(
 
 
 def _after(since: timedelta | None) -> datetime:
-    return datetime.min.replace(tzinfo=timezone.utc) if since is None else datetime.now(timezone.utc) - since
+    return datetime.min.replace(tzinfo=timezone.utc) if since is None else utc_now() - since
 
 
 def show(database: Database, run: str, step: int) -> list[Checkpoint]:

@@ -6,9 +6,7 @@ are gone, a file whose registration was under way. And files vanish: MindSpore's
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from ckptstore.catalog import journals, live, reads
@@ -18,6 +16,7 @@ from ckptstore.disk.waiting import for_each
 from ckptstore.errors import UsageError
 from ckptstore.journal import jsonl
 from ckptstore.journal.writers import shared
+from ckptstore.outside import Path, time
 from ckptstore.resume import register
 from ckptstore.resume.adopt import adopt
 from ckptstore.resume.alive import SILENT, living

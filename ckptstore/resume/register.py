@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime, timezone
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import live
@@ -14,13 +12,14 @@ from ckptstore.core.naming import format_of
 from ckptstore.disk import files, several
 from ckptstore.errors import UnreadableError, UsageError
 from ckptstore.formats.inspect import is_cut, read_checkpoint, read_unless_encrypted
+from ckptstore.outside import Path, utc_now
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Mapping
 
     from ckptstore.catalog.engine import Database
     from ckptstore.core.model import Launch, LaunchKey
+    from ckptstore.outside import os
 
 
 def describe(
@@ -104,7 +103,7 @@ def measured(
         return None
     if prove_step and file.mtime_ns is not None and is_cut(Path(file.path)):
         broken = replace(file, size=before.size, state=FileState.DAMAGED, problem=Rule.UNREADABLE)
-        return replace(broken, created_at=datetime.now(timezone.utc))
+        return replace(broken, created_at=utc_now())
     if prove_step and not _is_what_was_recorded(file, expected):
         return None
     written = _written(file.path, before.mtime_ns)
@@ -120,7 +119,7 @@ def measured(
         digest=digest,
         format=form,
         state=FileState.COMPLETE,
-        created_at=datetime.now(timezone.utc),
+        created_at=utc_now(),
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, replace
 from itertools import islice
-from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
@@ -19,6 +18,7 @@ from ckptstore.disk import files
 from ckptstore.errors import UsageError
 from ckptstore.formats.layouts import read_layout
 from ckptstore.journal.sync import sync_run
+from ckptstore.outside import Path
 from ckptstore.resume import remedies, resolver
 from ckptstore.resume.lineage import Segment, lineage
 from ckptstore.resume.reconcile import reconcile

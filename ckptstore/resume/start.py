@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import secrets
 from dataclasses import replace
-from datetime import datetime, timezone
 from shlex import quote
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,12 +16,14 @@ from ckptstore.core.text import count
 from ckptstore.disk.trust import TRUST, Trust, user_name
 from ckptstore.errors import CatalogUnavailableError, NothingRestorableError, RefusedError, UsageError
 from ckptstore.journal.writers import record_of_run, shared
+from ckptstore.outside import token_hex, utc_now
 from ckptstore.resume import exits, lease, position, unplaced
 from ckptstore.resume.resolve import Query, bring_up_to_date, choose
 from ckptstore.resume.resolver import NOT_LINEAGE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
+    from datetime import datetime
 
     from ckptstore.catalog.engine import Connection, Database
     from ckptstore.catalog.reads import Called
@@ -108,11 +108,11 @@ def branch(database: Database, plan: RestorePlan) -> str:
     It saves nothing: the next launch that asks goes on from the plan's state, and what came after that is given up.
     Until then the state is held as one that a launch starts from. Raises `RefusedError` where it was removed since.
     """
-    launch_id = f"{BRANCH}{plan.global_step}-{secrets.token_hex(3)}"
+    launch_id = f"{BRANCH}{plan.global_step}-{token_hex(3)}"
     run = plan.launch.run
 
     def decide(connection: Connection) -> tuple[list[Event], Mapping[str, LaunchKey]]:
-        now = datetime.now(timezone.utc)
+        now = utc_now()
         run_id = reads.run_id(connection, run)
         if run_id is None:
             raise UsageError(f"there is no run {run!r} any more")
@@ -172,7 +172,7 @@ def _store(database: Database, launch: Launch, run: Called, query: Query, ask_ra
     beside = _highest_beside(database, run_id, query, resolution) if plan else None
     passed = _passed_over(resolution, beside)
     sources = sources_of(plan) if plan else []
-    now = datetime.now(timezone.utc)
+    now = utc_now()
 
     def work(connection: Connection) -> bool:
         if not lease.take(connection, run_id, launch.key, sources, now):
@@ -480,7 +480,7 @@ def _note_proof(database: Database, plan: RestorePlan, launch: Launch) -> None:
         if saved.steps_per_epoch is None:
             recorder.home(plan.ranks[0].source.path.rpartition("/")[0])
             known = replace(saved.undecided(), steps_per_epoch=steps_per_epoch)
-            recorder.record([LaunchStarted(known, data_at=datetime.now(timezone.utc))])
+            recorder.record([LaunchStarted(known, data_at=utc_now())])
     finally:
         recorder.close()
 

@@ -7,11 +7,11 @@ with all that is in it: MindSpore makes it where it is not there, and empties it
 from __future__ import annotations
 
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ckptstore.core.naming import parse_rank_directory, parse_ttp_directory, unfinished_ttp_directory
 from ckptstore.disk.files import names_in
+from ckptstore.outside import Path
 
 if TYPE_CHECKING:
     from ckptstore.core.model import Source

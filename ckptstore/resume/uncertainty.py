@@ -5,7 +5,6 @@ Retention keeps the state of such a file.
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -15,6 +14,7 @@ from ckptstore.core.naming import above_ttp
 from ckptstore.disk.claims import FOLDER
 from ckptstore.disk.files import is_gone
 from ckptstore.formats.inspect import is_broken
+from ckptstore.outside import os
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -74,7 +74,7 @@ class Uncertainties:
         return self._directories[directory]
 
     def _look_at(self, directory: str) -> str:
-        if os.path.islink(directory):  # noqa: PTH114 — a closed directory above is no error to this one
+        if os.path.islink(directory):
             return is_a_link(directory)
         reason = self._absence(directory)
         if reason:
@@ -82,10 +82,10 @@ class Uncertainties:
         return f"{directory} {reason}" if reason else ""
 
     def _absence(self, directory: str) -> str:
-        if not os.path.isdir(directory):  # noqa: PTH112
+        if not os.path.isdir(directory):
             return _NOT_THERE
         if directory in self._journalled:
-            return "" if os.path.isdir(f"{directory}/{FOLDER}") else _LACKS_JOURNAL  # noqa: PTH112
+            return "" if os.path.isdir(f"{directory}/{FOLDER}") else _LACKS_JOURNAL
         with suppress(OSError), os.scandir(directory) as entries:
             return "" if next(entries, None) else _EMPTY
         return ""

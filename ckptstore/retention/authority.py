@@ -6,9 +6,7 @@ owner wrote tells of it; and only if it begins as its recorded format does, in a
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
-from pathlib import Path
 from stat import S_IMODE, S_ISDIR, S_ISREG, S_IWUSR
 from typing import TYPE_CHECKING
 
@@ -20,6 +18,7 @@ from ckptstore.disk.trust import user_name
 from ckptstore.errors import UsageError
 from ckptstore.formats.inspect import begins_as
 from ckptstore.journal import jsonl
+from ckptstore.outside import Path, os
 from ckptstore.resume.uncertainty import is_a_link
 
 if TYPE_CHECKING:
@@ -177,7 +176,7 @@ def _shared(found: Found) -> str:
 
 def _through_a_link(path: str) -> str:
     """Which directory above a file, or file, is a link; empty if none is."""
-    link = next((each for each in _upwards(path) if os.path.islink(each)), "")  # noqa: PTH114 — text, as all paths here
+    link = next((each for each in _upwards(path) if os.path.islink(each)), "")
     return is_a_link(link) if link else ""
 
 

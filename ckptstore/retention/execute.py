@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import marks as marking
@@ -19,6 +17,7 @@ from ckptstore.disk import files
 from ckptstore.disk.files import FileFacts
 from ckptstore.disk.trash import Trash
 from ckptstore.errors import RefusedError
+from ckptstore.outside import token_hex, utc_now
 from ckptstore.resume import lease
 from ckptstore.resume.lineage import branches
 from ckptstore.retention import decide, path_aliases
@@ -27,7 +26,7 @@ from ckptstore.retention.worker import PORTION, at_work
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from datetime import timedelta
+    from datetime import datetime, timedelta
 
     from ckptstore.catalog.engine import Connection, Database
     from ckptstore.core.events import Event
@@ -82,7 +81,7 @@ def execute(
     with at_work(database, plan.run, plan.run_id, disk=disk, progress=progress) as worker:
         begun = worker.finish_what_was_begun()
         if not worker.unread:
-            worker.purge_due(datetime.now(timezone.utc))
+            worker.purge_due(utc_now())
         phase = Phase.DELETING if at_once else Phase.MOVING
         gc = _Gc(plan, worker, begun, phase=phase, grace=grace or plan.policy.grace)
         gc.check_floor()
@@ -115,8 +114,8 @@ class _Gc:
         self._begun = begun
         self._phase = phase
         self._grace = grace
-        now = datetime.now(timezone.utc)
-        new = Collection(f"{now:%Y%m%dT%H%M%S}-{secrets.token_hex(3)}", now, now + grace)
+        now = utc_now()
+        new = Collection(f"{now:%Y%m%dT%H%M%S}-{token_hex(3)}", now, now + grace)
         self.collection = self._interrupted() or new
         self.began = False
         self.removed: list[Key] = []
@@ -141,7 +140,7 @@ class _Gc:
 
         No earlier one's ends sooner than was said when it began.
         """
-        now = datetime.now(timezone.utc)
+        now = utc_now()
         own = now + self._grace
         filled = self._worker.filled
         tried_again = {each.id for each in self._begun.values() if each.ended} - filled
@@ -224,7 +223,7 @@ class _Gc:
 
         def decide(connection: Connection) -> list[Event]:
             self._check_floor_counts(connection)
-            now = datetime.now(timezone.utc)
+            now = utc_now()
             marks = marking.marks_of(connection, self._plan.run_id, now - lease.CLOCKS_DIFFER)
             going[:] = [
                 (key, targets) for key, targets in unchanged if not self._skip(key, self._protected(key, marks))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import marks, reads, recent
 from ckptstore.errors import CkptstoreError, UnknownRunError, UsageError
+from ckptstore.outside import Path
 from ckptstore.retention import decide
 from ckptstore.retention.execute import Collected, execute
 from ckptstore.retention.plan import GcPlan, plan_gc

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -11,6 +10,7 @@ from ckptstore.catalog import reads, trash
 from ckptstore.catalog.trash import clock
 from ckptstore.disk.owner import is_dead, shown, this_process
 from ckptstore.errors import CatalogUnavailableError, RefusedError
+from ckptstore.outside import time
 
 if TYPE_CHECKING:
     from types import TracebackType

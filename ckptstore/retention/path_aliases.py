@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import directories, reads
 from ckptstore.core.limits import HIGHEST
 from ckptstore.core.naming import SEVERAL, parse_tensorflow
 from ckptstore.disk import files as disk
+from ckptstore.outside import Path
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
 from functools import cache
-from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
@@ -20,6 +18,7 @@ from ckptstore.errors import RefusedError
 from ckptstore.journal import unread
 from ckptstore.journal.jsonl import directory_of
 from ckptstore.journal.sync import sync_run
+from ckptstore.outside import Path, utc_now
 from ckptstore.resume import lease
 from ckptstore.resume.lineage import branches
 from ckptstore.resume.position import shift
@@ -34,7 +33,7 @@ from ckptstore.retention.decide import Decision, StateFacts, Why
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
-    from datetime import timedelta
+    from datetime import datetime, timedelta
 
     from ckptstore.catalog.engine import Database
     from ckptstore.catalog.marks import Marks
@@ -121,7 +120,7 @@ def plan_gc(
     stated = {name: value for name, value in (("floor", floor), ("grace", grace)) if value is not None}
     policy = replace(policy, **stated)  # type: ignore[arg-type]
     decide.check_policy(policy)
-    now = datetime.now(timezone.utc)
+    now = utc_now()
     synced = sync_run(database, run_id)
     unheard = unread.unheard(synced.skipped)
     skipped = [*synced.skipped, *reconcile(database, run_id).skipped]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 from ckptstore.catalog import reads, tallies
 from ckptstore.catalog.runs import find_run
 from ckptstore.core.model import FileState, Phase
+from ckptstore.outside import os
 from ckptstore.retention.execute import execute
 from ckptstore.retention.plan import plan_gc
 from ckptstore.retention.policy import Policy
@@ -53,7 +53,7 @@ class Disk:
     def has(self, directory: str) -> bool:
         """Whether a directory is on it."""
         try:
-            return os.stat(directory).st_dev == self.device  # noqa: PTH116
+            return os.stat(directory).st_dev == self.device
         except OSError:
             return False
 
@@ -103,7 +103,7 @@ def _disks(database: Database, run_id: int) -> list[Disk]:
     for file in files:
         directory = file.path.rpartition("/")[0] or "/"
         with suppress(OSError):
-            device = os.stat(directory).st_dev  # noqa: PTH116 — once a rank
+            device = os.stat(directory).st_dev
             before = found.get(device, Disk(directory, device, _SPARE))
             found[device] = replace(before, needed=before.needed + (file.size or 0))
     return list(found.values())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads
@@ -12,12 +11,14 @@ from ckptstore.catalog.runs import find_run
 from ckptstore.core.model import FileState, Phase, Skipped
 from ckptstore.disk.trash import TrashResult
 from ckptstore.errors import UsageError
+from ckptstore.outside import utc_now
 from ckptstore.resume.examine import Whole, examine
 from ckptstore.resume.lease import CLOCKS_DIFFER
 from ckptstore.retention.worker import at_work
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+    from datetime import datetime
 
     from ckptstore.catalog.engine import Database
     from ckptstore.catalog.trash import Collection, Item
@@ -76,7 +77,7 @@ def undo(
             raise UsageError(f"nothing of run {run!r} is in the trash", "gc --now and purge leave nothing in it")
         for chosen in every:
             items = worker.items(*OPEN_PHASES, collection=chosen.id)
-            _end(worker, [chosen], {item.root for item in items}, datetime.now(timezone.utc))
+            _end(worker, [chosen], {item.root for item in items}, utc_now())
             begun = [item for item in worker.begin(items, Phase.RESTORING) if item.id not in tried]
             tried.update(item.id for item in begun)
             worker.carry_out(begun)
@@ -137,7 +138,7 @@ def purge(
     with at_work(database, run, run_id, disk=disk, progress=progress) as worker:
         worker.refuse_unless_all_is_read()
         worker.finish_what_was_begun()
-        now = now or datetime.now(timezone.utc)
+        now = now or utc_now()
         every = worker.collections()
         _end(worker, every, {item.root for item in worker.items(*OPEN_PHASES)}, now)
         if at_once:

@@ -6,7 +6,6 @@ Whoever comes after a crash does what was recorded again, and ends where it woul
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -24,6 +23,7 @@ from ckptstore.errors import RefusedError
 from ckptstore.journal import unread
 from ckptstore.journal.sync import sync_run
 from ckptstore.journal.writers import shared
+from ckptstore.outside import os
 from ckptstore.resume.lease import CLOCKS_DIFFER
 from ckptstore.retention.authority import Authority
 from ckptstore.retention.lock import GcLock
@@ -226,7 +226,7 @@ class Worker:
         """Why nothing is done in a directory: its journals are away; empty if they are not."""
         if not self._away or not unread.nearest(f"{directory}/.", self._away):
             return ""
-        is_there = os.path.isdir(directory)  # noqa: PTH112 — text, as all paths here
+        is_there = os.path.isdir(directory)
         return f"its directory {f'has no {FOLDER} any more' if is_there else 'is not there'}: it may not be mounted"
 
     def _act(self, items: Sequence[Item], acts: Mapping[Phase, _Act]) -> list[tuple[Item, TrashResult]]:

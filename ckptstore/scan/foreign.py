@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import defaultdict
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ckptstore.core.classify import Named, What, bare_rank
@@ -30,6 +29,7 @@ from ckptstore.disk.waiting import for_each
 from ckptstore.disk.walk import Seen
 from ckptstore.errors import UnreadableError, UsageError
 from ckptstore.formats import pytorch, tensorflow
+from ckptstore.outside import Path
 from ckptstore.resume.resolve import stated_layout
 from ckptstore.scan.found import BY_HAND, PlacedFile, ScannedLaunch, Trusted, Uncertain, launch_id, record
 from ckptstore.scan.history import size_of_job

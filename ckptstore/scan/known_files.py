@@ -6,7 +6,6 @@ A directory may be emptied and filled again. The record of a file that is gone c
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -15,6 +14,7 @@ from ckptstore.core.model import SCANNED, Content, FileState, Kind, Skipped
 from ckptstore.core.naming import above_ttp
 from ckptstore.disk.files import real_directory
 from ckptstore.journal.jsonl import directory_of
+from ckptstore.outside import Path
 from ckptstore.resume.provenance import wrote
 from ckptstore.scan.experiments import are_several, home_of
 from ckptstore.scan.tree import has_other_bytes

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ckptstore.core import parts
@@ -16,6 +15,7 @@ from ckptstore.core.model import Skipped, moment
 from ckptstore.core.text import some
 from ckptstore.errors import UnreadableError
 from ckptstore.formats.mindformers import read_common, read_promised, read_tracker
+from ckptstore.outside import Path
 from ckptstore.scan.found import PlacedFile, ScannedLaunch, Uncertain, launch_id, record
 
 if TYPE_CHECKING:

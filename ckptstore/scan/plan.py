@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
@@ -20,6 +19,7 @@ from ckptstore.core.text import count
 from ckptstore.errors import RefusedError, UsageError
 from ckptstore.journal.sync import Synced, sync_below
 from ckptstore.journal.unread import beside, unread
+from ckptstore.outside import Path
 from ckptstore.resume.join import check_name
 from ckptstore.resume.reconcile import Reconciled, reconcile
 from ckptstore.resume.resolve import stated_layout

@@ -7,11 +7,8 @@ while training writes is safe.
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
-from datetime import datetime, timezone
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import journals, reads, trash
@@ -27,6 +24,7 @@ from ckptstore.disk.places import checkpoint_tree, remember_place, root_of
 from ckptstore.disk.trust import on_behalf_of
 from ckptstore.errors import UsageError
 from ckptstore.journal.writers import shared
+from ckptstore.outside import Path, os, utc_now
 from ckptstore.resume.join import check_name
 from ckptstore.scan import foreign
 from ckptstore.scan.history import NOTHING_STATED
@@ -127,7 +125,7 @@ def _temporary_catalog(database: Database, root: Path, run: str) -> Database:
     Of the journals it has all, so that one below the directory is taken up from where it was read to. What becomes of a
     launch (its plan, its end) is not in it.
     """
-    now = datetime.now(timezone.utc)
+    now = utc_now()
     prefix = f"{str(root).rstrip('/')}/"
     with database.read() as connection:
         below, moved = recorded_below(connection, root)
@@ -163,7 +161,7 @@ def _apply(database: Database, root: Path, plan: ScanPlan) -> None:
     damaged = [file.amended(state=FileState.DAMAGED, problem=Rule.SIZE_MISMATCH) for file in found.damaged]
     gone = [file.amended(state=FileState.MISSING, problem=None) for file in (*found.missing, *plan.overwritten)]
     gone += [file.amended(state=FileState.MOVED, problem=None) for file in plan.restated]
-    now = datetime.now(timezone.utc)
+    now = utc_now()
     launches = [
         Launch(
             id=launch.id,

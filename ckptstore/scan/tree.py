@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field, replace
 from math import prod
-from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -21,6 +20,7 @@ from ckptstore.formats.alike import AlikeReader
 from ckptstore.formats.inspect import inspect
 from ckptstore.formats.safetensors import SafetensorsHeader
 from ckptstore.formats.strategy import Strategy
+from ckptstore.outside import Path
 from ckptstore.scan.experiments import Home, Shapes, home_of, shapes_of
 from ckptstore.scan.found import FoundFile
 

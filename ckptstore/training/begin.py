@@ -20,10 +20,10 @@ from ckptstore.training.start import Start
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from pathlib import Path
 
     from ckptstore.catalog.engine import Database
     from ckptstore.core.model import Launch
+    from ckptstore.outside import Path
     from ckptstore.resume.resolve import Query
     from ckptstore.resume.start import AskRanks
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import logging
-from pathlib import Path
 from stat import S_ISREG
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,6 +15,7 @@ from blake3 import blake3
 from ckptstore.core.bounded_json import parse
 from ckptstore.core.naming import companion_of
 from ckptstore.disk.files import make_durable, replace_text
+from ckptstore.outside import Path
 
 if TYPE_CHECKING:
     from collections.abc import Callable

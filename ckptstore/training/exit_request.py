@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
-import os
-import threading
-import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -13,6 +9,7 @@ from ckptstore.disk import notes
 from ckptstore.disk.exit_flags import clear_others, flag_path
 from ckptstore.disk.notes import Note
 from ckptstore.disk.owner import this_process
+from ckptstore.outside import atexit, os, threading, time
 
 if TYPE_CHECKING:
     from ckptstore.catalog.engine import Database
@@ -74,7 +71,7 @@ class ExitRequest:
         now = time.monotonic()
         if now >= self._next_look:
             self._next_look = now + _LOOK_SECONDS
-            self._found = next((path for path in self._flags if os.path.exists(path)), "")  # noqa: PTH110
+            self._found = next((path for path in self._flags if os.path.exists(path)), "")
         return self._found
 
     def _withdraw(self) -> None:

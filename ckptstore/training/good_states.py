@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections import deque
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
+
+from ckptstore.outside import Path, os
 
 if TYPE_CHECKING:
     from ckptstore.core.model import Checkpoint

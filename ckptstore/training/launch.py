@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import atexit
 import logging
-import time
 from contextlib import suppress
 from dataclasses import replace
-from datetime import datetime, timezone
 from operator import index
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import live, reads
@@ -26,6 +22,7 @@ from ckptstore.disk.several import is_worked_in, lacking
 from ckptstore.errors import CatalogUnavailableError, CkptstoreError, UsageError
 from ckptstore.formats.inspect import is_cut
 from ckptstore.journal.writers import for_rank
+from ckptstore.outside import Path, atexit, time, utc_now
 from ckptstore.resume import adopt, lease
 from ckptstore.resume import register as registering
 from ckptstore.resume.reconcile import Reconciled, reconcile
@@ -36,13 +33,13 @@ from ckptstore.training.exit_request import ExitRequest
 from ckptstore.training.life_signs import LifeSigns
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from ckptstore.catalog.engine import Database
     from ckptstore.core.events import TrainingEnded
     from ckptstore.core.model import Checkpoint, Content, Launch, LaunchKey, RestorePlan
     from ckptstore.journal.recorder import Recorder
+    from ckptstore.outside import os
     from ckptstore.resume.start import AskRanks
 
 log = logging.getLogger("ckptstore")
@@ -291,7 +288,7 @@ class RankLaunch:
         batch_size = None if batch_size is None else _counted("batch_size", batch_size)
         shards = None if shards is None else _counted("shards", shards)
         self.facts = replace(self.facts, steps_per_epoch=steps, batch_size=batch_size, shards=shards)
-        self._started = replace(self._started, launch=self.facts, data_at=datetime.now(timezone.utc))
+        self._started = replace(self._started, launch=self.facts, data_at=utc_now())
         self.recorder.tell(self.key)
 
     def add_source(
@@ -323,7 +320,7 @@ class RankLaunch:
         )
         self._sources.append(source)
         self.exit_request.look_in(source.directory)
-        self.recorder.announce(SourceAdded(source, datetime.now(timezone.utc)))
+        self.recorder.announce(SourceAdded(source, utc_now()))
 
     def keep_layout_file(self, path: str) -> bool:
         """Keep a strategy or group info file that was written in this launch: it tells which ranks are replicas.
@@ -376,7 +373,7 @@ class RankLaunch:
         self.recorder.record([self._outcome(LoadResult.FAILED, file, reason)])
 
     def _outcome(self, outcome: LoadResult, file: Checkpoint | None = None, why: str | None = None) -> LoadOutcome:
-        return LoadOutcome(self.run, self.id, self.rank, outcome, datetime.now(timezone.utc), file, why)
+        return LoadOutcome(self.run, self.id, self.rank, outcome, utc_now(), file, why)
 
     def adopt(self) -> Reconciled:
         """Register what this rank wrote and did not register, as the breakpoint after an exception."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import zlib
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from blake3 import blake3
@@ -16,6 +15,7 @@ from ckptstore.disk.files import facts
 from ckptstore.errors import CatalogUnavailableError, UnreadableError, UsageError
 from ckptstore.formats.layouts import layout_kind
 from ckptstore.journal.layouts import MOST_BYTES, read
+from ckptstore.outside import Path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import atexit
 import logging
-import os
-import threading
-import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -17,6 +13,7 @@ from ckptstore.disk.owner import is_dead, is_here, is_this_process, shown, this_
 from ckptstore.disk.waiting import started
 from ckptstore.errors import CatalogUnavailableError, RefusedError
 from ckptstore.leave.ask import pass_on
+from ckptstore.outside import atexit, os, threading, time
 from ckptstore.resume.alive import SILENT, last_sign, may_be_alive
 
 if TYPE_CHECKING:

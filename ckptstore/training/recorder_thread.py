@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import atexit
 import logging
-import os
-import queue
-import threading
-import time
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ckptstore.catalog.backoff import Backoff
@@ -19,6 +13,7 @@ from ckptstore.core.text import count
 from ckptstore.disk.files import make_durable
 from ckptstore.disk.waiting import started
 from ckptstore.errors import CatalogUnavailableError, CkptstoreError, UsageError
+from ckptstore.outside import Path, atexit, os, queue, threading, time
 from ckptstore.resume import exits
 from ckptstore.resume.register import measured
 from ckptstore.training.companions import Companions

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-import threading
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import tallies
 from ckptstore.core.text import count, size
 from ckptstore.disk.waiting import started
 from ckptstore.errors import CkptstoreError, RefusedError
+from ckptstore.outside import threading
 from ckptstore.retention.execute import execute
 from ckptstore.retention.plan import plan_gc
 from ckptstore.retention.room import make_room

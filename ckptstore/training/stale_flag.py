@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-from pathlib import Path
 
 from ckptstore.disk.files import replace_text
+from ckptstore.outside import Path, os
 
 log = logging.getLogger("ckptstore")
 
@@ -40,7 +39,7 @@ class StaleFlag:
 
 def _identity(path: str) -> tuple[int, int] | None:
     try:
-        status = os.stat(path)  # noqa: PTH116 — once a step while a flag is ignored
+        status = os.stat(path)
     except OSError:
         return None
     return status.st_ino, status.st_mtime_ns

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import threading
 from typing import TYPE_CHECKING, Any
+
+from ckptstore.outside import os, signal, threading
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
-import random
-import threading
 from collections import deque
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
+from concurrent.futures import CancelledError, wait
 from contextlib import closing
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads, verifications
@@ -24,6 +20,7 @@ from ckptstore.disk.walk import look
 from ckptstore.errors import CatalogUnavailableError, UsageError
 from ckptstore.journal.sync import sync_run
 from ckptstore.journal.writers import shared
+from ckptstore.outside import CHANCE, Future, ThreadPoolExecutor, os, threading, utc_now
 from ckptstore.resume import resolve
 from ckptstore.resume.examine import Damaged, Inconclusive, Unseen, Whole, examine
 from ckptstore.resume.provenance import wrote
@@ -45,7 +42,6 @@ _MOST_BYTES = 1 << 30
 _AHEAD = 2  # portions that are looked at a time: the disk is not to wait while the catalog is written
 _SHOWN_EVERY = 0.2  # seconds
 _THREADS = max(8, os.cpu_count() or 1)
-_CHANCE = random.SystemRandom()
 _UNKNOWN = "the catalog does not know it; ckptstore scan DIRECTORY takes in what can be proven of it"
 _LOOKED_AT = (FileState.COMPLETE, FileState.DAMAGED, FileState.MISSING)
 
@@ -330,7 +326,7 @@ def _unregistered(database: Database, run_id: int, known: set[str]) -> dict[str,
 
 
 def _quiet_since_ns() -> int:
-    return int((datetime.now(timezone.utc) - QUIET).timestamp() * 1e9)
+    return int((utc_now() - QUIET).timestamp() * 1e9)
 
 
 def _recorded_as_gone(database: Database, sizes: dict[str, int]) -> tuple[list[Candidate], list[str]]:
@@ -360,5 +356,5 @@ def _sampled(
     state = (plan.launch.id, plan.global_step) if plan else (candidates[0].launch, candidates[0].global_step)
     last = max((at for at, each in enumerate(candidates) if (each.launch, each.global_step) == state), default=-1)
     others = [at for at, each in enumerate(candidates) if at > last and not each.is_damaged]
-    left_out = set(others) - set(_CHANCE.sample(others, math.ceil(len(others) * sample)))
+    left_out = set(others) - set(CHANCE.sample(others, math.ceil(len(others) * sample)))
     return [each for at, each in enumerate(candidates) if at not in left_out]

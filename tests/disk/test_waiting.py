@@ -2,6 +2,7 @@
 
 import threading
 from itertools import count
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,7 +12,7 @@ from ckptstore.disk import waiting
 def slow_clock(monkeypatch: pytest.MonkeyPatch, seconds: int) -> None:
     """Each look at the clock finds it that much later."""
     ticks = count(0, seconds)
-    monkeypatch.setattr(waiting, "perf_counter", lambda: next(ticks))
+    monkeypatch.setattr(waiting, "time", SimpleNamespace(perf_counter=lambda: next(ticks)))
 
 
 def threads(items: int, *, waits: bool = False) -> set[str]:
