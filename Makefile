@@ -6,7 +6,7 @@ READY := .venv/.ready
 PEERS := .venv-bench/.ready
 FRAMEWORKS := .venv-frameworks/.ready
 
-.PHONY: demo test test-long test-frameworks torture mutants bench bench-quick docs lint clean
+.PHONY: demo test test-long simulate test-frameworks torture mutants bench bench-quick docs lint clean
 .DELETE_ON_ERROR:
 
 demo: $(READY)
@@ -34,6 +34,12 @@ test-long: $(READY)
 # Its own conftest.py only: that of all tests starts a PostgreSQL, and leaves this folder out.
 test-frameworks: $(FRAMEWORKS)
 	.venv-frameworks/bin/python -m pytest --confcutdir=tests/frameworks tests/frameworks
+
+# HISTORIES=N of the simulated world, from number SEED on.
+HISTORIES ?= 1000
+SEED ?= 0
+simulate: $(READY)
+	$(BIN)/python -m tests.world --histories $(HISTORIES) --seed $(SEED) --keep build/found
 
 torture: $(READY)
 	$(BIN)/python -m tests.crash.report

@@ -31,7 +31,7 @@ def database_url(url: str | os.PathLike[str] | None) -> sa.URL:
 
 def users_own() -> Path:
     """The SQLite file of who names no catalog."""
-    return user_data_path("ckptstore", appauthor=False) / "catalog.db"
+    return Path(user_data_path("ckptstore", appauthor=False), "catalog.db")
 
 
 def _as_path(text: str) -> Path:

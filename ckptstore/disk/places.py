@@ -70,7 +70,7 @@ def places(catalog: str, run: str, given: Iterable[str | Path] = ()) -> list[str
 def _path(catalog: str, run: str) -> Path:
     """Other catalogs may have other runs of that name. `catalog` is its name, without a password."""
     name = blake2b(f"{catalog}\x1f{run}".encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
-    return user_state_path("ckptstore", appauthor=False) / "places" / name
+    return Path(user_state_path("ckptstore", appauthor=False), "places", name)
 
 
 def checkpoint_tree(directory: str | os.PathLike[str]) -> Path:

@@ -27,7 +27,7 @@ from ckptstore.disk.files import DIRECTORY, FileFacts
 from ckptstore.outside import os
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from types import TracebackType
 
 _TRASH = (FOLDER, "trash")
@@ -79,11 +79,12 @@ class Found(NamedTuple):
 class Disk:
     """The system calls that change a directory, one each. Tests put another one here, to stop between any two."""
 
-    make_folder = staticmethod(os.mkdir)
-    rename = staticmethod(os.rename)
-    link = staticmethod(os.link)
-    unlink = staticmethod(os.unlink)
-    remove_folder = staticmethod(os.rmdir)
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        called: Callable[..., None] = getattr(os, _CALLS[name])
+        return called
+
+
+_CALLS = {"make_folder": "mkdir", "rename": "rename", "link": "link", "unlink": "unlink", "remove_folder": "rmdir"}
 
 
 class Trash:

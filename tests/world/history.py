@@ -1,0 +1,307 @@
+"""Draws histories, runs them, and makes one that fails as short as it can be."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tests.world.machine import ERRORS, SQL_ERRORS, Fault, simulated
+from tests.world.world import World, template
+
+STEPS = 50
+_FAULTY = 0.15
+
+_WEIGHTS = {
+    "start": 9,
+    "save": 34,
+    "end": 3,
+    "gc": 8,
+    "plan": 3,
+    "execute": 3,
+    "branch": 1,
+    "quarantine": 1,
+    "undo": 4,
+    "purge": 5,
+    "pin": 4,
+    "tag": 2,
+    "resolve": 4,
+    "scan": 3,
+    "verify": 2,
+    "sync": 2,
+    "look": 1,
+    "rename": 2,
+    "forget": 1,
+    "policy": 1,
+    "cut": 2,
+    "flip": 1,
+    "delete": 2,
+    "unmount": 5,
+    "mount": 5,
+    "fill": 2,
+    "protect": 1,
+    "relieve": 4,
+    "catalog_away": 2,
+    "lose_catalog": 2,
+    "keep_catalog": 2,
+    "power_loss": 1,
+    "wait": 8,
+    "clock": 2,
+}
+"""How often each step is drawn."""
+
+_TROUBLES = ("unmount", "fill", "protect", "catalog_away")
+_HEALS = 0.3
+
+_OF_DISKS = (
+    "start",
+    "save",
+    "gc",
+    "plan",
+    "execute",
+    "branch",
+    "undo",
+    "purge",
+    "pin",
+    "tag",
+    "resolve",
+    "scan",
+    "verify",
+    "sync",
+    "rename",
+    "end",
+)
+_CALLS = {"start": 500, "save": 40, "gc": 500, "undo": 300, "purge": 300, "scan": 400, "verify": 200}
+_BESIDE = (
+    "gc",
+    "undo",
+    "purge",
+    "pin",
+    "resolve",
+    "scan",
+    "verify",
+    "unmount",
+    "mount",
+    "delete",
+    "cut",
+    "sync",
+    "rename",
+)
+
+
+@dataclass(frozen=True)
+class Step:
+    """A method of the world with its arguments, and what goes wrong in it."""
+
+    name: str
+    arguments: dict[str, Any] = field(default_factory=dict)
+    fault: Fault | None = None
+
+    def __str__(self) -> str:
+        given = ", ".join(f"{name}={value!r}" for name, value in self.arguments.items())
+        fault = f"    world.fault = {self.fault!r}\n" if self.fault else ""
+        return f"{fault}    world.{self.name}({given})"
+
+
+@dataclass(frozen=True)
+class History:
+    """How a world is set up, and what happens in it."""
+
+    seed: int
+    settings: dict[str, Any]
+    steps: tuple[Step, ...]
+
+    def __str__(self) -> str:
+        settings = ", ".join(f"{name}={value!r}" for name, value in self.settings.items())
+        lines = "\n".join(map(str, self.steps))
+        return (
+            "from tests.world.machine import Fault, simulated\nfrom tests.world.world import World, template\n\n\n"
+            f"def test_history() -> None:\n    with simulated({self.seed}) as machine:\n"
+            f"        world = World(machine, {settings})\n        happens(world)\n\n\n"
+            f"def happens(world: World) -> None:\n{lines}\n    world.finish()\n"
+        )
+
+
+@dataclass
+class Outcome:
+    """What came of a history: the promise that was broken, and where; what was done, checked and drawn."""
+
+    history: History
+    error: BaseException | None = None
+    at: int = -1
+    done: Counter[str] = field(default_factory=Counter)
+    checked: Counter[str] = field(default_factory=Counter)
+    drawn: Counter[str] = field(default_factory=Counter)
+    left: dict[str, bytes] = field(default_factory=dict)
+
+
+def draw(seed: int, steps: int = STEPS) -> History:
+    """A history, the same for the same number."""
+    chance = random.Random(seed)
+    settings = {
+        "size": chance.choice([1, 2, 2, 2, 3, 4]),
+        "replicas": chance.random() < 0.4,
+        "disks": chance.choice(["one", "each", "each"]),
+        "nodes": chance.choice([1, 1, 2]),
+        "late": chance.random() < 0.3,
+    }
+    weights = {name: weight * chance.choice([0.3, 1, 1, 3]) for name, weight in _WEIGHTS.items()}
+    faulty = chance.choice([0.0, _FAULTY, _FAULTY, 2 * _FAULTY])
+    drawn = [Step("start"), Step("save")]
+    names, sizes = list(weights), list(weights.values())
+    trains, in_trouble = True, False
+    while len(drawn) < steps:
+        name = chance.choices(names, sizes)[0]
+        if in_trouble and chance.random() < _HEALS:
+            drawn += [Step("mount"), Step("relieve")]
+            in_trouble = False
+        if name == "save" and (not trains or chance.random() < 0.03):
+            name = "start"
+        step = _drawn(chance, name, faulty)
+        drawn.append(step)
+        in_trouble |= name in _TROUBLES
+        trains = name == "start" or (trains and name not in ("end", "power_loss", "lose_catalog") and not _kills(step))
+    return History(seed, settings, tuple(drawn))
+
+
+def _drawn(chance: random.Random, name: str, faulty: float) -> Step:
+    arguments = _ARGUMENTS.get(name, lambda _: {})(chance)
+    fault = _fault(chance, name) if name in _OF_DISKS and chance.random() < faulty else None
+    if name == "gc" and chance.random() < faulty:
+        beside = _drawn(chance, chance.choice(_BESIDE), 0.0)
+        fault = Fault(_place(chance, "gc"), "stop")
+        arguments = {**arguments, "beside": (beside.name, beside.arguments)}
+    return Step(name, arguments, fault)
+
+
+def _kills(step: Step) -> bool:
+    return step.name == "save" and step.fault is not None and step.fault.what.startswith("kill")
+
+
+def _place(chance: random.Random, name: str) -> int:
+    return int(math.exp(chance.random() * math.log(_CALLS.get(name, 60)))) - 1
+
+
+def _fault(chance: random.Random, name: str) -> Fault:
+    where = chance.choice(["any", "file", "sql"])
+    what = chance.choice(["kill", "kill", "kill_after", "error", "error", "error_after"])
+    error = ""
+    if what.startswith("error"):
+        error = chance.choice(SQL_ERRORS if where == "sql" else ERRORS)
+    return Fault(_place(chance, name), what, error, where)
+
+
+def _choose(**ranges: Sequence[Any]) -> Callable[[random.Random], dict[str, Any]]:
+    return lambda chance: {name: chance.choice(values) for name, values in ranges.items()}
+
+
+_MANY = range(24)
+_ARGUMENTS: dict[str, Callable[[random.Random], dict[str, Any]]] = {
+    "start": lambda chance: (
+        {"kill_rank": chance.randrange(4)}
+        | ({"step": chance.randrange(8)} if chance.random() < 0.12 else {})
+        | ({"place": 1} if chance.random() < 0.3 else {})
+        | ({"plain": True} if chance.random() < 0.2 else {})
+        | ({"again": True} if chance.random() < 0.06 else {})
+    ),
+    "save": lambda chance: (
+        {"steps": chance.choice([1, 1, 2, 5]), "kill_rank": chance.randrange(4)}
+        | ({"ranks": 1} if chance.random() < 0.07 else {})
+    ),
+    "end": _choose(gracefully=[True, False]),
+    "gc": lambda chance: (
+        {"keep_last": chance.choice([1, 1, 2, 3, 6]), "floor": chance.choice([1, 2, 2, 3])}
+        | ({"now": True} if chance.random() < 0.2 else {})
+        | ({"catalog": 1} if chance.random() < 0.15 else {})
+    ),
+    "plan": _choose(keep_last=[1, 1, 2], floor=[1, 2, 2]),
+    "execute": lambda chance: {"now": True} if chance.random() < 0.2 else {},
+    "branch": _choose(step=_MANY),
+    "quarantine": _choose(back=[1, 2]),
+    "undo": lambda chance: {"catalog": 1} if chance.random() < 0.15 else {},
+    "purge": lambda chance: (
+        ({"now": True} if chance.random() < 0.4 else {}) | ({"catalog": 1} if chance.random() < 0.15 else {})
+    ),
+    "pin": lambda chance: {"step": chance.choice(_MANY)} | ({"undo": True} if chance.random() < 0.25 else {}),
+    "tag": lambda chance: (
+        {"step": chance.choice(_MANY), "name": chance.randrange(3)} | ({"undo": True} if chance.random() < 0.25 else {})
+    ),
+    "resolve": lambda chance: {"catalog": 1} if chance.random() < 0.15 else {},
+    "scan": lambda chance: {"catalog": 1} if chance.random() < 0.5 else {},
+    "verify": _choose(digest=[False, True]),
+    "cut": _choose(which=_MANY),
+    "flip": _choose(which=_MANY),
+    "delete": _choose(which=_MANY),
+    "unmount": _choose(which=range(4), gone=[False, False, True]),
+    "fill": _choose(which=range(4), room=[0, 50, 300, 5000]),
+    "protect": _choose(which=range(4)),
+    "lose_catalog": _choose(to_yesterday=[True, True, False]),
+    "wait": _choose(seconds=[5, 30, 120, 4000, 50_000, 100_000]),
+    "clock": _choose(node=[0, 1], seconds=[-290, 0, 290, 290, -100_000]),
+    "policy": _choose(keep_last=[1, 3]),
+}
+
+
+def run(history: History, traced: Callable[[str], object] | None = None) -> Outcome:
+    """Let a history happen; `traced` hears of every call to the outside."""
+    outcome = Outcome(history)
+    template()
+    with simulated(history.seed) as machine:
+        machine.traced = traced
+        world = World(machine, **history.settings)
+        try:
+            for number, step in enumerate(history.steps):
+                outcome.at = number
+                world.fault = replace(step.fault) if step.fault else None
+                getattr(world, step.name)(**step.arguments)
+                world.fault = None
+                world.check()
+            outcome.at = len(history.steps)
+            world.finish()
+        except Exception as error:  # noqa: BLE001 — whatever comes out of a history is what it found
+            outcome.error = error
+        outcome.done, outcome.checked, outcome.drawn = world.done, world.checked, machine.drawn
+        outcome.left = world.everything()
+    return outcome
+
+
+def shrunk(history: History, most: int = 400) -> History:
+    """A shorter history that breaks a promise too."""
+    tries = 0
+
+    def fails(steps: Iterable[Step], settings: dict[str, Any] | None = None) -> bool:
+        nonlocal tries
+        tries += 1
+        found = run(replace(history, steps=tuple(steps), settings=settings or history.settings))
+        return tries <= most and found.error is not None and _kind(found.error) == kind
+
+    first = run(history)
+    kind = _kind(first.error)
+    steps = list(history.steps[: first.at + 1])
+    size = max(1, len(steps) // 2)
+    while size:
+        at = 0
+        while at < len(steps):
+            fewer = steps[:at] + steps[at + size :]
+            if fails(fewer):
+                steps = fewer
+            else:
+                at += size
+        size //= 2
+    for at, step in enumerate(steps):
+        for simpler in (replace(step, fault=None), replace(step, arguments={})):
+            if simpler != step and fails([*steps[:at], simpler, *steps[at + 1 :]]):
+                steps[at] = simpler
+    settings = history.settings
+    for name, value in (("nodes", 1), ("size", 1), ("size", 2), ("replicas", False), ("disks", "one")):
+        if settings[name] != value and fails(steps, {**settings, name: value}):
+            settings = {**settings, name: value}
+    return replace(history, steps=tuple(steps), settings=settings)
+
+
+def _kind(error: BaseException | None) -> tuple[type, str]:
+    """What sort of violation it is, whatever step and file."""
+    return type(error), " ".join(word for word in str(error).split() if word.isalpha())

@@ -1,0 +1,738 @@
+"""Runs programs one at a time on simulated disks, clocks and chance: every call to the outside may fail or be the last.
+
+A program is a process with tasks (its threads), each a greenlet. They change over only where a task waits, ends, or is
+told to stop at a call. So a history is the same each time it is run.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import logging
+import math
+import os
+import queue
+import random
+import signal
+import sqlite3
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path, PosixPath
+from types import SimpleNamespace, TracebackType
+from typing import Any, NoReturn
+
+import sqlalchemy as sa
+from greenlet import getcurrent, greenlet
+
+from ckptstore import outside
+from ckptstore.journal import opened
+from tests.world.system import Node, Process, System
+
+BEGIN_NS = 1_780_000_000_000_000_000
+"""When the machines were started, in nanoseconds since 1970."""
+
+CALL_NS = 20_000
+"""How long a call to the outside takes."""
+
+ERRORS = ("EIO", "ENOSPC", "EACCES", "ESTALE", "EINTR")
+SQL_ERRORS = ("disk I/O error", "database or disk is full", "database is locked", "unable to open database file")
+MOST_CALLS = 200_000
+"""Of one action: more is an endless loop."""
+
+
+class StuckError(AssertionError):
+    """Nothing can go on: all tasks wait for each other, or one never ends."""
+
+
+@dataclass
+class Fault:
+    """What happens at a call of an action: the `at`-th one, counted from 0, of the kinds that `where` names.
+
+    `what` is "kill" or "kill_after", "error" or "error_after" with the name of an errno or what SQLite says, or "stop":
+    another action comes in between.
+    """
+
+    at: int
+    what: str
+    error: str = ""
+    where: str = "any"
+
+    def __str__(self) -> str:
+        return f"{self.what}{f' {self.error}' if self.error else ''} at {self.where} call {self.at}"
+
+
+class Program(Process):
+    """A process on a node, with what it holds: tasks, handlers for its end, connections to catalogs."""
+
+    def __init__(self, node: Node, pid: int, name: str, uid: int = 0) -> None:
+        super().__init__(node, pid, uid)
+        self.name = name
+        self.tasks: list[Task] = []
+        self.at_exit: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
+        self.connections: list[Connection] = []
+        self.writers: dict[opened.Writer, None] = {}
+        self.fault: Fault | None = None
+        self.counts: Counter[str] = Counter()
+
+
+class Task:
+    """One thread of a program."""
+
+    def __init__(self, machine: Machine, program: Program, work: Callable[[], object], name: str) -> None:
+        self.program = program
+        self.name = name
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self.is_over = False
+        self.is_daemon = True
+        self.until: Callable[[], bool] | None = None
+        self.deadline: int | None = None
+        self.at_stop: Callable[[], None] | None = None
+        self._machine = machine
+        self._work = work
+        self.greenlet = greenlet(self._run, machine.hub)
+
+    def _run(self) -> None:
+        try:
+            self.result = self._work()
+        except BaseException as error:  # noqa: BLE001 — whoever started it looks at it
+            self.error = error
+        self.is_over = True
+
+    def is_ready(self, now_ns: int) -> bool:
+        if self.is_over or not self.program.alive:
+            return False
+        if self.until is None:
+            return True
+        return self.until() or (self.deadline is not None and now_ns >= self.deadline)
+
+
+class Cursor(sqlite3.Cursor):
+    """A cursor whose statements are calls to the outside."""
+
+    def execute(self, statement: str, *parameters: Any) -> sqlite3.Cursor:
+        if ACTIVE is not None and ACTIVE.current is not None:
+            ACTIVE.ask_catalog(self.connection)
+        return super().execute(statement, *parameters)
+
+    def executemany(self, statement: str, parameters: Any) -> sqlite3.Cursor:
+        if ACTIVE is not None and ACTIVE.current is not None:
+            ACTIVE.ask_catalog(self.connection)
+        return super().executemany(statement, parameters)
+
+
+class Connection(sqlite3.Connection):
+    """A connection whose statements and commits are calls to the outside."""
+
+    path = ""
+
+    def cursor(self, factory: type[sqlite3.Cursor] = Cursor) -> Any:
+        return super().cursor(Cursor)
+
+    def commit(self) -> None:
+        if ACTIVE is not None and self.in_transaction:
+            ACTIVE.call("commit", "sql")
+            super().commit()
+            ACTIVE.after("commit", "sql")
+        else:
+            super().commit()
+
+
+ACTIVE: Machine | None = None
+
+
+class Machine:
+    """All nodes, their programs, and time."""
+
+    def __init__(self, seed: int) -> None:
+        self.hub = getcurrent()
+        self.now_ns = BEGIN_NS + 10**12
+        self.chance = random.Random(seed)
+        self.current: Task | None = None
+        self.programs: list[Program] = []
+        self.drawn: Counter[str] = Counter()
+        self.logged: list[str] = []
+        self.catalogs_away: set[str] = set()
+        self._pids = itertools.count(1000)
+        self.traced: Callable[[str], object] | None = None
+        self.system = System(self.program, lambda: self.now_ns, self.call, self.after, real_prefixes=(REAL,))
+
+    # What the simulated outside asks.
+
+    def program(self) -> Program:
+        assert self.current is not None, "a call to the outside that no program makes"
+        return self.current.program
+
+    def time_ns(self) -> int:
+        return self.now_ns + self.program().node.clock_offset_ns
+
+    def call(self, name: str, args: object = None) -> None:
+        """A call is about to be made."""
+        task = self.current
+        if task is None:
+            return
+        if not task.program.alive:
+            self._vanish()
+        self.now_ns += CALL_NS
+        kind = "sql" if args == "sql" else "file"
+        program = task.program
+        counts = program.counts
+        counts["any"] += 1
+        counts[kind] += 1
+        if counts["any"] > MOST_CALLS:
+            raise StuckError(f"{task.name} makes call {MOST_CALLS}")
+        if self.traced is not None:
+            told = args if isinstance(args, tuple) else (args,)
+            self.traced(f"{task.name}: {name} {[each for each in told if isinstance(each, (str, int))]}")
+        fault = program.fault
+        if fault is None or fault.where not in ("any", kind) or counts[fault.where] - 1 != fault.at:
+            return
+        if fault.what in ("error", "kill", "stop"):
+            program.fault = None
+            self._let(task, fault, kind, name)
+
+    def after(self, name: str, args: object = None) -> None:
+        """A call has had its effect."""
+        task = self.current
+        if task is None or (fault := task.program.fault) is None or not fault.what.endswith("_after"):
+            return
+        kind = "sql" if args == "sql" else "file"
+        if fault.where in ("any", kind) and task.program.counts[fault.where] - 1 >= fault.at:
+            task.program.fault = None
+            self._let(task, fault, kind, name)
+
+    def ask_catalog(self, connection: Any) -> None:
+        """A statement is about to be asked of a catalog."""
+        if connection.path in self.catalogs_away:
+            raise sqlite3.OperationalError("disk I/O error")
+        self.call("sql", "sql")
+
+    def _let(self, task: Task, fault: Fault, kind: str, name: str) -> None:
+        self.drawn[f"{fault.what} {kind}"] += 1
+        if fault.what.startswith("kill"):
+            self.kill(task.program)
+            self._vanish()
+        elif fault.what == "stop":
+            if task.at_stop is not None:
+                self._switch_to_hub("stop")
+        elif kind == "sql":
+            text = fault.error if fault.error in SQL_ERRORS else SQL_ERRORS[0]
+            raise sqlite3.OperationalError(text)
+        elif fault.error not in SQL_ERRORS and name not in ("close", "getpid"):
+            number = getattr(errno, fault.error)
+            raise OSError(number, os.strerror(number))
+
+    def _vanish(self) -> NoReturn:
+        """Never come back: the process is dead, and what Python would do at an exception is not done."""
+        while True:
+            self._switch_to_hub("dead")
+
+    def _switch_to_hub(self, why: str) -> None:
+        self.hub.switch(why)
+
+    def wait(self, until: Callable[[], bool], seconds: float | None = None) -> bool:
+        """Let others go on until a condition holds, or for so many seconds; whether it holds."""
+        task = self.current
+        assert task is not None
+        if not until():
+            task.until = until
+            task.deadline = None if seconds is None else self.now_ns + max(1, math.ceil(seconds * 1e9))
+            self._switch_to_hub("wait")
+            task.until = None
+        return until()
+
+    # What the world asks.
+
+    def boot(self, node: Node, name: str, uid: int = 0) -> Program:
+        program = Program(node, next(self._pids), name, uid)
+        self.programs.append(program)
+        return program
+
+    def kill(self, program: Program) -> None:
+        """SIGKILL: nothing more is done, locks and files are let go."""
+        program.alive = False
+        for connection in program.connections:
+            with suppress(sqlite3.Error):
+                connection.rollback()
+                connection.close()
+        program.connections.clear()
+        program.end()
+
+    def end(self, program: Program) -> None:
+        """The program's main function has returned: what was registered for its end is done, threads are waited for."""
+        if program.alive:
+            self.run(program, lambda: _leave(program), f"{program.name} ends")
+        if program.alive:
+            self.kill(program)
+
+    def run(
+        self,
+        program: Program,
+        work: Callable[[], object],
+        name: str,
+        fault: Fault | None = None,
+        at_stop: Callable[[], None] | None = None,
+    ) -> Task:
+        """Do something in a program, until it is done or the program is dead. What it raises is in the task."""
+        task = Task(self, program, work, name)
+        task.at_stop = at_stop
+        program.fault, program.counts = fault, Counter()
+        before = self.current
+        self._until_over(task)
+        self.current = before
+        program.fault = None
+        return task
+
+    def _until_over(self, task: Task) -> None:
+        while not task.is_over and task.program.alive:
+            ready = next((each for each in self._tasks(task) if each.is_ready(self.now_ns)), None)
+            if ready is None:
+                self._pass_time(task)
+            else:
+                self._step(ready)
+        for each in list(task.program.tasks) if task.program.alive else ():
+            while each.is_ready(self.now_ns):  # its threads go on until they wait
+                self._step(each)
+
+    def _step(self, task: Task) -> None:
+        self.current = task
+        opened._opened = task.program.writers  # each process has its own modules
+        why = task.greenlet.switch()
+        self.current = None
+        if why == "stop" and task.at_stop is not None:
+            at_stop, task.at_stop = task.at_stop, None
+            self._stopped.append(task)
+            try:
+                at_stop()
+            finally:
+                self._stopped.remove(task)
+
+    _stopped: list[Task] = []  # noqa: RUF012 — one machine at a time
+
+    def _tasks(self, first: Task) -> Iterator[Task]:
+        yield first
+        yield from first.program.tasks
+        if first.until is not None:  # it waits: whoever was stopped for it goes on
+            yield from reversed(self._stopped)
+            for program in self.programs:
+                if program is not first.program and program.alive:
+                    yield from program.tasks
+
+    def _pass_time(self, task: Task) -> None:
+        waiting = [each.deadline for each in self._tasks(task) if not each.is_over and each.deadline is not None]
+        if not waiting:
+            raise StuckError(f"{task.name} waits for ever")
+        self.now_ns = max(self.now_ns, min(waiting))
+
+    def sleep(self, seconds: float) -> None:
+        """Time passes; threads of living programs do what they do now and then."""
+        end = self.now_ns + int(seconds * 1e9)
+        for _ in range(50):
+            due = [
+                (each.deadline, number, each)
+                for number, each in enumerate(
+                    each for program in self.programs if program.alive for each in program.tasks
+                )
+                if not each.is_over and each.deadline is not None and each.deadline <= end
+            ]
+            if not due:
+                break
+            when, _, task = min(due)
+            self.now_ns = max(self.now_ns, when)
+            while task.is_ready(self.now_ns):
+                self._step(task)
+        self.now_ns = max(self.now_ns, end)
+
+
+REAL = "/dev/shm/ckptstore-world"  # noqa: S108 — where SQLite's files are
+
+
+def _leave(program: Program) -> None:
+    while program.at_exit:
+        work, args = program.at_exit.pop()
+        work(*args)
+
+
+def _machine() -> Machine:
+    assert ACTIVE is not None
+    return ACTIVE
+
+
+# Threads as Python has them.
+
+
+class Lock:
+    """As `threading.Lock`, and with `again` as `RLock`."""
+
+    again = False
+
+    def __init__(self) -> None:
+        self._held = 0
+        self._by: Task | None = None
+
+    def _is_free(self) -> bool:
+        return not self._held or (self._by is not None and not self._by.program.alive)
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:  # noqa: FBT001, FBT002
+        task = _machine().current
+        if self.again and self._held and self._by is task:
+            self._held += 1
+            return True
+        if not self._is_free() and blocking:
+            _machine().wait(self._is_free, None if timeout < 0 else timeout)
+        if not self._is_free():
+            return False
+        self._held, self._by = 1, task
+        return True
+
+    def release(self) -> None:
+        self._held -= 1
+
+    def locked(self) -> bool:
+        return not self._is_free()
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+class RLock(Lock):
+    again = True
+
+
+class Event:
+    """As `threading.Event`."""
+
+    def __init__(self) -> None:
+        self._is_set = False
+
+    def is_set(self) -> bool:
+        return self._is_set
+
+    def set(self) -> None:
+        self._is_set = True
+
+    def clear(self) -> None:
+        self._is_set = False
+
+    def wait(self, timeout: float | None = None) -> bool:
+        return _machine().wait(self.is_set, timeout)
+
+
+class Condition:
+    """As `threading.Condition`."""
+
+    def __init__(self, lock: Lock | None = None) -> None:
+        self._lock = lock or RLock()
+        self._told = 0
+
+    def __enter__(self) -> bool:
+        return self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+    def notify_all(self) -> None:
+        self._told += 1
+
+    notify = notify_all
+
+    def wait(self, timeout: float | None = None) -> bool:
+        told = self._told
+        return self._without_lock(lambda: self._told > told, timeout)
+
+    def wait_for(self, predicate: Callable[[], bool], timeout: float | None = None) -> bool:
+        return self._without_lock(predicate, timeout)
+
+    def _without_lock(self, until: Callable[[], bool], timeout: float | None) -> bool:
+        self._lock.release()
+        try:
+            return _machine().wait(until, timeout)
+        finally:
+            self._lock.acquire()
+
+
+class Thread:
+    """As `threading.Thread`."""
+
+    def __init__(
+        self,
+        target: Callable[..., object],
+        name: str = "thread",
+        args: Iterable[Any] = (),
+        daemon: bool | None = None,  # noqa: FBT001
+    ) -> None:
+        self._target, self.name, self._args, self.daemon = target, name, tuple(args), daemon
+        self._task: Task | None = None
+
+    def start(self) -> None:
+        machine = _machine()
+        program = machine.program()
+        self._task = Task(machine, program, lambda: self._target(*self._args), self.name)
+        program.tasks.append(self._task)
+
+    def is_alive(self) -> bool:
+        return self._task is not None and not self._task.is_over
+
+    def join(self, timeout: float | None = None) -> None:
+        _machine().wait(lambda: not self.is_alive(), timeout)
+
+
+class SimpleQueue:
+    """As `queue.SimpleQueue`."""
+
+    def __init__(self) -> None:
+        self._items: list[Any] = []
+
+    def put(self, item: object) -> None:
+        self._items.append(item)
+
+    def empty(self) -> bool:
+        return not self._items
+
+    def qsize(self) -> int:
+        return len(self._items)
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:  # noqa: FBT001, FBT002
+        if not self._items and block:
+            _machine().wait(lambda: bool(self._items), timeout)
+        if not self._items:
+            raise queue.Empty
+        return self._items.pop(0)
+
+
+class Executor:
+    """As a `ThreadPoolExecutor` whose threads are quick: what is given to it is done at once."""
+
+    def __init__(self, *_: object, **__: object) -> None: ...
+
+    def __enter__(self) -> Executor:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None: ...
+
+    def submit(self, work: Callable[..., Any], *args: Any, **options: Any) -> outside.Future[Any]:
+        future: outside.Future[Any] = outside.Future()
+        try:
+            future.set_result(work(*args, **options))
+        except Exception as error:  # noqa: BLE001 — as an executor does
+            future.set_exception(error)
+        return future
+
+    def map(self, work: Callable[..., Any], *items: Iterable[Any]) -> Iterator[Any]:
+        return iter([work(*each) for each in zip(*items, strict=False)])
+
+    def shutdown(self, *_: object, **__: object) -> None: ...
+
+
+@dataclass
+class _AtExit:
+    def register(self, work: Callable[..., object], *args: Any) -> None:
+        if ACTIVE is not None and ACTIVE.current is not None:
+            ACTIVE.program().at_exit.append((work, args))
+
+    def unregister(self, work: Callable[..., object]) -> None:
+        if ACTIVE is not None and ACTIVE.current is not None:
+            program = ACTIVE.program()
+            program.at_exit = [each for each in program.at_exit if each[0] != work]
+
+
+class _Log(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        if ACTIVE is not None:
+            ACTIVE.logged.append(record.getMessage())
+
+
+def _stand_ins(machine: Machine) -> dict[str, Any]:
+    """What takes the place of each name of `ckptstore.outside`."""
+    system = machine.system
+
+    class SimulatedPath(PosixPath):
+        """A path on simulated disks."""
+
+        __slots__ = ()
+
+        def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
+            return system.stat(str(self), follow_symlinks=follow_symlinks)
+
+        def open(self, mode: str = "r", buffering: int = -1, *args: Any, **options: Any) -> Any:
+            return system.open_file(str(self), mode, buffering, *args, **options)
+
+        def mkdir(self, mode: int = 0o777, parents: bool = False, exist_ok: bool = False) -> None:  # noqa: FBT001, FBT002
+            try:
+                system.mkdir(str(self), mode)
+            except FileNotFoundError:
+                if not parents or self.parent == self:
+                    raise
+                self.parent.mkdir(parents=True, exist_ok=True)
+                self.mkdir(mode, exist_ok=exist_ok)
+            except OSError:
+                if not exist_ok or not self.is_dir():
+                    raise
+
+        def unlink(self, missing_ok: bool = False) -> None:  # noqa: FBT001, FBT002
+            try:
+                system.unlink(str(self))
+            except FileNotFoundError:
+                if not missing_ok:
+                    raise
+
+        def chmod(self, mode: int, *, follow_symlinks: bool = True) -> None:
+            system.chmod(str(self), mode)
+
+        def rename(self, target: Any) -> Any:
+            system.rename(str(self), str(target))
+            return self.__class__(target)
+
+        def replace(self, target: Any) -> Any:
+            return self.rename(target)
+
+        def iterdir(self) -> Iterator[Any]:
+            return (self / name for name in system.listdir(str(self)))
+
+        def glob(self, pattern: str) -> Iterator[Any]:
+            with suppress(FileNotFoundError, NotADirectoryError):
+                yield from (each for each in self.iterdir() if each.match(pattern))
+
+        def touch(self, mode: int = 0o666, exist_ok: bool = True) -> None:  # noqa: FBT001, FBT002
+            system.close(system.open(str(self), os.O_CREAT | os.O_WRONLY, mode))
+
+        def absolute(self) -> Any:
+            return self if self.is_absolute() else self.__class__(system.getcwd()) / self
+
+    system.os.environ = {}
+    system.os.register_at_fork = lambda **_: None
+    system.os.cpu_count = lambda: 4
+    threading = SimpleNamespace(
+        Thread=Thread,
+        Lock=Lock,
+        RLock=RLock,
+        Event=Event,
+        Condition=Condition,
+        current_thread=lambda: machine.current,
+        main_thread=lambda: machine.current,
+        get_ident=lambda: id(machine.current),
+    )
+    clock = SimpleNamespace(
+        time=lambda: machine.time_ns() / 1e9,
+        time_ns=machine.time_ns,
+        monotonic=lambda: (machine.now_ns - BEGIN_NS) / 1e9,
+        perf_counter=lambda: (machine.now_ns - BEGIN_NS) / 1e9,
+        sleep=lambda seconds: machine.wait(lambda: False, seconds),
+    )
+    return {
+        "os": system.os,
+        "Path": SimulatedPath,
+        "open_file": system.open_file,
+        "time": clock,
+        "utc_now": lambda: datetime.fromtimestamp(machine.time_ns() / 1e9, timezone.utc),
+        "CHANCE": machine.chance,
+        "token_hex": lambda count: machine.chance.randbytes(count).hex(),
+        "threading": threading,
+        "ThreadPoolExecutor": Executor,
+        "queue": SimpleNamespace(SimpleQueue=SimpleQueue, Empty=queue.Empty),
+        "atexit": _AtExit(),
+        "fcntl": system.fcntl,
+        "socket": SimpleNamespace(gethostname=lambda: machine.program().node.hostname),
+        "shutil": system.shutil,
+        "tempfile": system.tempfile,
+        "signal": SimpleNamespace(**{**vars(signal), "signal": lambda *_: None, "getsignal": lambda _: None}),
+    }
+
+
+_places: dict[str, list[tuple[dict[str, Any], str, Any]]] = {}
+
+
+def _import_all() -> None:
+    """All modules but MindSpore's: what is imported later would have the real outside."""
+    root = Path(outside.__file__).parent
+    for path in sorted(root.rglob("*.py")):
+        name = ".".join(path.relative_to(root.parent).with_suffix("").parts)
+        if ".mindspore" not in name and not name.endswith("__main__"):
+            __import__(name.removesuffix(".__init__"))
+
+
+def _find_places() -> None:
+    _import_all()
+    for name in outside.__all__:
+        real = getattr(outside, name)
+        _places[name] = [
+            (vars(module), each, real)
+            for module in list(sys.modules.values())
+            if getattr(module, "__name__", "").startswith("ckptstore") and module is not outside
+            for each, value in list(vars(module).items())
+            if value is real
+        ]
+
+
+_log = _Log()
+_create_engine = sa.create_engine
+_first_engine: sa.Engine | None = None
+
+
+def _engine(*args: Any, **options: Any) -> sa.Engine:
+    """An engine that shares what statements were compiled to with those before it: each program makes its own."""
+    global _first_engine  # noqa: PLW0603
+    engine = _create_engine(*args, **options)
+    if engine.dialect.name == "sqlite":
+        if _first_engine is None:
+            _first_engine = engine
+        engine.dialect = engine.pool._dialect = _first_engine.dialect
+        engine._compiled_cache = _first_engine._compiled_cache
+    return engine
+
+
+@contextmanager
+def simulated(seed: int) -> Iterator[Machine]:
+    """A machine on which all of ckptstore runs, until the end of the block."""
+    global ACTIVE  # noqa: PLW0603 — the connections of SQLite and the stand-ins ask for it
+    if not _places:
+        _find_places()
+    machine = Machine(seed)
+    changed = [
+        (place, each, real, stand_in)
+        for name, stand_in in _stand_ins(machine).items()
+        for place, each, real in _places[name]
+    ]
+    logger = logging.getLogger("ckptstore")
+    level, propagates = logger.level, logger.propagate
+    logger.addHandler(_log)
+    logger.propagate = False
+    for place, each, _, stand_in in changed:
+        place[each] = stand_in
+    ACTIVE = machine
+    sa.create_engine = _engine
+    Machine._stopped = []
+    try:
+        yield machine
+    finally:
+        for program in machine.programs:
+            if program.alive:
+                machine.kill(program)
+        ACTIVE = None
+        sa.create_engine = _create_engine
+        for place, each, real, _ in changed:
+            place[each] = real
+        logger.removeHandler(_log)
+        logger.setLevel(level)
+        logger.propagate = propagates
+
+
+@sa.event.listens_for(sa.Engine, "do_connect")
+def _connect(dialect: Any, _: object, args: list[Any], options: dict[str, Any]) -> Any:
+    if ACTIVE is None or ACTIVE.current is None or dialect.name != "sqlite" or args[:1] == [":memory:"]:
+        return None
+    if str(args[0]) in ACTIVE.catalogs_away:
+        raise sqlite3.OperationalError("unable to open database file")
+    connection = sqlite3.connect(*args, factory=Connection, **{**options, "check_same_thread": False})
+    connection.path = str(args[0])
+    ACTIVE.program().connections.append(connection)
+    return connection

@@ -1,0 +1,42 @@
+"""A handful of simulated histories in each run of the tests; `make simulate` runs as many as one likes."""
+
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.world.history import draw, run
+
+HERE = Path(__file__).parents[2]
+HISTORIES = 60
+
+
+def test_a_handful_of_histories_keeps_every_promise() -> None:
+    """On two processes, from a seed of their own; each prints what it broke."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.world", "--histories", str(HISTORIES), "--seed", "0", "--processes", "2"],
+        cwd=HERE,
+        env=os.environ | {"PYTHONPATH": str(HERE)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{HISTORIES} passed, 0 failed" in done.stdout
+
+
+@pytest.mark.parametrize("seed", [3, 11])
+def test_the_same_seed_is_the_same_history(seed: int) -> None:
+    """Every call to the outside, in its order, and every byte on the disks."""
+    assert trace_of(seed) == trace_of(seed)
+
+
+def trace_of(seed: int) -> str:
+    traced = hashlib.sha256()
+    outcome = run(draw(seed, 25), traced=lambda line: traced.update(line.encode()))
+    assert outcome.error is None
+    traced.update(repr(sorted(outcome.left.items())).encode())
+    return traced.hexdigest()

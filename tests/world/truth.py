@@ -1,0 +1,157 @@
+"""What really happened, and what was promised: it shares no code with the package.
+
+Each checkpoint's bytes are of one launch, step and rank, so that what lies on a disk tells what it is. A fact that
+nobody can be sure of, as a save in which the rank was killed, is in doubt: then nothing is asked of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+DAY_NS = 86_400_000_000_000
+
+
+class ViolationError(AssertionError):
+    """A promise was broken."""
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What a file's bytes are: written by a rank of a launch, after a step."""
+
+    launch: int
+    step: int
+    rank: int
+
+
+@dataclass
+class Saved:
+    """A file that a rank wrote. `registered` once the rank was told that it is recorded."""
+
+    path: str
+    content: bytes
+    identity: Identity
+    registered: bool = False
+
+
+@dataclass(eq=False)
+class Launch:
+    """A start of all ranks. `parent` is the state that it went on from; `decided` once its start was told to a rank.
+
+    `branched`: somebody went back on purpose. `saved` are its files, by step and rank.
+    """
+
+    number: int
+    name: str
+    size: int
+    parent: tuple[int, int] | None = None
+    decided: bool = False
+    branched: bool = False
+    in_doubt: bool = False
+    quarantined: set[int] = field(default_factory=set)
+    saved: dict[int, dict[int, list[Saved]]] = field(default_factory=dict)
+    plan: dict[int, str] = field(default_factory=dict)
+
+    def has_registered(self) -> bool:
+        return any(each.registered for ranks in self.saved.values() for some in ranks.values() for each in some)
+
+    def whole_since(self, step: int) -> bool:
+        """Whether every rank has registered a state after this step."""
+        return any(
+            at > step
+            and len(ranks) == self.size
+            and all(any(each.registered for each in some) for some in ranks.values())
+            for at, ranks in self.saved.items()
+        )
+
+
+@dataclass
+class Trashed:
+    """A file that a gc moved to the trash: not to be deleted before `due_ns`, unless somebody asks for it."""
+
+    path: str
+    due_ns: int
+
+
+class Truth:
+    """All launches of the run, who stands in for whom, and what was promised."""
+
+    def __init__(self, size: int, *, replicas: bool) -> None:
+        self.size = size
+        self.replicas = replicas
+        self.launches: list[Launch] = []
+        self.contents: dict[bytes, Identity] = {}
+        self.pinned: dict[int, bool] = {}
+        self.tags: dict[str, int | None] = {}
+
+    def stand_ins(self, rank: int) -> range:
+        """The ranks whose file serves a rank."""
+        return range(self.size) if self.replicas else range(rank, rank + 1)
+
+    def marked(self) -> set[int]:
+        """The steps that are surely pinned or tagged."""
+        return {step for step, is_pinned in self.pinned.items() if is_pinned} | {
+            step for step in self.tags.values() if step is not None
+        }
+
+    def lineage(self) -> list[tuple[Launch, int]]:
+        """The states that lead to the newest launch, newest first, of which something is registered.
+
+        A launch counts once it has saved, or went back on purpose. Empty where that is in doubt.
+        """
+        counting = [each for each in self.launches if each.has_registered() or (each.branched and each.decided)]
+        if not counting:
+            return []
+        found: list[tuple[Launch, int]] = []
+        launch: Launch | None = counting[-1]
+        last: int | None = None
+        while launch is not None:
+            steps = sorted(launch.saved, reverse=True)
+            found += [(launch, step) for step in steps if last is None or step <= last]
+            if launch.parent is None:
+                break
+            number, last = launch.parent
+            launch = self.launches[number]
+        return found
+
+    def is_in_doubt(self) -> bool:
+        """Whether a launch may count that nobody was told of, and that none after it outdates."""
+        counting = max((each.number for each in self.launches if each.has_registered()), default=-1)
+        return any(each.in_doubt and each.number >= counting for each in self.launches)
+
+    def may_be_lineage(self, launch: Launch, step: int) -> bool:
+        """Whether a state belongs to the history that leads to the newest launch, as far as is certain."""
+        return self.is_in_doubt() or any(each is launch and at == step for each, at in self.lineage())
+
+    def is_whole(self, launch: Launch, step: int, there: dict[str, bytes], *, registered: bool = True) -> bool:
+        """Whether each rank has a file of a state, its own or a replica's, that is on a disk as it was written."""
+        ranks = launch.saved.get(step, {})
+        return all(
+            any(
+                there.get(each.path) == each.content and (each.registered or not registered)
+                for other in self.stand_ins(rank)
+                for each in ranks.get(other, ())
+            )
+            for rank in range(self.size)
+        )
+
+    def whole(self, there: dict[str, bytes]) -> list[tuple[Launch, int]]:
+        """The states of the lineage that must be restorable, newest first, of what is on the disks."""
+        return [state for state in self._good(self.lineage()) if self.is_whole(*state, there)]
+
+    def floor(self, there: dict[str, bytes], count: int) -> list[tuple[Launch, int]]:
+        """The states that must stay of the newest so many: one of which nobody was told may be among these."""
+        newest = [
+            (launch, step)
+            for launch, step in self.lineage()
+            if step not in launch.quarantined and self.is_whole(launch, step, there, registered=False)
+        ]
+        return [state for state in self._good(newest[:count]) if self.is_whole(*state, there)]
+
+    @staticmethod
+    def _good(states: list[tuple[Launch, int]]) -> list[tuple[Launch, int]]:
+        """Without what was saved since a bad state: whether that is as bad, nobody knows."""
+        return [(launch, step) for launch, step in states if step < min(launch.quarantined, default=step + 1)]
+
+    def files(self, launch: Launch, step: int) -> list[Saved]:
+        return [each for some in launch.saved.get(step, {}).values() for each in some]

@@ -1,0 +1,1056 @@
+"""A world of nodes, disks, ranks, operators, users and faults around one run; promises are checked after each step.
+
+Each public method with plain arguments is one step of a history. What it does depends on the world as it is then: it
+may do nothing. So a history with a step left out is one too.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from functools import cache
+from typing import Any
+
+import ckptstore
+from ckptstore.api import Catalog
+from ckptstore.catalog import schema
+from ckptstore.catalog.engine import Database, open_database
+from ckptstore.catalog.urls import database_url
+from ckptstore.core.events import launch_from_json, launch_to_json
+from ckptstore.core.model import Content, Kind, Resolution, RestorePlan, Rule
+from ckptstore.disk.files import digest, facts
+from ckptstore.errors import CkptstoreError, DamageError
+from ckptstore.resume.register import describe
+from ckptstore.resume.resolve import NEWEST, Query
+from ckptstore.resume.start import Settled
+from ckptstore.retention.policy import Policy
+from ckptstore.training.begin import begin, decide, follow
+from ckptstore.training.recorder_thread import RecorderThread
+from ckptstore.training.save_places import SavePlaces
+from ckptstore.training.start import Progress, Start, start_from_json
+from tests import ckpt_bytes
+from tests.world.disks import Disk
+from tests.world.machine import REAL, Fault, Machine, Program, Task
+from tests.world.system import Node
+from tests.world.truth import DAY_NS, Identity, Launch, Saved, Truth, ViolationError
+
+ROOT = "/data"
+BASE = f"{ROOT}/run"
+LATE = f"{ROOT}/late"
+_STRANGERS = (("notes.txt", b"mine"), ("net.tmp.bak", b"x"), ("other-1_1.ckpt", b"mine too"))
+_BELOW = "below:"
+_TRAINING = ("save", "end")
+STEPS_PER_EPOCH = 10
+RUN = "run"
+GRACE_NS = DAY_NS
+CLOCKS_DIFFER_NS = 600 * 10**9
+
+
+class ScriptError(CkptstoreError):
+    """The user's own script fails."""
+
+
+@dataclass(eq=False)
+class Trainer:
+    """A process that trains: one rank of a launch."""
+
+    program: Program
+    rank: int
+    launch: Any
+    recorder: RecorderThread | None
+    places: SavePlaces | None
+    progress: Progress
+    prefix: str = ""
+
+
+class World:
+    """One run, in `disks` "one" for all ranks or "each" its own, on `nodes` machines."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        *,
+        size: int = 2,
+        replicas: bool = False,
+        disks: str = "one",
+        nodes: int = 1,
+        late: bool = False,
+    ) -> None:
+        self.machine = machine
+        self.truth = Truth(size, replicas=replicas)
+        self.size = size
+        self.places = [BASE, LATE] if late else [BASE]
+        self.nodes = [Node(f"node{number}") for number in range(nodes)]
+        self.disks: dict[str, Disk] = {}
+        self.catalogs = [f"{REAL}/{os.getpid()}/{name}.db" for name in ("main", "other")]
+        self._template = template()
+        shutil.rmtree(f"{REAL}/{os.getpid()}", ignore_errors=True)
+        os.makedirs(f"{REAL}/{os.getpid()}")
+        shutil.copyfile(self._template, self.catalogs[0])
+        self._kept_catalog = ""
+        paths = [BASE] if disks == "one" else [f"{BASE}/rank_{rank}" for rank in range(size)]
+        paths += [LATE] if late else []
+        self.below = Disk("below", 9)
+        """What is seen where a disk is not mounted."""
+        for node in self.nodes:
+            node.mount(ROOT, self.below)
+        for number, path in enumerate(paths):
+            self.disks[path] = Disk(path, 10 + number)
+            for node in self.nodes:
+                node.directory(BASE)
+                node.mount(path, self.disks[path])
+        self.below.sync_all()
+        self.place = BASE
+        self.plans: list[tuple[Any, int, int]] = []
+        self.clocks_jumped = False
+        self.is_current = True
+        """Whether the catalog has what it had, or was made anew since."""
+        self.away: set[str] = set()
+        self.trainers: list[Trainer] = []
+        self.step = 0
+        self.done: Counter[str] = Counter()
+        self.checked: Counter[str] = Counter()
+        self.is_shaken = False
+        """Whether something is as no promise covers: a clock that jumped, a user who copied or changed files."""
+        self.rotten: dict[str, bytes] = {}
+        """Files that have other bytes since a power loss, of the same size and time: only who reads them can tell."""
+        self.fault: Fault | None = None
+        self.has_other = False
+        self.operator = self._boot(0, "operator")
+        self.trash_due: dict[tuple[int, str], int] = {}
+        self._strangers = self._make_strangers()
+        self._before: dict[str, bytes] = {}
+
+    # Helpers.
+
+    def _boot(self, number: int, name: str) -> Program:
+        return self.machine.boot(self.nodes[number % len(self.nodes)], name)
+
+    def _make_strangers(self) -> dict[str, bytes]:
+        """Files of others, which nobody may touch."""
+        system = self.machine.system
+        made = {}
+
+        def make() -> None:
+            for path in self.disks:
+                for name, content in _STRANGERS[: 2 + (self.size % 2)]:
+                    with system.open_file(f"{path}/{name}", "wb") as file:
+                        file.write(content)
+                    made[f"{path}/{name}"] = content
+
+        self.machine.run(self.operator, make, "strangers")
+        for disk in self.disks.values():
+            disk.sync_all()
+        return made
+
+    def everything(self) -> dict[str, bytes]:
+        """All files on the disks, mounted or not, by the path at which they belong; and what is below mount points."""
+        found = {
+            f"{at}/{path}": content for at, disk in self.disks.items() for path, content in disk.everything().items()
+        }
+        return found | {f"{_BELOW}/data/{path}": content for path, content in self.below.everything().items()}
+
+    def _at(self, path: str) -> str:
+        """Where what is seen at a path is, by the name that `everything` has for it."""
+        return f"{_BELOW}{path}" if self._is_away(path) else path
+
+    def there(self) -> dict[str, bytes]:
+        """The files that a process sees now: where a disk is away, what was written below its mount point."""
+        every = self.everything().items()
+        seen = {path: content for path, content in every if not (self._is_away(path) or path.startswith(_BELOW))}
+        if self.away:
+            below = {f"/data/{path}": content for path, content in self.below.everything().items()}
+            seen |= {path: content for path, content in below.items() if self._is_away(path)}
+        return seen
+
+    def _is_away(self, path: str) -> bool:
+        return any(path.startswith(f"{each}/") for each in self.away)
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing keeps anybody from seeing all there is."""
+        return not (
+            self.away
+            or self.machine.catalogs_away
+            or any(disk.read_only or disk.capacity is not None for disk in self.disks.values())
+        )
+
+    def _run(
+        self, program: Program, work: Callable[[], Any], name: str, beside: tuple[str, dict[str, Any]] | None = None
+    ) -> Task:
+        fault, self.fault = self.fault, None
+        at_stop = None
+        if fault is not None and fault.what == "stop":
+            at_stop = (lambda: self._beside(*beside)) if beside else None
+        task = self.machine.run(program, work, name, fault, at_stop)
+        self.done[name] += 1
+        if fault is not None:
+            self.machine.drawn[f"{name} × {fault.what} {fault.error}".strip()] += 1
+        error = task.error
+        if error is not None and not isinstance(error, (CkptstoreError, OSError, sqlite3.Error)):
+            raise error
+        if isinstance(error, sqlite3.Error):
+            raise ViolationError(f"{name}: an error of SQLite reaches the caller: {error!r}") from error
+        was_given = fault is not None and fault.what.startswith("error") and name not in _TRAINING
+        if isinstance(error, OSError) and not isinstance(error, CkptstoreError) and not was_given:
+            raise ViolationError(f"{name}: an error of the disk reaches the caller: {error!r}") from error
+        return task
+
+    def _beside(self, name: str, arguments: dict[str, Any]) -> None:
+        getattr(self, name)(**arguments)
+
+    # Training.
+
+    def start(
+        self,
+        step: int | None = None,
+        kill_rank: int | None = None,
+        place: int = 0,
+        plain: bool = False,  # noqa: FBT001, FBT002
+        again: bool = False,  # noqa: FBT001, FBT002
+    ) -> None:
+        """A new launch of all ranks; `step`: the user goes back to the saved step of that number, counted from 0.
+
+        `place` is that of the directories it saves to, `plain` a script that registers its files itself, `again` one
+        that gives the id of the launch before.
+        """
+        self._end_trainers()
+        self.place = self.places[place % len(self.places)]
+        if again and self.truth.launches and self.truth.launches[-1].name.startswith("L"):
+            self._start_again(plain)
+            return
+        number = len(self.truth.launches)
+        launch = Launch(number, f"L{number}", self.size)
+        query = NEWEST
+        back: int | None = None
+        if step is not None:
+            known = sorted({at for _, at in self.truth.whole(self.there())})
+            if known:
+                back = known[step % len(known)]
+                query = Query(step=back)
+        self.truth.launches.append(launch)
+        fault, self.fault = self.fault, None
+        trainers: list[Trainer] = []
+        start: Start | None = None
+        error: CkptstoreError | None = None
+        for rank in range(self.size):
+            if kill_rank is not None and rank == kill_rank % self.size:
+                self.fault = fault
+            program = self._boot(rank, f"rank {rank} of {launch.name}")
+            first = trainers[0].launch if trainers else None
+            shown = start.to_json() if start else None
+            begin_it = self._begin_plain if plain else self._begin
+            task = self._run(program, lambda: begin_it(rank, launch, query, first, shown), "start")  # noqa: B023
+            if task.error is not None or not program.alive:
+                error = task.error if isinstance(task.error, CkptstoreError) else None
+                self.machine.kill(program)
+                launch.in_doubt = launch.in_doubt or (rank == 0 and back is not None)
+                break
+            trainer, start = task.result
+            trainers.append(trainer)
+            self._check_start(launch, trainer, start, back)
+        if len(trainers) < self.size:
+            for each in trainers:
+                self.machine.kill(each.program)
+            self._check_refusal(launch, error, fault)
+        else:
+            self.trainers = trainers
+            self.step = start.global_step if start else 0
+        self.fault = None
+
+    def _start_again(self, plain: bool) -> None:  # noqa: FBT001
+        """A start with an id that was used: refused where that launch has saved, else the same answer as before."""
+        launch = self.truth.launches[-1]
+        program = self._boot(0, f"rank 0 of {launch.name} again")
+        begin_it = self._begin_plain if plain else self._begin
+        task = self._run(program, lambda: begin_it(0, launch, NEWEST, None, None), "start again")
+        self.machine.kill(program)
+        if task.error is not None or not task.is_over:
+            return
+        _, start = task.result
+        has_saved = any(each.registered for ranks in launch.saved.values() for each in ranks.get(0, ()))
+        if has_saved and self.is_quiet and self.is_current:
+            raise ViolationError(f"launch {launch.name} has saved, and starts again")
+        paths = {each.rank: each.source.path for each in start.plan.ranks} if start.plan else {}
+        if launch.decided and paths != launch.plan:
+            raise ViolationError(f"launch {launch.name} started from {launch.plan}, and again from {paths}")
+        launch.in_doubt = True
+
+    def _begin_plain(
+        self, rank: int, truth: Launch, query: Query, _: Any, __: dict[str, Any] | None
+    ) -> tuple[Trainer, Start]:
+        """As a script of another framework: it asks where to start, and registers its files itself."""
+        catalog = ckptstore.connect(self.catalogs[0])
+        layout = "data_parallel" if self.truth.replicas else None
+        launch = catalog.join(RUN, rank=rank, world_size=self.size, launch_id=truth.name, layout=layout)
+        launch.set_steps_per_epoch(STEPS_PER_EPOCH)
+        plan = launch.resolve(step=query.step)
+        start = Start(launch=launch.facts, plan=plan, at=datetime.now(timezone.utc))
+        trainer = Trainer(self.machine.program(), rank, launch, None, None, Progress(start=start))
+        self._make_folder(trainer)
+        if plan is not None:
+            self._load(trainer, plan)
+        return trainer, start
+
+    def _begin(
+        self, rank: int, truth: Launch, query: Query, first: Any, shown: dict[str, Any] | None
+    ) -> tuple[Trainer, Start]:
+        layout = "data_parallel" if self.truth.replicas else None
+        url = self.catalogs[0]
+        database = open_database(url)
+        if first is None:
+            launch = begin(
+                database,
+                RUN,
+                rank=rank,
+                world_size=self.size,
+                launch_id=truth.name,
+                layout=layout,
+                directories=self.places,
+            )
+            launch.set_steps_per_epoch(STEPS_PER_EPOCH)
+            launch.signs.begin()
+            start = decide(launch, self.places, query)
+        else:
+            facts = launch_from_json(launch_to_json(first.facts))
+            launch = follow(database, facts, rank, layout, away=first.recorder.behind)
+            start = start_from_json(shown or {})
+            launch.facts = start.launch
+            launch.started(Settled(start.launch, start.plan, start.at))
+        progress = Progress(start=start, global_step=start.global_step)
+        recorder = RecorderThread(launch)
+        trainer = Trainer(
+            self.machine.program(), rank, launch, recorder, SavePlaces(launch, progress, recorder), progress
+        )
+        directory = self._make_folder(trainer)
+        recorder.state_names = frozenset({"weight", "global_step"})
+        recorder.on_recorded = self._recorded
+        recorder.begin()
+        trainer.places.add(
+            directory,
+            kind=Kind.PERIODIC,
+            prefix=trainer.prefix,
+            breakpoint_prefix="net",
+            names_before=self._breakpoints,
+            content=Content.FULL,
+        )
+        progress.has_trained = True
+        if start.plan is not None:
+            self._load(trainer, start.plan)
+        return trainer, start
+
+    def _load(self, trainer: Trainer, plan: RestorePlan) -> None:
+        """As the loader does: a file whose bytes are not the recorded ones is told, and stops the start."""
+        own = next(each.source for each in plan.ranks if each.rank == trainer.rank)
+        if facts(own.path) is None:
+            trainer.launch.record_load_failure(None, None, "not there")
+            raise DamageError(f"{own.path} is not there", "start again")
+        if own.digest is not None and digest(own.path) != own.digest:
+            trainer.launch.record_load_failure(own, Rule.DIGEST_MISMATCH, "other bytes")
+            raise DamageError(f"{own.path} has other bytes than were recorded", "start again")
+
+    def _make_folder(self, trainer: Trainer) -> str:
+        """The directory that a rank saves to, as a script makes it."""
+        directory = self._folder(trainer.rank)
+        try:
+            self.machine.system.makedirs(directory, exist_ok=True)
+            trainer.prefix = self._prefix(directory)
+        except OSError as error:
+            raise ScriptError(f"{directory}: {error}", "") from error
+        return directory
+
+    def _prefix(self, directory: str) -> str:
+        """As MindSpore names the files of a relaunch: the first free number."""
+        names = self.machine.system.listdir(directory)
+        number = 0
+        while any(name.startswith(f"net_{number}-" if number else "net-") for name in names):
+            number += 1
+        return f"net_{number}" if number else "net"
+
+    def _breakpoints(self, directory: str) -> list[str]:
+        return sorted(name for name in self.machine.system.listdir(directory) if name.endswith("_breakpoint.ckpt"))
+
+    def _folder(self, rank: int) -> str:
+        return f"{self.place}/rank_{rank}"
+
+    def _recorded(self, file: Any) -> None:
+        for launch in self.truth.launches:
+            if launch.name == file.launch:
+                for each in launch.saved.get(file.global_step, {}).get(file.rank, ()):
+                    if each.path == file.path:
+                        each.registered = True
+
+    def save(self, steps: int = 1, kill_rank: int = 0, ranks: int = 0) -> None:
+        """Every rank trains on and saves; of some ranks only, if `ranks` says how many."""
+        if not self.trainers:
+            return
+        launch = self.truth.launches[-1]
+        self.step += steps
+        fault, self.fault = self.fault, None
+        some = self.trainers[:ranks] if ranks else list(self.trainers)
+        for trainer in some:
+            if trainer.rank == kill_rank % self.size:
+                self.fault = fault
+            if trainer.program.alive:
+                self._run(trainer.program, lambda: self._save(trainer, launch), "save")  # noqa: B023
+            self.fault = None
+            if not trainer.program.alive:
+                launch.in_doubt = launch.in_doubt or not launch.has_registered()
+        self.trainers = [each for each in self.trainers if each.program.alive]
+        if len(self.trainers) < self.size:
+            self._end_trainers()
+
+    def _save(self, trainer: Trainer, launch: Launch) -> None:
+        """As MindSpore saves: aside, renamed, read-only; then the registrar hears of it."""
+        system, rank, step = self.machine.system, trainer.rank, self.step
+        epoch, place = (step - 1) // STEPS_PER_EPOCH + 1, (step - 1) % STEPS_PER_EPOCH + 1
+        path = f"{self._folder(rank)}/{trainer.prefix}-{epoch}_{place}.ckpt"
+        identity = Identity(launch.number, step, rank)
+        content = ckpt_bytes.checkpoint(step, launch.number * 100 + rank + 1)
+        self.truth.contents[content] = identity
+        saved = Saved(path, content, identity)
+        launch.saved.setdefault(step, {}).setdefault(rank, []).append(saved)
+        try:
+            draft = path.removesuffix(".ckpt") + ".tmp"
+            with system.open_file(draft, "wb") as file:
+                file.write(content)
+            system.rename(draft, path)
+            system.chmod(path, 0o400)
+            written = system.stat(path).st_mtime_ns
+        except OSError:
+            return  # training would end with it; here it goes on
+        trainer.progress.global_step = step
+        if trainer.recorder is None:
+            with suppress(CkptstoreError):
+                trainer.launch.register(path, global_step=step, optimizer_step=step)
+                saved.registered = True
+            return
+        file = describe(
+            trainer.launch.facts,
+            rank=rank,
+            path=path,
+            kind=Kind.PERIODIC,
+            global_step=step,
+            optimizer_step=step,
+            mtime_ns=written,
+        )
+        trainer.recorder.submit(file, asynchronous=False)
+
+    def end(self, gracefully: bool = True) -> None:  # noqa: FBT001, FBT002
+        """The training ends, or is killed."""
+        self._end_trainers(gracefully=gracefully)
+
+    def _end_trainers(self, *, gracefully: bool = False) -> None:
+        for trainer in self.trainers:
+            if gracefully and trainer.program.alive:
+                self._run(trainer.program, lambda: self._let_go(trainer), "end")  # noqa: B023
+                self.machine.end(trainer.program)
+            self.machine.kill(trainer.program)
+        self.trainers = []
+
+    def quarantine(self, back: int = 1) -> None:
+        """The loss is no number: the states since some saves ago are bad, as the ranks say."""
+        if not self.trainers or any(trainer.recorder is None for trainer in self.trainers):
+            return
+        launch = self.truth.launches[-1]
+        since = sorted(launch.saved)[-back:][:1]
+        if not since:
+            return
+        bad = {step for step in launch.saved if step >= since[0]}
+        launch.quarantined |= bad
+        for trainer in self.trainers:
+            if trainer.program.alive and trainer.recorder is not None:
+                recorder = trainer.recorder
+                self._run(trainer.program, lambda: recorder.quarantine_after(since[0] - 1, "loss"), "quarantine")  # noqa: B023
+
+    def _let_go(self, trainer: Trainer) -> None:
+        if trainer.recorder is None or trainer.places is None:
+            return
+        trainer.recorder.finish()
+        trainer.launch.signs.end()
+        trainer.recorder.rest()
+        trainer.places.release()
+
+    # Operators.
+
+    def _operate(
+        self,
+        name: str,
+        work: Callable[[Catalog], Any],
+        catalog: int = 0,
+        beside: tuple[str, dict[str, Any]] | None = None,
+    ) -> Task | None:
+        """A command on a catalog, by a process of its own; None where that catalog is not there."""
+        if catalog and not self.has_other:
+            return None
+        program = self._boot(0, name)
+
+        def run() -> Any:
+            with ckptstore.connect(self.catalogs[catalog]) as opened:
+                return work(opened)
+
+        task = self._run(program, run, name, beside)
+        self.machine.end(program)
+        return task
+
+    def gc(
+        self,
+        keep_last: int = 2,
+        floor: int = 2,
+        now: bool = False,  # noqa: FBT001, FBT002
+        catalog: int = 0,
+        beside: tuple[str, dict[str, Any]] | None = None,
+    ) -> None:
+        """Retention by a policy."""
+        there = self.everything()
+        seen = self.there()
+        keep = self._must_stay(there, floor) | {self._at(path) for path in self._must_stay(seen, floor)}
+        policy = Policy(keep_last=max(keep_last, 1), floor=max(floor, 1))
+        unsure = self.is_shaken or beside is not None
+
+        def work(opened: Catalog) -> Any:
+            plan = opened.plan_gc(RUN, policy)
+            return opened.execute(plan, now=now, allow_mass_delete=True)
+
+        begun = self.machine.now_ns
+        task = self._operate("gc", work, catalog, beside)
+        if task is None:
+            return
+        after = self.everything()
+        if not unsure:
+            self._check_kept("gc", there, after, keep)
+        self._note_trash(there, after, begun)
+
+    def plan(self, keep_last: int = 1, floor: int = 2, catalog: int = 0) -> None:
+        """A plan is made, and carried out later."""
+        policy = Policy(keep_last=max(keep_last, 1), floor=max(floor, 1))
+        task = self._operate("plan", lambda opened: opened.plan_gc(RUN, policy), catalog)
+        if task is not None and task.error is None and task.is_over:
+            self.plans.append((task.result, floor, catalog))
+
+    def execute(self, now: bool = False) -> None:  # noqa: FBT001, FBT002
+        """A plan that was made some time ago is carried out."""
+        if not self.plans:
+            return
+        plan, floor, catalog = self.plans.pop()
+        there, seen = self.everything(), self.there()
+        keep = self._must_stay(there, floor) | {self._at(path) for path in self._must_stay(seen, floor)}
+        begun = self.machine.now_ns
+        self._operate("execute", lambda opened: opened.execute(plan, now=now, allow_mass_delete=True), catalog)
+        after = self.everything()
+        if not self.is_shaken:
+            self._check_kept("execute", there, after, keep)
+        self._note_trash(there, after, begun)
+
+    def branch(self, step: int = 0) -> None:
+        """The job is stopped, and somebody has the run go back to an older state."""
+        self._end_trainers()
+        known = sorted({at for _, at in self.truth.whole(self.there())})
+        if not known:
+            return
+        back = known[step % len(known)]
+
+        def work(opened: Catalog) -> Any:
+            plan = opened.resolve(RUN, step=back).plan
+            return (plan, opened.branch(plan)) if plan is not None else None
+
+        number = len(self.truth.launches)
+        task = self._operate("branch", work)
+        if task is None or (task.error is not None and not isinstance(task.error, CkptstoreError)):
+            return
+        decision = Launch(number, f"decision {number}", self.size, branched=True)
+        self.truth.launches.append(decision)
+        if task.error is None and task.is_over and task.result:
+            plan, decision.name = task.result
+            named = {each.name: each.number for each in self.truth.launches}
+            decision.parent = named[plan.launch.id], plan.global_step
+            decision.decided = True
+        else:
+            decision.in_doubt = True
+
+    def undo(self, catalog: int = 0) -> None:
+        """The last gc is taken back."""
+        before = self.everything()
+        task = self._operate("undo", lambda opened: opened.undo(RUN), catalog)
+        if task is None:
+            return
+        after = self.everything()
+        self._check_nothing_lost("undo", before, after)
+        if task.error is None and task.program is not None:
+            for key in list(self.trash_due):
+                self.trash_due[key] = max(self.trash_due[key], self.machine.now_ns + GRACE_NS)
+
+    def purge(self, now: bool = False, catalog: int = 0) -> None:  # noqa: FBT001, FBT002
+        """What is in the trash is deleted, if its time has come, or `now`."""
+        before = self.everything()
+        self._operate("purge", lambda opened: opened.purge(RUN, now=now), catalog)
+        after = self.everything()
+        self._check_homes("purge", before, after)
+        if now:
+            for key in [key for key in self.trash_due if key[1] not in after]:
+                del self.trash_due[key]
+        else:
+            self._check_graces(after)
+
+    def pin(self, step: int = 0, undo: bool = False, catalog: int = 0) -> None:  # noqa: FBT001, FBT002
+        """A saved step is protected, or not any more."""
+        steps = self._steps()
+        if not steps:
+            return
+        at = steps[step % len(steps)]
+        was = self.truth.pinned.pop(at, False)
+        there = self.there()
+
+        def work(opened: Catalog) -> bool:
+            return opened.unpin(RUN, at) if undo else opened.pin(RUN, at)
+
+        task = self._operate("unpin" if undo else "pin", work, catalog)
+        if task is None:
+            self.truth.pinned[at] = was
+        elif (task.error is None and task.is_over and not undo and not catalog) or (was and not undo):
+            self.truth.pinned[at] = True
+        del there
+
+    def tag(self, step: int = 0, name: int = 0, undo: bool = False) -> None:  # noqa: FBT001, FBT002
+        """A saved step gets a name, or loses it."""
+        steps = self._steps()
+        if not steps:
+            return
+        at, label = steps[step % len(steps)], f"tag{name % 3}"
+        was = self.truth.tags.pop(label, None)
+        task = self._operate(
+            "untag" if undo else "tag", lambda opened: opened.untag(RUN, label) if undo else opened.tag(RUN, at, label)
+        )
+        if task is None:
+            return
+        if not undo and task.error is None and task.is_over:
+            self.truth.tags[label] = at
+        elif not undo and task.is_over:
+            self.truth.tags[label] = was
+
+    def resolve(self, catalog: int = 0) -> None:
+        """Somebody asks where the run would go on."""
+        there = self.there()
+        fault = self.fault
+        task = self._operate("resolve", lambda opened: opened.resolve(RUN), catalog)
+        if task is not None and task.error is None and task.is_over:
+            resolution: Resolution = task.result
+            self._check_plan("resolve", resolution.plan, there, complete=fault is None and not catalog)
+
+    def scan(self, catalog: int = 0) -> None:
+        """The tree is scanned."""
+        before = self.everything()
+        if catalog:
+            if not self.has_other:
+                shutil.copyfile(self._template, self.catalogs[1])
+            self.has_other = True
+        task = self._operate("scan", lambda opened: opened.scan(ROOT, run=RUN), catalog)
+        self._check_homes("scan", before, self.everything())
+        del task
+
+    def verify(self, digest: bool = False) -> None:  # noqa: FBT001, FBT002
+        """All files are compared with the catalog."""
+        before = self.everything()
+        self._operate("verify", lambda opened: opened.verify(RUN, digest))
+        self._check_homes("verify", before, self.everything())
+
+    def sync(self, catalog: int = 0) -> None:
+        """Journals are taken up."""
+        self._operate("sync", lambda opened: opened.sync(RUN), catalog)
+
+    def look(self) -> None:
+        """Somebody looks at all that can be listed."""
+        self._operate("look", lambda opened: (opened.runs(), opened.saves(RUN), opened.files(RUN), opened.history(RUN)))
+
+    def rename(self) -> None:
+        """The run gets another name, and its first one back."""
+        if self._operate("rename", lambda opened: opened.rename(RUN, "other-name")) is not None:
+            self._operate("rename", lambda opened: opened.rename("other-name", RUN))
+
+    def forget(self) -> None:
+        """The run is hidden, and brought back."""
+        self._operate("forget", lambda opened: opened.forget(RUN))
+        for _ in range(3):
+            task = self._operate("forget", lambda opened: opened.forget(RUN, undo=True))
+            if task is not None and task.error is None and task.is_over:
+                break
+
+    def policy(self, keep_last: int = 3) -> None:
+        """A policy is stored."""
+        from ckptstore.retention import stored_policy
+
+        self._operate("policy", lambda opened: stored_policy.store(opened.database, RUN, Policy(keep_last=keep_last)))
+
+    # Users and the machines.
+
+    def cut(self, which: int = 0) -> None:
+        """A user cuts a checkpoint."""
+        self._change(which, lambda content: content[:-7])
+
+    def flip(self, which: int = 0) -> None:
+        """A user writes other bytes into a checkpoint."""
+        self._change(which, lambda content: content[:40] + bytes([content[40] ^ 1]) + content[41:])
+
+    def _change(self, which: int, change: Callable[[bytes], bytes]) -> None:
+        paths = sorted(path for path, content in self.there().items() if content in self.truth.contents)
+        paths = [path for path in paths if "/.ckptstore/" not in path]
+        if not paths:
+            return
+        path = paths[which % len(paths)]
+        system = self.machine.system
+
+        def work() -> None:
+            with system.open_file(path, "rb") as file:
+                content = file.read()
+            system.unlink(path)
+            with system.open_file(path, "wb") as file:
+                file.write(change(content))
+
+        identity = self.truth.contents[self.there()[path]]
+        known = self.truth.launches[identity.launch].saved[identity.step][identity.rank]
+        with suppress(ViolationError):
+            self._run(self.operator, work, "damage")
+        if not any(each.registered for each in known):  # nobody knows what it was
+            self.rotten[path] = self.there()[path]
+
+    def delete(self, which: int = 0) -> None:
+        """A user deletes a checkpoint."""
+        paths = sorted(path for path, content in self.there().items() if content in self.truth.contents)
+        paths = [path for path in paths if "/.ckptstore/" not in path]
+        if not paths:
+            return
+        path = paths[which % len(paths)]
+        with suppress(ViolationError):
+            self._run(self.operator, lambda: self.machine.system.unlink(path), "delete")
+
+    def unmount(self, which: int = 0, gone: bool = False) -> None:  # noqa: FBT001, FBT002
+        """A disk goes away; its mount point stays, as an empty directory, or is `gone` too."""
+        paths = sorted(set(self.disks) - self.away)
+        if paths:
+            path = paths[which % len(paths)]
+            for node in self.nodes:
+                node.unmount(path)
+            self.away.add(path)
+            if gone:
+                with suppress(ViolationError):
+                    self._run(self.operator, lambda: self.machine.system.rmdir(path), "unmount")
+
+    def mount(self) -> None:
+        """All disks are there again."""
+        for path in sorted(self.away):
+            for node in self.nodes:
+                node.directory(BASE)
+                node.mount(path, self.disks[path])
+        self.away.clear()
+
+    def fill(self, which: int = 0, room: int = 0) -> None:
+        """A disk is full, but for a few bytes."""
+        disk = self.disks[sorted(self.disks)[which % len(self.disks)]]
+        disk.capacity = disk.used + room
+
+    def protect(self, which: int = 0) -> None:
+        """A disk is read-only."""
+        self.disks[sorted(self.disks)[which % len(self.disks)]].read_only = True
+
+    def relieve(self) -> None:
+        """Disks have room and can be written to; catalogs can be reached."""
+        for disk in self.disks.values():
+            disk.read_only, disk.capacity = False, None
+        self.machine.catalogs_away.clear()
+
+    def catalog_away(self) -> None:
+        """The catalog cannot be reached."""
+        self.machine.catalogs_away.add(self.catalogs[0])
+
+    def lose_catalog(self, to_yesterday: bool = False) -> None:  # noqa: FBT001, FBT002
+        """The catalog is lost, or restored from the copy of some time ago."""
+        self._end_trainers()
+        self.is_current = self.is_quiet
+        copied = self._kept_catalog if to_yesterday and self._kept_catalog else self._template
+        self._replace_catalog(copied)
+        if self.is_quiet:
+            self._operate("scan", lambda opened: opened.scan(ROOT, run=RUN))
+
+    def keep_catalog(self) -> None:
+        """Somebody copies the catalog."""
+        copy = f"{self.catalogs[0]}.kept"
+        with sqlite3.connect(self.catalogs[0]) as connection, sqlite3.connect(copy) as target:
+            connection.backup(target)
+        self._kept_catalog = copy
+
+    def _replace_catalog(self, source: str) -> None:
+        for suffix in ("", "-wal", "-shm"):
+            with suppress(FileNotFoundError):
+                os.unlink(f"{self.catalogs[0]}{suffix}")
+        shutil.copyfile(source, self.catalogs[0])
+
+    def power_loss(self) -> None:
+        """All nodes lose power: what was not synced may be lost."""
+        self._end_trainers()
+        for node in self.nodes:
+            node.reboot()
+        self.operator = self._boot(0, "operator")
+        before = self.everything()
+        for disk in self.disks.values():
+            disk.power_loss(self.machine.chance)
+        after = self.everything()
+        for path in self._strangers:
+            if path not in after:
+                raise ViolationError(f"{path} of a stranger is lost")
+        for path, content in before.items():
+            if content in self.truth.contents and len(after.get(path, b"")) == len(content) and after[path] != content:
+                self.rotten[path] = after[path]
+
+    def wait(self, seconds: int = 60) -> None:
+        """Time passes."""
+        self.machine.sleep(seconds)
+
+    def clock(self, node: int = 0, seconds: int = 0) -> None:
+        """The clock of a node is set: what differs by more than 10 minutes, no grace covers."""
+        self.clocks_jumped |= abs(seconds) > 300
+        self.nodes[node % len(self.nodes)].clock_offset_ns = seconds * 10**9
+
+    # What must hold.
+
+    def _steps(self) -> list[int]:
+        return sorted({step for launch in self.truth.launches for step in launch.saved})
+
+    def _must_stay(self, there: dict[str, bytes], floor: int) -> set[str]:
+        """The files that no policy may remove: of the newest whole states, of marked steps, of what is started from."""
+        if self.truth.is_in_doubt():
+            states: list[tuple[Launch, int]] = []
+        else:
+            states = self.truth.floor(there, max(floor, 1))
+        paths = {each.path for launch, step in states for each in self.truth.files(launch, step)}
+        marked = self.truth.marked()
+        for launch in self.truth.launches:
+            for step in launch.saved:
+                if step in marked:
+                    paths |= {each.path for each in self.truth.files(launch, step)}
+        newest = self.truth.launches[-1] if self.truth.launches else None
+        if newest is not None and self.trainers and newest.parent and not newest.whole_since(newest.parent[1]):
+            paths |= set(newest.plan.values())
+        return {path for path in paths if there.get(path) in self.truth.contents}
+
+    def _check_kept(self, what: str, before: dict[str, bytes], after: dict[str, bytes], keep: set[str]) -> None:
+        self.checked["kept"] += len(keep)
+        for path in sorted(keep):
+            if after.get(path) != before[path]:
+                where = [other for other, content in after.items() if content == before[path]]
+                raise ViolationError(f"{what} took {path}, which must stay (now at {where})")
+
+    def _check_homes(self, what: str, before: dict[str, bytes], after: dict[str, bytes]) -> None:
+        """Nothing but gc moves or changes a checkpoint."""
+        for path, content in before.items():
+            if "/.ckptstore/" not in path and content in self.truth.contents and after.get(path) != content:
+                raise ViolationError(f"{what} took {path}")
+
+    def _check_nothing_lost(self, what: str, before: dict[str, bytes], after: dict[str, bytes]) -> None:
+        contents = set(after.values())
+        for path, content in before.items():
+            if content in self.truth.contents and content not in contents:
+                raise ViolationError(f"{what} deleted {path}")
+
+    def _note_trash(self, before: dict[str, bytes], after: dict[str, bytes], begun: int) -> None:
+        for path, content in after.items():
+            if "/.ckptstore/trash/" in path and content in self.truth.contents and path not in before:
+                self.trash_due[0, path] = begun + GRACE_NS
+
+    def _check_graces(self, after: dict[str, bytes]) -> None:
+        if self.is_shaken or self.clocks_jumped:
+            return
+        contents = set(after.values())
+        for (disk, path), due in list(self.trash_due.items()):
+            if path in after:
+                continue
+            was = self._before.get(path)
+            if was is not None and was not in contents and due > self.machine.now_ns + CLOCKS_DIFFER_NS:
+                raise ViolationError(f"{path} was purged before its grace is over")
+            del self.trash_due[disk, path]
+
+    def check(self) -> None:
+        """What must hold after every step."""
+        after = self.everything()
+        for path, content in self._strangers.items():
+            if after.get(path) != content:
+                raise ViolationError(f"{path} of a stranger was touched")
+        self.checked["strangers"] += 1
+        self._before = after
+
+    def _check_start(self, launch: Launch, trainer: Trainer, start: Start, back: int | None) -> None:
+        """A rank was told where it starts: the same for all, one whole state, and none older than it must be."""
+        plan = start.plan
+        there = self.there()
+        paths = {each.rank: each.source.path for each in plan.ranks} if plan else {}
+        if trainer.rank == 0:
+            self._check_plan("start", plan, there, complete=back is None and not self.is_shaken, asked=back)
+            launch.decided = True
+            launch.in_doubt = False
+            launch.plan = paths
+            launch.branched = back is not None
+            if plan is not None:
+                named = {each.name: each.number for each in self.truth.launches}
+                if plan.launch.id not in named:
+                    raise ViolationError(f"start from launch {plan.launch.id}, which there never was")
+                launch.parent = named[plan.launch.id], plan.global_step
+        elif paths != launch.plan:
+            raise ViolationError(f"rank {trainer.rank} starts from {paths}, rank 0 from {launch.plan}")
+
+    def _check_plan(
+        self, what: str, plan: RestorePlan | None, there: dict[str, bytes], *, complete: bool, asked: int | None = None
+    ) -> None:
+        truth = self.truth
+        must = truth.whole(there)
+        if plan is not None:
+            self._check_one_state(what, plan, there)
+        if not complete or truth.is_in_doubt() or not must:
+            return
+        self.checked["newest"] += 1
+        newest, step = must[0]
+        chosen = (plan.launch.id, plan.global_step) if plan is not None else None
+        if chosen == (newest.name, step):
+            return
+        if plan is not None:
+            launch = next((each for each in truth.launches if each.name == plan.launch.id), None)
+            order = [(each.name, at) for each, at in truth.lineage()]
+            if chosen in order and order.index(chosen) < order.index((newest.name, step)):
+                return  # of a newer state that nobody was told of
+            if launch is not None and launch.number > newest.number:
+                return
+        raise ViolationError(f"{what} takes {chosen}, and step {step} of {newest.name} is whole")
+
+    def _check_one_state(self, what: str, plan: RestorePlan, there: dict[str, bytes]) -> None:
+        self.checked["one state"] += 1
+        if {each.rank for each in plan.ranks} != set(range(self.size)):
+            raise ViolationError(f"{what}: a plan for ranks {[each.rank for each in plan.ranks]}")
+        for each in plan.ranks:
+            content = there.get(each.source.path)
+            if content is None:
+                raise ViolationError(f"{what}: {each.source.path} of the plan is not there")
+            identity = self.truth.contents.get(content)
+            if identity is None and self.rotten.get(each.source.path) == content:
+                self.checked["rotten"] += 1
+                continue
+            if identity is None:
+                raise ViolationError(f"{what}: {each.source.path} of the plan is not what a rank wrote")
+            launch = self.truth.launches[identity.launch]
+            if (launch.name, identity.step) != (plan.launch.id, plan.global_step):
+                raise ViolationError(
+                    f"{what}: {each.source.path} is of step {identity.step} of {launch.name}, the plan is step "
+                    f"{plan.global_step} of {plan.launch.id}"
+                )
+            if identity.rank not in self.truth.stand_ins(each.rank):
+                raise ViolationError(f"{what}: rank {each.rank} gets the file of rank {identity.rank}")
+
+    def _check_refusal(self, launch: Launch, error: CkptstoreError | None, fault: Fault | None) -> None:
+        """A start that was refused although nothing was in its way."""
+        is_explained = error is None or isinstance(error, DamageError) or fault is not None
+        if is_explained or not self.is_quiet or self.is_shaken:
+            return
+        if self.truth.is_in_doubt() and launch.number:
+            return
+        if self.truth.whole(self.there()):
+            raise ViolationError(f"a start is refused, and a state is whole: {error}")
+
+    def finish(self) -> None:
+        """No more faults: a few starts go on from the newest state, and a catalog made anew knows the same."""
+        self._end_trainers()
+        self.relieve()
+        self.mount()
+        self.machine.sleep(120)
+        self.check()
+        there = self.there()
+        must = self.truth.whole(there)
+        certain = not self.truth.is_in_doubt()
+        for _ in range(3 + len(self.rotten)):
+            self.start()
+            if self.trainers:
+                break
+        else:
+            if must and not self.is_shaken:
+                raise ViolationError("three starts in a row fail, and a state is whole")
+        started = self.truth.launches[-1]
+        self._end_trainers()
+        if self.is_shaken or not certain:
+            return
+        self.checked["finished"] += 1
+        if must and started.plan:
+            newest, step = must[0]
+            chosen = started.parent
+            if chosen is not None and self.truth.launches[chosen[0]].number < newest.number:
+                raise ViolationError(f"at the end: {chosen}, and step {step} of {newest.name} is whole")
+        self._check_made_anew(there)
+        self._check_undone()
+
+    def _check_undone(self) -> None:
+        """All that is in the trash comes back, but where another file is in its place."""
+        before = self.everything()
+        for _ in range(20):
+            task = self._operate("undo", lambda opened: opened.undo(RUN))
+            if task is None or task.error is not None:
+                break
+        after = self.everything()
+        self._check_nothing_lost("undo", before, after)
+        homes = {content for path, content in after.items() if "/.ckptstore/" not in path}
+        names = {path.rpartition("/")[2] for path in after if "/.ckptstore/" not in path}
+        for path, content in after.items():
+            is_left = "/.ckptstore/trash/" in path and content in self.truth.contents
+            if is_left and content not in homes and path.rpartition("/")[2] not in names:
+                raise ViolationError(f"{path} is left in the trash, and no undo brings it back")
+        self.checked["undone"] += 1
+
+    def _check_made_anew(self, there: dict[str, bytes]) -> None:
+        shutil.copyfile(self._template, self.catalogs[1])
+        for suffix in ("-wal", "-shm"):
+            with suppress(FileNotFoundError):
+                os.unlink(f"{self.catalogs[1]}{suffix}")
+        self.has_other = True
+        self._operate("scan", lambda opened: opened.scan(ROOT, run=RUN), 1)
+        known = [
+            {
+                (file.path, file.launch, file.global_step, file.rank)
+                for file in task.result
+                if str(file.state) == "complete"
+            }
+            for number in (0, 1)
+            if (task := self._operate("files", lambda opened: opened.files(RUN), number)) is not None
+            and task.error is None
+        ]
+        registered = {
+            (each.path, launch.name, step, each.identity.rank)
+            for launch in self.truth.launches
+            for step in launch.saved
+            for each in self.truth.files(launch, step)
+            if each.registered and there.get(each.path) == each.content
+        }
+        for number, some in enumerate(known):
+            for each in sorted(registered - some):
+                raise ViolationError(f"{each} is not in the {'catalog' if number == 0 else 'catalog made anew'}")
+        self.checked["made anew"] += 1
+        answers = [
+            task.result.plan and (task.result.plan.launch.id, task.result.plan.global_step)
+            for number in (0, 1)
+            if (task := self._operate("resolve", lambda opened: opened.resolve(RUN), number)) is not None
+            and task.error is None
+        ]
+        if len(answers) == 2 and answers[0] != answers[1]:
+            raise ViolationError(f"the catalog goes on from {answers[0]}, one made anew from {answers[1]}")
+
+
+@cache
+def template() -> str:
+    """A new catalog, made once, before anything is simulated: its schema takes longer than a history."""
+    os.makedirs(REAL, exist_ok=True)
+    path = f"{REAL}/new-{os.getpid()}.db"
+    with suppress(FileNotFoundError):
+        os.unlink(path)
+    database = Database(database_url(path))
+    schema.ensure(database)
+    database.disconnect()
+    return path
