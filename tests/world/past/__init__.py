@@ -1,0 +1,1 @@
+"""Bugs of the past, as patches that put them back."""
