@@ -985,8 +985,8 @@ class World:
             chosen = started.parent
             if chosen is not None and self.truth.launches[chosen[0]].number < newest.number:
                 raise ViolationError(f"at the end: {chosen}, and step {step} of {newest.name} is whole")
-        self._check_made_anew(there)
         self._check_undone()
+        self._check_made_anew(self.there())
 
     def _check_undone(self) -> None:
         """All that is in the trash comes back, but where another file is in its place."""
