@@ -652,7 +652,7 @@ class World:
             self.has_other = True
         task = self._operate("scan", lambda opened: opened.scan(ROOT, run=RUN), catalog)
         self._check_homes("scan", before, self.everything())
-        del task
+        self.is_current |= not catalog and task is not None and task.error is None and task.is_over and self.is_quiet
 
     def verify(self, digest: bool = False) -> None:  # noqa: FBT001, FBT002
         """All files are compared with the catalog."""
@@ -889,7 +889,9 @@ class World:
         there = self.there()
         paths = {each.rank: each.source.path for each in plan.ranks} if plan else {}
         if trainer.rank == 0:
-            self._check_plan("start", plan, there, complete=back is None and not self.is_shaken, asked=back)
+            is_told = self.is_current or trainer.recorder is not None
+            self._check_plan("start", plan, there, complete=back is None and not self.is_shaken and is_told, asked=back)
+            self.is_current |= trainer.recorder is not None and self.is_quiet
             launch.decided = True
             launch.in_doubt = False
             launch.plan = paths
