@@ -109,6 +109,8 @@ class World:
         self.place = BASE
         self.plans: list[tuple[Any, int, int]] = []
         self.clocks_jumped = False
+        self.has_gap = False
+        """Whether a journal could not be written: the catalog alone has what was recorded then."""
         self.is_current = True
         """Whether the catalog has what it had, or was made anew since."""
         self.away: set[str] = set()
@@ -190,6 +192,8 @@ class World:
             at_stop = (lambda: self._beside(*beside)) if beside else None
         task = self.machine.run(program, work, name, fault, at_stop)
         self.done[name] += 1
+        self.has_gap |= any("catalog alone" in line for line in self.machine.logged)
+        self.machine.logged.clear()
         if fault is not None:
             self.machine.drawn[f"{name} × {fault.what} {fault.error}".strip()] += 1
         error = task.error
@@ -360,18 +364,18 @@ class World:
         directory = self._folder(trainer.rank)
         try:
             self.machine.system.makedirs(directory, exist_ok=True)
-            trainer.prefix = self._prefix(directory)
+            trainer.prefix = self._prefix(directory, "own" if trainer.recorder is None else "net")
         except OSError as error:
             raise ScriptError(f"{directory}: {error}", "") from error
         return directory
 
-    def _prefix(self, directory: str) -> str:
+    def _prefix(self, directory: str, first: str) -> str:
         """As MindSpore names the files of a relaunch: the first free number."""
         names = self.machine.system.listdir(directory)
         number = 0
-        while any(name.startswith(f"net_{number}-" if number else "net-") for name in names):
+        while any(name.startswith(f"{first}_{number}-" if number else f"{first}-") for name in names):
             number += 1
-        return f"net_{number}" if number else "net"
+        return f"{first}_{number}" if number else first
 
     def _breakpoints(self, directory: str) -> list[str]:
         return sorted(name for name in self.machine.system.listdir(directory) if name.endswith("_breakpoint.ckpt"))
@@ -772,6 +776,7 @@ class World:
         """The catalog is lost, or restored from the copy of some time ago."""
         self._end_trainers()
         self.is_current = self.is_quiet
+        self.is_shaken |= self.has_gap
         copied = self._kept_catalog if to_yesterday and self._kept_catalog else self._template
         self._replace_catalog(copied)
         if self.is_quiet:
