@@ -9,11 +9,11 @@ from ckptstore.catalog import marks, reads, trash
 from ckptstore.catalog.runs import find_called, find_run, how_back
 from ckptstore.core.events import RunForgotten, RunRenamed
 from ckptstore.core.model import Phase
+from ckptstore.disk import presence
 from ckptstore.disk.places import remember_place, remembered
 from ckptstore.errors import RefusedError
 from ckptstore.journal.sync import sync_run
-from ckptstore.journal.writers import shared
-from ckptstore.outside import Path
+from ckptstore.journal.writers import homes, shared
 from ckptstore.resume.join import check_name
 from ckptstore.resume.overview import RunRow, run_row
 
@@ -87,9 +87,9 @@ def _tell(database: Database, run: int, decide: Callable[[Connection], RunForgot
     recorder = shared(database)
 
     def work(connection: Connection) -> tuple[Sequence[Event], list[LaunchKey]]:
-        for directory in sorted(reads.directories_of(connection, run)):
-            if Path(directory).is_dir():
-                recorder.home(directory)
+        for directory, recorded in sorted(homes(connection, run).items()):
+            if not presence.look(directory, recorded).absence:
+                recorder.home(directory, recorded)
         newest = reads.launches_of(connection, run)[-1:]
         return [decide(connection)], [launch.key for launch in newest]
 
