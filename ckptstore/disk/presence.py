@@ -40,16 +40,6 @@ _LINK = "is a link: no link is followed"
 _CAME_BACK = "was away while it was looked at"
 
 
-class Presence(NamedTuple):
-    """A directory of a run, and why it is not there as far as anybody can tell; empty: it is."""
-
-    directory: str
-    absence: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.directory} {self.absence}"
-
-
 class Home(NamedTuple):
     """What is recorded of a directory: its identities, and files of it (paths below it) whose record has none."""
 
@@ -74,18 +64,18 @@ def home_of(file: Checkpoint) -> Home:
     return Home(set(), {below(directory_of(file.path), file.path)})
 
 
-def look(directory: str, home: Home) -> Presence:
-    """Whether a directory is there."""
+def absence(directory: str, home: Home) -> str:
+    """Why a directory is not there as far as anybody can tell; empty: it is."""
     try:
         with _opened(directory, home):
-            return Presence(directory)
+            return ""
     except OSError as error:
-        return Presence(directory, error.strerror or str(error))
+        return error.strerror or str(error)
 
 
-def absence(file: Checkpoint) -> str:
-    """Why the directory that a file was recorded in is not at its path; empty if it is, or if nothing tells."""
-    return look(directory_of(file.path), Home({file.directory_id}, set())).absence if file.directory_id else ""
+def absence_beside(file: Checkpoint) -> str:
+    """Why the file at the path of a record is not in the directory that was recorded; empty if it is."""
+    return absence(directory_of(file.path), home_of(file))
 
 
 def enter(directory: str, home: Home) -> tuple[int, str]:
@@ -134,8 +124,8 @@ def unidentified(recorded: Iterable[tuple[str, str]]) -> dict[str, set[str]]:
     return places
 
 
-def lost(files: Iterable[Checkpoint], places: Mapping[str, set[str]]) -> dict[str, Presence]:
-    """The directories of files that were not seen, by the files' paths: each is gone if that is present.
+def lost(files: Iterable[Checkpoint], places: Mapping[str, set[str]]) -> dict[str, str]:
+    """Why files that were not seen may be there all the same, by path; empty for each that is gone.
 
     Each directory is opened once, and asked by that: between two looks at a path a disk may go away and come back.
     `places` are those of the `unidentified` files of the run.
@@ -143,17 +133,23 @@ def lost(files: Iterable[Checkpoint], places: Mapping[str, set[str]]) -> dict[st
     of_home: dict[tuple[str, str], list[str]] = {}
     for file in files:
         of_home.setdefault((directory_of(file.path), file.directory_id), []).append(file.path)
-    found: dict[str, Presence] = {}
+    found: dict[str, str] = {}
     for (directory, identity), paths in of_home.items():
         home = Home({identity}, set()) if identity else Home(set(), places.get(directory, set()))
-        presence = Presence(directory)
         try:
             with _opened(directory, home) as opened:
-                seen = {path for path in paths if _is_at(below(directory, path), opened)}
+                for path in paths:
+                    found[path] = _CAME_BACK if _is_at(below(directory, path), opened) else ""
         except OSError as error:
-            presence, seen = Presence(directory, error.strerror or str(error)), set()
-        found |= {path: Presence(directory, _CAME_BACK) if path in seen else presence for path in paths}
+            found |= dict.fromkeys(paths, error.strerror or str(error))
     return found
+
+
+def gone(files: Iterable[Checkpoint], places: Mapping[str, set[str]]) -> list[Checkpoint]:
+    """Of files that were not seen, those that are gone; `places` as `lost` takes them."""
+    asked = list(files)
+    reasons = lost(asked, places)
+    return [file for file in asked if not reasons[file.path]]
 
 
 def has_anything(directory: str, root: str) -> bool:

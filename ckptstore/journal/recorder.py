@@ -6,6 +6,7 @@ An event that is in a journal is kept, whatever becomes of the catalog: `sync`, 
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 
     from ckptstore.catalog.engine import Connection, Database
     from ckptstore.core.events import Event, LoadOutcome
-    from ckptstore.core.model import Checkpoint, LaunchKey, Rule, Source
+    from ckptstore.core.model import Checkpoint, LaunchKey, Rule
     from ckptstore.journal.jsonl import Span
 
 log = logging.getLogger("ckptstore")
@@ -185,7 +186,11 @@ class Recorder:
             Path(directory).mkdir(parents=True, exist_ok=True)
         except OSError as error:
             self._complain(directory, error)
-        before = self._announced_before(source)
+        before: set[str] = set()
+        with suppress(CatalogUnavailableError):
+            if not self.is_late:
+                with self.database.read() as connection:
+                    before = reads.announced(connection, source.run, directory)
         identity = presence.identify(directory, Home(before, {"."}))
         if identity and before and identity not in before:
             self._say(
@@ -195,17 +200,6 @@ class Recorder:
             )
         self.home(directory, Home({identity} - {""}, set()))
         self.record([event.with_identity(identity)])
-
-    def _announced_before(self, source: Source) -> set[str]:
-        """The identities of the directories at its path that the run saved to, as far as the catalog can be asked."""
-        if self.is_late:
-            return set()
-        try:
-            with self.database.read() as connection:
-                return reads.announced(connection, source.run, source.directory)
-        except CatalogUnavailableError as error:
-            self.fall_behind(error)
-            return set()
 
     def tell(self, launch: LaunchKey, files: Iterable[Checkpoint] = ()) -> None:
         """Keep what is known of a launch now: in the journals of its records, beside `files`, and in the catalog."""
@@ -305,12 +299,10 @@ class Recorder:
 
     def _identities(self, files: Sequence[Checkpoint]) -> dict[str, str]:
         """The identities of the directories of files that are there, by path; one that gets a journal gets one too."""
-        of_directory: dict[str, str] = {}
-        for path in (file.path for file in files):
-            directory = presence.directory_of(path)
-            if directory not in of_directory:
-                of_directory[directory] = self._identity(directory, path)
-        return {file.path: of_directory[presence.directory_of(file.path)] for file in files}
+        directories = {file.path: presence.directory_of(file.path) for file in files}
+        one_of = {directory: path for path, directory in directories.items()}
+        of = {directory: self._identity(directory, path) for directory, path in one_of.items()}
+        return {path: of[directory] for path, directory in directories.items()}
 
     def _identity(self, directory: str, path: str) -> str:
         if directory != self._home_of(path):

@@ -386,10 +386,10 @@ def _mark_gone(database: Database, ids: Sequence[str]) -> None:
         found = [file for file in reads.files_by_id(connection, ids).values() if file.state is FileState.COMPLETE]
     names = cache(_names_in)
     unseen = [file for file in found if not is_in(names(file.path.rpartition("/")[0]), file.path.rpartition("/")[2])]
-    asked = presence.lost(unseen, presence.unidentified((file.path, file.directory_id) for file in found))
-    gone = [FileRecorded(file.amended(state=FileState.MISSING)) for file in unseen if not asked[file.path].absence]
+    gone = presence.gone(unseen, presence.unidentified((file.path, file.directory_id) for file in found))
     if gone:
-        database.in_write(lambda connection: project(connection, gone))
+        events = [FileRecorded(file.amended(state=FileState.MISSING)) for file in gone]
+        database.in_write(lambda connection: project(connection, events))
 
 
 def _names_in(directory: str) -> AbstractSet[str]:

@@ -43,22 +43,35 @@ def shared(database: Database, recorded: Mapping[str, Home] = MappingProxyType({
 
 
 def homes(connection: Connection, run: int) -> dict[str, Home]:
-    """What is recorded of each directory of a run: its journals are written to these.
-
-    A file that a scan found has its journal in the directory that was scanned.
-    """
+    """What is recorded of the directories of a run, and of those that have a journal of what is below them."""
     found: dict[str, Home] = {}
     journalled = {directory_of(path) for path in journals.journals_of(connection, run)}
     for source in reads.sources_of(connection, run):
         found.setdefault(source.directory, Home(set(), set())).identities.update({source.directory_id} - {""})
     for path, identity in reads.recorded_paths(connection, run):
         directory = presence.directory_of(path)
+        own = found.setdefault(directory, Home(set(), set()))
         if identity:
-            found.setdefault(directory, Home(set(), set())).identities.add(identity)
-        else:
-            directory = nearest(path, journalled) or directory
-            found.setdefault(directory, Home(set(), set())).places.add(presence.below(directory, path))
+            own.identities.add(identity)
+            continue
+        own.places.add(presence.below(directory, path))
+        if above := nearest(path, journalled):
+            found.setdefault(above, Home(set(), set())).places.add(presence.below(above, path))
     return found
+
+
+def tell_everywhere(recorder: Recorder, connection: Connection, run: int) -> None:
+    """Have journals in every directory of a run that is present: a catalog may hear of one of them only.
+
+    What a scan found is told of in the directory that was scanned.
+    """
+    journalled = {directory_of(path) for path in journals.journals_of(connection, run)}
+    found = homes(connection, run)
+    told = {each if found[each].identities else nearest(f"{each}/.", journalled) or each for each in found}
+    for directory in sorted(told):
+        recorded = found.get(directory, Home(set(), set()))
+        if not presence.absence(directory, recorded):
+            recorder.home(directory, recorded)
 
 
 def record_of_run(
@@ -96,7 +109,7 @@ def _file_to_tell(files: Iterable[Checkpoint]) -> Checkpoint:
     of_directories = {presence.directory_of(file.path): file for file in sorted(files, key=lambda file: file.path)}
     for directory, file in of_directories.items():
         folder = f"{directory}/{FOLDER}"
-        is_there = not presence.look(directory, presence.home_of(file)).absence
+        is_there = not presence.absence(directory, presence.home_of(file))
         if is_there and os.access(folder if os.path.isdir(folder) else directory, os.W_OK):
             return file
     return next(iter(of_directories.values()))

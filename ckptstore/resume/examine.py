@@ -94,16 +94,16 @@ def examine(
         return Unseen(file, reason)
     if file.state is FileState.MISSING:
         return None
-    if absence := presence.lost([file], places or {})[file.path].absence:
-        return Unseen(file, f"its directory {absence}")
+    if why := presence.lost([file], places or {})[file.path]:
+        return Unseen(file, f"its directory {why}")
     return Damaged(file, replace(file, state=FileState.MISSING, problem=None), Rule.MISSING_FILE, "is gone")
 
 
 def _damaged(file: Checkpoint, rule: Rule, detail: str, found: FileFacts | None = None) -> Examined:
     if file.state is FileState.MISSING:
         return Inconclusive(file, _NOT_IT)
-    if absence := presence.absence(file):
-        return Unseen(file, f"its directory {absence}")
+    if why := presence.absence_beside(file):
+        return Unseen(file, f"its directory {why}")
     after = replace(file, state=FileState.DAMAGED, problem=rule)
     if found is None:
         return Damaged(file, after, rule, detail)

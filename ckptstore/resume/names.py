@@ -9,11 +9,10 @@ from ckptstore.catalog import marks, reads, trash
 from ckptstore.catalog.runs import find_called, find_run, how_back
 from ckptstore.core.events import RunForgotten, RunRenamed
 from ckptstore.core.model import Phase
-from ckptstore.disk import presence
 from ckptstore.disk.places import remember_place, remembered
 from ckptstore.errors import RefusedError
 from ckptstore.journal.sync import sync_run
-from ckptstore.journal.writers import homes, shared
+from ckptstore.journal.writers import shared, tell_everywhere
 from ckptstore.resume.join import check_name
 from ckptstore.resume.overview import RunRow, run_row
 
@@ -83,13 +82,11 @@ def rename(database: Database, run: str, name: str) -> bool:
 
 
 def _tell(database: Database, run: int, decide: Callable[[Connection], RunForgotten | RunRenamed]) -> None:
-    """Keep what is said of a run in every directory of it that is there: a catalog may hear of one of them only."""
+    """Keep what is said of a run in every directory of it that is present."""
     recorder = shared(database)
 
     def work(connection: Connection) -> tuple[Sequence[Event], list[LaunchKey]]:
-        for directory, recorded in sorted(homes(connection, run).items()):
-            if not presence.look(directory, recorded).absence:
-                recorder.home(directory, recorded)
+        tell_everywhere(recorder, connection, run)
         newest = reads.launches_of(connection, run)[-1:]
         return [decide(connection)], [launch.key for launch in newest]
 

@@ -66,8 +66,7 @@ def reconcile(
         unseen = [known_files[id_] for id_ in seen.gone if id_ in known_files]
         is_told = all(file.directory_id for file in unseen)
         places = {} if is_told else presence.unidentified(reads.recorded_paths(connection, run_id))
-    asked = presence.lost(unseen, places)
-    vanished = [file for file in unseen if not asked[file.path].absence]
+    vanished = presence.gone(unseen, places)
     growing = [known_files[id_] for id_ in seen.growing if id_ in known_files]
     growing = [file for file in growing if file.state is FileState.IN_PROGRESS]  # else it was finished meanwhile
     before = [path for new in seen.unknown if (path := before_rename(new.path))]

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from ckptstore.core.model import FileState, Rule
-from ckptstore.disk.presence import absence
+from ckptstore.disk.presence import absence_beside, directory_of
 from ckptstore.formats.inspect import is_broken
 
 if TYPE_CHECKING:
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from ckptstore.core.model import Checkpoint, Observed
-    from ckptstore.disk.presence import Presence
 
 QUIET = timedelta(hours=1)
 """What was written since may be being written still."""
@@ -26,11 +25,11 @@ QUIET = timedelta(hours=1)
 class Uncertainties:
     """What is uncertain of the states of a run at a moment.
 
-    `lost` are the directories of the files that are not seen. `unseen` are the directories in which something could not
-    be looked at, with the reason: it may be whole.
+    `lost` says of the files that are not seen why they may be there all the same. `unseen` are the directories in which
+    something could not be looked at, with the reason: it may be whole.
     """
 
-    def __init__(self, now: datetime, lost: Mapping[str, Presence]) -> None:
+    def __init__(self, now: datetime, lost: Mapping[str, str]) -> None:
         self._lost = lost
         self._quiet_since_ns = int((now - QUIET).timestamp() * 1e9)
         self.unseen: dict[str, str] = {}
@@ -44,15 +43,19 @@ class Uncertainties:
                 reason = f"{file.path} cannot be looked at: {here.unreadable}"
                 self.unseen.setdefault(directory, f"{name} cannot be looked at: {here.unreadable}")
             elif here.size is None:
-                presence = self._lost[file.path]
-                reason = str(presence) if presence.absence else ""
-                if reason:
-                    self.unseen.setdefault(*presence)
+                reason = self._away(file, self._lost[file.path])
             else:
                 reason = self._of_bytes(file, here)
             if reason:
                 return reason
         return ""
+
+    def _away(self, file: Checkpoint, reason: str) -> str:
+        if not reason:
+            return ""
+        directory = directory_of(file.path)
+        self.unseen.setdefault(directory, reason)
+        return f"{directory} {reason}"
 
     def _of_bytes(self, file: Checkpoint, here: Observed) -> str:
         """A file that is not the recorded one may be a checkpoint that nobody registered, unless it is provably cut.
@@ -63,8 +66,8 @@ class Uncertainties:
             return f"{file.path} was found to be damaged, and does not look so now: verify it again"
         if not _is_changed(file, here):
             return ""
-        if away := absence(file):
-            return f"{file.path.rpartition('/')[0]} {away}"
+        if away := self._away(file, absence_beside(file)):
+            return away
         if here.mtime_ns is not None and here.mtime_ns > self._quiet_since_ns:
             return f"{file.path} was written a short time ago"
         if not _is_provably_cut(file):

@@ -192,10 +192,8 @@ def _as_it_was(file: Checkpoint, begun: Mapping[str, Item], places: Mapping[str,
     if item is None or item.reported is None or file.state is not FileState.TRASHED:
         return file
     here = disk.facts_if_seen(file.path)
-    if here is None:
-        is_moved = not presence.lost([file], places)[file.path].absence
-    else:
-        is_moved = here != disk.FileFacts(item.size, item.mtime_ns)
+    is_another = here is not None and here != disk.FileFacts(item.size, item.mtime_ns)
+    is_moved = is_another or (here is None and bool(presence.gone([file], places)))
     return file if is_moved else replace(file, state=item.reported)
 
 

@@ -47,6 +47,6 @@ class Reach:
             home = self.homes.get(directory, nothing)
             own = self._of_trash.get(key, nothing)
             merged = Home(own.identities or home.identities, own.places | home.places)
-            reason = presence.look(directory, merged).absence
+            reason = presence.absence(directory, merged)
             self._seen[key] = f"its directory {reason}" if reason else ""
         return self._seen[key]

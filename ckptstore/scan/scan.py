@@ -185,7 +185,7 @@ def _apply(database: Database, root: Path, tree: Tree, plan: ScanPlan) -> None:
     unplaced = [FileUnplaced(found.run, each, now) for each in plan.unplaced if each not in known]
     changed = [FileRecorded(file) for file in (*gone, *damaged, *found.regraded)]
     recorded.places.update(presence.below(str(root), path) for path in [*tree.checkpoints, *tree.foreign][:1])
-    if presence.look(str(root), recorded).absence:  # an empty mount point, or what is left of a tree that was moved
+    if presence.absence(str(root), recorded):  # an empty mount point, or what is left of a tree that was moved
         database.in_write(lambda connection: project(connection, changed))
         return
     recorder = shared(database)

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from math import prod
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from ckptstore.core.classify import Named, What, bare_rank, classify, prefixes
 from ckptstore.core.model import SCANNED, Checkpoint, Content, FileState, Kind, Skipped
 from ckptstore.core.naming import FOREIGN, parse_rank_directory
 from ckptstore.disk import files
 from ckptstore.disk.claims import FOLDER
-from ckptstore.disk.presence import absence, has_anything
+from ckptstore.disk.presence import absence_beside, has_anything
 from ckptstore.disk.waiting import for_each
 from ckptstore.disk.walk import Seen, walk
 from ckptstore.errors import UnreadableError
@@ -259,23 +259,16 @@ def has_other_bytes(file: Checkpoint) -> bool:
         return False
 
 
-class Changed(NamedTuple):
-    """Of what the catalog has: files of another size than was recorded, files that are gone, that are back, and away.
+def changed(known: Mapping[str, Checkpoint], tree: Tree) -> tuple[list[Checkpoint], ...]:
+    """Of what the catalog has: files of another size than recorded, that are gone, that are back, and that are away.
 
-    Who scans a directory says by that that what is missing in it is gone; but not what was below an empty one, which
-    may be a mount point.
+    Who scans a directory says that what is missing in it is gone; not what was below an empty one, as a mount point.
     """
-
-    damaged: list[Checkpoint]
-    missing: list[Checkpoint]
-    back: list[Checkpoint]
-    away: list[Checkpoint]
-
-
-def changed(known: Mapping[str, Checkpoint], tree: Tree) -> Changed:
-    """Hold what the catalog has of a tree against what is there."""
     unseen = [skipped.path for skipped in tree.skipped]
-    damaged, missing, back, away = found = Changed([], [], [], [])
+    damaged: list[Checkpoint] = []
+    missing: list[Checkpoint] = []
+    back: list[Checkpoint] = []
+    away: list[Checkpoint] = []
     is_emptied = cache(lambda directory: has_anything(directory, tree.root))
     for path, file in known.items():
         # a registered file may have a name that is none of a checkpoint
@@ -287,7 +280,7 @@ def changed(known: Mapping[str, Checkpoint], tree: Tree) -> Changed:
         elif file.state is FileState.COMPLETE and here.size != file.size:
             now = files.facts_if_seen(path)  # it may have been saved again since the tree was looked at
             if now is not None and now.size != file.size:
-                (away if absence(file) else damaged).append(file)
+                (away if absence_beside(file) else damaged).append(file)
         elif file.state is FileState.MISSING and (here.size, here.mtime_ns) == (file.size, file.mtime_ns):
             back.append(replace(file, state=FileState.COMPLETE))
-    return found
+    return damaged, missing, back, away

@@ -445,8 +445,7 @@ class LiveFiles:
         whole = [file for file in self._all() if file.state is not FileState.IN_PROGRESS]
         here = [file for file in whole if Path(file.path).parent == directory]
         unseen = [file for file in here if not is_in(names, Path(file.path).name)]
-        asked = presence.lost(unseen, presence.unidentified((file.path, file.directory_id) for file in here))
-        gone = [file for file in unseen if not asked[file.path].absence]
+        gone = presence.gone(unseen, presence.unidentified((file.path, file.directory_id) for file in here))
         if gone:
             self._recorder.mark(gone, FileState.MISSING)
             for file in gone:

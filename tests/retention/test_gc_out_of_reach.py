@@ -386,3 +386,69 @@ def test_an_undo_that_was_interrupted_on_an_older_gc_is_ended(catalog: Catalog, 
     assert undo(catalog.database, "run").files == 4
     assert catalog.resolve("run", step=10).plan is not None
     assert catalog.resolve("run", step=20).plan is not None
+
+
+def test_a_replaced_disk_stops_no_training_and_takes_nothing_for_deleted(
+    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Until somebody says that the former one is gone for good."""
+    job = saved(catalog, tmp_path, 10, 20, 30)
+    rmtree(job.folder(0))
+    ranks = job.begin(resume=False)
+    assert f"{job.folder(0)} is not the directory that run run saved to before" in caplog.text
+    assert str(job.folder(1)) not in caplog.text
+    job.save(ranks, 40, 50)
+    gc(catalog)
+    assert {file.state for file in catalog.files("run")} == {FileState.COMPLETE}
+    plan = plan_gc(catalog.database, "run", LAST_2)
+    assert [each.path for each in plan.unseen] == [str(job.folder(0))]
+    assert removed(plan) == []
+    catalog.scan(job.folder(0), run="run")
+    assert [file.global_step for file in catalog.files("run") if file.state is FileState.MISSING] == [30, 20, 10]
+    assert len(removed(plan_gc(catalog.database, "run", Policy(keep_last=2)))) == 3
+
+
+def test_a_disk_that_goes_away_while_training_goes_on(
+    catalog: Catalog, other: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What is said of the run, and no file, is not written to the mount point; and the run goes on as it can."""
+    job, ranks = started(catalog, tmp_path / "ckpt", 10, 20)
+    job.folder(0).rename(tmp_path / "away")
+    job.folder(0).mkdir()
+    ranks[0].set_steps_per_epoch(10, batch_size=4)
+    assert list(job.folder(0).iterdir()) == []
+    assert "is empty: it may not be mounted" in caplog.text
+    ranks[0].live_files.notice_vanished(job.folder(0))
+    job.save(ranks, 30)
+    assert {file.state for file in catalog.files("run")} == {FileState.COMPLETE}
+    job.folder(0).rename(tmp_path / "mount point")
+    (tmp_path / "away").rename(job.folder(0))
+    ranks[0].live_files.notice_vanished(job.folder(0))
+    states = {(file.rank, file.global_step): file.state for file in catalog.files("run")}
+    assert set(states.values()) == {FileState.COMPLETE}, "step 30 is in another directory"
+    plan = catalog.resolve("run").plan
+    assert plan is not None
+    assert plan.global_step == 20
+
+
+def test_a_file_of_the_same_name_on_another_disk_is_no_damage(catalog: Catalog, tmp_path: Path) -> None:
+    job = saved(catalog, tmp_path, 10, 20, 30)
+    job.folder(0).rename(tmp_path / "away")
+    job.folder(0).mkdir()
+    (job.folder(0) / "net-1_10.ckpt").write_bytes(b"another")
+    done = catalog.verify("run")
+    assert (done.damaged, len(done.troubles)) == ((), 3)
+    catalog.scan(job.directory, run="run")
+    assert removed(plan_gc(catalog.database, "run", LAST_2)) == []
+    assert next(file for file in catalog.files("run") if file.global_step == 10).state is FileState.COMPLETE
+
+
+def test_a_catalog_that_is_made_anew_knows_the_directories(catalog: Catalog, other: Catalog, tmp_path: Path) -> None:
+    job = saved(catalog, tmp_path, 10, 20, 30)
+    other.scan(job.directory)
+    identities = [{file.path: file.directory_id for file in each.files("run")} for each in (catalog, other)]
+    assert identities[0] == identities[1]
+    assert len(set(identities[0].values())) == 2
+    job.folder(0).rename(tmp_path / "away")
+    job.folder(0).mkdir()
+    assert removed(plan_gc(other.database, "run", Policy(keep_last=2))) == []
