@@ -6,6 +6,7 @@
 - A record without an identity (nobody may write there, or a scan found the file below its directory): the directory is
   present if another such file of it is there.
 - A file is gone if its directory is present and, asked by what was opened, lacks it.
+- Who scans a directory says that what is missing in it is gone, unless it is empty (`scan.tree.changed`).
 - Nothing is written to a directory that is not present. It gets an identity where a launch announces that it saves
   there, or where a file that is there is recorded: a new one is another directory at the same path.
 """
@@ -32,7 +33,7 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 _NOT_THERE = "is not there: it may not be mounted"
-_EMPTY = f"is empty: it may not be mounted; if its files are gone for good: make {FOLDER} in it and scan it"
+EMPTY = f"is empty: it may not be mounted; if its files are gone for good: make {FOLDER} in it and scan it"
 _NO_FOLDER = f"has no {FOLDER} any more: it may not be mounted"
 _ANOTHER = "is not the directory that was recorded: its disk may not be mounted"
 _UNPROVEN = "has none of its recorded files any more: it may not be mounted; if they are gone for good: scan it"
@@ -155,7 +156,7 @@ def gone(files: Iterable[Checkpoint], places: Mapping[str, set[str]]) -> list[Ch
 def has_anything(directory: str, root: str) -> bool:
     """Whether a directory below a root, or if it is not there the nearest one above it, has anything in it.
 
-    Who scans the root says by that that what is missing below it is gone, but not from an empty mount point.
+    One that has nothing may be an empty mount point.
     """
     while directory != root and not os.path.isdir(directory):
         directory = directory.rpartition("/")[0]
@@ -190,7 +191,7 @@ def _why_absent(opened: int, home: Home) -> str:
     finally:
         os.close(folder)
     if not names:
-        return _EMPTY
+        return EMPTY
     if not home.identities:
         return _UNPROVEN
     return _ANOTHER if FOLDER in names else _NO_FOLDER

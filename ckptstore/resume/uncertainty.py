@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from ckptstore.core.model import FileState, Rule
-from ckptstore.disk.presence import absence_beside, directory_of
+from ckptstore.disk.presence import EMPTY, absence_beside, directory_of, has_anything
 from ckptstore.formats.inspect import is_broken
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ class Uncertainties:
     def __init__(self, now: datetime, lost: Mapping[str, str]) -> None:
         self._lost = lost
         self._quiet_since_ns = int((now - QUIET).timestamp() * 1e9)
+        self._emptied: dict[str, str] = {}
         self.unseen: dict[str, str] = {}
 
     def of(self, files: Sequence[Checkpoint], seen: Mapping[str, Observed]) -> str:
@@ -42,6 +43,8 @@ class Uncertainties:
                 directory, _, name = file.path.rpartition("/")
                 reason = f"{file.path} cannot be looked at: {here.unreadable}"
                 self.unseen.setdefault(directory, f"{name} cannot be looked at: {here.unreadable}")
+            elif file.state is FileState.MISSING:
+                reason = "" if file.directory_id or here.size is not None else self._of_emptied(file)
             elif here.size is None:
                 reason = self._away(file, self._lost[file.path])
             else:
@@ -49,6 +52,13 @@ class Uncertainties:
             if reason:
                 return reason
         return ""
+
+    def _of_emptied(self, file: Checkpoint) -> str:
+        """A scan said that it is gone, of a directory that nothing else tells from an empty mount point."""
+        directory = directory_of(file.path)
+        if directory not in self._emptied:
+            self._emptied[directory] = "" if has_anything(directory, directory) else EMPTY
+        return self._away(file, self._emptied[directory])
 
     def _away(self, file: Checkpoint, reason: str) -> str:
         if not reason:

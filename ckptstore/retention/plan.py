@@ -233,8 +233,7 @@ def _judge(
         is_written = launch.order == newest_launch and any(file.state is FileState.IN_PROGRESS for file in files)
         live = [file for file in training if file.state in _LIVE]
         weights_only = not live
-        of_files = uncertain.of(live, seen)
-        if not there and not is_written and not weights_only and not of_files:
+        if not there and not is_written and not weights_only and not uncertain.of(live, seen):
             continue
         failed = [facts.failed[file.id] for file in training if file.id in facts.failed] if facts.failed else []
         state = State(launch=launch, global_step=key[1], files=tuple(training), failed=facts.failed)
@@ -242,6 +241,7 @@ def _judge(
         is_foreign = is_mixed and any(file.format in FOREIGN for file in training)
         # A start may pass it over for its dataset: it does not make up for what is sure.
         unconfirmed = _UNCONFIRMED if any(file.grade is Grade.CONSISTENT for file in training) else ""
+        of_files = uncertain.of([file for file in training if file.state is not FileState.TRASHED], seen)
         targets[key] = there
         states.append(
             StateFacts(

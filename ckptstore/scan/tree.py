@@ -262,21 +262,23 @@ def has_other_bytes(file: Checkpoint) -> bool:
 def changed(known: Mapping[str, Checkpoint], tree: Tree) -> tuple[list[Checkpoint], ...]:
     """Of what the catalog has: files of another size than recorded, that are gone, that are back, and that are away.
 
-    Who scans a directory says that what is missing in it is gone; not what was below an empty one, as a mount point.
+    Who scans a directory says that what is missing in it is gone: but not if it is empty, nor if one below it is, that
+    had an identity. Those may be mount points.
     """
     unseen = [skipped.path for skipped in tree.skipped]
     damaged: list[Checkpoint] = []
     missing: list[Checkpoint] = []
     back: list[Checkpoint] = []
     away: list[Checkpoint] = []
-    is_emptied = cache(lambda directory: has_anything(directory, tree.root))
+    is_in_use = cache(lambda directory: has_anything(directory, tree.root))
     for path, file in known.items():
         # a registered file may have a name that is none of a checkpoint
         here = tree.seen(path) or files.facts_if_seen(path)
         if here is None:
             hidden = any(path == each or path.startswith(f"{each}/") for each in unseen)
             if file.state is FileState.COMPLETE and not hidden:
-                (missing if is_emptied(path.rpartition("/")[0]) else away).append(file)
+                asked = path.rpartition("/")[0] if file.directory_id else tree.root
+                (missing if is_in_use(asked) else away).append(file)
         elif file.state is FileState.COMPLETE and here.size != file.size:
             now = files.facts_if_seen(path)  # it may have been saved again since the tree was looked at
             if now is not None and now.size != file.size:

@@ -141,9 +141,9 @@ class RankLaunch:
         if file is None:
             raise UsageError(f"{described.path} is not there, or is being written", "register a file once it is whole")
         self.exit_request.look_in(str(Path(file.path).parent))
-        self.record([file])
+        (recorded,) = self.record([file])
         self._try_the_catalog()
-        return file
+        return recorded
 
     def save(
         self,
@@ -219,16 +219,18 @@ class RankLaunch:
                 self.recorder.catch_up()
             self._next_look = time.monotonic() + self._backoff.pause()
 
-    def record(self, files: Sequence[Checkpoint]) -> None:
-        """Record files: in the journals beside them, then in the catalog.
+    def record(self, files: Sequence[Checkpoint]) -> list[Checkpoint]:
+        """Record files: in the journals beside them, then in the catalog. Returns the records.
 
         The first of them proves that the launch's plan was a good one, and that is recorded too. Raises
         `CatalogUnavailableError` where neither took them.
         """
         proves = self.facts.parent is not None and not self._has_saved
         saved = self._outcome(LoadResult.SAVED) if proves else None
-        self.live_files.add(self.recorder.record_files(files, saved))
+        recorded = self.recorder.record_files(files, saved)
         self._has_saved = True
+        self.live_files.add(recorded)
+        return recorded
 
     def resolve(
         self, *, step: int | None = None, lineage: str | None = None, take_quarantined: bool = False
