@@ -34,6 +34,9 @@ FOLLOWED = {
     "scan/test_foreign.py::test_mindspore_does_not_start_from_what_it_cannot_load": [
         "resume/remedies.py: resolve 7 --step 7 --format paths",
     ],
+    "cli/test_retention.py::test_a_directory_that_is_gone_for_good": [
+        "cli/retention_text.py: scan DIRECTORY --run 7",
+    ],
     "cli/test_advice.py::test_a_catalog_that_is_made_anew_knows_the_trash": ["cli/scanning.py: undo 7"],
     "cli/test_advice.py::test_a_catalog_that_is_not_there_or_empty": [
         "catalog/postgres.py: db upgrade", "catalog/schema.py: runs", "catalog/versions.py: db upgrade",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import sqlalchemy as sa
 
-from ckptstore.catalog import reads
+from ckptstore.catalog import reads, rows
 from ckptstore.catalog.among import among
 from ckptstore.catalog.tables import (
     checkpoints,
@@ -212,18 +212,16 @@ def policy_of(connection: sa.Connection, run: int) -> dict[str, Any] | None:
     return found
 
 
-def files_to_tell(connection: sa.Connection, run: int) -> dict[str, LaunchKey]:
-    """Files of a run beside which can be journalled what is said of it, by path, and their launches.
+def files_to_tell(connection: sa.Connection, run: int) -> list[Checkpoint]:
+    """Files of a run beside which can be journalled what is said of it.
 
     Those of the newest step that has any; where nothing is left, the first by path of all that ever were.
     """
-    joined = checkpoints.join(saves).join(launches, launches.c.id == saves.c.launch_id)
-    query = sa.select(checkpoints.c.path, launches.c.id).select_from(joined).where(launches.c.run_id == run)
+    query = rows.file_query().where(launches.c.run_id == run)
     there = query.where(checkpoints.c.state == FileState.COMPLETE.value)
     newest = there.with_only_columns(sa.func.max(saves.c.global_step)).scalar_subquery()
-    found = connection.execute(there.where(saves.c.global_step == newest)).all()
-    found = found or connection.execute(query.order_by(checkpoints.c.path).limit(1)).all()
-    return {row[0]: row[1] for row in found}
+    found = list(rows.files(connection.execute(there.where(saves.c.global_step == newest))))
+    return found or list(rows.files(connection.execute(query.order_by(checkpoints.c.path).limit(1))))
 
 
 def runs_with_policy(connection: sa.Connection) -> Sequence[str]:

@@ -365,6 +365,7 @@ def _file_row(file: Checkpoint) -> dict[str, Any]:
         "pause": file.timing.pause if file.timing else None,
         "written_after": file.timing.written if file.timing else None,
         "step_took": file.timing.step if file.timing else None,
+        "directory_id": file.directory_id or None,
         "version": version_of_file(file),
     }
 
@@ -608,6 +609,7 @@ def _put_source(connection: sa.Connection, event: SourceAdded) -> None:
         "names_before": sorted(source.names_before),
         "host": source.host,
         "content": source.content.value if source.content else None,
+        "directory_id": source.directory_id or None,
         "created_at": event.at,
     }
     statement = insert(connection, sources).values(row)

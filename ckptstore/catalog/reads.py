@@ -254,10 +254,23 @@ def files_below(connection: sa.Connection, directory: str) -> list[Checkpoint]:
 def directories_of(connection: sa.Connection, run: int) -> set[str]:
     """The directories that a run's ranks save to, and those of its files."""
     query = sa.select(sources.c.directory).distinct().join(launches).where(launches.c.run_id == run)
-    joined = checkpoints.join(saves).join(launches, launches.c.id == saves.c.launch_id)
-    paths = sa.select(checkpoints.c.path).select_from(joined).where(launches.c.run_id == run)
-    parents = {path.rpartition("/")[0] for path in connection.execute(paths).scalars()}
+    parents = {path.rpartition("/")[0] for path, _ in recorded_paths(connection, run)}
     return set(connection.execute(query).scalars()) | parents
+
+
+def recorded_paths(connection: sa.Connection, run: int) -> list[tuple[str, str]]:
+    """Every path that was recorded of a run, with the identity of its directory (empty: not known)."""
+    joined = checkpoints.join(saves).join(launches, launches.c.id == saves.c.launch_id)
+    query = sa.select(checkpoints.c.path, checkpoints.c.directory_id).select_from(joined)
+    found = rows.many(connection.execute(query.where(launches.c.run_id == run)))
+    return [(path, identity or "") for path, identity in found]
+
+
+def announced(connection: sa.Connection, run: str, directory: str) -> set[str]:
+    """The identities of the directories that ranks of a run, by its first name, saved to at a path."""
+    query = sa.select(sources.c.directory_id).distinct().select_from(sources.join(launches).join(runs))
+    of_path = (runs.c.name == run) & (sources.c.directory == directory) & sources.c.directory_id.is_not(None)
+    return set(connection.execute(query.where(of_path)).scalars())
 
 
 def lag(connection: sa.Connection, launch: Launch) -> int:
@@ -337,8 +350,8 @@ def _sources(found: sa.Result[Any]) -> list[Source]:
     kinds = {kind.value: kind for kind in Kind}
     contents = {content.value: content for content in Content}
     return [
-        Source(run, name, rank, at, kinds[kind], prefix, of_breakpoint, _names(before), host, contents.get(content))
-        for run, name, rank, at, kind, prefix, of_breakpoint, before, host, content in rows.many(found)
+        Source(run, name, rank, at, kinds[kind], prefix, begin, _names(before), host, contents.get(content), id_ or "")
+        for run, name, rank, at, kind, prefix, begin, before, host, content, id_ in rows.many(found)
     ]
 
 
@@ -458,6 +471,7 @@ _SOURCES = (
         sa.cast(sources.c.names_before, sa.Text),
         sources.c.host,
         sources.c.content,
+        sources.c.directory_id,
     )
     .select_from(sources.join(launches).join(runs))
     .order_by(launches.c.launch_order.desc(), sources.c.rank)

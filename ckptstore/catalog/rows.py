@@ -47,6 +47,7 @@ _OF_FILE = (
     checkpoints.c.pause,
     checkpoints.c.written_after,
     checkpoints.c.step_took,
+    checkpoints.c.directory_id,
 )
 
 _FILES = checkpoints.join(saves)
@@ -104,6 +105,7 @@ def _file(run: str, launch: str, global_step: int, values: Any) -> Checkpoint:
         pause,
         written_after,
         step_took,
+        directory_id,
     ) = values
     file = object.__new__(Checkpoint)
     fields = {
@@ -131,6 +133,7 @@ def _file(run: str, launch: str, global_step: int, values: Any) -> Checkpoint:
         "grade": _GRADES[grade],
         "doubt": doubt or "",
         "timing": None if pause is None else Timing(pause, written_after, step_took),
+        "directory_id": directory_id or "",
     }
     # What a frozen dataclass does for each field by itself costs more than the query.
     object.__setattr__(file, "__dict__", fields)

@@ -128,11 +128,12 @@ sources = sa.Table(
     sa.Column("names_before", sa.JSON, nullable=False),
     sa.Column("host", sa.Text),
     sa.Column("content", sa.String(16)),
+    sa.Column("directory_id", sa.String(16)),
     sa.Column("created_at", UtcDateTime, nullable=False),
 )
 """Where a rank of a launch saves and runs: what belongs to it though nobody registered it is found there.
 
-`content` is what its files hold (NULL: not known).
+`content` is what its files hold, `directory_id` the identity of the directory (NULL: not known).
 """
 
 endings = sa.Table(
@@ -207,6 +208,7 @@ checkpoints = sa.Table(
     sa.Column("pause", sa.Double),
     sa.Column("written_after", sa.Double),
     sa.Column("step_took", sa.Double),
+    sa.Column("directory_id", sa.String(16)),
     sa.Column("version", sa.String(64), nullable=False),
     sa.Index(None, "save_id", "state"),  # files that are gone must not cost those who ask for what is there
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from ckptstore.cli.terminal import Rows, first, kinds, line, moment
@@ -128,7 +129,8 @@ def _unseen(plan: GcPlan) -> None:
         line(f"ckptstore: … and {len(plan.unseen) - _SHOWN} more directories; --json has all", err=True)
     line(
         f"ckptstore: what run {plan.run} has there stays: mount what is not mounted, see the permissions; if a "
-        "directory is gone for good, make it again, with an empty .ckptstore in it",
+        "directory is gone for good, make it again, with a .ckptstore in it, and: ckptstore scan DIRECTORY --run "
+        f"{quote(plan.run)}",
         err=True,
     )
 

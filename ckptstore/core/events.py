@@ -72,6 +72,10 @@ class SourceAdded:
     source: Source
     at: datetime
 
+    def with_identity(self, identity: str) -> SourceAdded:
+        """With the identity of the directory, once it is known."""
+        return replace(self, source=self.source._replace(directory_id=identity))
+
 
 @dataclass(frozen=True)
 class FileRecorded:
@@ -256,7 +260,7 @@ def version_of_file(file: Checkpoint) -> str:
     """
     facts = (file.size, file.digest, file.optimizer_step, file.epoch, file.step_in_epoch, file.strategy_file)
     told = (*facts, file.content.value, file.problem, file.quarantine or None, *sorted(file.metrics.items()))
-    told = (*told, *(file.timing or ()))
+    told = (*told, *(file.timing or ()), file.directory_id or None)
     told += (file.grade, file.doubt) if file.grade else ()
     known = min(len(told) - told.count(None), 99)
     is_whole = int(file.state is not FileState.IN_PROGRESS)
@@ -350,6 +354,7 @@ def to_line(event: Event, directory: str) -> Line:  # noqa: C901, PLR0911, PLR09
                 "names_before": sorted(source.names_before),
                 "host": source.host,
                 "content": source.content.value if source.content else None,
+                "directory_id": source.directory_id,
                 "at": at.isoformat(),
             }
         case FileRecorded(file):
@@ -565,6 +570,7 @@ def _as_source(line: Line, directory: str) -> SourceAdded:
         names_before=frozenset(map(text, line["names_before"])),
         host=optional(text, line["host"]),
         content=optional(Content, line.get("content")),
+        directory_id=_directory_id(line.get("directory_id", "")),
     )
     return SourceAdded(source, moment(line["at"]))
 
@@ -595,6 +601,14 @@ def _format(value: object) -> str:
     return text(value)
 
 
+def _directory_id(value: object) -> str:
+    if not _IDENTITY.fullmatch(found := text(value)):
+        raise ValueError(f"{found!a} is no identity of a directory")
+    return found
+
+
+_IDENTITY = re.compile("([0-9a-f]{16})?")
+
 _PLAIN: dict[str, Callable[[Any], Any]] = {
     "run": name,
     "launch": name,
@@ -610,6 +624,7 @@ _PLAIN: dict[str, Callable[[Any], Any]] = {
     "format": _format,
     "quarantine": text,
     "doubt": text,
+    "directory_id": _directory_id,
 }
 
 

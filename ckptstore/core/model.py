@@ -143,7 +143,8 @@ class Checkpoint:
     a damaged file broke, `quarantine` what is wrong with a state whose files are whole (empty: nothing). `revision`
     is greater than that of the record that a look at the disk amended (None: the file is as it was recorded first).
     `grade` says how sure the step is where a scan found it (None: it was registered), `doubt` what is open then.
-    `timing` is what the save cost (None: not measured).
+    `timing` is what the save cost (None: not measured). `directory_id` is the identity of its directory, as
+    `disk.presence` has it (empty: not known).
     """
 
     run: str
@@ -170,6 +171,7 @@ class Checkpoint:
     grade: Grade | None = None
     doubt: str = ""
     timing: Timing | None = None
+    directory_id: str = ""
 
     @property
     def newness(self) -> int:
@@ -230,7 +232,8 @@ class Source(NamedTuple):
     """Where a rank of a launch saves what kind of file, and the names there that are not its own.
 
     `names_before` were there before the launch began: breakpoints, files of graceful exits, directories of TTP. `host`
-    is the one that the rank ran on, `content` what its periodic files hold (None: not known).
+    is the one that the rank ran on, `content` what its periodic files hold (None: not known), `directory_id` the
+    identity of the directory (empty: it has none).
     """
 
     run: str
@@ -243,6 +246,7 @@ class Source(NamedTuple):
     names_before: frozenset[str]
     host: str | None = None
     content: Content | None = None
+    directory_id: str = ""
 
     @property
     def launch_key(self) -> LaunchKey:

@@ -13,13 +13,14 @@ import json
 import re
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
 from stat import S_ISREG
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from ckptstore.core import bounded_json
 from ckptstore.disk.claims import FOLDER
-from ckptstore.disk.files import open_directory
+from ckptstore.disk.presence import enter_announced
 from ckptstore.disk.walk import LOST_AND_FOUND
 from ckptstore.journal import opened
 from ckptstore.outside import Path, os, threading, token_hex
@@ -254,11 +255,13 @@ class JournalWriter:
     """Appends to the journal of a directory. Opened at the first append; usable by the threads of one process.
 
     `stem` names the file (`rank_3`), `launch` the one that writes: it is in the name of another file, where that one is
-    in another process's hands.
+    in another process's hands. `reach` opens the directory if it is present (None: whatever
+    directory is there); raises `OSError` if not.
     """
 
-    def __init__(self, directory: str, stem: str, launch: str) -> None:
+    def __init__(self, directory: str, stem: str, launch: str, reach: Callable[[], int] | None = None) -> None:
         self._folder = Path(directory) / FOLDER
+        self._reach = reach or partial(enter_announced, directory)
         self._stem = stem
         self._launch = blake2b(launch.encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
         self._lock = threading.Lock()
@@ -355,10 +358,8 @@ class JournalWriter:
         self._close()
         self._head = None
         with ExitStack() as stack:
-            above = open_directory(str(self._folder.parent))
+            above = self._reach()
             stack.callback(os.close, above)
-            with suppress(FileExistsError):
-                os.mkdir(FOLDER, dir_fd=above)  # never the directory: whoever removed it had reasons
             try:
                 folder = os.open(FOLDER, _FOLDER, dir_fd=above)
             except NotADirectoryError:
@@ -370,7 +371,6 @@ class JournalWriter:
             if not os.fstat(file).st_size:
                 os.fsync(file)
                 os.fsync(folder)
-                _sync_directory(above)
         return file
 
     def _first_free(self, folder: int) -> tuple[int, str]:
@@ -395,11 +395,3 @@ def _take(file: int) -> bool:
     except (ImportError, OSError):
         return False
     return True
-
-
-def _sync_directory(reached: int) -> None:
-    opened_to_sync = os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=reached)
-    try:
-        os.fsync(opened_to_sync)
-    finally:
-        os.close(opened_to_sync)

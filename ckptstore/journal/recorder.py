@@ -6,7 +6,10 @@ An event that is in a journal is kept, whatever becomes of the catalog: `sync`, 
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import journals, reads, schema
@@ -27,6 +30,8 @@ from ckptstore.core.events import (
     to_line,
 )
 from ckptstore.core.model import FileState
+from ckptstore.disk import presence
+from ckptstore.disk.presence import Home
 from ckptstore.errors import CatalogUnavailableError
 from ckptstore.journal.jsonl import JournalWriter, directory_of
 from ckptstore.journal.layouts import layout_by
@@ -52,11 +57,16 @@ class Recorder:
     `stem` names its journals: `rank_{R}` for a rank, `shared` for who speaks for others. `started` tells what is known
     of a launch: a journal has that before the first event of the launch. `behind` tells that the catalog could not be
     used and lacks what the journals have, `postponed` that it gets many events at once instead of one by one: until
-    `catch_up` has done its work, events go into the journals only.
+    `catch_up` has done its work, events go into the journals only. `recorded` is what is known of directories before.
     """
 
     def __init__(
-        self, database: Database, stem: str, writer: str, started: Callable[[LaunchKey], LaunchStarted | None]
+        self,
+        database: Database,
+        stem: str,
+        writer: str,
+        started: Callable[[LaunchKey], LaunchStarted | None],
+        recorded: Mapping[str, Home] = MappingProxyType({}),
     ) -> None:
         self.database = database
         self.behind = False
@@ -65,6 +75,8 @@ class Recorder:
         self._writer = writer
         self._started = started
         self._writers: dict[str, JournalWriter] = {}
+        self._homes: dict[str, Home] = {}
+        self._recorded = recorded
         self._told: dict[str, dict[LaunchKey, LaunchStarted]] = {}
         self._news: list[LaunchStarted] = []
         self._complained: set[str] = set()
@@ -118,11 +130,19 @@ class Recorder:
         if gaps:
             take_up(self.database, gaps)
 
-    def record_files(self, files: Sequence[Checkpoint], outcome: LoadOutcome | None = None) -> None:
-        """Keep records of files, and with them what came of the plan of the launch that wrote them."""
+    def record_files(self, files: Sequence[Checkpoint], outcome: LoadOutcome | None = None) -> list[Checkpoint]:
+        """Keep records of files, and with them what came of the plan of the launch that wrote them.
+
+        Returns the records, with the moment and the identities of the directories.
+        """
         now = utc_now()
-        stamped = [file if file.created_at else replace(file, created_at=now) for file in files]
+        ids = self._identities([file for file in files if not file.directory_id])
+        stamped = [
+            replace(file, created_at=file.created_at or now, directory_id=file.directory_id or ids[file.path])
+            for file in files
+        ]
         self.record([*map(FileRecorded, stamped), *([] if outcome is None else [outcome])])
+        return stamped
 
     def mark(self, files: Sequence[Checkpoint], state: FileState, problem: Rule | None = None) -> None:
         """Keep what became of these files."""
@@ -150,22 +170,41 @@ class Recorder:
         """Keep records of files that were found on the disk: they count for more than what was known before."""
         with self.database.read() as connection:
             known = reads.files_by_id(connection, [file.id for file in files])
-        self.record_files([_seen_after(known[file.id], file) if file.id in known else file for file in files])
+        ids = self._identities(files)
+        seen = [replace(file, directory_id=ids[file.path]) for file in files]
+        self.record_files([_seen_after(known[file.id], file) if file.id in known else file for file in seen])
 
     def announce(self, event: SourceAdded) -> None:
-        """Keep where a rank saves: from now on the journal of that directory has what is in and below it."""
-        directory = event.source.directory
+        """Keep where a rank saves: from now on the journal of that directory has what is in and below it.
+
+        A directory without an identity gets one. If the run saved to another directory at this path before, its disk
+        may not be mounted: that is logged, and training goes on.
+        """
+        source = event.source
+        directory = source.directory
         try:
             Path(directory).mkdir(parents=True, exist_ok=True)
         except OSError as error:
             self._complain(directory, error)
-        self.home(directory)
-        self.record([event])
+        before: set[str] = set()
+        with suppress(CatalogUnavailableError):
+            if not self.is_late:
+                with self.database.read() as connection:
+                    before = reads.announced(connection, source.run, directory)
+        identity = presence.identify(directory, Home(before, {"."}))
+        if identity and before and identity not in before:
+            self._say(
+                directory,
+                f"{directory} is not the directory that run {source.run} saved to before: its disk may not be mounted. "
+                "What was saved there is not taken for deleted; if it is gone for good, scan the directory",
+            )
+        self.home(directory, Home({identity} - {""}, set()))
+        self.record([event.with_identity(identity)])
 
-    def tell(self, launch: LaunchKey, directories: Iterable[str] = ()) -> None:
-        """Keep what is known of a launch now: in the journals of its records, in `directories`, and in the catalog."""
-        for directory in directories:
-            self.home(directory)
+    def tell(self, launch: LaunchKey, files: Iterable[Checkpoint] = ()) -> None:
+        """Keep what is known of a launch now: in the journals of its records, beside `files`, and in the catalog."""
+        for file in files:
+            self.home_beside(file)
         started = self._started(launch)
         if self._writers:
             spans = self._append({directory: [] for directory in self._writers}, [launch])
@@ -234,11 +273,44 @@ class Recorder:
         """Say what is wrong with the catalog, once, until it can be used again."""
         self._say(_CATALOG, message)
 
-    def home(self, directory: str) -> None:
-        """Have a journal in a directory: for what is in and below it, and, of the first, for what has no directory."""
+    def home(self, directory: str, recorded: Home | None = None) -> None:
+        """Have a journal in a directory: for what is in and below it, and, of the first, for what has no directory.
+
+        It is written if the directory is present, by what is recorded of it.
+        """
         if directory not in self._writers:
-            self._writers[directory] = JournalWriter(directory, self._stem, self._writer)
+            known = self._recorded.get(directory, Home(set(), set()))
+            self._homes[directory] = Home(set(known.identities), set(known.places))
+            reach = partial(self._reach, directory)
+            self._writers[directory] = JournalWriter(directory, self._stem, self._writer, reach)
             self._told[directory] = {}
+        if recorded is not None:
+            self._homes[directory].identities.update(recorded.identities)
+            self._homes[directory].places.update(recorded.places)
+
+    def home_beside(self, file: Checkpoint) -> None:
+        """Have a journal in the directory of a recorded file."""
+        self.home(presence.directory_of(file.path), presence.home_of(file))
+
+    def _reach(self, directory: str) -> int:
+        opened, identity = presence.enter(directory, self._homes[directory])
+        self._homes[directory].identities.add(identity)
+        return opened
+
+    def _identities(self, files: Sequence[Checkpoint]) -> dict[str, str]:
+        """The identities of the directories of files that are there, by path; one that gets a journal gets one too."""
+        directories = {file.path: presence.directory_of(file.path) for file in files}
+        one_of = {directory: path for path, directory in directories.items()}
+        of = {directory: self._identity(directory, path) for directory, path in one_of.items()}
+        return {path: of[directory] for path, directory in directories.items()}
+
+    def _identity(self, directory: str, path: str) -> str:
+        if directory != self._home_of(path):
+            return presence.identity_of(directory)
+        recorded = self._homes.get(directory, Home(set(), set()))
+        if len(recorded.identities) == 1 and self._writers[directory].is_there():
+            return next(iter(recorded.identities))  # what is opened is at its path
+        return presence.identify(directory, Home(recorded.identities, {presence.below(directory, path)}))
 
     def close(self) -> None:
         """Let go of the journals; who writes to one takes it up again."""
@@ -252,8 +324,11 @@ class Recorder:
         everywhere: list[Event] = []
         for event in events:
             match event:
-                case FileRecorded(file) | FileUnplaced(_, file):
+                case FileRecorded(file):
                     directory = self._home_of(file.path)
+                    self._expect(directory, file)
+                case FileUnplaced(_, unplaced):
+                    directory = self._home_of(unplaced.path)
                 case SourceAdded(source):
                     directory = source.directory
                 case FilesRemoved():
@@ -272,6 +347,16 @@ class Recorder:
         for directory in list(told or self._writers) if everywhere else ():
             told.setdefault(directory, []).extend(everywhere)
         return told
+
+    def _expect(self, directory: str, file: Checkpoint) -> None:
+        """The journal of a file's record goes to its directory, or to one in which the file is."""
+        self.home(directory)
+        recorded = self._homes[directory]
+        if file.directory_id and directory == presence.directory_of(file.path):
+            recorded.identities.add(file.directory_id)
+        if file.state not in (FileState.MISSING, FileState.MOVED):
+            recorded.places.clear()  # one is enough
+            recorded.places.add(presence.below(directory, file.path))
 
     def _project(self, connection: Connection, events: Sequence[Event], spans: Sequence[Span]) -> list[str]:
         """Put events into the catalog; the journals of which it lacks what is before them."""
@@ -365,6 +450,6 @@ def _is_whole(event: Event) -> bool:
 
 def _seen_after(known: Checkpoint, file: Checkpoint) -> Checkpoint:
     """A file as a look at the disk shows it now, newer than its record; where that is of this very file, it stands."""
-    if known.state is FileState.COMPLETE and known.mtime_ns == file.mtime_ns:
+    if (known.state, known.mtime_ns, known.directory_id) == (FileState.COMPLETE, file.mtime_ns, file.directory_id):
         return file
     return replace(file, revision=max(file.newness, known.newness + 1))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from ckptstore.catalog import journals, reads
@@ -15,6 +15,7 @@ from ckptstore.catalog.runs import find_run
 from ckptstore.core import limits
 from ckptstore.core.events import FileRecorded
 from ckptstore.core.model import FileState, Skipped
+from ckptstore.disk import presence
 from ckptstore.disk.files import absolute, is_in, names_in, real_directory
 from ckptstore.disk.places import root_of
 from ckptstore.disk.trust import Trust
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 
     from ckptstore.catalog.engine import Connection, Database
     from ckptstore.catalog.project import Projected
-    from ckptstore.core.events import Event
     from ckptstore.journal.accept import Accepted
     from ckptstore.journal.jsonl import Contents
 
@@ -383,27 +383,19 @@ def _mark_gone(database: Database, ids: Sequence[str]) -> None:
     No event tells what MindSpore or a person deleted. Whoever makes the catalog anew sees the same.
     """
     with database.read() as connection:
-        found = reads.files_by_id(connection, ids).values()
-    names: dict[str, AbstractSet[str] | None] = {}
-    gone: list[Event] = []
-    for file in found:
-        directory, _, name = file.path.rpartition("/")
-        if file.state is FileState.COMPLETE:
-            if directory not in names:
-                names[directory] = _names_in(directory)
-            there = names[directory]
-            if there is not None and not is_in(there, name):
-                gone.append(FileRecorded(file.amended(state=FileState.MISSING)))
+        found = [file for file in reads.files_by_id(connection, ids).values() if file.state is FileState.COMPLETE]
+    names = cache(_names_in)
+    unseen = [file for file in found if not is_in(names(file.path.rpartition("/")[0]), file.path.rpartition("/")[2])]
+    gone = presence.gone(unseen, presence.unidentified((file.path, file.directory_id) for file in found))
     if gone:
-        database.in_write(lambda connection: project(connection, gone))
+        events = [FileRecorded(file.amended(state=FileState.MISSING)) for file in gone]
+        database.in_write(lambda connection: project(connection, events))
 
 
-def _names_in(directory: str) -> AbstractSet[str] | None:
-    """The names in a directory, none where it is gone; None where it cannot be read: nothing is known of its files."""
-    try:
+def _names_in(directory: str) -> AbstractSet[str]:
+    with suppress(OSError):
         return names_in(directory)
-    except OSError:
-        return None
+    return frozenset()
 
 
 def _added(one: Synced, other: Synced) -> Synced:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from ckptstore.catalog import reads
+from ckptstore.catalog import journals, reads
 from ckptstore.core.events import LaunchStarted
+from ckptstore.disk import presence
 from ckptstore.disk.claims import FOLDER
-from ckptstore.journal.jsonl import SHARED
+from ckptstore.disk.presence import Home
+from ckptstore.journal.jsonl import SHARED, directory_of
 from ckptstore.journal.recorder import Recorder
+from ckptstore.journal.unread import nearest
 from ckptstore.outside import os, socket
 
 if TYPE_CHECKING:
@@ -16,7 +20,7 @@ if TYPE_CHECKING:
 
     from ckptstore.catalog.engine import Connection, Database
     from ckptstore.core.events import Event
-    from ckptstore.core.model import Launch, LaunchKey
+    from ckptstore.core.model import Checkpoint, Launch, LaunchKey
 
 
 def for_rank(database: Database, rank: int, launch: Launch, started: Callable[[], LaunchStarted]) -> Recorder:
@@ -24,35 +28,59 @@ def for_rank(database: Database, rank: int, launch: Launch, started: Callable[[]
     return Recorder(database, f"rank_{rank}", launch.key, lambda named: started() if named == launch.key else None)
 
 
-def shared(database: Database) -> Recorder:
-    """What a process writes that speaks for whatever ranks: adopted files, pins. Close it when that is done."""
+def shared(database: Database, recorded: Mapping[str, Home] = MappingProxyType({})) -> Recorder:
+    """What a process writes that speaks for whatever ranks: adopted files, pins. Close it when that is done.
+
+    `recorded` is what is known of the directories of a run, as `homes` tells.
+    """
 
     def started(launch: LaunchKey) -> LaunchStarted | None:
         with database.read() as connection:
             found = reads.launch(connection, launch)
         return None if found is None else LaunchStarted(found.undecided())
 
-    return Recorder(database, SHARED, _this_process(), started)
+    return Recorder(database, SHARED, _this_process(), started, recorded)
 
 
-def directory_to_tell(paths: Iterable[str]) -> str:
-    """Where to journal what is said of these files: the first of their directories that can be written to, as it seems.
+def homes(connection: Connection, run: int) -> dict[str, Home]:
+    """What is recorded of the directories of a run, and of those that have a journal of what is below them."""
+    found: dict[str, Home] = {}
+    journalled = {directory_of(path) for path in journals.journals_of(connection, run)}
+    for source in reads.sources_of(connection, run):
+        found.setdefault(source.directory, Home(set(), set())).identities.update({source.directory_id} - {""})
+    for path, identity in reads.recorded_paths(connection, run):
+        directory = presence.directory_of(path)
+        own = found.setdefault(directory, Home(set(), set()))
+        if identity:
+            own.identities.add(identity)
+            continue
+        own.places.add(presence.below(directory, path))
+        if above := nearest(path, journalled):
+            found.setdefault(above, Home(set(), set())).places.add(presence.below(above, path))
+    return found
 
-    A disk may be lost, or a tree moved, whose files are in the catalog still. One that has journals goes before those
-    that have none: an empty mount point with a journal would pass for a directory whose files are gone.
+
+def tell_everywhere(recorder: Recorder, connection: Connection, run: int) -> None:
+    """Have journals in every directory of a run that is present: a catalog may hear of one of them only.
+
+    What a scan found is told of in the directory that was scanned.
     """
-    directories = sorted({path.rpartition("/")[0] for path in paths})
-    places = [(f"{each}/{FOLDER}", each) for each in directories] + [(each, each) for each in directories]
-    return next((each for place, each in places if os.access(place, os.W_OK)), directories[0])
+    journalled = {directory_of(path) for path in journals.journals_of(connection, run)}
+    found = homes(connection, run)
+    told = {each if found[each].identities else nearest(f"{each}/.", journalled) or each for each in found}
+    for directory in sorted(told):
+        recorded = found.get(directory, Home(set(), set()))
+        if not presence.absence(directory, recorded):
+            recorder.home(directory, recorded)
 
 
 def record_of_run(
-    database: Database, decide: Callable[[Connection], tuple[Sequence[Event], Mapping[str, LaunchKey]]]
+    database: Database, decide: Callable[[Connection], tuple[Sequence[Event], Sequence[Checkpoint]]]
 ) -> bool:
     """Keep what a look at the catalog decides to say of a run; whether that was anything.
 
-    `decide` returns the events, and paths of files of the run with their launches: the events are journalled beside one
-    of those, where a catalog that is made anew finds them. Of a run without files the catalog alone has them.
+    `decide` returns the events, and files of the run: the events are journalled beside one of those, where a catalog
+    that is made anew finds them. Of a run without files the catalog alone has them.
     """
     recorder = shared(database)
     said: list[Event] = []
@@ -62,15 +90,29 @@ def record_of_run(
         said[:] = events
         if not events or not files:
             return events, []
-        directory = directory_to_tell(files)
-        recorder.home(directory)
-        return events, [launch for path, launch in files.items() if path.rpartition("/")[0] == directory][:1]
+        file = _file_to_tell(files)
+        recorder.home_beside(file)
+        return events, [file.launch_key]
 
     try:
         recorder.decide(work)
     finally:
         recorder.close()
     return bool(said)
+
+
+def _file_to_tell(files: Iterable[Checkpoint]) -> Checkpoint:
+    """Beside which of these files to journal: the first whose directory is present and can be written to.
+
+    A disk may be lost, or a tree moved, whose files are in the catalog still.
+    """
+    of_directories = {presence.directory_of(file.path): file for file in sorted(files, key=lambda file: file.path)}
+    for directory, file in of_directories.items():
+        folder = f"{directory}/{FOLDER}"
+        is_there = not presence.absence(directory, presence.home_of(file))
+        if is_there and os.access(folder if os.path.isdir(folder) else directory, os.W_OK):
+            return file
+    return next(iter(of_directories.values()))
 
 
 def _this_process() -> str:

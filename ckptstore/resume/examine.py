@@ -7,21 +7,18 @@ from typing import TYPE_CHECKING
 
 from ckptstore.core.limits import HIGHEST
 from ckptstore.core.model import FileState, Rule
-from ckptstore.core.naming import above_ttp
-from ckptstore.disk import files
+from ckptstore.disk import files, presence
 from ckptstore.errors import UnreadableError
 from ckptstore.formats.ckpt import crc_is_right
 from ckptstore.formats.inspect import read_unless_encrypted
 from ckptstore.outside import Path
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from ckptstore.core.model import Checkpoint
     from ckptstore.disk.files import FileFacts
 
-_NO_MOUNT = "its directory is not there: it may not be mounted"
-_AWAY = "its directory is empty, was away while it was looked at, or a link leads to it: look again"
 _NOT_IT = "the catalog takes it to be gone, and what is there now is not the file that was recorded"
 _UNPROVEN = "it was written again since it was recorded, and no digest is known: scan its directory again"
 
@@ -69,39 +66,44 @@ class Inconclusive:
 Examined = Whole | Damaged | Unseen | Inconclusive
 
 
-def examine(file: Checkpoint, *, read_bytes: bool, progress: Callable[[int], None] = lambda _: None) -> Examined | None:
+def examine(
+    file: Checkpoint,
+    *,
+    read_bytes: bool,
+    places: Mapping[str, set[str]] | None = None,
+    progress: Callable[[int], None] = lambda _: None,
+) -> Examined | None:
     """Compare a file with its record: size, header, and with `read_bytes` every byte, by the digest.
 
     None where the record takes the file to be gone, and it is.
 
     The bytes are read too where there is a reason to: it was written again, its header is broken, or its record says
     that it is damaged or gone. `progress` is told how many bytes were read. An error of the disk is damage; a file that
-    cannot be looked at for another reason may be whole.
+    cannot be looked at for another reason may be whole. `places` are those of the run's `presence.unidentified` files.
     """
     try:
         found = files.facts(file.path)
-        return _gone(file) if found is None else _compare(file, found, read_bytes=read_bytes, progress=progress)
+        if found is not None:
+            return _compare(file, found, read_bytes=read_bytes, progress=progress)
     except FileNotFoundError:
-        return _gone(file)
+        pass
     except OSError as error:
         reason = error.strerror or str(error)
         if error.errno in files.BAD_BYTES:
             return _damaged(file, Rule.UNREADABLE, f"cannot be read: {reason}")
         return Unseen(file, reason)
-
-
-def _gone(file: Checkpoint) -> Examined | None:
     if file.state is FileState.MISSING:
         return None
-    home = above_ttp(file.path) or file.path.rpartition("/")[0]
-    if not files.is_gone(file.path, home):
-        return Unseen(file, _AWAY if Path(home).is_dir() else _NO_MOUNT)
+    if why := presence.lost([file], places or {})[file.path]:
+        return Unseen(file, f"its directory {why}")
     return Damaged(file, replace(file, state=FileState.MISSING, problem=None), Rule.MISSING_FILE, "is gone")
 
 
 def _damaged(file: Checkpoint, rule: Rule, detail: str, found: FileFacts | None = None) -> Examined:
     if file.state is FileState.MISSING:
         return Inconclusive(file, _NOT_IT)
+    if why := presence.absence_beside(file):
+        return Unseen(file, f"its directory {why}")
     after = replace(file, state=FileState.DAMAGED, problem=rule)
     if found is None:
         return Damaged(file, after, rule, detail)

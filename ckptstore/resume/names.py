@@ -12,8 +12,7 @@ from ckptstore.core.model import Phase
 from ckptstore.disk.places import remember_place, remembered
 from ckptstore.errors import RefusedError
 from ckptstore.journal.sync import sync_run
-from ckptstore.journal.writers import shared
-from ckptstore.outside import Path
+from ckptstore.journal.writers import shared, tell_everywhere
 from ckptstore.resume.join import check_name
 from ckptstore.resume.overview import RunRow, run_row
 
@@ -83,13 +82,11 @@ def rename(database: Database, run: str, name: str) -> bool:
 
 
 def _tell(database: Database, run: int, decide: Callable[[Connection], RunForgotten | RunRenamed]) -> None:
-    """Keep what is said of a run in every directory of it that is there: a catalog may hear of one of them only."""
+    """Keep what is said of a run in every directory of it that is present."""
     recorder = shared(database)
 
     def work(connection: Connection) -> tuple[Sequence[Event], list[LaunchKey]]:
-        for directory in sorted(reads.directories_of(connection, run)):
-            if Path(directory).is_dir():
-                recorder.home(directory)
+        tell_everywhere(recorder, connection, run)
         newest = reads.launches_of(connection, run)[-1:]
         return [decide(connection)], [launch.key for launch in newest]
 

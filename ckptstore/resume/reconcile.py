@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from ckptstore.catalog import journals, live, reads
+from ckptstore.catalog import live, reads
 from ckptstore.core.model import Checkpoint, FileState, Kind, Skipped
-from ckptstore.disk.files import facts_if_seen, is_gone, is_in, names_in
+from ckptstore.disk import presence
+from ckptstore.disk.files import facts_if_seen, is_in, names_in
 from ckptstore.disk.waiting import for_each
 from ckptstore.errors import UsageError
-from ckptstore.journal import jsonl
 from ckptstore.journal.writers import shared
 from ckptstore.outside import Path, time
 from ckptstore.resume import register
@@ -55,16 +55,18 @@ def reconcile(
     """
     sources, known = _gather(database, run_id, only)
     sources = _doubtful(sources, _listings(database, sources), known)
-    places = _places(database, sources)
-    seen = _look(sources, _listings(database, sources), places)  # again: what was saved since is known, and is there
+    known_places = _places(database, sources)
+    seen = _look(sources, _listings(database, sources), known_places)  # again: what was saved since is there
     if seen.unknown and only is None:
         _leave_to_the_living(database, run_id, seen)
     if not (seen.gone or seen.growing or seen.unknown):
         return Reconciled(skipped=tuple(dict.fromkeys(seen.skipped)), unread=tuple(seen.skipped))
     with database.read() as connection:
         known_files = reads.files_by_id(connection, [*seen.gone, *seen.growing])
-        journalled = {jsonl.directory_of(path) for path in journals.journals_of(connection, run_id)}
-    vanished = _without_unmounted([known_files[id_] for id_ in seen.gone if id_ in known_files], journalled)
+        unseen = [known_files[id_] for id_ in seen.gone if id_ in known_files]
+        is_told = all(file.directory_id for file in unseen)
+        places = {} if is_told else presence.unidentified(reads.recorded_paths(connection, run_id))
+    vanished = presence.gone(unseen, places)
     growing = [known_files[id_] for id_ in seen.growing if id_ in known_files]
     growing = [file for file in growing if file.state is FileState.IN_PROGRESS]  # else it was finished meanwhile
     before = [path for new in seen.unknown if (path := before_rename(new.path))]
@@ -84,7 +86,7 @@ def reconcile(
     adopted = _with_doubts(database, adopted)
     writer = recorder or shared(database)
     others = [file for path in dict.fromkeys(before) for file in recorded.get(path, ()) if file not in vanished]
-    moved = [file for file in [*vanished, *others] if any(replace(file, path=other.path) == other for other in adopted)]
+    moved = [file for file in [*vanished, *others] if any(_is_moved(file, other) for other in adopted)]
     missing = [file for file in vanished if file not in moved]
     for files, state in ((missing, FileState.MISSING), (moved, FileState.MOVED)):
         if files:
@@ -226,14 +228,8 @@ def _is_below(place: Place, ttp_roots: AbstractSet[str]) -> bool:
     return place.is_ttp and not ttp_roots.isdisjoint(map(str, Path(place.path).parents))
 
 
-def _without_unmounted(files: Sequence[Checkpoint], journalled: AbstractSet[str]) -> list[Checkpoint]:
-    """Those whose directory has its journal still, if it had one: where it is gone too, a disk may not be mounted."""
-
-    def is_unmounted(file: Checkpoint) -> bool:
-        home = file.path.rpartition("/")[0]
-        return home in journalled and not is_gone(file.path, home, is_journalled=True)
-
-    return [file for file in files if not is_unmounted(file)]
+def _is_moved(file: Checkpoint, other: Checkpoint) -> bool:
+    return replace(file, path=other.path, directory_id=other.directory_id) == other
 
 
 def _still_unrecorded(

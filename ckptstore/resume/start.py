@@ -22,13 +22,13 @@ from ckptstore.resume.resolve import Query, bring_up_to_date, choose
 from ckptstore.resume.resolver import NOT_LINEAGE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from datetime import datetime
 
     from ckptstore.catalog.engine import Connection, Database
     from ckptstore.catalog.reads import Called
     from ckptstore.core.events import Event
-    from ckptstore.core.model import Checkpoint, Launch, LaunchKey, View
+    from ckptstore.core.model import Checkpoint, Launch, View
 
     AskRanks = Callable[[Resolution], Mapping[int, View] | None]
 
@@ -111,7 +111,7 @@ def branch(database: Database, plan: RestorePlan) -> str:
     launch_id = f"{BRANCH}{plan.global_step}-{token_hex(3)}"
     run = plan.launch.run
 
-    def decide(connection: Connection) -> tuple[list[Event], Mapping[str, LaunchKey]]:
+    def decide(connection: Connection) -> tuple[list[Event], Sequence[Checkpoint]]:
         now = utc_now()
         run_id = reads.run_id(connection, run)
         if run_id is None:
@@ -125,7 +125,7 @@ def branch(database: Database, plan: RestorePlan) -> str:
                 f"step {plan.global_step} of run {run!r} was removed since it was chosen",
                 f"if gc did that, ckptstore undo {quote(run)} brings it back while it is in the trash",
             )
-        files = {each.source.path: plan.launch.key for each in plan.ranks}
+        files = [each.source for each in plan.ranks]
         return [started(launch, plan, now, start_step=plan.global_step, branched=True)], files
 
     record_of_run(database, decide)
@@ -478,7 +478,7 @@ def _note_proof(database: Database, plan: RestorePlan, launch: Launch) -> None:
         if open_ones:
             recorder.amend([(file, file.amended(grade=Grade.PROVEN, doubt="")) for file in open_ones])
         if saved.steps_per_epoch is None:
-            recorder.home(plan.ranks[0].source.path.rpartition("/")[0])
+            recorder.home_beside(plan.ranks[0].source)
             known = replace(saved.undecided(), steps_per_epoch=steps_per_epoch)
             recorder.record([LaunchStarted(known, data_at=utc_now())])
     finally:

@@ -1,94 +1,71 @@
-"""Why nobody can tell what became of a recorded file: its directory is missing, it is a link, it was written again.
+"""Why nobody can tell what became of a recorded file: its directory is not present, or it was written again.
 
 Retention keeps the state of such a file.
 """
 
 from __future__ import annotations
 
-from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from ckptstore.core.model import FileState, Rule
-from ckptstore.core.naming import above_ttp
-from ckptstore.disk.claims import FOLDER
-from ckptstore.disk.files import is_gone
+from ckptstore.disk.presence import EMPTY, absence_beside, directory_of, has_anything
 from ckptstore.formats.inspect import is_broken
-from ckptstore.outside import os
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from datetime import datetime
 
     from ckptstore.core.model import Checkpoint, Observed
-
-_NOT_THERE = "is not there: it may not be mounted"
-_EMPTY = f"is empty: it may not be mounted; if its files are gone for good: make {FOLDER} in it"
-_LACKS_JOURNAL = f"has no {FOLDER} any more, where its journal was: it may not be mounted"
 
 QUIET = timedelta(hours=1)
 """What was written since may be being written still."""
 
 
 class Uncertainties:
-    """What is uncertain of the states of a run at a moment; each directory is looked at once.
+    """What is uncertain of the states of a run at a moment.
 
-    `journalled` are the directories that have a journal, as the catalog knows: one where none is may be an empty mount
-    point. `unseen` are the directories in which something could not be looked at, with the reason: it may be whole.
+    `lost` says of the files that are not seen why they may be there all the same. `unseen` are the directories in which
+    something could not be looked at, with the reason: it may be whole.
     """
 
-    def __init__(self, now: datetime, journalled: Collection[str] = ()) -> None:
-        self._journalled = journalled
+    def __init__(self, now: datetime, lost: Mapping[str, str]) -> None:
+        self._lost = lost
         self._quiet_since_ns = int((now - QUIET).timestamp() * 1e9)
-        self._directories: dict[str, str] = {}
+        self._emptied: dict[str, str] = {}
         self.unseen: dict[str, str] = {}
 
-    def of(self, files: Sequence[Checkpoint], seen: Mapping[str, Observed], roots: Collection[str]) -> str:
+    def of(self, files: Sequence[Checkpoint], seen: Mapping[str, Observed]) -> str:
         """Why nobody knows whether the state of these files is what it seems; empty if it is."""
         for file in files:
             here = seen[file.path]
             if here.unreadable:
                 directory, _, name = file.path.rpartition("/")
+                reason = f"{file.path} cannot be looked at: {here.unreadable}"
                 self.unseen.setdefault(directory, f"{name} cannot be looked at: {here.unreadable}")
-                return f"{file.path} cannot be looked at: {here.unreadable}"
-            if here.size is None:
-                home = above_ttp(file.path) or file.path.rpartition("/")[0]
-                reason = self._of_directory(home)
-                if not reason and not is_gone(file.path, home, is_journalled=home in self._journalled):
-                    reason = f"{file.path} was away while it was looked at, or a link leads there"
+            elif file.state is FileState.MISSING:
+                reason = "" if file.directory_id or here.size is not None else self._of_emptied(file)
+            elif here.size is None:
+                reason = self._away(file, self._lost[file.path])
             else:
                 reason = self._of_bytes(file, here)
             if reason:
                 return reason
-        return next((reason for root in roots if (reason := self._of_directory(root))), "")
-
-    def of_homes(self, directories: Collection[str]) -> None:
-        """Take note of the directories of a run of which nothing is left: none of them may be there."""
-        if not any(map(os.path.isdir, directories)):
-            for directory in directories:
-                self._of_directory(directory)
-
-    def _of_directory(self, directory: str) -> str:
-        if directory not in self._directories:
-            self._directories[directory] = self._look_at(directory)
-        return self._directories[directory]
-
-    def _look_at(self, directory: str) -> str:
-        if os.path.islink(directory):
-            return is_a_link(directory)
-        reason = self._absence(directory)
-        if reason:
-            self.unseen[directory] = reason
-        return f"{directory} {reason}" if reason else ""
-
-    def _absence(self, directory: str) -> str:
-        if not os.path.isdir(directory):
-            return _NOT_THERE
-        if directory in self._journalled:
-            return "" if os.path.isdir(f"{directory}/{FOLDER}") else _LACKS_JOURNAL
-        with suppress(OSError), os.scandir(directory) as entries:
-            return "" if next(entries, None) else _EMPTY
         return ""
+
+    def _of_emptied(self, file: Checkpoint) -> str:
+        """A scan said that it is gone, of a directory that nothing else tells from an empty mount point."""
+        directory = directory_of(file.path)
+        if directory not in self._emptied:
+            self._emptied[directory] = "" if has_anything(directory, directory) else EMPTY
+        return self._away(file, self._emptied[directory])
+
+    def _away(self, file: Checkpoint, reason: str) -> str:
+        if not reason:
+            return ""
+        directory = directory_of(file.path)
+        self.unseen.setdefault(directory, reason)
+        return f"{directory} {reason}"
 
     def _of_bytes(self, file: Checkpoint, here: Observed) -> str:
         """A file that is not the recorded one may be a checkpoint that nobody registered, unless it is provably cut.
@@ -97,8 +74,10 @@ class Uncertainties:
         """
         if file.state is FileState.DAMAGED and _is_repaired(file, here):
             return f"{file.path} was found to be damaged, and does not look so now: verify it again"
-        if file.state is FileState.MISSING or not _is_changed(file, here):
+        if not _is_changed(file, here):
             return ""
+        if away := self._away(file, absence_beside(file)):
+            return away
         if here.mtime_ns is not None and here.mtime_ns > self._quiet_since_ns:
             return f"{file.path} was written a short time ago"
         if not _is_provably_cut(file):

@@ -7,16 +7,16 @@ from functools import cache
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from ckptstore.catalog import journals, reads, trash
 from ckptstore.catalog import marks as marking
+from ckptstore.catalog import reads, trash
 from ckptstore.catalog.runs import find_run
 from ckptstore.core.model import Content, FileState, Grade, Kind, RestorePlan, Skipped, State
 from ckptstore.core.naming import FOREIGN, above_ttp, companion_of
 from ckptstore.disk import files as disk
+from ckptstore.disk import presence
 from ckptstore.disk.trash import Trash
 from ckptstore.errors import RefusedError
 from ckptstore.journal import unread
-from ckptstore.journal.jsonl import directory_of
 from ckptstore.journal.sync import sync_run
 from ckptstore.outside import Path, utc_now
 from ckptstore.resume import lease
@@ -32,7 +32,6 @@ from ckptstore.retention.decide import Decision, StateFacts, Why
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
-    from collections.abc import Set as AbstractSet
     from datetime import datetime, timedelta
 
     from ckptstore.catalog.engine import Database
@@ -90,7 +89,6 @@ class _Facts:
     failed: Mapping[str, str]
     marks: Marks
     sources: Sequence[Source]
-    journalled: AbstractSet[str]
 
 
 def plan_gc(
@@ -133,13 +131,13 @@ def plan_gc(
             failed=reads.failed_loads(connection, run_id),
             marks=marking.marks_of(connection, run_id, now - lease.CLOCKS_DIFFER),
             sources=reads.sources_of(connection, run_id),
-            journalled={directory_of(path) for path in journals.journals_of(connection, run_id)},
         )
-    facts = replace(facts, files=[_as_it_was(file, begun) for file in facts.files])
+    places = presence.unidentified((file.path, file.directory_id) for file in facts.files)
+    facts = replace(facts, files=[_as_it_was(file, begun, places) for file in facts.files])
     seen = disk.observe((file for file in facts.files if file.state is not FileState.TRASHED), read_bytes=False)
-    uncertain = Uncertainties(now, facts.journalled)
-    states, targets = _judge(facts, seen, now, uncertain)
     live = [file for file in facts.files if file.state in _LIVE]
+    uncertain = Uncertainties(now, presence.lost((file for file in live if seen[file.path].size is None), places))
+    states, targets = _judge(facts, seen, now, uncertain)
     states = path_aliases.count_once(states, live, seen)
     away = unread.unheard_states(facts.files, synced.away)
     uncertain.unseen = {**{each.path: each.reason for each in away.values()}, **uncertain.unseen}
@@ -188,13 +186,14 @@ def plan_gc(
     )
 
 
-def _as_it_was(file: Checkpoint, begun: Mapping[str, Item]) -> Checkpoint:
+def _as_it_was(file: Checkpoint, begun: Mapping[str, Item], places: Mapping[str, set[str]]) -> Checkpoint:
     """A file that an interrupted gc had not come to is judged as before; one that it has moved is in the trash."""
     item = begun.get(file.id)
     if item is None or item.reported is None or file.state is not FileState.TRASHED:
         return file
     here = disk.facts_if_seen(file.path)
-    is_moved = disk.is_gone(file.path, item.root) if here is None else here != disk.FileFacts(item.size, item.mtime_ns)
+    is_another = here is not None and here != disk.FileFacts(item.size, item.mtime_ns)
+    is_moved = is_another or (here is None and bool(presence.gone([file], places)))
     return file if is_moved else replace(file, state=item.reported)
 
 
@@ -231,11 +230,10 @@ def _judge(
         launch = facts.launches[key[0]]
         training = [file for file in files if file.content not in (Content.WEIGHTS, Content.PART)]
         there = _targets(training, seen, homes, names)
-        roots = {target.root for target in there}
         is_written = launch.order == newest_launch and any(file.state is FileState.IN_PROGRESS for file in files)
         live = [file for file in training if file.state in _LIVE]
         weights_only = not live
-        if not there and not is_written and not weights_only and not uncertain.of(live, seen, roots):
+        if not there and not is_written and not weights_only and not uncertain.of(live, seen):
             continue
         failed = [facts.failed[file.id] for file in training if file.id in facts.failed] if facts.failed else []
         state = State(launch=launch, global_step=key[1], files=tuple(training), failed=facts.failed)
@@ -243,8 +241,7 @@ def _judge(
         is_foreign = is_mixed and any(file.format in FOREIGN for file in training)
         # A start may pass it over for its dataset: it does not make up for what is sure.
         unconfirmed = _UNCONFIRMED if any(file.grade is Grade.CONSISTENT for file in training) else ""
-        remaining = [file for file in training if file.state is not FileState.TRASHED]
-        of_files = uncertain.of(remaining, seen, roots)
+        of_files = uncertain.of([file for file in training if file.state is not FileState.TRASHED], seen)
         targets[key] = there
         states.append(
             StateFacts(
@@ -268,8 +265,6 @@ def _judge(
                 shift=shifts[launch.id],
             )
         )
-    if not states and facts.first_saves:  # what was marked as gone may be on a disk that is not mounted
-        uncertain.of_homes(homes)
     # A launch that has made a state which can be restored does not need the one it started from any more.
     made = {state.launch for state in states if state.restorable}
     states = [replace(state, held_by=tuple(each for each in state.held_by if each not in made)) for state in states]

@@ -16,11 +16,11 @@ from ckptstore.resume.join import check_name
 from ckptstore.resume.overview import no_such_step
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from ckptstore.catalog.engine import Connection, Database
     from ckptstore.core.events import Event
-    from ckptstore.core.model import Checkpoint, LaunchKey
+    from ckptstore.core.model import Checkpoint
 
 _THERE = (FileState.COMPLETE, FileState.IN_PROGRESS, FileState.DAMAGED)
 
@@ -42,14 +42,14 @@ def _pin(database: Database, run: str, step: int, *, pinned: bool) -> bool:
     step = validate.step_of(step)
     run_id, first, *_ = find_called(database, run)
 
-    def decide(connection: Connection) -> tuple[Sequence[Event], Mapping[str, LaunchKey]]:
+    def decide(connection: Connection) -> tuple[Sequence[Event], Sequence[Checkpoint]]:
         files = _files_there(connection, run, run_id, step) if pinned else reads.files_of(connection, run_id, step=step)
         if (step in marks.pinned_steps(connection, run_id)) == pinned:
             if not files:
                 raise no_such_step(run, step)
-            return [], {}
+            return [], []
         said = marks.said_now(connection, StepPinned, first, step, pinned)
-        return [said], {file.path: file.launch_key for file in files}
+        return [said], files
 
     return record_of_run(database, decide)
 
@@ -64,15 +64,14 @@ def tag(database: Database, run: str, step: int, name: str) -> bool:
     step = validate.step_of(step)
     run_id, first, *_ = find_called(database, run)
 
-    def decide(connection: Connection) -> tuple[Sequence[Event], Mapping[str, LaunchKey]]:
+    def decide(connection: Connection) -> tuple[Sequence[Event], Sequence[Checkpoint]]:
         files = _files_there(connection, run, run_id, step)
         there = marks.tag_step(connection, run_id, name)
         if there not in (None, step):
             raise RefusedError(
                 f"step {there} of run {run!r} is tagged {name!r}", f"first: ckptstore untag {quote(run)} {quote(name)}"
             )
-        beside = {file.path: file.launch_key for file in files}
-        return [] if there == step else [marks.said_now(connection, StepTagged, first, name, step)], beside
+        return [] if there == step else [marks.said_now(connection, StepTagged, first, name, step)], files
 
     return record_of_run(database, decide)
 
@@ -81,11 +80,10 @@ def untag(database: Database, run: str, name: str) -> bool:
     """Take a name away; whether there was one."""
     run_id, first, *_ = find_called(database, run)
 
-    def decide(connection: Connection) -> tuple[Sequence[Event], Mapping[str, LaunchKey]]:
+    def decide(connection: Connection) -> tuple[Sequence[Event], Sequence[Checkpoint]]:
         step = marks.tag_step(connection, run_id, name)
         files = [] if step is None else reads.files_of(connection, run_id, step=step)
-        beside = {file.path: file.launch_key for file in files}
-        return [] if step is None else [marks.said_now(connection, StepTagged, first, name, None)], beside
+        return [] if step is None else [marks.said_now(connection, StepTagged, first, name, None)], files
 
     return record_of_run(database, decide)
 

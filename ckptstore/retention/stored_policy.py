@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from ckptstore.catalog.engine import Connection, Database
     from ckptstore.core.events import Event
-    from ckptstore.core.model import LaunchKey
+    from ckptstore.core.model import Checkpoint
 
 
 def show(database: Database, run: str) -> Policy | None:
@@ -50,9 +50,9 @@ def _set(database: Database, run: str, rules: Mapping[str, Any] | None) -> bool:
     """Store rules, or forget them; whether that changed anything."""
     run_id, first, *_ = find_called(database, run)
 
-    def decide(connection: Connection) -> tuple[Sequence[Event], Mapping[str, LaunchKey]]:
+    def decide(connection: Connection) -> tuple[Sequence[Event], Sequence[Checkpoint]]:
         if rules is None and marks.policy_of(connection, run_id) is None:
-            return [], {}
+            return [], []
         said = marks.said_now(connection, PolicySet, first, rules)
         return [said], marks.files_to_tell(connection, run_id)
 

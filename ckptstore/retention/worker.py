@@ -16,17 +16,16 @@ from ckptstore.catalog import trash as rows
 from ckptstore.catalog.project import OPEN_PHASES
 from ckptstore.catalog.runs import find_called
 from ckptstore.core.model import Phase, Skipped
-from ckptstore.disk.claims import FOLDER
 from ckptstore.disk.files import FileFacts
 from ckptstore.disk.trash import Disk, Trash, TrashResult
 from ckptstore.errors import RefusedError
 from ckptstore.journal import unread
 from ckptstore.journal.sync import sync_run
 from ckptstore.journal.writers import shared
-from ckptstore.outside import os
 from ckptstore.resume.lease import CLOCKS_DIFFER
 from ckptstore.retention.authority import Authority
 from ckptstore.retention.lock import GcLock
+from ckptstore.retention.reach import Reach
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -81,7 +80,7 @@ class Worker:
 
     `filled` are the gcs into whose trash something came by it. Of what protects the run's states all was heard but what
     `unread` and `unheard` say: why some journals were not read, and why those of some states, by the ids of their
-    files. Nothing is done in a directory whose journals are away: it may be an empty mount point. Raises `RefusedError`
+    files. Nothing is done in a directory that is not present: it may be an empty mount point. Raises `RefusedError`
     where the lock was lost: nothing more is done then, and what was done since it was last held is for its new holder
     to find.
     """
@@ -91,7 +90,8 @@ class Worker:
         self.lock = lock
         self.disk = disk or Disk()
         self._progress = progress
-        self.recorder = shared(database)
+        self._reach = Reach(database, lock.run_id)
+        self.recorder = shared(database, self._reach.homes)
         self.authority = Authority(database, lock.run, lock.run_id)
         self.done = Done()
         self.filled: set[str] = set()
@@ -142,7 +142,7 @@ class Worker:
             return decide(connection), ()
 
         for directory in homes:
-            if not self._absence(directory):
+            if not self._reach.absence(directory):
                 self.recorder.home(directory)
         self.recorder.decide(work)
 
@@ -184,7 +184,7 @@ class Worker:
 
     def begin(self, items: Sequence[Item], phase: Phase) -> list[Item]:
         """Record what is done with these next, but for those whose directory is away."""
-        away = {item.id: Skipped(item.path, reason) for item in items if (reason := self._absence(item.root))}
+        away = {item.id: Skipped(item.path, reason) for item in items if (reason := self._absence(item))}
         self.done.troubles += away.values()
         self.record(lambda _: rows.told(self.lock.run, [item for item in items if item.id not in away], phase))
         return self.items(phase)
@@ -202,7 +202,7 @@ class Worker:
         unmarked, marked = self.in_trash_by_mark()
         unheard = [item for item in marked if item.collection in gcs and item.checkpoint in self.unheard]
         self.done.troubles += [
-            Skipped(item.path, self._absence(item.root) or self.unheard[item.checkpoint]) for item in unheard
+            Skipped(item.path, self._absence(item) or self.unheard[item.checkpoint]) for item in unheard
         ]
         items = [item for item in unmarked if item.collection in gcs and where(item.root)]
         if items:
@@ -222,14 +222,11 @@ class Worker:
         kept = {item.id for item in marked}
         return [item for item in items if item.id not in kept], marked
 
-    def _absence(self, directory: str) -> str:
-        """Why nothing is done in a directory: its journals are away; empty if they are not."""
-        if not self._away or not unread.nearest(f"{directory}/.", self._away):
-            return ""
-        is_there = os.path.isdir(directory)
-        return f"its directory {f'has no {FOLDER} any more' if is_there else 'is not there'}: it may not be mounted"
+    def _absence(self, item: Item) -> str:
+        return self._reach.absence(item.root, item.collection)
 
     def _act(self, items: Sequence[Item], acts: Mapping[Phase, _Act]) -> list[tuple[Item, TrashResult]]:
+        self._reach.look_again()
         by_collection: dict[str, list[Item]] = {}
         for item in items:
             by_collection.setdefault(item.collection, []).append(item)
@@ -245,7 +242,7 @@ class Worker:
     def _try(self, trash: Trash, item: Item, acts: Mapping[Phase, _Act]) -> TrashResult | None:
         self.lock.keep()
         act = acts[item.phase]
-        beyond = self._absence(item.root) or self.authority.beyond(item.root)
+        beyond = self._absence(item) or self.authority.beyond(item.root)
         if act not in (Trash.put, Trash.delete):  # what goes now was looked at when it was given up
             beyond = beyond or self.authority.in_trash(item, trash)
         if beyond:

@@ -107,6 +107,12 @@ class ScanPlan:
     unplaced: tuple[Unplaced, ...]
 
 
+_MAY_BE_AWAY = (
+    "it may not be mounted: what was recorded there stays recorded; if it is gone for good, make .ckptstore in it and "
+    "scan it"
+)
+
+
 def _run_to_fill(database: Database, name: str, root: Path, *, is_stated: bool) -> Called | None:
     """The run in the catalog that the tree is judged by; None if it is new.
 
@@ -197,7 +203,7 @@ def make_plan(
     if world_size is not None:
         _check_world_size(world_size, _ranks(tree, new, found, foreign, to_adopt), launches, sizes)
     too_small = _too_small((file for launch in launches for file in launch.files), sizes)
-    damaged, missing, back = changed(kept, tree)
+    damaged, missing, back, away = changed(kept, tree)
     is_new = set(to_adopt)
     regraded, moved = _placed_anew(launches, kept, said)
     adopted = (*(file for launch in launches for file in launch.files if file.path in is_new), *moved)
@@ -231,6 +237,7 @@ def make_plan(
                 *cut,
                 *unreadable,
                 *in_parts.skipped,
+                *(Skipped(file.path.rpartition("/")[0], _MAY_BE_AWAY) for file in away),
                 *(Skipped(path, reason) for path, reason in reasons.items()),
             ],
             adopted,

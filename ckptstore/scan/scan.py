@@ -19,11 +19,13 @@ from ckptstore.core import validate
 from ckptstore.core.events import FileRecorded, FileUnplaced, LaunchStarted, RunForgotten, RunRenamed, SourceAdded
 from ckptstore.core.many import without_cycle_search
 from ckptstore.core.model import FileState, Launch, Phase, Rule
+from ckptstore.disk import presence
 from ckptstore.disk.files import absolute
 from ckptstore.disk.places import checkpoint_tree, remember_place, root_of
+from ckptstore.disk.presence import Home
 from ckptstore.disk.trust import on_behalf_of
 from ckptstore.errors import UsageError
-from ckptstore.journal.writers import shared
+from ckptstore.journal.writers import homes, shared
 from ckptstore.outside import Path, os, utc_now
 from ckptstore.resume.join import check_name
 from ckptstore.scan import foreign
@@ -89,7 +91,7 @@ def scan(
     if not dry_run:
         looked_at = database
         plan = planned(database, is_temporary=False)
-        _apply(database, root, plan)
+        _apply(database, root, tree, plan)
     with database.read() as connection:
         found = reads.called(connection, plan.found.run)
     trash_found = _new_trash(looked_at, plan.found.run, trash_before)
@@ -155,7 +157,7 @@ def _temporary_catalog(database: Database, root: Path, run: str) -> Database:
     return copy
 
 
-def _apply(database: Database, root: Path, plan: ScanPlan) -> None:
+def _apply(database: Database, root: Path, tree: Tree, plan: ScanPlan) -> None:
     """Record what the plan says, and remember on this machine where the run's checkpoints are."""
     found = plan.found
     damaged = [file.amended(state=FileState.DAMAGED, problem=Rule.SIZE_MISMATCH) for file in found.damaged]
@@ -179,18 +181,24 @@ def _apply(database: Database, root: Path, plan: ScanPlan) -> None:
     with database.read() as connection:
         run_id = reads.run_id(connection, found.run)
         known = set() if run_id is None else set(reads.unplaced_of(connection, run_id))
+        recorded = homes(connection, run_id or 0).get(str(root), Home(set(), set()))
     unplaced = [FileUnplaced(found.run, each, now) for each in plan.unplaced if each not in known]
+    changed = [FileRecorded(file) for file in (*gone, *damaged, *found.regraded)]
+    recorded.places.update(presence.below(str(root), path) for path in [*tree.checkpoints, *tree.foreign][:1])
+    if presence.absence(str(root), recorded):  # an empty mount point, or what is left of a tree that was moved
+        database.in_write(lambda connection: project(connection, changed))
+        return
     recorder = shared(database)
-    recorder.home(str(root))
+    recorder.home(str(root), recorded)
     try:
         recorder.record([LaunchStarted(launch, data_at=now) for launch in launches])
-        recorder.record([FileRecorded(file) for file in (*gone, *damaged, *found.regraded)])
+        recorder.record(changed)
         recorder.record(unplaced)
         recorder.adopt([*found.adopted, *plan.back])
     finally:
         recorder.close()
-    homes = {file.path.rpartition("/")[0] for file in found.adopted}
-    for directory in sorted({root_of(home) for home in homes}):
+    saved_to = {file.path.rpartition("/")[0] for file in found.adopted}
+    for directory in sorted(map(root_of, saved_to)):
         remember_place(database.name, found.run, directory)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field, replace
+from functools import cache
 from math import prod
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ from ckptstore.core.model import SCANNED, Checkpoint, Content, FileState, Kind, 
 from ckptstore.core.naming import FOREIGN, parse_rank_directory
 from ckptstore.disk import files
 from ckptstore.disk.claims import FOLDER
+from ckptstore.disk.presence import absence_beside, has_anything
 from ckptstore.disk.waiting import for_each
 from ckptstore.disk.walk import Seen, walk
 from ckptstore.errors import UnreadableError
@@ -257,19 +259,30 @@ def has_other_bytes(file: Checkpoint) -> bool:
         return False
 
 
-def changed(known: Mapping[str, Checkpoint], tree: Tree) -> tuple[list[Checkpoint], list[Checkpoint], list[Checkpoint]]:
-    """Of what the catalog has: files of another size than was recorded, files that are gone, and that are back."""
+def changed(known: Mapping[str, Checkpoint], tree: Tree) -> tuple[list[Checkpoint], ...]:
+    """Of what the catalog has: files of another size than recorded, that are gone, that are back, and that are away.
+
+    Who scans a directory says that what is missing in it is gone: but not if it is empty, nor if one below it is, that
+    had an identity. Those may be mount points.
+    """
     unseen = [skipped.path for skipped in tree.skipped]
-    damaged, missing, back = [], [], []
+    damaged: list[Checkpoint] = []
+    missing: list[Checkpoint] = []
+    back: list[Checkpoint] = []
+    away: list[Checkpoint] = []
+    is_in_use = cache(lambda directory: has_anything(directory, tree.root))
     for path, file in known.items():
         # a registered file may have a name that is none of a checkpoint
         here = tree.seen(path) or files.facts_if_seen(path)
         if here is None:
             hidden = any(path == each or path.startswith(f"{each}/") for each in unseen)
-            missing += [file] if file.state is FileState.COMPLETE and not hidden else []
+            if file.state is FileState.COMPLETE and not hidden:
+                asked = path.rpartition("/")[0] if file.directory_id else tree.root
+                (missing if is_in_use(asked) else away).append(file)
         elif file.state is FileState.COMPLETE and here.size != file.size:
             now = files.facts_if_seen(path)  # it may have been saved again since the tree was looked at
-            damaged += [file] if now is not None and now.size != file.size else []
+            if now is not None and now.size != file.size:
+                (away if absence_beside(file) else damaged).append(file)
         elif file.state is FileState.MISSING and (here.size, here.mtime_ns) == (file.size, file.mtime_ns):
             back.append(replace(file, state=FileState.COMPLETE))
-    return damaged, missing, back
+    return damaged, missing, back, away

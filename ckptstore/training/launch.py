@@ -15,9 +15,9 @@ from ckptstore.core.events import LaunchStarted, LoadOutcome, SourceAdded
 from ckptstore.core.limits import HIGHEST_INTEGER
 from ckptstore.core.model import FileState, Kind, LoadResult, Rule, Source, Timing
 from ckptstore.core.naming import SEVERAL, companion_of, format_of
-from ckptstore.disk import claims
+from ckptstore.disk import claims, presence
 from ckptstore.disk.aside import Aside
-from ckptstore.disk.files import absolute, facts, is_gone, is_in, names_in, real_directory, remove_own
+from ckptstore.disk.files import absolute, facts, is_in, names_in, real_directory, remove_own
 from ckptstore.disk.several import is_worked_in, lacking
 from ckptstore.errors import CatalogUnavailableError, CkptstoreError, UsageError
 from ckptstore.formats.inspect import is_cut
@@ -141,9 +141,9 @@ class RankLaunch:
         if file is None:
             raise UsageError(f"{described.path} is not there, or is being written", "register a file once it is whole")
         self.exit_request.look_in(str(Path(file.path).parent))
-        self.record([file])
+        (recorded,) = self.record([file])
         self._try_the_catalog()
-        return file
+        return recorded
 
     def save(
         self,
@@ -219,17 +219,18 @@ class RankLaunch:
                 self.recorder.catch_up()
             self._next_look = time.monotonic() + self._backoff.pause()
 
-    def record(self, files: Sequence[Checkpoint]) -> None:
-        """Record files: in the journals beside them, then in the catalog.
+    def record(self, files: Sequence[Checkpoint]) -> list[Checkpoint]:
+        """Record files: in the journals beside them, then in the catalog. Returns the records.
 
         The first of them proves that the launch's plan was a good one, and that is recorded too. Raises
         `CatalogUnavailableError` where neither took them.
         """
         proves = self.facts.parent is not None and not self._has_saved
         saved = self._outcome(LoadResult.SAVED) if proves else None
-        self.recorder.record_files(files, saved)
+        recorded = self.recorder.record_files(files, saved)
         self._has_saved = True
-        self.live_files.add(files)
+        self.live_files.add(recorded)
+        return recorded
 
     def resolve(
         self, *, step: int | None = None, lineage: str | None = None, take_quarantined: bool = False
@@ -276,7 +277,7 @@ class RankLaunch:
         own = [source for rank, source in event.plan if rank == self.rank]
         plan_files = event.plan if self.rank == 0 else ()
         self._started = replace(event, plan=plan_files, data_at=self._started.data_at)
-        self.recorder.tell(self.key, [str(Path(file.path).parents[2 if file.kind is Kind.TTP else 0]) for file in own])
+        self.recorder.tell(self.key, own)
 
     def set_steps_per_epoch(self, steps: int, *, batch_size: int | None = None, shards: int | None = None) -> None:
         """Record how many batches of one rank an epoch has, and, where it is known, what a step takes of the data.
@@ -446,7 +447,7 @@ class LiveFiles:
         whole = [file for file in self._all() if file.state is not FileState.IN_PROGRESS]
         here = [file for file in whole if Path(file.path).parent == directory]
         unseen = [file for file in here if not is_in(names, Path(file.path).name)]
-        gone = [file for file in unseen if is_gone(file.path, str(directory), is_journalled=True)]
+        gone = presence.gone(unseen, presence.unidentified((file.path, file.directory_id) for file in here))
         if gone:
             self._recorder.mark(gone, FileState.MISSING)
             for file in gone:

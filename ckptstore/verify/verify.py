@@ -15,6 +15,7 @@ from ckptstore.catalog.runs import find_run, run_names
 from ckptstore.catalog.verifications import Candidate
 from ckptstore.core.classify import What, classify
 from ckptstore.core.model import FileState, Skipped
+from ckptstore.disk import presence
 from ckptstore.disk.waiting import for_each
 from ckptstore.disk.walk import look
 from ckptstore.errors import CatalogUnavailableError, UsageError
@@ -27,7 +28,7 @@ from ckptstore.resume.provenance import wrote
 from ckptstore.resume.uncertainty import QUIET
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from ckptstore.catalog.engine import Database
     from ckptstore.core.model import Checkpoint, Rule
@@ -186,10 +187,10 @@ class _Verifier:
         begun: deque[tuple[int, list[_Look]]] = deque()
         for selection in self._selections:
             for file in selection.vanished:
-                if (seen := examine(file, read_bytes=False)) is not None:
+                if (seen := examine(file, read_bytes=False, places=selection.places)) is not None:
                     self.findings.add(seen)
             for portion in self._portions(selection.files):
-                begun.append((selection.run_id, self._begin(portion)))
+                begun.append((selection.run_id, self._begin(portion, selection.places)))
                 if len(begun) == _AHEAD:
                     self._finish(*begun.popleft())
         for run_id, looks in begun:
@@ -208,19 +209,19 @@ class _Verifier:
         if portion:
             yield portion
 
-    def _begin(self, portion: Sequence[Candidate]) -> list[_Look]:
+    def _begin(self, portion: Sequence[Candidate], places: Mapping[str, set[str]]) -> list[_Look]:
         with self._database.read() as connection:
             known = reads.files_by_id(connection, [each.id for each in portion])
         files = [known[each.id] for each in portion if each.id in known]
-        return [self._pool.submit(self._look, file) for file in files if file.state in _LOOKED_AT]
+        return [self._pool.submit(self._look, file, places) for file in files if file.state in _LOOKED_AT]
 
-    def _look(self, file: Checkpoint) -> Examined | None:
+    def _look(self, file: Checkpoint, places: Mapping[str, set[str]]) -> Examined | None:
         def progress(more: int) -> None:
             if self._stopped.is_set():
                 raise CancelledError  # nobody waits for the rest
             self._count(more if self._digest else 0)
 
-        seen = examine(file, read_bytes=self._digest, progress=progress)
+        seen = examine(file, read_bytes=self._digest, places=places, progress=progress)
         self._count(0 if self._digest else 1)
         return seen
 
@@ -270,13 +271,14 @@ class _Selection:
     """The files of a run to look at, newest first.
 
     Choosing them showed which others have `vanished` since the catalog last looked, marked there by now, and which
-    checkpoints in the run's directories are `unknown` to it.
+    checkpoints in the run's directories are `unknown` to it. `places` are those of `presence.unidentified` files.
     """
 
     run_id: int
     files: tuple[Candidate, ...]
     vanished: tuple[Checkpoint, ...]
     unknown: tuple[Skipped, ...]
+    places: Mapping[str, set[str]]
 
 
 def _select(database: Database, run: str, *, sample: float | None, shard: tuple[int, int] | None) -> _Selection:
@@ -289,6 +291,7 @@ def _select(database: Database, run: str, *, sample: float | None, shard: tuple[
     with database.read() as connection:
         candidates = verifications.candidates(connection, run_id)
         now = reads.files_by_id(connection, [file.id for file in vanished])
+        places = presence.unidentified(reads.recorded_paths(connection, run_id))
     unregistered = _unregistered(database, run_id, {each.path for each in candidates})
     back, unknown = _recorded_as_gone(database, unregistered)
     return _Selection(
@@ -298,6 +301,7 @@ def _select(database: Database, run: str, *, sample: float | None, shard: tuple[
         ),
         vanished=tuple(file for file in vanished if now[file.id].state is FileState.MISSING),
         unknown=tuple(Skipped(path, _UNKNOWN) for path in unknown if in_shard(path, shard)),
+        places=places,
     )
 
 

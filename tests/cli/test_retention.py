@@ -2,11 +2,13 @@
 
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from shutil import rmtree
 
 import pytest
 
 from ckptstore.api import Catalog
 from ckptstore.core.events import PolicySet
+from tests.cli.advice import follow
 from tests.command_line import Result, ckptstore
 from tests.jobs import Job
 from tests.projecting import put
@@ -118,12 +120,20 @@ def test_a_disk_that_is_away_is_not_passed_over(url: str, job: Job, tmp_path: Pa
         assert done.code == 1
         assert "no states on disk" not in done.out
         assert f"ckptstore: {home}: is not there: it may not be mounted" in done.err
-        assert "if a directory is gone for good, make it again, with an empty .ckptstore in it" in done.err
+        assert "if a directory is gone for good, make it again, with a .ckptstore in it" in done.err
     told = ckptstore("--db", url, "gc", "run", "--json")
     assert told.code == 1
     assert {"path": str(home), "reason": "is not there: it may not be mounted"} in told.json["troubles"]
     (tmp_path / "away").rename(home)
     assert ckptstore("--db", url, "gc", "run").code == 0
+
+
+def test_a_directory_that_is_gone_for_good(url: str, job: Job) -> None:
+    rmtree(job.folder(0))
+    told = ckptstore("--db", url, "gc", "run", "--keep-last", "2").err
+    (job.folder(0) / ".ckptstore").mkdir(parents=True)
+    assert follow(url, told, DIRECTORY=str(job.folder(0))).code == 0
+    assert ckptstore("--db", url, "gc", "run", "--keep-last", "2").code == 0
 
 
 def one_line(result: Result) -> str:

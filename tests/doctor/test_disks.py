@@ -98,7 +98,7 @@ def test_a_catalog_on_the_disk_that_its_checkpoints_have_filled(tmp_path: Path) 
         assert connect(url).resolve("run").plan.global_step == 50
 
 
-@pytest.mark.parametrize("small", ["size=1m,nr_inodes=17"], indirect=True)
+@pytest.mark.parametrize("small", ["size=1m,nr_inodes=19"], indirect=True)
 def test_room_for_files(catalog: Catalog, database_url: str, small: Path) -> None:
     ranks = Job(catalog, small / "data").start()
     for step in (10, 20, 30):

@@ -32,6 +32,7 @@ def test_the_old_place_is_let_go_as_the_page_says(catalog: Catalog, tmp_path: Pa
     assert catalog.plan_gc("run", Policy(keep_last=2)).removes_nothing  # the old one may be on a disk that comes back
     for rank in (0, 1):
         (job.folder(rank) / FOLDER).mkdir(parents=True)
+    catalog.scan(job.directory, run="run")
     assert where(job) == (15, tmp_path / "new" / "rank_1")
     assert catalog.execute(catalog.plan_gc("run", Policy(keep_last=2))).removed == (("L1", 5),)
 

@@ -27,7 +27,7 @@ def tree(directory: Path) -> dict[str, bytes]:
     return {
         str(path.relative_to(directory)): path.read_bytes()
         for path in sorted(directory.rglob("*"))
-        if path.is_file() and "writer-" not in path.name and path.suffix != ".jsonl"
+        if path.is_file() and not path.name.startswith(("writer-", "identity-")) and path.suffix != ".jsonl"
     }
 
 

@@ -112,6 +112,7 @@ def test_a_directory_that_is_gone_for_good_holds_nothing_up(catalog: Catalog, tm
         os.utime(path, (LONG_AGO, LONG_AGO))
     assert gc(catalog).files == 0
     (job.folder(1) / FOLDER).mkdir(parents=True)
+    catalog.scan(job.folder(1), run="run")
     assert gc(catalog).files == 2
 
 

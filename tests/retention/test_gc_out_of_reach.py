@@ -15,6 +15,7 @@ from ckptstore.disk.trash import Disk
 from ckptstore.errors import UsageError
 from ckptstore.resume import reconcile
 from ckptstore.retention import plan as plan_module
+from ckptstore.retention import stored_policy
 from ckptstore.retention import worker as worker_module
 from ckptstore.retention.execute import execute
 from ckptstore.retention.plan import plan_gc
@@ -39,10 +40,10 @@ def test_trash_on_a_disk_that_is_not_mounted_is_not_forgotten(
     if is_empty:
         job.folder(1).mkdir()
     done = undo(catalog.database, "run") if action == "undo" else purge(catalog.database, "run", at_once=True)
-    what = "has no .ckptstore any more" if is_empty else "is not there"
+    what = "is empty" if is_empty else "is not there"
     unheard = {f"{job.folder(1)} was away as its journals were to be read: they may protect what is beside them"}
     reasons = {f"its directory {what}: it may not be mounted"} | (unheard if action == "purge" else set())
-    assert {trouble.reason for trouble in done.troubles} == reasons
+    assert {trouble.reason.partition(";")[0] for trouble in done.troubles} == reasons
     if is_empty:
         job.folder(1).rmdir()  # nothing was written there
     (tmp_path / "away").rename(job.folder(1))
@@ -174,25 +175,42 @@ def test_a_journal_that_is_away_when_it_is_carried_out_protects_its_states(
     assert (done.removed, {each.reason for each in done.skipped}) == ((), {reason})
 
 
-@pytest.mark.parametrize("action", ["verify", "pin"])
+@pytest.mark.parametrize("action", ["verify", "pin", "rename", "forget", "policy", "scan", "fresh"])
 def test_an_empty_mount_point_that_somebody_works_on_is_none_whose_files_are_gone(
     catalog: Catalog, tmp_path: Path, action: str
 ) -> None:
-    """A journal that is made there would have it pass for one."""
-    job = saved(catalog, tmp_path, 10, 20, 30)
-    later = Job(catalog, tmp_path / "later")
-    later.launches = 1
-    later.save(later.start(), 40, 50)
+    """What was written there once made it pass for one: gc removed what the other rank had of every state."""
+    job = saved(catalog, tmp_path, 10, 20, 30, 40, 50, 60)
     job.folder(0).rename(tmp_path / "away")
     job.folder(0).mkdir()
-    if action == "pin":
-        catalog.pin("run", 30)
-    else:
-        assert len(catalog.verify("run").troubles) == 3
-    assert removed(plan_gc(catalog.database, "run", Policy(keep_last=5))) == []
-    job.folder(0).rmdir()
+    match action:
+        case "verify":
+            assert len(catalog.verify("run").troubles) == 6
+        case "pin":
+            catalog.pin("run", 60)
+            catalog.unpin("run", 60)
+        case "rename":
+            catalog.rename("run", "other")
+            catalog.rename("other", "run")
+        case "forget":
+            catalog.forget("run")
+            catalog.forget("run", undo=True)
+        case "policy":
+            stored_policy.store(catalog.database, "run", LAST_2)
+        case "scan":
+            catalog.scan(job.folder(0), run="run")
+        case "fresh":
+            ranks = job.begin(resume=False)
+            job.save(ranks, 70)
+    left = [path.name for path in job.folder(0).rglob("*")]
+    assert action == "fresh" or left == [], "nothing is written there"
+    assert removed(plan_gc(catalog.database, "run", Policy(keep_last=6))) == []
+    gc(catalog, Policy(keep_last=6))
+    rmtree(job.folder(0))
     (tmp_path / "away").rename(job.folder(0))
-    assert [state.restorable for state in catalog.saves("run")] == [True] * 5
+    whole = [state.global_step for state in catalog.saves("run") if state.restorable]
+    assert [step for step in whole if step <= 60] == [60, 50, 40, 30, 20, 10]
+    assert catalog.resolve("run", step=60).plan is not None
 
 
 def test_an_empty_mount_point_in_a_tree_that_was_scanned(catalog: Catalog, other: Catalog, tmp_path: Path) -> None:
@@ -208,7 +226,10 @@ def test_an_empty_mount_point_in_a_tree_that_was_scanned(catalog: Catalog, other
     plan = plan_gc(catalog.database, "run", Policy(keep_last=5))
     assert removed(plan) == []
     assert [(each.path, each.reason.partition(":")[0]) for each in plan.unseen] == [(str(job.folder(0)), "is empty")]
+    catalog.scan(job.directory, run="run")
+    assert removed(plan_gc(catalog.database, "run", Policy(keep_last=5))) == [], "it is empty still"
     (job.folder(0) / ".ckptstore").mkdir()
+    catalog.scan(job.directory, run="run")
     assert len(removed(plan_gc(catalog.database, "run", Policy(keep_last=5)))) == 3, "gone for good"
 
 
@@ -365,3 +386,69 @@ def test_an_undo_that_was_interrupted_on_an_older_gc_is_ended(catalog: Catalog, 
     assert undo(catalog.database, "run").files == 4
     assert catalog.resolve("run", step=10).plan is not None
     assert catalog.resolve("run", step=20).plan is not None
+
+
+def test_a_replaced_disk_stops_no_training_and_takes_nothing_for_deleted(
+    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Until somebody says that the former one is gone for good."""
+    job = saved(catalog, tmp_path, 10, 20, 30)
+    rmtree(job.folder(0))
+    ranks = job.begin(resume=False)
+    assert f"{job.folder(0)} is not the directory that run run saved to before" in caplog.text
+    assert str(job.folder(1)) not in caplog.text
+    job.save(ranks, 40, 50)
+    gc(catalog)
+    assert {file.state for file in catalog.files("run")} == {FileState.COMPLETE}
+    plan = plan_gc(catalog.database, "run", LAST_2)
+    assert [each.path for each in plan.unseen] == [str(job.folder(0))]
+    assert removed(plan) == []
+    catalog.scan(job.folder(0), run="run")
+    assert [file.global_step for file in catalog.files("run") if file.state is FileState.MISSING] == [30, 20, 10]
+    assert len(removed(plan_gc(catalog.database, "run", Policy(keep_last=2)))) == 3
+
+
+def test_a_disk_that_goes_away_while_training_goes_on(
+    catalog: Catalog, other: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What is said of the run, and no file, is not written to the mount point; and the run goes on as it can."""
+    job, ranks = started(catalog, tmp_path / "ckpt", 10, 20)
+    job.folder(0).rename(tmp_path / "away")
+    job.folder(0).mkdir()
+    ranks[0].set_steps_per_epoch(10, batch_size=4)
+    assert list(job.folder(0).iterdir()) == []
+    assert "is empty: it may not be mounted" in caplog.text
+    ranks[0].live_files.notice_vanished(job.folder(0))
+    job.save(ranks, 30)
+    assert {file.state for file in catalog.files("run")} == {FileState.COMPLETE}
+    job.folder(0).rename(tmp_path / "mount point")
+    (tmp_path / "away").rename(job.folder(0))
+    ranks[0].live_files.notice_vanished(job.folder(0))
+    states = {(file.rank, file.global_step): file.state for file in catalog.files("run")}
+    assert set(states.values()) == {FileState.COMPLETE}, "step 30 is in another directory"
+    plan = catalog.resolve("run").plan
+    assert plan is not None
+    assert plan.global_step == 20
+
+
+def test_a_file_of_the_same_name_on_another_disk_is_no_damage(catalog: Catalog, tmp_path: Path) -> None:
+    job = saved(catalog, tmp_path, 10, 20, 30)
+    job.folder(0).rename(tmp_path / "away")
+    job.folder(0).mkdir()
+    (job.folder(0) / "net-1_10.ckpt").write_bytes(b"another")
+    done = catalog.verify("run")
+    assert (done.damaged, len(done.troubles)) == ((), 3)
+    catalog.scan(job.directory, run="run")
+    assert removed(plan_gc(catalog.database, "run", LAST_2)) == []
+    assert next(file for file in catalog.files("run") if file.global_step == 10).state is FileState.COMPLETE
+
+
+def test_a_catalog_that_is_made_anew_knows_the_directories(catalog: Catalog, other: Catalog, tmp_path: Path) -> None:
+    job = saved(catalog, tmp_path, 10, 20, 30)
+    other.scan(job.directory)
+    identities = [{file.path: file.directory_id for file in each.files("run")} for each in (catalog, other)]
+    assert identities[0] == identities[1]
+    assert len(set(identities[0].values())) == 2
+    job.folder(0).rename(tmp_path / "away")
+    job.folder(0).mkdir()
+    assert removed(plan_gc(other.database, "run", Policy(keep_last=2))) == []

@@ -481,8 +481,8 @@ def test_directories_that_may_not_be_written_to(sqlite_url: str, tmp_path: Path)
 
 @pytest.fixture
 def full_soon(tmp_path: Path) -> Iterator[Path]:
-    """A real file system that has room for no more than sixteen files and directories."""
-    with small_disk(tmp_path / "small", "size=1m,nr_inodes=17") as home:
+    """A real file system that has room for no more than eighteen files and directories."""
+    with small_disk(tmp_path / "small", "size=1m,nr_inodes=19") as home:
         yield home
 
 

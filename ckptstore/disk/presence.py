@@ -1,0 +1,240 @@
+"""Whether a directory of a run is there: the recorded one, and no empty mount point or other disk in its place.
+
+- A directory that a run saves to has an identity: the name of an empty file in its `.ckptstore`. It moves with the
+  directory, and a copy has it too. Files and announcements are recorded with it.
+- The directory of a file is present if it can be opened through no link, and has the identity of the record.
+- A record without an identity (nobody may write there, or a scan found the file below its directory): the directory is
+  present if another such file of it is there.
+- A file is gone if its directory is present and, asked by what was opened, lacks it.
+- Who scans a directory says that what is missing in it is gone, unless it is empty (`scan.tree.changed`).
+- Nothing is written to a directory that is not present. It gets an identity where a launch announces that it saves
+  there, or where a file that is there is recorded: a new one is another directory at the same path.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, NamedTuple
+
+from ckptstore.core.naming import INDEX, above_ttp
+from ckptstore.disk.claims import FOLDER
+from ckptstore.disk.files import open_directory
+from ckptstore.outside import os, token_hex
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from ckptstore.core.model import Checkpoint
+
+_IDENTITY = re.compile(r"identity-([0-9a-f]{16})")
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+
+_NOT_THERE = "is not there: it may not be mounted"
+EMPTY = f"is empty: it may not be mounted; if its files are gone for good: make {FOLDER} in it and scan it"
+_NO_FOLDER = f"has no {FOLDER} any more: it may not be mounted"
+_ANOTHER = "is not the directory that was recorded: its disk may not be mounted"
+_UNPROVEN = "has none of its recorded files any more: it may not be mounted; if they are gone for good: scan it"
+_LINK = "is a link: no link is followed"
+_CAME_BACK = "was away while it was looked at"
+
+
+class Home(NamedTuple):
+    """What is recorded of a directory: its identities, and files of it (paths below it) whose record has none."""
+
+    identities: set[str]
+    places: set[str]
+
+
+def directory_of(path: str) -> str:
+    """The directory whose presence counts for a file: those of TTP come and go with their files."""
+    return above_ttp(path) or path.rpartition("/")[0] or "/"
+
+
+def below(directory: str, path: str) -> str:
+    """The path of a file below a directory."""
+    return path[len(directory.rstrip("/")) + 1 :]
+
+
+def home_of(file: Checkpoint) -> Home:
+    """What the record of a file tells of its directory."""
+    if file.directory_id:
+        return Home({file.directory_id}, set())
+    return Home(set(), {below(directory_of(file.path), file.path)})
+
+
+def absence(directory: str, home: Home) -> str:
+    """Why a directory is not there as far as anybody can tell; empty: it is."""
+    try:
+        with _opened(directory, home):
+            return ""
+    except OSError as error:
+        return error.strerror or str(error)
+
+
+def absence_beside(file: Checkpoint) -> str:
+    """Why the file at the path of a record is not in the directory that was recorded; empty if it is."""
+    return absence(directory_of(file.path), home_of(file))
+
+
+def enter(directory: str, home: Home) -> tuple[int, str]:
+    """Open a directory that is present, to write in it; with its identity, which is made if it has none.
+
+    Raises `OSError` with the reason where it is not present.
+    """
+    with _opened(directory, home) as opened:
+        there = _identities(opened)
+        known = [each for each in there if each in home.identities]
+        return os.dup(opened), next(iter(known or there), "") or _make_identity(opened)
+
+
+def enter_announced(directory: str) -> int:
+    """Open a directory that is announced: whatever is there is the one."""
+    return enter(directory, Home(set(), {"."}))[0]
+
+
+def identify(directory: str, home: Home) -> str:
+    """The identity of a directory in which a recorded file is, or that is announced; empty if it cannot be made."""
+    try:
+        opened, identity = enter(directory, home)
+    except OSError:
+        return ""
+    os.close(opened)
+    return identity
+
+
+def identity_of(directory: str) -> str:
+    """The identity of a directory, which is not made; empty if it has none that can be seen."""
+    try:
+        opened = open_directory(directory)
+    except OSError:
+        return ""
+    try:
+        return next(iter(_identities(opened)), "")
+    finally:
+        os.close(opened)
+
+
+def unidentified(recorded: Iterable[tuple[str, str]]) -> dict[str, set[str]]:
+    """Of recorded paths with the identity of their directory, those that have none: paths below each directory."""
+    places: dict[str, set[str]] = {}
+    for path in (path for path, identity in recorded if not identity):
+        places.setdefault(directory_of(path), set()).add(below(directory_of(path), path))
+    return places
+
+
+def lost(files: Iterable[Checkpoint], places: Mapping[str, set[str]]) -> dict[str, str]:
+    """Why files that were not seen may be there all the same, by path; empty for each that is gone.
+
+    Each directory is opened once, and asked by that: between two looks at a path a disk may go away and come back.
+    `places` are those of the `unidentified` files of the run.
+    """
+    of_home: dict[tuple[str, str], list[str]] = {}
+    for file in files:
+        of_home.setdefault((directory_of(file.path), file.directory_id), []).append(file.path)
+    found: dict[str, str] = {}
+    for (directory, identity), paths in of_home.items():
+        home = Home({identity}, set()) if identity else Home(set(), places.get(directory, set()))
+        try:
+            with _opened(directory, home) as opened:
+                for path in paths:
+                    found[path] = _CAME_BACK if _is_at(below(directory, path), opened) else ""
+        except OSError as error:
+            found |= dict.fromkeys(paths, error.strerror or str(error))
+    return found
+
+
+def gone(files: Iterable[Checkpoint], places: Mapping[str, set[str]]) -> list[Checkpoint]:
+    """Of files that were not seen, those that are gone; `places` as `lost` takes them."""
+    asked = list(files)
+    reasons = lost(asked, places)
+    return [file for file in asked if not reasons[file.path]]
+
+
+def has_anything(directory: str, root: str) -> bool:
+    """Whether a directory below a root, or if it is not there the nearest one above it, has anything in it.
+
+    One that has nothing may be an empty mount point.
+    """
+    while directory != root and not os.path.isdir(directory):
+        directory = directory.rpartition("/")[0]
+    with suppress(OSError):
+        return bool(os.listdir(directory))
+    return False
+
+
+@contextmanager
+def _opened(directory: str, home: Home) -> Iterator[int]:
+    """A directory, opened, that is present. Raises `OSError` with the reason if it is not."""
+    try:
+        opened = open_directory(directory)
+    except FileNotFoundError:
+        raise OSError(errno.ENODEV, _NOT_THERE) from None
+    except NotADirectoryError:
+        raise OSError(errno.ENODEV, _LINK) from None
+    try:
+        there = _identities(opened) if home.identities else []
+        is_known = not home.identities.isdisjoint(there)
+        if not is_known and not any(_is_at(place, opened) for place in home.places):
+            raise OSError(errno.ENODEV, _why_absent(opened, home))
+        yield opened
+    finally:
+        os.close(opened)
+
+
+def _why_absent(opened: int, home: Home) -> str:
+    folder = os.open(".", _FOLDER, dir_fd=opened)
+    try:
+        names = os.listdir(folder)
+    finally:
+        os.close(folder)
+    if not names:
+        return EMPTY
+    if not home.identities:
+        return _UNPROVEN
+    return _ANOTHER if FOLDER in names else _NO_FOLDER
+
+
+def _is_at(place: str, opened: int) -> bool:
+    """Whether a checkpoint is there: of TensorFlow's, the index has its name."""
+    for name in (place, f"{place}{INDEX}"):
+        with suppress(FileNotFoundError, NotADirectoryError):
+            os.stat(name, dir_fd=opened, follow_symlinks=False)
+            return True
+    return False
+
+
+def _identities(opened: int) -> list[str]:
+    """The identities of an opened directory: two, where two processes gave it one at the same moment."""
+    try:
+        folder = os.open(FOLDER, _FOLDER, dir_fd=opened)
+    except (FileNotFoundError, NotADirectoryError):  # or a link: what is behind it is of another directory
+        return []
+    try:
+        return sorted(found[1] for name in os.listdir(folder) if (found := _IDENTITY.fullmatch(name)))
+    finally:
+        os.close(folder)
+
+
+def _make_identity(opened: int) -> str:
+    """Give an opened directory an identity; it is on the disk then."""
+    with suppress(FileExistsError):
+        os.mkdir(FOLDER, dir_fd=opened)  # never the directory: whoever removed it had reasons
+    try:
+        folder = os.open(FOLDER, _FOLDER, dir_fd=opened)
+    except NotADirectoryError:
+        raise OSError(errno.ELOOP, "its folder is a link") from None
+    try:
+        identity = token_hex(8)
+        os.close(os.open(f"identity-{identity}", _NEW, 0o644, dir_fd=folder))
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+    above = os.open(".", _FOLDER, dir_fd=opened)
+    try:
+        os.fsync(above)
+    finally:
+        os.close(above)
+    return identity
