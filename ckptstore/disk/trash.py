@@ -27,7 +27,7 @@ from ckptstore.disk.files import DIRECTORY, FileFacts
 from ckptstore.outside import os
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from types import TracebackType
 
 _TRASH = (FOLDER, "trash")
@@ -79,12 +79,30 @@ class Found(NamedTuple):
 class Disk:
     """The system calls that change a directory, one each. Tests put another one here, to stop between any two."""
 
-    def __getattr__(self, name: str) -> Callable[..., None]:
-        called: Callable[..., None] = getattr(os, _CALLS[name])
-        return called
+    @staticmethod
+    def make_folder(name: str, *, dir_fd: int) -> None:
+        """As `os.mkdir`."""
+        os.mkdir(name, dir_fd=dir_fd)
 
+    @staticmethod
+    def rename(name: str, new_name: str, *, src_dir_fd: int, dst_dir_fd: int) -> None:
+        """As `os.rename`."""
+        os.rename(name, new_name, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
 
-_CALLS = {"make_folder": "mkdir", "rename": "rename", "link": "link", "unlink": "unlink", "remove_folder": "rmdir"}
+    @staticmethod
+    def link(name: str, new_name: str, *, src_dir_fd: int, dst_dir_fd: int, follow_symlinks: bool) -> None:
+        """As `os.link`."""
+        os.link(name, new_name, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd, follow_symlinks=follow_symlinks)
+
+    @staticmethod
+    def unlink(name: str, *, dir_fd: int) -> None:
+        """As `os.unlink`."""
+        os.unlink(name, dir_fd=dir_fd)
+
+    @staticmethod
+    def remove_folder(name: str, *, dir_fd: int) -> None:
+        """As `os.rmdir`."""
+        os.rmdir(name, dir_fd=dir_fd)
 
 
 class Trash:

@@ -191,6 +191,7 @@ def _fault(chance: random.Random, name: str) -> Fault:
     error = ""
     if what.startswith("error"):
         error = chance.choice(SQL_ERRORS if where == "sql" else ERRORS)
+        what = "error" if error == "EINTR" else what  # what was interrupted was not done
     return Fault(_place(chance, name), what, error, where)
 
 

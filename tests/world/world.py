@@ -645,7 +645,7 @@ class World:
         task = self._operate("resolve", lambda opened: opened.resolve(RUN), catalog)
         if task is not None and task.error is None and task.is_over:
             resolution: Resolution = task.result
-            self._check_plan("resolve", resolution.plan, there, complete=fault is None and not catalog)
+            self._check_plan("resolve", resolution.plan, there, complete=fault is None and not catalog and self.is_current)
 
     def scan(self, catalog: int = 0) -> None:
         """The tree is scanned."""
