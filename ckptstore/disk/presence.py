@@ -153,13 +153,8 @@ def gone(files: Iterable[Checkpoint], places: Mapping[str, set[str]]) -> list[Ch
     return [file for file in asked if not reasons[file.path]]
 
 
-def has_anything(directory: str, root: str) -> bool:
-    """Whether a directory below a root, or if it is not there the nearest one above it, has anything in it.
-
-    One that has nothing may be an empty mount point.
-    """
-    while directory != root and not os.path.isdir(directory):
-        directory = directory.rpartition("/")[0]
+def has_anything(directory: str) -> bool:
+    """Whether a directory is there and has anything in it: one without may be a disk that is not mounted."""
     with suppress(OSError):
         return bool(os.listdir(directory))
     return False

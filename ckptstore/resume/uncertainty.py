@@ -57,7 +57,7 @@ class Uncertainties:
         """A scan said that it is gone, of a directory that nothing else tells from an empty mount point."""
         directory = directory_of(file.path)
         if directory not in self._emptied:
-            self._emptied[directory] = "" if has_anything(directory, directory) else EMPTY
+            self._emptied[directory] = "" if has_anything(directory) else EMPTY
         return self._away(file, self._emptied[directory])
 
     def _away(self, file: Checkpoint, reason: str) -> str:

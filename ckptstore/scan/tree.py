@@ -262,15 +262,15 @@ def has_other_bytes(file: Checkpoint) -> bool:
 def changed(known: Mapping[str, Checkpoint], tree: Tree) -> tuple[list[Checkpoint], ...]:
     """Of what the catalog has: files of another size than recorded, that are gone, that are back, and that are away.
 
-    Who scans a directory says that what is missing in it is gone: but not if it is empty, nor if one below it is, that
-    had an identity. Those may be mount points.
+    Who scans a directory says that what is missing in it is gone: but not if it is empty, nor if one below it that had
+    an identity is empty or not there. Those may be disks that are not mounted.
     """
     unseen = [skipped.path for skipped in tree.skipped]
     damaged: list[Checkpoint] = []
     missing: list[Checkpoint] = []
     back: list[Checkpoint] = []
     away: list[Checkpoint] = []
-    is_in_use = cache(lambda directory: has_anything(directory, tree.root))
+    is_in_use = cache(has_anything)
     for path, file in known.items():
         # a registered file may have a name that is none of a checkpoint
         here = tree.seen(path) or files.facts_if_seen(path)

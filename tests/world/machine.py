@@ -667,7 +667,7 @@ def _find_places() -> None:
         _places[name] = [
             (vars(module), each, real)
             for module in list(sys.modules.values())
-            if getattr(module, "__name__", "").startswith("ckptstore") and module is not outside
+            if getattr(module, "__name__", "").startswith("ckptstore")
             for each, value in list(vars(module).items())
             if value is real
         ]
