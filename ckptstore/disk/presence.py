@@ -6,7 +6,8 @@
 - A record without an identity (nobody may write there, or a scan found the file below its directory): the directory is
   present if another such file of it is there.
 - A file is gone if its directory is present and, asked by what was opened, lacks it.
-- Who scans a directory says that what is missing in it is gone, unless it is empty (`scan.tree.changed`).
+- Who scans a directory says that what is missing in it is gone, unless it is empty. Of one below it that is another
+  directory by now, or not there, a scan says nothing (`scan.tree.changed`).
 - Nothing is written to a directory that is not present. It gets an identity where a launch announces that it saves
   there, or where a file that is there is recorded: a new one is another directory at the same path.
 """
@@ -158,6 +159,11 @@ def has_anything(directory: str) -> bool:
     with suppress(OSError):
         return bool(os.listdir(directory))
     return False
+
+
+def is_used_as(directory: str, identity: str) -> bool:
+    """Whether a directory has anything in it, and no identity but this one (empty: whatever identity it has)."""
+    return has_anything(directory) and (not identity or identity_of(directory) in ("", identity))
 
 
 @contextmanager

@@ -108,8 +108,8 @@ class ScanPlan:
 
 
 _MAY_BE_AWAY = (
-    "it may not be mounted: what was recorded there stays recorded; if it is gone for good, make .ckptstore in it and "
-    "scan it"
+    "its disk may not be mounted: what was recorded there stays recorded; if that is gone for good, make .ckptstore in "
+    "it and scan that very directory"
 )
 
 

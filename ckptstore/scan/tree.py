@@ -14,7 +14,7 @@ from ckptstore.core.model import SCANNED, Checkpoint, Content, FileState, Kind, 
 from ckptstore.core.naming import FOREIGN, parse_rank_directory
 from ckptstore.disk import files
 from ckptstore.disk.claims import FOLDER
-from ckptstore.disk.presence import absence_beside, has_anything
+from ckptstore.disk.presence import absence_beside, directory_of, is_used_as
 from ckptstore.disk.waiting import for_each
 from ckptstore.disk.walk import Seen, walk
 from ckptstore.errors import UnreadableError
@@ -263,22 +263,23 @@ def changed(known: Mapping[str, Checkpoint], tree: Tree) -> tuple[list[Checkpoin
     """Of what the catalog has: files of another size than recorded, that are gone, that are back, and that are away.
 
     Who scans a directory says that what is missing in it is gone: but not if it is empty, nor if one below it that had
-    an identity is empty or not there. Those may be disks that are not mounted.
+    an identity is empty, not there, or another one. Those may be disks that are not mounted.
     """
     unseen = [skipped.path for skipped in tree.skipped]
     damaged: list[Checkpoint] = []
     missing: list[Checkpoint] = []
     back: list[Checkpoint] = []
     away: list[Checkpoint] = []
-    is_in_use = cache(has_anything)
+    is_scanned = cache(is_used_as)
     for path, file in known.items():
         # a registered file may have a name that is none of a checkpoint
         here = tree.seen(path) or files.facts_if_seen(path)
         if here is None:
             hidden = any(path == each or path.startswith(f"{each}/") for each in unseen)
             if file.state is FileState.COMPLETE and not hidden:
-                asked = path.rpartition("/")[0] if file.directory_id else tree.root
-                (missing if is_in_use(asked) else away).append(file)
+                asked = directory_of(path) if file.directory_id else tree.root
+                identity = file.directory_id if asked != tree.root else ""
+                (missing if is_scanned(asked, identity) else away).append(file)
         elif file.state is FileState.COMPLETE and here.size != file.size:
             now = files.facts_if_seen(path)  # it may have been saved again since the tree was looked at
             if now is not None and now.size != file.size:

@@ -108,7 +108,6 @@ class World:
         self.below.sync_all()
         self.place = BASE
         self.plans: list[tuple[Any, int, int]] = []
-        self.clocks_jumped = False
         self.has_gap = False
         """Whether a journal could not be written: the catalog alone has what was recorded then."""
         self.is_current = True
@@ -645,7 +644,9 @@ class World:
         task = self._operate("resolve", lambda opened: opened.resolve(RUN), catalog)
         if task is not None and task.error is None and task.is_over:
             resolution: Resolution = task.result
-            self._check_plan("resolve", resolution.plan, there, complete=fault is None and not catalog and self.is_current)
+            self._check_plan(
+                "resolve", resolution.plan, there, complete=fault is None and not catalog and self.is_current
+            )
 
     def scan(self, catalog: int = 0) -> None:
         """The tree is scanned."""
@@ -772,6 +773,7 @@ class World:
     def catalog_away(self) -> None:
         """The catalog cannot be reached."""
         self.machine.catalogs_away.add(self.catalogs[0])
+        self.is_current = False
 
     def lose_catalog(self, to_yesterday: bool = False) -> None:  # noqa: FBT001, FBT002
         """The catalog is lost, or restored from the copy of some time ago."""
@@ -812,6 +814,9 @@ class World:
         for path, content in before.items():
             if content in self.truth.contents and len(after.get(path, b"")) == len(content) and after[path] != content:
                 self.rotten[path] = after[path]
+        for launch in self.truth.launches:  # what a power loss brought back, nobody was told of
+            for each in (each for step in launch.saved for each in self.truth.files(launch, step)):
+                each.registered &= each.path in before or each.path not in after
 
     def wait(self, seconds: int = 60) -> None:
         """Time passes."""
@@ -819,7 +824,7 @@ class World:
 
     def clock(self, node: int = 0, seconds: int = 0) -> None:
         """The clock of a node is set: what differs by more than 10 minutes, no grace covers."""
-        self.clocks_jumped |= abs(seconds) > 300
+        self.is_shaken |= abs(seconds) > 300
         self.nodes[node % len(self.nodes)].clock_offset_ns = seconds * 10**9
 
     # What must hold.
@@ -869,7 +874,7 @@ class World:
                 self.trash_due[0, path] = begun + GRACE_NS
 
     def _check_graces(self, after: dict[str, bytes]) -> None:
-        if self.is_shaken or self.clocks_jumped:
+        if self.is_shaken:
             return
         contents = set(after.values())
         for (disk, path), due in list(self.trash_due.items()):
