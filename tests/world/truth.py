@@ -55,23 +55,6 @@ class Launch:
     def has_registered(self) -> bool:
         return any(each.registered for ranks in self.saved.values() for some in ranks.values() for each in some)
 
-    def whole_since(self, step: int) -> bool:
-        """Whether every rank has registered a state after this step."""
-        return any(
-            at > step
-            and len(ranks) == self.size
-            and all(any(each.registered for each in some) for some in ranks.values())
-            for at, ranks in self.saved.items()
-        )
-
-
-@dataclass
-class Trashed:
-    """A file that a gc moved to the trash: not to be deleted before `due_ns`, unless somebody asks for it."""
-
-    path: str
-    due_ns: int
-
 
 class Truth:
     """All launches of the run, who stands in for whom, and what was promised."""
@@ -122,6 +105,17 @@ class Truth:
     def may_be_lineage(self, launch: Launch, step: int) -> bool:
         """Whether a state belongs to the history that leads to the newest launch, as far as is certain."""
         return self.is_in_doubt() or any(each is launch and at == step for each, at in self.lineage())
+
+    def has_newer(self, launch: Launch, step: int) -> bool:
+        """Whether a launch has made a whole state after this step, as it was told."""
+        return any(
+            at > step
+            and all(
+                any(each.registered for other in self.stand_ins(rank) for each in ranks.get(other, ()))
+                for rank in range(self.size)
+            )
+            for at, ranks in launch.saved.items()
+        )
 
     def is_whole(self, launch: Launch, step: int, there: dict[str, bytes], *, registered: bool = True) -> bool:
         """Whether each rank has a file of a state, its own or a replica's, that is on a disk as it was written."""

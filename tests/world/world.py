@@ -816,7 +816,7 @@ class World:
                 self.rotten[path] = after[path]
         for launch in self.truth.launches:  # what a power loss brought back, nobody was told of
             for each in (each for step in launch.saved for each in self.truth.files(launch, step)):
-                each.registered &= each.path in before or each.path not in after
+                each.registered &= before.get(each.path) == each.content or after.get(each.path) != each.content
 
     def wait(self, seconds: int = 60) -> None:
         """Time passes."""
@@ -845,7 +845,12 @@ class World:
                 if step in marked:
                     paths |= {each.path for each in self.truth.files(launch, step)}
         newest = self.truth.launches[-1] if self.truth.launches else None
-        if newest is not None and self.trainers and newest.parent and not newest.whole_since(newest.parent[1]):
+        if (
+            newest is not None
+            and self.trainers
+            and newest.parent
+            and not self.truth.has_newer(newest, newest.parent[1])
+        ):
             paths |= set(newest.plan.values())
         return {path for path in paths if there.get(path) in self.truth.contents}
 
