@@ -46,7 +46,7 @@ def test_the_campaign_sees_what_is_wrong(sqlite_url: str, tmp_path: Path) -> Non
     path.write_bytes(bytes(reversed(whole)))
     assert f"{path} is not as recorded" in seen("1 L1").wrong
     path.write_bytes(whole)
-    (journal,) = (tmp_path / "ckpt" / "rank_1" / ".ckptstore").iterdir()
+    (journal,) = (tmp_path / "ckpt" / "rank_1" / ".ckptstore").glob("*.jsonl")
     lines = journal.read_bytes().splitlines(keepends=True)
     journal.write_bytes(b"".join(lines[:-1]))
     assert f"{path} is in the catalog, in no journal" in seen("2 L1").lost
