@@ -496,9 +496,7 @@ def _state() -> sa.ColumnElement[str]:
 OPEN_PHASES = tuple(phase for phase in Phase if phase not in (Phase.RESTORED, Phase.GONE))
 """The phases of what retention has in its hands."""
 
-_SET_STATES = checkpoints.update().values(state=_state())
-_SET_STATES_AT_PATHS = _SET_STATES.where(among(checkpoints.c.path, "own_paths"))
-_SET_STATES_OF_IDS = _SET_STATES.where(among(checkpoints.c.id, "own_ids"))
+_SET_STATES_AT_PATHS = checkpoints.update().values(state=_state()).where(among(checkpoints.c.path, "own_paths"))
 
 
 # What retention did
@@ -527,9 +525,9 @@ def _put_removals(connection: sa.Connection, events: Sequence[FilesRemoved]) -> 
         ]
     if rows:
         _put_newest(connection, trash, rows)
-        ids = sorted({row["checkpoint_id"] for row in rows if row["checkpoint_id"]})
-        if ids:
-            connection.execute(_SET_STATES_OF_IDS, {"own_ids": ids})
+        # By path: the row may have told of another file of it before.
+        paths = sorted({f"{row['root'].rstrip('/')}/{row['place']}" for row in rows})
+        connection.execute(_SET_STATES_AT_PATHS, {"own_paths": paths})
 
 
 # All else: one row for each thing, the newest version

@@ -244,3 +244,28 @@ def test_a_launch_is_of_one_run() -> None:
 def test_a_type_that_this_program_does_not_know_is_counted() -> None:
     line = to_line(KNOWN[0], "/run/a")
     assert from_lines([line, {**line, "t": "of the future"}], "/run/a") == ([KNOWN[0]], 1)
+
+
+def test_what_tells_of_another_file_of_its_path_gives_the_first_one_back() -> None:
+    """Two catalogs may say at one moment that the same gc has a path, each of the record that it knew."""
+    one, other = (
+        replace(
+            Checkpoint(run="run", launch=launch, kind=Kind.PERIODIC, global_step=5, rank=0, path="/run/a/x.ckpt"),
+            size=100,
+            created_at=START,
+        )
+        for launch in ("L1", "L2")
+    )
+    told = [
+        FilesRemoved(
+            "run",
+            "gc1",
+            "/run/a",
+            Phase.TRASHED,
+            START,
+            (RemovedFile("x.ckpt", 100, 10**9, file.id, generation(version_of_file(file))),),
+        )
+        for file in (one, other)
+    ]
+    history: list[Event] = [*KNOWN, FileRecorded(one), FileRecorded(other)]
+    assert rows([history, told[:1], told[1:]]) == rows([history, told[1:], told[:1]])
