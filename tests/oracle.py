@@ -38,7 +38,9 @@ def broken_rules(file: Checkpoint, disk: Disk) -> set[Rule]:
         broken.add(Rule.MISSING_FILE)
     elif seen.size != file.size:
         broken.add(Rule.SIZE_MISMATCH)
-    elif seen.rewritten if seen.digest is None else seen.digest != file.digest:  # of that size is every step's
+    elif (seen.digest or file.digest) != file.digest or (
+        seen.digest is None and seen.mtime_ns not in (None, file.mtime_ns)  # of that size is every step's
+    ):
         broken.add(Rule.DIGEST_MISMATCH)
     return broken
 

@@ -378,14 +378,13 @@ class State:
 class Observed(NamedTuple):
     """What the disk shows of one path: its size in bytes (None: not there) and, if it was read, its digest.
 
-    `unreadable` says why the path could not be looked at; `rewritten` that it has another modification time than was
-    recorded; `mtime_ns` is that time, in nanoseconds since 1970. `has_directory`: its directory at least is there.
+    `unreadable` says why the path could not be looked at; `mtime_ns` is its modification time, in nanoseconds since
+    1970. `has_directory`: its directory at least is there.
     """
 
     size: int | None
     digest: str | None = None
     unreadable: str = ""
-    rewritten: bool = False
     mtime_ns: int | None = None
     has_directory: bool = True
 

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
     from ckptstore.core.model import Checkpoint
+    from ckptstore.core.sighting import Recorded
+    from ckptstore.disk.walk import Seen
 
 DIRECTORY = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 """How a directory is opened to reach what is in it, and no link."""
@@ -169,12 +171,16 @@ def _observe(read_bytes: bool, file: Checkpoint) -> Observed:  # noqa: FBT001 â€
         found = facts(file.path)
         if found is None:
             return Observed(None, has_directory=Path(file.path).parent.is_dir())
-        size, mtime_ns = found
-        rewritten = file.mtime_ns is not None and mtime_ns != file.mtime_ns
-        to_read = (read_bytes or rewritten) and file.digest is not None and size == file.size
-        return Observed(size, digest(file.path) if to_read else None, "", rewritten, mtime_ns)
+        return against(file.path, file, found, read_bytes=read_bytes)
     except OSError as error:
         return Observed(None, unreadable=error.strerror or str(error))
+
+
+def against(path: str, record: Recorded, found: FileFacts | Seen, *, read_bytes: bool = False) -> Observed:
+    """What was found at a path, with its digest where that may tell more than size and time. Raises `OSError`."""
+    is_rewritten = record.mtime_ns not in (None, found.mtime_ns)
+    to_read = found.size == record.size and record.digest is not None and (read_bytes or is_rewritten)
+    return Observed(found.size, digest(path) if to_read else None, "", found.mtime_ns)
 
 
 def make_durable(path: str) -> None:

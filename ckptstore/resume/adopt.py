@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ckptstore.core.model import Checkpoint, Content, FileState, Kind, Skipped
 from ckptstore.core.naming import parse_exit_name, parse_ttp_directory
+from ckptstore.core.sighting import is_as_recorded
 from ckptstore.disk import files
 from ckptstore.errors import UnreadableError, UsageError
 from ckptstore.formats.inspect import read_checkpoint
@@ -55,11 +56,15 @@ def adopt(
             continue
         if here is None:
             continue
-        back = [file for file in records if (file.size, file.mtime_ns) == (here.size, here.mtime_ns)]
+        back = [file for file in records if file.size is not None and is_as_recorded(file, here.size, here.mtime_ns)]
         if any(file.state is FileState.TRASHED for file in back):  # gc has still to move it
             continue
         before = recorded.get(before_rename(new.path), ())
-        others = [file for file in before if file.launch_key != new.source.launch_key and _is_as_recorded(file, here)]
+        others = [
+            file
+            for file in before
+            if file.launch_key != new.source.launch_key and is_as_recorded(file, here.size, here.mtime_ns)
+        ]
         if others and not back:
             yield _of_another_launch(new, others[0])
             continue
@@ -72,13 +77,9 @@ def adopt(
         if same is not None:
             yield replace(same, path=new.path, state=FileState.COMPLETE)
         else:
-            replaced = bool(before) and not any(_is_as_recorded(file, here) for file in before)
+            replaced = bool(before) and not any(is_as_recorded(file, here.size, here.mtime_ns) for file in before)
             expected = partial(register.parameters_of, database, run_id, new.source.rank, but=new.path)
             yield _adopted(new, here, facts, expected, replaced=replaced)
-
-
-def _is_as_recorded(file: Checkpoint, here: FileFacts) -> bool:
-    return file.mtime_ns == here.mtime_ns and file.size in (None, here.size)
 
 
 def _of_another_launch(new: UnregisteredFile, file: Checkpoint) -> Checkpoint | Skipped:

@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ckptstore.core.limits import HIGHEST
-from ckptstore.core.model import FileState, Rule
+from ckptstore.core.model import FileState, Observed, Rule
+from ckptstore.core.sighting import Sighting, compare
 from ckptstore.disk import files, presence
 from ckptstore.errors import UnreadableError
 from ckptstore.formats.ckpt import crc_is_right
@@ -114,18 +115,19 @@ def _damaged(file: Checkpoint, rule: Rule, detail: str, found: FileFacts | None 
 def _compare(file: Checkpoint, found: FileFacts, *, read_bytes: bool, progress: Callable[[int], None]) -> Examined:
     if abs(found.mtime_ns) > HIGHEST:
         return Inconclusive(file, "its modification time is beyond the year 2262: touch it")
+    sighting = compare(file, Observed(found.size, mtime_ns=found.mtime_ns))
     if found.size != file.size:
         return _damaged(file, Rule.SIZE_MISMATCH, f"has {found.size} bytes, {file.size} were recorded", found)
-    rewritten = file.mtime_ns not in (None, found.mtime_ns)
     header = _header_fault(file)
-    is_doubted = rewritten or header is not None or file.state is not FileState.COMPLETE
+    is_doubted = sighting is not Sighting.SAME or header is not None or file.state is not FileState.COMPLETE
     digest = files.digest(file.path, progress) if read_bytes or is_doubted else None
-    fault = _fault(file, header, digest)
+    sighting = compare(file, Observed(found.size, digest, mtime_ns=found.mtime_ns))
+    fault = _fault(file, header, digest, sighting)
     if files.facts(file.path) != found:
         return Inconclusive(file, "it changed while it was looked at")
     if fault is not None:
         return _damaged(file, *fault, found)
-    if file.digest is None and rewritten:
+    if sighting is Sighting.CHANGED:
         return Unseen(file, _UNPROVEN)
     after = replace(
         file,
@@ -137,11 +139,13 @@ def _compare(file: Checkpoint, found: FileFacts, *, read_bytes: bool, progress: 
     return Whole(file, after, found.size)
 
 
-def _fault(file: Checkpoint, header: tuple[Rule, str] | None, digest: str | None) -> tuple[Rule, str] | None:
+def _fault(
+    file: Checkpoint, header: tuple[Rule, str] | None, digest: str | None, sighting: Sighting
+) -> tuple[Rule, str] | None:
     """What is wrong with a file of the recorded size: by its digest, if it was taken, else by its header."""
+    if sighting in (Sighting.DAMAGED, Sighting.ANOTHER):
+        return header or (Rule.DIGEST_MISMATCH, "has other bytes than those recorded")
     if file.digest is not None and digest is not None:
-        if digest != file.digest:
-            return header or (Rule.DIGEST_MISMATCH, "has other bytes than those recorded")
         is_as_registered = header is not None and header[0] is Rule.UNREADABLE  # whatever this reader makes of it
         return None if is_as_registered else header
     if header is None and digest is not None and file.format == "ckpt" and _crc_is_wrong(file.path):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ckptstore.core.model import Content, FileState, Kind, Observed, Reason, Rule
 from ckptstore.core.replicas import show
+from ckptstore.core.sighting import Sighting, compare
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +18,7 @@ _RANKS_SHOWN = 8
 _APPENDED_BYTES = 1024  # more than OnRequestExit appends: five numbers with their names
 
 
-def fault(file: Checkpoint, seen: Observed | None, failed: Mapping[str, str]) -> Reason | None:  # noqa: C901 — a rule each
+def fault(file: Checkpoint, seen: Observed | None, failed: Mapping[str, str]) -> Reason | None:
     """What keeps one file from being loaded; None if it is there as it was recorded."""
     if failed and file.id in failed:  # an id is derived, which costs: only where something failed
         return Reason(Rule.QUARANTINED, file.rank, f"{file.path} could not be loaded: {failed[file.id]}")
@@ -30,21 +31,27 @@ def fault(file: Checkpoint, seen: Observed | None, failed: Mapping[str, str]) ->
     elif file.state is FileState.TRASHED:
         undo = f"ckptstore undo {quote(file.run)}"
         rule, what = Rule.MISSING_FILE, f"was removed by gc: {undo} brings it back while it is in the trash"
-    elif seen.unreadable:
-        rule, what = Rule.UNREADABLE, f"cannot be looked at: {seen.unreadable}"
-    elif file.size is None:
+    elif file.size is None and not seen.unreadable:
         rule, what = Rule.IN_PROGRESS, "was never finished" if seen.size is None else "is being written"
-    elif seen.size is None:
-        rule, what = Rule.MISSING_FILE, "is gone" if seen.has_directory else _moved(file.run)
-    elif seen.size != file.size:
-        rule, what = Rule.SIZE_MISMATCH, f"has {seen.size} bytes, {file.size} were recorded"
-    elif seen.rewritten and file.digest is None:
-        rule, what = Rule.DIGEST_MISMATCH, "was written again since it was recorded: scan its directory again"
-    elif seen.digest is not None and seen.digest != file.digest:
-        rule, what = Rule.DIGEST_MISMATCH, "has other bytes than those recorded"
     else:
-        return None
+        sighting = compare(file, seen)
+        if sighting is Sighting.SAME:
+            return None
+        rule, what = _unlike(file, seen, sighting)
     return Reason(rule, file.rank, f"{file.path} {what}")
+
+
+def _unlike(file: Checkpoint, seen: Observed, sighting: Sighting) -> tuple[Rule, str]:
+    """The rule that a file breaks which is not as it was recorded, and how."""
+    if sighting is Sighting.CANNOT_LOOK:
+        return Rule.UNREADABLE, f"cannot be looked at: {seen.unreadable}"
+    if sighting is Sighting.GONE:
+        return Rule.MISSING_FILE, "is gone" if seen.has_directory else _moved(file.run)
+    if seen.size != file.size:
+        return Rule.SIZE_MISMATCH, f"has {seen.size} bytes, {file.size} were recorded"
+    if sighting is Sighting.CHANGED:
+        return Rule.DIGEST_MISMATCH, "was written again since it was recorded: scan its directory again"
+    return Rule.DIGEST_MISMATCH, "has other bytes than those recorded"
 
 
 _NOT_THERE = Observed(None)

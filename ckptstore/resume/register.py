@@ -9,6 +9,7 @@ from ckptstore.catalog import live
 from ckptstore.core import limits, validate
 from ckptstore.core.model import Checkpoint, Content, FileState, Kind, Rule, epoch_and_step
 from ckptstore.core.naming import format_of
+from ckptstore.core.sighting import is_as_recorded
 from ckptstore.disk import files, several
 from ckptstore.errors import UnreadableError, UsageError
 from ckptstore.formats.inspect import is_cut, read_checkpoint, read_unless_encrypted
@@ -99,7 +100,7 @@ def measured(
     none that the catalog can hold.
     """
     before = files.facts(file.path)
-    if before is None or file.mtime_ns not in (None, before.mtime_ns):
+    if before is None or (file.mtime_ns is not None and not is_as_recorded(file, before.size, before.mtime_ns)):
         return None
     if prove_step and file.mtime_ns is not None and is_cut(Path(file.path)):
         broken = replace(file, size=before.size, state=FileState.DAMAGED, problem=Rule.UNREADABLE)

@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from ckptstore.core.model import FileState, Rule
+from ckptstore.core.sighting import Sighting, compare
 from ckptstore.disk.presence import EMPTY, absence_beside, directory_of, has_anything
 from ckptstore.formats.inspect import is_broken
 
@@ -74,7 +75,7 @@ class Uncertainties:
         """
         if file.state is FileState.DAMAGED and _is_repaired(file, here):
             return f"{file.path} was found to be damaged, and does not look so now: verify it again"
-        if not _is_changed(file, here):
+        if file.state is FileState.MISSING or (file.size is not None and compare(file, here) is Sighting.SAME):
             return ""
         if away := self._away(file, absence_beside(file)):
             return away
@@ -101,9 +102,3 @@ def _is_repaired(file: Checkpoint, here: Observed) -> bool:
 
 def _is_provably_cut(file: Checkpoint) -> bool:
     return file.format in ("ckpt", "safetensors") and is_broken(file.path)
-
-
-def _is_changed(file: Checkpoint, here: Observed) -> bool:
-    if here.size != file.size:
-        return True
-    return here.rewritten and (file.digest is None or here.digest != file.digest)

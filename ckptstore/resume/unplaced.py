@@ -35,7 +35,8 @@ def newer_than(plan: RestorePlan | None, found: Sequence[Unplaced]) -> tuple[Unp
         found = [
             each for each in found if each.mtime_ns > written or (step is not None and (each.best_guess or 0) > step)
         ]
-    return tuple(each for each in found[:_MOST_LOOKED_AT] if _is_there(each))
+    looked_at = found[:_MOST_LOOKED_AT]
+    return tuple(each for each in looked_at if files.facts_if_seen(each.path) == (each.size, each.mtime_ns))
 
 
 def unplaced(database: Database, run: str) -> list[Unplaced]:
@@ -43,11 +44,6 @@ def unplaced(database: Database, run: str) -> list[Unplaced]:
     run_id = find_run(database, run)
     with database.read() as connection:
         return reads.unplaced_of(connection, run_id)
-
-
-def _is_there(file: Unplaced) -> bool:
-    facts = files.facts_if_seen(file.path)
-    return facts is not None and (facts.size, facts.mtime_ns) == (file.size, file.mtime_ns)
 
 
 def how_to_place(run: str, file: Unplaced, *, steps_per_epoch: int | None = None, directory: str | None = None) -> str:

@@ -23,6 +23,7 @@ from ckptstore.core.naming import (
     step_named,
 )
 from ckptstore.core.replicas import stand_alone
+from ckptstore.core.sighting import is_as_recorded
 from ckptstore.core.text import count
 from ckptstore.disk import files, several
 from ckptstore.disk.waiting import for_each
@@ -147,7 +148,7 @@ class Foreign:
         unknown = []
         for each in found:
             record = recorded.known.get(each.path)
-            is_known = record is not None and (record.size, record.mtime_ns) == (each.size, each.mtime_ns)
+            is_known = record is not None and is_as_recorded(record, each.size, each.mtime_ns)
             if record is None or not is_known or each.path in said.steps:
                 unknown.append(each)
             elif record.grade is not None:

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from ckptstore.catalog import directories, journals, reads
 from ckptstore.core.model import SCANNED, Content, FileState, Kind, Skipped
 from ckptstore.core.naming import above_ttp
+from ckptstore.core.sighting import Sighting, is_as_recorded
 from ckptstore.disk.files import real_directory
 from ckptstore.journal.jsonl import directory_of
 from ckptstore.outside import Path
 from ckptstore.resume.provenance import wrote
 from ckptstore.scan.experiments import are_several, home_of
-from ckptstore.scan.tree import has_other_bytes
+from ckptstore.scan.tree import sighted
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -107,19 +108,17 @@ def known_files(database: Database, run: str, root: Path, tree: Tree) -> KnownFi
     return found
 
 
-def _is_as_recorded(file: Checkpoint, here: Seen) -> bool:
-    return (file.size, file.mtime_ns) == (here.size, here.mtime_ns)
-
-
 def _claims(file: Checkpoint, here: Seen | None) -> bool:
     """Whether the path is the record's: not where its file is gone, and another one is there."""
-    return here is None or file.state not in _GONE or file.size is None or _is_as_recorded(file, here)
+    return (
+        here is None or file.state not in _GONE or file.size is None or is_as_recorded(file, here.size, here.mtime_ns)
+    )
 
 
 def _weight(file: Checkpoint, here: Seen | None) -> int:
     """Which of several records of a path counts: a live one, one in the trash, one of the file there, the last."""
     if file.state in _GONE:
-        return int(here is not None and _is_as_recorded(file, here))
+        return int(here is not None and is_as_recorded(file, here.size, here.mtime_ns))
     return 2 if file.state is FileState.TRASHED else 3
 
 
@@ -128,14 +127,15 @@ def _is_another(file: Checkpoint, here: Seen) -> bool:
 
     To take in such a copy would be a launch that went back. What nobody registered is judged by its header alone.
     """
-    if here.size != file.size:
-        return True
-    return file.launch.startswith(SCANNED) if file.digest is None else has_other_bytes(file)
+    sighting = sighted(file, here)
+    return sighting in (Sighting.CUT, Sighting.ANOTHER) or (
+        sighting is Sighting.CHANGED and file.launch.startswith(SCANNED)
+    )
 
 
 def _not_taken(file: Checkpoint, here: Seen) -> str:
     """Why the file at the path of a record is not taken in; empty where it is what was recorded."""
-    if file.state is FileState.TRASHED and not _is_as_recorded(file, here):
+    if file.state is FileState.TRASHED and not is_as_recorded(file, here.size, here.mtime_ns):
         return _IN_TRASH.format(run=quote(file.run))
     return "" if _claims(file, here) else _MAY_BE_A_COPY
 

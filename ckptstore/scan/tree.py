@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from ckptstore.core.classify import Named, What, bare_rank, classify, prefixes
 from ckptstore.core.model import SCANNED, Checkpoint, Content, FileState, Kind, Skipped
 from ckptstore.core.naming import FOREIGN, parse_rank_directory
+from ckptstore.core.sighting import Sighting, compare, is_as_recorded
 from ckptstore.disk import files
 from ckptstore.disk.claims import FOLDER
 from ckptstore.disk.presence import absence_beside, directory_of, is_used_as
@@ -234,29 +235,27 @@ def _cut(files: Sequence[_Read]) -> dict[str, str]:
 
 
 def is_rewritten(file: Checkpoint, tree: Tree) -> bool:
-    """Whether a file that nobody registered was written again with the same size, by time and, if known, digest.
+    """Whether another file is now where one was that is not to be damaged by it: it is looked at as if it were new.
 
-    Then nothing is known of it any more, and it is looked at as if it were new.
+    Nobody registered it, or no digest was taken.
     """
     here = tree.seen(file.path)
-    if here is None:
+    if here is None or is_as_recorded(file, here.size, here.mtime_ns):
         return False
     is_scanned = file.launch.startswith(SCANNED)
-    if file.format in FOREIGN and is_scanned and here.size != file.size:  # scripts save under one name again and again
-        return True
-    same_size = here.size == file.size and here.mtime_ns != file.mtime_ns
+    if here.size != file.size:
+        return file.format in FOREIGN and is_scanned  # scripts save under one name again and again
     if file.digest is None:
-        return same_size and file.state in (FileState.COMPLETE, FileState.DAMAGED)
-    is_whole = file.state is FileState.COMPLETE
-    return same_size and is_whole and is_scanned and has_other_bytes(file)
+        return file.state in (FileState.COMPLETE, FileState.DAMAGED)
+    return is_scanned and file.state is FileState.COMPLETE and sighted(file, here) is Sighting.ANOTHER
 
 
-def has_other_bytes(file: Checkpoint) -> bool:
-    """Whether the bytes are not those whose digest a verification took; a file that cannot be read does not tell."""
+def sighted(file: Checkpoint, here: Seen) -> Sighting:
+    """What became of a file that the tree shows, by its bytes where its time is another."""
     try:
-        return files.digest(file.path) != file.digest
+        return compare(file, files.against(file.path, file, here))
     except OSError:
-        return False
+        return Sighting.CANNOT_LOOK
 
 
 def changed(known: Mapping[str, Checkpoint], tree: Tree) -> tuple[list[Checkpoint], ...]:
@@ -284,6 +283,6 @@ def changed(known: Mapping[str, Checkpoint], tree: Tree) -> tuple[list[Checkpoin
             now = files.facts_if_seen(path)  # it may have been saved again since the tree was looked at
             if now is not None and now.size != file.size:
                 (away if absence_beside(file) else damaged).append(file)
-        elif file.state is FileState.MISSING and (here.size, here.mtime_ns) == (file.size, file.mtime_ns):
+        elif file.state is FileState.MISSING and is_as_recorded(file, here.size, here.mtime_ns):
             back.append(replace(file, state=FileState.COMPLETE))
     return damaged, missing, back, away

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ckptstore.catalog import reads, recent, views
 from ckptstore.core.model import Content, Rule, View
+from ckptstore.core.sighting import Bytes, Sighting, compare
 from ckptstore.disk import files
 from ckptstore.disk.claims import host_name
 from ckptstore.disk.waiting import within
@@ -114,10 +115,8 @@ def _journals(directory: str) -> list[str]:
 
 def _is_there(path: str, size: int, mtime_ns: int | None, digest: str | None) -> bool:
     """Whether a file is as it was recorded; one that was copied, and has another time, by its bytes."""
-    found = files.facts_if_seen(path)
-    if found is None or found.size != size:
-        return False
-    return found.mtime_ns == mtime_ns or (digest is not None and files.digest(path) == digest)
+    found, record = files.facts_if_seen(path), Bytes(size, mtime_ns, digest)
+    return found is not None and compare(record, files.against(path, record, found)) is Sighting.SAME
 
 
 def _needs_all(origin: Launch, found: Iterable[Checkpoint]) -> bool:

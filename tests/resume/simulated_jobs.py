@@ -25,9 +25,9 @@ def _as_recorded(file: Checkpoint) -> Observed:
 FATES: dict[str, Fate] = {
     "gone": ({}, lambda _: None),
     "cut": ({}, lambda file: Observed((file.size or 0) - 1)),
-    "rewritten": ({}, lambda file: Observed(file.size, "other", rewritten=True)),
-    "rewritten the same": ({}, lambda file: Observed(file.size, file.digest, rewritten=True)),
-    "touched": ({"digest": None}, lambda file: Observed(file.size, rewritten=True)),
+    "rewritten": ({}, lambda file: Observed(file.size, "other", mtime_ns=2)),
+    "rewritten the same": ({}, lambda file: Observed(file.size, file.digest, mtime_ns=2)),
+    "touched": ({"digest": None}, lambda file: Observed(file.size, mtime_ns=2)),
     "other bytes": ({}, lambda file: Observed(file.size, "other")),
     "unreadable": ({}, lambda _: Observed(None, unreadable="Permission denied")),
     "in progress": ({"state": FileState.IN_PROGRESS, "size": None, "digest": None, "mtime_ns": None}, _as_recorded),

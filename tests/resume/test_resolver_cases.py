@@ -62,7 +62,7 @@ class Case:
             if (each.global_step, each.rank) in self.gone:
                 del disk[each.path]
             elif (each.global_step, each.rank) in self.rewritten:
-                disk[each.path] = Observed(each.size, "of another step", rewritten=True)
+                disk[each.path] = Observed(each.size, "of another step", mtime_ns=-1)
         return resolve(Job(self.launches, self.files, disk))
 
 
