@@ -7,9 +7,6 @@ from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
-from tests import tensorflow_bytes
-from tests.tensorflow_bytes import OBJECT
-
 MAGIC = 0x1950A86A20F9469CFC6C
 
 
@@ -51,15 +48,12 @@ def legacy_pytorch(path: Path, *, at: int = 1, **numbers: object) -> Path:
     return stamped(path, at)
 
 
-def tensorflow(prefix: Path, *, parts: int = 2, at: int = 1, **numbers: int) -> Path:
-    """The files of a prefix. With numbers they are as `tf.train.Checkpoint` writes them, else nothing can be read."""
-    index, data = b"an index", [f"shard {part}".encode() for part in range(parts)]
-    if numbers:
-        variables = {name.replace("__", "/") + OBJECT: number for name, number in numbers.items()}
-        index, data = tensorflow_bytes.numbers(variables, shards=parts)
-    stamped(written(prefix.parent / f"{prefix.name}.index", index), at)
-    for part, content in enumerate(data):
-        stamped(written(prefix.parent / f"{prefix.name}.data-{part:05d}-of-{parts:05d}", content), at)
+def tensorflow(prefix: Path, *, parts: int = 2, at: int = 1) -> Path:
+    """The files of a prefix."""
+    stamped(written(prefix.parent / f"{prefix.name}.index", b"an index"), at)
+    for part in range(parts):
+        data = prefix.parent / f"{prefix.name}.data-{part:05d}-of-{parts:05d}"
+        stamped(written(data, f"shard {part}".encode()), at)
     return prefix
 
 

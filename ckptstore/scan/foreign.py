@@ -1,6 +1,6 @@
 """Puts checkpoints that MindSpore cannot load into saves: files of PyTorch, prefixes of TensorFlow, directories.
 
-What their names and contents say of a step is one witness, of scripts that nobody knows: it counts where it is trusted.
+What their names say of a step is one witness, of scripts that nobody knows: it counts where it is trusted.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from ckptstore.core.classify import Named, What, bare_rank
 from ckptstore.core.limits import MOST_RANKS
@@ -16,7 +16,6 @@ from ckptstore.core.model import SCANNED, Grade, Skipped, moment
 from ckptstore.core.naming import (
     DIRECTORY,
     PYTORCH,
-    TENSORFLOW,
     parse_rank_directory,
     parse_shards,
     parse_tensorflow,
@@ -24,18 +23,16 @@ from ckptstore.core.naming import (
 )
 from ckptstore.core.replicas import stand_alone
 from ckptstore.core.sighting import is_as_recorded
-from ckptstore.core.text import count
 from ckptstore.disk import files, several
 from ckptstore.disk.waiting import for_each
 from ckptstore.disk.walk import Seen
-from ckptstore.errors import UnreadableError, UsageError
-from ckptstore.formats import pytorch, tensorflow
+from ckptstore.errors import UsageError
+from ckptstore.formats import pytorch
 from ckptstore.outside import Path
 from ckptstore.resume.resolve import stated_layout
 from ckptstore.scan.found import BY_HAND, PlacedFile, ScannedLaunch, Trusted, Uncertain, launch_id, record
 from ckptstore.scan.history import size_of_job
 from ckptstore.scan.known_files import is_inside
-from ckptstore.scan.steps import OF_LENGTH
 from ckptstore.scan.tree import Opaque, found_file
 
 if TYPE_CHECKING:
@@ -46,8 +43,6 @@ if TYPE_CHECKING:
     from ckptstore.scan.history import Stated
     from ckptstore.scan.known_files import KnownFiles
     from ckptstore.scan.tree import Tree
-
-_STEPS = ("global_step", "step", "iteration")
 
 
 def gather(tree: Tree) -> None:
@@ -154,41 +149,30 @@ class Foreign:
             elif record.grade is not None:
                 placed = PlacedFile(each, record.rank, record.global_step, record.grade, record.doubt)
                 self.placed[each.path] = placed
-        for each, numbers in zip(unknown, for_each(_numbers, unknown), strict=True):
-            if numbers is None:
+        for each, is_cut in zip(unknown, for_each(_is_cut, unknown), strict=True):
+            if is_cut:
                 tree.skipped.append(Skipped(each.path, "it is empty or cut"))
                 continue
-            told = self._told(each, numbers)
+            told = self._told(each)
             if isinstance(told, PlacedFile):
                 self.placed[each.path] = told
             else:
                 self._uncertain[each.path] = told
 
-    def _told(self, file: FoundFile, numbers: Mapping[str, int]) -> PlacedFile | Uncertain:
+    def _told(self, file: FoundFile) -> PlacedFile | Uncertain:
         rank = 0 if file.rank is None and (self._is_single or file.format == DIRECTORY) else file.rank
-        witnesses = _witnesses(file, numbers, self._said)
-        best = next((each for each in witnesses if each.trusted in self._said.trusted), next(iter(witnesses), None))
-        others = [each for each in witnesses if each is not best]
-        reason, remedy = "nothing tells its step", BY_HAND
+        named, reason, remedy = file.named_step, "nothing tells its step", BY_HAND
         if rank is None:
             reason, remedy = "nothing says which rank wrote it", "--world-size 1"
         elif rank >= MOST_RANKS:
             reason, remedy = f"it is of rank {rank}, and a launch has at most {MOST_RANKS} ranks", ""
         elif file.path in self._said.steps:
             return PlacedFile(file, rank, self._said.steps[file.path], Grade.ASSUMED, "its step was stated")
-        elif best is not None and _exclude_each_other(witnesses):
-            reason = ", ".join(f"{each.what} says {each.step}" for each in witnesses)
-        elif best is not None and best.trusted in self._said.trusted:
-            alone = "" if others else " alone"
-            doubt = ", ".join([f"{best.what}{alone} says so", *(f"{each.what} says {each.step}" for each in others)])
-            return PlacedFile(file, rank, best.step, Grade.ASSUMED, doubt)
-        elif best is not None:
-            reason = f"nothing but {' and '.join(each.what for each in witnesses)} tells its step"
-            remedy = best.trusted.remedy
-        elif "epoch" in numbers:
-            reason = f"it tells {count(numbers['epoch'], 'epoch', 'epochs')}, and not of how many steps"
-            remedy = f"{Trusted.INFO.remedy} {OF_LENGTH}"
-        return Uncertain(file.path, best.step if best else None, reason, remedy)
+        elif named is not None and Trusted.NAME in self._said.trusted:
+            return PlacedFile(file, rank, named, Grade.ASSUMED, "its name alone says so")
+        elif named is not None:
+            reason, remedy = "nothing but its name tells its step", Trusted.NAME.remedy
+        return Uncertain(file.path, named, reason, remedy)
 
     def launches(self, run: str, new: Iterable[str], known: Mapping[str, Checkpoint]) -> list[ScannedLaunch]:
         """The launches of the new ones and of those that a scan found before: one for each place and format."""
@@ -225,47 +209,9 @@ class Foreign:
         return opaque, [each for each in uncertain if not has_others or ranks[each.path] is not None]
 
 
-_READERS = {PYTORCH: pytorch.read_numbers, TENSORFLOW: tensorflow.read_numbers}
-
-
-def _numbers(file: FoundFile) -> dict[str, int] | None:
-    """The numbers in a checkpoint; None where it is cut."""
-    if file.format not in _READERS:
-        return {}
+def _is_cut(file: FoundFile) -> bool:
+    """Whether a file of PyTorch is empty or cut; of one that cannot be opened nothing is known."""
     try:
-        if file.format == PYTORCH and pytorch.ends_too_early(file.path):
-            return None
-        return _READERS[file.format](file.path)
-    except (UnreadableError, OSError):
-        return {}  # nothing is known of it, and the user may say it
-
-
-class _Witness(NamedTuple):
-    """What tells the step of a file: as whom the user trusts it, and the step."""
-
-    trusted: Trusted
-    what: str
-    step: int
-
-
-def _witnesses(file: FoundFile, numbers: Mapping[str, int], said: Stated) -> list[_Witness]:
-    """What tells the step of a file, the plainest first. A name that counts the saves tells none."""
-    found = []
-    if file.named_step is not None and file.named_step != numbers.get("save_counter"):
-        found.append(_Witness(Trusted.NAME, "its name", file.named_step))
-    name = next((name for name in _STEPS if name in numbers), None)
-    if name is not None:
-        found.append(_Witness(Trusted.INFO, f"{name} in it", numbers[name]))
-    elif "epoch" in numbers and said.steps_per_epoch is not None:
-        step = numbers["epoch"] * said.steps_per_epoch
-        found.append(_Witness(Trusted.INFO, f"epoch {numbers['epoch']} in it", step))
-    if "optimizer_step" in numbers:
-        found.append(_Witness(Trusted.COUNTER, "its optimizer's counter", numbers["optimizer_step"]))
-    return found
-
-
-def _exclude_each_other(witnesses: Iterable[_Witness]) -> bool:
-    """Whether they tell of different steps. A step brings one update at most: the counter may lag behind."""
-    told = {each.step for each in witnesses if each.trusted is not Trusted.COUNTER}
-    counted = [each.step for each in witnesses if each.trusted is Trusted.COUNTER]
-    return len(told) > 1 or any(count > step for count in counted for step in told)
+        return file.format == PYTORCH and pytorch.ends_too_early(file.path)
+    except OSError:
+        return False

@@ -572,8 +572,8 @@ def test_what_is_no_checkpoint_of_mindspore_in_the_words_of_other_tools(database
     told = ckptstore("--db", database_url, "scan", str(root))
     assert told.code == 7
     assert "left out" in told.out
-    assert f"scan {root} --run job --trust info --steps-per-epoch E\n" in told.out
-    asked = ["--trust", "info", "--steps-per-epoch", "10", "--world-size", "2", "--replicas", "dp"]
+    assert f"scan {root} --run job --step {best}=STEP\n" in told.out
+    asked = ["--step", f"{best}=50", "--steps-per-epoch", "10", "--world-size", "2", "--replicas", "dp"]
     done = ckptstore("--db", database_url, "scan", str(root), *asked, "--json")
     assert (done.code, [file["format"] for file in done.json["adopted"]]) == (0, ["pytorch"])
     env = ckptstore("--db", database_url, "resolve", "job", "--format", "env")

@@ -13,8 +13,13 @@ import pytest
 from tests.frameworks.running import HERE, ckptstore, last_line
 
 BATCHES, EPOCHS = 8, 4
-PLACES = ("--trust", "info", "--steps-per-epoch", BATCHES, "--replicas", "dp")
 BEST = "model_best.pth.tar"
+
+
+def places(*epochs: int) -> tuple[object, ...]:
+    """The options that say of which step each rank's file is, by the epochs that it had done."""
+    steps = [f"rank_{rank}/{BEST}={epoch * BATCHES}" for rank, epoch in enumerate(epochs)]
+    return (*(word for step in steps for word in ("--step", step)), "--steps-per-epoch", BATCHES, "--replicas", "dp")
 
 
 def launch(torch: Path, cwd: Path, *, epochs: int, name: str, resume: bool = True, **environment: str) -> list[Any]:
@@ -66,13 +71,13 @@ def handed_out(run: str) -> tuple[list[str], Mapping[str, str]]:
 
 def test_it_goes_on_from_what_is_handed_out(torch: Path, killed: Path, whole: Any) -> None:
     ckptstore("scan", killed, code=7)
-    assert "newest step 16" in ckptstore("scan", killed, *PLACES)
+    assert "newest step 16" in ckptstore("scan", killed, *places(2, 2))
     paths, variables = handed_out("job")
     assert paths == [str(killed / f"rank_{rank}" / BEST) for rank in (0, 1)]
     assert variables == {"RANKS": "0,1", "0": 0, "1": 1}
     ends = launch(torch, killed, epochs=EPOCHS, name="again", CANDIDATE=paths[0])
     assert ends == [{"start_epoch": 2, "weights": whole}] * 2
-    assert "newest step 32" in ckptstore("scan", killed, *PLACES)  # it saved over its files
+    assert "newest step 32" in ckptstore("scan", killed, *places(4, 4))  # it saved over its files
     assert handed_out("job")[0] == paths
 
 
@@ -86,7 +91,7 @@ def test_of_two_ranks_the_newer_file_serves_both(torch: Path, killed: Path, tmp_
     older.mkdir()
     launch(torch, older, epochs=1, name="older", resume=False)
     (older / "rank_0" / BEST).replace(killed / "rank_0" / BEST)
-    ckptstore("scan", killed, *PLACES)
+    ckptstore("scan", killed, *places(1, 2))
     paths, variables = handed_out("job")
     assert paths == [str(killed / "rank_1" / BEST)] * 2
     assert variables == {"RANKS": "1", "0,1": 1}
@@ -100,4 +105,4 @@ def test_a_file_that_is_cut_is_passed_over(killed: Path) -> None:
     assert handed_out("job")[0] == [str(newest)] * 2
     newest.write_bytes(newest.read_bytes()[:-100])
     assert handed_out("job")[0] == [str(killed / "rank_0" / BEST)] * 2
-    assert f"{newest}: it is empty or cut" in ckptstore("scan", killed, *PLACES)
+    assert f"{newest}: it is empty or cut" in ckptstore("scan", killed)

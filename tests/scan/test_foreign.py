@@ -56,16 +56,16 @@ def test_what_has_no_step_is_listed_and_a_start_does_not_pass_it_over(catalog: C
 
 def test_the_command_that_a_start_prints_adopts_it_for_its_rank(catalog: Catalog, tmp_path: Path) -> None:
     root = tmp_path / "job"
-    path = pytorch(root / "rank1" / "a.pth", step=4)
+    path = tensorflow(root / "rank1" / "model.ckpt-4")
     done = catalog.scan(root)
     assert done.warnings == (
         "only checkpoints of PyTorch or TensorFlow are there, and their steps are not known: there is no run to go on",
     )
     with pytest.raises(RefusedError) as refused:
         catalog.join("job", world_size=2, launch_id="L1").resolve()
-    assert f"ckptstore scan {root} --run job --trust info places it" in refused.value.hint
-    adopted = catalog.scan(root, run="job", trust=["info"])
-    assert told(adopted) == [(path.name, 1, 4, "pytorch")]
+    assert f"ckptstore scan {root} --run job --trust name places it" in refused.value.hint
+    adopted = catalog.scan(root, run="job", trust=["name"])
+    assert told(adopted) == [(path.name, 1, 4, "tensorflow")]
     assert adopted.warnings == (
         "the highest rank found is 1: taken to be a job of 2; if it had more ranks, say so with --world-size",
     )
@@ -84,22 +84,20 @@ def test_weights_that_somebody_trained_before_stop_no_start(catalog: Catalog, tm
 
 
 def test_the_best_models_of_pytorch_are_adopted_and_handed_out(catalog: Catalog, tmp_path: Path) -> None:
-    """Seed 003: on each node one rank saves; the epoch is the only number in it."""
+    """Seed 003: on each node one rank saves, and nothing but its user knows of which step."""
     root = tmp_path / "job"
     best = pytorch(root / "rank_0" / "model_best.pth.tar", at=50, epoch=5)
-    pytorch(root / "rank_8" / "model_best.pth.tar", at=51, epoch=5)
+    other_best = pytorch(root / "rank_8" / "model_best.pth.tar", at=51, epoch=5)
     before = catalog.scan(root, world_size=16)
-    remedy = "--trust info --steps-per-epoch E"
+    remedy = "--step FILE=STEP"
     assert set(left_out(before, root).values()) == {(None, remedy)}
     other = connect(tmp_path / "other.db")
     other.sync(root)  # the journal says it too
     assert {each.remedy for each in other.resolve("job").unplaced} == {remedy}
-    known = catalog.scan(root, world_size=16, steps_per_epoch=10)
-    assert set(left_out(known, root).values()) == {(50, "--trust info")}
-    done = catalog.scan(root, world_size=16, steps_per_epoch=10, trust=["info"], replicas="dp")
+    done = catalog.scan(root, world_size=16, steps_per_epoch=10, steps={best: 50, other_best: 50}, replicas="dp")
     assert told(done) == [("model_best.pth.tar", rank, 50, "pytorch") for rank in (0, 8)]
     assert {(file.grade, file.doubt, file.epoch) for file in done.adopted} == {
-        (Grade.ASSUMED, "epoch 5 in it alone says so", 5)
+        (Grade.ASSUMED, "its step was stated", 5)
     }
     assert (done.uncertain, done.opaque) == ((), ())
     plan = catalog.resolve("job").plan
@@ -111,8 +109,8 @@ def test_the_best_models_of_pytorch_are_adopted_and_handed_out(catalog: Catalog,
 
 def test_mindspore_does_not_start_from_what_it_cannot_load(catalog: Catalog, database_url: str, tmp_path: Path) -> None:
     root = tmp_path / "job"
-    path = pytorch(root / "rank_0" / "a.pth", at=50, step=40)
-    catalog.scan(root, trust=["info"])
+    path = pytorch(root / "rank_0" / "a.pth", at=50)
+    catalog.scan(root, steps={path: 40})
     launch = catalog.join("job")
     with pytest.raises(NothingRestorableError) as refused:
         launch.settle(catalog.database, FOR_MINDSPORE)
@@ -159,68 +157,18 @@ def test_the_prefix_that_most_scripts_of_tensorflow_use(catalog: Catalog, tmp_pa
     assert catalog.verify("job", digest=True).damaged == ()
 
 
-COUNTER = "optimizer__iterations"
-
-
-@pytest.mark.parametrize(
-    ("name", "numbers", "expected"),
-    [
-        ("ckpt0", {"step": 30}, ("info", 30, "step in it alone says so")),
-        ("ckpt0", {"step": 30, "global_step": 31}, ("info", 31, "global_step in it alone says so")),
-        ("ckpt0", {"step": 30, COUNTER: 29}, ("info", 30, "step in it says so, its optimizer's counter says 29")),
-        ("ckpt0", {"step": 30, COUNTER: 29}, ("counter", 29, "its optimizer's counter says so, step in it says 30")),
-        ("ckpt0", {COUNTER: 29}, ("counter", 29, "its optimizer's counter alone says so")),
-        ("ckpt0", {"epoch": 3, COUNTER: 30}, ("info", 30, "epoch 3 in it says so, its optimizer's counter says 30")),
-        ("model.ckpt-30", {"global_step": 30}, ("name", 30, "its name says so, global_step in it says 30")),
-        ("model.ckpt-30", {"global_step": 30}, ("info", 30, "global_step in it says so, its name says 30")),
-        ("model.ckpt-2", {"step": 30, "save_counter": 2}, ("info", 30, "step in it alone says so")),
-    ],
-)
-def test_a_number_in_an_index_of_tensorflow_is_taken_where_it_is_trusted(
-    sqlite_url: str, tmp_path: Path, name: str, numbers: dict[str, int], expected: tuple[str, int, str]
-) -> None:
-    catalog, root = connect(sqlite_url), tmp_path / "job"
-    trust, step, doubt = expected
-    tensorflow(root / name, **numbers)
-    before = catalog.scan(root, world_size=1, steps_per_epoch=10)
-    assert (before.adopted, [each.best_guess is None for each in before.uncertain]) == ((), [False])
-    done = catalog.scan(root, world_size=1, steps_per_epoch=10, trust=[trust])
-    assert told(done) == [(name, 0, step, "tensorflow")]
-    assert [(file.grade, file.doubt) for file in done.adopted] == [(Grade.ASSUMED, doubt)]
-    assert paths(catalog.resolve("job").plan) == [str(root / name)]
-
-
-@pytest.mark.parametrize(
-    ("name", "numbers", "reason"),
-    [
-        ("model.ckpt-40", {"global_step": 30}, "its name says 40, global_step in it says 30"),  # renamed
-        ("ckpt0", {"step": 3, COUNTER: 30}, "step in it says 3, its optimizer's counter says 30"),  # of the epoch
-        ("model.ckpt-2", {"save_counter": 2}, "nothing tells its step"),
-    ],
-)
-def test_numbers_in_an_index_of_tensorflow_that_tell_nothing(
-    sqlite_url: str, tmp_path: Path, name: str, numbers: dict[str, int], reason: str
-) -> None:
-    catalog, root = connect(sqlite_url), tmp_path / "job"
-    tensorflow(root / name, **numbers)
-    done = catalog.scan(root, world_size=1, trust=["name", "info", "counter"])
-    assert done.adopted == ()
-    assert [(each.reason, each.remedy) for each in done.uncertain] == [(reason, "--step FILE=STEP")]
-    assert told(catalog.scan(root, world_size=1, steps={name: 30})) == [(name, 0, 30, "tensorflow")]
-
-
 def test_the_directories_of_ranks_of_tensorflow_are_one_job(catalog: Catalog, tmp_path: Path) -> None:
     """Seed 003: each device has a directory `ckpt{R}`, with `model.ckpt-1000` of an Estimator in it."""
     root = tmp_path / "d_solution"
     for rank in (0, 1):
         for step in (10, 20):
-            tensorflow(root / f"ckpt{rank}" / f"model.ckpt-{step}", at=step, global_step=step)
+            tensorflow(root / f"ckpt{rank}" / f"model.ckpt-{step}", at=step)
     before = catalog.scan(root)
     assert set(left_out(before, root)) == {f"ckpt{rank}/model.ckpt-{step}" for rank in (0, 1) for step in (10, 20)}
     with pytest.raises(RefusedError) as refused:
         catalog.join("d_solution", world_size=2, launch_id="L1").resolve()
     assert f"ckptstore scan {root} --run d_solution --trust name places it" in refused.value.hint
-    done = catalog.scan(root, trust=["info"])
+    done = catalog.scan(root, trust=["name"])
     assert told(done) == [(f"model.ckpt-{step}", rank, step, "tensorflow") for step in (10, 20) for rank in (0, 1)]
     assert len({file.launch for file in done.adopted}) == 1
     plan = catalog.resolve("d_solution").plan
@@ -230,8 +178,8 @@ def test_the_directories_of_ranks_of_tensorflow_are_one_job(catalog: Catalog, tm
 def test_a_root_that_has_the_name_of_a_rank_is_none(catalog: Catalog, tmp_path: Path) -> None:
     root = tmp_path / "ckpt10000000"
     for place in ("a", "b"):
-        tensorflow(root / place / "model.ckpt-10", global_step=10)
-    done = catalog.scan(root, run="job", trust=["info"])
+        tensorflow(root / place / "model.ckpt-10")
+    done = catalog.scan(root, run="job", trust=["name"])
     assert len({file.launch for file in done.adopted}) == 2
 
 
@@ -342,12 +290,12 @@ def test_a_file_that_is_saved_again_under_its_name_is_another_state(catalog: Cat
     """A script keeps its best model under one name."""
     root = tmp_path / "job"
     path = pytorch(root / "rank_0" / "model_best.pth.tar", at=5, global_step=10)
-    catalog.scan(root, trust=["info"])
+    catalog.scan(root, steps={path: 10})
     pytorch(path, at=6, global_step=20_000_000_000)
     silent = catalog.scan(root)
-    assert left_out(silent, root) == {"rank_0/model_best.pth.tar": (20_000_000_000, "--trust info")}
+    assert left_out(silent, root) == {"rank_0/model_best.pth.tar": (None, "--step FILE=STEP")}
     assert silent.damaged == ()
-    done = catalog.scan(root, trust=["info"])
+    done = catalog.scan(root, steps={path: 20_000_000_000})
     assert told(done) == [("model_best.pth.tar", 0, 20_000_000_000, "pytorch")]
     assert catalog.resolve("job").plan.global_step == 20_000_000_000
     states = {file.global_step: file.state for file in catalog.files("job")}
@@ -360,16 +308,16 @@ def test_a_file_of_pytorch_that_is_cut_is_no_checkpoint(catalog: Catalog, tmp_pa
     root = tmp_path / "job"
     path = pytorch(root / "rank_0" / "model_best.pth.tar", at=5, global_step=10)
     whole = path.read_bytes()
-    catalog.scan(root, trust=["info"])
+    catalog.scan(root, steps={path: 10})
     stamped(written(path, whole[: int(len(whole) * left)]), 6)
-    done = catalog.scan(root, trust=["info"], steps={path: 20})
+    done = catalog.scan(root, steps={path: 20})
     assert [(each.path, each.reason) for each in done.skipped] == [(str(path), "it is empty or cut")]
     assert (done.adopted, done.uncertain, done.opaque) == ((), (), ())
     assert catalog.resolve("job").plan is None
     with pytest.raises(UsageError, match="is empty or cut"):
         catalog.join("job").register(path, global_step=20)
     stamped(written(path, whole), 7)
-    assert told(catalog.scan(root, trust=["info"])) == [("model_best.pth.tar", 0, 10, "pytorch")]
+    assert told(catalog.scan(root, steps={path: 10})) == [("model_best.pth.tar", 0, 10, "pytorch")]
 
 
 def test_another_step_is_stated_for_what_was_adopted(catalog: Catalog, tmp_path: Path) -> None:
@@ -398,13 +346,13 @@ def test_replicas_are_stated_for_what_was_adopted(
 
 def test_a_rank_that_no_launch_has_is_not_taken(catalog: Catalog, tmp_path: Path) -> None:
     root = tmp_path / "job"
-    path = pytorch(root / "rank999999999" / "a.pth", step=5)
+    path = pytorch(root / "rank999999999" / "a.pth")
     done = catalog.scan(root, steps={path: 5}, replicas="dp")
     assert done.adopted == ()
     assert "a launch has at most" in done.uncertain[0].reason
-    other = pytorch(tmp_path / "other" / "rank7" / "a.pth", step=5)
+    other = tensorflow(tmp_path / "other" / "rank7" / "model.ckpt-5")
     with pytest.raises(UsageError, match="is of rank 7, and the job is said to have 2 ranks"):
-        catalog.scan(other.parent.parent, trust=["info"], world_size=2)
+        catalog.scan(other.parent.parent, trust=["name"], world_size=2)
 
 
 def test_a_dry_run_says_the_same_and_writes_nothing(catalog: Catalog, tmp_path: Path) -> None:
