@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ckptstore.core.model import Checkpoint
 
 _LIVE = [FileState.COMPLETE.value, FileState.IN_PROGRESS.value, FileState.DAMAGED.value]
+_IS_LIVE = checkpoints.c.state.in_(_LIVE)
 _PATH = checkpoints.c.path
 _DIRECTORY = sa.func.rtrim(_PATH, sa.func.replace(_PATH, "/", ""), type_=sa.Text)  # up to the last slash, on either one
 _FILES = checkpoints.join(saves).join(launches, launches.c.id == saves.c.launch_id).join(runs)
@@ -46,7 +47,7 @@ _RECORDED = (
         checkpoints.c.mtime_ns,
     )
     .select_from(_FILES)
-    .where(checkpoints.c.state.in_(_LIVE))
+    .where(_IS_LIVE)
 )
 
 
@@ -63,6 +64,27 @@ def files_in(connection: sa.Connection, some: Iterable[str]) -> list[Checkpoint]
     ends = [f"{directory.rstrip('/')}/" for directory in some]
     chosen = rows.file_query().where(among(_DIRECTORY, ends))
     return list(rows.files(connection.execute(chosen))) if ends else []
+
+
+def below(connection: sa.Connection, directory: str) -> set[str]:
+    """The paths below a directory of files of any run that are there, as far as the catalog knows."""
+    prefix = f"{directory.rstrip('/')}/"
+    is_below = sa.func.substr(_PATH, 1, len(prefix)) == prefix
+    return set(connection.execute(sa.select(_PATH).where(is_below, _IS_LIVE)).scalars())
+
+
+def written_at(connection: sa.Connection, moments: Iterable[int]) -> list[Checkpoint]:
+    """The complete files of any run that were written at one of these times, in nanoseconds since 1970."""
+    is_complete = checkpoints.c.state == FileState.COMPLETE.value
+    chosen = rows.file_query().where(is_complete, among(checkpoints.c.mtime_ns, moments))
+    return list(rows.files(connection.execute(chosen)))
+
+
+def of_sizes(connection: sa.Connection, sizes: Iterable[int]) -> list[Checkpoint]:
+    """The complete files of any run that have one of these sizes."""
+    is_complete = checkpoints.c.state == FileState.COMPLETE.value
+    chosen = rows.file_query().where(is_complete, among(checkpoints.c.size, sizes))
+    return list(rows.files(connection.execute(chosen)))
 
 
 def written_within(connection: sa.Connection, begin_ns: int, end_ns: int) -> Iterator[Recorded]:

@@ -155,6 +155,20 @@ def _feed(hasher: blake3, path: str, progress: Callable[[int], None]) -> None:
             progress(count)
 
 
+def same_bytes(path: str, other: str) -> bool:
+    """Whether two checkpoints hold the same bytes; they are read up to the first difference."""
+    try:
+        if not (os.path.isfile(path) and os.path.isfile(other)):
+            return digest(path) == digest(other)
+        with Path(path).open("rb") as one, Path(other).open("rb") as two:
+            while (some := one.read(_CHUNK)) == two.read(_CHUNK):
+                if not some:
+                    return True
+    except OSError:
+        return False
+    return False
+
+
 def observe(files: Iterable[Checkpoint], *, read_bytes: bool) -> Mapping[str, Observed]:
     """What the disk shows of these files, by path.
 

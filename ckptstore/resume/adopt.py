@@ -57,7 +57,9 @@ def adopt(
         if here is None:
             continue
         back = [file for file in records if file.size is not None and is_as_recorded(file, here.size, here.mtime_ns)]
-        if any(file.state is FileState.TRASHED for file in back):  # gc has still to move it
+        gone_here = moved.get((new.source.launch, new.source.rank, here.size, here.mtime_ns), [])
+        is_copy = bool(back) and not gone_here and all(file.state is FileState.MOVED for file in back)
+        if is_copy or any(file.state is FileState.TRASHED for file in back):  # the latter gc has still to move
             continue
         before = recorded.get(before_rename(new.path), ())
         others = [
@@ -68,7 +70,7 @@ def adopt(
         if others and not back:
             yield _of_another_launch(new, others[0])
             continue
-        likely = back or moved.get((new.source.launch, new.source.rank, here.size, here.mtime_ns), [])
+        likely = back or gone_here
         try:
             same = _same(new.path, likely)
         except OSError as error:

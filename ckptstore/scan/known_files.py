@@ -46,7 +46,7 @@ class KnownFiles:
 
     `owners`: the run of every path that was ever recorded. `replaced` are paths of `known` at which another file is
     now, to be looked at as if it were new; `doubtful` those at which it may be another one. Of these and of `others`,
-    `skipped` says why they are not taken in.
+    `skipped` says why they are not taken in. `below` is all that was ever recorded there.
     """
 
     known: dict[str, Checkpoint] = field(default_factory=dict)
@@ -55,6 +55,16 @@ class KnownFiles:
     replaced: set[str] = field(default_factory=set)
     doubtful: set[str] = field(default_factory=set)
     skipped: list[Skipped] = field(default_factory=list)
+    below: list[Checkpoint] = field(default_factory=list)
+
+    def leave_out(self, paths: Collection[str]) -> None:
+        """Forget what records say of these paths: a copied journal tells of them."""
+        for path in paths:
+            self.known.pop(path, None)
+            self.others.pop(path, None)
+        self.replaced.difference_update(paths)
+        self.doubtful.difference_update(paths)
+        self.skipped = [each for each in self.skipped if each.path not in paths]
 
 
 def recorded_below(connection: Connection, root: Path) -> tuple[list[Checkpoint], dict[str, Checkpoint]]:
@@ -78,7 +88,7 @@ def known_files(database: Database, run: str, root: Path, tree: Tree) -> KnownFi
     """What the catalog has below the root, held against the files that are there."""
     with database.read() as connection:
         recorded, moved = recorded_below(connection, root)
-    found = KnownFiles()
+    found = KnownFiles(below=recorded)
     others: dict[str, Checkpoint] = {}
     for file in recorded:
         here = tree.seen(file.path)

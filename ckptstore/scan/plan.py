@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from shlex import quote
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from ckptstore.catalog import reads, recent
+from ckptstore.catalog import directories, reads, recent
 from ckptstore.catalog.runs import how_back
 from ckptstore.core.limits import MOST_RANKS
 from ckptstore.core.model import SCANNED, Checkpoint, Content, FileState, Grade, Skipped, Unplaced, moment
@@ -23,6 +23,7 @@ from ckptstore.outside import Path
 from ckptstore.resume.join import check_name
 from ckptstore.resume.reconcile import Reconciled, reconcile
 from ckptstore.resume.resolve import stated_layout
+from ckptstore.scan.copies import among_new, as_a_run, copies_of_known
 from ckptstore.scan.experiments import apart, are_several, commands, strangers
 from ckptstore.scan.foreign import Foreign
 from ckptstore.scan.found import ScannedLaunch, launch_id, record
@@ -33,7 +34,7 @@ from ckptstore.scan.parts import saves_in_parts
 from ckptstore.scan.tree import changed, is_rewritten, read_headers
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Container, Iterable, Mapping
     from datetime import datetime
 
     from ckptstore.catalog.engine import Database
@@ -96,7 +97,7 @@ class ScanPlan:
 
     `launches` are new ones, and known ones of which more is known now. Of the known records, those of files that are
     `back` become complete, `overwritten` ones, at whose paths other files are now, missing; `restated` ones have
-    another step from now on. `unplaced` are the files that got no step.
+    another step from now on, or are of copies. `unplaced` are the files that got no step.
     """
 
     found: Scanned
@@ -143,31 +144,34 @@ def make_plan(
     world_size: int | None,
     said: Stated,
     trust: Trust | None,
-    is_temporary: bool,
+    catalog: Database | None,
 ) -> ScanPlan:
-    """What to do with a tree, by a catalog that its journals are taken up into.
+    """What to do with a tree, by a catalog that its journals are taken up into: the user's, or one beside `catalog`.
 
     `stated` is the run that the user named, so that files are its wherever they lie; `world_size` the number of ranks
     that the user said (None: by what is there), `said` what is said of its files. Raises `UsageError` where a new file
     is of a rank beyond it.
     """
+    heard_before = _recorded_below(database, root)
     synced = sync_below(database, root, trust)
     run = stated or (synced.runs[0] if len(synced.runs) == 1 else directory_name)
     check_name("run", run)  # the root of all directories has none
     filled = _run_to_fill(database, run, root, is_stated=stated is not None)
     run_id = filled.id if filled else None
     run = filled.first if filled else run
-    done = Reconciled() if is_temporary or run_id is None else reconcile(database, run_id)
+    done = Reconciled() if catalog is not None or run_id is None else reconcile(database, run_id)
     recorded = known_files(database, run, root, tree)
+    copies = copies_of_known([database, *([catalog] if catalog else [])], tree, recorded, heard_before)
+    is_own_run = stated is not None and all(original.run != run for original in copies.of.values())
+    recorded.leave_out(copies.of)
     known, others = recorded.known, recorded.others
     foreign = Foreign(tree, said, world_size, recorded)
     unheard = beside(synced.skipped, (*tree.checkpoints, *tree.foreign))
-    there = {path: known[path] for path in (*tree.checkpoints, *tree.foreign) if path in known and path not in unheard}
-    rewritten = {path for path, file in there.items() if path in recorded.replaced or is_rewritten(file, tree)}
+    rewritten = _rewritten(tree, recorded, unheard)
     unknown = (
         path
         for path in (*tree.checkpoints, *foreign.placed)
-        if path not in known and path not in others and not is_inside(path, recorded.owners)
+        if not (path in known or path in others or path in copies.of or is_inside(path, recorded.owners))
     )
     candidates = unwatched(database, run_id, (*unknown, *rewritten))
     reasons = {path: unheard[path] for path in (*candidates, *recorded.replaced) if path in unheard}
@@ -185,26 +189,25 @@ def make_plan(
     ]
     launches_there, saved = _launches_in(database, run_id if to_adopt or scanned_before or foreign.placed else None)
     sizes = {launch.id: launch.world_size for launch in launches_there}
-    history = Reconstruction()
-    found: list[FoundFile] = []
-    cut: list[Skipped] = []
-    if new or said != NOTHING_STATED or _too_small((kept[path] for path in scanned_before), sizes):
-        found, cut = read_headers(tree, [*new, *scanned_before])
-        check_ranks(root, (file.rank for file in found))
-    parts, unreadable = read_headers(tree, [path for path in to_adopt if tree.is_part(path)])
-    reasons |= _of_other_networks(database, tree, to_adopt, [*found, *parts], kept, world_size=world_size)
+    is_asked = said != NOTHING_STATED or _too_small((kept[path] for path in scanned_before), sizes)
+    contents = _contents(
+        database, tree, to_adopt, scanned_before if new or is_asked else [], kept, world_size=world_size
+    )
+    reasons |= contents.reasons
     to_adopt, new = ([path for path in paths if path not in reasons] for paths in (to_adopt, new))
-    found, parts = ([file for file in files if file.path not in reasons] for files in (found, parts))
-    if found:
-        history = reconstruct(found, world_size=world_size, ranks_seen=tree.ranks, stated=said)
+    found, parts = ([file for file in files if file.path not in reasons] for files in contents[:2])
+    history = (
+        reconstruct(found, world_size=world_size, ranks_seen=tree.ranks, stated=said) if found else Reconstruction()
+    )
     in_parts = saves_in_parts(run, tree, parts, kept, others.keys() | unheard.keys())
     of_others = foreign.launches(run, to_adopt, kept)
-    launches = in_order_of_time(_launches(run, history, kept, said), [*in_parts.launches, *of_others])
+    own = as_a_run(run, copies, tree, [database, *([catalog] if catalog else [])]) if is_own_run else []
+    launches = in_order_of_time(_launches(run, history, kept, said), [*in_parts.launches, *of_others, *own])
     if world_size is not None:
         _check_world_size(world_size, _ranks(tree, new, found, foreign, to_adopt), launches, sizes)
     too_small = _too_small((file for launch in launches for file in launch.files), sizes)
     damaged, missing, back, away = changed(kept, tree)
-    is_new = set(to_adopt)
+    is_new = {*to_adopt, *(file.path for launch in own for file in launch.files)}
     regraded, moved = _placed_anew(launches, kept, said)
     adopted = (*(file for launch in launches for file in launch.files if file.path in is_new), *moved)
     opaque, unsure = foreign.left(
@@ -234,10 +237,10 @@ def make_plan(
                 *synced.skipped,
                 *synced.refused,
                 *recorded.skipped,
-                *cut,
-                *unreadable,
+                *contents.skipped,
                 *in_parts.skipped,
                 *(Skipped(file.path.rpartition("/")[0], _MAY_BE_AWAY) for file in away),
+                *(() if is_own_run else copies.not_taken()),
                 *(Skipped(path, reason) for path, reason in reasons.items()),
             ],
             adopted,
@@ -265,13 +268,56 @@ def make_plan(
         ),
         back=tuple(back),
         overwritten=tuple(known[path] for path in rewritten - recorded.replaced),
-        restated=tuple(kept[file.path] for file in moved),
+        restated=(*(kept[file.path] for file in moved), *copies.told),
         unplaced=tuple(
             Unplaced(each.path, seen.size, seen.mtime_ns, each.best_guess, each.reason, each.remedy)
             for each in (*(each for each in history.uncertain if each.path in is_new), *unsure)
             if (seen := tree.seen(each.path)) is not None
         ),
     )
+
+
+def _recorded_below(database: Database, root: Path) -> set[str]:
+    with database.read() as connection:
+        return directories.below(connection, str(root))
+
+
+class _Contents(NamedTuple):
+    """What was read of files, and of MindFormers' parts; what could not be, and why some may not be taken in."""
+
+    found: list[FoundFile]
+    parts: list[FoundFile]
+    skipped: list[Skipped]
+    reasons: dict[str, str]
+
+
+def _contents(
+    database: Database,
+    tree: Tree,
+    to_adopt: Iterable[str],
+    scanned_before: Iterable[str],
+    kept: Mapping[str, Checkpoint],
+    *,
+    world_size: int | None,
+) -> _Contents:
+    """What is in the files that are to be adopted, and in those that a scan found before."""
+    new = [path for path in to_adopt if path not in tree.foreign]
+    found, cut = read_headers(tree, [*(path for path in new if not tree.is_part(path)), *scanned_before])
+    check_ranks(Path(tree.root), (file.rank for file in found))
+    parts, unreadable = read_headers(tree, [path for path in new if tree.is_part(path)])
+    reasons = _of_other_networks(database, tree, to_adopt, [*found, *parts], kept, world_size=world_size)
+    reasons |= among_new([file for file in found if file.path in set(new)])
+    return _Contents(found, parts, [*cut, *unreadable], reasons)
+
+
+def _rewritten(tree: Tree, recorded: KnownFiles, unheard: Container[str]) -> set[str]:
+    """The paths of known files at which others are now."""
+    there = {
+        path: file
+        for path in (*tree.checkpoints, *tree.foreign)
+        if path not in unheard and (file := recorded.known.get(path)) is not None
+    }
+    return {path for path, file in there.items() if path in recorded.replaced or is_rewritten(file, tree)}
 
 
 def _placed_anew(

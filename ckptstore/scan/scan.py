@@ -87,10 +87,10 @@ def scan(
     looked_at = database
     if dry_run or (world_size is not None and may_be_beyond(tree, world_size)):
         looked_at = _temporary_catalog(database, root, run or directory_name)
-        plan = planned(looked_at, is_temporary=True)  # may refuse, before anything is written
+        plan = planned(looked_at, catalog=database)  # may refuse, before anything is written
     if not dry_run:
         looked_at = database
-        plan = planned(database, is_temporary=False)
+        plan = planned(database, catalog=None)
         _apply(database, root, tree, plan)
     with database.read() as connection:
         found = reads.called(connection, plan.found.run)

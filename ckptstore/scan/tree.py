@@ -283,6 +283,6 @@ def changed(known: Mapping[str, Checkpoint], tree: Tree) -> tuple[list[Checkpoin
             now = files.facts_if_seen(path)  # it may have been saved again since the tree was looked at
             if now is not None and now.size != file.size:
                 (away if absence_beside(file) else damaged).append(file)
-        elif file.state is FileState.MISSING and is_as_recorded(file, here.size, here.mtime_ns):
+        elif file.state in (FileState.MISSING, FileState.MOVED) and is_as_recorded(file, here.size, here.mtime_ns):
             back.append(replace(file, state=FileState.COMPLETE))
     return damaged, missing, back, away

@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from zlib import crc32
 
 from tests import ckpt_bytes
 
@@ -10,13 +11,16 @@ LENGTH = 5
 
 
 def save(root: Path, *steps: int, rank: int = 0, prefix: str = "net", at: int = 0) -> list[Path]:
-    """What a ModelCheckpoint of a first launch saves; `at` shifts the times of its files, in seconds."""
+    """What a ModelCheckpoint of a first launch saves; `at` shifts the times of its files, in seconds.
+
+    Another root is another training: its weights differ.
+    """
     home = root / f"rank_{rank}"
     home.mkdir(parents=True, exist_ok=True)
     paths = []
     for step in steps:
         name = f"{prefix}-{(step - 1) // LENGTH + 1}_{(step - 1) % LENGTH + 1}.ckpt"
-        paths.append(ckpt_bytes.write(home / name, step))
+        paths.append(ckpt_bytes.write(home / name, step, weight=crc32(str(root).encode()) % 1000))
         os.utime(paths[-1], ns=((at + step) * 10**9, (at + step) * 10**9))
     return paths
 

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from math import prod
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 
@@ -32,7 +33,8 @@ def net(path: Path, step: int, shapes: Shapes = LENET, *, has_counter: bool = Tr
     """A state of a network of these parameters; without a counter, its weights."""
     path.parent.mkdir(parents=True, exist_ok=True)
     content = b"".join(
-        ckpt_bytes.value(name, "Float32", shape, bytes(4 * prod(shape))) for name, shape in shapes.items()
+        ckpt_bytes.value(name, "Float32", shape, bytes([crc32(str(path.parent).encode()) % 256]) * 4 * prod(shape))
+        for name, shape in shapes.items()
     )
     if has_counter:
         content += ckpt_bytes.value("global_step", "Int32", (1,), step.to_bytes(4, "little"))

@@ -1,0 +1,232 @@
+"""Tells copies from checkpoints of their own: files with the content of one that is known, and still there.
+
+A copy that is taken for a launch would be one that went back: what came after its state would be given up.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from ckptstore.catalog import directories, reads
+from ckptstore.core.classify import What
+from ckptstore.core.model import Checkpoint, Content, FileState, Grade, Skipped, moment
+from ckptstore.core.sighting import Sighting, is_as_recorded
+from ckptstore.disk import files
+from ckptstore.scan.found import ScannedLaunch, launch_id
+from ckptstore.scan.history import rank_of
+from ckptstore.scan.launches import NEAR_NS
+from ckptstore.scan.tree import sighted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
+
+    from ckptstore.catalog.engine import Database
+    from ckptstore.core.model import Launch
+    from ckptstore.disk.walk import Seen
+    from ckptstore.scan.found import FoundFile
+    from ckptstore.scan.known_files import KnownFiles
+    from ckptstore.scan.tree import Tree
+
+
+@dataclass(frozen=True)
+class Copies:
+    """The files of a tree that are copies of known ones, by path, with the record of what each is a copy of.
+
+    `told` are records that a copied journal made: they tell of the copies as if the run had saved them there.
+    """
+
+    of: Mapping[str, Checkpoint]
+    told: tuple[Checkpoint, ...]
+
+    def not_taken(self) -> list[Skipped]:
+        """What is said of them."""
+        return [Skipped(path, _reason(original.path, f"run {original.run!r}")) for path, original in self.of.items()]
+
+
+def _reason(original: str, whose: str) -> str:
+    home = original.rpartition("/")[0]
+    return f"a copy of what is in {home}, of {whose}: to make it a run of its own, scan it with --run NEW"
+
+
+def copies_of_known(
+    databases: Sequence[Database], tree: Tree, recorded: KnownFiles, heard_before: AbstractSet[str]
+) -> Copies:
+    """The copies of known files among those of a tree.
+
+    `databases` are what the tree is judged by and the user's own, which may have more runs. `heard_before` are the
+    paths below the root that had a record before its journals were taken up.
+    """
+
+    def order(file: Checkpoint) -> tuple[bool, bool, str]:
+        """Which of two files that journals tell of alike is the original: the lower one."""
+        is_inside = file.path.startswith(f"{tree.root.rstrip('/')}/")
+        here = tree.seen(file.path) or files.facts_if_seen(file.path)
+        is_touched = here is None or here.mtime_ns != file.mtime_ns
+        return is_inside and file.path not in heard_before, is_touched, file.path
+
+    copies: dict[str, Checkpoint] = {}
+    told: list[Checkpoint] = []
+    claimed = {file.path for file in recorded.below if file.state in _LIVE}
+    own = [
+        file
+        for file in recorded.below
+        if (file.state in _LIVE or (file.state is FileState.MOVED and file.path not in claimed))
+        and tree.seen(file.path) is not None
+    ]
+    for file, other in _doubles(databases, own):
+        if _is_there(other) and order(other) < order(file) and _is_double(file, other, tree):
+            copies.setdefault(file.path, other)
+            told += [file] if file.state is not FileState.MOVED else []
+    sizes = {
+        path: seen.size
+        for path, (place, seen) in {**tree.checkpoints, **tree.foreign}.items()
+        if place.what in _WHOLE and path not in recorded.owners and path not in recorded.others
+    }
+    for path, original in _alike(databases, tree, sizes):
+        is_new = path not in copies and original.path not in copies
+        if is_new and _is_there(original) and _has_bytes_of(path, tree.seen(path), original):
+            copies[path] = original
+    return Copies(copies, tuple(told))
+
+
+_LIVE = (FileState.COMPLETE, FileState.DAMAGED)
+_WHOLE = (What.CHECKPOINT, What.OPAQUE)  # parts of all steps have one name; weights may be those of a state beside them
+
+
+def _doubles(databases: Sequence[Database], own: Sequence[Checkpoint]) -> list[tuple[Checkpoint, Checkpoint]]:
+    """Records, each with others that are the same but for the path: a copied journal tells of the same files."""
+    found: dict[tuple[object, ...], dict[str, Checkpoint]] = defaultdict(dict)
+    for database in databases if own else ():
+        with database.read() as connection:
+            for file in directories.written_at(
+                connection, {file.mtime_ns for file in own if file.mtime_ns is not None}
+            ):
+                found[_but_for_path(file)][file.path] = file
+    return [
+        (file, other)
+        for file in own
+        for other in found.get(_but_for_path(file), {}).values()
+        if other.path != file.path and other.digest in (None, file.digest or other.digest)
+    ]
+
+
+def _but_for_path(file: Checkpoint) -> tuple[object, ...]:
+    return file.save_id, file.rank, file.size, file.mtime_ns
+
+
+def _is_there(file: Checkpoint) -> bool:
+    here = files.facts_if_seen(file.path)
+    return here is not None and is_as_recorded(file, here.size, here.mtime_ns)
+
+
+def _is_double(own: Checkpoint, other: Checkpoint, tree: Tree) -> bool:
+    """Whether the file of a record that is another's but for the path is what both tell of."""
+    here = tree.seen(own.path)
+    if here is None or here.size != own.size:
+        return False
+    sighting = sighted(own, here)
+    return sighting is Sighting.SAME or (sighting is Sighting.CHANGED and files.same_bytes(own.path, other.path))
+
+
+def _alike(databases: Sequence[Database], tree: Tree, sizes: Mapping[str, int]) -> Iterable[tuple[str, Checkpoint]]:
+    """Files that nobody recorded, with the known ones that have their name or time, their size and their rank."""
+    named: dict[tuple[int | None, object], dict[str, Checkpoint]] = defaultdict(dict)
+    for database in databases if sizes else ():
+        with database.read() as connection:
+            for file in directories.of_sizes(connection, set(sizes.values())):
+                named[file.size, file.path.rpartition("/")[2]][file.path] = file
+                named[file.size, file.mtime_ns][file.path] = file
+    for path, size in sorted(sizes.items()) if named else ():
+        place, seen = tree.checkpoints.get(path) or tree.foreign[path]
+        likely = {**named.get((size, seen.name), {}), **named.get((size, seen.mtime_ns), {})}
+        yield from ((path, file) for file in likely.values() if place.rank in (None, file.rank))
+
+
+def _has_bytes_of(path: str, seen: Seen | None, original: Checkpoint) -> bool:
+    """Whether a file is a copy; one with name, size and time of the original is taken for one unread.
+
+    But not where the file system tells whole seconds only.
+    """
+    if files.identity(path) == files.identity(original.path):  # a link leads there: it is that file
+        return False
+    if seen is not None and seen.mtime_ns == original.mtime_ns and seen.mtime_ns % 1_000_000_000:
+        return seen.name == original.path.rpartition("/")[2] or files.same_bytes(path, original.path)
+    return files.same_bytes(path, original.path)
+
+
+def copies_among(found: Sequence[FoundFile], is_same: Callable[[str, str], bool] = files.same_bytes) -> dict[str, str]:
+    """Of new files the copies of others of them, each with what it is a copy of: of the one that was written first.
+
+    A copy is in another directory under its name or with its time. Two callbacks write one state at nearly one time.
+    """
+    copies: dict[str, str] = {}
+    originals: dict[tuple[object, ...], list[FoundFile]] = defaultdict(list)
+    for file in sorted(found, key=lambda each: (each.mtime_ns, each.path)):
+        if file.content not in (Content.FULL, Content.SHARE):
+            continue
+        keys = [(file.size, file.path.rpartition("/")[2]), (file.size, file.mtime_ns)]
+        likely = {each.path: each for key in keys for each in originals[key] if _may_be_copy(file, each)}
+        original = next((path for path in likely if is_same(file.path, path)), None)
+        if original is not None:
+            copies[file.path] = original
+        else:
+            for key in keys:
+                originals[key].append(file)
+    return copies
+
+
+def _may_be_copy(file: FoundFile, other: FoundFile) -> bool:
+    rank = rank_of(file)
+    is_beside = file.path.rpartition("/")[0] == other.path.rpartition("/")[0]
+    return rank in (None, rank_of(other)) and not is_beside and not 0 < file.mtime_ns - other.mtime_ns <= NEAR_NS
+
+
+def among_new(found: Sequence[FoundFile]) -> dict[str, str]:
+    """Why new files that are copies of other new ones are not taken in, by path."""
+    return {path: _reason(original, "this run") for path, original in copies_among(found).items()}
+
+
+def as_a_run(run: str, copies: Copies, tree: Tree, databases: Sequence[Database]) -> list[ScannedLaunch]:
+    """The launches of a run that is made of copies: those that the originals are of, with the same steps."""
+    of_launch: dict[str, list[Checkpoint]] = defaultdict(list)
+    originals: dict[str, Launch] = {}
+    for path, original in sorted(copies.of.items()):
+        seen = tree.seen(path)
+        if original.launch_key not in originals:
+            originals[original.launch_key] = _launch_of(original, databases)
+        if seen is not None:
+            of_launch[original.launch_key].append(
+                replace(
+                    original,
+                    run=run,
+                    launch=launch_id(run, original.run, original.launch),
+                    path=path,
+                    mtime_ns=seen.mtime_ns,
+                    created_at=moment(seen.mtime_ns),
+                    grade=original.grade or Grade.PROVEN,
+                )
+            )
+    return [
+        ScannedLaunch(
+            some[0].launch,
+            originals[key].world_size,
+            originals[key].steps_per_epoch,
+            originals[key].created_at or min(file.created_at for file in some if file.created_at),
+            tuple(some),
+            originals[key].lengths,
+            originals[key].layout,
+        )
+        for key, some in of_launch.items()
+    ]
+
+
+def _launch_of(file: Checkpoint, databases: Iterable[Database]) -> Launch:
+    for database in databases:
+        with database.read() as connection:
+            found = reads.launch(connection, file.launch_key)
+        if found is not None:
+            return found
+    raise LookupError(f"launch {file.launch} of run {file.run} has a file and no record")

@@ -1,0 +1,145 @@
+"""A tree that was copied beside itself: copies are told, and not taken, unless they are to be a run of their own."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from ckptstore.api import Catalog, connect
+from ckptstore.core.model import FileState, Grade
+from tests.jobs import Job
+from tests.scan.builders import save, stamp
+
+
+def copied(root: Path, how: str) -> Path:
+    """A copy as `cp -r` or `cp -rp` makes it, with the journals or without."""
+    ignored = shutil.ignore_patterns(".ckptstore") if "alone" in how else None
+    backup = shutil.copytree(root, root.parent / "backup", ignore=ignored)
+    if "-p" not in how:
+        for path in backup.rglob("*.ckpt"):
+            stamp(path, 1_000_000)
+    return backup
+
+
+HOW = ("-r", "-rp", "-r alone", "-rp alone")
+
+
+@pytest.fixture
+def plain(catalog: Catalog, tmp_path: Path) -> Path:
+    """A scanned tree with the states of steps 4 to 16, on two ranks."""
+    for rank in (0, 1):
+        save(tmp_path / "plain1", 4, 8, 12, 16, rank=rank)
+    catalog.scan(tmp_path / "plain1", world_size=2)
+    return tmp_path / "plain1"
+
+
+def homes(catalog: Catalog, run: str) -> set[str]:
+    """The trees in which a run has live files, by their names."""
+    live = [file for file in catalog.files(run) if file.state is FileState.COMPLETE]
+    return {Path(file.path).parents[1].name for file in live}
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_a_scan_of_a_copy_moves_no_run(catalog: Catalog, plain: Path, how: str) -> None:
+    backup = copied(plain, how)
+    (backup / "rank_0" / "net-4_1.ckpt").unlink()  # of an earlier day
+    for dry_run in (True, False, False):
+        done = catalog.scan(backup, dry_run=dry_run)
+        assert (done.adopted, done.damaged, done.missing) == ((), (), ())
+        told = {each.path: each.reason for each in done.skipped}
+        assert told.keys() == set(map(str, backup.rglob("*.ckpt")))
+        assert all(f"a copy of what is in {plain}/rank_" in each and "--run NEW" in each for each in told.values())
+    shutil.rmtree(backup)
+    plan = catalog.resolve("plain1").plan
+    assert (plan.global_step, homes(catalog, "plain1")) == (16, {"plain1"})
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_a_copy_becomes_a_run_of_its_own(catalog: Catalog, plain: Path, how: str) -> None:
+    backup = copied(plain, how)
+    dry = catalog.scan(backup, run="new", dry_run=True)
+    done = catalog.scan(backup, run="new")
+    assert dry.adopted == done.adopted
+    assert sorted(file.path for file in done.adopted) == sorted(map(str, backup.rglob("*.ckpt")))
+    for run, home in (("new", backup), ("plain1", plain)):
+        plan = catalog.resolve(run).plan
+        assert plan.global_step == 16
+        assert [Path(each.source.path).parents[1] for each in plan.ranks] == [home, home]
+        assert homes(catalog, run) == {home.name}
+    again = catalog.scan(backup, run="new")
+    assert (again.adopted, again.skipped, again.known) == ((), (), 8)
+    shutil.rmtree(plain)
+    assert catalog.resolve("new").plan.global_step == 16
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_when_the_original_is_gone_the_copy_is_taken(catalog: Catalog, plain: Path, how: str) -> None:
+    backup = copied(plain, how)
+    catalog.scan(backup)
+    shutil.rmtree(plain)
+    catalog.scan(backup, run="plain1", world_size=2)
+    plan = catalog.resolve("plain1").plan
+    assert (plan.global_step, Path(plan.ranks[0].source.path).parents[1]) == (16, backup)
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_the_copy_of_a_registered_run_does_not_double_it(catalog: Catalog, tmp_path: Path, how: str) -> None:
+    job = Job(catalog, tmp_path / "job", world_size=2)
+    for launch in job.begin():
+        for step in (5, 10):
+            launch.register(job.write(launch, step), global_step=step, optimizer_step=step, metrics={"loss": step})
+    before = [(save.global_step, save.bytes) for save in catalog.saves("run")]
+    backup = copied(tmp_path / "job", how)
+    told = catalog.scan(backup, run="run")
+    assert (told.adopted, len(told.skipped)) == ((), 4)
+    assert [(save.global_step, save.bytes) for save in catalog.saves("run")] == before
+    job.start()  # nor does a start take it up again
+    assert [(save.global_step, save.bytes) for save in catalog.saves("run")] == before
+    done = catalog.scan(backup, run="new")
+    assert {(file.global_step, file.grade, file.metrics["loss"]) for file in done.adopted} == {
+        (5, Grade.PROVEN, 5),
+        (10, Grade.PROVEN, 10),
+    }
+    assert catalog.resolve("new").plan.global_step == 10
+    assert [(save.global_step, save.bytes) for save in catalog.saves("run")] == before
+
+
+def test_a_catalog_made_anew_knows_which_is_the_copy(catalog: Catalog, plain: Path, tmp_path: Path) -> None:
+    backup = copied(plain, "-r")
+    catalog.scan(backup)
+    other = connect(tmp_path / "other.db")
+    for tree in (plain, backup):
+        other.scan(tree)
+    assert homes(other, "plain1") == {"plain1"}
+
+
+def test_what_was_trained_on_in_the_copy_is_no_copy(catalog: Catalog, plain: Path) -> None:
+    backup = copied(plain, "-rp alone")
+    for rank in (0, 1):
+        save(backup, 20, 24, rank=rank)
+    done = catalog.scan(backup, run="new", world_size=2)
+    assert sorted({file.global_step for file in done.adopted}) == [4, 8, 12, 16, 20, 24]
+    assert catalog.resolve("new").plan.global_step == 24
+    assert catalog.resolve("plain1").plan.global_step == 16
+
+
+def test_a_copy_in_the_tree_of_its_original_is_told(catalog: Catalog, tmp_path: Path) -> None:
+    """Nobody knew either: the older file is the original."""
+    root = tmp_path / "job"
+    save(root, 4, 8, 12, 16)
+    (root / "best").mkdir()
+    shutil.copy2(root / "rank_0" / "net-2_3.ckpt", root / "best")
+    stamp(root / "best" / "net-2_3.ckpt", 500)
+    done = catalog.scan(root, run="job", world_size=1)
+    assert [Path(each.path).parent.name for each in done.skipped] == ["best"]
+    assert catalog.resolve("job").plan.global_step == 16
+
+
+def test_another_training_of_the_same_names_and_sizes_is_no_copy(catalog: Catalog, plain: Path, tmp_path: Path) -> None:
+    for rank in (0, 1):
+        for path in save(tmp_path / "other", 4, 8, rank=rank):
+            content = path.read_bytes()
+            path.write_bytes(content[:-2] + bytes([content[-2] ^ 1]) + content[-1:])
+            stamp(path, 77)
+    done = catalog.scan(tmp_path / "other", world_size=2)
+    assert (len(done.adopted) + len(done.uncertain), done.skipped) == (4, ())
