@@ -357,9 +357,10 @@ def inspect(file: Path, *, as_json: bool) -> None:
 @click.option(
     "--trust",
     multiple=True,
-    metavar="counter|name|info|USER",
-    help="Take the step that the optimizer's counter, the name, or a number in the file says alone; or believe this "
-    "user's journals, or a group's, wherever they lie.",
+    metavar="counter|name|info|numbers|USER",
+    help="Take the step that the optimizer's counter, the name, or a number in the file says alone; that no "
+    "rank missed a start, so that relaunch numbers tell them; or believe this user's journals, or a group's, wherever "
+    "they lie.",
 )
 @click.option(
     "--step",

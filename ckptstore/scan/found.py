@@ -22,11 +22,15 @@ BY_HAND = "--step FILE=STEP"
 
 
 class Trusted(str, Enum):
-    """A witness that the user takes for enough alone: the optimizer's counter, the name, or MindSpore's own notes."""
+    """A witness that the user takes for enough alone: the optimizer's counter, the name, or MindSpore's own notes.
+
+    `NUMBERS` are those that MindSpore gives names at a relaunch: files of one step and one number are of one start.
+    """
 
     COUNTER = "counter"
     NAME = "name"
     INFO = "info"
+    NUMBERS = "numbers"
 
     __str__ = str.__str__
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ckptstore.core.model import Grade, Kind, Lengths
 from ckptstore.core.naming import unfinished_ttp_directory
-from ckptstore.scan.found import PlacedFile, Trusted, Uncertain
+from ckptstore.scan.found import BY_HAND, PlacedFile, Trusted, Uncertain
 from ckptstore.scan.launches import Group, Ranked, are_near, group
 from ckptstore.scan.steps import (
     OF_LENGTH,
@@ -124,13 +124,14 @@ def reconstruct(
     ranks = seen | {rank for file in found for rank in (file.rank, _inner_rank(file)) if rank is not None}
     size = size_of_job(world_size, ranks, warnings)
 
-    groups, is_ordered = group(ranked)
+    groups, is_ordered = group(ranked, trusts_numbers=Trusted.NUMBERS in stated.trusted)
     if len(groups) > 1 and not is_ordered:
         warnings.append("times and names do not tell the order of all launches: it is a guess")
     apart = _kept_apart(groups)
     if apart:
         warnings.append(
-            f"nothing proves which files of several ranks are of one launch, so they are kept apart: {apart}"
+            f"nothing proves which files of several ranks are of one launch, so they are kept apart: {apart}; "
+            f"if no rank missed a launch: {Trusted.NUMBERS.remedy}"
         )
     launches: list[PlacedLaunch] = []
     judged = [
@@ -141,6 +142,8 @@ def reconstruct(
         for _, _, verdicts in judged
     ]
     mixed = _mixed(by_evidence)
+    if Trusted.NUMBERS in stated.trusted:
+        mixed = {path: one for path, one in mixed.items() if one.contradicted}
     for each, lengths, verdicts in judged:
         placed = [one for one in verdicts if isinstance(one, PlacedFile) and one.file.path not in mixed]
         uncertain += [one for one in verdicts if isinstance(one, Uncertain)]
@@ -367,13 +370,26 @@ def _mixed(launches: Iterable[Iterable[PlacedFile]]) -> dict[str, Uncertain]:
         times[_line(one)].append(one.file.mtime_ns)
     for line in times.values():
         line.sort()
+    interval = min((after - at for line in times.values() for at, after in pairwise(line)), default=0)
+    mixed: dict[str, Uncertain] = {}
     reason = "ranks wrote their files of this step at different times: they may be of two launches"
-    return {
-        one.file.path: Uncertain(one.file.path, one.global_step, reason, contradicted=True)
-        for files in spread
-        if not are_near([one.file.mtime_ns for one in files], [times[_line(one)] for one in files])
-        for one in files
-    }
+    for place, step in (each for each, files in saves.items() if files in spread):
+        files = saves[place, step]
+        if are_near([one.file.mtime_ns for one in files], [times[_line(one)] for one in files], interval):
+            continue
+        is_contradicted = _interleave(step, {at: some for (launch, at), some in saves.items() if launch == place})
+        remedy = BY_HAND if is_contradicted else Trusted.NUMBERS.remedy
+        mixed |= {
+            one.file.path: Uncertain(one.file.path, one.global_step, reason, remedy, contradicted=is_contradicted)
+            for one in files
+        }
+    return mixed
+
+
+def _interleave(step: int, saves: Mapping[int, Sequence[PlacedFile]]) -> bool:
+    """Whether a launch wrote a file of a step after one of a later step, or before one of an earlier step."""
+    times = {at: [one.file.mtime_ns for one in files] for at, files in saves.items()}
+    return any(max(times[min(at, step)]) > min(times[max(at, step)]) for at in times if at != step)
 
 
 def _line(one: PlacedFile) -> tuple[str, str, int]:

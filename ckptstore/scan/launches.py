@@ -23,8 +23,10 @@ NEAR_NS = 2_000_000_000
 """Files of one save are written within this time, and no launch gets from its start to a save in it: importing
 MindSpore alone takes as long (mindspore.md §10). In nanoseconds."""
 
-_NEAR_PART = 16  # … nor within this part of the shortest time between two saves of one callback
 _APART = 4  # files of one state are of one launch where they are nearer than this part of the time between two saves
+_NEAR_PART = 2
+"""Files of one save are nearer than this part of the time to the save before and after: a second start that writes the
+same state again takes about as long to it as the first one did, and the time to start."""
 
 
 @dataclass(frozen=True)
@@ -125,10 +127,11 @@ class Group:
 _NUMBERED = (Kind.PERIODIC.value, Kind.DYING_GASP.value)
 
 
-def group(files: Iterable[Ranked]) -> tuple[list[Group], bool]:
+def group(files: Iterable[Ranked], *, trusts_numbers: bool = False) -> tuple[list[Group], bool]:
     """The launches, oldest first, and whether that order is known (else it is a guess).
 
-    Evidence: the names of one ModelCheckpoint; equal numbers where no rank can have missed a launch; and, if all times
+    Evidence: the names of one ModelCheckpoint; equal numbers where no rank can have missed a launch (`trusts_numbers`:
+    as the user says; else each rank must have saved twice); and, if all times
     of the tree fit, files of one state that were written at nearly the same time, or in one finished TTP directory, and
     files that were written in turns.
     Where each rank has one file of a kind, no times of the tree can be held against each other.
@@ -136,7 +139,7 @@ def group(files: Iterable[Ranked]) -> tuple[list[Group], bool]:
     units = _units(files)
     gaps = _gaps(units)
     gap = min(gaps) if gaps and min(gaps) > 0 else None
-    certain = _by_number(units)
+    certain = _by_number(units, trusts_numbers=trusts_numbers)
     if not gaps:
         groups = _joined(units, [*certain, *_by_time(_written_apart(units), NEAR_NS)])
         if groups is not None:
@@ -144,7 +147,11 @@ def group(files: Iterable[Ranked]) -> tuple[list[Group], bool]:
             return _in_order_of_numbers(alone)
     elif gap is not None:
         near = min(NEAR_NS, gap // _APART)
-        groups = _joined(units, [*certain, *_by_time(units, near), *_by_directory(units, gap)])
+        # Slow disks keep ranks apart longer. Between launches is more time than between two saves.
+        intervals = _gaps(units, of_one_launch=True)
+        wide = min([gap, *intervals]) // _NEAR_PART if intervals or trusts_numbers else near
+        by_time = [*_by_time(units, near), *(each for each in _by_time(units, wide) if _have_one_number(*each))]
+        groups = _joined(units, [*certain, *by_time, *_by_directory(units, gap)])
         groups = None if groups is None else _in_turns(groups, near)
         # Launches of a job do not overlap in time.
         if groups is not None and all(one.end < other.begin for one, other in _successions(groups)):
@@ -162,8 +169,12 @@ def _units(files: Iterable[Ranked]) -> list[Unit]:
     return [Unit(key, tuple(members)) for key, members in sorted(by_key.items())]
 
 
-def _gaps(units: Iterable[Unit]) -> list[int]:
-    """The times between two saves of one line that follow each other, in nanoseconds.
+def _have_one_number(one: Unit, other: Unit) -> bool:
+    return one.line[:2] == other.line[:2] and one.relaunch == other.relaunch
+
+
+def _gaps(units: Iterable[Unit], *, of_one_launch: bool = False) -> list[int]:
+    """The times between two saves of one line that follow each other, in nanoseconds; `of_one_launch`: of one number.
 
     Times prove something where every line's files were written in the order of their numbers and counters: where all
     of these are positive. A copy makes all times alike, or gives those of the copying.
@@ -173,7 +184,8 @@ def _gaps(units: Iterable[Unit]) -> list[int]:
         file, line = ranked.file, ranked.line
         if line[0] in _NUMBERED and file.optimizer_step is not None:
             lines[line].append((file.relaunch, file.optimizer_step, file.mtime_ns))
-    return [later[2] - earlier[2] for order in lines.values() for earlier, later in pairwise(sorted(order))]
+    following = [pair for order in lines.values() for pair in pairwise(sorted(order))]
+    return [later[2] - earlier[2] for earlier, later in following if not of_one_launch or earlier[0] == later[0]]
 
 
 def _written_apart(units: Iterable[Unit]) -> list[Unit]:
@@ -184,26 +196,27 @@ def _written_apart(units: Iterable[Unit]) -> list[Unit]:
     return [same[0] for same in times.values() if len(same) == 1]
 
 
-def are_near(times: Sequence[int], lines: Iterable[Sequence[int]] = ()) -> bool:
+def are_near(times: Sequence[int], lines: Iterable[Sequence[int]] = (), interval: int = 0) -> bool:
     """Whether files that were written at these times, in nanoseconds, can be of one save.
 
-    Another start needs longer than `NEAR_NS`, and then about as long to the step as the first one. Slow disks keep
-    ranks apart longer, but by a small part of the time to the save before or after. `lines`: the sorted times of all
-    saves of each file's line.
+    Another start needs longer than `NEAR_NS`, and then about as long to the step as the first one. `lines`: the sorted
+    times of all saves of each file's line; `interval` is the time between two saves where a line has only one.
     """
     spread = max(times) - min(times)
     gaps: list[int] = []
     for at, line in zip(times, lines, strict=False) if spread > NEAR_NS else ():
         place = bisect_left(line, at)
-        gaps += [abs(other - at) for other in (*line[max(place - 1, 0) : place], *line[place + 1 : place + 2])]
+        beside = (*line[max(place - 1, 0) : place], *line[place + 1 : place + 2])
+        gaps += [abs(other - at) for other in beside] or [interval]
     return spread <= max(NEAR_NS, min(gaps, default=0) // _NEAR_PART)
 
 
-def _by_number(units: Iterable[Unit]) -> list[tuple[Unit, Unit]]:
+def _by_number(units: Iterable[Unit], *, trusts_numbers: bool) -> list[tuple[Unit, Unit]]:
     """Equal numbers of one family on several ranks, where no rank can have missed a launch.
 
     All ranks have the same numbers, and at least two saves of each: ranks train in step, so that where one has saved
-    twice, every rank has saved once. A rank that missed a launch shows as another that has a single save of it.
+    twice, every rank has saved once. A rank that missed a launch shows as another that has a single save of it. One is
+    enough where the user says that none did.
     """
     families: dict[str, dict[int, dict[int, Unit]]] = defaultdict(lambda: defaultdict(dict))
     for unit in units:
@@ -213,7 +226,7 @@ def _by_number(units: Iterable[Unit]) -> list[tuple[Unit, Unit]]:
     for ranks in families.values():
         numbers = [set(numbered) for numbered in ranks.values()]
         saves = [len({ranked.state for ranked in unit.files}) for held in ranks.values() for unit in held.values()]
-        if all(each == numbers[0] for each in numbers) and min(saves) > 1:
+        if all(each == numbers[0] for each in numbers) and (trusts_numbers or min(saves) > 1):
             first, *others = ranks.values()
             pairs += [(unit, other[number]) for other in others for number, unit in first.items()]
     return pairs

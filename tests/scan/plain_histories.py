@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ckptstore.resume.lineage import lineage
+from ckptstore.scan.copies import copies_among
 from ckptstore.scan.found import FoundFile
 from tests.resume.builders import launch
 from tests.scan.plain_mindspore import Job, Script, Start, Written
@@ -55,7 +56,8 @@ class Kind:
     """How to draw a history: what the script says beside the usual, the ways of its restarts, and its ends.
 
     `is_ordinary`: nothing but launches as they should be. `is_hidden`: what falsifies the counter leaves no trace, so
-    that only the length of the dataset tells. `restarts`: how many there may be.
+    that only the length of the dataset tells. `restarts`: how many there may be. `has_copies`: a part of the files lies
+    in a second directory too.
     """
 
     script: Callable[[random.Random, int], Mapping[str, Any]] = lambda chance, length: {}
@@ -72,6 +74,7 @@ class Kind:
     copied: tuple[str, ...] = ("kept",)
     is_ordinary: bool = False
     is_hidden: bool = False
+    has_copies: bool = False
 
 
 def _loss_scale(chance: random.Random, length: int) -> dict[str, Any]:
@@ -130,6 +133,7 @@ KINDS: dict[str, Kind] = {
     "`sink_size`": Kind(script=_sinks),
     "`sink_size` on a CPU": Kind(script=lambda chance, length: {"sink": "cpu", "sink_size": chance.randint(1, length)}),
     "files deleted by hand": Kind(lost=_LOST[1:], prefixes=PREFIXES),
+    "copied beside itself": Kind(restarts=(0, 1, 1, 2), has_copies=True),
     "copied, times lost": Kind(copied=("alike", "shuffled", "by path")),
     "anything at once": Kind(
         script=_anything,
@@ -145,8 +149,8 @@ KINDS: dict[str, Kind] = {
 }
 
 
-def draw(kind: Kind, seed: int) -> History:
-    """A history of a kind, the same for the same seed."""
+def draw(kind: Kind, seed: int, spread: float = 0.0) -> History:
+    """A history of a kind, the same for the same seed; its ranks save that part of a save interval apart."""
     chance = random.Random(seed)  # noqa: S311 — a test
     length = chance.choice([chance.randint(1, 12), chance.randint(5, 40)])
     ranks = chance.choice([1, 1, 1, 2, 2, 3])
@@ -156,13 +160,14 @@ def draw(kind: Kind, seed: int) -> History:
     families = [chance.choice(kind.prefixes), "other"][: chance.choice(kind.savers)]
     saves = [Saver(name, chance.choice([1, chance.randint(1, length), whole]), keep) for name in families]
     script = Script(length, ranks, tuple(saves), rank_directories=ranks > 1 or chance.random() < 0.5, **said)
-    job = Job(script, chance)
+    job = Job(script, chance, spread)
     for place in range(chance.choice(kind.restarts) + 1):
         _start(job, kind, is_first=place == 0)
     _lose(job, chance.choice(kind.lost), chance)
     files = job.found(_times(job, chance.choice(kind.copied), chance))
     size = chance.choice([None, ranks])
-    return History(script, tuple(files.values()), job.truth(), job.parents, size, kind.is_hidden)
+    history = History(script, tuple(files.values()), job.truth(), job.parents, size, kind.is_hidden)
+    return with_copies(history, chance) if kind.has_copies else history
 
 
 def _start(job: Job, kind: Kind, *, is_first: bool) -> None:
@@ -225,6 +230,29 @@ def _times(job: Job, how: str, chance: random.Random) -> dict[tuple[str, str], i
     if how == "shuffled":
         chance.shuffle(files)
     return {each: SECOND * (1 if how == "alike" else 5 * place) for place, each in enumerate(files)}
+
+
+def with_copies(history: History, chance: random.Random) -> History:
+    """The same with a part of its files copied to a directory beside it, with their times or with those of the copying.
+
+    Copies are found before launches are made; `copies_among` reads bytes, which are the same for copies only.
+    """
+    share, keeps_times = chance.choice([0.2, 0.5, 1.0]), chance.random() < 0.5
+    newest = max((file.mtime_ns for file in history.found), default=0)
+    copies = [
+        replace(
+            file,
+            path=f"/backup{file.path}",
+            family=f"backup/{file.family}",
+            mtime_ns=file.mtime_ns if keeps_times else newest + (place + 3) * SECOND,
+        )
+        for place, file in enumerate(history.found)
+        if chance.random() < share
+    ]
+    truth = {**history.truth, **{each.path: history.truth[each.path.removeprefix("/backup")] for each in copies}}
+    every = (*history.found, *copies)
+    told = copies_among(every, lambda path, other: truth[path] == truth[other])
+    return replace(history, found=tuple(file for file in every if file.path not in told), truth=truth)
 
 
 def with_some(history: History, seed: int) -> History:

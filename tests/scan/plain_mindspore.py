@@ -109,16 +109,23 @@ class Written:
 
 
 class Job:
-    """The starts of one script, and the disk that they write to."""
+    """The starts of one script, and the disk that they write to.
 
-    def __init__(self, script: Script, chance: random.Random) -> None:
+    `spread` is how far apart its ranks save, as a part of the time between two saves (0: half a second at most).
+    """
+
+    def __init__(self, script: Script, chance: random.Random, spread: float = 0.0) -> None:
         self.script, self.chance = script, chance
         self.disk: dict[str, dict[str, Written]] = {}
         self.launches = 0
         self.clock = 10**9 * SECOND
         self.pace = chance.choice([1, 3, 10, 60])
         self.apart = chance.choice(APART)
+        if spread:
+            period = max(min(saver.period for saver in script.savers), script.stride) * self.pace
+            self.apart = int(period * SECOND * spread / 2)
         self.skews = [chance.randint(0, self.apart) for _ in range(script.ranks)]
+        self.last = [0] * script.ranks
         self.written = 0
         self.parents: dict[int, tuple[int, int] | None] = {}
 
@@ -126,7 +133,7 @@ class Job:
         """Restart by hand, train on, save as the script says, and end."""
         script = self.script
         self.launches += 1
-        self.clock += self.chance.choice([20, 60, 600]) * SECOND
+        self.clock = max(self.clock, *self.last) + self.chance.choice([20, 60, 600]) * SECOND
         base = self._restored(start)
         self.remove([each for each in self.files() if self.chance.random() < start.tidied])
         names = {
@@ -249,6 +256,7 @@ class Job:
         home, _, name = path.rpartition("/")
         self.written += 1
         written = self.clock + self.skews[rank] + self.chance.randint(0, self.apart)
+        self.last[rank] = written = max(written, self.last[rank] + 1)
         files = self.disk.setdefault(home, {})
         files[name] = Written(self.launches, rank, state, kind, written, self.written, info)
 

@@ -5,18 +5,30 @@ python -m tests.scan.report [--histories N] [--write]: into docs/scanning.md
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ckptstore.scan.history import reconstruct
+from ckptstore.scan.found import Trusted
+from ckptstore.scan.history import NOTHING_STATED, Stated, reconstruct
 from tests.scan.judged import NOTHING, OLDER, REFUSED, RIGHT, Judged, judge
 from tests.scan.plain_histories import KINDS, Kind, draw, with_some
 
 HISTORIES = 25_000
 PAGE = Path(__file__).parents[2] / "docs" / "scanning.md"
 BEGIN, END = "<!-- simulated histories: begin -->\n", "<!-- simulated histories: end -->\n"
-HEADER = ("kind of history", "histories", "newest state", "an older one, the newer named", "refused", "wrong")
+APART = ((0.25, NOTHING_STATED), (0.5, NOTHING_STATED), (0.5, Stated(trusted=frozenset({Trusted.NUMBERS}))))
+HEADER = (
+    "kind of history",
+    "histories",
+    "newest state",
+    "ranks a quarter of the interval apart",
+    "half",
+    "half, `--trust numbers`",
+    "an older one, the newer named",
+    "refused",
+    "wrong",
+)
 
 
 @dataclass
@@ -25,13 +37,20 @@ class Tally:
 
     name: str
     judged: list[Judged] = field(default_factory=list)
+    apart: tuple[list[Judged], ...] = field(default_factory=lambda: tuple([] for _ in APART))
     failed: list[str] = field(default_factory=list)
 
     def row(self) -> str:
         """Its row of the table."""
-        whole = [each.newest for each in self.judged if each.newest != NOTHING]
-        shares = [f"{100 * whole.count(each) / max(len(whole), 1):.1f} %" for each in (RIGHT, OLDER, REFUSED)]
-        return _row(self.name, f"{len(whole):,}", *shares, str(len(self.failed)))
+        right, older, refused = (_share(self.judged, each) for each in (RIGHT, OLDER, REFUSED))
+        whole = sum(each.newest != NOTHING for each in self.judged)
+        apart = (_share(each, RIGHT) for each in self.apart)
+        return _row(self.name, f"{whole:,}", right, *apart, older, refused, str(len(self.failed)))
+
+
+def _share(judged: Sequence[Judged], newest: str) -> str:
+    whole = [each.newest for each in judged if each.newest != NOTHING]
+    return f"{100 * whole.count(newest) / max(len(whole), 1):.1f} %"
 
 
 def tallies(histories: int) -> list[Tally]:
@@ -46,15 +65,16 @@ def tallies(histories: int) -> list[Tally]:
 def _tally(name: str, kind: Kind, seeds: range) -> Tally:
     tally = Tally(name)
     for seed in seeds:
-        whole = draw(kind, seed)
-        for history in (whole,) if kind.is_hidden else (whole, with_some(whole, seed)):
-            judged = judge(history, reconstruct(history.found, world_size=history.world_size))
-            told = [*judged.wrong, *([judged.silent] if judged.silent else [])]
-            if told:
-                part = "" if history is whole else ", a part"
-                tally.failed.append(f"{name}, seed {seed}{part}: {told[0]}")
-            if history is whole:
-                tally.judged.append(judged)
+        for (spread, said), judged in zip(((0.0, NOTHING_STATED), *APART), (tally.judged, *tally.apart), strict=True):
+            whole = draw(kind, seed, spread)
+            for history in (whole,) if kind.is_hidden or said.trusted else (whole, with_some(whole, seed)):
+                found = judge(history, reconstruct(history.found, world_size=history.world_size, stated=said))
+                told = [*found.wrong, *([found.silent] if found.silent else [])]
+                if told and not said.trusted:  # where a rank missed a launch, the user's word is wrong
+                    part = "" if history is whole else ", a part"
+                    tally.failed.append(f"{name}, seed {seed}, spread {spread}{part}: {told[0]}")
+                if history is whole:
+                    judged.append(found)
     return tally
 
 
@@ -64,6 +84,7 @@ def ordinary(found: list[Tally]) -> Tally:
     return Tally(
         "**ordinary launches, all of the above**",
         [judged for each in those for judged in each.judged],
+        tuple([judged for each in those for judged in each.apart[place]] for place in range(len(APART))),
         [told for each in those for told in each.failed],
     )
 

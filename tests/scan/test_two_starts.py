@@ -51,3 +51,19 @@ def test_a_save_that_took_one_rank_longer_is_whole(catalog: Catalog, tmp_path: P
             save(root, step, rank=rank, at=600 * step + 30 * rank)
     assert catalog.scan(root, world_size=2).uncertain == ()
     assert catalog.resolve("job").plan.global_step == 3
+
+
+@pytest.mark.parametrize("steps", [(1, 2, 3), (3,)], ids=["several saves", "one save"])
+def test_ranks_that_save_far_apart(catalog: Catalog, tmp_path: Path, steps: tuple[int, ...]) -> None:
+    """Four ranks, saves ten minutes apart, 0 to 60 s late. Of one save each, the user says that it was one start."""
+    root = tmp_path / "job"
+    for rank in range(4):
+        for step in steps:
+            save(root, step, rank=rank, at=600 * step + 20 * rank)
+    if len(steps) == 1:
+        assert "if no rank missed a launch: --trust numbers" in str(
+            catalog.scan(root, world_size=4, dry_run=True).warnings
+        )
+    done = catalog.scan(root, world_size=4, trust=["numbers"] if len(steps) == 1 else [])
+    assert done.uncertain == ()
+    assert catalog.resolve("job").plan.global_step == 3
