@@ -370,7 +370,11 @@ def _mixed(launches: Iterable[Iterable[PlacedFile]]) -> dict[str, Uncertain]:
         times[_line(one)].append(one.file.mtime_ns)
     for line in times.values():
         line.sort()
-    interval = min((after - at for line in times.values() for at, after in pairwise(line)), default=0)
+    # Of a line with one save, any other save of its rank bounds the interval: names may be new with each save.
+    of_ranks: dict[int, list[int]] = defaultdict(list)
+    for (_, _, rank), line in times.items():
+        of_ranks[rank] += line
+    interval = min((after - at for each in of_ranks.values() for at, after in pairwise(sorted(each))), default=0)
     mixed: dict[str, Uncertain] = {}
     reason = "ranks wrote their files of this step at different times: they may be of two launches"
     for place, step in (each for each, files in saves.items() if files in spread):
