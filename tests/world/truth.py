@@ -6,7 +6,9 @@ nobody can be sure of, as a save in which the rank was killed, is in doubt: then
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 DAY_NS = 86_400_000_000_000
 
@@ -117,12 +119,24 @@ class Truth:
             for at, ranks in launch.saved.items()
         )
 
-    def is_whole(self, launch: Launch, step: int, there: dict[str, bytes], *, registered: bool = True) -> bool:
-        """Whether each rank has a file of a state, its own or a replica's, that is on a disk as it was written."""
+    def is_whole(
+        self,
+        launch: Launch,
+        step: int,
+        there: dict[str, bytes],
+        *,
+        registered: bool = True,
+        rotten: Mapping[str, bytes] = MappingProxyType({}),
+    ) -> bool:
+        """Whether each rank has a file of a state, its own or a replica's, that is on a disk as it was written.
+
+        Or as it is by now, if only who reads it can tell: `rotten`.
+        """
         ranks = launch.saved.get(step, {})
         return all(
             any(
-                there.get(each.path) == each.content and (each.registered or not registered)
+                there.get(each.path) in (each.content, rotten.get(each.path, each.content))
+                and (each.registered or not registered)
                 for other in self.stand_ins(rank)
                 for each in ranks.get(other, ())
             )
@@ -133,12 +147,15 @@ class Truth:
         """The states of the lineage that must be restorable, newest first, of what is on the disks."""
         return [state for state in self._good(self.lineage()) if self.is_whole(*state, there)]
 
-    def floor(self, there: dict[str, bytes], count: int) -> list[tuple[Launch, int]]:
-        """The states that must stay of the newest so many: one of which nobody was told may be among these."""
+    def floor(self, there: dict[str, bytes], count: int, rotten: Mapping[str, bytes]) -> list[tuple[Launch, int]]:
+        """The states that must stay of the newest so many.
+
+        One of which nobody was told may be among these, and one that is rotten: gc reads no bytes, and can be undone.
+        """
         newest = [
             (launch, step)
             for launch, step in self.lineage()
-            if step not in launch.quarantined and self.is_whole(launch, step, there, registered=False)
+            if step not in launch.quarantined and self.is_whole(launch, step, there, registered=False, rotten=rotten)
         ]
         return [state for state in self._good(newest[:count]) if self.is_whole(*state, there)]
 
