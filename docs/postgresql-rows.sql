@@ -52,8 +52,8 @@ DECLARE
     named record;
 BEGIN
     FOR named IN
-        SELECT unnest(ARRAY['launches', 'pins', 'tags', 'policies', 'renamed', 'forgotten', 'unplaced', 'journals', 'collections',
-                            'trash', 'gc_locks'])
+        SELECT unnest(ARRAY['launches', 'pins', 'tags', 'policies', 'renamed', 'forgotten', 'unplaced', 'journals', 'unwritten',
+                            'collections', 'trash', 'gc_locks'])
                    AS name, 'may_write_run(run_id)' AS condition
         UNION ALL
         SELECT unnest(ARRAY['resolutions', 'outcomes', 'sources', 'endings', 'leases', 'exit_requests', 'views', 'launch_strategies',

@@ -49,6 +49,9 @@ GRANT INSERT ON runs, strategies TO ckptstore_trainer, ckptstore_operator;
 GRANT UPDATE (id) ON runs TO ckptstore_trainer, ckptstore_operator;
 GRANT USAGE ON SEQUENCE runs_id_seq TO ckptstore_trainer, ckptstore_operator;
 
+-- What a journal could not take waits here until it can.
+GRANT INSERT, UPDATE, DELETE ON unwritten TO ckptstore_trainer, ckptstore_operator;
+
 -- What people say of runs. Trainers need it too: a job that starts takes up what journals tell, pins among it.
 GRANT INSERT, UPDATE, DELETE ON pins, tags, policies, renamed, forgotten, unplaced TO ckptstore_trainer, ckptstore_operator;
 

@@ -1,49 +1,50 @@
-"""How far the catalog has read each journal: work under way, and no fact."""
+"""How far the catalog has read each segment of a journal, and what could not be written there: no facts."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import sqlalchemy as sa
 
 from ckptstore.catalog import rows
 from ckptstore.catalog.among import among
-from ckptstore.catalog.project import insert
-from ckptstore.catalog.tables import journals, runs
+from ckptstore.catalog.project import add_run, insert
+from ckptstore.catalog.tables import journals, runs, unwritten
+from ckptstore.core.model import derived_id
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
 
 class ReadTo(NamedTuple):
-    """Up to which byte a journal was taken up, and its head (None: not known)."""
+    """Up to which byte a segment was taken up; `by_summary`: of that, what its summary says."""
 
-    end: int
-    head: str | None
+    end: int = 0
+    by_summary: bool = False
 
 
 def journals_of(connection: sa.Connection, run: int) -> dict[str, ReadTo]:
     """The journals that tell of a run, and how far each was taken up."""
     found = rows.many(connection.execute(_JOURNALS_OF, {"own_run": run}))
-    return {path: ReadTo(end, head) for path, end, head in found}
+    return {path: ReadTo(end, bool(by_summary)) for path, end, by_summary in found}
 
 
 def every_journal(connection: sa.Connection) -> dict[str, dict[str, ReadTo]]:
     """The journals of every run by its name, and how far each was taken up."""
-    query = sa.select(runs.c.name, journals.c.path, journals.c.read_to, journals.c.head).join(journals)
+    query = sa.select(runs.c.name, journals.c.path, journals.c.read_to, journals.c.by_summary).join(journals)
     found: dict[str, dict[str, ReadTo]] = {}
-    for name, path, end, head in rows.many(connection.execute(query)):
-        found.setdefault(name, {})[path] = ReadTo(end, head)
+    for name, path, end, by_summary in rows.many(connection.execute(query)):
+        found.setdefault(name, {})[path] = ReadTo(end, bool(by_summary))
     return found
 
 
 def read_to(connection: sa.Connection, paths: Sequence[str]) -> dict[str, ReadTo]:
-    """How far these journals were taken up, for every run that they tell of; unknown ones are left out."""
-    lowest, head = sa.func.min(journals.c.read_to), sa.func.max(journals.c.head)
-    query = sa.select(journals.c.path, lowest, head).group_by(journals.c.path)
+    """How far these segments were taken up, for every run that they tell of; unknown ones are left out."""
+    by_summary = sa.func.max(sa.case((journals.c.by_summary, 1), else_=0))
+    query = sa.select(journals.c.path, sa.func.min(journals.c.read_to), by_summary).group_by(journals.c.path)
     found = connection.execute(query.where(among(journals.c.path, paths)))
-    return {row[0]: ReadTo(row[1], row[2]) for row in found}
+    return {path: ReadTo(end, bool(is_so)) for path, end, is_so in found}
 
 
 def journals_named(connection: sa.Connection, names: AbstractSet[str]) -> set[str]:
@@ -59,32 +60,79 @@ def runs_told(connection: sa.Connection, paths: Sequence[str]) -> list[str]:
 
 
 def set_read_to(connection: sa.Connection, ends: Mapping[str, ReadTo], run_ids: Mapping[str, Iterable[int]]) -> None:
-    """Journals were read so far; `run_ids` says which runs each tells of."""
-    for path, (end, head) in ends.items():
-        connection.execute(journals.update().where(journals.c.path == path).values(read_to=end, head=head))
+    """Segments were read so far; `run_ids` says which runs each tells of."""
+    for path, to in ends.items():
+        read = {"read_to": to.end, "by_summary": to.by_summary}
+        connection.execute(journals.update().where(journals.c.path == path).values(read))
     rows = [
-        {"run_id": run, "path": path, "read_to": end, "head": head}
-        for path, (end, head) in ends.items()
+        {"run_id": run, "path": path, "read_to": to.end, "by_summary": to.by_summary}
+        for path, to in ends.items()
         for run in run_ids.get(path, ())
     ]
     if rows:
         connection.execute(insert(connection, journals).on_conflict_do_nothing(), rows)
 
 
-def went_on(connection: sa.Connection, run: str, path: str, begin: int, to: ReadTo) -> bool:
-    """A journal has grown by what was just written to the catalog; False where the catalog lacks what is before it."""
+def went_on(connection: sa.Connection, told: AbstractSet[str], path: str, begin: int, end: int) -> bool:
+    """What was just written to the catalog is in a segment from `begin` to `end`, and tells of these runs.
+
+    False where the catalog lacks what is before it.
+    """
+    if len(told) != 1:
+        return False
+    (run,) = told
     if begin == 0:
         run_id = sa.select(runs.c.id).where(runs.c.name == run).scalar_subquery()
-        row = {"run_id": run_id, "path": path, "read_to": to.end, "head": to.head}
-        statement = insert(connection, journals).values(row)
-        changed = {"read_to": statement.excluded.read_to, "head": statement.excluded.head}
-        connection.execute(statement.on_conflict_do_update(index_elements=["run_id", "path"], set_=changed))
-        return True
-    place = {"own_run": run, "own_path": path, "own_begin": begin, "own_end": to.end, "own_head": to.head}
+        row = {"run_id": run_id, "path": path, "read_to": end, "by_summary": False}
+        statement = insert(connection, journals).values(row).on_conflict_do_nothing().inline()
+        return connection.execute(statement).rowcount > 0
+    place = {"own_run": run, "own_path": path, "own_begin": begin, "own_end": end}
     return connection.execute(_WENT_ON, place).rowcount > 0
 
 
-_JOURNALS_OF = sa.select(journals.c.path, journals.c.read_to, journals.c.head).where(
+class Unwritten(NamedTuple):
+    """A line that the journal of a directory lacks; `home` tells which directory it was."""
+
+    id: str
+    directory: str
+    home: Mapping[str, Any]
+    line: Mapping[str, Any]
+
+
+def add_unwritten(
+    connection: sa.Connection, directory: str, home: Mapping[str, Any], lines: Collection[Mapping[str, Any]]
+) -> None:
+    """Keep lines that the journal of a directory could not take."""
+    ids = {run: add_run(connection, run) for run in {line["run"] for line in lines}}
+    rows = [
+        {
+            "run_id": ids[line["run"]],
+            "id": derived_id(directory, line),
+            "directory": directory,
+            "home": home,
+            "line": line,
+        }
+        for line in lines
+    ]
+    connection.execute(insert(connection, unwritten).on_conflict_do_nothing(), rows)
+
+
+def unwritten_lines(connection: sa.Connection) -> list[Unwritten]:
+    """The lines that the journals of directories lack."""
+    found = connection.execute(_UNWRITTEN)
+    # Who may write rows of one run must not speak for another one.
+    return [Unwritten(line_id, *of) for line_id, *of, run in found if of[-1].get("run") == run]
+
+
+def set_written(connection: sa.Connection, ids: Sequence[str]) -> None:
+    """These lines are in a journal now."""
+    connection.execute(unwritten.delete().where(among(unwritten.c.id, ids)))
+
+
+_UNWRITTEN = sa.select(unwritten.c.id, unwritten.c.directory, unwritten.c.home, unwritten.c.line, runs.c.name).join(
+    runs
+)
+_JOURNALS_OF = sa.select(journals.c.path, journals.c.read_to, journals.c.by_summary).where(
     journals.c.run_id == sa.bindparam("own_run")
 )
 _END = sa.bindparam("own_end", type_=sa.BigInteger)
@@ -94,7 +142,6 @@ _WENT_ON = (
         journals.c.run_id == sa.select(runs.c.id).where(runs.c.name == sa.bindparam("own_run")).scalar_subquery(),
         journals.c.path == sa.bindparam("own_path"),
         journals.c.read_to >= sa.bindparam("own_begin"),
-        journals.c.head == sa.bindparam("own_head"),
     )
     .values(read_to=sa.case((journals.c.read_to > _END, journals.c.read_to), else_=_END))
 )

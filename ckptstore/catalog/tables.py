@@ -248,11 +248,25 @@ journals = sa.Table(
     sa.Column("run_id", sa.ForeignKey("runs.id"), primary_key=True),
     sa.Column("path", sa.Text, primary_key=True),
     sa.Column("read_to", sa.BigInteger, nullable=False),
-    sa.Column("head", sa.String(32)),
+    sa.Column("by_summary", sa.Boolean, nullable=False),
 )
-"""The journals that tell of a run, and up to which byte the catalog has what they say.
+"""The segments of journals that tell of a run, and up to which byte the catalog has what they say.
 
-`head` tells one journal from another that was begun at its path later: how it begins, hashed (NULL: not known).
+`by_summary`: it has what their summary says, which is what a start needs, and not what is over.
+"""
+
+unwritten = sa.Table(
+    "unwritten",
+    metadata,
+    sa.Column("run_id", sa.ForeignKey("runs.id"), primary_key=True),
+    sa.Column("id", ID, primary_key=True),
+    sa.Column("directory", sa.Text, nullable=False),
+    sa.Column("home", sa.JSON, nullable=False),
+    sa.Column("line", sa.JSON, nullable=False),
+)
+"""Lines that the journal of a directory lacks, since it could not be written when they were recorded.
+
+`home` tells which directory it was: its identities, and places of files in it.
 """
 
 tags = sa.Table(

@@ -1,9 +1,10 @@
 """Journals beside checkpoints: what was recorded of them, in files that only grow.
 
-A journal is `.ckptstore/rank_{R}.jsonl` in the directory that rank R saves to, or `shared.jsonl` for what others note
-there. Each line is one JSON object, `{"v": 1, "t": type, …, "sum": checksum of the rest}`. One process writes a file:
-it holds a lock on it, and another one that comes writes to a file of its own beside it. So does every process where
-the file system has no locks. A line that is torn or foreign is passed over: a writer that follows begins on a new one.
+The journal of a directory is cut into segments, one for each process that writes there: the process of rank R in a
+launch writes `.ckptstore/rank_{R}-{launch}-{token}.jsonl`, who speaks for others `shared-{process}-{token}.jsonl`. No
+name is used twice: what is known of a segment stays true of it, and two processes never write into one. Each line is
+one JSON object, `{"v": 1, "t": type, …, "sum": checksum of the rest}`. A line that is torn or of another program is
+passed over: what follows it begins on a new one.
 """
 
 from __future__ import annotations
@@ -11,22 +12,25 @@ from __future__ import annotations
 import errno
 import json
 import re
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
 from stat import S_ISREG
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from ckptstore.core import bounded_json
+from ckptstore.core.events import to_line
 from ckptstore.disk.claims import FOLDER
 from ckptstore.disk.presence import enter_announced
 from ckptstore.disk.walk import LOST_AND_FOUND
-from ckptstore.journal import opened
 from ckptstore.outside import Path, os, threading, token_hex
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from ckptstore.core.events import LaunchStarted
+    from ckptstore.core.model import LaunchKey
 
     Entry = dict[str, Any]
 
@@ -42,21 +46,18 @@ MOST_JOURNAL = 4 << 30
 MOST_KEPT = 256 << 20
 """Bytes of lines that are read at once, at most, where no less is asked for: half a million records."""
 
-_HEAD = 4096
-"""Bytes that tell journals apart, unless the first line is shorter."""
-
 _SUM = re.compile(rb'^(.*),"sum":"([0-9a-f]{16})"\}$', re.DOTALL)
 _NAME = re.compile(r"^(rank_\d+|shared)(-[0-9a-z]+)*\.jsonl$")
 SHARED = "shared"
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_APPENDED = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+_APPENDED = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 @dataclass(frozen=True)
 class Contents:
     """What was read of a journal: its entries in order, and where the next ones will begin, in bytes.
 
-    `spoiled` counts lines that are torn or of others, `newer` those of a newer program. `head` is as `head` has it.
+    `spoiled` counts lines that are torn or of others, `newer` those of a newer program.
     `has_more`: there were too many to read them at once.
     `owner` is the number of the user whose file it is, `home_owner` that of the directory's.
     """
@@ -65,20 +66,21 @@ class Contents:
     end: int
     spoiled: int = 0
     newer: int = 0
-    head: str | None = None
     has_more: bool = False
     owner: int = -1
     home_owner: int = -1
 
 
-@dataclass(frozen=True)
-class Span:
-    """Where in a journal something was written: its path, first byte, the byte after the last, and its `head`."""
+class Span(NamedTuple):
+    """Where in a segment something was written: its path, first byte, and the byte after the last.
+
+    `launches` are those that were told of with it.
+    """
 
     path: str
     begin: int
     end: int
-    head: str | None = None
+    launches: tuple[LaunchKey, ...] = ()
 
 
 _to_json = json.JSONEncoder(separators=(",", ":")).encode
@@ -106,15 +108,6 @@ def _checksum(body: bytes) -> bytes:
     return blake2b(body, digest_size=8).hexdigest().encode("ascii")
 
 
-def head(path: str) -> str | None:
-    """What tells a journal from another one that was begun later at its path; None where its beginning is not written.
-
-    Raises `OSError`.
-    """
-    with _opened(path) as file:
-        return _head_of(file.read(_HEAD))
-
-
 def _opened(path: str) -> BinaryIO:
     """Open a journal. Raises `OSError`, for a link and for what is no regular file too: a pipe would be waited for."""
     file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
@@ -122,11 +115,6 @@ def _opened(path: str) -> BinaryIO:
         return file
     file.close()
     raise OSError(errno.EINVAL, "not a regular file")
-
-
-def _head_of(text: bytes) -> str | None:
-    line, end, _ = text.partition(b"\n")
-    return blake2b(line, digest_size=16).hexdigest() if end or len(line) == _HEAD else None
 
 
 def read(path: str, begin: int = 0, most: int | None = None) -> Contents:
@@ -144,7 +132,6 @@ def read(path: str, begin: int = 0, most: int | None = None) -> Contents:
         status = os.fstat(file.fileno())
         if status.st_size - begin > MOST_JOURNAL:
             raise OSError(errno.EFBIG, f"more than {MOST_JOURNAL >> 30} GiB of a journal")
-        own = _head_of(file.read(_HEAD))
         file.seek(begin)
         while piece := file.readline(MOST_LINE):
             was_endless, is_endless = is_endless, not piece.endswith(b"\n") and (is_endless or len(piece) == MOST_LINE)
@@ -165,7 +152,18 @@ def read(path: str, begin: int = 0, most: int | None = None) -> Contents:
             if not newer:
                 end = place
     home_owner = Path(directory_of(path)).stat().st_uid
-    return Contents(tuple(entries), end, spoiled, newer, own, has_more, status.st_uid, home_owner)
+    return Contents(tuple(entries), end, spoiled, newer, has_more, status.st_uid, home_owner)
+
+
+def read_whole(path: str) -> tuple[bytes, Contents]:
+    """All bytes of a summary, and whose it is. Raises `OSError`, where they are too many too."""
+    with _opened(path) as file:
+        status = os.fstat(file.fileno())
+        if status.st_size > MOST_KEPT:
+            raise OSError(errno.EFBIG, f"more than {MOST_KEPT >> 20} MiB of a summary")
+        text = file.read(MOST_KEPT)
+    home_owner = Path(directory_of(path)).stat().st_uid
+    return text, Contents((), len(text), owner=status.st_uid, home_owner=home_owner)
 
 
 def owners(path: str) -> tuple[int, int]:
@@ -252,111 +250,81 @@ def journals_below(
 
 
 class JournalWriter:
-    """Appends to the journal of a directory. Opened at the first append; usable by the threads of one process.
+    """Appends to a segment of its own in the journal of a directory; usable by the threads of one process.
 
-    `stem` names the file (`rank_3`), `launch` the one that writes: it is in the name of another file, where that one is
-    in another process's hands. `reach` opens the directory if it is present (None: whatever
-    directory is there); raises `OSError` if not.
+    `stem` names the segment (`rank_3`), and `launch` the one that writes. It is begun at the first append, and again
+    where it is gone, where it lost some of what was written, and in a child of a fork. `reach` opens the directory if
+    it is present (None: whatever directory is there); raises `OSError` if not.
     """
 
     def __init__(self, directory: str, stem: str, launch: str, reach: Callable[[], int] | None = None) -> None:
-        self._folder = Path(directory) / FOLDER
+        self._directory = directory
         self._reach = reach or partial(enter_announced, directory)
-        self._stem = stem
-        self._launch = blake2b(launch.encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
+        self._stem = f"{stem}-{short(launch)}"
         self._lock = threading.Lock()
-        self._file: int | None = None
-        self._process = 0
-        self._head: str | None = None
+        self._process = os.getpid()
         self._end = 0
+        self._launches: dict[LaunchKey, LaunchStarted] = {}
         self.path = ""
 
-    def is_there(self) -> bool:
-        """Whether this process has the file open, and its name still leads to it."""
-        if self._file is None or self._process != os.getpid():
-            return False
-        try:
-            found, own = os.stat(self.path), os.fstat(self._file)
-        except OSError:
-            return False
-        return (found.st_dev, found.st_ino) == (own.st_dev, own.st_ino)
+    def append(self, entries: Sequence[Entry], launches: Mapping[LaunchKey, LaunchStarted] | None = None) -> Span:
+        """Append entries and have them on the disk, after what the segment does not tell yet of their launches.
 
-    def is_as_left(self) -> bool:
-        """Whether it has all that was appended so far, opening it where it was closed. Raises `OSError`."""
-        with self._lock:
-            if self.is_there() or not self.path:
-                return self._file is not None
-            path, head, end = self.path, self._head, self._end
-            file = self._open()
-            self._head = _head_of(os.pread(file, _HEAD, 0))
-            return (self.path, self._head) == (path, head) and os.fstat(file).st_size >= end
-
-    def append(self, entries: Sequence[Entry]) -> Span:
-        """Append entries and have them on the disk. Raises `OSError`: then nothing may be said to be kept."""
-        with self._lock:
-            if not self.is_there():
-                self._open()
-            first, *others = entries
-            if self._file is not None and not os.fstat(self._file).st_size:
-                first = {"journal": token_hex(8), **first}  # its head is that of no other
-            return self._write(b"".join(encode(entry) for entry in (first, *others)), durable=True)
+        Where there is nothing to tell nothing is written. Raises `OSError`: then nothing may be said to be kept.
+        """
+        self._leave_to_parent()
+        with self._lock, self._folder() as folder:
+            file = self._opened_again(folder)
+            if file is None:
+                file = self._begun(folder)
+            try:
+                new = {key: each for key, each in (launches or {}).items() if self._launches.get(key) != each}
+                begin = self._write(file, [*(to_line(each, self._directory) for each in new.values()), *entries])
+                if self._end > begin:
+                    os.fdatasync(file)  # its size too, its times are not needed
+            finally:
+                os.close(file)
+            self._launches |= new
+            return Span(self.path, begin, self._end, tuple(new))
 
     def append_at_once(self, entries: Sequence[Entry]) -> bool:
         """Append entries without waiting for anyone or for the disk; whether that could be done. Raises `OSError`."""
-        if not self._lock.acquire(blocking=False):
+        self._leave_to_parent()
+        if not self._launches or not self._lock.acquire(blocking=False):
             return False
         try:
-            if not self.is_there():
-                return False
-            self._write(b"".join(encode(entry) for entry in entries), durable=False)
+            with self._folder() as folder:
+                file = self._opened_again(folder)
+                if file is None:
+                    return False
+                try:
+                    self._write(file, entries)
+                finally:
+                    os.close(file)
         finally:
             self._lock.release()
         return True
 
-    def close(self) -> None:
-        """Let go of the file; the next append opens it again."""
-        with self._lock:
-            self._close()
+    def _leave_to_parent(self) -> None:
+        """A child of a fork begins a segment of its own: whoever held the lock is not in this process."""
+        if self._process != os.getpid():
+            self._lock, self._process, self.path = threading.Lock(), os.getpid(), ""
 
-    def close_unless_busy(self) -> None:
-        """As `close`, but where a thread writes: that file stays open."""
-        if self._lock.acquire(blocking=False):
-            try:
-                self._close()
-            finally:
-                self._lock.release()
-
-    def forget(self) -> None:
-        """Let go of the file without waiting for anyone: whoever held the lock is not in this process."""
-        self._lock = threading.Lock()
-        self._close()
-
-    def _close(self) -> None:
-        opened.discard(self)
-        if self._file is not None:
-            os.close(self._file)
-        self._file = None
-
-    def _write(self, text: bytes, *, durable: bool) -> Span:
-        file = self._file
-        if file is None:
-            raise OSError(f"the journal in {self._folder} is closed")
+    def _write(self, file: int, entries: Sequence[Entry]) -> int:
+        """Append entries; returns where they begin."""
+        text = b"".join(map(encode, entries))
         begin = os.fstat(file).st_size
-        if begin and os.pread(file, 1, begin - 1) != b"\n":  # a writer before died in a line, or the disk was full
+        if text and begin and os.pread(file, 1, begin - 1) != b"\n":  # the disk was full in the middle of a line
             text = b"\n" + text
         left = memoryview(text)
         while left:
             left = left[os.write(file, left) :]
-        if durable:
-            os.fdatasync(file)  # its size too, its times are not needed
-        self._head = self._head or _head_of(os.pread(file, _HEAD, 0))
         self._end = begin + len(text)
-        return Span(self.path, begin, self._end, self._head)
+        return begin
 
-    def _open(self) -> int:
-        """Open the first of the possible files that is in nobody else's hands; its name is on the disk then."""
-        self._close()
-        self._head = None
+    @contextmanager
+    def _folder(self) -> Iterator[int]:
+        """The folder of journals, reached through no link. Raises `OSError` where the directory is not present."""
         with ExitStack() as stack:
             above = self._reach()
             stack.callback(os.close, above)
@@ -365,33 +333,32 @@ class JournalWriter:
             except NotADirectoryError:
                 raise OSError(errno.ELOOP, "its folder is a link") from None
             stack.callback(os.close, folder)
-            file, name = self._first_free(folder)
-            self._file, self._process, self.path = file, os.getpid(), str(self._folder / name)
-            opened.add(self)
-            if not os.fstat(file).st_size:
-                os.fsync(file)
-                os.fsync(folder)
+            yield folder
+
+    def _opened_again(self, folder: int) -> int | None:
+        """The segment that was begun, if it still has all that was written to it."""
+        if not self.path:
+            return None
+        try:
+            file = os.open(Path(self.path).name, _APPENDED, dir_fd=folder)
+        except FileNotFoundError:
+            return None
+        if os.fstat(file).st_size >= self._end:
+            return file
+        os.close(file)
+        return None
+
+    def _begun(self, folder: int) -> int:
+        """A new segment, whose name is on the disk."""
+        name = f"{self._stem}-{token_hex(6)}.jsonl"
+        file = os.open(name, _APPENDED | os.O_CREAT | os.O_EXCL, 0o644, dir_fd=folder)
+        os.fsync(file)
+        os.fsync(folder)
+        self.path = str(Path(self._directory) / FOLDER / name)
+        self._end, self._launches = 0, {}
         return file
 
-    def _first_free(self, folder: int) -> tuple[int, str]:
-        own = f"{self._stem}-{self._launch}"
-        for stem in (self._stem, own):
-            name = f"{stem}.jsonl"
-            with suppress(PermissionError):  # it is another user's, and both may write in the folder
-                file = os.open(name, _APPENDED, 0o644, dir_fd=folder)
-                if _take(file):
-                    return file, name
-                os.close(file)
-        name = f"{own}-{os.getpid():x}{token_hex(4)}.jsonl"
-        return os.open(name, _APPENDED, 0o644, dir_fd=folder), name
 
-
-def _take(file: int) -> bool:
-    """Lock an open file for this process; False where another one has it, or where there are no locks."""
-    try:
-        from ckptstore.outside import fcntl  # noqa: PLC0415 — not on every system
-
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (ImportError, OSError):
-        return False
-    return True
+def short(launch: str) -> str:
+    """How the names of segments name who writes."""
+    return blake2b(launch.encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -33,7 +33,8 @@ from ckptstore.core.model import FileState
 from ckptstore.disk import presence
 from ckptstore.disk.presence import Home
 from ckptstore.errors import CatalogUnavailableError
-from ckptstore.journal.jsonl import JournalWriter, directory_of
+from ckptstore.journal import unwritten
+from ckptstore.journal.jsonl import JournalWriter
 from ckptstore.journal.layouts import layout_by
 from ckptstore.journal.sync import take_up
 from ckptstore.outside import Path, threading, utc_now
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from ckptstore.catalog.engine import Connection, Database
-    from ckptstore.core.events import Event, LoadOutcome
+    from ckptstore.core.events import Event, Line, LoadOutcome
     from ckptstore.core.model import Checkpoint, LaunchKey, Rule
     from ckptstore.journal.jsonl import Span
 
@@ -54,8 +55,8 @@ _CATALOG = "the catalog"
 class Recorder:
     """The journals that one process writes, and the catalog.
 
-    `stem` names its journals: `rank_{R}` for a rank, `shared` for who speaks for others. `started` tells what is known
-    of a launch: a journal has that before the first event of the launch. `behind` tells that the catalog could not be
+    `stem` names its segments: `rank_{R}` for a rank, `shared` for who speaks for others. `started` tells what is known
+    of a launch: a segment has that before the first event of the launch. `behind` tells that the catalog could not be
     used and lacks what the journals have, `postponed` that it gets many events at once instead of one by one: until
     `catch_up` has done its work, events go into the journals only. `recorded` is what is known of directories before.
     """
@@ -77,8 +78,7 @@ class Recorder:
         self._writers: dict[str, JournalWriter] = {}
         self._homes: dict[str, Home] = {}
         self._recorded = recorded
-        self._told: dict[str, dict[LaunchKey, LaunchStarted]] = {}
-        self._news: list[LaunchStarted] = []
+        self._owes = False
         self._complained: set[str] = set()
         self._leaving = threading.Lock()
         self._left = 0
@@ -86,25 +86,19 @@ class Recorder:
     def record(self, events: Sequence[Event]) -> None:
         """Keep events: each in the journal of its directory, one of no directory in the first that was begun.
 
-        Raises `CatalogUnavailableError` where neither journal nor catalog took them.
+        What no journal could take is kept in the catalog until one can. Raises `CatalogUnavailableError` where neither
+        took them.
         """
-        told = self._by_home(events)
-        spans = self._append(told, ())
-        is_journalled = bool(spans) and len(spans) == len(told)
+        by_home = self._by_home(events)
+        written = self._append(by_home, self._started)
+        is_journalled = bool(by_home) and not written.missed
         if is_journalled and self._is_for_later():
             return
-        news = self._take_news()
-
-        def work(connection: Connection) -> list[str]:
-            return self._project(connection, [*news, *events], spans)
-
-        # A power failure may take from the catalog what the journals have, but for the first of each journal: one
+        # A power failure may take from the catalog what the journals have, but for the first of each segment: one
         # that the catalog does not know is not read.
-        is_kept = is_journalled and all(span.begin for span in spans) and all(map(_is_whole, events))
+        is_kept = is_journalled and all(span.begin for span in written.spans) and all(map(_is_whole, events))
         try:
-            gaps = self.database.in_write(work, is_kept=is_kept)
-            if gaps:
-                take_up(self.database, gaps)
+            self._take_up(written, events, is_kept=is_kept)
         except CatalogUnavailableError as error:
             if not is_journalled:
                 raise
@@ -123,12 +117,9 @@ class Recorder:
                 return []
             found = {launch: reads.launch(connection, launch) for launch in launches}
             started = {key: LaunchStarted(launch.undecided()) for key, launch in found.items() if launch is not None}
-            spans = self._append(self._by_home(events), started, started.get)
-            return self._project(connection, [*self._take_news(), *events], spans)
+            return self._project(connection, self._append(self._by_home(events), started.get, started), events)
 
-        gaps = self.database.in_write(work)
-        if gaps:
-            take_up(self.database, gaps)
+        take_up(self.database, self.database.in_write(work))
 
     def record_files(self, files: Sequence[Checkpoint], outcome: LoadOutcome | None = None) -> list[Checkpoint]:
         """Keep records of files, and with them what came of the plan of the launch that wrote them.
@@ -205,20 +196,12 @@ class Recorder:
         """Keep what is known of a launch now: in the journals of its records, beside `files`, and in the catalog."""
         for file in files:
             self.home_beside(file)
-        started = self._started(launch)
-        if self._writers:
-            spans = self._append({directory: [] for directory in self._writers}, [launch])
-            if not spans or self._is_for_later():
-                return
-        elif self.behind or started is None:
+        written = self._append({directory: [] for directory in self._writers}, self._started, [launch])
+        started = None if self._writers or self.behind else self._started(launch)
+        if started is None and (written.is_nothing or (not written.missed and self._is_for_later())):
             return
-        else:
-            spans = []
-        news = self._take_news() if self._writers else [started] if started else []
         try:
-            gaps = self.database.in_write(lambda connection: self._project(connection, news, spans))
-            if gaps:
-                take_up(self.database, gaps)
+            self._take_up(written, [started] if started else [])
         except CatalogUnavailableError as error:
             self.fall_behind(error)
 
@@ -227,10 +210,8 @@ class Recorder:
         begun = replace(file, created_at=utc_now(), state=FileState.IN_PROGRESS, mtime_ns=None)
         directory = self._home_of(file.path)
         writer = self._writers.get(directory)
-        if writer is None or not self._told.get(directory):
-            return False
         try:
-            return writer.append_at_once([to_line(FileRecorded(begun), directory)])
+            return writer is not None and writer.append_at_once([to_line(FileRecorded(begun), directory)])
         except OSError as error:
             self._complain(directory, error)
             return False
@@ -283,7 +264,6 @@ class Recorder:
             self._homes[directory] = Home(set(known.identities), set(known.places))
             reach = partial(self._reach, directory)
             self._writers[directory] = JournalWriter(directory, self._stem, self._writer, reach)
-            self._told[directory] = {}
         if recorded is not None:
             self._homes[directory].identities.update(recorded.identities)
             self._homes[directory].places.update(recorded.places)
@@ -308,14 +288,7 @@ class Recorder:
         if directory != self._home_of(path):
             return presence.identity_of(directory)
         recorded = self._homes.get(directory, Home(set(), set()))
-        if len(recorded.identities) == 1 and self._writers[directory].is_there():
-            return next(iter(recorded.identities))  # what is opened is at its path
         return presence.identify(directory, Home(recorded.identities, {presence.below(directory, path)}))
-
-    def close(self) -> None:
-        """Let go of the journals; who writes to one takes it up again."""
-        for writer in self._writers.values():
-            writer.close()
 
     def _by_home(self, events: Iterable[Event]) -> dict[str, list[Event]]:
         """The events by the directory whose journal gets them; those that none can get are left out."""
@@ -358,65 +331,47 @@ class Recorder:
             recorded.places.clear()  # one is enough
             recorded.places.add(presence.below(directory, file.path))
 
-    def _project(self, connection: Connection, events: Sequence[Event], spans: Sequence[Span]) -> list[str]:
-        """Put events into the catalog; the journals of which it lacks what is before them."""
-        project(connection, events, layout_by)
-        return [span.path for span in spans if not self._went_on(connection, span, events)]
+    def _take_up(self, written: _Written, events: Sequence[Event], *, is_kept: bool = False) -> None:
+        """Project what was written just now, and what the catalog lacks before it. Raises `CatalogUnavailableError`."""
+        gaps = self.database.in_write(lambda connection: self._project(connection, written, events), is_kept=is_kept)
+        take_up(self.database, gaps)
+        if self._owes and not written.missed:
+            self._owes = False
+            unwritten.write(self.database)
 
-    def _went_on(self, connection: Connection, span: Span, events: Sequence[Event]) -> bool:
-        told = [started.launch.run for started in self._told[directory_of(span.path)].values()]
-        runs = {run for event in events for run in runs_of(event)} or set(told)
-        to = journals.ReadTo(span.end, span.head)
-        return len(runs) == 1 and journals.went_on(connection, runs.pop(), span.path, span.begin, to)
+    def _project(self, connection: Connection, written: _Written, events: Sequence[Event]) -> list[str]:
+        """Put events into the catalog, after their launches; the segments of which it lacks what is before them."""
+        news = [*written.launches.values(), *events]
+        project(connection, news, layout_by)
+        for directory, lines in written.missed.items():
+            journals.add_unwritten(connection, directory, unwritten.home_to_json(self._homes[directory]), lines)
+        runs = {run for event in news for run in runs_of(event)}
+        return [span.path for span in written.spans if not journals.went_on(connection, runs, *span[:3])]
 
     def _append(
         self,
-        told: Mapping[str, Sequence[Event]],
-        launches: Iterable[LaunchKey],
-        started: Callable[[LaunchKey], LaunchStarted | None] | None = None,
-    ) -> list[Span]:
-        """Append events to the journals of these directories, the launches that those do not know first."""
-        spans = []
-        for directory, events in told.items():
-            named = dict.fromkeys([*launches, *(launch for event in events if (launch := launch_of(event)))])
-            span = self._journal(directory, named, events, started or self._started)
-            if span is not None:
-                spans.append(span)
-        return spans
-
-    def _journal(
-        self,
-        directory: str,
-        launches: Iterable[LaunchKey],
-        events: Sequence[Event],
+        by_home: Mapping[str, Sequence[Event]],
         started: Callable[[LaunchKey], LaunchStarted | None],
-    ) -> Span | None:
-        """Append to the journal of a directory; None where it cannot be, or there is nothing to tell."""
-        writer = self._writers[directory]
-        try:
-            if not writer.is_as_left():
-                self._told[directory] = {}
-            known = self._told[directory]
-            new = {
-                launch: event
-                for launch in launches
-                if (event := started(launch)) is not None and known.get(launch) != event
-            }
-            text = [to_line(event, directory) for event in (*new.values(), *events)]
-            if not text:
-                return None
-            span = writer.append(text)
-        except OSError as error:
-            self._complain(directory, error)
-            return None
-        known |= new
-        self._news += new.values()
-        return span
-
-    def _take_news(self) -> list[LaunchStarted]:
-        """What was journalled of launches since the last time: another rank may have decided it without the catalog."""
-        news, self._news = self._news, []
-        return news
+        launches: Iterable[LaunchKey] = (),
+    ) -> _Written:
+        """Append events to the journals of these directories, what those do not tell yet of their launches first."""
+        written = _Written()
+        for directory, events in by_home.items():
+            named = dict.fromkeys([*launches, *(launch for event in events if (launch := launch_of(event)))])
+            told = {launch: event for launch in named if (event := started(launch)) is not None}
+            lines = [to_line(event, directory) for event in events]
+            try:
+                span = self._writers[directory].append(lines, told)
+            except OSError as error:
+                self._complain(directory, error)
+                self._owes = True
+                written.missed[directory] = [*(to_line(event, directory) for event in told.values()), *lines]
+                written.launches |= told
+                continue
+            if span.end > span.begin:
+                written.spans.append(span)
+                written.launches |= {launch: told[launch] for launch in span.launches}
+        return written
 
     def _is_for_later(self) -> bool:
         """Whether what is journalled now is left to `catch_up`."""
@@ -434,13 +389,29 @@ class Recorder:
 
     def _complain(self, directory: str, error: OSError) -> None:
         why = error.strerror or str(error)
-        self._say(directory, f"the journal in {directory} cannot be written ({why}): records go to the catalog alone")
+        self._say(
+            directory,
+            f"the journal in {directory} cannot be written ({why}): records go to the catalog alone until it can",
+        )
 
     def _say(self, about: str, message: str) -> None:
         """Say it once."""
         if about not in self._complained:
             self._complained.add(about)
             log.warning("%s", message)
+
+
+@dataclass
+class _Written:
+    """What was written to journals: where, the launches that were told of, and the lines that could not be written."""
+
+    spans: list[Span] = field(default_factory=list)
+    launches: dict[LaunchKey, LaunchStarted] = field(default_factory=dict)
+    missed: dict[str, list[Line]] = field(default_factory=dict)
+
+    @property
+    def is_nothing(self) -> bool:
+        return not self.spans and not self.missed
 
 
 def _is_whole(event: Event) -> bool:

@@ -22,13 +22,13 @@ from ckptstore.disk.trust import Trust
 from ckptstore.disk.waiting import for_each
 from ckptstore.disk.walk import shown
 from ckptstore.errors import UnknownRunError, UsageError
-from ckptstore.journal import jsonl
+from ckptstore.journal import jsonl, summaries, unwritten
 from ckptstore.journal.accept import Acceptor, why_not
 from ckptstore.journal.layouts import layout_by
 from ckptstore.outside import Path
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
     from ckptstore.catalog.engine import Connection, Database
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("ckptstore")
 
 _BYTES = 16 << 20  # of journals a transaction: a long one is taken up in pieces
-_NOTHING = ReadTo(0, None)
+_NOTHING = ReadTo()
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,8 @@ class Synced:
     `spoiled` counts lines that are torn, or of other programs; `runs` are those that the journals tell of. Of what was
     `skipped`, `unreadable` are the journals, and directories that may have some, that could not be looked into at all,
     or are not believed. `refused` is what journals tell that their owners may not. Directories that are `away` have no
-    folder of journals, where the catalog knows of one: nobody knows what those tell by now.
+    folder of journals, where the catalog knows of one: nobody knows what those tell by now. `new` are the ids of the
+    files that the catalog had no record of.
     """
 
     journals: int = 0
@@ -61,6 +62,7 @@ class Synced:
     unreadable: tuple[Skipped, ...] = ()
     refused: tuple[Skipped, ...] = ()
     away: tuple[str, ...] = ()
+    new: tuple[str, ...] = ()
 
 
 def sync(database: Database, run_or_directory: str | Path | None = None, trust: Trust | None = None) -> Synced:
@@ -106,8 +108,10 @@ def _is_run(database: Database, name: str) -> bool:
 def sync_run(database: Database, run_id: int, trust: Trust | None = None) -> Synced:
     """Take up what the journals of a run say and the catalog lacks: those that it knows of, and others beside them.
 
-    One that was moved with the working directory is found: the job's script may save to a relative path.
+    What they could not take when it was recorded is written to them first. One that was moved with the working
+    directory is found: the job's script may save to a relative path.
     """
+    unwritten.write(database)
     with database.read() as connection:
         known = journals.journals_of(connection, run_id)
     sizes, hidden, away = _sizes(database, sorted({path.rpartition("/")[0] for path in known}))
@@ -116,7 +120,7 @@ def sync_run(database: Database, run_id: int, trust: Trust | None = None) -> Syn
     sizes |= _sizes_of(_moved_along(gone))
     found = _without_known(database, sizes.keys() - known.keys())
     sizes = {path: size for path, size in sizes.items() if path in known or path in found}
-    done = _take_up(database, sizes, known, look=True, of_a_run=True, trust=trust)
+    done = _take_up(database, sizes, known, look=True, trust=trust)
     return _added(Synced(skipped=hidden, unreadable=hidden, away=away), done)
 
 
@@ -137,21 +141,22 @@ def _moved_along(gone: Mapping[str, ReadTo]) -> list[str]:
 def _below_here(path: str, depth: int, known: ReadTo) -> str:
     """The journal that has the path's names from that depth on below the working directory; empty if it is another one.
 
-    It begins as what was known, and has no less: from a copy of an earlier day no run goes on by itself.
+    It has no less than what was known: from a copy of an earlier day no run goes on by itself.
     """
-    with suppress(OSError):
-        here = absolute(Path(*Path(path).parts[depth:]))
-        if known.head is not None and jsonl.head(here) == known.head and (jsonl.size(here) or 0) >= known.end:
-            return here
-    return ""
+    here = absolute(Path(*Path(path).parts[depth:]))
+    length = jsonl.size(here)
+    return here if length is not None and length >= known.end else ""
 
 
 def sync_below(database: Database, root: Path, trust: Trust | None = None) -> Synced:
-    """Take up what the journals below a directory say. Raises `UsageError` where that is no directory."""
+    """Take up all that the journals below a directory say, what is over too.
+
+    Raises `UsageError` where that is no directory.
+    """
     if not root.is_dir():
         raise UsageError(f"{root} is not a directory", "give a run, or the directory that the checkpoints are in")
     paths, hidden = found_below([real_directory(root)], with_directories=True)
-    synced = _added(Synced(skipped=hidden, unreadable=hidden), take_up_found(database, paths, trust=trust))
+    synced = _added(Synced(skipped=hidden, unreadable=hidden), take_up_found(database, paths, trust=trust, whole=True))
     with database.read() as connection:
         return replace(synced, runs=tuple(journals.runs_told(connection, paths)))
 
@@ -184,12 +189,16 @@ def take_up(database: Database, paths: Iterable[str]) -> Synced:
     return take_up_found(database, paths, look=False)
 
 
-def take_up_found(database: Database, paths: Iterable[str], *, look: bool = True, trust: Trust | None = None) -> Synced:
+def take_up_found(
+    database: Database, paths: Iterable[str], *, look: bool = True, trust: Trust | None = None, whole: bool = False
+) -> Synced:
     """Take up journals that were found on disk; `look`: whether the files told of are there.
 
-    One that the catalog knows under a path which is a link by now is left to that: its files would count as two.
+    Of what is over a summary is read where there is one, unless `whole`. A journal that the catalog knows under a path
+    which is a link by now is left to that: its files would count as two.
     """
-    return _take_up(database, _sizes_of(sorted(_without_known(database, set(paths)))), {}, look=look, trust=trust)
+    sizes = _sizes_of(sorted(_without_known(database, set(paths))))
+    return _take_up(database, sizes, {}, look=look, trust=trust, whole=whole)
 
 
 def _without_known(database: Database, paths: AbstractSet[str]) -> AbstractSet[str]:
@@ -213,12 +222,12 @@ def _take_up(
     known: dict[str, ReadTo],
     *,
     look: bool,
-    of_a_run: bool = False,
     trust: Trust | None,
+    whole: bool = False,
 ) -> Synced:
-    """Take up journals of these sizes, those that have grown since; `look`: whether the files told of are there.
+    """Take up segments of these sizes, those that have grown since; `look`: whether the files told of are there.
 
-    `of_a_run`: they are those of a run, each looked at in every resolve: one that has not grown is not opened.
+    One of the size that was read is not opened. `whole`: no summary is enough.
     """
     reading = _Reading(database, trust)
     if sizes.keys() - known.keys():
@@ -226,30 +235,46 @@ def _take_up(
             known = journals.read_to(connection, sorted(sizes))
     total = Synced(journals=len(sizes))
     new: list[str] = []
-    portion: list[tuple[str, ReadTo]] = []
-    weight = 0
+    places: list[_Place] = []
     for path, size in sorted(sizes.items()):
         before = known.get(path, _NOTHING)
-        if size == before.end and (of_a_run or _has_head(path, before.head)):
-            continue
-        portion.append((path, before if size >= before.end else _NOTHING))  # one that has shrunk is another one
-        weight += size
-        if weight > _BYTES:
-            total = _added(total, reading.read(portion, new))
-            portion, weight = [], 0
-    if portion:
+        if size < before.end or (whole and before.by_summary):  # one that has shrunk is an older copy
+            before = _NOTHING
+        if size > before.end:
+            places.append(_Place(path, before, before.end))
+    if not whole:
+        places = _by_summaries(places, sizes)
+    for portion in _portions(places, sizes):
         total = _added(total, reading.read(portion, new))
     if look and new:
         _mark_gone(database, new)
-    return total
+    return replace(total, new=tuple(new))
 
 
-def _has_head(path: str, known: str | None) -> bool:
-    """Whether a journal is the one that was taken up; one that cannot be read may be."""
-    try:
-        return known is None or jsonl.head(path) == known
-    except OSError:
-        return True
+def _by_summaries(places: Sequence[_Place], sizes: Mapping[str, int]) -> list[_Place]:
+    """The places to read, those of segments of which nothing was read replaced by that of their summary."""
+    unread = {place.path for place in places if not place.before.end}
+    found: list[_Place] = []
+    for summary in summaries.of(unread):
+        covered = {path: size for path, size in summary.covers.items() if path in unread and sizes[path] == size}
+        if covered:
+            found.append(_Place(summary.path, _NOTHING, 0, summary.contents, covered))
+            unread -= covered.keys()
+    return [*found, *(place for place in places if place.before.end or place.path in unread)]
+
+
+def _portions(places: Sequence[_Place], sizes: Mapping[str, int]) -> Iterator[list[_Place]]:
+    """The places in portions, each for one transaction."""
+    portion: list[_Place] = []
+    weight = 0
+    for place in places:
+        portion.append(place)
+        weight += place.summary.end if place.summary else sizes[place.path]
+        if weight > _BYTES:
+            yield portion
+            portion, weight = [], 0
+    if portion:
+        yield portion
 
 
 def _sizes(database: Database, folders: Sequence[str]) -> tuple[dict[str, int], tuple[Skipped, ...], tuple[str, ...]]:
@@ -275,11 +300,16 @@ def _sizes_in(folder: str) -> dict[str, int] | Skipped | None:
 
 
 class _Place(NamedTuple):
-    """Where a journal is read from, and up to where all of it was used: what is left out is read again."""
+    """Where a segment is read from, and up to where all of it was used: what is left out is read again.
+
+    Of a summary what it says, and the segments that need not be read then, with their sizes.
+    """
 
     path: str
     before: ReadTo
     used: int
+    summary: Contents | None = None
+    covers: Mapping[str, int] = {}
 
 
 class _Reading:
@@ -295,9 +325,9 @@ class _Reading:
         with self._database.read() as connection:
             return reads.first_names(connection)
 
-    def read(self, known: Iterable[tuple[str, ReadTo]], new: list[str]) -> Synced:
-        """Take up journals from where they were read to; the ids of files new to the catalog go into `new`."""
-        done, left = self._read_pieces([_Place(path, before, before.end) for path, before in known], new, is_first=True)
+    def read(self, places: Iterable[_Place], new: list[str]) -> Synced:
+        """Take up segments from where they were read to; the ids of files new to the catalog go into `new`."""
+        done, left = self._read_pieces(places, new, is_first=True)
         while left:
             more, left = self._read_pieces(left, new, is_first=False)
             done = _added(done, replace(more, read=0))
@@ -317,7 +347,11 @@ class _Reading:
             acceptor = Acceptor(connection, self._trust, runs_before, read.values())
             told.update((path, acceptor.accept(path, contents)) for path, contents in read.items())
             for path, own in list(told.items()):
-                if is_first and any(reads.launch(connection, launch) is None for launch in own.named - own.started):
+                if (
+                    is_first
+                    and used[path]
+                    and any(reads.launch(connection, launch) is None for launch in own.named - own.started)
+                ):
                     # The catalog was lost since it was read to there: it is read whole.
                     read[path] = jsonl.read(path, 0, _BYTES)
                     opened[path] = _Place(path, _NOTHING, 0), read[path]
@@ -330,7 +364,12 @@ class _Reading:
             by_path = {path: [ids[run] for run in sorted(own.runs) if run in ids] for path, own in told.items()}
             for path, (place, _) in opened.items():  # what was left out is read again: another may tell of its launch
                 is_used = used[path] == place.before.end and told[path].named <= done.launches
-                ends[path] = ReadTo(read[path].end if is_used else used[path], read[path].head)
+                if place.summary is None:
+                    end = read[path].end if is_used else used[path]
+                    ends[path] = ReadTo(end, place.before.by_summary)
+                elif is_used:
+                    ends.update({each: ReadTo(size, by_summary=True) for each, size in place.covers.items()})
+                    by_path.update(dict.fromkeys(place.covers, by_path[path]))
             journals.set_read_to(connection, ends, by_path)
             return done
 
@@ -348,7 +387,7 @@ class _Reading:
         spoiled = sum(contents.spoiled for contents in read.values()) + sum(own.unusable for own in told.values())
         names = sorted({run for own in told.values() for run in own.runs})
         left = [
-            _Place(path, ReadTo(contents.end, contents.head), ends[path].end)
+            _Place(path, ends[path]._replace(end=contents.end), ends[path].end)
             for path, contents in read.items()
             if contents.has_more
         ]
@@ -364,9 +403,7 @@ class _Reading:
                 if reason := why_not(*jsonl.owners(path), self._trust):
                     skipped.append(Skipped(path, reason))
                     continue
-                found = jsonl.read(path, before.end, _BYTES)
-                if before.head is not None and found.head != before.head:  # it is another one
-                    place, found = _Place(path, _NOTHING, 0), jsonl.read(path, 0, _BYTES)  # noqa: PLW2901
+                found = place.summary or jsonl.read(path, before.end, _BYTES)
             except OSError as error:
                 skipped.append(Skipped(path, error.strerror or str(error)))
                 continue
@@ -409,4 +446,5 @@ def _added(one: Synced, other: Synced) -> Synced:
         (*one.unreadable, *other.unreadable),
         (*one.refused, *other.refused),
         (*one.away, *other.away),
+        (*one.new, *other.new),
     )

@@ -29,7 +29,7 @@ def for_rank(database: Database, rank: int, launch: Launch, started: Callable[[]
 
 
 def shared(database: Database, recorded: Mapping[str, Home] = MappingProxyType({})) -> Recorder:
-    """What a process writes that speaks for whatever ranks: adopted files, pins. Close it when that is done.
+    """What a process writes that speaks for whatever ranks: adopted files, pins.
 
     `recorded` is what is known of the directories of a run, as `homes` tells.
     """
@@ -94,10 +94,7 @@ def record_of_run(
         recorder.home_beside(file)
         return events, [file.launch_key]
 
-    try:
-        recorder.decide(work)
-    finally:
-        recorder.close()
+    recorder.decide(work)
     return bool(said)
 
 

@@ -110,4 +110,3 @@ def set_aside(database: Database, run_id: int) -> None:
             log.warning(
                 "%s keeps its name (%s): the next graceful exit overwrites it", file.path, error.strerror or error
             )
-    recorder.close()

@@ -93,8 +93,6 @@ def reconcile(
             writer.mark(files, state)
     if adopted:
         writer.adopt(adopted)
-    if recorder is None:
-        writer.close()
     skipped = dict.fromkeys(each for each in outcomes if isinstance(each, Skipped) and each.path not in found)
     return Reconciled(tuple(adopted), tuple(vanished), tuple(skipped), tuple(seen.skipped))
 

@@ -474,15 +474,12 @@ def _note_proof(database: Database, plan: RestorePlan, launch: Launch) -> None:
     with database.read() as connection:
         open_ones = reads.consistent_files(connection, saved.key)
     recorder = shared(database)
-    try:
-        if open_ones:
-            recorder.amend([(file, file.amended(grade=Grade.PROVEN, doubt="")) for file in open_ones])
-        if saved.steps_per_epoch is None:
-            recorder.home_beside(plan.ranks[0].source)
-            known = replace(saved.undecided(), steps_per_epoch=steps_per_epoch)
-            recorder.record([LaunchStarted(known, data_at=utc_now())])
-    finally:
-        recorder.close()
+    if open_ones:
+        recorder.amend([(file, file.amended(grade=Grade.PROVEN, doubt="")) for file in open_ones])
+    if saved.steps_per_epoch is None:
+        recorder.home_beside(plan.ranks[0].source)
+        known = replace(saved.undecided(), steps_per_epoch=steps_per_epoch)
+        recorder.record([LaunchStarted(known, data_at=utc_now())])
 
 
 def _first_reason(resolution: Resolution) -> str:

@@ -7,7 +7,7 @@ Whoever comes after a crash does what was recorded again, and ends where it woul
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -119,10 +119,6 @@ class Worker:
         if self.unread:
             told = f"nothing of run {self.lock.run!r} is deleted: {self.unread}"
             raise RefusedError(told, "make it readable, or take it away")
-
-    def close(self) -> None:
-        """Let go of the journals."""
-        self.recorder.close()
 
     def collections(self) -> list[Collection]:
         """The gcs of the run that left something in the trash, newest first."""
@@ -290,11 +286,8 @@ def at_work(
 ) -> Iterator[Worker]:
     """A worker that holds the lock of a run. Raises `RefusedError` where another process has it."""
     first = find_called(database, run).first
-    with (
-        GcLock(database, first, run_id) as lock,
-        closing(Worker(database, lock, disk=disk, progress=progress)) as worker,
-    ):
-        yield worker
+    with GcLock(database, first, run_id) as lock:
+        yield Worker(database, lock, disk=disk, progress=progress)
 
 
 def _stem(item: Item) -> tuple[str, str]:

@@ -190,13 +190,10 @@ def _apply(database: Database, root: Path, tree: Tree, plan: ScanPlan) -> None:
         return
     recorder = shared(database)
     recorder.home(str(root), recorded)
-    try:
-        recorder.record([LaunchStarted(launch, data_at=now) for launch in launches])
-        recorder.record(changed)
-        recorder.record(unplaced)
-        recorder.adopt([*found.adopted, *plan.back])
-    finally:
-        recorder.close()
+    recorder.record([LaunchStarted(launch, data_at=now) for launch in launches])
+    recorder.record(changed)
+    recorder.record(unplaced)
+    recorder.adopt([*found.adopted, *plan.back])
     saved_to = {file.path.rpartition("/")[0] for file in found.adopted}
     for directory in sorted(map(root_of, saved_to)):
         remember_place(database.name, found.run, directory)

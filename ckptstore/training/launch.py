@@ -21,6 +21,7 @@ from ckptstore.disk.files import absolute, facts, is_in, names_in, real_director
 from ckptstore.disk.several import is_worked_in, lacking
 from ckptstore.errors import CatalogUnavailableError, CkptstoreError, UsageError
 from ckptstore.formats.inspect import is_cut
+from ckptstore.journal import summaries
 from ckptstore.journal.writers import for_rank
 from ckptstore.outside import Path, atexit, time, utc_now
 from ckptstore.resume import adopt, lease
@@ -322,6 +323,8 @@ class RankLaunch:
         self._sources.append(source)
         self.exit_request.look_in(source.directory)
         self.recorder.announce(SourceAdded(source, utc_now()))
+        with suppress(OSError):  # without it the next start reads more
+            summaries.make(source.directory, self.key)
 
     def keep_layout_file(self, path: str) -> bool:
         """Keep a strategy or group info file that was written in this launch: it tells which ranks are replicas.
@@ -421,8 +424,7 @@ class RankLaunch:
             self.recorder.complain(f"{error}. Training goes on.")
 
     def let_go(self) -> None:
-        """Close journals and connections to the catalog. What is recorded later opens them again."""
-        self.recorder.close()
+        """Close connections to the catalog. What is recorded later opens them again."""
         self.database.disconnect()
 
 

@@ -180,7 +180,6 @@ class _Verifier:
         """Stop at once."""
         self._stopped.set()
         self._pool.shutdown(cancel_futures=True)
-        self._recorder.close()
 
     def work(self) -> None:
         """Look at all of them. Raises `CatalogUnavailableError`."""

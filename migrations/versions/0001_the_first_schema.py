@@ -51,9 +51,19 @@ def upgrade() -> None:
         sa.Column("run_id", sa.Integer(), nullable=False),
         sa.Column("path", sa.Text(), nullable=False),
         sa.Column("read_to", sa.BigInteger(), nullable=False),
-        sa.Column("head", sa.String(length=32), nullable=True),
+        sa.Column("by_summary", sa.Boolean(), nullable=False),
         sa.ForeignKeyConstraint(["run_id"], ["runs.id"], name=op.f("fk_journals_run_id")),
         sa.PrimaryKeyConstraint("run_id", "path", name=op.f("pk_journals")),
+    )
+    op.create_table(
+        "unwritten",
+        sa.Column("run_id", sa.Integer(), nullable=False),
+        sa.Column("id", sa.String(length=32), nullable=False),
+        sa.Column("directory", sa.Text(), nullable=False),
+        sa.Column("home", sa.JSON(), nullable=False),
+        sa.Column("line", sa.JSON(), nullable=False),
+        sa.ForeignKeyConstraint(["run_id"], ["runs.id"], name=op.f("fk_unwritten_run_id")),
+        sa.PrimaryKeyConstraint("run_id", "id", name=op.f("pk_unwritten")),
     )
     op.create_table(
         "launches",

@@ -510,10 +510,8 @@ def test_a_newline_in_a_path_begins_no_line(sqlite_url: str, tmp_path: Path) -> 
     job = Job(connect(sqlite_url), tmp_path / "ckpt\nFORGED")
     ranks = job.start()
     files = job.save(ranks, 5, 10, 15)
-    for launch in ranks:
-        launch.recorder.close()
     Path(files[0].path).unlink()
-    newer = job.folder(1) / ".ckptstore/rank_1.jsonl"
+    newer = Path(jsonl.journals_in(str(job.folder(1)))[0])
     with newer.open("ab") as file:
         file.write(jsonl.encode({"v": 7}))
     (job.folder(1) / "model_best.pth.tar").touch()
@@ -641,7 +639,7 @@ def test_a_journal_that_cannot_be_read_is_said_first_and_by_the_exit_code(
     run: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it tells is not known, so what lies beside it is not taken in by its names."""
-    hidden = run.folder(1) / ".ckptstore" / "rank_1.jsonl"
+    hidden = Path(jsonl.journals_in(str(run.folder(1)))[0])
     with monkeypatch.context() as newer, hidden.open("ab") as file:
         newer.setattr(jsonl, "VERSION", 2)
         file.write(jsonl.encode({"t": "another"}))
@@ -663,7 +661,7 @@ def test_a_journal_that_cannot_be_reached_is_exit_code_1(run: Job, tmp_path: Pat
     """Here by its path, which no catalog holds; a disk that is away must not pass for one with nothing to do."""
     hidden = os.fsdecode(os.fsencode(run.folder(1)) + b"\xff")
     run.folder(1).rename(hidden)
-    told = f"skipped: {tmp_path}/rank_1\\udcff/.ckptstore/rank_1.jsonl: its path is "
+    told = f"skipped: {tmp_path}/rank_1\\udcff/.ckptstore/rank_1-"
     for command in ("sync", "scan"):
         done = ckptstore("--db", str(tmp_path / f"{command}.db"), command, f"{tmp_path}/")
         assert (done.code, done.err) == (1, "")

@@ -24,8 +24,6 @@ def run(sqlite_url: str, tmp_path: Path) -> Job:
     job, ranks = begun(connect(sqlite_url), tmp_path / "data", 10, layout="data_parallel")
     job.save(ranks[:1], 20)
     job.save(ranks[:1], 30)
-    for launch in ranks:
-        launch.recorder.close()
     job.catalog.database.disconnect()
     return job
 
@@ -73,7 +71,6 @@ def test_what_it_says_can_be_pasted(sqlite_url: str, tmp_path: Path) -> None:
     launch = connect(sqlite_url).join(name, launch_id="L1")
     launch.set_steps_per_epoch(10)
     launch.register(ckpt_bytes.write(tmp_path / "ckpt/net-1_5.ckpt", 5), global_step=5)
-    launch.recorder.close()
     launch.database.disconnect()
     yesterday = f"sqlite:///{shutil.copy(tmp_path / 'catalog.db', tmp_path / 'yesterday.db')}"
     launch.register(ckpt_bytes.write(tmp_path / "ckpt/net-2_5.ckpt", 15), global_step=15)
@@ -168,8 +165,6 @@ def test_the_page_in_the_docs(tmp_path: Path) -> None:
         set_ending(launch, 40, 40, "RuntimeError")
     ranks[2].recorder.behind = True  # the catalog was away by then
     set_ending(ranks[2], 40, 40, "RuntimeError")
-    for launch in ranks:
-        launch.recorder.close()
     catalog.database.disconnect()
     page = ckptstore("--db", str(data.parent / "catalog.db"), "doctor", "digits")
     assert as_in_the_docs(page.out.replace(str(tmp_path), "")) == as_in_the_docs(shown)

@@ -42,8 +42,6 @@ def run(catalog: Catalog, tmp_path: Path) -> Job:
     """A run of two ranks, and nobody who has the catalog open."""
     job, ranks = begun(catalog, tmp_path / "data", 10, layout="data_parallel")
     job.save(ranks, 20)
-    for launch in ranks:
-        launch.recorder.close()
     catalog.database.disconnect()
     return job
 

@@ -41,7 +41,6 @@ def save(ranks: list[RankLaunch], directory: Path, step: int, size: int) -> None
         begin = ckpt_bytes.value("x", "Float32", (1,), bytes(4))
         path.write_bytes(begin.ljust(size, b"x"))
         launch.register(path, global_step=step)
-        launch.recorder.close()
 
 
 @pytest.mark.parametrize("small", ["size=1m"], indirect=True)

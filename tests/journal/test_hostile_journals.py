@@ -177,7 +177,7 @@ def test_a_journal_of_which_nobody_sees_the_end(catalog: Catalog, tmp_path: Path
 
 def test_a_journal_that_is_a_pipe_by_now_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "rank_0.jsonl")
-    for look in (jsonl.read, jsonl.head):
+    for look in (jsonl.read, jsonl.read_whole):
         with pytest.raises(OSError, match="not a regular file"):
             look(str(tmp_path / "rank_0.jsonl"))
 

@@ -76,14 +76,15 @@ def test_journals_that_are_there_twice(catalog: Catalog, other: Catalog, tmp_pat
     job = Job(catalog, tmp_path / "ckpt")
     two_launches(job)
     before = contents(catalog, but=("journals",))
-    own = job.folder(0) / FOLDER / "rank_0.jsonl"
-    shutil.copy(own, own.with_name("rank_0 (copy).jsonl"))
-    shutil.copy(own, own.with_name("rank_7.jsonl"))
+    for own in map(Path, jsonl.journals_in(str(job.folder(0)))):
+        shutil.copy(own, own.with_name(f"{own.stem} (copy).jsonl"))
+        shutil.copy(own, own.with_name(own.name.replace("rank_0", "rank_7")))
     other.scan(tmp_path / "ckpt")
     assert contents(other, but=("journals",)) == before
     assert catalog.sync(tmp_path / "ckpt").records == 0
     assert contents(catalog, but=("journals",)) == before
-    shutil.copy(own, job.folder(1) / FOLDER / "rank_0.jsonl")  # it speaks of rank 0's files there: they are rank 1's
+    for own in jsonl.journals_in(str(job.folder(0))):
+        shutil.copy(own, job.folder(1) / FOLDER)  # it speaks of rank 0's files there: they are rank 1's
     for each in (catalog, other):
         each.sync(tmp_path / "ckpt")
         plan = each.resolve("run").plan
@@ -166,7 +167,11 @@ def test_journals_that_may_not_be_read(sqlite_url: str, tmp_path: Path, what: st
     with catalog.database.write() as connection:
         connection.exec_driver_sql("DELETE FROM journals WHERE path LIKE '%rank_0%'")
     folder = job.folder(0) / FOLDER
-    hidden = {"journal": folder / "rank_0.jsonl", "folder": folder, "directory": tmp_path / "ckpt" / "other"}[what]
+    hidden = {
+        "journal": Path(jsonl.journals_in(str(job.folder(0)))[0]),
+        "folder": folder,
+        "directory": tmp_path / "ckpt" / "other",
+    }[what]
     (tmp_path / "ckpt" / "other").mkdir()
     (tmp_path / "ckpt" / "lost+found").mkdir(mode=0)
     give_to_nobody(tmp_path)
@@ -249,7 +254,6 @@ def test_a_rank_that_has_the_catalog_tells_it_what_rank_0_decided_without(
     follower.started(Settled(decision.launch, decision.plan, decision.at))
     job.announce(follower)
     job.save([follower], 8)
-    joined.recorder.close()
     shutil.rmtree(job.folder(0) / FOLDER)  # rank 0's node is gone with what it wrote
     plan = catalog.resolve("run").plan
     assert (plan.launch.id, plan.global_step) == ("L2", 8)
@@ -322,8 +326,6 @@ def test_records_of_a_launch_that_another_journal_tells_of_later(
     job.save(job.begin(), 5)
     ranks = job.begin()
     job.save(ranks, 10)
-    for launch in ranks:
-        launch.recorder.close()
     for path in (job.folder(1) / FOLDER).glob("*.jsonl"):
         lines = path.read_bytes().splitlines(keepends=True)
         spoilt = [b"\0" * (len(line) - 1) + b"\n" if b'"id":"L2"' in line else line for line in lines]
@@ -352,7 +354,6 @@ def test_a_journal_that_was_begun_again_is_read_from_its_beginning(  # noqa: PLR
     for step in (11, 21):
         job.save([launch], step)
     if who == "the next launch":
-        launch.recorder.close()
         (launch,) = job.start(resume=False)
     shutil.rmtree(tmp_path / "ckpt")
     with monkeypatch.context() as outage:

@@ -69,7 +69,6 @@ def test_saves_that_nobody_knew_of_do_not_stop_a_training_that_has_begun(
     for epoch in (2, 3):
         path = ckpt_bytes.write(tmp_path / f"epoch_{epoch}" / "old-1_1.ckpt", 50 * epoch)
         lost.register(path, global_step=50 * epoch, optimizer_step=50 * epoch)
-    lost.recorder.close()
     job = Job()
     ckpt_cb = ModelCheckpoint(
         "net", lambda params: str(tmp_path / f"epoch_{params.cur_epoch_num}"), CheckpointConfig(save_checkpoint_steps=6)

@@ -242,7 +242,7 @@ def test_what_cannot_tell_whether_it_is_whole_is_taken(
 def test_the_longest_path_is_kept_and_a_longer_one_keeps_nobody_from_the_rest(catalog: Catalog, tmp_path: Path) -> None:
     """Names that do not compress: an index of PostgreSQL has room for so many bytes, and no more."""
     deep = tmp_path.joinpath(*(secrets.token_hex(60) for _ in range(20)))
-    near = Path(str(deep)[: LONGEST_PATH - len("/rank_0/.ckptstore/rank_0.jsonl")])
+    near = Path(str(deep)[: LONGEST_PATH - len(f"/rank_0/.ckptstore/rank_0-{0:012}-{0:012}.jsonl")])
     job = Job(catalog, near, world_size=1)
     launches = job.start()
     (launch,) = launches

@@ -38,7 +38,7 @@ def test_nothing_goes_while_a_journal_was_not_read(catalog: Catalog, tmp_path: P
     made_before = plan_gc(catalog.database, "run", LAST_2)
     assert removed(made_before) == [("L1", 20), ("L1", 10)]
     before = tree(job.directory)
-    unread = job.folder(1) / FOLDER / "rank_1.jsonl"
+    unread = Path(jsonl.journals_in(str(job.folder(1)))[0])
     end_in_a_newer_entry(unread)
     plan = plan_gc(catalog.database, "run", LAST_2)
     assert removed(plan) == []
@@ -53,7 +53,7 @@ def test_a_training_that_collects_hears_why_nothing_goes(
     catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     job = saved(catalog, tmp_path, 10, 20, 30)
-    unread = job.folder(1) / FOLDER / "rank_1.jsonl"
+    unread = Path(jsonl.journals_in(str(job.folder(1)))[0])
     end_in_a_newer_entry(unread)
     ranks = job.start()
     thread = RetentionThread(ranks[0], LAST_2)
@@ -79,8 +79,8 @@ def test_a_purge_hears_what_was_pinned_through_another_catalog(
 def test_no_purge_while_a_journal_was_not_read(catalog: Catalog, tmp_path: Path) -> None:
     job = saved(catalog, tmp_path, 10, 20, 30, 40)
     assert gc(catalog).files == 4
-    end_in_a_newer_entry(job.folder(1) / FOLDER / "rank_1.jsonl")
-    with pytest.raises(RefusedError, match=r"nothing of run 'run' is deleted: .*rank_1.jsonl, which may protect it"):
+    end_in_a_newer_entry(Path(jsonl.journals_in(str(job.folder(1)))[0]))
+    with pytest.raises(RefusedError, match=r"nothing of run 'run' is deleted: .*rank_1-.*.jsonl, which may protect it"):
         purge(catalog.database, "run", at_once=True)
     assert catalog.undo("run").files == 4
 

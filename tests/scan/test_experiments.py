@@ -231,7 +231,6 @@ def test_what_lies_above_and_beside_others_is_scanned_too(
     for run in ("llama", "gpt") if is_trained else ():
         launch = catalog.join(run, launch_id="L1")
         launch.register(net(root / "x" / run / "net-2_1.ckpt", 6), global_step=6)
-        launch.recorder.close()
     with pytest.raises(RefusedError) as refused:
         catalog.scan(root, world_size=1)
     own = {"new": 2, "exps": 2, "llama": 1, "gpt": 1} if is_trained else {"x": 2, "exps": 2}

@@ -495,7 +495,7 @@ def test_files_beside_a_journal_that_is_not_read_are_left_alone(
     ttp = home / "ttp_saved_checkpoints-step_51" / "rank_1" / "ttp_rank_1-6_1.ckpt"
     ttp.parent.mkdir(parents=True)
     ckpt_bytes.write(ttp, 51)
-    journal_path = home / FOLDER / "rank_1.jsonl"
+    journal_path = Path(jsonl.journals_in(str(home))[0])
     hidden, reason = str(journal_path), "Permission denied"
     with monkeypatch.context() as patch:
         if what == "newer":

@@ -1,0 +1,252 @@
+"""What a start needs of the segments of a journal that nobody writes any more: one small file for each user's.
+
+`.ckptstore/summary-{user's number}.jsonl` names the segments that it stands for, with their sizes, and has those of
+their lines that still matter, as they are. One that is torn, or a segment that has another size by now, counts for
+nothing: the segments are read. They stay where they are, and whoever makes a catalog anew reads them.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from functools import cache
+from hashlib import blake2b
+from typing import TYPE_CHECKING, NamedTuple
+
+from ckptstore.core.events import (
+    FileRecorded,
+    FilesRemoved,
+    from_lines,
+    generation,
+    version_of,
+    version_of_file,
+)
+from ckptstore.core.model import FileState, Phase
+from ckptstore.disk.claims import FOLDER
+from ckptstore.disk.files import is_in, names_in, open_directory
+from ckptstore.journal import jsonl
+from ckptstore.outside import Path, os
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Set as AbstractSet
+    from datetime import datetime
+
+    from ckptstore.core.events import Event, Line, RemovedFile
+    from ckptstore.core.model import Checkpoint, LaunchKey
+    from ckptstore.journal.jsonl import Contents
+
+
+MOST_AT_ONCE = 32 << 20
+"""Bytes of segments that are summarised at once, about: the next launch goes on with the others."""
+
+
+class Summary(NamedTuple):
+    """Its path, the segments that it stands for with their sizes, and its lines."""
+
+    path: str
+    covers: Mapping[str, int]
+    contents: Contents
+
+
+def of(paths: Iterable[str]) -> Iterator[Summary]:
+    """The summaries of these segments that can be used; each stands for segments of its own user only."""
+    by_owner: dict[tuple[str, int], list[str]] = {}
+    for path in paths:
+        try:
+            by_owner.setdefault((path.rpartition("/")[0], os.lstat(path).st_uid), []).append(path)
+        except OSError:  # noqa: PERF203 — whoever reads it is told
+            continue
+    for (folder, owner), own in sorted(by_owner.items()):
+        summary = _read(folder, owner)
+        if summary is not None:
+            yield summary._replace(covers={path: summary.covers[path] for path in own if path in summary.covers})
+
+
+def make(directory: str, launch: str) -> None:
+    """Summarise this user's segments of a directory, but for those of a launch that writes. Raises `OSError`.
+
+    One that another launch writes at that moment has another size later, and counts for nothing then.
+    """
+    folder, user = f"{directory.rstrip('/')}/{FOLDER}", os.geteuid()
+    sizes = {path: size for path, size in (jsonl.sizes_in(folder) or {}).items() if os.lstat(path).st_uid == user}
+    before = _read(folder, user)
+    covers = {path: size for path, size in before.covers.items() if sizes.get(path) == size} if before else {}
+    over = [path for path in sizes if path not in covers and jsonl.short(launch) not in path]
+    if not over:
+        return
+    facts = _Facts(directory)
+    facts.add(before.contents.entries if before else ())
+    left = MOST_AT_ONCE
+    for path in sorted(over, key=lambda path: sizes[path]):
+        if left > 0 and _add_segment(facts, path):
+            covers[path] = sizes[path]  # what was appended since makes it another size
+        left -= sizes[path]
+    _write(directory, f"summary-{user}", covers, facts.needed())
+
+
+def _read(folder: str, owner: int) -> Summary | None:
+    path = f"{folder}/summary-{owner}.jsonl"
+    try:
+        text, contents = jsonl.read_whole(path)
+    except OSError:
+        return None
+    first, _, rest = text.partition(b"\n")
+    told = jsonl.decode(first) or {}
+    if told.get("v") != jsonl.VERSION or contents.owner != owner or told.get("digest") != _digest(rest):
+        return None
+    entries = tuple(entry for line in rest.splitlines() if (entry := jsonl.decode(line)) is not None)
+    covers = {f"{folder}/{name}": size for name, size in told["of"].items()} if isinstance(told.get("of"), dict) else {}
+    return Summary(path, covers, replace(contents, entries=entries))
+
+
+def _digest(lines: bytes) -> str:
+    return blake2b(lines, digest_size=16).hexdigest()
+
+
+def _add_segment(facts: _Facts, path: str) -> bool:
+    """Add what a segment says; False where a newer program wrote some of it, which knows better what matters."""
+    begin, has_more = 0, True
+    while has_more:
+        contents = jsonl.read(path, begin, _PIECE)
+        if contents.newer:
+            return False
+        facts.add(contents.entries)
+        begin, has_more = contents.end, contents.has_more
+    return True
+
+
+_PIECE = 16 << 20
+
+
+def _write(directory: str, name: str, covers: Mapping[str, int], lines: Iterable[Line]) -> None:
+    """Write it aside, have it on the disk, and give it its name."""
+    rest = b"".join(map(jsonl.encode, lines))
+    names = {Path(path).name: size for path, size in sorted(covers.items())}
+    first = jsonl.encode({"t": "summary", "digest": _digest(rest), "of": names})
+    with ExitStack() as stack:
+        above = open_directory(directory)
+        stack.callback(os.close, above)
+        folder = os.open(FOLDER, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above)
+        stack.callback(os.close, folder)
+        aside = f"{name}.new"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        with os.fdopen(os.open(aside, flags, 0o644, dir_fd=folder), "wb") as file:
+            file.write(first + rest)  # of two who write it at once neither counts: its digest is another one
+            file.flush()
+            os.fsync(file.fileno())
+        os.rename(aside, f"{name}.jsonl", src_dir_fd=folder, dst_dir_fd=folder)
+
+
+class _File(NamedTuple):
+    """What is told of a file: its newest record, and when it was first recorded, with the lines that tell it."""
+
+    newest: Checkpoint
+    line: Line
+    first_at: datetime
+    first: Line
+
+
+class _Removal(NamedTuple):
+    """The newest word on a file that retention gave up."""
+
+    version: str
+    event: FilesRemoved
+    file: RemovedFile
+    line: Line
+
+
+class _Facts:
+    """What lines tell, in short: of each file the newest record, and the newest word on what retention gave up.
+
+    Other lines are few, and each is kept as it is, once.
+    """
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+        self._others: dict[str, Line] = {}
+        self._files: dict[str, _File] = {}
+        self._removals: dict[tuple[str, str, str], _Removal] = {}
+
+    def add(self, lines: Iterable[Line]) -> None:
+        for line in lines:
+            for event in from_lines([line], self._directory)[0] or (None,):
+                self._add(event, line)
+
+    def _add(self, event: Event | None, line: Line) -> None:
+        match event:
+            case FileRecorded(file):
+                self._add_file(file, line)
+            case FilesRemoved():
+                for each in event.files:
+                    found = _Removal(version_of(event.at, event.phase, each), event, each, line)
+                    key = event.run, event.collection, each.place
+                    self._removals[key] = max(self._removals.get(key, found), found, key=lambda one: one.version)
+            case _:
+                self._others[repr(line)] = line
+
+    def _add_file(self, file: Checkpoint, line: Line) -> None:
+        at = file.created_at
+        if at is None:
+            return
+        known = self._files.get(file.id, _File(file, line, at, line))
+        if version_of_file(file) > version_of_file(known.newest):
+            known = known._replace(newest=file, line=line)
+        if at < known.first_at:
+            known = known._replace(first_at=at, first=line)
+        self._files[file.id] = known
+
+    def needed(self) -> list[Line]:
+        """The lines that a start needs: without files that are over, and what retention did with those."""
+        over = self._over()
+        told = [*self._others.values()]
+        for file_id, file in self._files.items():
+            told += [file.line, file.first] if file_id not in over else []
+        told += [each.line for each in self._removals.values() if not _is_settled(each, over)]
+        return list({id(line): line for line in told}.values())
+
+    def _over(self) -> set[str]:
+        """The files that no start needs to know of: overwritten, or gone.
+
+        Of files that vanished without a word the newest of each rank of a launch is told of, so that a start can name
+        what it passes over.
+        """
+        removals: dict[str, list[_Removal]] = {}
+        for removal in self._removals.values():
+            removals.setdefault(removal.file.checkpoint, []).append(removal)
+        last_at: dict[tuple[str, str], tuple[datetime, str]] = {}
+        last_of: dict[tuple[LaunchKey, int], tuple[int, str]] = {}
+        for file_id, (file, _, at, _) in self._files.items():
+            place, rank = (file.run, file.path), (file.launch_key, file.rank)
+            last_at[place] = max(last_at.get(place, (at, file_id)), (at, file_id))
+            last_of[rank] = max(last_of.get(rank, (0, "")), (file.global_step, file_id))
+        names = cache(names_in)
+        over = set()
+        for file_id, (file, *_) in self._files.items():
+            if any(each.event.phase not in (Phase.RESTORED, Phase.GONE) for each in removals.get(file_id, ())):
+                continue
+            directory, _, name = file.path.rpartition("/")
+            is_known_gone = file.state in (FileState.MISSING, FileState.MOVED) or _is_removed(file, removals)
+            is_last = last_of[file.launch_key, file.rank][1] == file_id
+            # What is below may be on a disk of its own that is away.
+            if is_known_gone or (directory == self._directory and not is_last):
+                with suppress(OSError):
+                    over |= {file_id} if not is_in(names(directory), name) else set()
+            if last_at[file.run, file.path][1] != file_id:
+                over.add(file_id)
+        return over
+
+
+def _is_removed(file: Checkpoint, removals: Mapping[str, Iterable[_Removal]]) -> bool:
+    """Whether retention deleted a file as it was last recorded."""
+    own = removals.get(file.id, ())
+    version = generation(version_of_file(file))
+    return any(each.event.phase is Phase.GONE and each.file.of_version >= version for each in own)
+
+
+def _is_settled(removal: _Removal, over: AbstractSet[str]) -> bool:
+    """Whether nobody needs to know what became of a file that retention gave up."""
+    checkpoint = removal.file.checkpoint
+    if removal.event.phase is Phase.GONE:
+        return not checkpoint or checkpoint in over
+    return removal.event.phase is Phase.RESTORED and checkpoint in over

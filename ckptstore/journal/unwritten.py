@@ -1,0 +1,63 @@
+"""What a journal could not take when it was recorded: the catalog keeps it until the journal can be written again."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from ckptstore.catalog import journals
+from ckptstore.disk import presence
+from ckptstore.disk.claims import FOLDER
+from ckptstore.disk.presence import Home
+from ckptstore.journal.jsonl import SHARED, JournalWriter
+from ckptstore.outside import os, token_hex
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ckptstore.catalog.engine import Database
+    from ckptstore.catalog.journals import Unwritten
+
+
+def write(database: Database) -> None:
+    """Append to the journals what they lack, where this user may. Raises `CatalogUnavailableError`.
+
+    A process that dies in between leaves lines that are written twice, which changes nothing.
+    """
+    with database.read() as connection:
+        lacking = journals.unwritten_lines(connection)
+    of_homes: dict[tuple[str, str], list[Unwritten]] = {}
+    for each in lacking:
+        of_homes.setdefault((each.directory, str(each.home)), []).append(each)
+    for (directory, _), own in of_homes.items():
+        if not _is_own(directory):
+            continue
+        reach = partial(_reach, directory, _home_from_json(own[0].home))
+        try:
+            JournalWriter(directory, SHARED, token_hex(6), reach).append([dict(each.line) for each in own])
+        except OSError:
+            continue  # whoever records there is told
+        database.in_write(partial(journals.set_written, ids=[each.id for each in own]))
+
+
+def home_to_json(home: Home) -> dict[str, list[str]]:
+    """What is recorded of a directory, as the catalog keeps it."""
+    return {"identities": sorted(home.identities), "places": sorted(home.places)}
+
+
+def _home_from_json(said: Mapping[str, Any]) -> Home:
+    return Home(set(said["identities"]), set(said["places"]))
+
+
+def _reach(directory: str, home: Home) -> int:
+    """The directory, opened. One of which nothing is known is the one if it has journals."""
+    return presence.enter(directory, home if any(home) else Home(set(), {FOLDER}))[0]
+
+
+def _is_own(directory: str) -> bool:
+    """Whether this user writes the journals of a directory: a line counts as the word of whoever wrote it."""
+    try:
+        owner = os.lstat(directory).st_uid
+    except OSError:
+        return False
+    return os.geteuid() in (owner, 0)

@@ -1,0 +1,119 @@
+"""What a journal could not take, since its disk was full or failed, is in it as soon as it can be written again."""
+
+import errno
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ckptstore.api import Catalog
+from ckptstore.disk.claims import FOLDER
+from ckptstore.journal.jsonl import JournalWriter
+from ckptstore.retention.policy import Policy
+from tests.contents import WORK, contents
+from tests.jobs import Job, begun
+
+
+@contextmanager
+def full(monkeypatch: pytest.MonkeyPatch, code: int = errno.ENOSPC) -> Iterator[None]:
+    """No journal can be written meanwhile."""
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError(code, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(JournalWriter, "append", refuse)
+        yield
+
+
+def next_save(job: Job, ranks: Sequence[Any]) -> None:
+    job.save(list(ranks), 20)
+
+
+def next_start(job: Job, ranks: Sequence[Any]) -> None:
+    job.start()
+
+
+def a_sync(job: Job, ranks: Sequence[Any]) -> None:
+    job.catalog.sync("run")
+
+
+@pytest.mark.parametrize("after", [next_save, next_start, a_sync])
+def test_what_one_full_disk_kept_out_of_a_journal(
+    catalog: Catalog, other: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: Any
+) -> None:
+    """Before, the line was lost: another catalog passed the newest state over, and its gc removed one of the floor."""
+    job, ranks = begun(catalog, tmp_path / "ckpt", 5, 10)
+    with full(monkeypatch):
+        job.save(ranks[:1], 15)
+    job.save(ranks[1:], 15)
+    after(job, ranks)
+    newest = catalog.resolve("run").plan
+    other.scan(tmp_path / "ckpt")
+    assert other.resolve("run").plan == newest
+    assert newest.global_step in (15, 20)
+    catalog.sync(tmp_path / "ckpt")
+    assert contents(other, but=WORK) == contents(catalog, but=WORK)
+    assert contents(catalog)["unwritten"] == []
+    kept = [verdict.state.global_step for verdict in other.plan_gc("run", Policy(keep_last=2)).decision.keep]
+    assert 15 in kept
+
+
+def test_where_a_launch_starts_is_told_later_too(
+    catalog: Catalog, other: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without that the newest launch would be one that started afresh."""
+    job, _ = begun(catalog, tmp_path / "ckpt", 5, 10)
+    with full(monkeypatch):
+        job.begin()
+    catalog.sync("run")
+    other.scan(tmp_path / "ckpt")
+    assert other.resolve("run") == catalog.resolve("run")
+    assert contents(other, but=WORK) == contents(catalog, but=WORK)
+
+
+def test_a_pin_that_was_said_while_the_disk_was_full(
+    catalog: Catalog, other: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, _ = begun(catalog, tmp_path / "ckpt", 5, 10)
+    with full(monkeypatch):
+        catalog.pin("run", 5)
+    catalog.sync("run")
+    other.scan(job.directory)
+    assert [save.tally.global_step for save in other.saves("run") if save.pinned] == [5]
+
+
+def test_whoever_dies_between_writing_a_line_and_noting_that_changes_nothing(
+    catalog: Catalog, other: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, ranks = begun(catalog, tmp_path / "ckpt", 5)
+    with full(monkeypatch):
+        job.save(ranks, 10)
+    with monkeypatch.context() as killed:
+        killed.setattr("ckptstore.catalog.journals.set_written", lambda *_, **__: None)
+        catalog.sync("run")
+    assert contents(catalog)["unwritten"]
+    catalog.sync("run")
+    assert contents(catalog)["unwritten"] == []
+    other.scan(tmp_path / "ckpt")
+    assert contents(other, but=WORK) == contents(catalog, but=WORK)
+
+
+def test_nothing_is_written_where_the_directory_is_not_there(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An empty mount point with a journal in it would pass for a directory whose files were deleted."""
+    job, ranks = begun(catalog, tmp_path / "ckpt", 5)
+    with full(monkeypatch):
+        job.save(ranks, 10)
+    (tmp_path / "ckpt").rename(tmp_path / "away")
+    job.folder(0).mkdir(parents=True)
+    catalog.sync("run")
+    assert not (job.folder(0) / FOLDER).exists()
+    shutil.rmtree(tmp_path / "ckpt")
+    (tmp_path / "away").rename(tmp_path / "ckpt")
+    catalog.sync("run")
+    assert contents(catalog)["unwritten"] == []
