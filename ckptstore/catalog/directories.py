@@ -15,7 +15,7 @@ from ckptstore.core.model import FileState
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from ckptstore.core.model import Checkpoint
+    from ckptstore.core.model import Checkpoint, LaunchKey
 
 _LIVE = [FileState.COMPLETE.value, FileState.IN_PROGRESS.value, FileState.DAMAGED.value]
 _IS_LIVE = checkpoints.c.state.in_(_LIVE)
@@ -57,6 +57,14 @@ def every_directory(connection: sa.Connection) -> set[str]:
     of_files = connection.execute(sa.select(_DIRECTORY).where(there).distinct()).scalars()
     of_ranks = connection.execute(sa.select(sources.c.directory).distinct()).scalars()
     return {path.rstrip("/") or "/" for path in (*of_files, *of_ranks)}
+
+
+def files_after(connection: sa.Connection, directory: str, launch: LaunchKey, step: int) -> list[Checkpoint]:
+    """The files of a launch in or below a directory that are there, whole, and of a later step."""
+    below = sa.func.substr(_PATH, 1, len(directory.rstrip("/")) + 1) == f"{directory.rstrip('/')}/"
+    later = (saves.c.launch_id == launch) & (saves.c.global_step > step)
+    query = rows.file_query().where(later, below, checkpoints.c.state.in_(_LIVE), checkpoints.c.size.is_not(None))
+    return list(rows.files(connection.execute(query)))
 
 
 def files_in(connection: sa.Connection, some: Iterable[str]) -> list[Checkpoint]:

@@ -346,6 +346,11 @@ def sources_beside(connection: sa.Connection, run: int, directories: Iterable[st
     return _sources(connection.execute(_SOURCES.where(beside)))
 
 
+def sources_in(connection: sa.Connection, directory: str) -> list[Source]:
+    """What the ranks of any run save to a directory."""
+    return _sources(connection.execute(_SOURCES.where(sources.c.directory == directory)))
+
+
 def _sources(found: sa.Result[Any]) -> list[Source]:
     kinds = {kind.value: kind for kind in Kind}
     contents = {content.value: content for content in Content}

@@ -151,7 +151,7 @@ def _check_known(launch: RankLaunch, database: Database, known_places: Iterable[
             return
     for place in known_places:
         for directory in (place, f"{place}/rank_{launch.rank}"):
-            path = unregistered(directory)
+            path = unregistered(database, directory)
             if path is not None:
                 raise unknown_run(path, launch.name)
 

@@ -5,26 +5,27 @@ from __future__ import annotations
 import logging
 from contextlib import suppress
 from shlex import quote
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from ckptstore.catalog import reads
-from ckptstore.core.events import FileRecorded, SourceAdded, from_lines
-from ckptstore.core.model import Kind
-from ckptstore.core.naming import parse_exit_name, parse_name
+from ckptstore.catalog import directories, reads, tallies
+from ckptstore.catalog.engine import Database, in_memory
+from ckptstore.core.model import Kind, launch_key
+from ckptstore.core.naming import INDEX, parse_exit_name, parse_name
 from ckptstore.disk import claims
 from ckptstore.disk.files import facts_if_seen, names_in, real_directory, remove_own
 from ckptstore.disk.places import remember_place, root_of
 from ckptstore.errors import CatalogUnavailableError, CkptstoreError, RefusedError
 from ckptstore.journal import jsonl
 from ckptstore.journal.sync import found_below, take_up_found
+from ckptstore.outside import os
 from ckptstore.resume.provenance import wrote
 from ckptstore.training.complaints import Complaints
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from ckptstore.core.events import Event
     from ckptstore.core.model import Checkpoint, Content
+    from ckptstore.journal.sync import Synced
     from ckptstore.training.launch import RankLaunch
     from ckptstore.training.recorder_thread import RecorderThread
     from ckptstore.training.start import Progress, Start
@@ -72,8 +73,9 @@ class SavePlaces:
         if is_new and has_begun:
             self._recorder.call(lambda: self._report(directory))
         elif is_new:
-            self._check(directory)
-            self._remove_leftovers(directory)
+            view = self._view(directory)
+            self._check(view)
+            self._remove_leftovers(view)
         if is_new:
             with suppress(OSError):
                 self._names_before[directory] = frozenset(names_in(directory))
@@ -100,8 +102,8 @@ class SavePlaces:
         """
         for directory, before in self._names_before.items():
             try:
-                new = names_in(directory) - before
-                path = unregistered(directory, sorted(name for name in new if name.endswith(_SUFFIXES)))
+                new = sorted(name for name in names_in(directory) - before if name.endswith(_SUFFIXES))
+                path = unregistered(self._view(directory).database, directory, new) if new else None
             except (OSError, CkptstoreError):
                 continue  # whoever saves there is told
             if path is not None:
@@ -136,22 +138,42 @@ class SavePlaces:
                 prefix,
             )
 
-    def _check(self, directory: str) -> None:
+    def _view(self, directory: str) -> View:
+        """What the journals of a directory tell, read once: the new in them is taken up, if the catalog can be used.
+
+        Raises `CkptstoreError` where they cannot be read.
+        """
+        launch = self._launch
+        try:
+            paths = jsonl.journals_in(directory)
+        except OSError as error:
+            raise CkptstoreError(f"the journals in {directory} cannot be read ({error.strerror})") from None
+        if not launch.recorder.is_late:
+            try:
+                with launch.database.connected():
+                    return View(directory, launch.database, _readable(take_up_found(launch.database, paths)).new)
+            except CatalogUnavailableError as error:
+                launch.recorder.fall_behind(error)
+        temporary = in_memory()
+        _readable(take_up_found(temporary, paths, look=False))
+        return View(directory, temporary, ())
+
+    def _check(self, view: View) -> None:
         """Raise `RefusedError` if the launch started without a newer state of its run that is in this directory.
 
         The catalog was away or lost when it started. Without a catalog an unregistered checkpoint stops a fresh start
         too; with one that does not know the file, that is logged.
         """
-        launch, start = self._launch, self._progress.start
-        overlooked = self._overlooked(directory)
+        launch, start, directory = self._launch, self._progress.start, view.directory
+        overlooked = self._overlooked(view)
         if overlooked is not None:
             self._take_up(directory)
             raise RefusedError(overlooked[0], "start again: it is found now; or start a run of another name")
         if start is None or not start.fresh or not start.known.keys() <= {launch.id}:
             return
         if launch.rank == 0:
-            self._say_whose(directory)
-        path = unregistered(directory)
+            self._say_whose(view)
+        path = unregistered(view.database, directory)
         if path is not None and start.by_journals:
             raise unknown_run(path, launch.name)
         if path is not None and launch.rank == 0:
@@ -164,37 +186,40 @@ class SavePlaces:
                 quote(launch.name),
             )
 
-    def _say_whose(self, directory: str) -> None:
+    def _say_whose(self, view: View) -> None:
         """Warn of the newest state of another run in a directory that this new run is about to save to."""
-        others = [file for file in _files(_events(directory)) if file.run != self._launch.run and file.size is not None]
-        if others:
+        with suppress(OSError), view.database.read() as connection:
+            paths = [f"{view.directory}/{name.removesuffix(INDEX)}" for name in names_in(view.directory)]
+            known = reads.files_at_paths(connection, sorted(paths))
+            others = [file for files in known.values() for file in files if file.run != self._launch.run and file.size]
+            if not others:
+                return
             newest = max(others, key=lambda file: file.global_step)
             log.warning(
                 "run %s is new, and %s has checkpoints of run %s, up to step %d: to go on with those join(%r); to keep "
                 "the runs apart give this one a directory of its own",
                 self._launch.name,
-                directory,
+                view.directory,
                 newest.run,
                 newest.global_step,
                 newest.run,
             )
 
-    def _remove_leftovers(self, directory: str) -> None:
+    def _remove_leftovers(self, view: View) -> None:
         """Delete the half-written files that earlier launches of this rank left here: they only take room.
 
         Those launches have ended: else this one would not have begun.
         """
-        own = self._launch
+        own, directory = self._launch, view.directory
         try:
-            sources = [event.source for event in _events(directory) if isinstance(event, SourceAdded)]
             names = [name for name in names_in(directory) if name.endswith(_UNFINISHED)]
-        except (OSError, CkptstoreError):
+        except OSError:
             return  # whoever saves there is told
-        dead = [
-            source
-            for source in sources
-            if (source.run, source.rank, source.directory) == (own.run, own.rank, directory) and source.launch != own.id
-        ]
+        if not names:
+            return
+        with view.database.read() as connection:
+            sources = reads.sources_in(connection, directory)
+        dead = [each for each in sources if (each.run, each.rank) == (own.run, own.rank) and each.launch != own.id]
         for name in names:
             stem = name.removesuffix(_UNFINISHED)
             if any(wrote(source, f"{stem}{suffix}") for source in dead for suffix in _SUFFIXES):
@@ -206,7 +231,7 @@ class SavePlaces:
         """Log, once, what `_check` raises: training has begun, and goes on with what it has."""
         if self._has_reported:
             return
-        overlooked = self._overlooked(directory)
+        overlooked = self._overlooked(self._view(directory))
         if overlooked is not None:
             self._has_reported = True
             log.error(
@@ -215,37 +240,29 @@ class SavePlaces:
                 *overlooked,
             )
 
-    def _overlooked(self, directory: str) -> tuple[str, str] | None:
+    def _overlooked(self, view: View) -> tuple[str, str] | None:
         """What this start overlooked, in words, and the launch that saved it."""
         start = self._progress.start
         if start is None or start.launch.branched:  # who goes back on purpose gives up what came after that
             return None
-        file = newer_state(directory, start) or self._moved_here(directory, start)
+        file = newer_state(view, start) or self._moved_here(view, start)
         if file is None:
             return None
         begins = f"after step {start.global_step}" if start.global_step else "from the beginning"
         held = f"{file.path} holds step {file.global_step} of run {self._launch.name}"
         return f"this launch starts {begins}, but {held}, and no catalog knew of it", file.launch
 
-    def _moved_here(self, directory: str, start: Start) -> Checkpoint | None:
-        """A newer file of the run that is in this directory, and that the catalog knows at another place, if at all.
+    def _moved_here(self, view: View, start: Start) -> Checkpoint | None:
+        """A newer file of the run that is in this directory, and that the catalog knew at another place, if at all.
 
         Rank 0 looks: a tree is moved as a whole.
         """
-        launch = self._launch
-        if launch.rank or start.by_journals or launch.recorder.behind:
+        if self._launch.rank or start.by_journals or not view.new:
             return None
-        newer = {file.path: file for file in _of_others(directory, start) if file.global_step > start.global_step}
-        if not newer:
-            return None
-        try:
-            with launch.database.read() as connection:
-                known = reads.files_at_paths(connection, sorted(newer))
-        except CatalogUnavailableError as error:
-            launch.recorder.fall_behind(error)
-            return None
-        unknown = [file for path, file in newer.items() if path not in known]
-        there = [file for file in unknown if (found := facts_if_seen(file.path)) and found.size == file.size]
+        with view.database.read() as connection:
+            new = reads.files_by_id(connection, view.new).values()
+        newer = [file for file in new if _is_of_others(file, start) and file.global_step > start.global_step]
+        there = [file for file in newer if (found := facts_if_seen(file.path)) and found.size == file.size]
         return max(there, key=lambda file: file.global_step, default=None)
 
     def _take_up(self, directory: str) -> None:
@@ -260,33 +277,39 @@ class SavePlaces:
             log.info("%s. It does not have yet what journals in %s tell.", error, directory)
 
 
-def newer_state(directory: str, start: Start) -> Checkpoint | None:
-    """The newest file of the run that the directory's journals have and that was not known when the launch started.
+class View(NamedTuple):
+    """What the journals of a directory tell: a database that has taken them up, and the ids of files new to it."""
 
-    None if there is none. Files of the launch itself do not count: other ranks may have saved them by now. Raises
-    `CkptstoreError` where the journals cannot be read.
+    directory: str
+    database: Database
+    new: tuple[str, ...]
+
+
+def newer_state(view: View, start: Start) -> Checkpoint | None:
+    """The newest file of the run in the directory that was not known when the launch started; None if there is none.
+
+    Files of the launch itself do not count: other ranks may have saved them by now.
     """
-    newer = [
-        file
-        for file in _of_others(directory, start)
-        if file.global_step > max(start.global_step, start.known.get(file.launch, 0))
-    ]
-    return max(newer, key=lambda file: file.global_step, default=None)
+    own, found = start.launch, []
+    with view.database.read() as connection:
+        highest = tallies.highest_steps(connection, reads.run_id(connection, own.run) or 0)
+        for launch, step in highest.items():
+            known = max(start.global_step, start.known.get(launch, 0))
+            if launch != own.id and step > known:
+                found += directories.files_after(connection, view.directory, launch_key(own.run, launch), known)
+    return max(found, key=lambda file: file.global_step, default=None)
 
 
-def _of_others(directory: str, start: Start) -> list[Checkpoint]:
-    """What other launches of the run have saved whole here, as the journals tell."""
-    files = _files(_events(directory))
-    own = start.launch
-    return [file for file in files if file.run == own.run and file.launch != own.id and file.size is not None]
+def _is_of_others(file: Checkpoint, start: Start) -> bool:
+    """Whether it is what another launch of the run has saved whole."""
+    return file.run == start.launch.run and file.launch != start.launch.id and file.size is not None
 
 
-def unregistered(directory: str, names: Sequence[str] | None = None) -> str | None:
-    """A file that has the name of a checkpoint and is in no journal of its directory; None if there is none.
+def unregistered(database: Database, directory: str, names: Sequence[str] | None = None) -> str | None:
+    """A file that has the name of a checkpoint and no record, where the database has taken up the directory's journals.
 
-    `names` are those that come into question (None: all that may hold steps).
-    `scan` may have taken it into the catalog as this run's, or it may be of any other. Raises `CkptstoreError` where
-    the directory cannot be read.
+    `names` are those that come into question (None: all that may hold steps); None if there is none. `scan` may have
+    taken it for this run's, or it may be of any other. Raises `CkptstoreError` where the directory cannot be read.
     """
     try:
         names = sorted(filter(_may_hold_steps, names_in(directory))) if names is None else names
@@ -294,13 +317,20 @@ def unregistered(directory: str, names: Sequence[str] | None = None) -> str | No
         return None
     except OSError as error:
         raise CkptstoreError(f"{directory} cannot be read ({error.strerror})") from None
-    if not names:
-        return None
-    events = _events(directory)
-    known = {file.path for file in _files(events)}
-    sources = [event.source for event in events if isinstance(event, SourceAdded)]
-    paths = (f"{directory}/{name}" for name in names if not any(wrote(source, name) for source in sources))
-    return next((path for path in paths if path not in known), None)
+    with database.read() as connection:
+        known = reads.files_at_paths(connection, [f"{directory}/{name}" for name in names])
+        unknown = [name for name in names if f"{directory}/{name}" not in known]
+        sources = reads.sources_in(connection, directory) if unknown else []
+    left = (name for name in unknown if not any(wrote(source, name) for source in sources))
+    return next((f"{directory}/{name}" for name in left), None)
+
+
+def _readable(synced: Synced) -> Synced:
+    """What was taken up. Raises `CkptstoreError` where a journal cannot be read; one that is not believed is none."""
+    for unseen in synced.unreadable:
+        if not os.access(unseen.path, os.R_OK):
+            raise CkptstoreError(f"{unseen.path} cannot be read ({unseen.reason})")
+    return synced
 
 
 def unknown_run(path: str, run: str) -> RefusedError:
@@ -320,17 +350,3 @@ def _may_hold_steps(name: str) -> bool:
     if named is None:
         return parse_exit_name(name) is not None
     return named.step_in_epoch > 0 or not named.is_breakpoint
-
-
-def _events(directory: str) -> list[Event]:
-    events: list[Event] = []
-    try:
-        for path in jsonl.journals_in(directory):
-            events += from_lines(jsonl.read(path).entries, directory)[0]
-    except OSError as error:
-        raise CkptstoreError(f"the journals in {directory} cannot be read ({error.strerror})") from None
-    return events
-
-
-def _files(events: Iterable[Event]) -> list[Checkpoint]:
-    return [event.file for event in events if isinstance(event, FileRecorded)]

@@ -1,0 +1,123 @@
+"""What a start reads follows what is new and what is on the disk, not what ever was: bytes are counted, not time."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ckptstore.api import Catalog
+from ckptstore.catalog.engine import Database, open_database
+from ckptstore.core.events import FileRecorded, LaunchStarted, to_line
+from ckptstore.core.model import Kind
+from ckptstore.disk.claims import FOLDER
+from ckptstore.journal import jsonl, summaries
+from ckptstore.journal.jsonl import JournalWriter
+from ckptstore.training.begin import begin, decide
+from ckptstore.training.launch import RankLaunch
+from ckptstore.training.recorder_thread import RecorderThread
+from ckptstore.training.save_places import SavePlaces
+from ckptstore.training.start import Progress
+from tests.jobs import Job
+
+pytestmark = pytest.mark.of_files
+
+PAST = 2_560
+
+
+class Reads:
+    """Bytes of journals that were read."""
+
+    bytes = 0
+
+
+@contextmanager
+def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Reads]:
+    reads = Reads()
+    read, read_whole = jsonl.read, jsonl.read_whole
+
+    def noted(path: str, *asked: Any) -> Any:
+        reads.bytes += Path(path).stat().st_size - (asked[0] if asked else 0)
+        return read(path, *asked)
+
+    def noted_whole(path: str) -> Any:
+        found = read_whole(path)
+        reads.bytes += len(found[0])
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(jsonl, "read", noted)
+        patched.setattr(jsonl, "read_whole", noted_whole)
+        yield reads
+
+
+def fill(catalog: Catalog, directory: Path, run: str, *, take_up: bool = True) -> None:
+    """A launch that recorded so many files, all of which but the last were deleted since."""
+    job = Job(catalog, directory, world_size=1, run=run)
+    (launch,) = job.begin()
+    (last,) = job.save([launch], 10)
+    now = datetime.now(timezone.utc)
+    told = [
+        to_line(
+            FileRecorded(replace(last, global_step=1 + each % 9, path=f"{job.folder(0)}/{run}-{each}.ckpt")),
+            str(job.folder(0)),
+        )
+        for each in range(PAST)
+    ]
+    writer = JournalWriter(str(job.folder(0)), "rank_0", "another")
+    writer.append(told, {launch.key: LaunchStarted(replace(launch.facts, created_at=now))})
+    if take_up:
+        catalog.sync(directory)
+
+
+def first_steps(database: Database, directory: Path, launch_id: str) -> RankLaunch:
+    """What a launch does before its first step, but for loading."""
+    launch = begin(database, "run", rank=0, world_size=1, launch_id=launch_id, layout=None, directories=[directory])
+    launch.set_steps_per_epoch(10)
+    progress = Progress(start=decide(launch, [directory]))
+    recorder = RecorderThread(launch)
+    places = SavePlaces(launch, progress, recorder)
+    places.add(str(directory / "rank_0"), kind=Kind.PERIODIC, prefix=launch_id, names_before=lambda _: ())
+    return launch
+
+
+def summarised(directory: Path) -> None:
+    for folder in directory.rglob(FOLDER):
+        summaries.make(str(folder.parent), "")
+
+
+@pytest.mark.parametrize("whose", ["run", "other"])
+@pytest.mark.parametrize("is_over", [False, True])
+def test_a_start_beside_a_long_past_reads_none_of_it(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whose: str, *, is_over: bool
+) -> None:
+    """Its own, or that of others in its directory; whether its writer has ended or not."""
+    monkeypatch.setattr(summaries, "make", lambda *_: None)  # in the background
+    (tmp_path / "empty/rank_0").mkdir(parents=True)
+    with counted(monkeypatch) as alone:
+        first_steps(catalog.database, tmp_path / "empty", "E")
+    fill(catalog, tmp_path / "full", whose)
+    if is_over:
+        monkeypatch.undo()
+        summarised(tmp_path / "full")
+    with counted(monkeypatch) as beside:
+        launch = first_steps(catalog.database, tmp_path / "full", "N")
+    assert launch.facts.parent_step == (10 if whose == "run" else None)
+    assert beside.bytes <= 1.1 * alone.bytes
+
+
+def test_without_a_catalog_a_start_reads_what_is_on_the_disk(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(catalog, tmp_path / "full", "run")
+    summarised(tmp_path / "full")
+    away = open_database("postgresql://nobody@127.0.0.1:1/nowhere")
+    with counted(monkeypatch) as beside:
+        launch = first_steps(away, tmp_path / "full", "N")
+    assert launch.facts.parent_step == 10
+    past = sum(Path(path).stat().st_size for path in jsonl.journals_below(str(tmp_path)))
+    assert past > 500_000
+    assert beside.bytes < past / 20
