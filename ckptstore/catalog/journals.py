@@ -84,8 +84,8 @@ def went_on(connection: sa.Connection, told: AbstractSet[str], path: str, begin:
     if begin == 0:
         run_id = sa.select(runs.c.id).where(runs.c.name == run).scalar_subquery()
         row = {"run_id": run_id, "path": path, "read_to": end, "by_summary": False}
-        statement = insert(connection, journals).values(row).on_conflict_do_nothing().inline()
-        return connection.execute(statement).rowcount > 0
+        statement = insert(connection, journals).values(row).on_conflict_do_nothing()
+        return connection.execute(statement.returning(journals.c.path)).first() is not None
     place = {"own_run": run, "own_path": path, "own_begin": begin, "own_end": end}
     return connection.execute(_WENT_ON, place).rowcount > 0
 
