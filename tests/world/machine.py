@@ -29,7 +29,6 @@ import sqlalchemy as sa
 from greenlet import getcurrent, greenlet
 
 from ckptstore import outside
-from ckptstore.journal import opened
 from tests.world.system import Node, Process, System
 
 BEGIN_NS = 1_780_000_000_000_000_000
@@ -74,7 +73,6 @@ class Program(Process):
         self.tasks: list[Task] = []
         self.at_exit: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
         self.connections: list[Connection] = []
-        self.writers: dict[opened.Writer, None] = {}
         self.fault: Fault | None = None
         self.counts: Counter[str] = Counter()
 
@@ -300,7 +298,6 @@ class Machine:
 
     def _step(self, task: Task) -> None:
         self.current = task
-        opened._opened = task.program.writers  # each process has its own modules
         why = task.greenlet.switch()
         self.current = None
         if why == "stop" and task.at_stop is not None:

@@ -109,7 +109,7 @@ class World:
         self.place = BASE
         self.plans: list[tuple[Any, int, int]] = []
         self.has_gap = False
-        """Whether a journal could not be written: the catalog alone has what was recorded then."""
+        """Whether the catalog alone has what a journal could not take: it is written when all can be seen again."""
         self.is_current = True
         """Whether the catalog has what it had, or was made anew since."""
         self.away: set[str] = set()
@@ -670,7 +670,9 @@ class World:
 
     def sync(self, catalog: int = 0) -> None:
         """Journals are taken up."""
-        self._operate("sync", lambda opened: opened.sync(RUN), catalog)
+        task = self._operate("sync", lambda opened: opened.sync(RUN), catalog)
+        if catalog == 0 and task is not None and task.is_over and task.error is None and self.is_quiet:
+            self.has_gap = False
 
     def look(self) -> None:
         """Somebody looks at all that can be listed."""
@@ -1006,8 +1008,8 @@ class World:
             if chosen is not None and self.truth.launches[chosen[0]].number < newest.number:
                 raise ViolationError(f"at the end: {chosen}, and step {step} of {newest.name} is whole")
         self._check_undone()
-        if not self.has_gap:
-            self._check_made_anew(self.there())
+        self.sync()
+        self._check_made_anew(self.there())
 
     def _check_undone(self) -> None:
         """All that is in the trash comes back, but where another file is in its place."""
