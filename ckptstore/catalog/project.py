@@ -464,7 +464,16 @@ def _state() -> sa.ColumnElement[str]:
                 of_other, of_other.c.id == save_of_other.c.launch_id
             )
         )
-        .where(other.c.path == own.c.path, other.c.id != own.c.id, of_other.c.run_id == own_run, is_later)
+        .where(
+            other.c.path == own.c.path,
+            other.c.id != own.c.id,
+            of_other.c.run_id == own_run,
+            is_later,
+            # Two directories may have been at the path: one of them is seen now, and the other is away.
+            sa.or_(
+                own.c.directory_id == other.c.directory_id, *(each.c.directory_id.is_(None) for each in (own, other))
+            ),
+        )
         .correlate(own)
         .exists()
     )

@@ -269,3 +269,22 @@ def test_what_tells_of_another_file_of_its_path_gives_the_first_one_back() -> No
     ]
     history: list[Event] = [*KNOWN, FileRecorded(one), FileRecorded(other)]
     assert rows([history, told[:1], told[1:]]) == rows([history, told[1:], told[:1]])
+
+
+def test_two_directories_that_were_at_one_path_have_a_file_each() -> None:
+    """A disk is away, a launch saves below its mount point, and the disk is back: its file was not overwritten."""
+    told = [
+        FileRecorded(
+            replace(
+                Checkpoint(run="run", launch=launch, kind=Kind.PERIODIC, global_step=5, rank=0, path="/run/a/x.ckpt"),
+                size=100,
+                created_at=START + timedelta(hours=hour),
+                directory_id=f"{hour:016}",
+            )
+        )
+        for hour, launch in enumerate(("L1", "L2"))
+    ]
+    with in_memory().write() as connection:
+        project(connection, [*KNOWN, *told])
+        known = reads.files_of(connection, reads.run_id(connection, "run") or 0)
+    assert [file.state for file in known] == [FileState.COMPLETE, FileState.COMPLETE]

@@ -46,6 +46,7 @@ LATE = f"{ROOT}/late"
 _STRANGERS = (("notes.txt", b"mine"), ("net.tmp.bak", b"x"), ("other-1_1.ckpt", b"mine too"))
 _BELOW = "below:"
 _TRAINING = ("save", "end")
+_BLIND = ("EIO", "ESTALE", "EACCES")
 STEPS_PER_EPOCH = 10
 RUN = "run"
 GRACE_NS = DAY_NS
@@ -257,7 +258,9 @@ class World:
                 break
             trainer, start = task.result
             trainers.append(trainer)
-            self._check_start(launch, trainer, start, back)
+            was_faulty = fault is not None and rank == (kill_rank or 0) % self.size
+            is_blind = was_faulty and fault is not None and (fault.error in _BLIND or self.has_gap)
+            self._check_start(launch, trainer, start, back, is_blind=is_blind)
         if len(trainers) < self.size:
             for each in trainers:
                 self.machine.kill(each.program)
@@ -281,7 +284,7 @@ class World:
         if has_saved and self.is_quiet and self.is_current:
             raise ViolationError(f"launch {launch.name} has saved, and starts again")
         paths = {each.rank: each.source.path for each in start.plan.ranks} if start.plan else {}
-        if launch.decided and paths != launch.plan:
+        if launch.decided and (self.is_quiet or self.is_current) and paths != launch.plan:
             raise ViolationError(f"launch {launch.name} started from {launch.plan}, and again from {paths}")
         launch.in_doubt = True
 
@@ -842,7 +845,8 @@ class World:
             states: list[tuple[Launch, int]] = []
         else:
             states = self.truth.floor(there, max(floor, 1), {} if now else self.rotten)
-        paths = {each.path for launch, step in states for each in self.truth.files(launch, step)}
+        # A file that nobody was told of may be taken for another launch's: its state is whole without it.
+        paths = {each.path for launch, step in states for each in self.truth.files(launch, step) if each.registered}
         marked = self.truth.marked()
         for launch in self.truth.launches:
             for step in launch.saved:
@@ -903,14 +907,18 @@ class World:
         self.checked["strangers"] += 1
         self._before = after
 
-    def _check_start(self, launch: Launch, trainer: Trainer, start: Start, back: int | None) -> None:
-        """A rank was told where it starts: the same for all, one whole state, and none older than it must be."""
+    def _check_start(self, launch: Launch, trainer: Trainer, start: Start, back: int | None, *, is_blind: bool) -> None:
+        """A rank was told where it starts: the same for all, one whole state, and none older than it must be.
+
+        One that `is_blind` could not look at a file, or at a catalog that alone has what a journal could not take.
+        """
         plan = start.plan
         there = self.there()
         paths = {each.rank: each.source.path for each in plan.ranks} if plan else {}
         if trainer.rank == 0:
             is_told = self.is_current or trainer.recorder is not None
-            self._check_plan("start", plan, there, complete=back is None and not self.is_shaken and is_told, asked=back)
+            is_complete = back is None and not self.is_shaken and is_told and not is_blind
+            self._check_plan("start", plan, there, complete=is_complete, asked=back)
             self.is_current |= trainer.recorder is not None and self.is_quiet
             launch.decided = True
             launch.in_doubt = False
