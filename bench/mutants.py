@@ -38,7 +38,7 @@ EXAMPLES = 40  # of each property, which has hundreds otherwise
 TESTS = {  # of each module in its folder, the quickest first: the first test that fails ends the run
     "core/naming": ["test_naming"],
     "core/replicas": ["test_replicas"],
-    "core/spread": ["test_spread"],
+    "core/strategy_layout": ["test_strategy_layout"],
     "resume/faults": ["test_faults"],
     "resume/lineage": ["test_lineage", "test_branches"],
     "resume/position": ["test_position"],
@@ -49,10 +49,11 @@ TESTS = {  # of each module in its folder, the quickest first: the first test th
     "retention/policy": ["test_decide"],
 }
 EQUIVALENT = {
-    ("core/spread", "number * cut.shards + place % cut.shards -> number * cut.shards - place % cut.shards"): (
-        "other numbers, and as many"
-    ),
-    ("core/spread", "place * size + step -> place * size - step"): "the same numbers, negative",
+    (
+        "core/strategy_layout",
+        "number * cut.shards + holder % cut.shards -> number * cut.shards - holder % cut.shards",
+    ): ("other numbers, and as many"),
+    ("core/strategy_layout", "before * size + step -> before * size - step"): "the same numbers, negative",
 }
 """Mutants that change nothing, and why."""
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from hypothesis import strategies as st
 
-from ckptstore.core.spread import Spread
+from ckptstore.core.strategy_layout import Spread
 
 _NAMES = ("weight", "adam_m.weight", "bias", "moments.bias", "accu_grads.weight", "inputs.0")
 

@@ -1,10 +1,8 @@
-"""Who is whose replica: groups of ranks whose checkpoints hold the same state (mindspore.md §8).
-
-What strategy files say is in `spread`, what users state in `stated`.
-"""
+"""Who is whose replica: groups of ranks whose checkpoints hold the same state (mindspore.md §8)."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,19 +12,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 _RANKS_SHOWN = 8
+_RANK = re.compile(r" *([0-9]{1,9}) *")  # int() alone would take signs, underscores and the digits of every script
+_AS_JSON = 'write it as {"groups": [[0, 4], [1, 5]]}'
+_LEARN = "use 'dp', 'none', groups as in '0,4;1,5;2,6;3,7', or the path of a file that is there"
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Replica groups over the ranks 0 … world_size-1; a rank in no group is nobody's replica.
+    """Replica groups over the ranks 0 … world_size-1; a rank in no group has no replica."""
 
-    `source` says where the knowledge comes from. `any_world_size` holds where every file serves every rank,
-    however many there are: one group of all, as in data parallel.
-    """
-
-    source: str
+    source: str  # where the groups were learnt from
     groups: tuple[tuple[int, ...], ...] = ()
-    any_world_size: bool = False
+    any_world_size: bool = False  # every file serves every rank, of any number of ranks, as in data parallel
 
     def partition(self, world_size: int) -> list[tuple[int, ...]]:
         """Every rank of 0 … world_size-1 in exactly one group, one without replicas in a group of its own."""
@@ -70,10 +67,9 @@ def from_json(value: dict[str, Any]) -> Layout:
 
 
 def from_groups(groups: Iterable[Sequence[int]], world_size: int, source: str) -> Layout:
-    """The layout of these groups; a rank in none of them, or alone in one, has no replica.
+    """The layout of these groups, in any order; a rank in none of them, or alone in one, has no replica.
 
-    The order of groups and ranks does not matter. Raises `UsageError` for an empty group, a rank that is not one of
-    0 … world_size-1, and one that is named twice.
+    Raises `UsageError` for an empty group, a rank that is not one of 0 … world_size-1, and one that is named twice.
     """
     named: set[int] = set()
     kept: list[tuple[int, ...]] = []
@@ -98,12 +94,11 @@ def from_groups(groups: Iterable[Sequence[int]], world_size: int, source: str) -
 
 
 def from_group_info(said: Mapping[str, Sequence[int]], world_size: int) -> Layout:
-    """The layout by group info files: who says it, for messages, and the ranks whose checkpoints it says are equal.
+    """The layout by group info files: `said` maps the name of each file to the ranks in it.
 
-    MindSpore makes each rank write the ranks that its own checkpoint equals, itself among them: all of them in data
-    parallel, else those that its gradient all-reduces have in common (`FindCommonMirrorGroup` in
-    `frontend/parallel/step_parallel_utils.cc`). So one member's file speaks for its whole group. Raises `UsageError`
-    where two files contradict each other, and as `from_groups` does.
+    Each rank writes the ranks whose checkpoints equal its own, itself among them (`FindCommonMirrorGroup` in
+    `frontend/parallel/step_parallel_utils.cc`): one member's file speaks for its whole group. Raises `UsageError` if
+    two files contradict each other, and as `from_groups` does.
     """
     says: dict[tuple[int, ...], str] = {}
     for who, ranks in said.items():
@@ -120,6 +115,39 @@ def from_group_info(said: Mapping[str, Sequence[int]], world_size: int) -> Layou
                 )
     distinct = {tuple(sorted(ranks)) for ranks in says}
     return from_groups(sorted(distinct), world_size, "group_info")
+
+
+def parse_layout(text: str, world_size: int) -> Layout:
+    """The layout that a user states: "dp", "none", or groups as in "0,4;1,5".
+
+    Raises `UsageError` for anything else, and as `from_groups` does.
+    """
+    if text == "dp":
+        return data_parallel(world_size)
+    if text == "none":
+        return stand_alone()
+    if not text.strip():
+        raise UsageError("no replicas are stated", _LEARN)
+    return from_groups([_ranks(group) for group in text.split(";")], world_size, "stated")
+
+
+def from_json_groups(groups: object, world_size: int) -> Layout:
+    """The layout of a user's JSON, a list of lists of ranks. Raises `UsageError` as `parse_layout` does."""
+    if not isinstance(groups, list) or not all(isinstance(group, list) for group in groups):
+        raise UsageError("the replica groups are no list of lists", _AS_JSON)
+    if not all(type(rank) is int for group in groups for rank in group):
+        raise UsageError("a replica group has something in it that is no whole number", _AS_JSON)
+    return from_groups(groups, world_size, "stated")
+
+
+def _ranks(text: str) -> tuple[int, ...]:
+    if not text.strip():
+        raise UsageError("a replica group is empty", _LEARN)
+    found = [(part, _RANK.fullmatch(part)) for part in text.split(",")]
+    for part, rank in found:
+        if rank is None:
+            raise UsageError(f"{part!r} in the replica group {text!r} is no rank", _LEARN)
+    return tuple(int(rank[1]) for _, rank in found if rank)
 
 
 def show(ranks: Sequence[int]) -> str:

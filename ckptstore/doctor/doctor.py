@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ckptstore.catalog import reads
 from ckptstore.catalog.engine import in_memory, open_to_look
 from ckptstore.catalog.runs import find_run, run_names
-from ckptstore.disk.places import DIRECTORIES, places
+from ckptstore.disk.run_directories import DIRECTORIES, known_directories
 from ckptstore.doctor import check_database, check_launch, check_marks, check_program, check_storage
 from ckptstore.doctor.checkup import Check, Checkup, Status
 from ckptstore.doctor.run_facts import gather
@@ -59,7 +59,7 @@ def _runs(database: Database, run: str | None, now: datetime, *, is_away: bool =
 
 def _without(catalog: str, run: str | None, now: datetime) -> list[Check]:
     """The checks of runs where the catalog cannot be used: as a start without it, by journals that can be found."""
-    known = places(catalog, run or "")
+    known = known_directories(catalog, run or "")
     paths, hidden = found_below(known)
     hint = f"name their directories: {DIRECTORIES}=/data/run"
     told = [Check("journals", Status.WARNING, f"{each.path} cannot be read: {each.reason}") for each in hidden]

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from ckptstore.catalog import journals, marks, reads, recent
 from ckptstore.core.limits import LEASE
 from ckptstore.core.model import LaunchKey
-from ckptstore.disk import places
 from ckptstore.disk.claims import FOLDER
 from ckptstore.disk.owner import is_dead
+from ckptstore.disk.run_directories import root_of
 from ckptstore.disk.waiting import for_each
 from ckptstore.doctor.checkup import Check
 from ckptstore.journal import jsonl
@@ -179,7 +179,7 @@ def folder_of(path: str) -> str:
 
 def roots(directories: list[str]) -> list[str]:
     """The directories that have those of the ranks in them."""
-    return sorted({places.root_of(directory) for directory in directories})
+    return sorted({root_of(directory) for directory in directories})
 
 
 def look_around(directories: Sequence[str]) -> list[Surroundings]:

@@ -28,7 +28,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from ckptstore.core.spread import Spread
+from ckptstore.core.strategy_layout import Spread
 from ckptstore.errors import UnreadableError
 from ckptstore.formats.bounded_json import read_object
 from ckptstore.formats.header import bytes_of

@@ -13,7 +13,7 @@ from blake3 import blake3
 from ckptstore.core.events import LayoutFileKept
 from ckptstore.core.replicas import stand_alone
 from ckptstore.errors import UnreadableError, UsageError
-from ckptstore.formats.layouts import GROUP_INFO, STRATEGY, read_layout
+from ckptstore.formats.replica_groups import GROUP_INFO, STRATEGY, read_layout
 from ckptstore.outside import Path, os, tempfile
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from ckptstore.core.events import FileRecorded
 from ckptstore.core.model import FileState, Skipped
 from ckptstore.disk import presence
 from ckptstore.disk.files import absolute, is_in, names_in, real_directory
-from ckptstore.disk.places import root_of
+from ckptstore.disk.run_directories import root_of
 from ckptstore.disk.trust import Trust
 from ckptstore.disk.waiting import for_each
 from ckptstore.disk.walk import shown

@@ -10,7 +10,7 @@ from ckptstore.catalog import exit_requests, reads, recent
 from ckptstore.catalog.engine import in_memory
 from ckptstore.catalog.runs import find_run
 from ckptstore.disk.owner import is_dead
-from ckptstore.disk.places import places, root_of
+from ckptstore.disk.run_directories import known_directories, root_of
 from ckptstore.errors import CatalogUnavailableError, UnknownRunError, UsageError
 from ckptstore.journal.sync import found_below, take_up_found
 from ckptstore.outside import time
@@ -113,7 +113,7 @@ def look(database: Database, run: str, launch: Launch) -> Leaving:
 def by_journals(database: Database, run: str, directories: Iterable[str]) -> Database:
     """A catalog of what the journals of a run tell; those of other ranks are beside those in `directories`."""
     temporary = in_memory()
-    paths, _ = found_below(places(database.name, run, map(root_of, directories)), with_directories=True)
+    paths, _ = found_below(known_directories(database.name, run, map(root_of, directories)), with_directories=True)
     take_up_found(temporary, paths, look=False)
     return temporary
 

@@ -20,7 +20,7 @@ from ckptstore.core.events import TrainingEnded, launch_from_json, launch_to_jso
 from ckptstore.core.naming import ONE_FILE
 from ckptstore.core.text import span
 from ckptstore.disk.files import absolute
-from ckptstore.disk.places import root_of
+from ckptstore.disk.run_directories import root_of
 from ckptstore.errors import CatalogUnavailableError, UsageError
 from ckptstore.mindspore import communication, random_layers
 from ckptstore.mindspore.companions import Remembered

@@ -9,7 +9,7 @@ from ckptstore.catalog import marks, reads, trash
 from ckptstore.catalog.runs import find_called, find_run, how_back
 from ckptstore.core.events import RunForgotten, RunRenamed
 from ckptstore.core.model import Phase
-from ckptstore.disk.places import remember_place, remembered
+from ckptstore.disk.run_directories import remember, remembered
 from ckptstore.errors import RefusedError
 from ckptstore.journal.sync import sync_run
 from ckptstore.journal.writers import shared, tell_everywhere
@@ -77,7 +77,7 @@ def rename(database: Database, run: str, name: str) -> bool:
 
     _tell(database, found.id, decide)
     for directory in remembered(database.name, found.first):
-        remember_place(database.name, name, directory)
+        remember(database.name, name, directory)
     return True
 
 

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 from ckptstore.catalog import reads
 from ckptstore.catalog.runs import find_run
 from ckptstore.core import validate
-from ckptstore.core.many import without_cycle_search
+from ckptstore.core.gc_paused import gc_paused
 from ckptstore.core.model import Kind, Rejection, Resolution, State
-from ckptstore.core.stated import parse
+from ckptstore.core.replicas import parse_layout
 from ckptstore.disk import files
 from ckptstore.errors import UsageError
-from ckptstore.formats.layouts import read_layout
+from ckptstore.formats.replica_groups import read_layout
 from ckptstore.journal.sync import sync_run
 from ckptstore.outside import Path
 from ckptstore.resume import remedies, resolver
@@ -82,7 +82,7 @@ class Query:
 NEWEST = Query()
 
 
-@without_cycle_search()
+@gc_paused()
 def resolve(database: Database, run: str, query: Query) -> Resolution:
     """The state that is asked for, and why newer ones are not taken. Raises `UnknownRunError` and `UsageError`."""
     query = query.checked()
@@ -174,7 +174,7 @@ def stated_layout(replicas: str | None, world_size: int) -> Layout | None:
         return None
     path = Path(replicas)
     try:
-        return read_layout([path], world_size) if path.is_file() else parse(replicas, world_size)
+        return read_layout([path], world_size) if path.is_file() else parse_layout(replicas, world_size)
     except OSError as error:
         raise UsageError(f"cannot read {path} ({error.strerror})", "check its permissions") from None
 

@@ -12,7 +12,7 @@ from ckptstore.core.model import SCANNED
 from ckptstore.core.naming import PYTORCH, TENSORFLOW, format_of
 from ckptstore.core.text import count
 from ckptstore.disk import files
-from ckptstore.disk.places import root_of
+from ckptstore.disk.run_directories import root_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

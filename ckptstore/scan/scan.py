@@ -17,12 +17,12 @@ from ckptstore.catalog.project import add_run, project
 from ckptstore.catalog.runs import find_called
 from ckptstore.core import validate
 from ckptstore.core.events import FileRecorded, FileUnplaced, LaunchStarted, RunForgotten, RunRenamed, SourceAdded
-from ckptstore.core.many import without_cycle_search
+from ckptstore.core.gc_paused import gc_paused
 from ckptstore.core.model import FileState, Launch, Phase, Rule
 from ckptstore.disk import presence
 from ckptstore.disk.files import absolute
-from ckptstore.disk.places import checkpoint_tree, remember_place, root_of
 from ckptstore.disk.presence import Home
+from ckptstore.disk.run_directories import checkpoint_tree, remember, root_of
 from ckptstore.disk.trust import on_behalf_of
 from ckptstore.errors import UsageError
 from ckptstore.journal.writers import homes, shared
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from ckptstore.scan.tree import Tree
 
 
-@without_cycle_search()
+@gc_paused()
 def scan(
     database: Database,
     directory: str | Path,
@@ -196,7 +196,7 @@ def _apply(database: Database, root: Path, tree: Tree, plan: ScanPlan) -> None:
     recorder.adopt([*found.adopted, *plan.back])
     saved_to = {file.path.rpartition("/")[0] for file in found.adopted}
     for directory in sorted(map(root_of, saved_to)):
-        remember_place(database.name, found.run, directory)
+        remember(database.name, found.run, directory)
 
 
 def _new_trash(database: Database, run: str, known: AbstractSet[str]) -> tuple[FoundTrash, ...]:

@@ -8,7 +8,7 @@ from ckptstore.catalog import reads, schema, tallies
 from ckptstore.catalog.engine import in_memory
 from ckptstore.catalog.project import project
 from ckptstore.core.events import LaunchStarted
-from ckptstore.disk.places import places, remembered
+from ckptstore.disk.run_directories import known_directories, remembered
 from ckptstore.errors import CatalogUnavailableError, CkptstoreError
 from ckptstore.journal.sync import found_below, take_up_found
 from ckptstore.resume import position
@@ -40,10 +40,10 @@ def begin(
 ) -> RankLaunch:
     """Make this rank part of a launch, as `Catalog.join` does, also while the catalog cannot be used.
 
-    The journals in the run's known places are read into the catalog first. Where that cannot be used they alone count,
-    and the launch is in journals only until the catalog is back.
+    The journals in the run's known directories are read into the catalog first. Where that cannot be used they alone
+    count, and the launch is in journals only until the catalog is back.
     """
-    paths, _ = found_below(places(database.name, run, directories))
+    paths, _ = found_below(known_directories(database.name, run, directories))
     try:
         with database.connected():
             schema.ensure(database)
@@ -87,7 +87,7 @@ def decide(
     `ask_ranks` is that of `settle`; without the catalog what this process sees counts.
 
     Raises as `resolve` does, and `RefusedError` where the run has no history and unregistered checkpoints are in its
-    known places.
+    known directories.
     """
     name = launch.database.name
     if not launch.recorder.behind:
@@ -98,8 +98,8 @@ def decide(
             launch.recorder.complain(f"{error}. Journals and directories decide where training starts.")
             launch.recorder.behind = True
     temporary = in_memory()
-    known_places = places(name, launch.run, directories)
-    paths, hidden = found_below(known_places, with_directories=True)
+    known = known_directories(name, launch.run, directories)
+    paths, hidden = found_below(known, with_directories=True)
     for unseen in (*hidden, *take_up_found(temporary, paths, look=False).unreadable):
         raise CkptstoreError(
             f"{unseen.path} cannot be read ({unseen.reason}), nor the catalog: where training starts would be a guess",
@@ -107,7 +107,7 @@ def decide(
         )
     with temporary.write() as connection:
         project(connection, [LaunchStarted(launch.facts.undecided())])
-    _check_known(launch, temporary, known_places)
+    _check_known(launch, temporary, known)
     return _start(launch, temporary, query)
 
 
@@ -142,15 +142,15 @@ def _start(launch: RankLaunch, database: Database, query: Query, ask_ranks: AskR
     )
 
 
-def _check_known(launch: RankLaunch, database: Database, known_places: Iterable[str]) -> None:
-    """Raise `RefusedError` if the database knows no earlier launch of the run, and checkpoints are in its places."""
+def _check_known(launch: RankLaunch, database: Database, known: Iterable[str]) -> None:
+    """Raise `RefusedError` if the database knows no earlier launch of the run, and checkpoints are in them."""
     with database.read() as connection:
         run_id = reads.run_id(connection, launch.run) or 0
         decided = any(each.decided for each in reads.launches_of(connection, run_id))
         if decided or reads.first_saves(connection, run_id) or reads.sources_of(connection, run_id):
             return
-    for place in known_places:
-        for directory in (place, f"{place}/rank_{launch.rank}"):
+    for root in known:
+        for directory in (root, f"{root}/rank_{launch.rank}"):
             path = unregistered(database, directory)
             if path is not None:
                 raise unknown_run(path, launch.name)

@@ -13,7 +13,7 @@ from ckptstore.catalog import layouts
 from ckptstore.core.events import LayoutFileKept
 from ckptstore.disk.files import facts
 from ckptstore.errors import CatalogUnavailableError, UnreadableError, UsageError
-from ckptstore.formats.layouts import layout_kind
+from ckptstore.formats.replica_groups import layout_kind
 from ckptstore.journal.layouts import MOST_BYTES, read
 from ckptstore.outside import Path
 

@@ -13,7 +13,7 @@ from ckptstore.core.model import Kind, launch_key
 from ckptstore.core.naming import INDEX, parse_exit_name, parse_name
 from ckptstore.disk import claims
 from ckptstore.disk.files import facts_if_seen, names_in, real_directory, remove_own
-from ckptstore.disk.places import remember_place, root_of
+from ckptstore.disk.run_directories import remember, root_of
 from ckptstore.errors import CatalogUnavailableError, CkptstoreError, RefusedError
 from ckptstore.journal import jsonl
 from ckptstore.journal.sync import found_below, take_up_found
@@ -79,7 +79,7 @@ class SavePlaces:
         if is_new:
             with suppress(OSError):
                 self._names_before[directory] = frozenset(names_in(directory))
-        remember_place(self._launch.database.name, self._launch.run, directory)
+        remember(self._launch.database.name, self._launch.run, directory)
         self._claimed.add((directory, kind, prefix))
         before = sorted(names_before(directory))
         self._recorder.call(
@@ -268,7 +268,7 @@ class SavePlaces:
     def _take_up(self, directory: str) -> None:
         """Read the journals here into the catalog, for the next start; rank 0 reads those of all ranks."""
         launch = self._launch
-        remember_place(launch.database.name, launch.run, directory)
+        remember(launch.database.name, launch.run, directory)
         paths, _ = found_below([root_of(directory) if launch.rank == 0 else directory])
         try:
             with launch.database.connected():

@@ -14,11 +14,12 @@ from ckptstore.core.replicas import (
     from_group_info,
     from_groups,
     from_json,
+    from_json_groups,
     from_name,
+    parse_layout,
     show,
     stand_alone,
 )
-from ckptstore.core.stated import from_json_groups, parse
 from ckptstore.errors import UsageError
 
 FOUR_PAIRS = ((0, 4), (1, 5), (2, 6), (3, 7))
@@ -63,11 +64,11 @@ def test_coverage_by_layout_alone() -> None:
     ],
 )
 def test_what_a_user_states(text: str, layout: Layout) -> None:
-    assert parse(text, 8) == layout
+    assert parse_layout(text, 8) == layout
 
 
 def test_ranks_are_whole_numbers() -> None:
-    layout = parse("1,10;11,2", 12)
+    layout = parse_layout("1,10;11,2", 12)
     assert layout.groups == ((1, 10), (2, 11))
     assert (0,) in layout.partition(12)
 
@@ -101,7 +102,7 @@ def test_ranks_are_whole_numbers() -> None:
 )
 def test_what_cannot_be_meant(text: str, message: str) -> None:
     with pytest.raises(UsageError, match=message) as caught:
-        parse(text, 8)
+        parse_layout(text, 8)
     assert caught.value.hint
 
 
@@ -177,7 +178,7 @@ def test_group_info_of_at_least_one_member_gives_the_groups_back(world_size: int
 
 
 def test_rank_1_is_not_found_in_11() -> None:
-    assert parse("0,11;1,10", 12) == Layout("stated", ((0, 11), (1, 10)))
+    assert parse_layout("0,11;1,10", 12) == Layout("stated", ((0, 11), (1, 10)))
 
 
 @given(st.integers(1, 24), st.randoms(use_true_random=False))
@@ -186,7 +187,7 @@ def test_groups_in_words_and_in_json_mean_the_same_in_any_order(world_size: int,
     chance.shuffle(ranks)
     cuts = sorted({0, world_size, *(chance.randrange(world_size) for _ in range(4))})
     groups = [ranks[a:b] for a, b in pairwise(cuts)]
-    layout = parse(";".join(",".join(map(str, group)) for group in groups), world_size)
+    layout = parse_layout(";".join(",".join(map(str, group)) for group in groups), world_size)
     assert layout == from_json_groups(json.loads(json.dumps(groups[::-1])), world_size)
     assert layout == from_json_groups(layout.to_json()["groups"], world_size)
     assert sorted(layout.partition(world_size)) == sorted(tuple(sorted(group)) for group in groups)

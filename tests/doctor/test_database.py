@@ -15,7 +15,7 @@ import pytest
 from ckptstore.api import Catalog, connect
 from ckptstore.catalog import mounts, schema
 from ckptstore.catalog.engine import open_to_look
-from ckptstore.disk import places
+from ckptstore.disk import run_directories
 from ckptstore.doctor import check_database
 from ckptstore.doctor import doctor as ops
 from ckptstore.doctor.checkup import Status
@@ -175,7 +175,7 @@ def test_the_rest_of_the_page_without_the_catalog(
 def test_without_the_catalog_this_machine_may_remember(run: Job, tmp_path: Path) -> None:
     url = "postgresql://me@/none?host=/no/such/socket"
     assert checks(url)["runs"].status is Status.NOTE
-    places.remember_place(open_to_look(url, answer_within=1).name, "run", str(run.folder(0)))
+    run_directories.remember(open_to_look(url, answer_within=1).name, "run", str(run.folder(0)))
     assert checks(url)["restorable"].detail.startswith("step 20")
 
 

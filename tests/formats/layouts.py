@@ -7,7 +7,7 @@ from typing import Any
 
 from mindspore.train import node_strategy_pb2 as pb
 
-from ckptstore.core.spread import Spread
+from ckptstore.core.strategy_layout import Spread
 from tests.spreads import flat
 
 LAYOUT = {

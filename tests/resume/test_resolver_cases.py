@@ -7,7 +7,7 @@ import pytest
 
 from ckptstore.core.model import Checkpoint, Kind, Launch, Observed, Resolution, Rule
 from ckptstore.core.replicas import Layout, data_parallel, stand_alone
-from ckptstore.core.spread import from_strategies
+from ckptstore.core.strategy_layout import from_strategies
 from tests.resume.builders import file, launch
 from tests.resume.simulated_jobs import Job, resolve
 from tests.spreads import spread

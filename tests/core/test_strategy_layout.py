@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckptstore.core import spread as module
+from ckptstore.core import strategy_layout as module
 from ckptstore.core.replicas import Layout, from_json
-from ckptstore.core.spread import Spread, from_strategies
+from ckptstore.core.strategy_layout import Spread, from_strategies
 from ckptstore.errors import UsageError
 from tests.spreads import Job, jobs, spread
 

@@ -28,20 +28,16 @@ _NO_STATE = ("accu_grads", "inputs")  # _get_cur_rank_dp passes over these
 
 @dataclass(frozen=True, kw_only=True)
 class Spread:
-    """How one parameter is cut and spread; the names are those of MindSpore's `ParallelLayouts`.
-
-    `dev_matrix`: the ranks of a pipeline stage as a grid, its last axis running fastest; empty for one rank.
-    `tensor_map`: for each axis of the tensor the axis of the grid that it is cut along, counted from the grid's last
-    axis, -1 for none; a tuple of them where it is cut along several. `opt_weight_shard_size`: among how many ranks
-    the optimizer deals out a slice that they all hold, 0 for no dealing, -1 for as many as `opt_weight_shard_step`
-    leaves. `stage`: the pipeline stage, None where the file does not tell.
-    """
+    """How one parameter is cut and spread; the names are those of MindSpore's `ParallelLayouts`."""
 
     name: str
-    stage: int | None
-    dev_matrix: tuple[int, ...]
+    stage: int | None  # the pipeline stage; None: the file does not tell
+    dev_matrix: tuple[int, ...]  # the ranks of a stage as a grid, its last axis running fastest; empty for one rank
+    # For each axis of the tensor the axis of the grid that it is cut along, counted from the last one, -1 for none; a
+    # tuple if it is cut along several.
     tensor_map: tuple[int | tuple[int, ...], ...]
     opt_weight_shard_step: int
+    # Among how many ranks the optimizer deals out a slice that they all hold; 0: none, -1: as many as the step leaves.
     opt_weight_shard_size: int
 
 
@@ -141,19 +137,19 @@ def _slices(cut: _Cut) -> list[int]:
     replicas = prod(cut.dev_matrix[axis] for axis in uncut)
     if cut.shards < 1 or replicas % cut.shards:
         return list(range(prod(cut.dev_matrix)))
-    slices, places = _places(cut.dev_matrix, cut.axes), _places(cut.dev_matrix, uncut)
-    return [number * cut.shards + place % cut.shards for number, place in zip(slices, places, strict=True)]
+    pairs = zip(_coordinates(cut.dev_matrix, cut.axes), _coordinates(cut.dev_matrix, uncut), strict=True)
+    return [number * cut.shards + holder % cut.shards for number, holder in pairs]
 
 
-def _places(grid: tuple[int, ...], axes: frozenset[int]) -> list[int]:
+def _coordinates(grid: tuple[int, ...], axes: frozenset[int]) -> list[int]:
     """For each rank of a grid its coordinates along some axes as one number, which grows with the rank."""
-    places = [0]
+    found = [0]
     for axis, size in enumerate(grid):
         if axis in axes:
-            places = [place * size + step for place in places for step in range(size)]
+            found = [before * size + step for before in found for step in range(size)]
         else:
-            places = [place for place in places for _ in range(size)]
-    return places
+            found = [before for before in found for _ in range(size)]
+    return found
 
 
 def _impossible(parameter: Spread, what: str) -> UsageError:

@@ -19,9 +19,9 @@ from mindspore.train.serialization import _get_cur_rank_dp
 from safetensors.numpy import save_file
 
 from ckptstore.core.replicas import Layout, from_groups
-from ckptstore.core.spread import Spread, from_strategies
+from ckptstore.core.strategy_layout import Spread, from_strategies
 from ckptstore.errors import UnreadableError, UsageError
-from ckptstore.formats.layouts import read_layout
+from ckptstore.formats.replica_groups import read_layout
 from tests.formats import layouts
 from tests.spreads import Job, common_groups, flat, jobs, spread
 

@@ -1,4 +1,4 @@
-"""Where a run keeps its checkpoints, as far as this machine's user has seen: for a start without a catalog."""
+"""The directories that a run saves to, as this user has seen on this machine: for a start without a catalog."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ DIRECTORIES = "CKPTSTORE_DIRECTORIES"
 
 
 def root_of(directory: str) -> str:
-    """The directory that has those of all ranks in it, where each has its own."""
+    """The directory above, if each rank has one of its own in it; else the directory itself."""
     path = Path(directory)
     return str(path.parent if parse_rank_directory(path.name) is not None else path)
 
 
-def remember_place(catalog: str, run: str, directory: str) -> None:
-    """Remember that a run of a catalog saves there; a machine that cannot keep it is none the worse."""
+def remember(catalog: str, run: str, directory: str) -> None:
+    """Remember that a run of a catalog saves there. A failure is logged only."""
     root = root_of(directory)
     if root in remembered(catalog, run):
         return
-    path = _path(catalog, run)
+    path = _memory(catalog, run)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a", encoding="ascii") as file:
@@ -46,9 +46,9 @@ def remember_place(catalog: str, run: str, directory: str) -> None:
 
 
 def remembered(catalog: str, run: str) -> list[str]:
-    """Where a run was seen to save, by this user on this machine; nothing where that is not known."""
+    """The directories that were remembered; none if they cannot be read."""
     try:
-        lines = _path(catalog, run).read_text(encoding="ascii").splitlines()
+        lines = _memory(catalog, run).read_text(encoding="ascii").splitlines()
     except (OSError, ValueError):
         return []
     found: list[str] = []
@@ -60,17 +60,17 @@ def remembered(catalog: str, run: str) -> list[str]:
     return found
 
 
-def places(catalog: str, run: str, given: Iterable[str | Path] = ()) -> list[str]:
-    """Every directory that a run's checkpoints may be in or below: given, named by the variable, remembered."""
+def known_directories(catalog: str, run: str, given: Iterable[str | Path] = ()) -> list[str]:
+    """Each directory that a run's checkpoints may be in or below: given, named by the variable, remembered."""
     named = os.environ.get(DIRECTORIES, "").split(os.pathsep)
     every = [*map(str, given), *filter(None, named), *remembered(catalog, run)]
     return list(dict.fromkeys(real_directory(each) for each in every))
 
 
-def _path(catalog: str, run: str) -> Path:
-    """Other catalogs may have other runs of that name. `catalog` is its name, without a password."""
+def _memory(catalog: str, run: str) -> Path:
+    """The file of a run; other catalogs may have other runs of that name. `catalog` is named without a password."""
     name = blake2b(f"{catalog}\x1f{run}".encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
-    return Path(user_state_path("ckptstore", appauthor=False), "places", name)
+    return Path(user_state_path("ckptstore", appauthor=False), "directories", name)
 
 
 def checkpoint_tree(directory: str | os.PathLike[str]) -> Path:

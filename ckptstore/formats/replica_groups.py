@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ckptstore.core.replicas import from_group_info
-from ckptstore.core.spread import from_strategies
-from ckptstore.core.stated import from_json_groups
+from ckptstore.core.replicas import from_group_info, from_json_groups
+from ckptstore.core.strategy_layout import from_strategies
 from ckptstore.errors import UsageError
 from ckptstore.formats.bounded_json import MOST_JSON, parse_object
 from ckptstore.formats.inspect import inspect
