@@ -149,7 +149,7 @@ def _journals(facts: RunFacts, *, is_away: bool) -> Check:
     """What is in the journals and not in the catalog; `is_away`: that cannot be asked which of it it has."""
     sizes = {path: length for seen in facts.around.values() for path, length in seen.journals.items()}
     hidden = {f"{directory}/{FOLDER}": seen.hidden for directory, seen in facts.around.items() if seen.hidden}
-    what = count(len(sizes), "journal", "journals")
+    what = count(len({jsonl.directory_of(path) for path in sizes}), "journal", "journals")
     if is_away:
         hint = "once the catalog can be used it takes up what it lacks by itself; or: ckptstore sync"
         return _but(hidden, facts.check("journals", Status.NOTE, f"{what}, by which this page was made", hint))

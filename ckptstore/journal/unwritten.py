@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ckptstore.catalog import journals
 from ckptstore.disk import presence
@@ -13,8 +13,6 @@ from ckptstore.journal.jsonl import SHARED, JournalWriter
 from ckptstore.outside import os, token_hex
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from ckptstore.catalog.engine import Database
     from ckptstore.catalog.journals import Unwritten
 
@@ -28,11 +26,12 @@ def write(database: Database) -> None:
         lacking = journals.unwritten_lines(connection)
     of_homes: dict[tuple[str, str], list[Unwritten]] = {}
     for each in lacking:
-        of_homes.setdefault((each.directory, str(each.home)), []).append(each)
+        of_homes.setdefault((each.directory, str(each.home["identities"])), []).append(each)
     for (directory, _), own in of_homes.items():
         if not _is_own(directory):
             continue
-        reach = partial(_reach, directory, _home_from_json(own[0].home))
+        home = Home(set(own[0].home["identities"]), {place for each in own for place in each.home["places"]})
+        reach = partial(_reach, directory, home)
         try:
             JournalWriter(directory, SHARED, token_hex(6), reach).append([dict(each.line) for each in own])
         except OSError:
@@ -43,10 +42,6 @@ def write(database: Database) -> None:
 def home_to_json(home: Home) -> dict[str, list[str]]:
     """What is recorded of a directory, as the catalog keeps it."""
     return {"identities": sorted(home.identities), "places": sorted(home.places)}
-
-
-def _home_from_json(said: Mapping[str, Any]) -> Home:
-    return Home(set(said["identities"]), set(said["places"]))
 
 
 def _reach(directory: str, home: Home) -> int:
