@@ -92,7 +92,8 @@ class Catalog:
         `take_quarantined` takes a state that was found to be bad, as one whose loss was not a number. `replicas` states
         who is whose replica: "dp", "none", groups as in "0,4;1,5", or the path of a strategy, group info or JSON file.
         """
-        from ckptstore.resume.resolve import Query, resolve
+        from ckptstore.resume.resolve import resolve
+        from ckptstore.resume.resolver import Query
 
         if verify not in ("size", "digest"):
             raise UsageError(f"verify is {verify!r}", "use 'size' or 'digest'")

@@ -15,7 +15,8 @@ from ckptstore.errors import CatalogUnavailableError, UnknownRunError, UsageErro
 from ckptstore.journal.sync import found_below, take_up_found
 from ckptstore.outside import time
 from ckptstore.resume.alive import last_sign, newest_begun
-from ckptstore.resume.resolve import NEWEST, resolve
+from ckptstore.resume.resolve import resolve
+from ckptstore.resume.resolver import NEWEST
 from ckptstore.resume.status import KILLED, how_ended
 
 if TYPE_CHECKING:

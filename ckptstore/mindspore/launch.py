@@ -38,7 +38,7 @@ from ckptstore.mindspore.training import Training
 from ckptstore.mindspore.watches import PeriodicWatch, watches_for
 from ckptstore.outside import Path, atexit, os, utc_now
 from ckptstore.resume.join import check_name, new_launch_id
-from ckptstore.resume.resolve import Query
+from ckptstore.resume.resolver import Query
 from ckptstore.resume.start import Settled
 from ckptstore.retention.decide import check_policy
 from ckptstore.training.begin import begin, decide, follow

@@ -1,16 +1,15 @@
-"""Find the state that a run goes on from, and say why newer ones are not taken."""
+"""Finds the state that a run goes on from: the catalog's candidates, judged by what the disk shows."""
 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from shlex import quote
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads
 from ckptstore.catalog.runs import find_run
-from ckptstore.core import validate
 from ckptstore.core.gc_paused import gc_paused
 from ckptstore.core.model import Kind, Rejection, Resolution, State
 from ckptstore.core.replicas import parse_layout
@@ -25,61 +24,15 @@ from ckptstore.resume.reconcile import reconcile
 from ckptstore.resume.unplaced import newer_than
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from ckptstore.catalog.engine import Connection, Database
-    from ckptstore.core.model import Launch, LaunchKey, Observed, View
+    from ckptstore.core.model import Launch, LaunchKey, Observed
     from ckptstore.core.replicas import Layout
     from ckptstore.resume.reconcile import Reconciled
+    from ckptstore.resume.resolver import Query
 
 log = logging.getLogger("ckptstore")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Query:
-    """Which state of a run is asked for: the newest whole one of its lineage, or of that `step` only.
-
-    The lineage is that of the newest launch, or of the one whose id is `lineage`; with `every_lineage` the states of
-    all launches count, abandoned ones too, the highest step first. `world_size` is the number of ranks that will load
-    it (None: as many as saved it), `takes_whole` whether each of them takes a file of the whole state; `read_bytes`
-    checks every file's digest too; `take_quarantined` takes a state that was found to be bad, `takes_foreign` one that
-    MindSpore cannot load; `fresh` takes none, and gives up what there is. `replicas` states who is
-    whose replica in launches of as many ranks as the newest: "dp", "none", groups as in "0,4;1,5", or the path of a
-    strategy, group info or JSON file (None: what each launch said). `steps_per_epoch` is that of the dataset, which a
-    state that a scan found must fit, unless it is asked for (None: not known). `views` are what each rank that will
-    load it sees of the files (None: all see what this process does).
-    """
-
-    step: int | None = None
-    lineage: str | None = None
-    every_lineage: bool = False
-    world_size: int | None = None
-    takes_whole: bool = True
-    read_bytes: bool = False
-    take_quarantined: bool = False
-    takes_foreign: bool = True
-    fresh: bool = False
-    replicas: str | None = None
-    steps_per_epoch: int | None = None
-    views: Mapping[int, View] | None = None
-
-    @property
-    def goes_back(self) -> bool:
-        """Whether a launch that starts there gives up what came after."""
-        return self.fresh or self.step is not None or self.lineage is not None
-
-    def checked(self) -> Query:
-        """The query, with numbers as numbers. Raises `UsageError` for values that make no sense."""
-        if self.lineage is not None and self.every_lineage:
-            raise UsageError("one lineage and all of them are asked for", "give --lineage or --all")
-        if self.fresh and (self.step is not None or self.lineage is not None):
-            raise UsageError("a fresh start and an older state are asked for", "give one of them")
-        step = None if self.step is None else validate.step_of(self.step)
-        world_size = None if self.world_size is None else validate.ranks("world size", self.world_size)
-        return replace(self, step=step, world_size=world_size)
-
-
-NEWEST = Query()
 
 
 @gc_paused()
@@ -102,8 +55,7 @@ def bring_up_to_date(database: Database, run_id: int) -> Reconciled:
 
 
 def choose(database: Database, run: str, run_id: int, query: Query) -> Resolution:
-    """As `resolve`, of what the catalog knows by now."""
-    step = query.step
+    """As `resolve`, from what the catalog knows by now."""
     with database.read() as connection:
         launches = _with_layout(reads.launches_of(connection, run_id), query.replicas)
         by_id = {launch.id: launch for launch in launches}
@@ -121,43 +73,44 @@ def choose(database: Database, run: str, run_id: int, query: Query) -> Resolutio
         with database.read() as connection:
             return reads.hosts_of(connection, launch.key)
 
-    if query.every_lineage:
-        found = _of_every_lineage(database, run_id, by_id, step, failed)
-    else:
-        found = candidates(database, segments, step, failed)
-    resolution = resolver.resolve(
-        run,
-        (replace(state, views=query.views) for state in found),
-        look,
-        world_size=query.world_size,
-        takes_whole=query.takes_whole,
-        take_quarantined=query.take_quarantined,
-        takes_foreign=query.takes_foreign,
-        steps_per_epoch=query.steps_per_epoch if step is None else None,
-        hosts=hosts,
-    )
+    every = query.every_lineage
+    steps = _every_step(database, run_id, by_id, query.step) if every else _steps(database, segments, query.step)
+    resolution = resolver.resolve(run, _states(database, steps, failed), look, query, hosts)
+    parts = {segment.launch.id: segment for segment in segments}
+    judged = {(rejection.launch, rejection.global_step) for rejection in resolution.rejections}
     reached = resolution.plan.global_step if resolution.plan else -1
     rejections = list(resolution.rejections)
-    judged = {(rejection.launch, rejection.global_step) for rejection in resolution.rejections}
     with database.read() as connection:
-        unplaced = reads.unplaced_of(connection, run_id) if step is None else []
-        beyond = reads.kinds_beyond(connection, run_id, reached)
-        parts = {segment.launch.id: segment for segment in segments}
-        for (launch_id, at), kinds in beyond.items():
-            is_older = at > 0 and launch_id in parts and parts[launch_id].has(at)  # in launches that count higher
-            if (launch_id, at) in judged or is_older or step not in (None, at):
-                continue
-            launch = by_id[launch_id]
-            if launch.foreign and at:
-                state = State(launch=launch, global_step=at, files=reads.files_at(connection, launch, at))
-                rejections.append(resolver.reject_foreign(state))
-            else:
-                rejections.append(_not_a_candidate(launch, at, kinds))
-    rejections.sort(key=lambda item: item.global_step, reverse=True)
+        unplaced = reads.unplaced_of(connection, run_id) if query.step is None else []
+        for (launch, step), kinds in reads.kinds_beyond(connection, run_id, reached).items():
+            is_older = step > 0 and launch in parts and parts[launch].has(step)  # in launches that count higher
+            if (launch, step) not in judged and not is_older and query.step in (None, step):
+                rejections.append(_not_a_candidate(connection, by_id[launch], step, kinds))
+    rejections.sort(key=lambda each: each.global_step, reverse=True)
     return replace(resolution, rejections=tuple(rejections), unplaced=newer_than(resolution.plan, unplaced))
 
 
+def _not_a_candidate(connection: Connection, launch: Launch, step: int, kinds: set[Kind]) -> Rejection:
+    """Why a save that is newer than the chosen state, by step or by time, was not looked at."""
+    state = State(launch=launch, global_step=step, files=())
+    if launch.foreign and step:
+        verdict = resolver.judge(replace(state, files=reads.files_at(connection, launch, step)), {})
+        if isinstance(verdict, Rejection):
+            return verdict
+    reason = resolver.NOT_LINEAGE if step else resolver.UNTRAINED
+    remedy = remedies.of_state(reason, state)
+    return Rejection(
+        launch=launch.id,
+        global_step=step,
+        kinds=tuple(kind for kind in Kind if kind in kinds),
+        reasons=(reason,),
+        world_size=launch.world_size,
+        remedies=(remedy,) if remedy else (),
+    )
+
+
 def _with_layout(launches: list[Launch], replicas: str | None) -> list[Launch]:
+    """The launches, those of as many ranks as the newest with the layout that the user states."""
     ours = [launch for launch in launches if not launch.foreign]
     layout = stated_layout(replicas, ours[-1].world_size) if ours else None
     if layout is None:
@@ -166,7 +119,7 @@ def _with_layout(launches: list[Launch], replicas: str | None) -> list[Launch]:
 
 
 def stated_layout(replicas: str | None, world_size: int) -> Layout | None:
-    """Who is whose replica as a person states it, in words or by the path of a file (`Query.replicas`); None if nobody.
+    """The layout of `Query.replicas`; None if none is stated.
 
     Raises `UsageError` for what cannot be read, or is not of so many ranks.
     """
@@ -183,18 +136,22 @@ def candidates(
     database: Database, segments: Sequence[Segment], step: int | None, failed: Mapping[str, str]
 ) -> Iterator[State]:
     """The states of a lineage, newest first, each asked for only when the one before was rejected."""
-    for launch, found in _steps(database, segments, step):
-        with database.read() as connection:
-            state = _state(connection, launch, found, failed)
-        yield state
+    return _states(database, _steps(database, segments, step), failed)
 
 
 def newest_states(database: Database, run_id: int, query: Query, most: int) -> list[tuple[LaunchKey, int]]:
-    """The launches and steps of the newest states that a query asks for, so many at most, newest first."""
+    """The launches and steps of the newest states that a query asks for, at most `most`, newest first."""
     with database.read() as connection:
         launches = reads.launches_of(connection, run_id)
         segments = lineage(launches, reads.first_saves(connection, run_id), of=query.lineage)
     return [(launch.key, step) for launch, step in islice(_steps(database, segments, query.step), most)]
+
+
+def _states(database: Database, steps: Iterable[tuple[Launch, int]], failed: Mapping[str, str]) -> Iterator[State]:
+    for launch, step in steps:
+        with database.read() as connection:
+            files_of = reads.files_at(connection, launch, step)
+        yield State(launch=launch, global_step=step, files=files_of, failed=failed)
 
 
 def _steps(database: Database, segments: Sequence[Segment], step: int | None) -> Iterator[tuple[Launch, int]]:
@@ -211,32 +168,11 @@ def _steps(database: Database, segments: Sequence[Segment], step: int | None) ->
             yield segment.launch, found
 
 
-def _of_every_lineage(
-    database: Database, run_id: int, by_id: Mapping[str, Launch], step: int | None, failed: Mapping[str, str]
-) -> Iterator[State]:
-    """The states of all launches, the highest step first, of one step the newest launch's."""
+def _every_step(
+    database: Database, run_id: int, by_id: Mapping[str, Launch], step: int | None
+) -> list[tuple[Launch, int]]:
+    """The steps of all launches, the highest first, of one step the newest launch's."""
     with database.read() as connection:
-        every = reads.steps_of(connection, run_id)
-    for launch_id, found in sorted(every, key=lambda each: (each[1], by_id[each[0]].order), reverse=True):
-        if step in (None, found):
-            with database.read() as connection:
-                state = _state(connection, by_id[launch_id], found, failed)
-            yield state
-
-
-def _state(connection: Connection, launch: Launch, step: int, failed: Mapping[str, str]) -> State:
-    return State(launch=launch, global_step=step, files=reads.files_at(connection, launch, step), failed=failed)
-
-
-def _not_a_candidate(launch: Launch, step: int, kinds: set[Kind]) -> Rejection:
-    """Why a save that is newer than the state chosen, by step or by time, was not even looked at."""
-    reason = resolver.UNTRAINED if step == 0 else resolver.NOT_LINEAGE
-    remedy = remedies.of_state(reason, State(launch=launch, global_step=step, files=()))
-    return Rejection(
-        launch=launch.id,
-        global_step=step,
-        kinds=tuple(kind for kind in Kind if kind in kinds),
-        reasons=(reason,),
-        world_size=launch.world_size,
-        remedies=(remedy,) if remedy else (),
-    )
+        saved = [(by_id[launch], found) for launch, found in reads.steps_of(connection, run_id)]
+    asked = [each for each in saved if step in (None, each[1])]
+    return sorted(asked, key=lambda each: (each[1], each[0].order), reverse=True)

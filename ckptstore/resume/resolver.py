@@ -1,17 +1,21 @@
-"""Which state does a run go on from? The newest of its lineage that is provably one whole state.
+"""Decides which state a run goes on from: the newest candidate in which every rank gets a file that is proven.
 
-`resolve` walks the candidates, newest first, and stops at the first that `judge` accepts. Both only decide: the
-caller brings the candidates and looks at the disk.
+`resolve` walks the candidates, newest first, and stops at the first that `judge` accepts. `judge` refuses what no disk
+could mend (`_unfit`, `_refuse_world_size`), then gives each rank a file, in `_cover` alone: its own, or that of a rank
+which the layout proves to hold the same. A file is given only if `faults.fault` finds nothing wrong with it. Nothing
+here looks at the disk: the caller brings the candidates and what is seen of their files.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property
 from operator import attrgetter
 from shlex import quote
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from ckptstore.core import validate
 from ckptstore.core.model import (
     Assignment,
     Checkpoint,
@@ -29,6 +33,7 @@ from ckptstore.core.model import (
 from ckptstore.core.naming import FOREIGN, unfinished_ttp_directory
 from ckptstore.core.replicas import show
 from ckptstore.core.text import count
+from ckptstore.errors import UsageError
 from ckptstore.resume import remedies
 from ckptstore.resume.faults import fault, unequal_sizes
 from ckptstore.resume.position import other_epochs
@@ -39,50 +44,65 @@ if TYPE_CHECKING:
     from ckptstore.core.model import Launch, View
 
     Look = Callable[[State], Mapping[str, Observed]]
+    Hosts = Callable[[Launch], Mapping[int, str]]
 
-_EXPLAINED = 8
-"""Ranks that lack a file, of which each is explained: the others lack theirs for the same reasons."""
+_EXPLAINED = 8  # ranks that see no file, each on a host of its own, of which each is explained
 
-_KIND_ORDER = {kind: place for place, kind in enumerate(Kind)}
+_KIND_ORDER = {kind: index for index, kind in enumerate(Kind)}
 
 UNTRAINED = Reason(Rule.UNTRAINED, None, "no step had been done: the network is untrained")
 NOT_LINEAGE = Reason(Rule.NOT_LINEAGE, None, "the run went back to an older state, and on from there")
 
 
+@dataclass(frozen=True, kw_only=True)
+class Query:
+    """Which state of a run is asked for, and by whom: the newest whole one of its lineage, unless one is named."""
+
+    step: int | None = None  # that step only
+    lineage: str | None = None  # the lineage of the launch with this id instead of the newest launch's
+    every_lineage: bool = False  # the states of all launches, abandoned ones too, the highest step first
+    world_size: int | None = None  # how many ranks will load it; None: as many as saved it
+    takes_whole: bool = True  # each of them takes a file of the whole state
+    read_bytes: bool = False  # check every file's digest too
+    take_quarantined: bool = False  # take a state that was found to be bad
+    takes_foreign: bool = True  # take files that MindSpore cannot load
+    fresh: bool = False  # take none, and give up what there is
+    # Who is whose replica in launches of as many ranks as the newest: "dp", "none", groups as in "0,4;1,5", or the path
+    # of a strategy, group info or JSON file. None: what each launch said.
+    replicas: str | None = None
+    steps_per_epoch: int | None = None  # of the dataset; a scanned state must fit it, unless its step is named
+    views: Mapping[int, View] | None = None  # what each rank sees of the files; None: all see what this process does
+
+    @property
+    def goes_back(self) -> bool:
+        """Whether a launch that starts there gives up what came after."""
+        return self.fresh or self.step is not None or self.lineage is not None
+
+    def checked(self) -> Query:
+        """The query, with numbers as numbers. Raises `UsageError` for values that make no sense."""
+        if self.lineage is not None and self.every_lineage:
+            raise UsageError("one lineage and all of them are asked for", "give --lineage or --all")
+        if self.fresh and (self.step is not None or self.lineage is not None):
+            raise UsageError("a fresh start and an older state are asked for", "give one of them")
+        step = None if self.step is None else validate.step_of(self.step)
+        world_size = None if self.world_size is None else validate.ranks("world size", self.world_size)
+        return replace(self, step=step, world_size=world_size)
+
+
+NEWEST = Query()
+
+
 def resolve(
-    run: str,
-    candidates: Iterable[State],
-    look: Look,
-    *,
-    world_size: int | None = None,
-    takes_whole: bool = True,
-    take_quarantined: bool = False,
-    takes_foreign: bool = True,
-    steps_per_epoch: int | None = None,
-    hosts: Callable[[Launch], Mapping[int, str]] | None = None,
+    run: str, candidates: Iterable[State], look: Look, query: Query = NEWEST, hosts: Hosts = lambda _: {}
 ) -> Resolution:
     """The first candidate that is whole, as a plan, and why each one before it is not.
 
-    `candidates` come newest first; `look` tells what the disk shows of a candidate's files, by path, and is asked
-    only until a plan is found. `world_size` is that of the launch that will load the plan (None: as it was saved),
-    `takes_whole` whether each of its ranks holds the whole state, `takes_foreign` whether it loads what MindSpore
-    cannot, `steps_per_epoch` that of its dataset. `hosts` tells where the ranks of a launch ran; it is asked only where
-    a replica stands in.
+    `candidates` come newest first. `look` tells what the disk shows of a candidate's files, by path, and is asked only
+    until a plan is found; `hosts` tells where the ranks of a launch ran, and is asked only if a replica stands in.
     """
     rejections: list[Rejection] = []
     for state in candidates:
-        judged = partial(
-            judge,
-            seen=look(state),
-            world_size=world_size,
-            takes_whole=takes_whole,
-            take_quarantined=take_quarantined,
-            takes_foreign=takes_foreign,
-            steps_per_epoch=steps_per_epoch,
-        )
-        verdict = judged(state)
-        if hosts is not None and isinstance(verdict, RestorePlan) and _has_stand_ins(verdict):
-            verdict = judged(replace(state, hosts=hosts(state.launch)))
+        verdict = judge(state, look(state), query, hosts)
         if isinstance(verdict, RestorePlan):
             return Resolution(run, verdict, tuple(rejections))
         rejections.append(verdict)
@@ -90,155 +110,83 @@ def resolve(
 
 
 def judge(
-    state: State,
-    seen: Mapping[str, Observed],
-    *,
-    world_size: int | None = None,
-    takes_whole: bool = True,
-    take_quarantined: bool = False,
-    takes_foreign: bool = True,
-    steps_per_epoch: int | None = None,
+    state: State, seen: Mapping[str, Observed], query: Query = NEWEST, hosts: Hosts = lambda _: {}
 ) -> RestorePlan | Rejection:
     """A plan for every rank, or every reason why there is none.
 
     Files of the whole state serve first, replicas standing in for each other; else shares, of which every rank must
-    have its own. Parts of another tool's format never serve. A state is quarantined as a whole: what was wrong on one
-    rank has reached the others' weights.
+    have its own.
     """
+    unfit = _unfit(state, query)
+    if unfit:
+        return _reject(state, unfit)
+    failed = {} if query.take_quarantined else state.failed
     saved_world = state.launch.world_size
-    ranks = range(saved_world if world_size is None else world_size)
-    if state.global_step == 0:
-        return _reject(state, [UNTRAINED])
-    contents = {file.content for file in state.files}
-    if Content.PART in contents:
-        return reject_foreign(state)
-    reasons = [] if takes_foreign else _foreign(state)
-    misfit = other_epochs(state.launch, steps_per_epoch) if len(ranks) == saved_world else ""
-    reasons += [Reason(Rule.OTHER_EPOCHS, None, misfit)] if misfit else []
-    reasons += [] if take_quarantined else _quarantined(state)
-    if reasons:
-        return _reject(state, reasons)
-    failed = {} if take_quarantined else state.failed
-    if len(ranks) != saved_world and not _serves_any(state, takes_whole=takes_whole):
-        as_saved = judge(replace(state, views=None), seen, take_quarantined=take_quarantined)
-        return _reject_other_world(state, len(ranks), as_saved, seen, failed)
-
-    covers = _covers(state, seen, failed, ranks) if state.views is None else _seen_covers(state, failed, ranks)
+    ranks = range(query.world_size or saved_world)
+    if len(ranks) != saved_world and not _serves_any(state, query):
+        return _refuse_world_size(state, seen, query, failed)
+    sight = _Sight(seen, query.views, failed)
+    shares = [file for file in state.files if file.content is Content.SHARE]
+    others = [file for file in state.files if file.content is not Content.SHARE] if shares else state.files
+    covers = []
+    if others or not shares:
+        covers.append(_cover(state.launch, _parts(state.launch, others, ranks), sight, hosts))
+    if shares and len(ranks) == saved_world and (not covers or covers[0].reasons):
+        part = _Part(tuple(ranks), shares, tuple(ranks), in_shares=True)
+        covers.append(_cover(state.launch, [part], sight, hosts))
     best = next((cover for cover in covers if not cover.reasons), None)
     if best is not None:
         return RestorePlan(launch=state.launch, global_step=state.global_step, ranks=best.in_order())
     return _reject(state, [reason for cover in covers for reason in cover.reasons], covers)
 
 
-def _covers(state: State, seen: Mapping[str, Observed], failed: Mapping[str, str], ranks: range) -> list[_Cover]:
-    """How far files of the whole state serve the ranks, and if they do not, shares."""
-    faults = {file.id: found for file in state.files if (found := fault(file, seen.get(file.path), failed)) is not None}
-    shares = [file for file in state.files if file.content is Content.SHARE]
-    others = [file for file in state.files if file.content is not Content.SHARE] if shares else state.files
-    covers = []
-    if others or not shares:
-        covers.append(_from_whole_states(state, others, faults, ranks))
-    if shares and len(ranks) == state.launch.world_size and (not covers or covers[0].reasons):
-        covers.append(_from_shares(shares, faults, ranks))
-    return covers
+def _unfit(state: State, query: Query) -> list[Reason]:
+    """Why the state is not taken, whatever the disk shows.
 
-
-def _seen_covers(state: State, failed: Mapping[str, str], ranks: range) -> list[_Cover]:
-    """The same, where every rank must see its file on its own host."""
-    shares = [file for file in state.files if file.content is Content.SHARE]
-    others = [file for file in state.files if file.content is not Content.SHARE]
-    return [_seen_by_ranks(state, files, failed, ranks) for files in (others, shares) if files]
-
-
-def _seen_by_ranks(state: State, files: Sequence[Checkpoint], failed: Mapping[str, str], ranks: range) -> _Cover:
-    views = state.views or {}
-    saved_world = state.launch.world_size
-    in_shares = files[0].content is Content.SHARE
-    groups = [(rank,) for rank in range(saved_world)] if in_shares else state.launch.layout.partition(saved_world)
-    group_of = {rank: group for group in groups for rank in group}
-    files_of = _by_group(files, groups)
-    by_path = {group: {file.path: file for file in every} for group, every in files_of.items()}
-    differ = {group for group, every in files_of.items() if len(group) > 1 and unequal_sizes(every)}
-    cover = _Cover()
-    for rank in ranks:
-        group = group_of.get(rank, groups[0])  # a rank more than saved it: then all are one group
-        serving = by_path[group]
-        if group in differ:
-            serving = {path: file for path, file in serving.items() if file.rank == rank}
-        chosen = _seen(serving, views[rank], failed, rank) if rank in views else None
-        if chosen is not None and in_shares and state.launch.layout.any_world_size:  # it reads those of all (§8)
-            serving = next(({file.path: file} for file in files if not _sees(views[rank], file, failed)), serving)
-            chosen = chosen if all(_sees(views[rank], file, failed) for file in serving.values()) else None
-        if chosen is not None:
-            cover.served.append(Assignment(rank, chosen))
-        elif len(cover.reasons) < _EXPLAINED:
-            reason, faults = _unseen(rank, serving, views, failed)
-            cover.reasons.append(reason)
-            if faults:
-                cover.remedies.append(remedies.of_ranks([rank], group, files_of[group], faults, in_shares=in_shares))
-    return cover
-
-
-def _seen(files: Mapping[str, Checkpoint], view: View, failed: Mapping[str, str], rank: int) -> Checkpoint | None:
-    """The file that a rank sees as it was recorded, its own before others; None if it sees none."""
-    there = [file for path in view.seen if (file := files.get(path)) is not None and _sees(view, file, failed)]
-    return min(there, key=lambda file: (file.rank != rank, file.rank, *_preference(file)), default=None)
-
-
-def _sees(view: View, file: Checkpoint, failed: Mapping[str, str]) -> bool:
-    return file.path in view.seen and fault(file, view.seen[file.path], failed) is None
-
-
-def _unseen(
-    rank: int, files: Mapping[str, Checkpoint], views: Mapping[int, View], failed: Mapping[str, str]
-) -> tuple[Reason, dict[str, Reason]]:
-    """Why no file serves a rank: who sees one, and how it gets there; else what is wrong with those that it sees."""
-    if rank not in views:
-        return Reason(Rule.MISSING_FILE, rank, f"rank {rank} did not say in time what it sees on its host"), {}
-    host, seen = views[rank]
-    for view in views.values():
-        found = _seen(files, view, failed, rank)
-        if found is not None and view.host != host:
-            copy = f"rsync -a --mkpath {quote(f'{view.host}:{found.path}')} {quote(found.path)}"
-            detail = f"rank {rank} on {host} does not see {found.path}, {view.host} does; on {host}: {copy}"
-            return Reason(Rule.MISSING_FILE, rank, detail), {}
-    looked_at = ((file.id, fault(file, seen[path], failed)) for path, file in files.items() if path in seen)
-    faults = {id_: reason for id_, reason in looked_at if reason is not None}
-    if faults:
-        return next(iter(faults.values())), faults
-    named = next(iter(files), "a file that serves it")
-    return Reason(Rule.MISSING_FILE, rank, f"rank {rank} on {host} does not see {named}"), {}
-
-
-def _serves_any(state: State, *, takes_whole: bool) -> bool:
-    """Whether one file serves any rank of any number of ranks, and they take it as it is."""
+    It is quarantined as a whole: what was wrong on one rank has reached the others' weights.
+    """
     launch = state.launch
-    is_whole = launch.layout.any_world_size or launch.world_size == 1
-    return takes_whole and is_whole and any(file.content is not Content.SHARE for file in state.files)
+    if state.global_step == 0:
+        return [UNTRAINED]
+    bad = sorted([file for file in state.files if file.quarantine], key=lambda file: (file.rank, file.path))
+    quarantined = [Reason(Rule.QUARANTINED, file.rank, f"{file.path}: {file.quarantine}") for file in bad]
+    if launch.foreign or any(file.content is Content.PART for file in state.files):
+        return [_in_parts(state), *quarantined]
+    reasons = [] if query.take_quarantined else quarantined
+    as_saved = query.world_size in (None, launch.world_size)
+    misfit = other_epochs(launch, query.steps_per_epoch) if as_saved and query.step is None else ""
+    if misfit:
+        reasons.insert(0, Reason(Rule.OTHER_EPOCHS, None, misfit))
+    foreign = None if query.takes_foreign else next((file for file in state.files if file.format in FOREIGN), None)
+    if foreign is not None:
+        detail = f"MindSpore cannot load {foreign.path}: its format is {foreign.format}"
+        reasons.insert(0, Reason(Rule.FOREIGN_FORMAT, None, detail))
+    return reasons
 
 
-def _reject_other_world(
-    state: State,
-    asked: int,
-    as_saved: RestorePlan | Rejection,
-    seen: Mapping[str, Observed],
-    failed: Mapping[str, str],
+def _in_parts(state: State) -> Reason:
+    there = {file.rank for file in state.files if file.state is FileState.COMPLETE}
+    gone = state.launch.world_size - len(there)
+    lost = f", of which those of {gone} of {state.launch.world_size} are not there" if gone > 0 else ""
+    first = min((file.path for file in state.files), default="nothing any more")
+    detail = f"it is in files of MindFormers 2.0, as {first}{lost}: MindFormers has to load it"
+    return Reason(Rule.FOREIGN_FORMAT, None, detail)
+
+
+def _serves_any(state: State, query: Query) -> bool:
+    """Whether one file serves any rank of any number of ranks, and they take it as it is."""
+    is_whole = state.launch.layout.any_world_size or state.launch.world_size == 1
+    return query.takes_whole and is_whole and any(file.content is not Content.SHARE for file in state.files)
+
+
+def _refuse_world_size(
+    state: State, seen: Mapping[str, Observed], query: Query, failed: Mapping[str, str]
 ) -> Rejection:
     """Why another number of ranks cannot load it, and all that is wrong with it for those that saved it.
 
-    Conversion reads the file of every rank, and would make weights out of one that is cut: it is named only where each
+    Conversion reads the file of every rank, and would make weights out of one that is cut: it is named only if each
     rank has a whole one of its own.
     """
-    reason = _other_world(state, asked)
-    if isinstance(as_saved, Rejection):
-        return replace(as_saved, reasons=(reason, *as_saved.reasons))
-    files = [file for file in state.files if file.content is not Content.WEIGHTS]
-    is_sound = not any(fault(file, seen.get(file.path), failed) for file in files)
-    remedy = remedies.of_other_world(state, is_sound=is_sound and not _has_stand_ins(as_saved))
-    return replace(_reject(state, [reason]), remedies=(remedy,))
-
-
-def _other_world(state: State, asked: int) -> Reason:
     launch = state.launch
     if all(file.content is Content.SHARE for file in state.files):
         what = "each file is a share of the state"
@@ -247,7 +195,59 @@ def _other_world(state: State, asked: int) -> Reason:
     else:
         what = f"no file serves every rank (layout: {launch.layout.source})"
     saved_by = count(launch.world_size, "rank", "ranks")
-    return Reason(Rule.WORLD_SIZE, None, f"saved by {saved_by}, asked for {asked}, and {what}")
+    reason = Reason(Rule.WORLD_SIZE, None, f"saved by {saved_by}, asked for {query.world_size}, and {what}")
+    as_saved = judge(state, seen, Query(take_quarantined=query.take_quarantined))
+    if isinstance(as_saved, Rejection):
+        return replace(as_saved, reasons=(reason, *as_saved.reasons))
+    files = [file for file in state.files if file.content is not Content.WEIGHTS]
+    is_sound = not any(fault(file, seen.get(file.path), failed) for file in files)
+    each_own = all(rank == source.rank for rank, source in as_saved.ranks)
+    remedy = remedies.how_to_convert(state) if is_sound and each_own else remedies.as_many_ranks(state)
+    return replace(_reject(state, [reason]), remedies=(remedy,))
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Ranks that saved the same, and the ranks that ask for a file of theirs."""
+
+    ranks: tuple[int, ...]
+    found: Sequence[Checkpoint]
+    asking: tuple[int, ...]
+    in_shares: bool = False  # all ranks in one part, in which none stands in for another (mindspore.md §8)
+
+    @cached_property
+    def files(self) -> list[Checkpoint]:
+        """The files by rank, of one rank the preferred one first."""
+        return sorted(self.found, key=lambda file: (file.rank, *_preference(file)))
+
+    @cached_property
+    def unequal(self) -> str:
+        """How the files of the ranks differ, though they are replicas: then none stands in for another."""
+        return unequal_sizes(self.files) if len(self.ranks) > 1 and not self.in_shares else ""
+
+    @property
+    def stands_in(self) -> bool:
+        """Whether a rank may be given the file of another one."""
+        return not self.in_shares and not self.unequal
+
+
+class _Sight(NamedTuple):
+    """What is seen of the files: by all ranks the same, or by each on its host; and what loading has failed."""
+
+    seen: Mapping[str, Observed]
+    views: Mapping[int, View] | None
+    failed: Mapping[str, str]
+
+    def faults(self, files: Iterable[Checkpoint], seen: Mapping[str, Observed] | None = None) -> dict[str, Reason]:
+        """What is wrong with each of these files, by its id, as this process or a rank sees them."""
+        shown = self.seen if seen is None else seen
+        return {
+            file.id: found for file in files if (found := fault(file, shown.get(file.path), self.failed)) is not None
+        }
+
+    def sees(self, view: View, file: Checkpoint) -> bool:
+        """Whether a rank sees a file, as it was recorded."""
+        return file.path in view.seen and fault(file, view.seen[file.path], self.failed) is None
 
 
 @dataclass
@@ -259,59 +259,51 @@ class _Cover:
     remedies: list[str] = field(default_factory=list)
 
     def in_order(self) -> tuple[Assignment, ...]:
-        """What is served, by rank."""
+        """The assignments by rank."""
         return tuple(sorted(self.served, key=attrgetter("rank")))
 
 
-def _from_whole_states(state: State, files: Sequence[Checkpoint], faults: Mapping[str, Reason], ranks: range) -> _Cover:
-    saved_world = state.launch.world_size
-    layout = state.launch.layout
-    whole = _by_rank(files, faults)
-    if len(ranks) == saved_world and all(rank in whole for rank in ranks):
-        return _Cover([Assignment(rank, whole[rank]) for rank in ranks])
+def _parts(launch: Launch, files: Iterable[Checkpoint], ranks: range) -> list[_Part]:
+    """The replica groups that saved the state, each with its files; of another number of ranks all ask the only one."""
+    of_rank: dict[int, list[Checkpoint]] = defaultdict(list)
+    for file in files:
+        of_rank[file.rank].append(file)
+    parts = []
+    for group in launch.layout.partition(launch.world_size):
+        own = [file for rank in group for file in of_rank.get(rank, ())]
+        parts.append(_Part(group, own, group if len(ranks) == launch.world_size else tuple(ranks)))
+    return parts
+
+
+def _cover(launch: Launch, parts: Sequence[_Part], sight: _Sight, hosts: Hosts) -> _Cover:
+    """Give each rank that asks its own file, else one of its part; say why of each that gets none."""
     cover = _Cover()
-    groups = layout.partition(saved_world)
-    files_of = _by_group(files, groups)
-    unfinished = next((name for file in files if (name := unfinished_ttp_directory(file.path))), "")
-    left = f"; {unfinished} was never renamed, and what is in it does not cover the rank" if unfinished else ""
-    for group in groups:
-        served = group if len(ranks) == saved_world else tuple(ranks)
-        unequal = unequal_sizes(files_of[group]) if len(group) > 1 else ""
-        own = {rank: whole[rank] for rank in group if rank in whole}
-        able = served if own and not unequal else tuple(rank for rank in served if rank in own)
-        cover.served += _serve(able, own, state.hosts)
-        missing = sorted(set(served).difference(able))
-        if missing:
-            cover.reasons += _why_not(files_of[group], group, missing, faults, unequal, left=left)
-            cover.remedies.append(remedies.of_ranks(missing, group, files_of[group], faults))
+    refused: list[tuple[_Part, list[int], dict[str, Reason]]] = []
+    for part in parts:
+        if sight.views is not None:
+            _serve_on_hosts(cover, part, sight, sight.views, reads_all=part.in_shares and launch.layout.any_world_size)
+            continue
+        faults = sight.faults(part.found)
+        own = _best_of_each(part.found, faults)
+        cover.served += [Assignment(rank, own[rank]) for rank in part.asking if rank in own]
+        lacking = [rank for rank in part.asking if rank not in own]
+        if lacking and own and part.stands_in:
+            cover.served += _stand_in(lacking, own, hosts(launch))
+        elif lacking:
+            refused.append((part, lacking, faults))
+    every = (file for part in parts for file in part.files) if refused else ()
+    unfinished = next((name for file in every if (name := unfinished_ttp_directory(file.path))), "")
+    for part, lacking, faults in refused:
+        cover.reasons += _why_not(part, lacking, faults, unfinished)
+        cover.remedies.append(remedies.of_ranks(lacking, part.ranks, part.files, faults, in_shares=part.in_shares))
     return cover
 
 
-def _from_shares(files: Sequence[Checkpoint], faults: Mapping[str, Reason], ranks: range) -> _Cover:
-    """Every rank's own share: none stands in for another, and only all of them are the state (mindspore.md §8)."""
-    whole = _by_rank(files, faults)
-    missing = [rank for rank in ranks if rank not in whole]
-    by_rank = sorted(files, key=lambda file: (file.rank, file.path))
-    cover = _Cover([Assignment(rank, whole[rank]) for rank in ranks if rank in whole])
-    cover.reasons += [faults[file.id] for file in by_rank if file.rank not in whole and file.id in faults]
-    explained = {reason.rank for reason in cover.reasons}
-    for rank in missing:
-        if rank not in explained:
-            detail = f"the share of rank {rank} was not recorded, and no other file holds it (remove_redundancy)"
-            cover.reasons.append(Reason(Rule.MISSING_RANK, rank, detail))
-    if missing:
-        cover.remedies.append(remedies.of_ranks(missing, missing, by_rank, faults, in_shares=True))
-    return cover
-
-
-def _has_stand_ins(plan: RestorePlan) -> bool:
-    return any(rank != source.rank for rank, source in plan.ranks)
-
-
-def _by_rank(files: Iterable[Checkpoint], faults: Mapping[str, Reason]) -> dict[int, Checkpoint]:
+def _best_of_each(files: Iterable[Checkpoint], faults: Mapping[str, Reason]) -> dict[int, Checkpoint]:
+    """Of each rank the preferred one of its files that have no fault."""
     chosen: dict[int, Checkpoint] = {}
     for file in files:
-        if faults and file.id in faults:
+        if faults and file.id in faults:  # an id is derived, which costs
             continue
         other = chosen.setdefault(file.rank, file)
         if other is not file and _preference(file) < _preference(other):
@@ -319,80 +311,82 @@ def _by_rank(files: Iterable[Checkpoint], faults: Mapping[str, Reason]) -> dict[
     return chosen
 
 
-def _quarantined(state: State) -> list[Reason]:
-    bad = sorted([file for file in state.files if file.quarantine], key=lambda file: (file.rank, file.path))
-    return [Reason(Rule.QUARANTINED, file.rank, f"{file.path}: {file.quarantine}") for file in bad]
-
-
-def _foreign(state: State) -> list[Reason]:
-    found = next((file for file in state.files if file.format in FOREIGN), None)
-    if found is None:
-        return []
-    return [Reason(Rule.FOREIGN_FORMAT, None, f"MindSpore cannot load {found.path}: its format is {found.format}")]
-
-
-def reject_foreign(state: State) -> Rejection:
-    """Why a state that another tool saved in parts is not taken, whatever the disk shows."""
-    there = {file.rank for file in state.files if file.state is FileState.COMPLETE}
-    gone = state.launch.world_size - len(there)
-    lost = f", of which those of {gone} of {state.launch.world_size} are not there" if gone > 0 else ""
-    first = min((file.path for file in state.files), default="nothing any more")
-    detail = f"it is in files of MindFormers 2.0, as {first}{lost}: MindFormers has to load it"
-    return _reject(state, [Reason(Rule.FOREIGN_FORMAT, None, detail), *_quarantined(state)])
-
-
-def _by_group(
-    files: Iterable[Checkpoint], groups: Iterable[tuple[int, ...]]
-) -> dict[tuple[int, ...], list[Checkpoint]]:
-    group_of = {rank: group for group in groups for rank in group}
-    found: dict[tuple[int, ...], list[Checkpoint]] = {group: [] for group in group_of.values()}
-    for file in files:
-        if file.rank in group_of:
-            found[group_of[file.rank]].append(file)
-    for every in found.values():
-        if len(every) > 1:
-            every.sort(key=lambda file: (file.rank, *_preference(file)))
-    return found
-
-
-def _serve(ranks: Iterable[int], own: Mapping[int, Checkpoint], hosts: Mapping[int, str]) -> list[Assignment]:
-    """Give each rank its own file, or one of its replicas.
-
-    What was written on the rank's own host is nearest, of several files as near that of the lowest rank.
-    """
-    if not own:
-        return []
+def _stand_in(ranks: Iterable[int], own: Mapping[int, Checkpoint], hosts: Mapping[int, str]) -> list[Assignment]:
+    """Give each rank a file that was written on its own host, else one of any; of several that of the lowest rank."""
     lowest = own[min(own)]
     nearest = {hosts[rank]: own[rank] for rank in sorted(own, reverse=True) if rank in hosts}
-    return [Assignment(rank, own.get(rank) or nearest.get(hosts.get(rank, ""), lowest)) for rank in ranks]
+    return [Assignment(rank, nearest.get(hosts.get(rank, ""), lowest)) for rank in ranks]
 
 
-def _preference(file: Checkpoint) -> tuple[int, str]:
-    """Which of several whole files of one rank to take: the order must not depend on that of the input."""
-    return _KIND_ORDER[file.kind], file.path
-
-
-def _why_not(
-    files: Iterable[Checkpoint],
-    group: tuple[int, ...],
-    missing: Iterable[int],
-    faults: Mapping[str, Reason],
-    unequal: str,
-    *,
-    left: str,
-) -> list[Reason]:
-    """Every fault of the files of a replica group, and each rank of it that nothing can serve."""
-    reasons = [faults[file.id] for file in files if file.id in faults]
+def _why_not(part: _Part, lacking: Sequence[int], faults: Mapping[str, Reason], unfinished: str) -> list[Reason]:
+    """Each fault of the files that would serve, and each rank that no file would."""
+    would_serve = [file for file in part.files if not part.in_shares or file.rank in lacking]
+    reasons = [faults[file.id] for file in would_serve if file.id in faults]
     explained = {reason.rank for reason in reasons}
-    others = f" nor of its replicas {show(group)}" if len(group) > 1 else ""
-    for rank in missing:
-        if unequal:
-            detail = f"no file of its own, and none stands in since the replicas differ: {unequal}"
+    others = f" nor of its replicas {show(part.ranks)}" if len(part.ranks) > 1 else ""
+    left = f"; {unfinished} was never renamed, and what is in it does not cover the rank" if unfinished else ""
+    for rank in lacking:
+        if part.unequal:
+            detail = f"no file of its own, and none stands in since the replicas differ: {part.unequal}"
             reasons.append(Reason(Rule.REPLICA_SIZE_MISMATCH, rank, detail))
         elif rank not in explained:
             detail = f"no file of rank {rank}{others} {'can be used' if reasons else 'was recorded'}{left}"
+            if part.in_shares:
+                detail = f"the share of rank {rank} was not recorded, and no other file holds it (remove_redundancy)"
             reasons.append(Reason(Rule.MISSING_RANK, rank, detail))
     return reasons
+
+
+def _serve_on_hosts(cover: _Cover, part: _Part, sight: _Sight, views: Mapping[int, View], *, reads_all: bool) -> None:
+    """Give each rank a file that it sees on its own host. `reads_all`: it loads the shares of all ranks (§8)."""
+    of_rank: dict[int, dict[str, Checkpoint]] = defaultdict(dict)
+    of_all = {file.path: file for file in part.files}
+    for file in part.files:
+        of_rank[file.rank][file.path] = file
+    for rank in part.asking:
+        serving = of_all if part.stands_in else of_rank[rank]
+        chosen: Checkpoint | None = None
+        if rank in views:
+            view = views[rank]
+            there = [serving[path] for path in view.seen if path in serving and sight.sees(view, serving[path])]
+            chosen = min(there, key=lambda file: (file.rank != rank, file.rank, *_preference(file)), default=None)
+            hidden = next((file for file in part.files if not sight.sees(view, file)), None) if reads_all else None
+            if chosen is not None and hidden is not None:
+                chosen, serving = None, {hidden.path: hidden}
+        if chosen is not None:
+            cover.served.append(Assignment(rank, chosen))
+        elif len(cover.reasons) < _EXPLAINED:
+            reason, faults = _unseen(rank, serving, sight, views)
+            cover.reasons.append(reason)
+            if faults:
+                cover.remedies.append(
+                    remedies.of_ranks([rank], part.ranks, part.files, faults, in_shares=part.in_shares)
+                )
+
+
+def _unseen(
+    rank: int, serving: Mapping[str, Checkpoint], sight: _Sight, views: Mapping[int, View]
+) -> tuple[Reason, dict[str, Reason]]:
+    """Why a rank gets no file: another host has it, and how it gets here; else the faults of those that it sees."""
+    if rank not in views:
+        return Reason(Rule.MISSING_FILE, rank, f"rank {rank} did not say in time what it sees on its host"), {}
+    host, seen = views[rank]
+    for view in views.values():
+        there = next((file for file in serving.values() if sight.sees(view, file)), None)
+        if there is not None and view.host != host:
+            copy = f"rsync -a --mkpath {quote(f'{view.host}:{there.path}')} {quote(there.path)}"
+            detail = f"rank {rank} on {host} does not see {there.path}, {view.host} does; on {host}: {copy}"
+            return Reason(Rule.MISSING_FILE, rank, detail), {}
+    faults = sight.faults([file for path, file in serving.items() if path in seen], seen)
+    if faults:
+        return next(iter(faults.values())), faults
+    named = next(iter(serving), "a file that serves it")
+    return Reason(Rule.MISSING_FILE, rank, f"rank {rank} on {host} does not see {named}"), {}
+
+
+def _preference(file: Checkpoint) -> tuple[int, str]:
+    """Which of several whole files of one rank to take, whatever the order of the input."""
+    return _KIND_ORDER[file.kind], file.path
 
 
 def _reject(state: State, reasons: Sequence[Reason], covers: Sequence[_Cover] = ()) -> Rejection:

@@ -18,8 +18,8 @@ from ckptstore.errors import CatalogUnavailableError, NothingRestorableError, Re
 from ckptstore.journal.writers import record_of_run, shared
 from ckptstore.outside import token_hex, utc_now
 from ckptstore.resume import exits, lease, position, unplaced
-from ckptstore.resume.resolve import Query, bring_up_to_date, choose
-from ckptstore.resume.resolver import NOT_LINEAGE
+from ckptstore.resume.resolve import bring_up_to_date, choose
+from ckptstore.resume.resolver import NOT_LINEAGE, Query
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence

@@ -23,7 +23,7 @@ from ckptstore.resume import lease
 from ckptstore.resume.lineage import branches
 from ckptstore.resume.position import shift
 from ckptstore.resume.reconcile import reconcile
-from ckptstore.resume.resolver import judge
+from ckptstore.resume.resolver import Query, judge
 from ckptstore.resume.uncertainty import Uncertainties
 from ckptstore.retention import debris, decide, path_aliases, stored_policy
 from ckptstore.retention.authority import Authority
@@ -237,7 +237,7 @@ def _judge(
             continue
         failed = [facts.failed[file.id] for file in training if file.id in facts.failed] if facts.failed else []
         state = State(launch=launch, global_step=key[1], files=tuple(training), failed=facts.failed)
-        verdict = judge(state, seen, takes_foreign=not is_mixed)
+        verdict = judge(state, seen, Query(takes_foreign=not is_mixed))
         is_foreign = is_mixed and any(file.format in FOREIGN for file in training)
         # A start may pass it over for its dataset: it does not make up for what is sure.
         unconfirmed = _UNCONFIRMED if any(file.grade is Grade.CONSISTENT for file in training) else ""

@@ -13,7 +13,7 @@ from ckptstore.errors import CatalogUnavailableError, CkptstoreError
 from ckptstore.journal.sync import found_below, take_up_found
 from ckptstore.resume import position
 from ckptstore.resume.join import join
-from ckptstore.resume.resolve import NEWEST
+from ckptstore.resume.resolver import NEWEST
 from ckptstore.training.launch import RankLaunch
 from ckptstore.training.save_places import unknown_run, unregistered
 from ckptstore.training.start import Start
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ckptstore.catalog.engine import Database
     from ckptstore.core.model import Launch
     from ckptstore.outside import Path
-    from ckptstore.resume.resolve import Query
+    from ckptstore.resume.resolver import Query
     from ckptstore.resume.start import AskRanks
 
 

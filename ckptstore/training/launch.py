@@ -27,7 +27,7 @@ from ckptstore.outside import Path, atexit, time, utc_now
 from ckptstore.resume import adopt, lease
 from ckptstore.resume import register as registering
 from ckptstore.resume.reconcile import Reconciled, reconcile
-from ckptstore.resume.resolve import Query
+from ckptstore.resume.resolver import Query
 from ckptstore.resume.start import Settled, earlier_start, settle, started
 from ckptstore.training import layout_files
 from ckptstore.training.exit_request import ExitRequest

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from ckptstore.core.model import Checkpoint, Launch, LaunchKey, Observed, Resolution
-    from ckptstore.resume.resolve import Query
+    from ckptstore.resume.resolver import Query
     from ckptstore.resume.start import AskRanks
     from ckptstore.training.launch import RankLaunch
 

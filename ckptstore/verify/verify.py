@@ -25,6 +25,7 @@ from ckptstore.outside import CHANCE, Future, ThreadPoolExecutor, os, threading,
 from ckptstore.resume import resolve
 from ckptstore.resume.examine import Damaged, Inconclusive, Unseen, Whole, examine
 from ckptstore.resume.provenance import wrote
+from ckptstore.resume.resolver import NEWEST
 from ckptstore.resume.uncertainty import QUIET
 
 if TYPE_CHECKING:
@@ -355,7 +356,7 @@ def _sampled(
     """The part of the files that is looked at: always what the run would go on from, what is newer, what is damaged."""
     if sample is None or not candidates:
         return list(candidates)
-    plan = resolve.choose(database, run, run_id, resolve.NEWEST).plan
+    plan = resolve.choose(database, run, run_id, NEWEST).plan
     state = (plan.launch.id, plan.global_step) if plan else (candidates[0].launch, candidates[0].global_step)
     last = max((at for at, each in enumerate(candidates) if (each.launch, each.global_step) == state), default=-1)
     others = [at for at, each in enumerate(candidates) if at > last and not each.is_damaged]

@@ -15,7 +15,7 @@ from ckptstore.core.model import FileState, Kind, launch_key
 from ckptstore.disk.claims import FOLDER
 from ckptstore.errors import CkptstoreError, UsageError
 from ckptstore.journal import jsonl
-from ckptstore.resume.resolve import Query
+from ckptstore.resume.resolver import Query
 from ckptstore.resume.start import Settled
 from ckptstore.retention import stored_policy
 from ckptstore.retention.policy import Policy

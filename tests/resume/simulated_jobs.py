@@ -92,9 +92,8 @@ def candidates(job: Job, of: str | None = None) -> list[State]:
 
 
 def resolve(job: Job, world_size: int | None = None, *, take_quarantined: bool = False) -> Resolution:
-    return resolver.resolve(
-        "run", candidates(job), lambda _: job.disk, world_size=world_size, take_quarantined=take_quarantined
-    )
+    query = resolver.Query(world_size=world_size, take_quarantined=take_quarantined)
+    return resolver.resolve("run", candidates(job), lambda _: job.disk, query)
 
 
 @st.composite

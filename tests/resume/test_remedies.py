@@ -7,7 +7,7 @@ import pytest
 from ckptstore.core.model import Checkpoint, Content, FileState, Observed, Reason, Rejection, RestorePlan, Rule, State
 from ckptstore.core.replicas import data_parallel, from_groups
 from ckptstore.resume import remedies
-from ckptstore.resume.resolver import NOT_LINEAGE, judge
+from ckptstore.resume.resolver import NOT_LINEAGE, Query, judge
 from tests.resume.builders import as_recorded, file, launch, state, whole_state
 
 
@@ -29,7 +29,7 @@ def test_a_file_that_a_launch_could_not_load_is_left_out_and_its_replica_stands_
     detail = f"{bad.path} could not be loaded: it is cut (rank 1 of launch L2)"
     assert rejection.reasons == (Reason(Rule.QUARANTINED, 1, detail),)
     assert rejection.remedies == (f"for rank 1: bring back, as it was recorded, {bad.path}",)
-    assert isinstance(judge(alone, as_recorded(whole), take_quarantined=True), RestorePlan)
+    assert isinstance(judge(alone, as_recorded(whole), Query(take_quarantined=True)), RestorePlan)
 
 
 OF = launch(world_size=9)
@@ -150,14 +150,14 @@ def test_what_is_wrong_with_a_whole_state_has_its_remedy_too() -> None:
     bad = replace(whole, files=tuple(replace(each, quarantine="the loss was nan") for each in whole.files))
     assert len(rejected(bad).reasons) == 2
     assert rejected(bad).remedies == (remedies.of_state(rejected(bad).reasons[0], bad),)
-    other = judge(whole, as_recorded(whole), world_size=4)
+    other = judge(whole, as_recorded(whole), Query(world_size=4))
     assert isinstance(other, Rejection)
     assert other.remedies[0].startswith("start with 2 ranks, or convert it: ")
     assert rejected(replace(whole, global_step=0)).remedies == ()
 
 
 def of_four_ranks(saved: State, seen: dict[str, Observed]) -> Rejection:
-    verdict = judge(saved, seen, world_size=4)
+    verdict = judge(saved, seen, Query(world_size=4))
     assert isinstance(verdict, Rejection)
     assert verdict.reasons[0].rule is Rule.WORLD_SIZE
     return verdict

@@ -19,7 +19,7 @@ from ckptstore.core.model import (
     View,
 )
 from ckptstore.core.replicas import Layout, data_parallel
-from ckptstore.resume.resolver import judge, resolve
+from ckptstore.resume.resolver import Query, judge, resolve
 from tests.resume.builders import as_recorded, file, launch, state, whole_state
 
 ONE, TWO, BOTH = launch(world_size=1), launch(), launch(layout=data_parallel(2))
@@ -40,13 +40,13 @@ def also(one: State, *files: Checkpoint, **more: Any) -> State:
 
 
 def planned(of: State, seen: dict[str, Observed] | None = None, **how: Any) -> RestorePlan:
-    verdict = judge(of, as_recorded(of) if seen is None else seen, **how)
+    verdict = judge(of, as_recorded(of) if seen is None else seen, Query(**how))
     assert isinstance(verdict, RestorePlan), verdict
     return verdict
 
 
 def rejected(of: State, seen: dict[str, Observed] | None = None, **how: Any) -> Rejection:
-    verdict = judge(of, as_recorded(of) if seen is None else seen, **how)
+    verdict = judge(of, as_recorded(of) if seen is None else seen, Query(**how))
     assert isinstance(verdict, Rejection), verdict
     return verdict
 
@@ -286,12 +286,12 @@ def views(of: State, *seen: set[int], hosts: str = "abcdefghij") -> dict[int, Vi
 def test_a_rank_gets_what_its_own_host_has(
     of: State, seen: list[set[int]], how: dict[str, Any], expected: list[int]
 ) -> None:
-    assert sources(planned(replace(of, views=views(of, *seen)), {}, **how)) == expected
+    assert sources(planned(of, {}, views=views(of, *seen), **how)) == expected
 
 
 def test_what_a_host_lacks_is_named_with_who_has_it() -> None:
     of = saved(BOTH)
-    verdict = rejected(replace(of, views=views(of, {0}, set())), {})
+    verdict = rejected(of, {}, views=views(of, {0}, set()))
     assert rules(verdict) == [(Rule.MISSING_FILE, 1)]
     path = of.files[0].path
     assert verdict.reasons[0].detail == (
@@ -311,7 +311,7 @@ def test_what_a_host_lacks_is_named_with_who_has_it() -> None:
     ],
 )
 def test_what_no_host_may_give_it(of: State, seen: list[set[int]], detail: str) -> None:
-    verdict = rejected(replace(of, views=views(of, *seen)), {})
+    verdict = rejected(of, {}, views=views(of, *seen))
     assert verdict.reasons[0].rank == 1
     assert verdict.reasons[0].detail.startswith(detail.format(*(each.path for each in of.files)))
 
@@ -320,7 +320,7 @@ def test_a_file_that_is_not_as_recorded_is_not_seen() -> None:
     of = saved(TWO)
     told = views(of, {0}, {1})
     cut = View("b", {path: Observed(1) for path in told[1].seen})
-    found = rejected(replace(of, views={**told, 1: cut}), {})
+    found = rejected(of, {}, views={**told, 1: cut})
     assert rules(found) == [(Rule.SIZE_MISMATCH, 1)]
     assert found.reasons[0].detail == f"{of.files[1].path} has 1 bytes, {of.files[1].size} were recorded"
     assert found.remedies
@@ -328,13 +328,21 @@ def test_a_file_that_is_not_as_recorded_is_not_seen() -> None:
 
 def test_not_every_rank_is_explained() -> None:
     of = saved(launch(world_size=10))
-    verdict = rejected(replace(of, views=views(of, *[set()] * 10)), {})
+    verdict = rejected(of, {}, views=views(of, *[set()] * 10))
     assert [reason.rank for reason in verdict.reasons] == list(range(8))
 
 
 def test_of_another_number_of_ranks_what_the_disk_shows_counts() -> None:
     of = saved(TWO)
-    assert rules(rejected(replace(of, views=views(of, {0}, {1}, set())), world_size=3)) == [(Rule.WORLD_SIZE, None)]
+    assert rules(rejected(of, views=views(of, {0}, {1}, set()), world_size=3)) == [(Rule.WORLD_SIZE, None)]
+
+
+def test_other_ranks_never_get_some_of_the_shares() -> None:
+    """Ranks on other hosts that saw three shares of four, and not the whole file, were given those shares."""
+    four = launch(world_size=4, layout=data_parallel(4))
+    of = also(saved(four, 0, 1, 2, **SHARE), file(four, 3, kind=Kind.DYING_GASP))
+    found = rejected(of, {}, world_size=2, views=views(of, {0, 1, 2}, {0, 1, 2}))
+    assert rules(found) == [(Rule.MISSING_FILE, 0), (Rule.MISSING_FILE, 1)]
 
 
 def test_what_mindspore_cannot_load_is_for_others_only() -> None:

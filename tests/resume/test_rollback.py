@@ -7,7 +7,7 @@ import pytest
 from ckptstore.api import Catalog
 from ckptstore.core.model import Rule
 from ckptstore.errors import NothingRestorableError, UsageError
-from ckptstore.resume.resolve import Query
+from ckptstore.resume.resolver import Query
 from tests.jobs import Job, started
 
 

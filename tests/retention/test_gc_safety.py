@@ -18,7 +18,7 @@ from ckptstore.disk.owner import this_process
 from ckptstore.disk.trash import Disk
 from ckptstore.errors import RefusedError, UsageError
 from ckptstore.resume import lease, start
-from ckptstore.resume.resolve import Query
+from ckptstore.resume.resolver import Query
 from ckptstore.retention import execute as executing
 from ckptstore.retention.decide import Why
 from ckptstore.retention.execute import execute

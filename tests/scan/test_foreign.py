@@ -11,7 +11,7 @@ from ckptstore.api import Catalog, connect
 from ckptstore.core.model import FileState, Grade, Rule
 from ckptstore.errors import NothingRestorableError, RefusedError, UsageError
 from ckptstore.resume.export import paths, restore_ranks
-from ckptstore.resume.resolve import Query
+from ckptstore.resume.resolver import Query
 from ckptstore.scan.plan import Scanned
 from tests.cli.advice import follow
 from tests.foreign_bytes import pytorch, shards, stamped, tensorflow, written

@@ -12,7 +12,7 @@ from ckptstore.catalog import reads
 from ckptstore.catalog.engine import Database, open_database
 from ckptstore.core.model import Kind, launch_key
 from ckptstore.errors import NothingRestorableError, RefusedError, UsageError
-from ckptstore.resume.resolve import Query
+from ckptstore.resume.resolver import Query
 from ckptstore.training.begin import begin, decide
 from ckptstore.training.start import Start, start_from_json
 from tests import ckpt_bytes

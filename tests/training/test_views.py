@@ -15,7 +15,7 @@ from ckptstore.api import Catalog
 from ckptstore.core.model import Content, Kind, RestorePlan
 from ckptstore.disk import claims
 from ckptstore.resume import register
-from ckptstore.resume.resolve import NEWEST
+from ckptstore.resume.resolver import NEWEST
 from ckptstore.training import views
 from ckptstore.training.launch import RankLaunch
 from tests.jobs import Job, begun

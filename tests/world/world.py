@@ -27,7 +27,7 @@ from ckptstore.core.model import Content, Kind, Resolution, RestorePlan, Rule
 from ckptstore.disk.files import digest, facts
 from ckptstore.errors import CkptstoreError, DamageError
 from ckptstore.resume.register import describe
-from ckptstore.resume.resolve import NEWEST, Query
+from ckptstore.resume.resolver import NEWEST, Query
 from ckptstore.resume.start import Settled
 from ckptstore.retention.policy import Policy
 from ckptstore.training.begin import begin, decide, follow
