@@ -13,9 +13,11 @@ from hypothesis import HealthCheck, settings
 from ckptstore.api import Catalog, connect
 from ckptstore.disk import notes
 from ckptstore.training.life_signs import LifeSigns
+from tests import hints
 from tests.postgres_server import Server
 
 _numbers = itertools.count()
+hints.note()
 
 # A busy machine is slow, and right.
 settings.register_profile("ckptstore", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -46,6 +48,12 @@ def _no_memory_of_this_machines_user(tmp_path_factory: pytest.TempPathFactory) -
     with pytest.MonkeyPatch.context() as session:
         session.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         yield
+
+
+@pytest.fixture(autouse=True)
+def _what_is_advised_can_be_done() -> Iterator[None]:
+    yield
+    hints.check_made()
 
 
 @pytest.fixture(autouse=True)

@@ -13,6 +13,7 @@ from sqlalchemy import Connection as Connection  # noqa: PLC0414 — the type th
 from ckptstore.catalog import postgres, sqlite, urls
 from ckptstore.catalog.backoff import Backoff
 from ckptstore.catalog.tables import metadata
+from ckptstore.core.hints import Command
 from ckptstore.errors import CatalogBusyError, CatalogDamagedError, CatalogUnavailableError
 from ckptstore.outside import Path, os, threading, time
 
@@ -219,7 +220,7 @@ class Database:
         if "not a database" in reason:
             return kind(f"{self.name} is not a catalog", "give the file of one, or a new name")
         if "malformed" in reason:
-            hint = "ckptstore doctor says how much; move it away, and make it anew: ckptstore scan DIR"
+            hint = f"{Command('doctor')} says how much; move it away, and make it anew: {Command('scan', 'DIR')}"
             return CatalogDamagedError(f"the catalog {self.name} is damaged ({reason})", hint)
         is_locked = "locked" in reason
         hint = "another process works on it: try again" if is_locked else sqlite.remedy(self.file.absolute(), reason)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 from sqlalchemy.pool import QueuePool
 
+from ckptstore.core.hints import Command
 from ckptstore.outside import os, socket, threading, time
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ _REMEDIES = (
     (
         "3D000",  # invalid_catalog_name
         re.compile(r'database ".*" does not exist|no such database'),
-        "create the database, then: ckptstore db upgrade; or give the right name of it",
+        f"create the database, then: {Command('db', 'upgrade')}; or give the right name of it",
     ),
     (
         "25006",  # read_only_sql_transaction

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from shlex import quote
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads
+from ckptstore.core.hints import Command
 from ckptstore.errors import UnknownRunError
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def find_called(database: Database, run: str, *, even_forgotten: bool = False) -
     with database.read() as connection:
         found = reads.called(connection, run) if is_text else None
     if found is None:
-        raise UnknownRunError(f"no run {run!r} in {database.name}", "ckptstore runs shows those there are")
+        raise UnknownRunError(f"no run {run!r} in {database.name}", f"{Command('runs')} shows those there are")
     if found.forgotten and not even_forgotten:
         raise UnknownRunError(f"run {run!r} was forgotten", how_back(run))
     return found
@@ -32,7 +32,7 @@ def find_called(database: Database, run: str, *, even_forgotten: bool = False) -
 
 def how_back(run: str) -> str:
     """How a run that was forgotten comes back."""
-    return f"ckptstore forget {quote(run)} --undo brings it back"
+    return f"{Command('forget', run, '--undo')} brings it back"
 
 
 def run_names(database: Database, run: str | None) -> list[str]:

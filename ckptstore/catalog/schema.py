@@ -10,6 +10,7 @@ import sqlalchemy as sa
 
 from ckptstore.catalog.mounts import network_file_system
 from ckptstore.catalog.tables import metadata
+from ckptstore.core.hints import Command
 from ckptstore.errors import CatalogUnavailableError, SchemaError
 from ckptstore.outside import Path, threading, time
 
@@ -123,10 +124,10 @@ def _migrate(connection: sa.Connection) -> None:
 
 def _wrong(database: Database, found: str | None) -> SchemaError:
     if found is None:
-        return SchemaError(f"{database.name} is empty: the first command creates it", "as: ckptstore runs")
+        return SchemaError(f"{database.name} is empty: the first command creates it", f"as: {Command('runs')}")
     if is_older(found):
         return SchemaError(
-            f"the schema of {database.name} is {found}, {REVISION} is needed", "run: ckptstore db upgrade"
+            f"the schema of {database.name} is {found}, {REVISION} is needed", f"run: {Command('db', 'upgrade')}"
         )
     return SchemaError(
         f"the schema of {database.name} is {found}, newer than this program's {REVISION}",

@@ -9,6 +9,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from ckptstore.core.hints import Command
 from ckptstore.outside import CHANCE, Path, os, time
 
 _FILE, _WAITS, _HAS_LOG = "file", "waits", "has_log"
@@ -138,11 +139,12 @@ def _may(path: Path, mode: int) -> bool:
 
 def _what_frees(folder: Path) -> str:
     """What removes checkpoints where their catalog is on the same disk and cannot hear of it; the journals tell it."""
-    there = "ckptstore --db OTHER.db"
+    there = ("--db", "OTHER.db")
+    gc = Command(*there, "gc", "RUN", "--keep-last", 2, "--apply", "--now")
     return (
         f"the disk of {folder} is full: free room on it; if checkpoints fill it, with a catalog on another disk: "
-        f"{there} scan DIR --run RUN, then {there} purge RUN --now for what is in the trash, and {there} gc RUN "
-        "--keep-last 2 --apply --now"
+        f"{Command(*there, 'scan', 'DIR', '--run', 'RUN')}, then {Command(*there, 'purge', 'RUN', '--now')} for what "
+        f"is in the trash, and {gc}"
     )
 
 

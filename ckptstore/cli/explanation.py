@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ckptstore.cli.terminal import Rows, first, kinds, line, lines
+from ckptstore.core.hints import Call
 from ckptstore.core.naming import unfinished_ttp_directory
 from ckptstore.core.picture import picture, ranges
 from ckptstore.core.text import count, size
@@ -54,7 +55,7 @@ def _unplaced(found: Resolution, *, in_full: bool) -> None:
     if not in_full:
         line(f"{many} no place in it: a start stops there; --explain says why")
         return
-    line(f"{many} no place in it: a start stops until they have, or is told resume(step=…)")
+    line(f"{many} no place in it: a start stops until they have, or is told {Call('resume', 'step=…')}")
     for each in first(found.unplaced, "", _UNPLACED_SHOWN, indent="  "):
         guess = "" if each.best_guess is None else f" (perhaps step {each.best_guess})"
         line(f"  {each.path}{guess}: {each.reason}")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ckptstore.cli.commands import as_json, catalog, run_argument
+from ckptstore.core.hints import Command
 
 if TYPE_CHECKING:
     from ckptstore.resume.names import RunShown
@@ -76,12 +77,10 @@ def _values(shown: RunShown) -> dict[str, Any]:
 
 
 def _show(shown: RunShown, *, done: bool) -> None:
-    from shlex import quote
-
     from ckptstore.cli.terminal import age, first, line
     from ckptstore.core.text import count, size
 
-    row, run = shown.row, quote(shown.row.run)
+    row = shown.row
     newest = row.last.tally if row.last else None
     last = f"; the newest save is of step {newest.global_step}, {age(newest.created_at)}" if newest else ""
     what = f"{row.status}, {count(row.launches, 'launch', 'launches')}, {size(row.bytes)} of checkpoints"
@@ -90,9 +89,12 @@ def _show(shown: RunShown, *, done: bool) -> None:
         line(f"stays as it is: {directory}")
     if shown.trash_files:
         trash = f"in the trash: {count(shown.trash_files, 'file', 'files')}, {size(shown.trash_bytes)}"
-        line(f"{trash}: they stay there" + ("" if done else f", unless you first run ckptstore purge {run} --now"))
+        line(
+            f"{trash}: they stay there"
+            + ("" if done else f", unless you first run {Command('purge', row.run, '--now')}")
+        )
     if done:
-        line(f"run {row.run} is forgotten: ckptstore forget {run} --undo brings it back")
+        line(f"run {row.run} is forgotten: {Command('forget', row.run, '--undo')} brings it back")
     else:
         line(f"no command would show it, and a script that joins {row.run} would be refused: add --apply to forget it")
 

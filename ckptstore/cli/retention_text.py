@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from shlex import quote
 from typing import TYPE_CHECKING
 
 from ckptstore.cli.terminal import Rows, first, kinds, line, moment
+from ckptstore.core.hints import Command
 from ckptstore.core.text import count, size
 
 if TYPE_CHECKING:
@@ -129,8 +129,8 @@ def _unseen(plan: GcPlan) -> None:
         line(f"ckptstore: … and {len(plan.unseen) - _SHOWN} more directories; --json has all", err=True)
     line(
         f"ckptstore: what run {plan.run} has there stays: mount what is not mounted, see the permissions; if a "
-        "directory is gone for good, make it again, with a .ckptstore in it, and: ckptstore scan DIRECTORY --run "
-        f"{quote(plan.run)}",
+        "directory is gone for good, make it again, with a .ckptstore in it, and: "
+        f"{Command('scan', 'DIRECTORY', '--run', plan.run)}",
         err=True,
     )
 

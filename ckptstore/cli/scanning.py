@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from itertools import groupby
-from shlex import quote
 from typing import TYPE_CHECKING
 
 from ckptstore.cli.terminal import first, line, moment
+from ckptstore.core.hints import Command
 from ckptstore.core.model import Grade, Unplaced
 from ckptstore.core.text import count, size
 from ckptstore.resume.unplaced import how_to_place
@@ -105,4 +105,4 @@ def _skipped(found: Sequence[Skipped], *, verbose: bool) -> None:
 def _trash(found: FoundTrash, *, dry_run: bool) -> None:
     """What a gc left in the trash that the catalog did not know of, and how to get it back."""
     what = f"in the trash: {count(found.files, 'file', 'files')}, {size(found.bytes)}"
-    line(f"{what}: would be known" if dry_run else f"{what}: back with ckptstore undo {quote(found.run)}")
+    line(f"{what}: would be known" if dry_run else f"{what}: back with {Command('undo', found.run)}")

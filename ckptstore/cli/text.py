@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from shlex import quote
 from typing import TYPE_CHECKING
 
 from ckptstore.cli.terminal import Rows, age, first, line, moment
+from ckptstore.core.hints import Command
 from ckptstore.core.model import FileState, Grade
 from ckptstore.core.text import count, size, span
 from ckptstore.resume.status import ENDED, KILLED, NEVER_SAVED, RESTART_LOOP, SILENT
@@ -80,7 +80,7 @@ def unplaced(run: str | None, found: Sequence[Unplaced]) -> None:
     """That files of a run have no place in it; `resolve` says which of them are newer, and what would place them."""
     if run is not None and found:
         many = count(len(found), "file has", "files have")
-        line(f"{many} no place in it, as {found[0].path}: ckptstore resolve {quote(run)} --explain")
+        line(f"{many} no place in it, as {found[0].path}: {Command('resolve', run, '--explain')}")
 
 
 def _loss(metrics: Mapping[str, float]) -> str:

@@ -185,7 +185,7 @@ def resolution(found: Resolution) -> dict[str, Any]:
                 "path": each.path,
                 "best_guess": each.best_guess,
                 "reason": each.reason,
-                "place_with": how_to_place(found.run, each),
+                "place_with": str(how_to_place(found.run, each)),
             }
             for each in found.unplaced
         ],

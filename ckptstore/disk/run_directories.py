@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from platformdirs import user_state_path
 
 from ckptstore.core import bounded_json, validate
+from ckptstore.core.hints import Command
 from ckptstore.core.naming import parse_rank_directory
 from ckptstore.disk.claims import FOLDER
 from ckptstore.disk.files import absolute, real_directory
@@ -85,6 +86,6 @@ def checkpoint_tree(directory: str | os.PathLike[str]) -> Path:
     if not root.is_dir():
         raise UsageError(f"{named} is not a directory", "give the directory that the checkpoints are in")
     if FOLDER in root.parts:
-        hint = "give the directory that it is in; ckptstore undo RUN brings back what gc removed"
+        hint = f"give the directory that it is in; {Command('undo', 'RUN')} brings back what gc removed"
         raise UsageError(f"{named} is in a directory that ckptstore keeps for itself ({FOLDER})", hint)
     return root

@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 
 from ckptstore.catalog import health, mounts, schema
+from ckptstore.core.hints import Command
 from ckptstore.core.text import size, some, span
 from ckptstore.doctor.checkup import Check, Status
 from ckptstore.doctor.run_facts import may_write, nearest, room_of
@@ -27,8 +28,8 @@ _DAMAGE = DamageError.exit_code
 _LITTLE_ROOM = 100_000_000
 _NO_ROOM = 1_000_000
 _MANY_CONNECTIONS = 0.8
-_SAVE_MORE = "SQLite's own .recover may save more; move it away, and make it anew: ckptstore scan DIR"
-_ANEW = "or if there was one, make it anew from the journals: ckptstore scan DIR"
+_SAVE_MORE = f"SQLite's own .recover may save more; move it away, and make it anew: {Command('scan', 'DIR')}"
+_ANEW = f"or if there was one, make it anew from the journals: {Command('scan', 'DIR')}"
 
 
 def checks(database: Database) -> list[Check]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from datetime import timedelta
 from itertools import islice, pairwise, takewhile
-from shlex import quote
 from statistics import median
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads, recent
+from ckptstore.core.hints import Command
 from ckptstore.core.model import FileState, Kind, Observed, RestorePlan, Rule, moment
 from ckptstore.core.text import count, of_ranks, some, span
 from ckptstore.disk.owner import shown
@@ -64,7 +64,7 @@ def _unplaced(database: Database, facts: RunFacts, plan: RestorePlan | None) -> 
 def _restorable(facts: RunFacts, found: RestorePlan | None, judged: int) -> Check:
     """The newest state that can be restored, as far as the catalog knows, and whether its directories are there."""
     name = "restorable"
-    ask = f"ckptstore resolve {quote(facts.run)} --explain says why"
+    ask = f"{Command('resolve', facts.run, '--explain')} says why"
     if found is None and not judged:
         return facts.check(name, Status.NOTE, "nothing was saved yet")
     if found is None:
@@ -76,7 +76,7 @@ def _restorable(facts: RunFacts, found: RestorePlan | None, judged: int) -> Chec
     if away:
         first = away[0]
         detail += f"; but {count(len(away), 'directory', 'directories')} of it cannot be seen: {first.directory}"
-        older = f"ckptstore resolve {quote(facts.run)} finds an older state"
+        older = f"{Command('resolve', facts.run)} finds an older state"
         hint = f"mount it, or ask on a machine that sees it; if it was deleted: {older}"
         return facts.check(name, Status.PROBLEM, f"{detail} ({first.trouble})", hint)
     if judged > 1:
@@ -133,7 +133,7 @@ def _passed_over(facts: RunFacts) -> Check:
     others = f", and {count(len(facts.passed) - 1, 'other', 'others')}" if len(facts.passed) > 1 else ""
     detail = f"the newest launch passed over {which}{others}: {newest.rule}: {newest.detail}"
     is_lost = any(each.rule not in _NEVER_WHOLE for each in facts.passed)
-    hint = f"ckptstore history {quote(facts.run)} has every launch"
+    hint = f"{Command('history', facts.run)} has every launch"
     return facts.check("passed_over", Status.WARNING if is_lost else Status.NOTE, detail, hint)
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from shlex import quote
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import mounts
+from ckptstore.core.hints import Command
 from ckptstore.core.text import count, size, some, span
 from ckptstore.disk.claims import FOLDER
 from ckptstore.disk.owner import is_dead, shown
@@ -59,7 +59,7 @@ def _disks(facts: RunFacts) -> Iterator[Check]:
     if facts.doubled and not any(facts.around[each].device is None for each in facts.doubled if each in facts.around):
         one, other = facts.doubled
         detail = f"a rank's files of one launch are in {one} and in {other}: one is a copy"
-        hint = f"move away the one that nobody trains in, then: ckptstore resolve {quote(facts.run)}"
+        hint = f"move away the one that nobody trains in, then: {Command('resolve', facts.run)}"
         yield facts.check("copies", Status.WARNING, detail, hint)
 
 
@@ -70,7 +70,7 @@ def _directories(facts: RunFacts) -> Check:
         detail = f"{len(away)} of {every} cannot be seen: {away[0].directory} ({away[0].trouble})"
         hint = (
             "mount what is not mounted, or ask on a machine that sees all; rank 0 must see them to start; if they were "
-            f"moved: ckptstore scan NEW --run {quote(facts.run)}, where NEW is the directory now"
+            f"moved: {Command('scan', 'NEW', '--run', facts.run)}, where NEW is the directory now"
         )
         return facts.check("directories", Status.WARNING, detail, hint)
     return facts.check("directories", Status.OK, f"{every} in {some(roots(facts.directories))}")
@@ -96,11 +96,11 @@ def _disk(facts: RunFacts, device: int, directories: list[str]) -> Check:
 
 def _what_frees(facts: RunFacts) -> str:
     """The commands that make room now: what gc moves to the trash takes as much there."""
-    run, in_trash = quote(facts.run), sum(each.bytes for each in facts.trash)
-    ways = [f"ckptstore purge {run} --now frees up to {size(in_trash)}"] if in_trash else []
+    in_trash = sum(each.bytes for each in facts.trash)
+    ways = [f"{Command('purge', facts.run, '--now')} frees up to {size(in_trash)}"] if in_trash else []
     if len({saved.step for saved in facts.saves if Path(saved.path).exists()}) > _FLOOR:
-        gc = f"ckptstore gc {run} --keep-last {_FLOOR}"
-        ways.append(f"{gc} shows what may go, and {gc} --apply --now deletes it")
+        gc = ("gc", facts.run, "--keep-last", _FLOOR)
+        ways.append(f"{Command(*gc)} shows what may go, and {Command(*gc, '--apply', '--now')} deletes it")
     return "; ".join(ways) or "no state of this run may go: remove what else is on this disk, or save to another"
 
 
@@ -151,7 +151,7 @@ def _journals(facts: RunFacts, *, is_away: bool) -> Check:
     hidden = {f"{directory}/{FOLDER}": seen.hidden for directory, seen in facts.around.items() if seen.hidden}
     what = count(len({jsonl.directory_of(path) for path in sizes}), "journal", "journals")
     if is_away:
-        hint = "once the catalog can be used it takes up what it lacks by itself; or: ckptstore sync"
+        hint = f"once the catalog can be used it takes up what it lacks by itself; or: {Command('sync')}"
         return _but(hidden, facts.check("journals", Status.NOTE, f"{what}, by which this page was made", hint))
     begins = {path: facts.journals.get(path, 0) for path in sorted(sizes)}
     tails = {path: begin if sizes[path] > begin else 0 for path, begin in begins.items() if sizes[path] != begin}
@@ -182,13 +182,13 @@ def _judged(
     newer = sum(contents.newer for contents in read.values())
     if newer:
         detail = f"{what}; {count(newer, 'record', 'records')} of a newer ckptstore"
-        return facts.check("journals", Status.WARNING, detail, "update ckptstore here, then: ckptstore sync")
+        return facts.check("journals", Status.WARNING, detail, f"update ckptstore here, then: {Command('sync')}")
     if records or not is_all:
         least = "" if is_all else "at least "
         where = some(sorted({jsonl.directory_of(path) for path in new}))
         detail = f"{least}{count(records, 'record', 'records')} not in the catalog, in {where}"
         detail += f"; {spoiled}" if spoiled else ""
-        return facts.check("journals", Status.WARNING, detail, f"ckptstore sync {quote(facts.run)}")
+        return facts.check("journals", Status.WARNING, detail, str(Command("sync", facts.run)))
     if spoiled:
         hint = "nothing: what was not written to its end was never said to be kept"
         return facts.check("journals", Status.NOTE, f"{what}, all in the catalog; {spoiled}", hint)
@@ -206,7 +206,7 @@ def _trash(facts: RunFacts) -> Check:
     due = [each for each in facts.trash if each.purge_after < facts.now - CLOCKS_DIFFER]
     if due:
         detail += f"; {size(sum(each.bytes for each in due))} of it for longer than the grace"
-        hint = f"ckptstore purge {quote(facts.run)}; the next gc does it too"
+        hint = f"{Command('purge', facts.run)}; the next gc does it too"
         return facts.check("trash", Status.NOTE, detail, hint)
     left = span(min(each.purge_after for each in facts.trash) - facts.now)
     return facts.check("trash", Status.OK, f"{detail}; it can be brought back for {left} more")

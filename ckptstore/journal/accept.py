@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from shlex import quote
 from stat import S_ISLNK
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +22,7 @@ from ckptstore.core.events import (
     runs_of,
     with_runs,
 )
+from ckptstore.core.hints import Command
 from ckptstore.core.limits import LONGEST_NAME
 from ckptstore.core.model import SCANNED
 from ckptstore.core.text import count
@@ -235,26 +235,26 @@ def _takes_protection(event: Event) -> bool:
 
 
 def _unconfirmed(event: Mark) -> str:
-    run = quote(event.run)  # a journal of anyone names it: it is not to be more than a word on somebody's command line
+    run = event.run
     match event:
         case StepPinned():
-            what, command = f"step {event.global_step} is not pinned any more", f"unpin {run} {event.global_step}"
+            what, command = f"step {event.global_step} is not pinned any more", Command("unpin", run, event.global_step)
         case StepTagged():
-            what, command = f"tag {event.name!r} was taken away", f"untag {run} {quote(event.name)}"
+            what, command = f"tag {event.name!r} was taken away", Command("untag", run, event.name)
         case PolicySet():
-            what, command = f"its policy is {event.rules}", f"policy {run} {_options(event.rules)}"
+            what, command = f"its policy is {event.rules}", Command("policy", run, *_options(event.rules))
         case RunForgotten():
-            what, command = "it was forgotten", f"forget {run} --apply"
+            what, command = "it was forgotten", Command("forget", run, "--apply")
         case RunRenamed():
-            what, command = f"its name is {event.name!r}", f"rename {run} {quote(event.name)}"
-    return f"it says of run {event.run!r} that {what}, and the catalog does not: confirm it with ckptstore {command}"
+            what, command = f"its name is {event.name!r}", Command("rename", run, event.name)
+    return f"it says of run {event.run!r} that {what}, and the catalog does not: confirm it with {command}"
 
 
-def _options(rules: Mapping[str, Any] | None) -> str:
+def _options(rules: Mapping[str, Any] | None) -> list[str]:
     """Rules as the command line takes them."""
     given = ["--clear"] if rules is None else []
     for name, value in (rules or {}).items():
         option = f"--{name.replace('_', '-')}"
         values = [f"{kind}={number}" for kind, number in value.items()] if isinstance(value, dict) else [value]
-        given += [option if each is True else f"{option} {each}" for each in values]
-    return " ".join(quote(word) for each in given for word in each.split(" ", 1))
+        given += [word for each in values for word in ([option] if each is True else [option, str(each)])]
+    return given

@@ -11,6 +11,7 @@ import numpy as np
 from mindspore import ops
 from mindspore.communication import GlobalComm, get_group_size, get_rank
 
+from ckptstore.core.hints import Call
 from ckptstore.disk.files import absolute
 from ckptstore.errors import CkptstoreError, UsageError
 from ckptstore.outside import os
@@ -33,7 +34,7 @@ def rank_and_world_size() -> tuple[int, int]:
     if workers.isdigit() and int(workers) > 1:
         raise UsageError(
             f"this is one of {workers} processes, and MindSpore's communication was not started",
-            "call mindspore.communication.init() before ckptstore.mindspore.join()",
+            f"call mindspore.communication.init() before {Call('ckptstore.mindspore.join')}",
         )
     return 0, 1
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mindspore import dataset as ds
 
+from ckptstore.core.hints import Call
 from ckptstore.errors import RefusedError
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def check_start(params: Any, first: int, earlier: Callable[[Callable[[int], bool
         raise RefusedError(
             f"training goes on after step {first}, but where {sunk} steps of data sink at once MindSpore starts after "
             f"step {first - first % sunk}",
-            "train with dataset_sink_mode=False" + (f", or start from resume(step={saved})" if saved else ""),
+            "train with dataset_sink_mode=False" + (f", or start from {Call('resume', step=saved)}" if saved else ""),
         )
 
 

@@ -7,7 +7,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from shlex import quote
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ from mindspore.train import ModelCheckpoint
 from ckptstore.advise.advise import mtbf_of
 from ckptstore.catalog.engine import Database, open_database
 from ckptstore.core.events import TrainingEnded, launch_from_json, launch_to_json
+from ckptstore.core.hints import Call, Command
 from ckptstore.core.naming import ONE_FILE
 from ckptstore.core.text import span
 from ckptstore.disk.files import absolute
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("ckptstore")
 
-_NOT_FOUND = "no later start finds it: model.train(…, callbacks=[…, launch.registrar(…)])"
+_NOT_FOUND = f"no later start finds it: model.train(…, callbacks=[…, {Call('launch.registrar', '…')}])"
 
 _ANSWER_SECONDS = 5.0
 """Of the catalog while a job starts, runs and ends: a job's end must not wait for it longer than twice that."""
@@ -400,11 +400,10 @@ class TrainingLaunch(RankLaunch):
         """At exit, after all that a script has printed: what was saved without a registrar."""
         log.warning(
             "%s was saved while no registrar was among the callbacks: it is not registered, and %s; to take in what "
-            "can be proven: ckptstore scan %s --run %s",
+            "can be proven: %s",
             self._not_registered,
             _NOT_FOUND,
-            quote(root_of(str(Path(self._not_registered).parent))),
-            quote(self.name),
+            Command("scan", root_of(str(Path(self._not_registered).parent)), "--run", self.name),
         )
 
     def _say_fresh(self) -> None:
@@ -502,7 +501,7 @@ def _check_arguments(run: object, catalog: object, launch_id: object, directorie
         one = os.fspath(directories)
         raise UsageError(f"directories is {one!r}, not a list", f"write directories=[{one!r}]")
     if catalog is not None and not hasattr(catalog, "database"):
-        raise UsageError(f"catalog is {catalog!r}", f"write catalog=ckptstore.connect({catalog!r})")
+        raise UsageError(f"catalog is {catalog!r}", f"write catalog={Call('ckptstore.connect', repr(catalog))}")
 
 
 def _let_people_see() -> None:

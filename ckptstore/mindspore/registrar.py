@@ -17,11 +17,11 @@ import logging
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import wraps
-from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from mindspore.train import Callback
 
+from ckptstore.core.hints import Command
 from ckptstore.core.model import Content, Kind
 from ckptstore.disk.files import facts
 from ckptstore.errors import RefusedError, UsageError
@@ -258,8 +258,9 @@ class Registrar(Callback):
         if name is not None:
             training.launch.adopt_at_exit()
             if isinstance(raised, OSError) and raised.errno == errno.ENOSPC:
-                gc = f"ckptstore gc {quote(training.launch.name)} --keep-last 2"
-                log.warning("a disk is full: %s shows what may go, and %s --apply --now deletes it", gc, gc)
+                gc = ("gc", training.launch.name, "--keep-last", 2)
+                delete = Command(*gc, "--apply", "--now")
+                log.warning("a disk is full: %s shows what may go, and %s deletes it", Command(*gc), delete)
             with self.surviving("the state of the device"):
                 training.network.check_device()
             left = InterruptedStep.UNKNOWN

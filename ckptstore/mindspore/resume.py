@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import mindspore
 import numpy as np
 
+from ckptstore.core.hints import Call
 from ckptstore.core.model import Rule
 from ckptstore.disk.files import BAD_BYTES, digest
 from ckptstore.errors import CkptstoreError, DamageError, UsageError
@@ -35,7 +36,7 @@ OnFailure: TypeAlias = "Callable[[Checkpoint | None, Rule | None, str], None]"
 
 def check_arguments(model: Any, dataset: Any) -> None:
     """Raise `UsageError` for what cannot be trained: at a first start nothing would be loaded, and all look well."""
-    call = "start = launch.resume(model, dataset)"
+    call = f"start = {Call('launch.resume', 'model', 'dataset')}"
     if hasattr(model, "get_dataset_size") and hasattr(dataset, "train_network"):
         raise UsageError("resume got dataset and model in the wrong order", f"write {call}")
     if isinstance(model, mindspore.nn.Cell) or not hasattr(model, "train_network"):

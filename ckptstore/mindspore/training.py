@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ckptstore.core.events import TrainingEnded
+from ckptstore.core.hints import Call
 from ckptstore.core.limits import text
 from ckptstore.core.model import Content, Kind, epoch_and_step
 from ckptstore.errors import RefusedError
@@ -142,7 +143,8 @@ class Training:
         if not (steps_given or self.params.train_dataset.get_init_step() or self.network.optimizer_step()):
             raise RefusedError(
                 f"run {launch.name!r} has saved up to step {launch.saved_before}, and training would begin at step 0",
-                "call launch.resume(model, dataset) before model.train; to begin anew on purpose: launch.begin_fresh()",
+                f"call {Call('launch.resume', 'model', 'dataset')} before model.train; to begin anew on purpose: "
+                f"{Call('launch.begin_fresh')}",
             )
 
     def end(self, *, is_wrong: bool) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from shlex import quote
 from typing import TYPE_CHECKING
 
+from ckptstore.core.hints import Command
 from ckptstore.core.model import Content, FileState, Kind, Observed, Reason, Rule
 from ckptstore.core.replicas import show
 from ckptstore.core.sighting import Sighting, compare
@@ -27,9 +27,9 @@ def fault(file: Checkpoint, seen: Observed | None, failed: Mapping[str, str]) ->
         rule, what = Rule.WEIGHTS_ONLY, "holds weights without the optimizer's state"
     elif file.state is FileState.DAMAGED:
         rule = file.problem or Rule.QUARANTINED
-        what = f"was found to be damaged: once it is brought back, ckptstore verify {quote(file.run)} takes note of it"
+        what = f"was found to be damaged: once it is brought back, {Command('verify', file.run)} takes note of it"
     elif file.state is FileState.TRASHED:
-        undo = f"ckptstore undo {quote(file.run)}"
+        undo = Command("undo", file.run)
         rule, what = Rule.MISSING_FILE, f"was removed by gc: {undo} brings it back while it is in the trash"
     elif file.size is None and not seen.unreadable:
         rule, what = Rule.IN_PROGRESS, "was never finished" if seen.size is None else "is being written"
@@ -58,7 +58,7 @@ _NOT_THERE = Observed(None)
 
 
 def _moved(run: str) -> str:
-    scan = f"ckptstore scan NEW --run {quote(run)}"
+    scan = Command("scan", "NEW", "--run", run)
     return f"is gone, and its directory too: mount that; or if it was moved: {scan}, where NEW is the directory now"
 
 

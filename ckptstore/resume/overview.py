@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from itertools import takewhile
-from shlex import quote
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import marks, reads, recent, tallies
 from ckptstore.catalog.runs import find_run, run_names
 from ckptstore.catalog.trash import clock
 from ckptstore.core import validate
+from ckptstore.core.hints import Command
 from ckptstore.core.model import BRANCH, SCANNED, Kind
 from ckptstore.disk.owner import is_dead
 from ckptstore.errors import UsageError
@@ -165,7 +165,7 @@ def _check(kind: str | None) -> None:
 
 def no_such_step(run: str, step: int) -> UsageError:
     """The error for a step that the run has no save of."""
-    return UsageError(f"run {run!r} has no save of step {step}", f"see: ckptstore list {quote(run)}")
+    return UsageError(f"run {run!r} has no save of step {step}", f"see: {Command('list', run)}")
 
 
 def run_row(database: Database, name: str) -> RunRow:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from posixpath import commonprefix
-from shlex import quote
 from typing import TYPE_CHECKING
 
+from ckptstore.core.hints import Call, Command
 from ckptstore.core.model import Content, FileState, Reason, Rule
 from ckptstore.core.naming import FOREIGN
 from ckptstore.core.replicas import show
@@ -31,15 +31,15 @@ _LOST = (
 def of_state(reason: Reason, state: State) -> str:
     """What to do about a state that is rejected as a whole; empty: nothing."""
     if reason.rule is Rule.QUARANTINED:
-        return "take it all the same with --take-quarantined, in a script with resume(take_quarantined=True)"
+        return f"take it all the same with --take-quarantined, in a script with {Call('resume', take_quarantined=True)}"
     if reason.rule is Rule.NOT_LINEAGE:
         launch = state.launch.id
-        return f"choose it with --lineage {launch}, in a script with resume(lineage={launch!r})"
+        return f"choose it with --lineage {launch}, in a script with {Call('resume', lineage=launch)}"
     if reason.rule is Rule.FOREIGN_FORMAT and any(file.format in FOREIGN for file in state.files):
-        run = quote(state.launch.run)
-        return f"for what can load it: ckptstore resolve {run} --step {state.global_step} --format paths"
+        command = Command("resolve", state.launch.run, "--step", state.global_step, "--format", "paths")
+        return f"for what can load it: {command}"
     if reason.rule is Rule.OTHER_EPOCHS:
-        return f"if it is of this data all the same: resume(step={state.global_step})"
+        return f"if it is of this data all the same: {Call('resume', step=state.global_step)}"
     return ""
 
 
@@ -71,8 +71,8 @@ def of_ranks(
     if unseen:
         ways.append(f"make {_of(unseen, in_shares=in_shares)} readable: check permissions and the disk")
     if trashed:
-        run = quote(broken[trashed[0]][0].run)
-        ways.append(f"ckptstore undo {run} brings back {_paths(trashed)}, while it is in the trash")
+        undo = Command("undo", broken[trashed[0]][0].run)
+        ways.append(f"{undo} brings back {_paths(trashed)}, while it is in the trash")
     if lost:
         ways.append(f"bring back, as it was recorded, {_of(lost, in_shares=in_shares)}")
     if ways:
@@ -81,7 +81,8 @@ def of_ranks(
         return f"for {who}: wait until {_paths(being_written)} is written, if its process is alive"
     replicas = f", a replica among {show(group)}," if len(group) > 1 and not in_shares else ""
     return (
-        f"for {who}: no file{replicas} was recorded; if one is on disk, ckptstore scan DIRECTORY takes up its journal"
+        f"for {who}: no file{replicas} was recorded; if one is on disk, {Command('scan', 'DIRECTORY')} takes up its "
+        "journal"
     )
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 from itertools import islice
-from shlex import quote
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads
 from ckptstore.catalog.runs import find_run
 from ckptstore.core.gc_paused import gc_paused
+from ckptstore.core.hints import Command
 from ckptstore.core.model import Kind, Rejection, Resolution, State
 from ckptstore.core.replicas import parse_layout
 from ckptstore.disk import files
@@ -60,7 +60,7 @@ def choose(database: Database, run: str, run_id: int, query: Query) -> Resolutio
         launches = _with_layout(reads.launches_of(connection, run_id), query.replicas)
         by_id = {launch.id: launch for launch in launches}
         if query.lineage is not None and query.lineage not in by_id:
-            raise UsageError(f"run {run!r} has no launch {query.lineage!r}", f"see: ckptstore list {quote(run)}")
+            raise UsageError(f"run {run!r} has no launch {query.lineage!r}", f"see: {Command('list', run)}")
         segments = lineage(launches, reads.first_saves(connection, run_id), of=query.lineage)
         failed = reads.failed_loads(connection, run_id)
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from shlex import quote
 from typing import TYPE_CHECKING, NamedTuple
 
 from ckptstore.catalog import reads, tallies
 from ckptstore.catalog.project import project
 from ckptstore.catalog.runs import find_called
 from ckptstore.core.events import LaunchStarted
+from ckptstore.core.hints import Call, Command
 from ckptstore.core.model import BRANCH, Assignment, Grade, PassedOver, Resolution, RestorePlan, Rule
 from ckptstore.core.text import count
 from ckptstore.disk.trust import TRUST, Trust, user_name
@@ -123,7 +123,7 @@ def branch(database: Database, plan: RestorePlan) -> str:
         if not lease.take(connection, run_id, launch.key, sources_of(plan), now):
             raise RefusedError(
                 f"step {plan.global_step} of run {run!r} was removed since it was chosen",
-                f"if gc did that, ckptstore undo {quote(run)} brings it back while it is in the trash",
+                f"if gc did that, {Command('undo', run)} brings it back while it is in the trash",
             )
         files = [each.source for each in plan.ranks]
         return [started(launch, plan, now, start_step=plan.global_step, branched=True)], files
@@ -235,13 +235,13 @@ def _went_back(database: Database, run_id: int) -> bool:
 def _say_what_is_beside(run: str, plan: RestorePlan, highest: RestorePlan) -> None:
     log.warning(
         "run %s goes on from step %d of launch %s, though step %d of launch %s is whole, of a history that nobody "
-        "gave up: to go on from that one instead, stop it and start again with resume(lineage=%r)",
+        "gave up: to go on from that one instead, stop it and start again with %s",
         run,
         plan.global_step,
         plan.launch.id,
         highest.global_step,
         highest.launch.id,
-        highest.launch.id,
+        Call("resume", lineage=highest.launch.id),
     )
 
 
@@ -256,33 +256,33 @@ def _say_what_is_missed(plan: RestorePlan | None, resolution: Resolution) -> Non
         if missed[0].reasons[0].rule is Rule.QUARANTINED:
             log.warning(
                 "run %s goes on from step %d, since step %d is quarantined: %s. It comes again unless its cause is "
-                "mended, as learning rate, loss scale or data; resume(take_quarantined=True) takes it all the same",
+                "mended, as learning rate, loss scale or data; %s takes it all the same",
                 resolution.run,
                 plan.global_step,
                 missed[0].global_step,
                 missed[0].reasons[0].detail,
+                Call("resume", take_quarantined=True),
             )
             return
         others = f", and {count(len(missed) - 1, 'state', 'states')} before it" if len(missed) > 1 else ""
         log.warning(
-            "run %s goes on from step %d, though step %d of launch %s was whole once: %s%s; see: "
-            "ckptstore resolve %s --explain",
+            "run %s goes on from step %d, though step %d of launch %s was whole once: %s%s; see: %s",
             resolution.run,
             plan.global_step,
             missed[0].global_step,
             missed[0].launch,
             missed[0].reasons[0].detail,
             others,
-            quote(resolution.run),
+            Command("resolve", resolution.run, "--explain"),
         )
     elif len(partly) >= (_SAVES_OF_A_RUN if plan else 1):
         log.warning(
-            "run %s %s: of %s saved after that none is whole; of the newest, %s; see: ckptstore resolve %s --explain",
+            "run %s %s: of %s saved after that none is whole; of the newest, %s; see: %s",
             resolution.run,
             f"goes on from step {plan.global_step}" if plan else "starts from the beginning",
             count(len(partly), "step", "steps"),
             partly[0].reasons[0].detail,
-            quote(resolution.run),
+            Command("resolve", resolution.run, "--explain"),
         )
 
 
@@ -304,24 +304,24 @@ def _check_fresh(database: Database, launch: Launch, run_id: int, resolution: Re
     It may have gone on from a state whose files nothing tells of here: only the journal beside them does, or the
     catalog.
     """
-    run, nothing = quote(resolution.run), f"nothing of run {resolution.run!r} can be restored"
+    run, nothing = resolution.run, f"nothing of run {resolution.run!r} can be restored"
     if every.plan is not None:
         found = every.plan.launch.id
         raise NothingRestorableError(
             f"{nothing} but step {every.plan.global_step} of launch {found}, and the run went back from it to an older "
             "state",
-            f"see: ckptstore resolve {run} --all; choose it with resume(lineage={found!r}), or start a run of another "
-            "name",
+            f"see: {Command('resolve', run, '--all')}; choose it with {Call('resume', lineage=found)}, or start a run "
+            "of another name",
         )
     if every.lost:
-        raise _lost(every, " --all")
+        raise _lost(every, "--all")
     with database.read() as connection:
         others = [each for each in reads.launches_of(connection, run_id) if each.id != launch.id and each.parent]
     if others:
         raise NothingRestorableError(
             f"{nothing}, though launch {others[-1].id} went on from step {others[-1].parent_step} of launch "
             f"{others[-1].parent}: nothing here tells of the files of that",
-            f"start when the catalog is back; if it is lost: ckptstore scan DIRECTORY --run {run}",
+            f"start when the catalog is back; if it is lost: {Command('scan', 'DIRECTORY', '--run', run)}",
         )
 
 
@@ -333,7 +333,7 @@ def _check_saves(
     It may have no state that was ever whole, as where ranks save at other steps, or the layout is not what was told. A
     job that dies in its first save leaves one or two such.
     """
-    run, nothing = quote(resolution.run), f"nothing of run {resolution.run!r} can be restored"
+    run, nothing = resolution.run, f"nothing of run {resolution.run!r} can be restored"
     with database.read() as connection:
         steps = tallies.steps_saved(connection, run_id)
     saved = {each: steps[each] for each in launches or steps if each in steps}
@@ -344,7 +344,7 @@ def _check_saves(
         raise NothingRestorableError(
             f"{nothing}: of {saved[most]} steps that launch {most} saved none is whole"
             + (f"; of the newest, {why}" if why else ""),
-            f"see: ckptstore resolve {run} --explain; to begin afresh give the run another name",
+            f"see: {Command('resolve', run, '--explain')}; to begin afresh give the run another name",
         )
 
 
@@ -387,7 +387,7 @@ def _start_step(database: Database, launch: Launch, plan: RestorePlan, query: Qu
     if (plan.launch.world_size, plan.launch.batch_size) == (launch.world_size, launch.batch_size):
         as_before = "the data that it was trained with"
     earlier = earlier_start(database, launch, plan.global_step, query)
-    would_do = f"; of the steps before it, {earlier} would do: resume(step={earlier})" if earlier else ""
+    would_do = f"; of the steps before it, {earlier} would do: {Call('resume', step=earlier)}" if earlier else ""
     raise UsageError(
         f"step {plan.global_step} of launch {plan.launch.id} has no place in the data: {found.reason}",
         f"use {as_before}{would_do}",
@@ -437,12 +437,12 @@ def _not_there(resolution: Resolution, query: Query) -> NothingRestorableError:
     step, lineage = query.step, query.lineage
     asked = [f"step {step}"] if step is not None else []
     asked += [f"a state of the lineage of {lineage}"] if lineage is not None else []
-    flags = f" --step {step}" if step is not None else ""
-    flags += f" --lineage {quote(lineage)}" if lineage else ""
+    flags = ["--step", step] if step is not None else []
+    flags += ["--lineage", lineage] if lineage else []
     why = _first_reason(resolution) or "there is no such save"
     return NothingRestorableError(
         f"{' of '.join(asked)} of run {resolution.run!r} cannot be restored: {why}",
-        f"see: ckptstore resolve {quote(resolution.run)}{flags} --explain",
+        f"see: {Command('resolve', resolution.run, *flags, '--explain')}",
     )
 
 
@@ -458,7 +458,7 @@ def _check_chosen(resolution: Resolution, query: Query) -> None:
     what, command = unplaced.told(resolution.run, resolution.unplaced, query.steps_per_epoch)
     plan = resolution.plan
     step = f"step {plan.global_step}" if plan else "the beginning"
-    other = f"resume(step={plan.global_step})" if plan else "resume(fresh=True)"
+    other = Call("resume", step=plan.global_step) if plan else Call("resume", fresh=True)
     raise RefusedError(
         f"run {resolution.run!r} would start from {step}, and {what}",
         f"{command} places it; to start from {step} all the same: {other}",
@@ -487,7 +487,7 @@ def _first_reason(resolution: Resolution) -> str:
     return next(reasons, "")
 
 
-def _lost(resolution: Resolution, flags: str = "") -> NothingRestorableError:
+def _lost(resolution: Resolution, *flags: str) -> NothingRestorableError:
     """The error for a run of which states once were whole, and none is; `flags` are those of `resolve` that show it."""
     lost = [rejection for rejection in resolution.rejections if rejection.was_whole]
     newest = lost[0]
@@ -497,12 +497,12 @@ def _lost(resolution: Resolution, flags: str = "") -> NothingRestorableError:
     elif reasons[0].rule is Rule.OTHER_EPOCHS:
         remedy = f"give the dataset that it was trained with; {newest.remedies[0]}"
     elif reasons[0].rule is Rule.FOREIGN_FORMAT and newest.remedies:
-        remedy = f"{newest.remedies[0]}; resume(fresh=True) begins anew"
+        remedy = f"{newest.remedies[0]}; {Call('resume', fresh=True)} begins anew"
     elif {reason.rule for rejection in lost for reason in rejection.reasons} == {Rule.QUARANTINED}:
-        remedy = "resume(take_quarantined=True) takes it all the same"
+        remedy = f"{Call('resume', take_quarantined=True)} takes it all the same"
     why = "; and ".join(reason.detail for reason in reasons)
     return NothingRestorableError(
         f"nothing of run {resolution.run!r} can be restored: every rank had saved step {newest.global_step}, but {why}",
-        f"see: ckptstore resolve {quote(resolution.run)}{flags} --explain; {remedy}, or begin anew: "
-        "resume(model, dataset, fresh=True)",
+        f"see: {Command('resolve', resolution.run, *flags, '--explain')}; {remedy}, or begin anew: "
+        f"{Call('resume', 'model', 'dataset', fresh=True)}",
     )

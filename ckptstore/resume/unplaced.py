@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from shlex import quote
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads
 from ckptstore.catalog.runs import find_run
 from ckptstore.core.classify import bare_rank
+from ckptstore.core.hints import Command
 from ckptstore.core.model import SCANNED
 from ckptstore.core.naming import PYTORCH, TENSORFLOW, format_of
 from ckptstore.core.text import count
@@ -46,24 +46,26 @@ def unplaced(database: Database, run: str) -> list[Unplaced]:
         return reads.unplaced_of(connection, run_id)
 
 
-def how_to_place(run: str, file: Unplaced, *, steps_per_epoch: int | None = None, directory: str | None = None) -> str:
+def how_to_place(
+    run: str, file: Unplaced, *, steps_per_epoch: int | None = None, directory: str | None = None
+) -> Command:
     """The command that places a file, by a scan of a directory (None: the one that those of all ranks are in).
 
     `steps_per_epoch` is that of the dataset, where it is known.
     """
     step = "STEP" if file.best_guess is None else str(file.best_guess)
-    words = " ".join(quote(word) for word in file.remedy.split())  # a journal of anyone may name others
-    option = words.replace("FILE=STEP", f"{quote(file.path)}={step}")
-    if steps_per_epoch is not None:
-        option = option.replace("--steps-per-epoch E", f"--steps-per-epoch {steps_per_epoch}")
+    words = file.remedy.split()
+    if "E" in words and steps_per_epoch is not None:
+        words[words.index("E")] = str(steps_per_epoch)
+    words = [f"{file.path}={step}" if word == "FILE=STEP" else word for word in words]
     home = file.path.rpartition("/")[0]
     form = PYTORCH if format_of(file.path) == PYTORCH else TENSORFLOW  # a prefix has no ending
     is_bare = bare_rank(home.split("/")[-1:], form) is not None
     below = directory or (home.rpartition("/")[0] if is_bare else root_of(home))
-    return f"ckptstore scan {quote(below)} --run {quote(run)} {option}".rstrip()
+    return Command("scan", below, "--run", run, *words)
 
 
-def told(run: str, found: tuple[Unplaced, ...], steps_per_epoch: int | None = None) -> tuple[str, str]:
+def told(run: str, found: tuple[Unplaced, ...], steps_per_epoch: int | None = None) -> tuple[str, Command]:
     """What is said of newer files that have no place: what they are, and the command that places them."""
     first = found[0]
     guess = "" if first.best_guess is None else f", perhaps of step {first.best_guess}"

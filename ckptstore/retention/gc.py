@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from shlex import quote
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import marks, reads, recent
+from ckptstore.core.hints import Command
 from ckptstore.errors import CkptstoreError, UnknownRunError, UsageError
 from ckptstore.outside import Path
 from ckptstore.retention import decide
@@ -43,16 +43,18 @@ def names(database: Database, run: str | None, *, all_runs: bool) -> Sequence[st
         is_known = run is not None and reads.run_id(connection, run) is not None
         with_policy = marks.runs_with_policy(connection)
     if is_empty:
-        where = quote(run) if run is not None and Path(run).is_dir() else "DIRECTORY"
+        where = run if run is not None and Path(run).is_dir() else "DIRECTORY"
         raise UsageError(
-            f"{database.name} knows of no checkpoints yet", f"first: ckptstore scan {where}, which takes them in"
+            f"{database.name} knows of no checkpoints yet", f"first: {Command('scan', where)}, which takes them in"
         )
     if run is not None and not is_known and Path(run).is_dir():
-        raise UnknownRunError(f"{run!r} is a directory, not a run", "ckptstore runs shows those there are; see scan")
+        raise UnknownRunError(
+            f"{run!r} is a directory, not a run", f"{Command('runs')} shows those there are; see scan"
+        )
     if run is not None:
         return [run]
     if not all_runs:
-        raise UsageError("no run is named", "name one of those that ckptstore runs shows, or give --all")
+        raise UsageError("no run is named", f"name one of those that {Command('runs')} shows, or give --all")
     return with_policy
 
 

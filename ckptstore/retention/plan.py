@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cache
-from shlex import quote
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import marks as marking
 from ckptstore.catalog import reads, trash
 from ckptstore.catalog.runs import find_run
+from ckptstore.core.hints import Command
 from ckptstore.core.model import Content, FileState, Grade, Kind, RestorePlan, Skipped, State
 from ckptstore.core.naming import FOREIGN, above_ttp, companion_of
 from ckptstore.disk import files as disk
@@ -113,7 +113,7 @@ def plan_gc(
     if policy is None:
         raise RefusedError(
             "no rule says what to keep, and no policy is stored for this run",
-            f"give one, as --keep-last 5, or store it with: ckptstore policy {quote(run)} --keep-last 5",
+            f"give one, as --keep-last 5, or store it with: {Command('policy', run, '--keep-last', 5)}",
         )
     stated = {name: value for name, value in (("floor", floor), ("grace", grace)) if value is not None}
     policy = replace(policy, **stated)  # type: ignore[arg-type]

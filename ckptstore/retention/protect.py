@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from shlex import quote
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import marks, reads
 from ckptstore.catalog.runs import find_called
 from ckptstore.core import validate
 from ckptstore.core.events import StepPinned, StepTagged
+from ckptstore.core.hints import Command
 from ckptstore.core.model import FileState
 from ckptstore.errors import RefusedError
 from ckptstore.journal.writers import record_of_run
@@ -69,7 +69,7 @@ def tag(database: Database, run: str, step: int, name: str) -> bool:
         there = marks.tag_step(connection, run_id, name)
         if there not in (None, step):
             raise RefusedError(
-                f"step {there} of run {run!r} is tagged {name!r}", f"first: ckptstore untag {quote(run)} {quote(name)}"
+                f"step {there} of run {run!r} is tagged {name!r}", f"first: {Command('untag', run, name)}"
             )
         return [] if there == step else [marks.said_now(connection, StepTagged, first, name, step)], files
 
@@ -105,8 +105,8 @@ def _files_there(connection: Connection, run: str, run_id: int, step: int) -> Se
         raise RefusedError(
             f"gc has removed {'files of ' if there else ''}step {step} of run {run!r}: "
             "what is in the trash cannot be protected",
-            f"first, while it is there: ckptstore undo {quote(run)}",
+            f"first, while it is there: {Command('undo', run)}",
         )
     if not there:
-        raise RefusedError(f"nothing of step {step} of run {run!r} is left", f"see: ckptstore list {quote(run)}")
+        raise RefusedError(f"nothing of step {step} of run {run!r} is left", f"see: {Command('list', run)}")
     return files

@@ -10,10 +10,10 @@ from collections import defaultdict
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
-from shlex import quote
 from typing import TYPE_CHECKING, TypeAlias
 
 from ckptstore.core.classify import WEIGHTS_DIRECTORIES
+from ckptstore.core.hints import Command
 from ckptstore.core.model import Content
 from ckptstore.core.naming import parse_rank_directory, parse_ttp_directory
 from ckptstore.core.parts import parse_iteration, parse_part
@@ -95,7 +95,9 @@ def _is_within(path: str, directory: str) -> bool:
     return path == directory or path.startswith(f"{directory.rstrip('/')}/")
 
 
-def commands(directories: Collection[str], root: str, taken: Iterable[str], claimed: Iterable[str], flags: str) -> str:
+def commands(
+    directories: Collection[str], root: str, taken: Iterable[str], claimed: Iterable[str], flags: Iterable[object]
+) -> str:
     """The commands that scan each of these directories as a run of its own, under names that no run has.
 
     Where another run's home, of those `claimed` too, is inside of one, the name is said: a journal there tells another.
@@ -113,8 +115,8 @@ def commands(directories: Collection[str], root: str, taken: Iterable[str], clai
                 free = f"{base}-{number}"
         used.add(free)
         has_others = any(each != directory and _is_within(each, directory) for each in (*directories, *claimed))
-        chosen = f" --run {quote(free)}" if free != name or has_others else ""
-        shown.append(f"ckptstore scan {quote(directory)}{chosen}{flags}")
+        chosen = ("--run", free) if free != name or has_others else ()
+        shown.append(str(Command("scan", directory, *chosen, *flags)))
     more = f" … and so on, {len(directories)} in all" if len(directories) > len(shown) else ""
     return f"{' && '.join(shown)}{more}"
 

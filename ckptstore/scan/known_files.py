@@ -6,10 +6,10 @@ A directory may be emptied and filled again. The record of a file that is gone c
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from shlex import quote
 from typing import TYPE_CHECKING, NamedTuple
 
 from ckptstore.catalog import directories, journals, reads
+from ckptstore.core.hints import Command
 from ckptstore.core.model import SCANNED, Content, FileState, Kind, Skipped
 from ckptstore.core.naming import above_ttp
 from ckptstore.core.sighting import Sighting, is_as_recorded
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _GONE = (FileState.MISSING, FileState.MOVED)
 _IN_TRASH = (
     "another file was here, which gc moved to the trash: move this one to a directory of its own and scan that, or "
-    "empty the trash with ckptstore purge {run} --now and scan again"
+    "empty the trash with {purge} and scan again"
 )
 _MAY_BE_A_COPY = (
     "it may be the file that was recorded here and is gone: it has its size, but not its time, and nothing proves "
@@ -146,7 +146,7 @@ def _is_another(file: Checkpoint, here: Seen) -> bool:
 def _not_taken(file: Checkpoint, here: Seen) -> str:
     """Why the file at the path of a record is not taken in; empty where it is what was recorded."""
     if file.state is FileState.TRASHED and not is_as_recorded(file, here.size, here.mtime_ns):
-        return _IN_TRASH.format(run=quote(file.run))
+        return _IN_TRASH.format(purge=Command("purge", file.run, "--now"))
     return "" if _claims(file, here) else _MAY_BE_A_COPY
 
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from shlex import quote
 from typing import TYPE_CHECKING, NamedTuple
 
 from ckptstore.catalog import directories, reads, recent
 from ckptstore.catalog.runs import how_back
+from ckptstore.core.hints import Command
 from ckptstore.core.limits import MOST_RANKS
 from ckptstore.core.model import SCANNED, Checkpoint, Content, FileState, Grade, Skipped, Unplaced, moment
 from ckptstore.core.replicas import stand_alone
@@ -367,7 +367,7 @@ def _unowned(
     if not are_several(homes):
         return reasons
     directories = apart(homes, claimed)
-    one_run = f"if they are of one run: ckptstore scan {quote(tree.root)} --run {quote(run)}{_size(world_size)}"
+    one_run = f"if they are of one run: {Command('scan', tree.root, '--run', run, *_size(world_size))}"
     if len(directories) == 1:  # as rank_0/a and rank_0/b
         told = " and ".join(sorted({home.key for home, _ in homes})[:2])
         raise RefusedError(
@@ -389,8 +389,8 @@ def _commands(
     return commands(directories, tree.root, taken, claimed, _size(world_size))
 
 
-def _size(world_size: int | None) -> str:
-    return "" if world_size is None else f" --world-size {world_size}"
+def _size(world_size: int | None) -> tuple[object, ...]:
+    return () if world_size is None else ("--world-size", world_size)
 
 
 def _of_other_networks(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ckptstore.catalog import exit_requests, marks, reads, schema
 from ckptstore.catalog.trash import clock
+from ckptstore.core.hints import Call
 from ckptstore.core.text import span
 from ckptstore.disk.owner import is_dead, is_here, is_this_process, shown, this_process
 from ckptstore.disk.waiting import started
@@ -154,8 +155,8 @@ class Silence:
         return RefusedError(
             f"launch {found.launch} of run {self._run!r} is alive: {shown(found.process)} gave a sign of life "
             f"{span(now - found.seen_at)} ago",
-            "stop that one, or give this run another name; to take over at once: join(take_over=True) or "
-            "CKPTSTORE_TAKE_OVER=1",
+            "stop that one, or give this run another name; to take over at once: "
+            f"{Call('join', take_over=True)} or CKPTSTORE_TAKE_OVER=1",
         )
 
     def _last_sign(self) -> tuple[Sign | None, datetime]:

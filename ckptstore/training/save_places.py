@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
-from shlex import quote
 from typing import TYPE_CHECKING, NamedTuple
 
 from ckptstore.catalog import directories, reads, tallies
 from ckptstore.catalog.engine import Database, in_memory
+from ckptstore.core.hints import Call, Command
 from ckptstore.core.model import Kind, launch_key
 from ckptstore.core.naming import INDEX, parse_exit_name, parse_name
 from ckptstore.disk import claims
@@ -179,11 +179,10 @@ class SavePlaces:
         if path is not None and launch.rank == 0:
             log.warning(
                 "%s is in no journal, and the catalog knows no save of run %s: if the run goes on from there, stop it, "
-                "ckptstore scan %s --run %s, and start again",
+                "%s, and start again",
                 path,
                 launch.name,
-                quote(root_of(directory)),
-                quote(launch.name),
+                Command("scan", root_of(directory), "--run", launch.name),
             )
 
     def _say_whose(self, view: View) -> None:
@@ -196,13 +195,13 @@ class SavePlaces:
                 return
             newest = max(others, key=lambda file: file.global_step)
             log.warning(
-                "run %s is new, and %s has checkpoints of run %s, up to step %d: to go on with those join(%r); to keep "
+                "run %s is new, and %s has checkpoints of run %s, up to step %d: to go on with those %s; to keep "
                 "the runs apart give this one a directory of its own",
                 self._launch.name,
                 view.directory,
                 newest.run,
                 newest.global_step,
-                newest.run,
+                Call("join", repr(newest.run)),
             )
 
     def _remove_leftovers(self, view: View) -> None:
@@ -236,8 +235,9 @@ class SavePlaces:
             self._has_reported = True
             log.error(
                 "%s. Training goes on, and its saves are registered; to go on from that step instead, stop it and "
-                "start again with resume(lineage=%r)",
-                *overlooked,
+                "start again with %s",
+                overlooked[0],
+                Call("resume", lineage=overlooked[1]),
             )
 
     def _overlooked(self, view: View) -> tuple[str, str] | None:
@@ -335,12 +335,12 @@ def _readable(synced: Synced) -> Synced:
 
 def unknown_run(path: str, run: str) -> RefusedError:
     """The error for a fresh start beside an unregistered file while the catalog cannot tell whose it is."""
-    where = quote(root_of(path.rpartition("/")[0]))
+    where = root_of(path.rpartition("/")[0])
     return RefusedError(
         f"{path} is in no journal, and the catalog that may know it is away or lost: whether run {run!r} goes on from "
         "it would be a guess",
-        f"start when the catalog is back; if it is lost: ckptstore scan {where} --run {quote(run)}; if the file is of "
-        "another run, move it away",
+        f"start when the catalog is back; if it is lost: {Command('scan', where, '--run', run)}; if the file "
+        "is of another run, move it away",
     )
 
 

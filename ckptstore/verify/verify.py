@@ -14,6 +14,7 @@ from ckptstore.catalog import reads, verifications
 from ckptstore.catalog.runs import find_run, run_names
 from ckptstore.catalog.verifications import Candidate
 from ckptstore.core.classify import What, classify
+from ckptstore.core.hints import Command
 from ckptstore.core.model import FileState, Skipped
 from ckptstore.disk import presence
 from ckptstore.disk.waiting import for_each
@@ -44,7 +45,7 @@ _MOST_BYTES = 1 << 30
 _AHEAD = 2  # portions that are looked at a time: the disk is not to wait while the catalog is written
 _SHOWN_EVERY = 0.2  # seconds
 _THREADS = max(8, os.cpu_count() or 1)
-_UNKNOWN = "the catalog does not know it; ckptstore scan DIRECTORY takes in what can be proven of it"
+_UNKNOWN = f"the catalog does not know it; {Command('scan', 'DIRECTORY')} takes in what can be proven of it"
 _LOOKED_AT = (FileState.COMPLETE, FileState.DAMAGED, FileState.MISSING)
 
 

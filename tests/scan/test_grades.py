@@ -12,7 +12,7 @@ from ckptstore.core.model import Grade, Rule, Unplaced, moment
 from ckptstore.errors import NothingRestorableError, RefusedError, UsageError
 from ckptstore.resume.unplaced import how_to_place
 from ckptstore.retention.policy import Policy
-from tests import ckpt_bytes
+from tests import ckpt_bytes, hints
 from tests.command_line import ckptstore
 from tests.contents import WORK, contents
 from tests.jobs import Job
@@ -160,9 +160,10 @@ def test_a_start_beside_what_has_no_place_may_be_told_its_step(catalog: Catalog,
 def test_what_a_journal_says_would_place_a_file_is_words_on_a_command_line() -> None:
     hostile = Unplaced("/a b/c.ckpt", 1, 1, 3, "why", "--trust counter; touch /x && --step FILE=STEP $(y)")
     command = how_to_place("my run", hostile)
-    assert command == (
-        "ckptstore scan '/a b' --run 'my run' --trust 'counter;' touch /x '&&' --step '/a b/c.ckpt'=3 '$(y)'"
+    assert str(command) == (
+        "ckptstore scan '/a b' --run 'my run' --trust 'counter;' touch /x '&&' --step '/a b/c.ckpt=3' '$(y)'"
     )
+    hints.MADE.remove(command)  # no command takes these words
 
 
 @pytest.mark.parametrize("told", ["--trust mallory", "--run other", "--trust counter; rm -rf /", "--step FILE=STEPx"])

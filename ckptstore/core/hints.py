@@ -1,0 +1,31 @@
+"""Commands and calls that messages advise, as values: the tests check that each one made can be given as it stands."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+
+class Command:
+    """A command line: `Command("undo", "my run")` is shown as `ckptstore undo 'my run'`, quoted for a shell."""
+
+    __slots__ = ("arguments",)
+
+    def __init__(self, *arguments: object) -> None:
+        self.arguments = tuple(map(str, arguments))
+
+    def __str__(self) -> str:
+        return shlex.join(("ckptstore", *self.arguments))
+
+
+class Call:
+    """A call in a script: `Call("resume", "model", step=40)` is shown as `resume(model, step=40)`."""
+
+    __slots__ = ("function", "named", "positional")
+
+    def __init__(self, function: str, *positional: str, **named: Any) -> None:
+        self.function, self.positional, self.named = function, positional, named
+
+    def __str__(self) -> str:
+        given = (*self.positional, *(f"{name}={value!r}" for name, value in self.named.items()))
+        return f"{self.function}({', '.join(given)})"
