@@ -15,7 +15,7 @@ from ckptstore.core.interval import Cost, Failures, best_steps, lost
 from ckptstore.core.model import BRANCH, SCANNED
 from ckptstore.errors import CkptstoreError
 from ckptstore.resume.history import history
-from ckptstore.resume.status import ENDED, KILLED
+from ckptstore.resume.liveness import ENDED, KILLED
 from ckptstore.retention import stored_policy
 
 if TYPE_CHECKING:

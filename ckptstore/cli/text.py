@@ -8,7 +8,7 @@ from ckptstore.cli.terminal import Rows, age, first, line, moment
 from ckptstore.core.hints import Command
 from ckptstore.core.model import FileState, Grade
 from ckptstore.core.text import count, size, span
-from ckptstore.resume.status import ENDED, KILLED, NEVER_SAVED, RESTART_LOOP, SILENT
+from ckptstore.resume.liveness import ENDED, KILLED, NEVER_SAVED, RESTART_LOOP, SILENT_FOR
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -40,7 +40,7 @@ def _colour_of(status: str) -> str:
     """Red is for what needs somebody now, yellow for what may."""
     if status.startswith((RESTART_LOOP, ENDED)) or status == KILLED:
         return "red"
-    return "yellow" if status.startswith(SILENT) or status == NEVER_SAVED else ""
+    return "yellow" if status.startswith(SILENT_FOR) or status == NEVER_SAVED else ""
 
 
 def saves(rows: Sequence[SaveRow]) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-from itertools import islice, pairwise, takewhile
-from statistics import median
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads, recent
@@ -16,14 +14,14 @@ from ckptstore.doctor.checkup import Status
 from ckptstore.doctor.run_facts import folder_of, look_around
 from ckptstore.resume.lease import CLOCKS_DIFFER
 from ckptstore.resume.lineage import lineage
+from ckptstore.resume.liveness import is_overdue, laggards, restart_loop, usual_pause
 from ckptstore.resume.resolve import candidates
 from ckptstore.resume.resolver import judge
-from ckptstore.resume.status import is_loop
 from ckptstore.resume.unplaced import newer_than, told
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from datetime import datetime
+    from collections.abc import Iterator, Mapping
+    from datetime import timedelta
 
     from ckptstore.catalog.engine import Database
     from ckptstore.core.model import Launch
@@ -33,8 +31,6 @@ if TYPE_CHECKING:
 _STATES_JUDGED = 32
 _FAR_BACK = 200
 _AGAIN = "start the job again: it goes on from the newest state that can be restored"
-_PAUSES = 3  # times the usual one
-_PATIENCE = timedelta(minutes=10)
 
 
 def checks(database: Database, facts: RunFacts) -> Iterator[Check]:
@@ -110,9 +106,9 @@ def _launch(facts: RunFacts) -> Check:
     newest = facts.newest
     if newest is None or facts.last_sign is None:
         return facts.check("launch", Status.NOTE, "no launch yet")
-    fruitless = list(takewhile(lambda launch: launch.id not in facts.saved, reversed(facts.launches)))
-    if is_loop(len(fruitless), [end.error for end in facts.ends]) and not any(launch.branched for launch in fruitless):
-        detail = f"the last {len(fruitless)} launches saved nothing"
+    loop = restart_loop(facts.launches, facts.saved, [end.error for end in facts.ends], facts.now)
+    if loop:
+        detail = f"the last {loop} launches saved nothing"
         hint = "see their logs: they end before the first save, or are told to save too seldom"
         return facts.check("launch", Status.WARNING, detail, hint)
     if facts.ends:
@@ -224,28 +220,6 @@ def _behind(behind: Mapping[int | None, list[int]], hosts: dict[int, str]) -> st
             last = f"saved step {step} last"
         parts.append(f"{of_ranks(ranks)}{where} {last}")
     return "; ".join(parts)
-
-
-def laggards(ranks: Iterable[int], last_steps: Mapping[int, int], newest: int) -> dict[int | None, list[int]]:
-    """The ranks whose last step is before the newest of the job, by that step (None: they have none), worst first."""
-    behind: dict[int | None, list[int]] = {}
-    for rank in sorted(ranks, key=lambda rank: (last_steps.get(rank, -1), rank)):
-        if last_steps.get(rank, -1) < newest:
-            behind.setdefault(last_steps.get(rank), []).append(rank)
-    return behind
-
-
-def usual_pause(moments: Iterable[datetime]) -> timedelta | None:
-    """How long it is from one save to the next, by the moments of several; None where fewer than three tell."""
-    ordered = sorted(moments)
-    pauses = [(later - earlier).total_seconds() for earlier, later in pairwise(ordered)]
-    return timedelta(seconds=median(pauses)) if len(pauses) > 1 else None
-
-
-def is_overdue(moments: Sequence[datetime], now: datetime) -> bool:
-    """Whether a job that goes on would have saved again long ago: three times its usual pause, ten minutes at least."""
-    pause = usual_pause(moments)
-    return pause is not None and now - max(moments) > max(_PAUSES * pause, _PATIENCE)
 
 
 def _clocks(facts: RunFacts) -> Check:

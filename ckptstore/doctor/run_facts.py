@@ -6,21 +6,18 @@ Directories are looked at, the files in them are not; and the journals in them a
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import journals, marks, reads, recent
 from ckptstore.core.limits import LEASE
 from ckptstore.core.model import LaunchKey
 from ckptstore.disk.claims import FOLDER
-from ckptstore.disk.owner import is_dead
 from ckptstore.disk.run_directories import root_of
 from ckptstore.disk.waiting import for_each
 from ckptstore.doctor.checkup import Check
 from ckptstore.journal import jsonl
 from ckptstore.outside import Path, os
-from ckptstore.resume.alive import SILENT
-from ckptstore.resume.lease import CLOCKS_DIFFER
+from ckptstore.resume.liveness import Life, life, may_go_on
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -34,10 +31,6 @@ if TYPE_CHECKING:
 
 SAVES = 5
 """So many of the newest saves tell how large the next one is, and which ranks do not save any more."""
-
-
-SILENT_BY_HAND = timedelta(hours=2)
-"""A launch that registers by hand gives no signs of life: it may be silent for so long."""
 
 
 @dataclass(frozen=True)
@@ -123,15 +116,14 @@ class RunFacts:
     @property
     def is_gone(self) -> bool:
         """Whether the process of the newest launch ran on this machine, and is there no more."""
-        return self.sign is not None and is_dead(self.sign.process)
+        return self.sign is not None and life(self.sign.process, self.now - self.sign.seen_at) is Life.GONE
 
     @property
     def is_alive(self) -> bool:
         """Whether the newest launch may be running."""
         if self.last_sign is None or self.ends or self.is_gone:
             return False
-        silent = SILENT if self.sign is not None else SILENT_BY_HAND
-        return self.now - self.last_sign < silent + CLOCKS_DIFFER
+        return may_go_on(self.last_sign, self.now, gives_signs=self.sign is not None)
 
     def check(self, name: str, status: Status, detail: str, hint: str = "") -> Check:
         """A check of this run."""

@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING
 from ckptstore.catalog import exit_requests, reads, recent
 from ckptstore.catalog.engine import in_memory
 from ckptstore.catalog.runs import find_run
-from ckptstore.disk.owner import is_dead
 from ckptstore.disk.run_directories import known_directories, root_of
 from ckptstore.errors import CatalogUnavailableError, UnknownRunError, UsageError
 from ckptstore.journal.sync import found_below, take_up_found
 from ckptstore.outside import time
-from ckptstore.resume.alive import last_sign, newest_begun
+from ckptstore.resume.liveness import KILLED, Life, how_ended, last_sign, life, newest_begun
 from ckptstore.resume.resolve import resolve
 from ckptstore.resume.resolver import NEWEST
-from ckptstore.resume.status import KILLED, how_ended
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -131,9 +129,9 @@ def newest_launch(connection: Connection, run_id: int, run: str) -> Launch:
 
 def ending_of(connection: Connection, launch: Launch) -> str:
     """How a launch has ended; empty where it may go on: a script may train again after an end."""
-    sign, _ = last_sign(connection, reads.run_id(connection, launch.run))
+    sign, now = last_sign(connection, reads.run_id(connection, launch.run))
     sign = sign if sign and sign.key == launch.key else None
-    if sign is not None and not is_dead(sign.process):
+    if sign is not None and life(sign.process, now - sign.seen_at) is not Life.GONE:
         return ""
     ends = recent.ends_of(connection, launch.key)
     if len(ends) == launch.world_size:

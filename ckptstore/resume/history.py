@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING
 from ckptstore.catalog import marks, reads, recent
 from ckptstore.catalog.runs import find_run
 from ckptstore.catalog.trash import clock
-from ckptstore.disk.owner import is_dead
 from ckptstore.journal.sync import sync_run
-from ckptstore.resume.alive import SILENT
-from ckptstore.resume.status import KILLED, TRAINING, how_ended
+from ckptstore.resume.liveness import course
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -28,7 +26,7 @@ class LaunchRow:
 
     `hosts` are those of its ranks, as far as they were told. `passed` are the newer states that it passed over, newest
     first, at most `resume.start.MOST_PASSED`. `last_step` is the highest that it saved, or ended at (None: it saved
-    nothing), `heard_at` when it was last heard of. `ending` says how it ended, as `status.how_ended` does.
+    nothing), `heard_at` when it was last heard of. `ending` says how it ended, as `liveness.course` does.
     """
 
     launch: Launch
@@ -73,17 +71,12 @@ def history(database: Database, run: str) -> list[LaunchRow]:
                 passed=passed.get(launch.id, ()),
                 last_step=max([step for step, _ in saved] + [end.global_step for end in own], default=None),
                 heard_at=max([at for _, at in saved] + [end.at for end in own] + seen, default=None),
-                ending=how_ended([end.error for end in own], was_asked_to_exit=launch.id in exited)
-                or _without_a_word(process, now - seen_at if seen_at else None),
+                ending=course(
+                    [end.error for end in own],
+                    process,
+                    now - seen_at if seen_at else None,
+                    was_asked_to_exit=launch.id in exited,
+                ),
             )
         )
     return rows
-
-
-def _without_a_word(process: str | None, silent: timedelta | None) -> str:
-    """What signs of life tell of a launch that did not say how it ended; empty where they tell nothing."""
-    if process is None or silent is None:
-        return ""
-    if is_dead(process):
-        return KILLED
-    return TRAINING if silent <= SILENT else ""

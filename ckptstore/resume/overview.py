@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
-from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import marks, reads, recent, tallies
@@ -13,12 +12,10 @@ from ckptstore.catalog.trash import clock
 from ckptstore.core import validate
 from ckptstore.core.hints import Command
 from ckptstore.core.model import BRANCH, SCANNED, Kind
-from ckptstore.disk.owner import is_dead
 from ckptstore.errors import UsageError
 from ckptstore.outside import utc_now
-from ckptstore.resume.alive import SILENT
 from ckptstore.resume.lineage import lineage
-from ckptstore.resume.status import Signs, status
+from ckptstore.resume.liveness import NEVER_SAVED, course, is_of_last_day, restart_loop, status
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -80,7 +77,7 @@ class SaveRow:
 class RunRow:
     """One run as `runs` shows it: its launches counted, its newest save, its newest restorable one, its bytes.
 
-    `status` says what it is doing (`resume.status`), `launches_last_day` how often it was started within a day,
+    `status` says what it is doing (`resume.liveness`), `launches_last_day` how often it was started within a day,
     `trash_bytes` what gc moved to the trash: `bytes` are those of its states.
     """
 
@@ -177,7 +174,7 @@ def run_row(database: Database, name: str) -> RunRow:
         launches = reads.launches_of(connection, run_id)
         begun = [launch for launch in launches if not launch.id.startswith(BRANCH)]
         now = clock(connection)
-        signs = _signs(connection, run_id, begun, last, now)
+        doing = _status(connection, run_id, begun, last, now)
         waiting = recent.waiting(connection, run_id)
     return RunRow(
         run=name,
@@ -185,38 +182,34 @@ def run_row(database: Database, name: str) -> RunRow:
         last=last,
         newest_restorable=next((row for row in there if row.restorable and not row.abandoned), None),
         bytes=sum(row.tally.bytes for row in there),
-        status=status(signs),
-        launches_last_day=sum(_is_of_last_day(launch, now) for launch in begun),
+        status=doing,
+        launches_last_day=sum(is_of_last_day(launch, now) for launch in begun),
         trash_bytes=sum(each.bytes for each in waiting),
     )
 
 
-_DAY = timedelta(days=1)
-
-
-def _is_of_last_day(launch: Launch, now: datetime) -> bool:
-    return launch.created_at is not None and now - launch.created_at < _DAY
-
-
-def _signs(connection: Connection, run_id: int, begun: Sequence[Launch], last: SaveRow | None, now: datetime) -> Signs:
-    """What is known of the newest launch of a run, of those that trained or were about to."""
+def _status(connection: Connection, run_id: int, begun: Sequence[Launch], last: SaveRow | None, now: datetime) -> str:
+    """What a run is doing, by the newest of its launches that trained or were about to."""
     saved = reads.first_saves(connection, run_id)
     newest = begun[-1] if begun else None
+    if newest is None:
+        return NEVER_SAVED
+    own = last if last is not None and last.launch.id == newest.id else None
     sign = marks.last_sign(connection, run_id)
-    sign = sign if newest and sign and sign.key == newest.key else None
-    is_gone = sign is not None and is_dead(sign.process)
-    fruitless = list(takewhile(lambda launch: launch.id not in saved, reversed(begun)))
-    is_own = last is not None and newest is not None and last.launch.id == newest.id
+    sign = sign if sign and sign.key == newest.key else None
     heard = [sign.seen_at] if sign else []
-    heard += [last.created_at] if last and is_own else [newest.created_at] if newest and newest.created_at else []
-    return Signs(
+    heard += [own.created_at] if own else [newest.created_at] if newest.created_at else []
+    errors = [end.error for end in recent.ends_of(connection, newest.key)]
+    return status(
+        course(
+            errors,
+            sign.process if sign else None,
+            now - sign.seen_at if sign else None,
+            was_asked_to_exit=own is not None and own.kind is Kind.GRACEFUL_EXIT,
+        ),
+        loop=restart_loop(begun, saved, errors, now),
         has_saved=bool(saved),
-        fruitless=len(fruitless) if fruitless and _is_of_last_day(fruitless[0], now) else 0,
-        errors=[end.error for end in recent.ends_of(connection, newest.key)] if newest else (),
-        was_asked_to_exit=last is not None and is_own and last.kind is Kind.GRACEFUL_EXIT,
-        is_scanned=newest is not None and newest.id.startswith(SCANNED),
-        is_alive=sign is not None and not is_gone and now - sign.seen_at <= SILENT,
-        is_gone=is_gone,
+        is_scanned=newest.id.startswith(SCANNED),
         silent=now - max(heard) if heard else None,
     )
 

@@ -19,7 +19,7 @@ from ckptstore.journal.writers import shared
 from ckptstore.outside import Path, time
 from ckptstore.resume import register
 from ckptstore.resume.adopt import adopt
-from ckptstore.resume.alive import SILENT, living
+from ckptstore.resume.liveness import SILENT, living
 from ckptstore.resume.provenance import LaunchFacts, UnregisteredFile, unregistered_files, wrote
 from ckptstore.resume.ttp_directories import before_rename, listing
 

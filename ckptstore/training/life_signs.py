@@ -15,7 +15,7 @@ from ckptstore.disk.waiting import started
 from ckptstore.errors import CatalogUnavailableError, RefusedError
 from ckptstore.leave.ask import pass_on
 from ckptstore.outside import atexit, os, threading, time
-from ckptstore.resume.alive import SILENT, last_sign, may_be_alive
+from ckptstore.resume.liveness import SILENT, last_sign, may_be_alive
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,7 +14,7 @@ from ckptstore.core.model import launch_key
 from ckptstore.disk import owner
 from ckptstore.disk.owner import this_process
 from ckptstore.errors import RefusedError
-from ckptstore.resume.alive import SILENT
+from ckptstore.resume.liveness import SILENT
 from ckptstore.training import life_signs
 from ckptstore.training.launch import RankLaunch
 from ckptstore.training.life_signs import Silence

@@ -1,0 +1,175 @@
+"""Which launch of a run is alive, how it ended, how long it has been silent, and which of its ranks lag.
+
+`runs`, `history`, `doctor`, `advise`, `exit` and a second start of the same job all ask here.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from enum import Enum, auto
+from itertools import pairwise, takewhile
+from statistics import median
+from typing import TYPE_CHECKING
+
+from ckptstore.catalog import marks, reads
+from ckptstore.catalog.trash import clock
+from ckptstore.core.model import BRANCH, SCANNED
+from ckptstore.core.text import span
+from ckptstore.disk.owner import is_dead, is_here
+from ckptstore.resume.lease import CLOCKS_DIFFER
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterable, Mapping, Sequence
+    from datetime import datetime
+
+    from ckptstore.catalog.engine import Connection
+    from ckptstore.catalog.marks import Sign
+    from ckptstore.core.model import Launch, LaunchKey
+
+SILENT = timedelta(seconds=60)
+"""A launch that gave no sign of life for so long is not alive, unless its process is on this machine."""
+
+SILENT_BY_HAND = timedelta(hours=2)
+"""The same for one that registers by hand: it gives no signs, but renews its lease once an hour."""
+
+FRUITLESS = 3
+"""So many launches in a row that saved nothing are a restart loop."""
+
+TRAINING, FINISHED, EXITED, KILLED, NEVER_SAVED, SCANNED_ONLY = (
+    "training",
+    "finished",
+    "exited on request",
+    "killed",
+    "never saved",
+    "scanned",
+)
+RESTART_LOOP, ENDED, SILENT_FOR = "restart loop: ", "ended: ", "silent for "
+"""How the words for these begin."""
+
+_DAY = timedelta(days=1)
+_PAUSES = 3  # times the usual one
+_PATIENCE = timedelta(minutes=10)
+
+
+class Life(Enum):
+    """What a sign of life tells of the process that gave it."""
+
+    ALIVE = auto()
+    HERE = auto()  # it is on this machine, and has given no sign for a minute: it may hang
+    SILENT = auto()
+    GONE = auto()  # it was on this machine
+
+
+def life(process: str, silent: timedelta) -> Life:
+    """By the process, and how long ago the sign was given."""
+    if is_dead(process):
+        return Life.GONE
+    if silent <= SILENT:
+        return Life.ALIVE
+    return Life.HERE if is_here(process) else Life.SILENT
+
+
+def last_sign(connection: Connection, run_id: int | None) -> tuple[Sign | None, datetime]:
+    """The newest sign of life of a run's launches, and the time by the clock that it was given by."""
+    return None if run_id is None else marks.last_sign(connection, run_id), clock(connection)
+
+
+def may_be_alive(sign: Sign | None, now: datetime) -> bool:
+    """Whether the process that gave a sign may still be there."""
+    return sign is not None and life(sign.process, now - sign.seen_at) in (Life.ALIVE, Life.HERE)
+
+
+def may_go_on(heard_at: datetime, now: datetime, *, gives_signs: bool) -> bool:
+    """Whether a launch may be training, by when it was last heard of, on whatever machine's clock."""
+    return now - heard_at < (SILENT if gives_signs else SILENT_BY_HAND) + CLOCKS_DIFFER
+
+
+def living(connection: Connection, run_id: int) -> LaunchKey | None:
+    """The launch of a run that may be alive: the newest one, since none begins beside a living one."""
+    sign, now = last_sign(connection, run_id)
+    if sign is None or not may_be_alive(sign, now):
+        return None
+    newest = newest_begun(connection, run_id)
+    return sign.key if newest and newest.id == sign.launch else None
+
+
+def newest_begun(connection: Connection, run_id: int) -> Launch | None:
+    """The launch of a run that began last; None where all was found by scans."""
+    begun = [each for each in reads.launches_of(connection, run_id) if not each.id.startswith((SCANNED, BRANCH))]
+    return begun[-1] if begun else None
+
+
+def course(
+    errors: Sequence[str | None], process: str | None, silent: timedelta | None, *, was_asked_to_exit: bool
+) -> str:
+    """How a launch goes or ended, in a few words; empty where nothing tells.
+
+    `errors` has one entry for each rank that said how its training ended. `process` gave the last sign of life (None:
+    there is none, or training has ended), `silent` ago. A script may train again after an end: signs count for more.
+    """
+    known = None if process is None or silent is None else life(process, silent)
+    if known is Life.ALIVE:
+        return TRAINING
+    return how_ended(errors, was_asked_to_exit=was_asked_to_exit) or (KILLED if known is Life.GONE else "")
+
+
+def how_ended(errors: Sequence[str | None], *, was_asked_to_exit: bool) -> str:
+    """How a launch ended, by what its ranks said: empty where none did, as after a kill."""
+    named = sorted({error for error in errors if error})
+    if named:
+        return f"{ENDED}{', '.join(named)}"
+    if not errors:
+        return ""
+    return EXITED if was_asked_to_exit else FINISHED
+
+
+def restart_loop(launches: Sequence[Launch], saved: Container[str], errors: Sequence[str | None], now: datetime) -> int:
+    """How many of the newest launches saved nothing, where they are a restart loop; else 0.
+
+    The newest one began within a day. A finished job that starts again saves nothing, and ends well.
+    """
+    fruitless = list(
+        takewhile(lambda each: each.id not in saved and not each.id.startswith(BRANCH), reversed(launches))
+    )
+    ended_well = bool(errors) and not any(errors)
+    if len(fruitless) < FRUITLESS or ended_well or not is_of_last_day(fruitless[0], now):
+        return 0
+    return len(fruitless)
+
+
+def is_of_last_day(launch: Launch, now: datetime) -> bool:
+    """Whether it began within a day."""
+    return launch.created_at is not None and now - launch.created_at < _DAY
+
+
+def status(course: str, *, loop: int, has_saved: bool, is_scanned: bool, silent: timedelta | None) -> str:
+    """What a run is doing, by the course of its newest launch, last heard of `silent` ago (None: never)."""
+    if loop:
+        return f"{RESTART_LOOP}{loop} launches saved nothing"
+    if course:
+        return course
+    if not has_saved or silent is None:
+        return NEVER_SAVED
+    return SCANNED_ONLY if is_scanned else f"{SILENT_FOR}{span(silent)}"
+
+
+def laggards(ranks: Iterable[int], last_steps: Mapping[int, int], newest: int) -> dict[int | None, list[int]]:
+    """The ranks whose last step is before the newest of the job, by that step (None: they have none), worst first."""
+    behind: dict[int | None, list[int]] = {}
+    for rank in sorted(ranks, key=lambda rank: (last_steps.get(rank, -1), rank)):
+        if last_steps.get(rank, -1) < newest:
+            behind.setdefault(last_steps.get(rank), []).append(rank)
+    return behind
+
+
+def usual_pause(moments: Iterable[datetime]) -> timedelta | None:
+    """How long it is from one save to the next, by the moments of several; None where fewer than three tell."""
+    ordered = sorted(moments)
+    pauses = [(later - earlier).total_seconds() for earlier, later in pairwise(ordered)]
+    return timedelta(seconds=median(pauses)) if len(pauses) > 1 else None
+
+
+def is_overdue(moments: Sequence[datetime], now: datetime) -> bool:
+    """Whether a job that goes on would have saved again long ago: three times its usual pause, ten minutes at least."""
+    pause = usual_pause(moments)
+    return pause is not None and now - max(moments) > max(_PAUSES * pause, _PATIENCE)
