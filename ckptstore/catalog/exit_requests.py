@@ -28,8 +28,10 @@ def take_back(connection: sa.Connection, key: LaunchKey) -> bool:
 
 def reason(connection: sa.Connection, key: LaunchKey) -> str | None:
     """Why a launch was asked to leave (empty: nobody said); None if it was not."""
-    query = sa.select(exit_requests.c.reason).where(exit_requests.c.launch_id == key)
-    return connection.execute(query).scalar()
+    return connection.execute(_REASON, {"own_launch": key}).scalar()
+
+
+_REASON = sa.select(exit_requests.c.reason).where(exit_requests.c.launch_id == sa.bindparam("own_launch"))
 
 
 def exit_step(connection: sa.Connection, key: LaunchKey) -> int | None:

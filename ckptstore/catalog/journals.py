@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import sqlalchemy as sa
@@ -41,9 +42,7 @@ def every_journal(connection: sa.Connection) -> dict[str, dict[str, ReadTo]]:
 
 def read_to(connection: sa.Connection, paths: Sequence[str]) -> dict[str, ReadTo]:
     """How far these segments were taken up, for every run that they tell of; unknown ones are left out."""
-    by_summary = sa.func.max(sa.case((journals.c.by_summary, 1), else_=0))
-    query = sa.select(journals.c.path, sa.func.min(journals.c.read_to), by_summary).group_by(journals.c.path)
-    found = connection.execute(query.where(among(journals.c.path, paths)))
+    found = connection.execute(_READ_TO, {"own_paths": list(paths)})
     return {path: ReadTo(end, bool(is_so)) for path, end, is_so in found}
 
 
@@ -62,15 +61,15 @@ def runs_told(connection: sa.Connection, paths: Sequence[str]) -> list[str]:
 def set_read_to(connection: sa.Connection, ends: Mapping[str, ReadTo], run_ids: Mapping[str, Iterable[int]]) -> None:
     """Segments were read so far; `run_ids` says which runs each tells of."""
     for path, to in ends.items():
-        read = {"read_to": to.end, "by_summary": to.by_summary}
-        connection.execute(journals.update().where(journals.c.path == path).values(read))
+        read = {"own_path": path, "read_to": to.end, "by_summary": to.by_summary}
+        connection.execute(_SET_READ_TO, read)
     rows = [
         {"run_id": run, "path": path, "read_to": to.end, "by_summary": to.by_summary}
         for path, to in ends.items()
         for run in run_ids.get(path, ())
     ]
     if rows:
-        connection.execute(insert(connection, journals).on_conflict_do_nothing(), rows)
+        connection.execute(insert(connection.dialect.name, journals).on_conflict_do_nothing(), rows)
 
 
 def went_on(connection: sa.Connection, told: AbstractSet[str], path: str, begin: int, end: int) -> bool:
@@ -82,10 +81,8 @@ def went_on(connection: sa.Connection, told: AbstractSet[str], path: str, begin:
         return False
     (run,) = told
     if begin == 0:
-        run_id = sa.select(runs.c.id).where(runs.c.name == run).scalar_subquery()
-        row = {"run_id": run_id, "path": path, "read_to": end, "by_summary": False}
-        statement = insert(connection, journals).values(row).on_conflict_do_nothing()
-        return connection.execute(statement.returning(journals.c.path)).first() is not None
+        row = {"own_run": run, "path": path, "read_to": end, "by_summary": False}
+        return connection.execute(_begun(connection.dialect.name), row).first() is not None
     place = {"own_run": run, "own_path": path, "own_begin": begin, "own_end": end}
     return connection.execute(_WENT_ON, place).rowcount > 0
 
@@ -114,7 +111,7 @@ def add_unwritten(
         }
         for line in lines
     ]
-    connection.execute(insert(connection, unwritten).on_conflict_do_nothing(), rows)
+    connection.execute(insert(connection.dialect.name, unwritten).on_conflict_do_nothing(), rows)
 
 
 def unwritten_lines(connection: sa.Connection) -> list[Unwritten]:
@@ -135,11 +132,30 @@ _UNWRITTEN = sa.select(unwritten.c.id, unwritten.c.directory, unwritten.c.home, 
 _JOURNALS_OF = sa.select(journals.c.path, journals.c.read_to, journals.c.by_summary).where(
     journals.c.run_id == sa.bindparam("own_run")
 )
+_READ_TO = (
+    sa.select(
+        journals.c.path,
+        sa.func.min(journals.c.read_to),
+        sa.func.max(sa.case((journals.c.by_summary, 1), else_=0)),
+    )
+    .group_by(journals.c.path)
+    .where(among(journals.c.path, "own_paths"))
+)
+_SET_READ_TO = journals.update().where(journals.c.path == sa.bindparam("own_path"))
+_RUN_ID = sa.select(runs.c.id).where(runs.c.name == sa.bindparam("own_run")).scalar_subquery()
+
+
+@cache
+def _begun(dialect: str) -> Any:
+    statement = insert(dialect, journals).values(run_id=_RUN_ID).on_conflict_do_nothing()
+    return statement.returning(journals.c.path)
+
+
 _END = sa.bindparam("own_end", type_=sa.BigInteger)
 _WENT_ON = (
     journals.update()
     .where(
-        journals.c.run_id == sa.select(runs.c.id).where(runs.c.name == sa.bindparam("own_run")).scalar_subquery(),
+        journals.c.run_id == _RUN_ID,
         journals.c.path == sa.bindparam("own_path"),
         journals.c.read_to >= sa.bindparam("own_begin"),
     )

@@ -116,9 +116,19 @@ def has_any(connection: sa.Connection, key: LaunchKey) -> bool:
 
 def has_finished(connection: sa.Connection, key: LaunchKey) -> bool:
     """Whether a launch has saved a state, whatever became of it; an untrained network is none."""
-    unfinished = (FileState.IN_PROGRESS.value, FileState.DAMAGED.value)
-    query = sa.select(checkpoints.c.id).join(saves).where(saves.c.launch_id == key, saves.c.global_step > 0)
-    return connection.execute(query.where(checkpoints.c.state.not_in(unfinished)).limit(1)).first() is not None
+    return connection.execute(_HAS_FINISHED, {"own_launch": key}).first() is not None
+
+
+_HAS_FINISHED = (
+    sa.select(checkpoints.c.id)
+    .join(saves)
+    .where(
+        saves.c.launch_id == sa.bindparam("own_launch"),
+        saves.c.global_step > 0,
+        checkpoints.c.state.not_in([FileState.IN_PROGRESS.value, FileState.DAMAGED.value]),
+    )
+    .limit(1)
+)
 
 
 def exits(connection: sa.Connection, run: int) -> list[Checkpoint]:

@@ -157,14 +157,18 @@ def signs_of(connection: sa.Connection, run: int) -> dict[str, tuple[str | None,
 
 
 def _put_lease(connection: sa.Connection, key: LaunchKey, **values: object) -> None:
-    if connection.execute(leases.update().where(leases.c.launch_id == key).values(values)).rowcount == 0:
-        connection.execute(leases.insert().values(launch_id=key, **values))
+    if connection.execute(_SET_LEASE, {"own_launch": key, **values}).rowcount == 0:
+        connection.execute(leases.insert(), {"launch_id": key, **values})
 
 
 def hold_if_new(connection: sa.Connection, key: LaunchKey, until: datetime) -> None:
     """Let a launch hold the state that it starts from until then; a lease that is there is left as it is."""
-    if connection.execute(sa.select(leases.c.launch_id).where(leases.c.launch_id == key)).first() is None:
-        connection.execute(leases.insert().values(launch_id=key, expires_at=until))
+    if connection.execute(_LEASE, {"own_launch": key}).first() is None:
+        connection.execute(leases.insert(), {"launch_id": key, "expires_at": until})
+
+
+_OF_LAUNCH = leases.c.launch_id == sa.bindparam("own_launch")
+_LEASE, _SET_LEASE = sa.select(leases.c.launch_id).where(_OF_LAUNCH), leases.update().where(_OF_LAUNCH)
 
 
 def said_now(connection: sa.Connection, mark: Callable[..., Said], *said: object) -> Said:

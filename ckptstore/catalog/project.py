@@ -193,8 +193,7 @@ def _put_launches(connection: sa.Connection, events: Sequence[LaunchStarted]) ->
 def _put_launches_of_run(
     connection: sa.Connection, run: str, told: Mapping[LaunchKey, Sequence[LaunchStarted]]
 ) -> None:
-    query = sa.select(launches).where(among(launches.c.id, sorted(told)))
-    there = {row.id: row._asdict() for row in connection.execute(query)}
+    there = {row.id: row._asdict() for row in connection.execute(_LAUNCHES, {"own_ids": sorted(told)})}
     known = {launch_id: dict(row) for launch_id, row in there.items()}
     for launch_id, events in told.items():
         row = known.get(launch_id)
@@ -262,11 +261,18 @@ _NO_REPLICAS = stand_alone().to_json()
 
 def _number_launches(connection: sa.Connection, run_id: int) -> None:
     """Number the launches of a run from 1, by when they began."""
-    order = (launches.c.created_at, launches.c.name)
-    query = sa.select(launches.c.id, launches.c.launch_order).where(launches.c.run_id == run_id).order_by(*order)
-    for place, (launch_id, before) in enumerate(connection.execute(query).all(), 1):
+    for place, (launch_id, before) in enumerate(connection.execute(_ORDER, {"own_run": run_id}).all(), 1):
         if place != before:
             connection.execute(launches.update().where(launches.c.id == launch_id).values(launch_order=place))
+
+
+_LAUNCHES = sa.select(launches).where(among(launches.c.id, "own_ids"))
+_ORDER = (
+    sa.select(launches.c.id, launches.c.launch_order)
+    .where(launches.c.run_id == sa.bindparam("own_run"))
+    .order_by(launches.c.created_at, launches.c.name)
+)
+_START = sa.select(resolutions).where(resolutions.c.launch_id == sa.bindparam("own_launch"))
 
 
 def _put_start(connection: sa.Connection, event: LaunchStarted) -> None:
@@ -286,12 +292,11 @@ def _put_start(connection: sa.Connection, event: LaunchStarted) -> None:
         "passed": [list(each) for each in event.passed],
         "created_at": at,
     }
-    chosen = resolutions.c.launch_id == launch.key
-    there = connection.execute(sa.select(resolutions).where(chosen)).one_or_none()
+    there = connection.execute(_START, {"own_launch": launch.key}).one_or_none()
     if there is None:
         insert_if_new(connection, resolutions, row)
     elif _is_before(row, there._asdict()):
-        connection.execute(resolutions.update().where(chosen).values(row))
+        connection.execute(resolutions.update().where(resolutions.c.launch_id == launch.key).values(row))
     if plan and event.origin is not None:
         marks.hold_if_new(connection, launch.key, at + LEASE)
 
@@ -420,7 +425,7 @@ _KNOWN = sa.select(checkpoints.c.id, checkpoints.c.version, checkpoints.c.create
 
 @cache
 def _save(dialect: str) -> Any:
-    statement = _insert(dialect, saves)
+    statement = insert(dialect, saves)
     earlier = {"created_at": statement.excluded.created_at}
     is_earlier = saves.c.created_at > statement.excluded.created_at
     return statement.on_conflict_do_update(index_elements=["id"], set_=earlier, where=is_earlier)
@@ -428,7 +433,7 @@ def _save(dialect: str) -> Any:
 
 @cache
 def _file(dialect: str) -> Any:
-    statement = _insert(dialect, checkpoints)
+    statement = insert(dialect, checkpoints)
     own, other = checkpoints.c, statement.excluded
     is_newer = other.version > own.version
     fixed = ("id", "save_id", "rank", "path", "created_at", "state")
@@ -619,23 +624,31 @@ def _put_source(connection: sa.Connection, event: SourceAdded) -> None:
         "directory_id": source.directory_id or None,
         "created_at": event.at,
     }
-    statement = insert(connection, sources).values(row)
+    connection.execute(_source(connection.dialect.name), row)
+
+
+@cache
+def _source(dialect: str) -> Any:
+    statement = insert(dialect, sources)
     keys = ("launch_id", "rank", "directory", "kind", "prefix")
-    changed = {name: statement.excluded[name] for name in row if name not in keys}
+    changed = {column.name: statement.excluded[column.name] for column in sources.c if column.name not in keys}
     is_earlier = sources.c.created_at > statement.excluded.created_at
-    connection.execute(statement.on_conflict_do_update(index_elements=keys, set_=changed, where=is_earlier))
+    return statement.on_conflict_do_update(index_elements=keys, set_=changed, where=is_earlier)
 
 
 def _put_newest(connection: sa.Connection, table: sa.Table, rows: Sequence[Mapping[str, Any]]) -> None:
     """Write rows that have a version, where that is greater than what is there."""
     if rows:
-        statement = insert(connection, table)
-        keys = table.primary_key.columns.keys()
-        changed = {name: statement.excluded[name] for name in rows[0] if name not in keys}
-        is_newer = table.c.version < statement.excluded.version
-        connection.execute(
-            statement.on_conflict_do_update(index_elements=keys, set_=changed, where=is_newer), list(rows)
-        )
+        connection.execute(_newest(connection.dialect.name, table, tuple(rows[0])), list(rows))
+
+
+@cache
+def _newest(dialect: str, table: sa.Table, names: tuple[str, ...]) -> Any:
+    statement = insert(dialect, table)
+    keys = table.primary_key.columns.keys()
+    changed = {name: statement.excluded[name] for name in names if name not in keys}
+    is_newer = table.c.version < statement.excluded.version
+    return statement.on_conflict_do_update(index_elements=keys, set_=changed, where=is_newer)
 
 
 def _put_layout_files(connection: sa.Connection, events: Sequence[LayoutFileKept], layout_of: LayoutOf | None) -> None:
@@ -649,7 +662,7 @@ def _put_layout_files(connection: sa.Connection, events: Sequence[LayoutFileKept
             new.add(key)
         insert_if_new(connection, strategies, {"digest": event.digest, "kind": event.kind, "content": event.content})
         row = {"launch_id": key, "rank": event.rank, "digest": event.digest, "path": event.path}
-        statement = insert(connection, launch_strategies).values(row)
+        statement = insert(connection.dialect.name, launch_strategies).values(row)
         is_first = launch_strategies.c.path > statement.excluded.path
         keys = ["launch_id", "rank", "digest"]
         connection.execute(
@@ -666,25 +679,27 @@ def _put_layout_files(connection: sa.Connection, events: Sequence[LayoutFileKept
 
 def add_run(connection: sa.Connection, name: str) -> int:
     """The id of the run of that name, which is made if it is new."""
-    query = sa.select(runs.c.id).where(runs.c.name == name)
-    found = connection.execute(query).scalar()
+    found = connection.execute(_RUN_ID, {"own_name": name}).scalar()
     if found is None:
         insert_if_new(connection, runs, {"name": name})
-        found = connection.execute(query).scalar_one()
+        found = connection.execute(_RUN_ID, {"own_name": name}).scalar_one()
     return int(found)
 
 
-def insert(connection: sa.Connection, table: sa.Table) -> Any:
+_RUN_ID = sa.select(runs.c.id).where(runs.c.name == sa.bindparam("own_name"))
+
+
+def insert(dialect: str, table: sa.Table) -> Any:
     """INSERT with ON CONFLICT, which SQLAlchemy has once for each of the two databases and never for both."""
-    return _insert(connection.dialect.name, table)
-
-
-def _insert(dialect: str, table: sa.Table) -> Any:
     # Only the one in use: to import the other takes as long as a command's whole query.
     return import_module(f"sqlalchemy.dialects.{dialect}").insert(table)
 
 
 def insert_if_new(connection: sa.Connection, table: sa.Table, row: Mapping[str, Any]) -> bool:
     """Insert a row unless one with its key is there; whether it was."""
-    inserted = insert(connection, table).values(row).on_conflict_do_nothing().returning(sa.literal(1))
-    return connection.execute(inserted).first() is not None
+    return connection.execute(_if_new(connection.dialect.name, table), dict(row)).first() is not None
+
+
+@cache
+def _if_new(dialect: str, table: sa.Table) -> Any:
+    return insert(dialect, table).on_conflict_do_nothing().returning(sa.literal(1))

@@ -100,7 +100,7 @@ def first_names(connection: sa.Connection) -> frozenset[str]:
 
 def lock_run(connection: sa.Connection, run: int) -> None:
     """Let nobody else who locks this run go on before the transaction has ended. SQLite's are one at a time anyway."""
-    connection.execute(sa.select(runs.c.id).where(runs.c.id == run).with_for_update())
+    connection.execute(_LOCK_RUN, {"own_run": run})
 
 
 def next_moment(connection: sa.Connection, run: str, now: datetime) -> datetime:
@@ -145,8 +145,7 @@ def launch(connection: sa.Connection, key: LaunchKey) -> Launch | None:
 
 def has_saved(connection: sa.Connection, key: LaunchKey, rank: int) -> bool:
     """Whether a rank has registered anything in a launch."""
-    query = sa.select(checkpoints.c.id).join(saves).where(saves.c.launch_id == key, checkpoints.c.rank == rank)
-    return connection.execute(query.limit(1)).first() is not None
+    return connection.execute(_HAS_SAVED, {"own_launch": key, "own_rank": rank}).first() is not None
 
 
 def first_saves(connection: sa.Connection, run: int) -> dict[str, int | None]:
@@ -260,17 +259,13 @@ def directories_of(connection: sa.Connection, run: int) -> set[str]:
 
 def recorded_paths(connection: sa.Connection, run: int) -> list[tuple[str, str]]:
     """Every path that was recorded of a run, with the identity of its directory (empty: not known)."""
-    joined = checkpoints.join(saves).join(launches, launches.c.id == saves.c.launch_id)
-    query = sa.select(checkpoints.c.path, checkpoints.c.directory_id).select_from(joined)
-    found = rows.many(connection.execute(query.where(launches.c.run_id == run)))
+    found = rows.many(connection.execute(_RECORDED_PATHS, {"own_run": run}))
     return [(path, identity or "") for path, identity in found]
 
 
 def announced(connection: sa.Connection, run: str, directory: str) -> set[str]:
     """The identities of the directories that ranks of a run, by its first name, saved to at a path."""
-    query = sa.select(sources.c.directory_id).distinct().select_from(sources.join(launches).join(runs))
-    of_path = (runs.c.name == run) & (sources.c.directory == directory) & sources.c.directory_id.is_not(None)
-    return set(connection.execute(query.where(of_path)).scalars())
+    return set(connection.execute(_ANNOUNCED, {"own_name": run, "own_directory": directory}).scalars())
 
 
 def lag(connection: sa.Connection, launch: Launch) -> int:
@@ -497,6 +492,25 @@ def _first_save(*finished: sa.ColumnElement[bool]) -> sa.ScalarSelect[int]:
     )
 
 
+_LOCK_RUN = sa.select(runs.c.id).where(runs.c.id == _RUN).with_for_update()
+_HAS_SAVED = (
+    sa.select(checkpoints.c.id)
+    .join(saves)
+    .where(saves.c.launch_id == _LAUNCH, checkpoints.c.rank == sa.bindparam("own_rank", type_=sa.Integer))
+    .limit(1)
+)
+_RECORDED_PATHS = (
+    sa.select(checkpoints.c.path, checkpoints.c.directory_id)
+    .select_from(checkpoints.join(saves).join(launches, launches.c.id == saves.c.launch_id))
+    .where(launches.c.run_id == _RUN)
+)
+_ANNOUNCED = (
+    sa.select(sources.c.directory_id)
+    .distinct()
+    .select_from(sources.join(launches).join(runs))
+    .where(runs.c.name == _NAME, sources.c.directory == sa.bindparam("own_directory", type_=sa.String))
+    .where(sources.c.directory_id.is_not(None))
+)
 _FIRST_SAVES = sa.select(launches.c.name, _first_save(), _first_save(checkpoints.c.size.is_not(None))).where(
     launches.c.run_id == _RUN
 )

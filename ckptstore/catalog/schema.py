@@ -25,6 +25,7 @@ REVISION = "0001"
 """The newest revision under `migrations/`: what this program works with."""
 
 VERSION_TABLE = "ckptstore_version"
+_VERSION = sa.select(sa.column("version_num", sa.String)).select_from(sa.table(VERSION_TABLE))
 _ADVISORY_KEY = 0x636B7074  # "ckpt"
 _LOCK_SECONDS = 60
 _LOOK_AGAIN_SECONDS = 0.02
@@ -44,8 +45,7 @@ def current(database: Database) -> str | None:
 def _current(database: Database, connection: sa.Connection) -> str | None:
     names = sa.inspect(connection).get_table_names()  # asked once: another process may be making them just now
     if VERSION_TABLE in names:
-        version = sa.table(VERSION_TABLE, sa.column("version_num"))
-        return connection.execute(sa.select(version.c.version_num)).scalar()
+        return connection.execute(_VERSION).scalar()
     if names:
         raise CatalogUnavailableError(
             f"{database.name} holds other tables ({', '.join(sorted(names)[:3])}) and is not a catalog",

@@ -38,11 +38,14 @@ class Tally:
 
 def highest_steps(connection: sa.Connection, run: int) -> dict[str, int]:
     """The launches of a run, and the highest step that each has a save of (0: none)."""
-    highest = (  # for each launch by itself: then the index has it at once, however many saves there are
-        sa.select(sa.func.max(saves.c.global_step)).where(saves.c.launch_id == launches.c.id).scalar_subquery()
-    )
-    query = sa.select(launches.c.name, sa.func.coalesce(highest, 0)).where(launches.c.run_id == run)
-    return {row[0]: row[1] for row in connection.execute(query)}
+    return {row[0]: row[1] for row in connection.execute(_HIGHEST_STEPS, {"own_run": run})}
+
+
+# For each launch by itself: then the index has it at once, however many saves there are.
+_HIGHEST = sa.select(sa.func.max(saves.c.global_step)).where(saves.c.launch_id == launches.c.id).scalar_subquery()
+_HIGHEST_STEPS = sa.select(launches.c.name, sa.func.coalesce(_HIGHEST, 0)).where(
+    launches.c.run_id == sa.bindparam("own_run")
+)
 
 
 def tallies(connection: sa.Connection, run: int) -> list[Tally]:

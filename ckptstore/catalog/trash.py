@@ -100,24 +100,35 @@ def after_what_was_told(connection: sa.Connection, items: Sequence[Item]) -> lis
 
 def collections_of(connection: sa.Connection, run: int) -> list[Collection]:
     """The gcs of a run that left something in the trash, newest first."""
-    own = (trash.c.collection_id == collections.c.id) & (trash.c.run_id == collections.c.run_id)
-    left = sa.select(trash.c.id).where(own, _IS_OPEN)
-    query = sa.select(collections).where(collections.c.run_id == run, left.exists())
-    rows = connection.execute(query.order_by(collections.c.created_at.desc(), collections.c.id.desc()))
+    rows = connection.execute(_COLLECTIONS_OF, {"own_run": run})
     return [Collection(row.id, row.created_at, row.purge_after, row.ended, moment_of(row.version)) for row in rows]
 
 
 _IS_OPEN = trash.c.phase.in_([phase.value for phase in OPEN_PHASES])
+_COLLECTIONS_OF = (
+    sa.select(collections)
+    .where(
+        collections.c.run_id == sa.bindparam("own_run"),
+        sa.select(trash.c.id)
+        .where(trash.c.collection_id == collections.c.id, trash.c.run_id == collections.c.run_id, _IS_OPEN)
+        .exists(),
+    )
+    .order_by(collections.c.created_at.desc(), collections.c.id.desc())
+)
+_ITEMS_OF = (
+    sa.select(trash, checkpoints.c.reported, runs.c.name)
+    .select_from(
+        trash.outerjoin(checkpoints, checkpoints.c.id == trash.c.checkpoint_id).join(runs, runs.c.id == trash.c.run_id)
+    )
+    .where(trash.c.run_id == sa.bindparam("own_run"), among(trash.c.phase, "own_phases"))
+    .order_by(trash.c.changed_at, trash.c.collection_id, trash.c.root, trash.c.place)
+)
 
 
 def items_of(connection: sa.Connection, run: int, *phases: Phase, collection: str | None = None) -> list[Item]:
     """What is in one of these phases, of a run or of one gc of it, in the order it was given up."""
-    joined = trash.outerjoin(checkpoints, checkpoints.c.id == trash.c.checkpoint_id)
-    of_run = joined.join(runs, runs.c.id == trash.c.run_id)
-    query = sa.select(trash, checkpoints.c.reported, runs.c.name).select_from(of_run).where(trash.c.run_id == run)
-    query = query.where(trash.c.phase.in_([phase.value for phase in phases]))
-    if collection is not None:
-        query = query.where(trash.c.collection_id == collection)
+    query = _ITEMS_OF if collection is None else _ITEMS_OF.where(trash.c.collection_id == collection)
+    given = {"own_run": run, "own_phases": [phase.value for phase in phases]}
     return [
         Item(
             run=row.name,
@@ -132,9 +143,7 @@ def items_of(connection: sa.Connection, run: int, *phases: Phase, collection: st
             changed_at=row.changed_at,
             reported=FileState(row.reported) if row.reported else None,
         )
-        for row in many(
-            connection.execute(query.order_by(trash.c.changed_at, trash.c.collection_id, trash.c.root, trash.c.place))
-        )
+        for row in many(connection.execute(query, given))
     ]
 
 
