@@ -29,6 +29,7 @@ import sqlalchemy as sa
 from greenlet import getcurrent, greenlet
 
 from ckptstore import outside
+from tests.world.sql import Catalogs, Connection
 from tests.world.system import Node, Process, System
 
 BEGIN_NS = 1_780_000_000_000_000_000
@@ -39,6 +40,7 @@ CALL_NS = 20_000
 
 ERRORS = ("EIO", "ENOSPC", "EACCES", "ESTALE", "EINTR")
 SQL_ERRORS = ("disk I/O error", "database or disk is full", "database is locked", "unable to open database file")
+_MOST_WAKES = 12  # of threads, while somebody waits
 MOST_CALLS = 200_000
 """Of one action: more is an endless loop."""
 
@@ -74,7 +76,12 @@ class Program(Process):
         self.at_exit: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
         self.connections: list[Connection] = []
         self.fault: Fault | None = None
-        self.counts: Counter[str] = Counter()
+        self.calls = 0
+        self.sql_calls = 0
+
+    def place(self, where: str) -> int:
+        """How many calls of some kinds this action has made."""
+        return {"any": self.calls, "sql": self.sql_calls, "file": self.calls - self.sql_calls}[where]
 
 
 class Task:
@@ -109,37 +116,6 @@ class Task:
         return self.until() or (self.deadline is not None and now_ns >= self.deadline)
 
 
-class Cursor(sqlite3.Cursor):
-    """A cursor whose statements are calls to the outside."""
-
-    def execute(self, statement: str, *parameters: Any) -> sqlite3.Cursor:
-        if ACTIVE is not None and ACTIVE.current is not None:
-            ACTIVE.ask_catalog(self.connection)
-        return super().execute(statement, *parameters)
-
-    def executemany(self, statement: str, parameters: Any) -> sqlite3.Cursor:
-        if ACTIVE is not None and ACTIVE.current is not None:
-            ACTIVE.ask_catalog(self.connection)
-        return super().executemany(statement, parameters)
-
-
-class Connection(sqlite3.Connection):
-    """A connection whose statements and commits are calls to the outside."""
-
-    path = ""
-
-    def cursor(self, factory: type[sqlite3.Cursor] = Cursor) -> Any:
-        return super().cursor(Cursor)
-
-    def commit(self) -> None:
-        if ACTIVE is not None and self.in_transaction:
-            ACTIVE.call("commit", "sql")
-            super().commit()
-            ACTIVE.after("commit", "sql")
-        else:
-            super().commit()
-
-
 ACTIVE: Machine | None = None
 
 
@@ -154,7 +130,7 @@ class Machine:
         self.programs: list[Program] = []
         self.drawn: Counter[str] = Counter()
         self.logged: list[str] = []
-        self.catalogs_away: set[str] = set()
+        self.catalogs = Catalogs(self)
         self._pids = itertools.count(1000)
         self.traced: Callable[[str], object] | None = None
         self.system = System(self.program, lambda: self.now_ns, self.call, self.after, real_prefixes=(REAL,))
@@ -173,21 +149,22 @@ class Machine:
         task = self.current
         if task is None:
             return
-        if not task.program.alive:
+        program = task.program
+        if not program.alive:
             self._vanish()
         self.now_ns += CALL_NS
-        kind = "sql" if args == "sql" else "file"
-        program = task.program
-        counts = program.counts
-        counts["any"] += 1
-        counts[kind] += 1
-        if counts["any"] > MOST_CALLS:
+        program.calls += 1
+        if program.calls > MOST_CALLS:
             raise StuckError(f"{task.name} makes call {MOST_CALLS}")
+        kind = "file"
+        if args == "sql":
+            kind = "sql"
+            program.sql_calls += 1
         if self.traced is not None:
             told = args if isinstance(args, tuple) else (args,)
             self.traced(f"{task.name}: {name} {[each for each in told if isinstance(each, (str, int))]}")
         fault = program.fault
-        if fault is None or fault.where not in ("any", kind) or counts[fault.where] - 1 != fault.at:
+        if fault is None or fault.where not in ("any", kind) or program.place(fault.where) - 1 != fault.at:
             return
         if fault.what in ("error", "kill", "stop"):
             program.fault = None
@@ -199,15 +176,9 @@ class Machine:
         if task is None or (fault := task.program.fault) is None or not fault.what.endswith("_after"):
             return
         kind = "sql" if args == "sql" else "file"
-        if fault.where in ("any", kind) and task.program.counts[fault.where] - 1 >= fault.at:
+        if fault.where in ("any", kind) and task.program.place(fault.where) - 1 >= fault.at:
             task.program.fault = None
             self._let(task, fault, kind, name)
-
-    def ask_catalog(self, connection: Any) -> None:
-        """A statement is about to be asked of a catalog."""
-        if connection.path in self.catalogs_away:
-            raise sqlite3.OperationalError("disk I/O error")
-        self.call("sql", "sql")
 
     def _let(self, task: Task, fault: Fault, kind: str, name: str) -> None:
         self.drawn[f"{fault.what} {kind}"] += 1
@@ -254,9 +225,7 @@ class Machine:
         """SIGKILL: nothing more is done, locks and files are let go."""
         program.alive = False
         for connection in program.connections:
-            with suppress(sqlite3.Error):
-                connection.rollback()
-                connection.close()
+            connection.close()
         program.connections.clear()
         program.end()
 
@@ -278,7 +247,7 @@ class Machine:
         """Do something in a program, until it is done or the program is dead. What it raises is in the task."""
         task = Task(self, program, work, name)
         task.at_stop = at_stop
-        program.fault, program.counts = fault, Counter()
+        program.fault, program.calls, program.sql_calls = fault, 0, 0
         before = self.current
         self._until_over(task)
         self.current = before
@@ -328,7 +297,7 @@ class Machine:
     def sleep(self, seconds: float) -> None:
         """Time passes; threads of living programs do what they do now and then."""
         end = self.now_ns + int(seconds * 1e9)
-        for _ in range(50):
+        for _ in range(_MOST_WAKES):
             due = [
                 (each.deadline, number, each)
                 for number, each in enumerate(
@@ -672,19 +641,6 @@ def _find_places() -> None:
 
 _log = _Log()
 _create_engine = sa.create_engine
-_first_engine: sa.Engine | None = None
-
-
-def _engine(*args: Any, **options: Any) -> sa.Engine:
-    """An engine that shares what statements were compiled to with those before it: each program makes its own."""
-    global _first_engine  # noqa: PLW0603
-    engine = _create_engine(*args, **options)
-    if engine.dialect.name == "sqlite":
-        if _first_engine is None:
-            _first_engine = engine
-        engine.dialect = engine.pool._dialect = _first_engine.dialect
-        engine._compiled_cache = _first_engine._compiled_cache
-    return engine
 
 
 @contextmanager
@@ -706,7 +662,7 @@ def simulated(seed: int) -> Iterator[Machine]:
     for place, each, _, stand_in in changed:
         place[each] = stand_in
     ACTIVE = machine
-    sa.create_engine = _engine
+    sa.create_engine = machine.catalogs.engine  # type: ignore[assignment]
     Machine._stopped = []
     try:
         yield machine
@@ -714,6 +670,7 @@ def simulated(seed: int) -> Iterator[Machine]:
         for program in machine.programs:
             if program.alive:
                 machine.kill(program)
+        machine.catalogs.close()
         ACTIVE = None
         sa.create_engine = _create_engine
         for place, each, real, _ in changed:
@@ -721,15 +678,3 @@ def simulated(seed: int) -> Iterator[Machine]:
         logger.removeHandler(_log)
         logger.setLevel(level)
         logger.propagate = propagates
-
-
-@sa.event.listens_for(sa.Engine, "do_connect")
-def _connect(dialect: Any, _: object, args: list[Any], options: dict[str, Any]) -> Any:
-    if ACTIVE is None or ACTIVE.current is None or dialect.name != "sqlite" or args[:1] == [":memory:"]:
-        return None
-    if str(args[0]) in ACTIVE.catalogs_away:
-        raise sqlite3.OperationalError("unable to open database file")
-    connection = sqlite3.connect(*args, factory=Connection, **{**options, "check_same_thread": False})
-    connection.path = str(args[0])
-    ACTIVE.program().connections.append(connection)
-    return connection

@@ -179,7 +179,7 @@ class World:
         """Whether nothing keeps anybody from seeing all there is."""
         return not (
             self.away
-            or self.machine.catalogs_away
+            or self.machine.catalogs.away
             or any(disk.read_only or disk.capacity is not None for disk in self.disks.values())
         )
 
@@ -658,7 +658,7 @@ class World:
         before = self.everything()
         if catalog:
             if not self.has_other:
-                shutil.copyfile(self._template, self.catalogs[1])
+                self._replace_catalog(1, self._template)
             self.has_other = True
         task = self._operate("scan", lambda opened: opened.scan(ROOT, run=RUN), catalog)
         self._check_homes("scan", before, self.everything())
@@ -775,11 +775,11 @@ class World:
         """Disks have room and can be written to; catalogs can be reached."""
         for disk in self.disks.values():
             disk.read_only, disk.capacity = False, None
-        self.machine.catalogs_away.clear()
+        self.machine.catalogs.away.clear()
 
     def catalog_away(self) -> None:
         """The catalog cannot be reached."""
-        self.machine.catalogs_away.add(self.catalogs[0])
+        self.machine.catalogs.away.add(self.catalogs[0])
         self.is_current = False
 
     def lose_catalog(self, to_yesterday: bool = False) -> None:  # noqa: FBT001, FBT002
@@ -788,7 +788,7 @@ class World:
         self.is_current = self.is_quiet
         self.is_shaken |= self.has_gap
         copied = self._kept_catalog if to_yesterday and self._kept_catalog else self._template
-        self._replace_catalog(copied)
+        self._replace_catalog(0, copied)
         if self.is_quiet:
             self._operate("scan", lambda opened: opened.scan(ROOT, run=RUN))
 
@@ -799,11 +799,13 @@ class World:
             connection.backup(target)
         self._kept_catalog = copy
 
-    def _replace_catalog(self, source: str) -> None:
+    def _replace_catalog(self, number: int, source: str) -> None:
+        path = self.catalogs[number]
+        self.machine.catalogs.forget(path)
         for suffix in ("", "-wal", "-shm"):
             with suppress(FileNotFoundError):
-                os.unlink(f"{self.catalogs[0]}{suffix}")
-        shutil.copyfile(source, self.catalogs[0])
+                os.unlink(f"{path}{suffix}")
+        shutil.copyfile(source, path)
 
     def power_loss(self) -> None:
         """All nodes lose power: what was not synced may be lost."""
@@ -1037,10 +1039,7 @@ class World:
         self.checked["undone"] += 1
 
     def _check_made_anew(self, there: dict[str, bytes]) -> None:
-        shutil.copyfile(self._template, self.catalogs[1])
-        for suffix in ("-wal", "-shm"):
-            with suppress(FileNotFoundError):
-                os.unlink(f"{self.catalogs[1]}{suffix}")
+        self._replace_catalog(1, self._template)
         self.has_other = True
         self._operate("scan", lambda opened: opened.scan(ROOT, run=RUN), 1)
         known = [

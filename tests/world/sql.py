@@ -1,0 +1,380 @@
+"""SQLite as simulated programs have it: each statement and each commit is a call to the outside.
+
+SQLAlchemy takes four times as long as SQLite to run a statement. So its engine has a short way here: what it makes of a
+statement is kept for all programs and histories, and its pool and results are replaced by simple ones.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from types import SimpleNamespace, TracebackType
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine.row import Row
+
+if TYPE_CHECKING:
+    from tests.world.machine import Machine
+
+_FOREIGN_KEYS = "PRAGMA foreign_keys=ON"
+_STATEMENTS = 1000  # that SQLite keeps compiled
+_ADAPTS = {"_result_disable_adapt_to_context": True}  # no row is asked for an expression of its own statement
+_create_engine = sa.create_engine
+
+
+class Catalogs:
+    """The SQLite files of a machine, and who is connected to them."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.away: set[str] = set()
+        self._sessions: dict[str, set[Session]] = {}
+        self._idle: dict[str, list[Session]] = {}
+
+    def connect(self, path: str, timeout: float) -> Connection:
+        """A connection of the current program."""
+        if path in self.away:
+            raise sqlite3.OperationalError("unable to open database file")
+        idle = self._idle.get(path)
+        session = idle.pop() if idle else self._session(path, timeout)
+        connection = Connection(self, session)
+        self.machine.program().connections.append(connection)
+        return connection
+
+    def _session(self, path: str, timeout: float) -> Session:
+        session = sqlite3.connect(path, timeout, 0, None, False, Session, _STATEMENTS)  # noqa: FBT003
+        session.catalogs, session.path = self, path
+        session.execute(_FOREIGN_KEYS)
+        self._sessions.setdefault(path, set()).add(session)
+        return session
+
+    def leave(self, session: Session) -> None:
+        if session.in_transaction or session not in self._sessions.get(session.path, ()):
+            session.close()
+        else:
+            self._idle.setdefault(session.path, []).append(session)
+
+    def forget(self, path: str) -> None:
+        """Another file is put there."""
+        self._sessions.pop(path, None)
+        for session in self._idle.pop(path, ()):
+            session.close()
+
+    def close(self) -> None:
+        for path in list(self._sessions):
+            self.forget(path)
+
+    def ask(self, path: str) -> None:
+        """A statement is about to be asked of a catalog."""
+        if self.machine.current is not None:
+            if path in self.away:
+                raise sqlite3.OperationalError("disk I/O error")
+            self.machine.call("sql", "sql")
+
+    def engine(self, url: sa.URL, connect_args: dict[str, Any], json_deserializer: Any) -> sa.Engine:
+        """In place of `sqlalchemy.create_engine`."""
+        first = _first_engine(json_deserializer)
+        path = str(url.database)
+        if path == ":memory:":
+            engine = _create_engine(url, connect_args=connect_args, json_deserializer=json_deserializer)
+            engine.dialect = engine.pool._dialect = first.dialect
+        else:
+            pool = sa.QueuePool(lambda: self.connect(path, connect_args["timeout"]), dialect=first.dialect)
+            engine = Engine(pool, first.dialect, url, execution_options=_ADAPTS)
+        engine._compiled_cache = first._compiled_cache
+        return engine
+
+
+@cache
+def _first_engine(deserializer: Any) -> sa.Engine:
+    engine = _create_engine("sqlite://", json_deserializer=deserializer)
+    engine.connect().close()
+    return engine
+
+
+class Cursor(sqlite3.Cursor):
+    """A cursor whose statements are calls to the outside."""
+
+    connection: Session
+
+    def execute(self, statement: str, *parameters: Any) -> sqlite3.Cursor:
+        session = self.connection
+        session.catalogs.ask(session.path)
+        return super().execute(statement, *parameters)
+
+    def executemany(self, statement: str, parameters: Any) -> sqlite3.Cursor:
+        session = self.connection
+        session.catalogs.ask(session.path)
+        return super().executemany(statement, parameters)
+
+
+class Session(sqlite3.Connection):
+    """SQLite's own connection. The next program that connects to the file gets it: a new one reads the schema first."""
+
+    catalogs: Catalogs
+    path: str
+
+
+class Connection:
+    """A program's connection; it ends with the program."""
+
+    __slots__ = ("_catalogs", "_session", "isolation_level")
+
+    def __init__(self, catalogs: Catalogs, session: Session) -> None:
+        self._catalogs = catalogs
+        self._session: Session | None = session
+        self.isolation_level: str | None = None  # that of all sessions
+
+    @property
+    def session(self) -> Session:
+        if self._session is None:
+            raise sqlite3.ProgrammingError("Cannot operate on a closed database.")
+        return self._session
+
+    def cursor(self) -> Cursor:
+        return self.session.cursor(Cursor)
+
+    def execute(self, statement: str, *parameters: Any) -> Any:
+        if statement == _FOREIGN_KEYS:  # as it is: to set it again has SQLite compile all statements again
+            return None
+        return self.session.execute(statement, *parameters)
+
+    def commit(self) -> None:
+        session = self.session
+        if session.in_transaction:
+            machine = self._catalogs.machine
+            machine.call("commit", "sql")
+            session.commit()
+            machine.after("commit", "sql")
+
+    def rollback(self) -> None:
+        if self._session is not None:
+            self._session.rollback()
+
+    def close(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            self._catalogs.leave(session)
+
+
+class _Proxied:
+    """What SQLAlchemy has around a connection of a driver."""
+
+    __slots__ = ("cursor", "dbapi_connection", "info", "rollback")
+    is_valid = True
+
+    def __init__(self, connection: Connection) -> None:
+        self.dbapi_connection = connection
+        self.cursor, self.rollback = connection.cursor, connection.rollback
+        self.info: dict[str, Any] = {}
+
+
+class Engine(sa.Engine):
+    """An engine of SQLAlchemy with a simple pool."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._idle: list[_Proxied] = []
+
+    def connect(self) -> sa.Connection:
+        try:
+            return _Connection(self, self._checked_out())
+        except sqlite3.Error as error:
+            raise _wrapped(error, None, None) from error
+
+    def dispose(self, close: bool = True) -> None:  # noqa: FBT001, FBT002
+        idle, self._idle = self._idle, []
+        for each in idle if close else ():
+            each.dbapi_connection.close()
+
+    def _checked_out(self) -> _Proxied:
+        dispatch = self.pool.dispatch
+        while True:
+            if self._idle:
+                proxied = self._idle.pop()
+            else:
+                proxied = _Proxied(self.pool._creator())
+                for prepare in dispatch.connect:
+                    prepare(proxied.dbapi_connection, proxied)
+            try:
+                for look in dispatch.checkout:
+                    look(proxied.dbapi_connection, proxied, proxied)
+            except sa.exc.DisconnectionError:
+                proxied.dbapi_connection.close()
+            else:
+                return proxied
+
+
+class _Connection(sa.Connection):
+    """A connection of SQLAlchemy that goes the long way only for a statement of which it knows nothing yet."""
+
+    def __init__(self, engine: Engine, proxied: _Proxied) -> None:
+        self.engine: Any = engine
+        self.dialect = engine.dialect
+        self._dbapi_connection: Any = proxied
+        self._execution_options = engine._execution_options
+        self._transaction = self._nested_transaction = None
+        self._Connection__in_begin = False
+        self._Connection__can_reconnect = False
+        self._allow_autobegin = True
+        self._has_events = self._echo = False
+
+    @property
+    def info(self) -> Any:
+        return self._dbapi_connection.info
+
+    def begin(self) -> Any:
+        return _Transaction(self._dbapi_connection.dbapi_connection)
+
+    def close(self) -> None:
+        self._transaction = None
+        proxied = self._dbapi_connection
+        proxied.dbapi_connection.rollback()
+        self.engine._idle.append(proxied)
+
+    def exec_driver_sql(self, statement: str, *_: Any, **__: Any) -> Any:
+        return _run(self._dbapi_connection, statement, None, None)
+
+    def execute(self, statement: Any, parameters: Any = None, **options: Any) -> Any:
+        if not isinstance(statement, (sa.sql.expression.SelectBase, sa.sql.expression.UpdateBase)):
+            return super().execute(statement, parameters, **options)
+        given: Sequence[Mapping[str, Any]] = (
+            () if not parameters else [parameters] if isinstance(parameters, dict) else list(parameters)
+        )
+        compiled: Any
+        compiled, extracted, collected, _ = statement._compile_w_cache(
+            self.dialect,
+            compiled_cache=self.engine._compiled_cache,
+            column_keys=sorted(given[0]) if given else [],
+            for_executemany=len(given) > 1,
+        )
+        plan = _plans.get(compiled)
+        if plan is None:
+            result = super().execute(statement, parameters, **options)
+            _plans[compiled] = _Plan(compiled, result)
+            return result
+        if plan.is_long:
+            return super().execute(statement, parameters, **options)
+        values = [plan.bound(each, extracted, collected) for each in given or (None,)]
+        return _run(self._dbapi_connection, plan.text, values if len(given) > 1 else values[0], plan)
+
+
+class _Transaction:
+    __slots__ = ("_connection",)
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        try:
+            if kind is not None:
+                self._connection.rollback()
+                return
+            try:
+                self._connection.commit()
+            except BaseException:
+                self._connection.rollback()
+                raise
+        except sqlite3.Error as problem:
+            raise _wrapped(problem, None, None) from problem
+
+
+_plans: dict[Any, _Plan] = {}
+
+
+class _Plan:
+    """What SQLAlchemy made of a statement: its text, the order of its parameters, what makes values of its rows."""
+
+    __slots__ = ("_construct", "_keys", "_processors", "is_long", "row", "text")
+
+    def __init__(self, compiled: Any, result: Any) -> None:
+        self.text: str = compiled.string
+        self._construct = compiled.construct_params
+        self._keys = compiled.positiontup
+        self._processors: Mapping[str, Callable[[Any], Any]] = compiled._bind_processors
+        self.is_long = bool(
+            compiled.insert_prefetch
+            or compiled.update_prefetch
+            or compiled.literal_execute_params
+            or compiled.post_compile_params
+            or (compiled.for_executemany and compiled._insertmanyvalues)
+        )
+        self.row: tuple[Any, Any, Any] | None = None
+        if result.returns_rows:
+            metadata = result._metadata
+            self.row = metadata, metadata._effective_processors, metadata._key_to_index
+
+    def bound(self, given: Mapping[str, Any] | None, extracted: Any, collected: Any) -> tuple[Any, ...]:
+        values = self._construct(given, extracted_parameters=extracted, escape_names=False, _collected_params=collected)
+        processors = self._processors
+        return tuple([processors[key](values[key]) if key in processors else values[key] for key in self._keys])
+
+
+def _run(proxied: _Proxied, text: str, values: Any, plan: _Plan | None) -> _Rows:
+    try:
+        cursor = proxied.cursor()
+        if values is None:
+            cursor.execute(text)
+        elif type(values) is list:
+            cursor.executemany(text, values)
+        else:
+            cursor.execute(text, values)
+        found = cursor.fetchall() if cursor.description else []
+        count = cursor.rowcount
+        cursor.close()
+    except sqlite3.Error as error:
+        raise _wrapped(error, text, values) from error
+    if plan is None or plan.row is None:
+        return _Rows(found, count)
+    metadata, processors, places = plan.row
+    return _Rows([Row(metadata, processors, places, each) for each in found], count)
+
+
+def _wrapped(error: sqlite3.Error, text: str | None, values: Any) -> BaseException:
+    dialect = SimpleNamespace(dbapi_exception_translation_map={})
+    return sa.exc.DBAPIError.instance(text, values, error, sqlite3.Error, dialect=dialect)  # type: ignore[call-overload,no-any-return]
+
+
+class _Rows:
+    """As a result of SQLAlchemy."""
+
+    __slots__ = ("_rows", "rowcount")
+
+    def __init__(self, rows: list[Any], count: int = -1) -> None:
+        self._rows = rows
+        self.rowcount = count
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._rows)
+
+    def all(self) -> list[Any]:
+        return self._rows
+
+    def partitions(self, _: int) -> Iterable[list[Any]]:
+        return [self._rows] if self._rows else []
+
+    def first(self) -> Any:
+        return self._rows[0] if self._rows else None
+
+    def one_or_none(self) -> Any:
+        if len(self._rows) > 1:
+            raise sa.exc.MultipleResultsFound
+        return self.first()
+
+    def one(self) -> Any:
+        if not self._rows:
+            raise sa.exc.NoResultFound
+        return self.one_or_none()
+
+    def scalars(self) -> _Rows:
+        return _Rows([row[0] for row in self._rows])
+
+    def scalar(self) -> Any:
+        return self._rows[0][0] if self._rows else None
+
+    def scalar_one(self) -> Any:
+        return self.one()[0]
