@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from ckptstore.retention.execute import Collected
     from ckptstore.retention.plan import GcPlan
     from ckptstore.retention.policy import Policy
-    from ckptstore.retention.trash import Purged, Undone
+    from ckptstore.retention.purge import Purged
+    from ckptstore.retention.undo import Undone
     from ckptstore.scan.plan import Scanned
     from ckptstore.training.launch import RankLaunch
     from ckptstore.verify.verify import Verified
@@ -69,7 +70,7 @@ _HOMES = {
     "Launch": "ckptstore.core.model",
     "LaunchRow": "ckptstore.resume.history",
     "Policy": "ckptstore.retention.policy",
-    "Purged": "ckptstore.retention.trash",
+    "Purged": "ckptstore.retention.purge",
     "RankLaunch": "ckptstore.training.launch",
     "Rejection": "ckptstore.core.model",
     "Resolution": "ckptstore.core.model",
@@ -78,7 +79,7 @@ _HOMES = {
     "SaveRow": "ckptstore.resume.overview",
     "Scanned": "ckptstore.scan.plan",
     "Synced": "ckptstore.journal.sync",
-    "Undone": "ckptstore.retention.trash",
+    "Undone": "ckptstore.retention.undo",
     "Verified": "ckptstore.verify.verify",
     "connect": "ckptstore.api",
 }

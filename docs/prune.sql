@@ -26,7 +26,7 @@ WHERE checkpoints.state IN ('missing', 'moved')
   AND saves.created_at < newest.created_at
   AND saves.created_at < now() - make_interval(days => :days)
   AND NOT EXISTS (SELECT FROM trash
-                  WHERE trash.checkpoint_id = checkpoints.id AND trash.phase NOT IN ('restored', 'gone'))
+                  WHERE trash.checkpoint_id = checkpoints.id AND (trash.wanted = 'trash' OR NOT trash.settled))
   AND NOT EXISTS (SELECT FROM pins
                   WHERE pins.run_id = launches.run_id AND pins.global_step = saves.global_step AND pins.pinned)
   AND NOT EXISTS (SELECT FROM tags WHERE tags.run_id = launches.run_id AND tags.global_step = saves.global_step);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from unittest import mock
 
@@ -26,7 +27,6 @@ from bench.cases.case import (
 )
 from bench.peers.ckptstore import RUN, Ckptstore
 from ckptstore import Catalog, Policy, connect
-from ckptstore.disk.trash import Disk
 
 RANKS = 4
 
@@ -53,7 +53,7 @@ def newest_cut(home: Path) -> Judged:
 
 def dying_gc(home: Path) -> None:
     """Killed before the first file is touched: the catalog has marked them all."""
-    with mock.patch.object(Disk, "unlink", staticmethod(die)), mock.patch.object(Disk, "rename", staticmethod(die)):
+    with mock.patch.object(os, "unlink", die), mock.patch.object(os, "rename", die):
         Ckptstore(home, synced=True).prune(KEEP)
 
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
+from ckptstore.catalog.clock import clock
 from ckptstore.catalog.tables import checkpoints, exit_requests, saves
-from ckptstore.catalog.trash import clock
 from ckptstore.core.model import FileState, Kind
 
 if TYPE_CHECKING:

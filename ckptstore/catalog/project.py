@@ -17,6 +17,7 @@ import sqlalchemy as sa
 from ckptstore.catalog import layouts, marks, reads
 from ckptstore.catalog.among import among
 from ckptstore.catalog.tables import (
+    IS_REMOVED,
     checkpoints,
     collections,
     endings,
@@ -53,7 +54,7 @@ from ckptstore.core.events import (
     version_of_mark,
 )
 from ckptstore.core.limits import LEASE
-from ckptstore.core.model import FileState, Phase, derived_id, launch_key
+from ckptstore.core.model import FileState, Location, derived_id, launch_key
 from ckptstore.core.replicas import stand_alone
 from ckptstore.outside import os
 
@@ -483,7 +484,7 @@ def _state() -> sa.ColumnElement[str]:
         .exists()
     )
 
-    def is_given_up(*phases: Phase) -> sa.ColumnElement[bool]:
+    def has_removal(condition: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
         # One that somebody missed may have been missed since retention has it.
         is_that = trash.c.of_version >= sa.func.substr(own.c.version, 1, GENERATION)
         return (
@@ -492,7 +493,7 @@ def _state() -> sa.ColumnElement[str]:
                 trash.c.checkpoint_id == own.c.id,
                 trash.c.run_id == own_run,
                 own.c.path == sa.func.rtrim(trash.c.root, "/") + "/" + trash.c.place,  # it may tell of no other file
-                sa.or_(*(trash.c.phase == phase.value for phase in phases)),
+                condition,
                 is_that | (own.c.reported == FileState.MISSING.value),
             )
             .correlate(own)
@@ -500,15 +501,12 @@ def _state() -> sa.ColumnElement[str]:
         )
 
     return sa.case(
-        (is_given_up(*OPEN_PHASES), FileState.TRASHED.value),
-        (is_given_up(Phase.GONE), FileState.MISSING.value),
+        (has_removal(IS_REMOVED), FileState.TRASHED.value),
+        (has_removal(trash.c.settled & (trash.c.wanted == Location.GONE.value)), FileState.MISSING.value),
         ((own.c.reported != FileState.MOVED.value) & is_overwritten, FileState.MISSING.value),
         else_=own.c.reported,
     )
 
-
-OPEN_PHASES = tuple(phase for phase in Phase if phase not in (Phase.RESTORED, Phase.GONE))
-"""The phases of what retention has in its hands."""
 
 _SET_STATES_AT_PATHS = checkpoints.update().values(state=_state()).where(among(checkpoints.c.path, "own_paths"))
 
@@ -531,9 +529,10 @@ def _put_removals(connection: sa.Connection, events: Sequence[FilesRemoved]) -> 
                 "place": file.place,
                 "size": file.size,
                 "mtime_ns": file.mtime_ns,
-                "phase": event.phase.value,
+                "wanted": event.wanted.value,
+                "settled": event.settled,
                 "changed_at": event.at,
-                "version": version_of(event.at, event.phase, file),
+                "version": version_of(event.at, event.wanted, event.settled, file),
             }
             for file in event.files
         ]

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import sqlalchemy as sa
 
 from ckptstore.catalog.among import among
-from ckptstore.catalog.project import OPEN_PHASES
 from ckptstore.catalog.tables import (
+    IS_REMOVED,
     checkpoints,
     collections,
     endings,
@@ -219,7 +219,7 @@ def waiting(connection: sa.Connection, run: int) -> list[Waiting]:
     query = (
         sa.select(sa.func.count(trash.c.id), sa.func.sum(trash.c.size), collections.c.purge_after, collections.c.ended)
         .join(collections, (collections.c.id == trash.c.collection_id) & (collections.c.run_id == trash.c.run_id))
-        .where(trash.c.run_id == run, trash.c.phase.in_([phase.value for phase in OPEN_PHASES]))
+        .where(trash.c.run_id == run, IS_REMOVED)
         .group_by(collections.c.run_id, collections.c.id)
         .order_by(collections.c.purge_after)
     )

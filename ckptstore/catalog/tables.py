@@ -370,14 +370,18 @@ trash = sa.Table(
     sa.Column("place", sa.Text, nullable=False),
     sa.Column("size", sa.BigInteger, nullable=False),
     sa.Column("mtime_ns", sa.BigInteger, nullable=False),
-    sa.Column("phase", sa.String(16), nullable=False),
+    sa.Column("wanted", sa.String(16), nullable=False),
+    sa.Column("settled", sa.Boolean, nullable=False),
     sa.Column("changed_at", UtcDateTime, nullable=False),
     sa.Column("version", sa.String(64), nullable=False),
-    sa.Index(None, "run_id", "phase"),
-    sa.Index(None, "checkpoint_id", "run_id", "phase"),  # else SQLite reads all of the run to find one file's
+    sa.Index(None, "run_id", "settled", "wanted"),
+    sa.Index(None, "checkpoint_id", "run_id", "settled", "wanted"),  # else SQLite reads a whole run for one
 )
 """A file that retention has given up: `place` is its path below `root`, `of_version` the generation of its record then.
 
-What is being done with it (`phase`) is recorded before it is done, and again when it is done; what is over stays here,
+Where it is `wanted` is recorded before it is moved, and that it is `settled` there afterwards. What is over stays here,
 so that an older word changes nothing. The record that it is of may be told later.
 """
+
+IS_REMOVED = sa.or_(sa.not_(trash.c.settled), sa.and_(trash.c.settled, trash.c.wanted == "trash"))
+"""Whether retention has a file: it is in the trash, or on a way. Written as the index is read."""

@@ -124,10 +124,10 @@ def undo(context: click.Context, run: str, *, as_json: bool) -> int:
     """
     from ckptstore.cli import retention_text as text
     from ckptstore.cli import terminal, values
-    from ckptstore.retention import trash
+    from ckptstore.retention import undo as undoing
 
     with terminal.progress("brought back", "files") as more:
-        done = trash.undo(catalog(context).database, run, progress=more)
+        done = undoing.undo(catalog(context).database, run, progress=more)
     values.write(values.undone(done)) if as_json else text.undone(done)
     return text.not_undone(done)
 
@@ -141,10 +141,10 @@ def purge(context: click.Context, run: str, *, at_once: bool, as_json: bool) -> 
     """Delete what has been in the trash of RUN for longer than its grace of a day."""
     from ckptstore.cli import retention_text as text
     from ckptstore.cli import terminal, values
-    from ckptstore.retention import trash
+    from ckptstore.retention import purge as purging
 
     with terminal.progress("deleted", "files") as more:
-        done = trash.purge(catalog(context).database, run, at_once=at_once, progress=more)
+        done = purging.purge(catalog(context).database, run, at_once=at_once, progress=more)
     values.write(values.purged(done)) if as_json else text.purged(done)
     return text.troubles(done.troubles, run)
 

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from ckptstore.retention.gc import RunCollected
     from ckptstore.retention.plan import GcPlan
     from ckptstore.retention.policy import Policy
-    from ckptstore.retention.trash import Purged, Undone
+    from ckptstore.retention.purge import Purged
+    from ckptstore.retention.undo import Undone
 
 _SHOWN = 20
 

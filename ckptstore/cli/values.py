@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from ckptstore.resume.overview import RunRow, SaveRow
     from ckptstore.retention.decide import Verdict
     from ckptstore.retention.gc import RunCollected
-    from ckptstore.retention.trash import Purged, Undone
+    from ckptstore.retention.purge import Purged
+    from ckptstore.retention.undo import Undone
     from ckptstore.scan.plan import Scanned
 
 

@@ -28,8 +28,8 @@ from ckptstore.core.model import (
     Launch,
     Lengths,
     LoadResult,
+    Location,
     PassedOver,
-    Phase,
     Rule,
     Source,
     Timing,
@@ -199,12 +199,13 @@ class RemovedFile:
 
 @dataclass(frozen=True)
 class FilesRemoved:
-    """What retention does with files of one directory, or has done: the phase that they are in from now on."""
+    """Where retention wants files of one directory from now on, or `settled` where they are."""
 
     run: str
     collection: str
     directory: str
-    phase: Phase
+    wanted: Location
+    settled: bool
     at: datetime
     files: tuple[RemovedFile, ...]
 
@@ -390,8 +391,9 @@ def to_line(event: Event, directory: str) -> Line:  # noqa: C901, PLR0911, PLR09
             return {"t": "forget", **event.__dict__, "at": event.at.isoformat()}
         case FilesRemoved():
             files = [[each.place, each.size, each.mtime_ns, each.checkpoint, each.of_version] for each in event.files]
-            named = {"run": event.run, "collection": event.collection, "phase": event.phase.value}
-            return {"t": "removal", **named, "at": event.at.isoformat(), "files": files}
+            named = {"run": event.run, "collection": event.collection}
+            wanted = {"wanted": event.wanted.value, "settled": event.settled}
+            return {"t": "removal", **named, **wanted, "at": event.at.isoformat(), "files": files}
         case GcEnded():
             times = {name: getattr(event, name).isoformat() for name in ("began", "purge_after", "at")}
             return {"t": "gc", **event.__dict__, **times}
@@ -759,9 +761,8 @@ def _as_removal(line: Line, directory: str) -> FilesRemoved:
         RemovedFile(_place(place), whole(size), whole(mtime, lowest=-HIGHEST), text(checkpoint, 32), text(version, 64))
         for place, size, mtime, checkpoint, version in line["files"]
     )
-    return FilesRemoved(
-        name(line["run"]), _collection(line), directory, Phase(line["phase"]), moment(line["at"]), files
-    )
+    wanted = Location(line["wanted"]), bool(line["settled"])
+    return FilesRemoved(name(line["run"]), _collection(line), directory, *wanted, moment(line["at"]), files)
 
 
 def _as_gc(line: Line, _: str) -> GcEnded:

@@ -211,18 +211,11 @@ def _save_id(run: str, launch: str, kind: Kind, global_step: int) -> str:
     return derived_id(run, launch, kind, global_step)
 
 
-class Phase(str, Enum):
-    """Where a file that retention gave up is: on its way to the trash, in it, on its way back, or being unlinked.
+class Location(str, Enum):
+    """Where retention wants a file: at its own place, in the trash, or deleted."""
 
-    One that is `restored` is where it was, or another file is; one that is `gone` is nowhere.
-    """
-
-    MOVING = "moving"
-    TRASHED = "trashed"
-    RESTORING = "restoring"
-    PURGING = "purging"
-    DELETING = "deleting"
-    RESTORED = "restored"
+    HOME = "home"
+    TRASH = "trash"
     GONE = "gone"
 
     __str__ = str.__str__

@@ -1,13 +1,12 @@
-"""Moves checkpoints into the trash, back out of it, and deletes them: never through a link, never over another file.
+"""The trash: checkpoints move into it, back out of it, or are deleted; never through a link, or over another file.
 
-The trash is below the checkpoints' own directory, so on the same file system: `.ckptstore/trash/{gc}/{path below it}`.
-Everything happens relative to directories that were opened without following links: a directory that becomes a link
-meanwhile leads nowhere. A file that is not of the recorded size and time is another file, and is left alone.
+It is below the checkpoints' own directory, so on the same file system: `.ckptstore/trash/{gc}/{path below it}`.
+Everything happens relative to directories that were opened without following links. A file that is not of the recorded
+size and time is another file, and is left alone.
 
-Of several files all go, or none. A directory goes by one rename of its own. Of a prefix the index goes first and comes
-back last: without it there is no checkpoint, and whoever comes after a crash ends it either way. What is purged is
-first made what nobody takes for one: a directory is renamed `.ckptstore`, which no place may be called; of a prefix the
-index is deleted first.
+Of several files all go, or none. A directory goes by one rename. Of a prefix the index goes first and comes back last:
+without it there is no checkpoint, so a move that was interrupted can be ended either way. What is purged is first made
+no checkpoint: a directory is renamed `.ckptstore`, which no place may be called; of a prefix the index goes first.
 """
 
 from __future__ import annotations
@@ -15,11 +14,11 @@ from __future__ import annotations
 import errno
 from collections import OrderedDict
 from contextlib import suppress
-from enum import Enum
 from stat import S_ISDIR, S_ISREG
 from typing import TYPE_CHECKING, NamedTuple
 
 from ckptstore.core import naming
+from ckptstore.core.model import Location
 from ckptstore.core.naming import INDEX, TENSORFLOW
 from ckptstore.disk import several
 from ckptstore.disk.claims import FOLDER, NO_LINKS
@@ -27,96 +26,80 @@ from ckptstore.disk.files import DIRECTORY, FileFacts
 from ckptstore.outside import os
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
     from types import TracebackType
 
 _TRASH = (FOLDER, "trash")
 _OPEN_FOLDERS = 64
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _HEAD = 64  # bytes
-_NOT_OURS = (errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY, errno.ENOTDIR, errno.ELOOP)
-"""Why a directory is not removed: it is not empty, in use, or none: a file or a link in its place."""
+_KEEPS_DIRECTORY = (errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY, errno.ENOTDIR, errno.ELOOP)
+
+_GONE = "it is gone"
+_IN_PLACE = "it is at its place"
+_CHANGED = "it changed since it was recorded"
+_OCCUPIED = "another file is at its place now: it stays in the trash"
+_ANOTHER = "another file is in the trash in its stead: it stays there, and undo brings it back"
 
 
-class TrashResult(str, Enum):
-    """What became of a file: done as asked; gone; not the recorded one any more; or another one is in its place.
+class Settled(NamedTuple):
+    """Where a file is now, and why not as it was wanted (empty: it is)."""
 
-    `IN_PLACE` is one that was to be deleted from the trash and is where it was before.
-    """
-
-    DONE = "done"
-    GONE = "gone"
-    CHANGED = "changed"
-    OCCUPIED = "occupied"
-    IN_PLACE = "in_place"
-
-    __str__ = str.__str__
+    at: Location
+    reason: str = ""
 
 
 class Found(NamedTuple):
-    """A file that is there, or several that are one checkpoint: their size and time, and the status of each by name.
-
-    `format` is empty for a single file, of which `head` is how it begins. A directory has its own status, named "", and
-    that of each one in it.
-    """
+    """A file that is there, or several that are one checkpoint."""
 
     facts: FileFacts
-    format: str
-    statuses: Mapping[str, os.stat_result]
-    head: bytes = b""
+    format: str  # empty for a single file
+    statuses: Mapping[str, os.stat_result]  # by name; a directory has its own too, named ""
+    head: bytes = b""  # how a single file begins
 
     @property
     def owners(self) -> set[int]:
-        """Whose it is, by number."""
+        """The numbers of the users who own it."""
         return {status.st_uid for status in self.statuses.values()}
 
     @property
     def identity(self) -> tuple[int, ...]:
-        """What no other one has: device and inode of each."""
+        """Device and inode of each file: no other checkpoint has the same."""
         return tuple(number for _, each in sorted(self.statuses.items()) for number in (each.st_dev, each.st_ino))
 
 
-class Disk:
-    """The system calls that change a directory, one each. Tests put another one here, to stop between any two."""
+class _Case(NamedTuple):
+    """A file to settle, and what is at its place and in the trash."""
 
-    @staticmethod
-    def make_folder(name: str, *, dir_fd: int) -> None:
-        """As `os.mkdir`."""
-        os.mkdir(name, dir_fd=dir_fd)
+    root: str
+    place: str
+    expected: FileFacts
+    here: Found | None
+    there: Found | None = None
 
-    @staticmethod
-    def rename(name: str, new_name: str, *, src_dir_fd: int, dst_dir_fd: int) -> None:
-        """As `os.rename`."""
-        os.rename(name, new_name, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
+    @property
+    def folders(self) -> tuple[str, ...]:
+        return _split(self.place)[0]
 
-    @staticmethod
-    def link(name: str, new_name: str, *, src_dir_fd: int, dst_dir_fd: int, follow_symlinks: bool) -> None:
-        """As `os.link`."""
-        os.link(name, new_name, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd, follow_symlinks=follow_symlinks)
+    @property
+    def name(self) -> str:
+        return _split(self.place)[1]
 
-    @staticmethod
-    def unlink(name: str, *, dir_fd: int) -> None:
-        """As `os.unlink`."""
-        os.unlink(name, dir_fd=dir_fd)
-
-    @staticmethod
-    def remove_folder(name: str, *, dir_fd: int) -> None:
-        """As `os.rmdir`."""
-        os.rmdir(name, dir_fd=dir_fd)
+    @property
+    def is_here(self) -> bool:
+        return self.here is not None and self.here.facts == self.expected
 
 
 class Trash:
     """The trash of one gc, in every root that it collects from. To be closed: it holds directories open.
 
     A place is a path below its root, of names only. Every method raises `OSError` for what the file system refuses, a
-    directory that is a link among it, in any part of the path, and then nothing has happened. Each can be repeated.
-    `identities` are those of what was found before, by path: nothing else moves, and no other directory is purged.
+    link in any part of the path among it, and then nothing has happened. Each can be repeated.
     """
 
-    def __init__(self, collection: str, disk: Disk | None = None) -> None:
-        self._disk = disk or Disk()
+    def __init__(self, collection: str) -> None:
         self._inside = (*_TRASH, collection)
-        self.identities: Mapping[str, tuple[int, ...]] = {}
+        self.identities: Mapping[str, tuple[int, ...]] = {}  # by path, as they were looked at: no other file is taken
         self._folders: OrderedDict[tuple[str, tuple[str, ...]], int] = OrderedDict()
 
     def __enter__(self) -> Trash:
@@ -127,14 +110,6 @@ class Trash:
         for folder in self._folders.values():
             os.close(folder)
         self._folders.clear()
-
-    def look(self, root: str, place: str, *, inside: bool = False) -> FileFacts | None:
-        """Size and time of what is at a place, or `inside` the trash; None if nothing is.
-
-        Raises `OSError` for what is no regular file, nor several.
-        """
-        found = self._at(root, place, inside=inside)
-        return None if found is None else found.facts
 
     def find(self, root: str, place: str, *, inside: bool = False) -> Found | None:
         """What is at a place, or `inside` the trash, where it may be half purged; None if nothing is.
@@ -156,127 +131,99 @@ class Trash:
             return _found(naming.DIRECTORY, rest) if rest else None
         return found
 
-    def put(self, root: str, place: str, expected: FileFacts) -> TrashResult:
-        """Move a checkpoint, or another file, into the trash."""
-        folders, name = _split(place)
-        here = self._at(root, place)
-        if here is None or here.facts != expected or self.look(root, place, inside=True) is not None:
-            return self.halt(root, place, expected)
-        inside = self._make(root, (*self._inside, *folders))
-        source = self._open(root, folders)
-        self._move(name, _in_order(name, here), source, inside)
-        there = _at(name, inside)
-        if there is None or there.facts != expected or not self._is_planned(root, place, there):
-            # another file was put there between our look and the move: back with it
-            self._return(name, inside, source)
-            return TrashResult.CHANGED
-        return TrashResult.DONE
+    def settle(self, root: str, place: str, expected: FileFacts, wanted: Location, *, takes: bool = False) -> Settled:
+        """Bring a checkpoint to where it is wanted, and end what a process that died had begun. Can be repeated.
 
-    def halt(self, root: str, place: str, expected: FileFacts) -> TrashResult:
-        """What became of a file that was to be moved or deleted: in the trash, gone, or at its place, as is any other.
-
-        Another file that came into the trash for it goes back. The rest of a prefix follows its index. Where the trash
-        cannot be used, what is at its place is as it was.
+        Only if `takes` is given it leaves its place: since the removal was recorded the run may have come to need it.
+        To be deleted from its place, several files are moved to the trash first, by a call of its own.
         """
-        folders, name = _split(place)
-        here = self.look(root, place)
+        case = _Case(root, place, expected, self._at(root, place))
+        if takes and case.is_here and wanted is Location.GONE:
+            return self._delete_in_place(case)  # without the trash: the disk may be full
         try:
-            there = self._at(root, place, inside=True)
+            case = case._replace(there=self._at(root, place, inside=True))
         except OSError:
-            if here is None:
+            if takes or wanted is Location.GONE or not case.is_here:
                 raise
-            return TrashResult.CHANGED
-        if there is not None and there.facts == expected:
-            return TrashResult.DONE
-        if there is not None:
-            inside, home = self._open(root, (*self._inside, *folders)), self._make(root, folders)
-            rest = _prefixed(name, home) if here is None and there.format == TENSORFLOW else {}
-            every = _found(TENSORFLOW, {**rest, **there.statuses})
-            if every.facts == expected and not rest.keys() & there.statuses.keys():
-                self._move(name, sorted(rest), home, inside)
-                return TrashResult.DONE
-            if (here is None or _is_same(name, inside, home)) and not self._return(name, inside, home):
-                raise OSError(errno.EEXIST, "a part of it is in the trash, and another file at its place")
-            return TrashResult.CHANGED
-        return TrashResult.GONE if here is None else TrashResult.CHANGED
+            return Settled(Location.HOME, "" if wanted is Location.HOME else _IN_PLACE)  # the trash was never usable
+        if case.there is None:
+            return self._settle_at_home(case, wanted, takes=takes)
+        if wanted is Location.HOME:
+            return self._bring_back(case)
+        if wanted is Location.GONE:
+            return self._purge(case)
+        return Settled(Location.TRASH) if case.there.facts == expected else self._sort_out(case)
 
-    def give_back(self, root: str, place: str, expected: FileFacts) -> TrashResult:
-        """As `halt`, for what was to be deleted: several files are in the trash on their way, and leave it again."""
-        result = self.halt(root, place, expected)
-        if result is TrashResult.DONE and self.take_back(root, place, expected) is TrashResult.DONE:
-            result = TrashResult.CHANGED
-        if result is TrashResult.GONE:
-            self._clear(root, place)
-        self.remove_empty(root, [place], inside=True)
-        return result
+    def _delete_in_place(self, case: _Case) -> Settled:
+        if case.here is None or case.here.format:
+            raise OSError(errno.EINVAL, "several files are deleted by way of the trash")
+        if not self._is_planned(case, case.here):
+            return Settled(Location.HOME, _CHANGED)
+        os.unlink(case.name, dir_fd=self._open(case.root, case.folders))
+        return Settled(Location.GONE)
 
-    def take_back(self, root: str, place: str, expected: FileFacts) -> TrashResult:
-        """Move a file out of the trash to where it was, if it is not there: the trash may never have been usable."""
-        folders, name = _split(place)
-        here = self.look(root, place)
-        try:
-            there = self.look(root, place, inside=True)
-        except OSError:
-            if here != expected:
-                raise
-            return TrashResult.DONE
-        if there is None:
-            if here is None:
-                self._clear(root, place)
-            return TrashResult.DONE if here == expected else TrashResult.GONE
-        inside = self._open(root, (*self._inside, *folders))
-        home = self._make(root, folders)
-        if here is not None and not _is_same(name, inside, home):
-            return TrashResult.OCCUPIED
-        return TrashResult.DONE if self._return(name, inside, home) else TrashResult.OCCUPIED
+    def _settle_at_home(self, case: _Case, wanted: Location, *, takes: bool) -> Settled:
+        """Nothing of it is in the trash, but perhaps what a purge has begun to delete."""
+        if case.here is None:
+            was_purged = self._clear(case)
+            return Settled(Location.GONE, "" if wanted is Location.GONE and was_purged else _GONE)
+        if case.is_here and takes and wanted is Location.TRASH:
+            return self._take(case, case.here)
+        if case.is_here:
+            return Settled(Location.HOME, "" if wanted is Location.HOME else _IN_PLACE)
+        never_left = takes or wanted is Location.TRASH
+        return Settled(Location.HOME, _CHANGED) if never_left else Settled(Location.GONE, _GONE)
 
-    def purge(self, root: str, place: str, expected: FileFacts) -> TrashResult:
-        """Delete what is in the trash. What is at its place, as where undo is not known of, stays."""
-        folders, name = _split(place)
-        there = self._at(root, place, inside=True)
-        if there is None:
-            here = self.look(root, place)
-            if here is None and self._clear(root, place):
-                return TrashResult.DONE
-            return TrashResult.IN_PLACE if here == expected else TrashResult.GONE
-        if there.facts != expected:
-            return TrashResult.CHANGED
-        inside = self._open(root, (*self._inside, *folders))
-        if there.format != naming.DIRECTORY:
-            self._delete_files(_in_order(name, there), inside)
-            return TrashResult.DONE
-        self._disk.rename(name, FOLDER, src_dir_fd=inside, dst_dir_fd=inside)
+    def _take(self, case: _Case, here: Found) -> Settled:
+        """Move a checkpoint into the trash."""
+        inside, home = self._make(case.root, (*self._inside, *case.folders)), self._open(case.root, case.folders)
+        self._move(case.name, _in_order(case.name, here), home, inside)
+        there = _at(case.name, inside)
+        if there is None or there.facts != case.expected or not self._is_planned(case, there):
+            self._return(case.name, inside, home)  # another file was put there between our look and the move
+            return Settled(Location.HOME, _CHANGED)
+        return Settled(Location.TRASH)
+
+    def _sort_out(self, case: _Case) -> Settled:
+        """Another file came into the trash, and goes back; or a part of a prefix, whose rest follows its index."""
+        name, inside, home = case.name, self._open_inside(case), self._make(case.root, case.folders)
+        is_prefix = case.there is not None and case.there.format == TENSORFLOW
+        rest = _prefixed(name, home) if case.here is None and is_prefix else {}
+        moved = case.there.statuses if case.there is not None else {}
+        if _found(TENSORFLOW, {**rest, **moved}).facts == case.expected and not rest.keys() & moved.keys():
+            self._move(name, sorted(rest), home, inside)
+            return Settled(Location.TRASH)
+        if (case.here is None or _is_same(name, inside, home)) and not self._return(name, inside, home):
+            raise OSError(errno.EEXIST, "a part of it is in the trash, and another file at its place")
+        return Settled(Location.HOME, _CHANGED)
+
+    def _bring_back(self, case: _Case) -> Settled:
+        name, inside, home = case.name, self._open_inside(case), self._make(case.root, case.folders)
+        if (case.here is None or _is_same(name, inside, home)) and self._return(name, inside, home):
+            return Settled(Location.HOME)
+        return Settled(Location.TRASH, _OCCUPIED)
+
+    def _purge(self, case: _Case) -> Settled:
+        """Delete what is in the trash."""
+        if case.there is None or case.there.facts != case.expected:
+            return Settled(Location.TRASH, _ANOTHER)
+        name, inside = case.name, self._open_inside(case)
+        if case.there.format != naming.DIRECTORY:
+            self._delete_files(_in_order(name, case.there), inside)
+            return Settled(Location.GONE)
+        os.rename(name, FOLDER, src_dir_fd=inside, dst_dir_fd=inside)
         renamed = _at(FOLDER, inside)
-        if renamed is None or not self._is_planned(root, place, renamed):
-            self._disk.rename(FOLDER, name, src_dir_fd=inside, dst_dir_fd=inside)
-            return TrashResult.CHANGED
+        if renamed is None or not self._is_planned(case, renamed):
+            os.rename(FOLDER, name, src_dir_fd=inside, dst_dir_fd=inside)
+            return Settled(Location.TRASH, _ANOTHER)
         self._delete_folder(inside)
-        return TrashResult.DONE
+        return Settled(Location.GONE)
 
-    def delete(self, root: str, place: str, expected: FileFacts) -> TrashResult:
-        """Delete what is at its place: a file there, several by way of the trash."""
-        here = self._at(root, place)
-        if here is None or here.facts != expected:
-            return TrashResult.GONE if here is None else TrashResult.CHANGED
-        if here.format:
-            result = self.put(root, place, expected)
-            result = self.purge(root, place, expected) if result is TrashResult.DONE else result
-            self.remove_empty(root, [place], inside=True)
-            return result
-        folders, name = _split(place)
-        self._disk.unlink(name, dir_fd=self._open(root, folders))
-        return TrashResult.DONE
-
-    def remove_empty(self, root: str, places: Sequence[str], *, inside: bool = False) -> None:
-        """Remove the directories between the root and these that nothing is left in; the root stays.
-
-        `inside`: those of the trash in which these were. Others' trash and what else is there stays.
-        """
+    def remove_empty(self, root: str, places: Iterable[str]) -> None:
+        """Remove the directories above these places that are empty, here and in the trash; the root stays."""
         for folders in sorted({_split(place)[0] for place in places}, reverse=True):
-            if inside:
-                self._remove_upwards(root, (*self._inside, *folders), keep=1)
-            else:
-                self._remove_upwards(root, folders, keep=0)
+            self._remove_upwards(root, folders, keep=0)
+            self._remove_upwards(root, (*self._inside, *folders), keep=1)
 
     def _at(self, root: str, place: str, *, inside: bool = False) -> Found | None:
         folders, name = _split(place)
@@ -285,14 +232,17 @@ class Trash:
         except FileNotFoundError:
             return None
 
-    def _is_planned(self, root: str, place: str, found: Found) -> bool:
-        return self.identities.get(f"{root.rstrip('/')}/{place}") in (None, found.identity)
+    def _is_planned(self, case: _Case, found: Found) -> bool:
+        return self.identities.get(f"{case.root.rstrip('/')}/{case.place}") in (None, found.identity)
+
+    def _open_inside(self, case: _Case) -> int:
+        return self._open(case.root, (*self._inside, *case.folders))
 
     def _move(self, name: str, names: Iterable[str], home: int, inside: int) -> None:
         """Move what belongs to a checkpoint into the trash; if one cannot be moved, what is there goes back."""
         try:
             for each in names:
-                self._disk.rename(each, each, src_dir_fd=home, dst_dir_fd=inside)
+                os.rename(each, each, src_dir_fd=home, dst_dir_fd=inside)
         except OSError:
             self._return(name, inside, home)
             raise
@@ -303,7 +253,7 @@ class Trash:
         if there is None:
             return True
         if there.format == naming.DIRECTORY:  # that replaces nothing but an empty directory
-            self._disk.rename(name, name, src_dir_fd=inside, dst_dir_fd=home)
+            os.rename(name, name, src_dir_fd=inside, dst_dir_fd=home)
             return True
         names = _in_order(name, there)[::-1]
         if len(names) > 1 and not all(_is_free(each, home) or _is_same(each, inside, home) for each in names):
@@ -312,7 +262,7 @@ class Trash:
 
     def _return_file(self, name: str, inside: int, home: int) -> bool:
         try:
-            self._disk.link(name, name, src_dir_fd=inside, dst_dir_fd=home, follow_symlinks=False)
+            os.link(name, name, src_dir_fd=inside, dst_dir_fd=home, follow_symlinks=False)
         except FileExistsError:
             if not _is_same(name, inside, home):
                 return False
@@ -321,9 +271,9 @@ class Trash:
                 raise
             if not _is_free(name, home):
                 return False
-            self._disk.rename(name, name, src_dir_fd=inside, dst_dir_fd=home)
+            os.rename(name, name, src_dir_fd=inside, dst_dir_fd=home)
             return True
-        self._disk.unlink(name, dir_fd=inside)
+        os.unlink(name, dir_fd=inside)
         return True
 
     def _rest(self, root: str, place: str) -> dict[str, os.stat_result]:
@@ -336,40 +286,39 @@ class Trash:
         renamed = {} if _is_free(FOLDER, inside) else dict(several.below(FOLDER, inside))
         return {**_prefixed(name, inside), **renamed}
 
-    def _clear(self, root: str, place: str) -> bool:
+    def _clear(self, case: _Case) -> bool:
         """Delete what a purge has begun to delete; whether there is such."""
-        folders, name = _split(place)
-        rest = self._rest(root, place)
+        rest = self._rest(case.root, case.place)
         if rest:
-            if not self._is_planned(root, place, _found(naming.DIRECTORY, rest)):
+            if not self._is_planned(case, _found(naming.DIRECTORY, rest)):
                 raise OSError(errno.EBUSY, "what is in the trash has changed since it was looked at")
-            inside = self._open(root, (*self._inside, *folders))
-            self._delete_files(_prefixed(name, inside), inside)
+            inside = self._open_inside(case)
+            self._delete_files(_prefixed(case.name, inside), inside)
             if not _is_free(FOLDER, inside):
                 self._delete_folder(inside)
         return bool(rest)
 
     def _delete_files(self, names: Iterable[str], folder: int) -> None:
         for each in names:
-            self._disk.unlink(each, dir_fd=folder)
+            os.unlink(each, dir_fd=folder)
 
     def _delete_folder(self, above: int) -> None:
         """Delete the directory that was renamed, with all that is in it."""
         for _, folders, names, opened in os.fwalk(FOLDER, topdown=False, onerror=several.refuse, dir_fd=above):
             self._delete_files(names, opened)
             for each in folders:
-                self._disk.remove_folder(each, dir_fd=opened)
-        self._disk.remove_folder(FOLDER, dir_fd=above)
+                os.rmdir(each, dir_fd=opened)
+        os.rmdir(FOLDER, dir_fd=above)
 
     def _remove_upwards(self, root: str, folders: tuple[str, ...], *, keep: int) -> None:
         while len(folders) > keep:
             try:
                 above = self._open(root, folders[:-1])
-                self._disk.remove_folder(folders[-1], dir_fd=above)
+                os.rmdir(folders[-1], dir_fd=above)
             except FileNotFoundError:
                 pass
             except OSError as error:
-                if error.errno in _NOT_OURS:
+                if error.errno in _KEEPS_DIRECTORY:
                     return
                 raise
             opened = self._folders.pop((root, folders), None)
@@ -412,7 +361,7 @@ class Trash:
                 raise
         above = self._make(root, folders[:-1])
         with suppress(FileExistsError):
-            self._disk.make_folder(folders[-1], dir_fd=above)
+            os.mkdir(folders[-1], dir_fd=above)
         return self._open(root, folders)
 
 

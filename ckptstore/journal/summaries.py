@@ -21,7 +21,7 @@ from ckptstore.core.events import (
     version_of,
     version_of_file,
 )
-from ckptstore.core.model import FileState, Phase
+from ckptstore.core.model import FileState, Location
 from ckptstore.disk.claims import FOLDER
 from ckptstore.disk.files import is_in, names_in, open_directory
 from ckptstore.journal import jsonl
@@ -155,6 +155,13 @@ class _Removal(NamedTuple):
     file: RemovedFile
     line: Line
 
+    def is_at(self, place: Location) -> bool:
+        return self.event.settled and self.event.wanted is place
+
+    @property
+    def is_over(self) -> bool:
+        return self.event.settled and self.event.wanted is not Location.TRASH
+
 
 class _Facts:
     """What lines tell, in short: of each file the newest record, and the newest word on what retention gave up.
@@ -179,7 +186,7 @@ class _Facts:
                 self._add_file(file, line)
             case FilesRemoved():
                 for each in event.files:
-                    found = _Removal(version_of(event.at, event.phase, each), event, each, line)
+                    found = _Removal(version_of(event.at, event.wanted, event.settled, each), event, each, line)
                     key = event.run, event.collection, each.place
                     self._removals[key] = max(self._removals.get(key, found), found, key=lambda one: one.version)
             case _:
@@ -223,7 +230,7 @@ class _Facts:
         names = cache(names_in)
         over = set()
         for file_id, (file, *_) in self._files.items():
-            if any(each.event.phase not in (Phase.RESTORED, Phase.GONE) for each in removals.get(file_id, ())):
+            if any(not each.is_over for each in removals.get(file_id, ())):
                 continue
             directory, _, name = file.path.rpartition("/")
             is_known_gone = file.state in (FileState.MISSING, FileState.MOVED) or _is_removed(file, removals)
@@ -241,12 +248,12 @@ def _is_removed(file: Checkpoint, removals: Mapping[str, Iterable[_Removal]]) ->
     """Whether retention deleted a file as it was last recorded."""
     own = removals.get(file.id, ())
     version = generation(version_of_file(file))
-    return any(each.event.phase is Phase.GONE and each.file.of_version >= version for each in own)
+    return any(each.is_at(Location.GONE) and each.file.of_version >= version for each in own)
 
 
 def _is_settled(removal: _Removal, over: AbstractSet[str]) -> bool:
     """Whether nobody needs to know what became of a file that retention gave up."""
     checkpoint = removal.file.checkpoint
-    if removal.event.phase is Phase.GONE:
+    if removal.is_at(Location.GONE):
         return not checkpoint or checkpoint in over
-    return removal.event.phase is Phase.RESTORED and checkpoint in over
+    return removal.is_at(Location.HOME) and checkpoint in over

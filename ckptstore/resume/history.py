@@ -7,8 +7,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import marks, reads, recent
+from ckptstore.catalog.clock import clock
 from ckptstore.catalog.runs import find_run
-from ckptstore.catalog.trash import clock
 from ckptstore.journal.sync import sync_run
 from ckptstore.resume.liveness import course
 

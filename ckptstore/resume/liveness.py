@@ -12,7 +12,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import marks, reads
-from ckptstore.catalog.trash import clock
+from ckptstore.catalog.clock import clock
 from ckptstore.core.model import BRANCH, SCANNED
 from ckptstore.core.text import span
 from ckptstore.disk.owner import is_dead, is_here

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ckptstore.catalog import marks, reads, trash
+from ckptstore.catalog import marks, reads, removals
 from ckptstore.catalog.runs import find_called, find_run, how_back
 from ckptstore.core.events import RunForgotten, RunRenamed
-from ckptstore.core.model import Phase
 from ckptstore.disk.run_directories import remember, remembered
 from ckptstore.errors import RefusedError
 from ckptstore.journal.sync import sync_run
@@ -40,7 +39,7 @@ def look(database: Database, run: str) -> RunShown:
     sync_run(database, run_id)
     with database.read() as connection:
         directories = tuple(sorted(reads.directories_of(connection, run_id)))
-        items = trash.items_of(connection, run_id, Phase.TRASHED)
+        items = removals.items_of(connection, run_id, settled=True)
     return RunShown(run_row(database, run), directories, len(items), sum(item.size for item in items))
 
 

@@ -7,8 +7,8 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import marks, reads, recent, tallies
+from ckptstore.catalog.clock import clock
 from ckptstore.catalog.runs import find_run, run_names
-from ckptstore.catalog.trash import clock
 from ckptstore.core import validate
 from ckptstore.core.hints import Command
 from ckptstore.core.model import BRANCH, SCANNED, Kind

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from ckptstore.catalog.engine import Database
-    from ckptstore.catalog.trash import Item
+    from ckptstore.catalog.removals import Item
     from ckptstore.disk.trash import Found, Trash
     from ckptstore.retention.debris import Target
 

@@ -6,8 +6,8 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from ckptstore.catalog import reads, trash
-from ckptstore.catalog.trash import clock
+from ckptstore.catalog import reads, removals
+from ckptstore.catalog.clock import clock
 from ckptstore.disk.owner import is_dead, shown, this_process
 from ckptstore.errors import CatalogUnavailableError, RefusedError
 from ckptstore.outside import time
@@ -43,10 +43,10 @@ class GcLock:
         with self._database.write() as connection:
             reads.lock_run(connection, self.run_id)
             now = clock(connection)
-            other = trash.take_lock(connection, self.run_id, self._owner, now, now + LOCK)
+            other = removals.take_lock(connection, self.run_id, self._owner, now, now + LOCK)
             if other is not None and is_dead(other):
-                trash.release_lock(connection, self.run_id, other)
-                other = trash.take_lock(connection, self.run_id, self._owner, now, now + LOCK)
+                removals.release_lock(connection, self.run_id, other)
+                other = removals.take_lock(connection, self.run_id, self._owner, now, now + LOCK)
         if other is not None:
             raise RefusedError(
                 f"another gc, undo or purge of run {self.run!r} is at work ({shown(other)})",
@@ -57,7 +57,7 @@ class GcLock:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         """Give it back; where the catalog is gone it ends by itself."""
         with suppress(CatalogUnavailableError), self._database.write() as connection:
-            trash.release_lock(connection, self.run_id, self._owner)
+            removals.release_lock(connection, self.run_id, self._owner)
 
     def keep(self) -> None:
         """Hold it for longer, if that was last said some time ago. Raises `RefusedError` if it was lost."""
@@ -69,7 +69,7 @@ class GcLock:
         """Hold it for longer, in a transaction that begins to do something. Raises `RefusedError` if it was lost."""
         reads.lock_run(connection, self.run_id)
         self._renewed = time.time()
-        if not trash.renew_lock(connection, self.run_id, self._owner, clock(connection) + LOCK):
+        if not removals.renew_lock(connection, self.run_id, self._owner, clock(connection) + LOCK):
             raise RefusedError(
                 f"another process has taken over the files of run {self.run!r} since this one was last heard of",
                 "this one stops here; look at what is there, then do it again",

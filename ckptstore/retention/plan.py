@@ -7,7 +7,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import marks as marking
-from ckptstore.catalog import reads, trash
+from ckptstore.catalog import reads, removals
 from ckptstore.catalog.runs import find_run
 from ckptstore.core.hints import Command
 from ckptstore.core.model import Content, FileState, Grade, Kind, RestorePlan, Skipped, State
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from ckptstore.catalog.engine import Database
     from ckptstore.catalog.marks import Marks
-    from ckptstore.catalog.trash import Item
+    from ckptstore.catalog.removals import Item
     from ckptstore.core.model import Checkpoint, Launch, Observed, Rejection, Source
     from ckptstore.retention.policy import Policy
 
@@ -50,23 +50,17 @@ _OF_OTHERS = "MindSpore cannot load it, as it can the run's other states: whose 
 
 @dataclass(frozen=True)
 class GcPlan:
-    """What gc would do with a run, and why. Nothing has been done yet.
-
-    `targets` are the files of each state that goes, by launch and step. `floor` are those of the states that the
-    floor keeps, and of the newest that stays for whatever reason and counts, as they were seen: nothing goes unless
-    they are as they were. `debris` goes too; what is `unknown` to the catalog is only told. What is `unseen` could not
-    be looked at, and states may be there: whoever applies the plan should hear of it.
-    """
+    """What gc would do with a run, and why. Nothing has been done yet."""
 
     run: str
     run_id: int
     policy: Policy
     decision: Decision
-    targets: Mapping[Key, tuple[Target, ...]]
-    floor: tuple[Target, ...]
-    debris: tuple[Debris, ...]
-    unknown: tuple[Skipped, ...]
-    unseen: tuple[Skipped, ...]
+    targets: Mapping[Key, tuple[Target, ...]]  # the files of each state that goes, by launch and step
+    floor: tuple[Target, ...]  # files of the floor, and of the newest state that counts: nothing goes if they change
+    debris: tuple[Debris, ...]  # goes too
+    unknown: tuple[Skipped, ...]  # to the catalog: only told
+    unseen: tuple[Skipped, ...]  # what could not be looked at: states may be there
 
     @property
     def removes_nothing(self) -> bool:
@@ -80,15 +74,26 @@ class GcPlan:
 
 
 @dataclass(frozen=True)
-class _Facts:
-    """What the catalog says of a run, read at one moment."""
+class _Survey:
+    """A run at one moment, as its journals, its catalog and the disk show it."""
 
+    now: datetime
     launches: Mapping[str, Launch]
     first_saves: Mapping[str, int | None]
     files: Sequence[Checkpoint]
     failed: Mapping[str, str]
     marks: Marks
     sources: Sequence[Source]
+    seen: Mapping[str, Observed]  # by path
+    uncertain: Uncertainties
+    unheard: str  # why some journal was not read, which may protect any state
+    away: Mapping[Key, Skipped]  # states beside whose files a directory was away as journals were read
+    skipped: Sequence[Skipped]  # what was found and not taken up
+    unread: Sequence[Skipped]  # journals among it
+
+    @property
+    def live(self) -> list[Checkpoint]:
+        return [file for file in self.files if file.state in _LIVE]
 
 
 def plan_gc(
@@ -103,92 +108,130 @@ def plan_gc(
 
     `policy` is the stored one if none is given, `floor` and `grace` the policy's own. The catalog is brought up to the
     journals and the disk first; no file is touched. What an earlier gc did not come to is judged as any other, since
-    `execute` gives it back first. Raises `RefusedError` where no rule says what to keep, or the best are to be kept by
-    a metric that no state has; `UnknownRunError`. Whether the plan removes too much is checked when it is carried out
+    `execute` gives it back first. Raises `RefusedError` if no rule says what to keep, or the best are to be kept by a
+    metric that no state has; `UnknownRunError`. Whether the plan removes too much is checked when it is carried out
     (`decide.check`).
     """
     run_id = find_run(database, run)
-    if policy is None:
-        policy = stored_policy.show(database, run)
-    if policy is None:
-        raise RefusedError(
-            "no rule says what to keep, and no policy is stored for this run",
-            f"give one, as --keep-last 5, or store it with: {Command('policy', run, '--keep-last', 5)}",
-        )
-    stated = {name: value for name, value in (("floor", floor), ("grace", grace)) if value is not None}
-    policy = replace(policy, **stated)  # type: ignore[arg-type]
-    decide.check_policy(policy)
-    now = utc_now()
-    synced = sync_run(database, run_id)
-    unheard = unread.unheard(synced.skipped)
-    skipped = [*synced.skipped, *reconcile(database, run_id).skipped]
-    with database.read() as connection:
-        begun = trash.begun(connection, run_id)
-        facts = _Facts(
-            launches={launch.id: launch for launch in reads.launches_of(connection, run_id)},
-            first_saves=reads.first_saves(connection, run_id),
-            files=reads.files_to_judge(connection, run_id, sorted(begun)),
-            failed=reads.failed_loads(connection, run_id),
-            marks=marking.marks_of(connection, run_id, now - lease.CLOCKS_DIFFER),
-            sources=reads.sources_of(connection, run_id),
-        )
-    places = presence.unidentified((file.path, file.directory_id) for file in facts.files)
-    facts = replace(facts, files=[_as_it_was(file, begun, places) for file in facts.files])
-    seen = disk.observe((file for file in facts.files if file.state is not FileState.TRASHED), read_bytes=False)
-    live = [file for file in facts.files if file.state in _LIVE]
-    uncertain = Uncertainties(now, presence.lost((file for file in live if seen[file.path].size is None), places))
-    states, targets = _judge(facts, seen, now, uncertain)
-    states = path_aliases.count_once(states, live, seen)
-    away = unread.unheard_states(facts.files, synced.away)
-    uncertain.unseen = {**{each.path: each.reason for each in away.values()}, **uncertain.unseen}
-    why = {key: f"{each.path} {each.reason}" for key, each in away.items()}
-    states = [replace(state, doubt=state.doubt or unheard or why.get(state.key, "")) for state in states]
+    policy = _stated(database, run, policy, floor=floor, grace=grace)
+    survey = _survey(database, run_id)
+    states, targets = _judge(survey)
     decide.check_metric(run, policy, [state.metrics for state in states if state.counts])
-    decision = decide.decide(states, policy, now)
-    going = {verdict.state.key: targets[verdict.state.key] for verdict in decision.remove}
+    decision = decide.decide(states, policy, survey.now)
     authority = Authority(database, run, run_id)
-    held = {
-        **_refused(authority, going),
-        **path_aliases.states_in_use(database, going),
-        **path_aliases.copied_by_others(database, run_id, going, facts.files),
-    }
+    held = _held(database, run_id, survey, authority, _going(decision, targets))
     if held:
         states = [replace(state, doubt=state.doubt or held.get(state.key, "")) for state in states]
-        decision = decide.decide(states, policy, now)
-        going = {verdict.state.key: targets[verdict.state.key] for verdict in decision.remove}
+        decision = decide.decide(states, policy, survey.now)
     going = {
         key: tuple(replace(target, identity=authority.seen.get(target.path)) for target in some)
-        for key, some in going.items()
+        for key, some in _going(decision, targets).items()
     }
     left_behind, unregistered = debris.find(
-        facts.sources,
-        launches=facts.launches,
-        known={file.path for file in facts.files},
+        survey.sources,
+        launches=survey.launches,
+        known={file.path for file in survey.files},
         going={target.path for some in going.values() for target in some},
-        now=now,
+        now=survey.now,
     )
-    newest = [verdict for verdict in decision.keep if verdict.state.counts][:1]
-    by_floor = [verdict for verdict in decision.keep if any(why.rule is Why.FLOOR for why in verdict.reasons)]
-    must_stay = dict.fromkeys(verdict.state.key for verdict in (*newest, *by_floor))
+    unseen = (Skipped(path, reason) for path, reason in sorted(survey.uncertain.unseen.items()))
     return GcPlan(
         run=run,
         run_id=run_id,
         policy=policy,
         decision=decision,
         targets=going,
-        floor=tuple(target for key in must_stay for target in targets[key] if target.checkpoint),
-        debris=() if unheard else left_behind,
-        unknown=_unknown(database, skipped, unregistered),
-        unseen=(
-            *unread.unread(synced.skipped),
-            *(Skipped(path, reason) for path, reason in sorted(uncertain.unseen.items())),
-        ),
+        floor=_must_stay(decision, targets),
+        debris=() if survey.unheard else left_behind,
+        unknown=_unknown(database, survey.skipped, unregistered),
+        unseen=(*survey.unread, *unseen),
     )
 
 
-def _as_it_was(file: Checkpoint, begun: Mapping[str, Item], places: Mapping[str, set[str]]) -> Checkpoint:
+def _stated(
+    database: Database, run: str, policy: Policy | None, *, floor: int | None, grace: timedelta | None
+) -> Policy:
+    """The policy that counts. Raises `RefusedError` if no rule says what to keep."""
+    policy = policy or stored_policy.show(database, run)
+    if policy is None:
+        raise RefusedError(
+            "no rule says what to keep, and no policy is stored for this run",
+            f"give one, as --keep-last 5, or store it with: {Command('policy', run, '--keep-last', 5)}",
+        )
+    decide.check_policy(policy)
+    return replace(
+        policy, floor=policy.floor if floor is None else floor, grace=policy.grace if grace is None else grace
+    )
+
+
+def _survey(database: Database, run_id: int) -> _Survey:
+    """Bring the catalog up to the journals and the disk, and read what a decision needs."""
+    now = utc_now()
+    synced = sync_run(database, run_id)
+    skipped = [*synced.skipped, *reconcile(database, run_id).skipped]
+    with database.read() as connection:
+        leaving = removals.leaving(connection, run_id)
+        recorded = reads.files_to_judge(connection, run_id, sorted(leaving))
+        launches = {launch.id: launch for launch in reads.launches_of(connection, run_id)}
+        first_saves = reads.first_saves(connection, run_id)
+        failed = reads.failed_loads(connection, run_id)
+        marks = marking.marks_of(connection, run_id, now - lease.CLOCKS_DIFFER)
+        sources = reads.sources_of(connection, run_id)
+    places = presence.unidentified((file.path, file.directory_id) for file in recorded)
+    files = [_as_it_was(file, leaving, places) for file in recorded]
+    seen = disk.observe((file for file in files if file.state is not FileState.TRASHED), read_bytes=False)
+    missed = (file for file in files if file.state in _LIVE and seen[file.path].size is None)
+    uncertain = Uncertainties(now, presence.lost(missed, places))
+    away = unread.unheard_states(files, synced.away)
+    return _Survey(
+        now=now,
+        launches=launches,
+        first_saves=first_saves,
+        files=files,
+        failed=failed,
+        marks=marks,
+        sources=sources,
+        seen=seen,
+        uncertain=uncertain,
+        unheard=unread.unheard(synced.skipped),
+        away=away,
+        skipped=skipped,
+        unread=unread.unread(synced.skipped),
+    )
+
+
+def _going(decision: Decision, targets: Mapping[Key, tuple[Target, ...]]) -> dict[Key, tuple[Target, ...]]:
+    return {verdict.state.key: targets[verdict.state.key] for verdict in decision.remove}
+
+
+def _held(
+    database: Database,
+    run_id: int,
+    survey: _Survey,
+    authority: Authority,
+    going: Mapping[Key, Sequence[Target]],
+) -> dict[Key, str]:
+    """Why some states may not go that no rule keeps: whose their files are, and which other paths those have."""
+    with Trash("") as trash:
+        refused = {key: authority.refused(some, trash) for key, some in going.items()}
+    return {
+        **{key: reason for key, reason in refused.items() if reason},
+        **path_aliases.states_in_use(database, going),
+        **path_aliases.copied_by_others(database, run_id, going, survey.files),
+    }
+
+
+def _must_stay(decision: Decision, targets: Mapping[Key, tuple[Target, ...]]) -> tuple[Target, ...]:
+    """The files of the states that the floor keeps, and of the newest that counts."""
+    newest = [verdict for verdict in decision.keep if verdict.state.counts][:1]
+    by_floor = [verdict for verdict in decision.keep if any(why.rule is Why.FLOOR for why in verdict.reasons)]
+    keys = dict.fromkeys(verdict.state.key for verdict in (*newest, *by_floor))
+    return tuple(target for key in keys for target in targets[key] if target.checkpoint)
+
+
+def _as_it_was(file: Checkpoint, leaving: Mapping[str, Item], places: Mapping[str, set[str]]) -> Checkpoint:
     """A file that an interrupted gc had not come to is judged as before; one that it has moved is in the trash."""
-    item = begun.get(file.id)
+    item = leaving.get(file.id)
     if item is None or item.reported is None or file.state is not FileState.TRASHED:
         return file
     here = disk.facts_if_seen(file.path)
@@ -207,68 +250,97 @@ def _unknown(database: Database, skipped: Sequence[Skipped], unregistered: Seque
     return tuple(sorted((*skipped, *others), key=lambda each: (each.path, each.reason)))
 
 
-def _judge(
-    facts: _Facts, seen: Mapping[str, Observed], now: datetime, uncertain: Uncertainties
-) -> tuple[list[StateFacts], dict[Key, tuple[Target, ...]]]:
+def _judge(survey: _Survey) -> tuple[list[StateFacts], dict[Key, tuple[Target, ...]]]:
     """What retention needs to know of each state of which something is, or may be, there; and its files that are."""
-    rows: dict[Key, list[Checkpoint]] = {}
-    for file in facts.files:
-        rows.setdefault((file.launch, file.global_step), []).append(file)
-    steps: dict[str, list[int]] = {}
-    for launch_id, step in rows:
-        steps.setdefault(launch_id, []).append(step)
-    branch_of = branches(list(facts.launches.values()), facts.first_saves, steps)
-    newest_launch = max((launch.order for launch in facts.launches.values()), default=0)
-    shifts = {launch_id: shift(facts.launches[launch_id], facts.launches) for launch_id in steps}
-    homes = {source.directory for source in facts.sources}
-    names = cache(_names_in)
-    # What only one of two frameworks can load does not make up for what the other needs.
-    is_mixed = len({file.format in FOREIGN for file in facts.files}) > 1
     states: list[StateFacts] = []
     targets: dict[Key, tuple[Target, ...]] = {}
-    for key, files in rows.items():
-        launch = facts.launches[key[0]]
-        training = [file for file in files if file.content not in (Content.WEIGHTS, Content.PART)]
-        there = _targets(training, seen, homes, names)
-        is_written = launch.order == newest_launch and any(file.state is FileState.IN_PROGRESS for file in files)
-        live = [file for file in training if file.state in _LIVE]
-        weights_only = not live
-        if not there and not is_written and not weights_only and not uncertain.of(live, seen):
-            continue
-        failed = [facts.failed[file.id] for file in training if file.id in facts.failed] if facts.failed else []
-        state = State(launch=launch, global_step=key[1], files=tuple(training), failed=facts.failed)
-        verdict = judge(state, seen, Query(takes_foreign=not is_mixed))
-        is_foreign = is_mixed and any(file.format in FOREIGN for file in training)
-        # A start may pass it over for its dataset: it does not make up for what is sure.
-        unconfirmed = _UNCONFIRMED if any(file.grade is Grade.CONSISTENT for file in training) else ""
-        of_files = uncertain.of([file for file in training if file.state is not FileState.TRASHED], seen)
-        targets[key] = there
-        states.append(
-            StateFacts(
-                launch=launch.id,
-                launch_order=launch.order,
-                global_step=key[1],
-                kinds=tuple(kind for kind in Kind if any(file.kind is kind for file in files)),
-                created_at=max((file.created_at for file in files if file.created_at), default=now),
-                bytes=sum(target.size for target in there),
-                files=len(there),
-                problem=unconfirmed if isinstance(verdict, RestorePlan) else _in_short(verdict),
-                doubt=of_files or "".join(failed[:1]) or (_OF_OTHERS if is_foreign else unconfirmed),
-                branch=branch_of.get(key, ""),
-                metrics=decide.mean_metrics([file.metrics for file in training]),
-                pinned=key[1] in facts.marks.pinned,
-                tags=facts.marks.tags.get(key[1], ()),
-                held_by=facts.marks.held.get(key, ()),
-                parent_of=facts.marks.parents.get(key, ()),
-                is_written=is_written,
-                weights_only=weights_only,
-                shift=shifts[launch.id],
-            )
-        )
+    judged = _Judge(survey)
+    for key in judged.by_state:
+        found = judged.state(key)
+        if found is not None:
+            states.append(found[0])
+            targets[key] = found[1]
+    states = path_aliases.count_once(states, survey.live, survey.seen)
     # A launch that has made a state which can be restored does not need the one it started from any more.
     made = {state.launch for state in states if state.restorable}
-    states = [replace(state, held_by=tuple(each for each in state.held_by if each not in made)) for state in states]
-    return states, targets
+    for each in survey.away.values():
+        survey.uncertain.unseen.setdefault(each.path, each.reason)
+    why = {key: f"{each.path} {each.reason}" for key, each in survey.away.items()}
+    return [
+        replace(
+            state,
+            held_by=tuple(each for each in state.held_by if each not in made),
+            doubt=state.doubt or survey.unheard or why.get(state.key, ""),
+        )
+        for state in states
+    ], targets
+
+
+class _Judge:
+    """Judges the states of a run as the code does that hands out restore plans."""
+
+    def __init__(self, survey: _Survey) -> None:
+        self._survey = survey
+        self.by_state: dict[Key, list[Checkpoint]] = {}
+        for file in survey.files:
+            self.by_state.setdefault((file.launch, file.global_step), []).append(file)
+        steps: dict[str, list[int]] = {}
+        for launch_id, step in self.by_state:
+            steps.setdefault(launch_id, []).append(step)
+        launches = survey.launches
+        self._branch_of = branches(list(launches.values()), survey.first_saves, steps)
+        self._newest_launch = max((launch.order for launch in launches.values()), default=0)
+        self._shifts = {launch_id: shift(launches[launch_id], launches) for launch_id in steps}
+        self._homes = {source.directory for source in survey.sources}
+        self._names = cache(_names_in)
+        # What only one of two frameworks can load does not make up for what the other needs.
+        self._is_mixed = len({file.format in FOREIGN for file in survey.files}) > 1
+
+    def state(self, key: Key) -> tuple[StateFacts, tuple[Target, ...]] | None:
+        """A state and its files that are there; None if nothing is there, and nothing may be."""
+        survey, files, launch = self._survey, self.by_state[key], self._survey.launches[key[0]]
+        training = [file for file in files if file.content not in (Content.WEIGHTS, Content.PART)]
+        there = _targets(training, survey.seen, self._homes, self._names)
+        is_written = launch.order == self._newest_launch and any(file.state is FileState.IN_PROGRESS for file in files)
+        live = [file for file in training if file.state in _LIVE]
+        if live and not there and not is_written and not survey.uncertain.of(live, survey.seen):
+            return None
+        problem, doubt = self._judged(key, training)
+        marks = survey.marks
+        return StateFacts(
+            launch=launch.id,
+            launch_order=launch.order,
+            global_step=key[1],
+            kinds=tuple(kind for kind in Kind if any(file.kind is kind for file in files)),
+            created_at=max((file.created_at for file in files if file.created_at), default=survey.now),
+            bytes=sum(target.size for target in there),
+            files=len(there),
+            problem=problem,
+            doubt=doubt,
+            branch=self._branch_of.get(key, ""),
+            metrics=decide.mean_metrics([file.metrics for file in training]),
+            pinned=key[1] in marks.pinned,
+            tags=marks.tags.get(key[1], ()),
+            held_by=marks.held.get(key, ()),
+            parent_of=marks.parents.get(key, ()),
+            is_written=is_written,
+            weights_only=not live,
+            shift=self._shifts[launch.id],
+        ), there
+
+    def _judged(self, key: Key, training: list[Checkpoint]) -> tuple[str, str]:
+        """Why a state cannot be restored, and why nobody knows what it is; each empty if there is no reason."""
+        survey = self._survey
+        state = State(launch=survey.launches[key[0]], global_step=key[1], files=tuple(training), failed=survey.failed)
+        verdict = judge(state, survey.seen, Query(takes_foreign=not self._is_mixed))
+        # A start may pass it over for its dataset: it does not make up for what is sure.
+        unconfirmed = _UNCONFIRMED if any(file.grade is Grade.CONSISTENT for file in training) else ""
+        problem = unconfirmed if isinstance(verdict, RestorePlan) else _in_short(verdict)
+        is_foreign = self._is_mixed and any(file.format in FOREIGN for file in training)
+        failed = next((survey.failed[file.id] for file in training if file.id in survey.failed), "")
+        present = [file for file in training if file.state is not FileState.TRASHED]
+        of_files = survey.uncertain.of(present, survey.seen)
+        return problem, of_files or failed or (_OF_OTHERS if is_foreign else unconfirmed)
 
 
 def _targets(
@@ -308,10 +380,3 @@ def _names_in(directory: str) -> frozenset[str]:
 def _in_short(verdict: Rejection) -> str:
     first, others = verdict.reasons[0], len(verdict.reasons) - 1
     return f"{first.rule}: {first.detail}" + (f", and {others} more" if others else "")
-
-
-def _refused(authority: Authority, going: Mapping[Key, Sequence[Target]]) -> dict[Key, str]:
-    """Why some of these states may not go: a file of theirs is not for this user to remove."""
-    with Trash("") as trash:
-        found = {key: authority.refused(targets, trash) for key, targets in going.items()}
-    return {key: reason for key, reason in found.items() if reason}

@@ -1,12 +1,10 @@
-"""Whether the directories are there in which retention works: nothing is done in an empty mount point."""
+"""Whether the directories are present in which retention works. Nothing is done in an empty mount point."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ckptstore.catalog import reads
-from ckptstore.catalog import trash as rows
-from ckptstore.catalog.project import OPEN_PHASES
+from ckptstore.catalog import reads, removals
 from ckptstore.disk import presence
 from ckptstore.disk.claims import FOLDER
 from ckptstore.disk.presence import Home
@@ -14,6 +12,8 @@ from ckptstore.journal.writers import homes
 
 if TYPE_CHECKING:
     from ckptstore.catalog.engine import Database
+
+_NOTHING = Home(set(), set())
 
 
 class Reach:
@@ -25,7 +25,7 @@ class Reach:
     def __init__(self, database: Database, run_id: int) -> None:
         with database.read() as connection:
             self.homes = homes(connection, run_id)
-            items = rows.items_of(connection, run_id, *OPEN_PHASES)
+            items = removals.items_of(connection, run_id)
             files = reads.files_by_id(connection, [item.checkpoint for item in items if item.checkpoint])
         self._of_trash: dict[tuple[str, str], Home] = {}
         for item in items:
@@ -43,9 +43,7 @@ class Reach:
         """Why nothing is done in a directory, or in the trash of a gc there; empty if it is present."""
         key = directory, collection
         if key not in self._seen:
-            nothing = Home(set(), set())
-            home = self.homes.get(directory, nothing)
-            own = self._of_trash.get(key, nothing)
+            home, own = self.homes.get(directory, _NOTHING), self._of_trash.get(key, _NOTHING)
             merged = Home(own.identities or home.identities, own.places | home.places)
             reason = presence.absence(directory, merged)
             self._seen[key] = f"its directory {reason}" if reason else ""

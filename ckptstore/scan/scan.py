@@ -11,14 +11,14 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ckptstore.catalog import journals, reads, trash
+from ckptstore.catalog import journals, reads, removals
 from ckptstore.catalog.engine import in_memory
 from ckptstore.catalog.project import add_run, project
 from ckptstore.catalog.runs import find_called
 from ckptstore.core import validate
 from ckptstore.core.events import FileRecorded, FileUnplaced, LaunchStarted, RunForgotten, RunRenamed, SourceAdded
 from ckptstore.core.gc_paused import gc_paused
-from ckptstore.core.model import FileState, Launch, Phase, Rule
+from ckptstore.core.model import FileState, Launch, Rule
 from ckptstore.disk import presence
 from ckptstore.disk.files import absolute
 from ckptstore.disk.presence import Home
@@ -83,7 +83,7 @@ def scan(
         make_plan, tree, root, stated=run, directory_name=directory_name, world_size=world_size, said=said, trust=trust
     )
     with database.read() as connection:
-        trash_before = trash.known(connection)
+        trash_before = removals.known(connection)
     looked_at = database
     if dry_run or (world_size is not None and may_be_beyond(tree, world_size)):
         looked_at = _temporary_catalog(database, root, run or directory_name)
@@ -202,8 +202,8 @@ def _apply(database: Database, root: Path, tree: Tree, plan: ScanPlan) -> None:
 def _new_trash(database: Database, run: str, known: AbstractSet[str]) -> tuple[FoundTrash, ...]:
     """What is in the trash of a run by gc, but for the items that were known before."""
     with database.read() as connection:
-        items = trash.items_of(connection, reads.run_id(connection, run) or 0, Phase.TRASHED)
-    found: dict[str, list[trash.Item]] = {}
+        items = removals.items_of(connection, reads.run_id(connection, run) or 0, settled=True)
+    found: dict[str, list[removals.Item]] = {}
     for item in items:
         if item.id not in known:
             found.setdefault(item.collection, []).append(item)

@@ -11,8 +11,8 @@ from ckptstore.disk.waiting import started
 from ckptstore.errors import CkptstoreError, RefusedError
 from ckptstore.outside import threading
 from ckptstore.retention.execute import execute
+from ckptstore.retention.free_space import free_space
 from ckptstore.retention.plan import plan_gc
-from ckptstore.retention.room import make_room
 from ckptstore.training.complaints import Complaints
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class RetentionThread:
             try:
                 if self._is_new:
                     self._is_new = False
-                    self._make_room()
+                    self._free_space()
                 self._collect_if_whole()
             except RefusedError as error:
                 self._complaints.warn(f"nothing is removed: {error}")
@@ -110,20 +110,20 @@ class RetentionThread:
             )
         for trouble in (*done.troubles, *plan.unseen):
             self._complaints.warn(f"gc is kept from its work by {trouble.path}: {trouble.reason}")
-        self._make_room()
+        self._free_space()
 
-    def _make_room(self) -> None:
+    def _free_space(self) -> None:
         if self._launch.recorder.behind:
             return
-        for made in make_room(self._launch.database, self._launch.run, self._policy):
-            disk = made.disk
+        for freed in free_space(self._launch.database, self._launch.run, self._policy):
+            disk = freed.disk
             what = f"the next save of run {self._launch.name} needs {size(disk.needed)} in {disk.directory}"
-            if made.trash or made.states:
-                gone = f"{size(made.trash)} of the trash and {count(len(made.states), 'state', 'states')}"
-                log.info("%s: %s were deleted to make room: steps %s", what, gone, list(made.states))
+            if freed.trash or freed.states:
+                gone = f"{size(freed.trash)} of the trash and {count(len(freed.states), 'state', 'states')}"
+                log.info("%s: %s were deleted to make room: steps %s", what, gone, list(freed.states))
                 self._complaints.warn(
                     f"{what}, and it would not fit: the trash is deleted before its grace is over, and then the oldest "
                     f"states but the newest {self._policy.floor}; this is said once"
                 )
-            if not made.is_enough:
+            if not freed.is_enough:
                 self._complaints.warn(f"{what}, and nothing more may go: free some of that disk")

@@ -151,17 +151,21 @@ def upgrade() -> None:
         sa.Column("place", sa.Text(), nullable=False),
         sa.Column("size", sa.BigInteger(), nullable=False),
         sa.Column("mtime_ns", sa.BigInteger(), nullable=False),
-        sa.Column("phase", sa.String(length=16), nullable=False),
+        sa.Column("wanted", sa.String(length=16), nullable=False),
+        sa.Column("settled", sa.Boolean(), nullable=False),
         sa.Column("changed_at", sa.DateTime(timezone=True), nullable=False),
         sa.Column("version", sa.String(length=64), nullable=False),
         sa.ForeignKeyConstraint(["run_id"], ["runs.id"], name=op.f("fk_trash_run_id")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_trash")),
     )
     op.create_index(
-        op.f("ix_trash_checkpoint_id_run_id_phase"), "trash", ["checkpoint_id", "run_id", "phase"], unique=False
+        op.f("ix_trash_checkpoint_id_run_id_settled_wanted"),
+        "trash",
+        ["checkpoint_id", "run_id", "settled", "wanted"],
+        unique=False,
     )
     op.create_index(op.f("ix_trash_collection_id"), "trash", ["collection_id"], unique=False)
-    op.create_index(op.f("ix_trash_run_id_phase"), "trash", ["run_id", "phase"], unique=False)
+    op.create_index(op.f("ix_trash_run_id_settled_wanted"), "trash", ["run_id", "settled", "wanted"], unique=False)
     op.create_table(
         "endings",
         sa.Column("launch_id", sa.String(length=32), nullable=False),

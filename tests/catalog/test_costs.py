@@ -11,7 +11,7 @@ from ckptstore.catalog import directories
 from ckptstore.catalog.engine import Connection, in_memory
 from ckptstore.catalog.project import project
 from ckptstore.core.events import FileRecorded, FilesRemoved, LaunchStarted, RemovedFile
-from ckptstore.core.model import Checkpoint, FileState, Kind, Launch, Phase
+from ckptstore.core.model import Checkpoint, FileState, Kind, Launch, Location
 from ckptstore.core.replicas import stand_alone
 
 START = datetime(2026, 1, 1, tzinfo=timezone.utc)
@@ -23,7 +23,7 @@ Cost = Callable[[Connection, list[Checkpoint]], object]
 
 def removed(connection: Connection, files: list[Checkpoint]) -> None:
     gone = tuple(RemovedFile(str(file.global_step), 1, 0, file.id, "") for file in files)
-    project(connection, [FilesRemoved("run", "gc", "/d", Phase.GONE, START, gone)])
+    project(connection, [FilesRemoved("run", "gc", "/d", Location.GONE, settled=True, at=START, files=gone)])
 
 
 def instructions(work: Cost, others: int) -> int:

@@ -46,8 +46,8 @@ from ckptstore.core.model import (
     Launch,
     Lengths,
     LoadResult,
+    Location,
     PassedOver,
-    Phase,
     Rule,
     Source,
     Timing,
@@ -145,7 +145,9 @@ def removals(draw: st.DrawFn) -> FilesRemoved:
         for file in of
         if file.path.startswith(f"{directory}/")
     )
-    return FilesRemoved(of[0].run, draw(gcs), directory, draw(st.sampled_from(Phase)), draw(moments), removed)
+    return FilesRemoved(
+        of[0].run, draw(gcs), directory, draw(st.sampled_from(Location)), draw(st.booleans()), draw(moments), removed
+    )
 
 
 def sources(place: int) -> SourceAdded:
@@ -261,9 +263,10 @@ def test_what_tells_of_another_file_of_its_path_gives_the_first_one_back() -> No
             "run",
             "gc1",
             "/run/a",
-            Phase.TRASHED,
-            START,
-            (RemovedFile("x.ckpt", 100, 10**9, file.id, generation(version_of_file(file))),),
+            Location.TRASH,
+            settled=True,
+            at=START,
+            files=(RemovedFile("x.ckpt", 100, 10**9, file.id, generation(version_of_file(file))),),
         )
         for file in (one, other)
     ]

@@ -3,14 +3,16 @@
 import errno
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from ckptstore.core.model import Location
 from ckptstore.disk.files import FileFacts
-from ckptstore.disk.trash import Disk, Trash, TrashResult
+from ckptstore.disk.trash import Trash
+from tests.trash_calls import at, failing_after
 
 WHERE = ".ckptstore/trash/gc"
+HOME, TRASH, GONE = Location
 
 
 @pytest.fixture
@@ -24,38 +26,46 @@ def facts(path: Path) -> FileFacts:
     return FileFacts(path.stat().st_size, path.stat().st_mtime_ns)
 
 
-def put(root: Path, place: str = "sub/a", expected: FileFacts | None = None, disk: Disk | None = None) -> TrashResult:
-    with Trash("gc", disk) as trash:
-        return trash.put(str(root), place, expected or facts(root / place))
+def settle(
+    root: Path, wanted: Location, expected: FileFacts, place: str = "sub/a", *, takes: bool = False
+) -> tuple[Location, str]:
+    with Trash("gc") as trash:
+        return trash.settle(str(root), place, expected, wanted, takes=takes)
 
 
-def take_back(root: Path, expected: FileFacts, disk: Disk | None = None) -> TrashResult:
-    with Trash("gc", disk) as trash:
-        return trash.take_back(str(root), "sub/a", expected)
+def put(root: Path, expected: FileFacts | None = None) -> Location:
+    return settle(root, TRASH, expected or facts(root / "sub" / "a"), takes=True)[0]
 
 
 def test_there_and_back_again(root: Path) -> None:
     was = facts(root / "sub" / "a")
-    assert put(root) is TrashResult.DONE
-    assert facts(root / WHERE / "sub" / "a") == was
-    assert put(root, expected=was) is TrashResult.DONE, "done before"
-    assert take_back(root, was) is TrashResult.DONE
-    assert facts(root / "sub" / "a") == was
-    assert take_back(root, was) is TrashResult.DONE, "done before"
+    for _ in range(2):
+        assert settle(root, TRASH, was, takes=True) == (TRASH, "")
+        assert facts(root / WHERE / "sub" / "a") == was
+    for _ in range(2):
+        assert settle(root, HOME, was) == (HOME, "")
+        assert facts(root / "sub" / "a") == was
 
 
 def test_what_is_not_the_recorded_file_stays(root: Path) -> None:
-    assert put(root, expected=FileFacts(4, 1)) is TrashResult.CHANGED
-    assert (root / "sub" / "a").exists()
-    with Trash("gc") as trash:
-        assert trash.delete(str(root), "sub/a", FileFacts(4, 1)) is TrashResult.CHANGED
+    other = FileFacts(4, 1)
+    for wanted in (TRASH, GONE):
+        assert settle(root, wanted, other, takes=True) == (HOME, "it changed since it was recorded")
+    assert settle(root, GONE, other)[0] is GONE, "it was in the trash, and is not any more"
     assert (root / "sub" / "a").exists()
     (root / "sub" / "a").unlink()
-    assert put(root, expected=FileFacts(4, 1)) is TrashResult.GONE
-    with Trash("gc") as trash:
-        assert trash.delete(str(root), "sub/a", FileFacts(4, 1)) is TrashResult.GONE
-        assert trash.purge(str(root), "sub/a", FileFacts(4, 1)) is TrashResult.GONE
-    assert take_back(root, FileFacts(4, 1)) is TrashResult.GONE
+    for wanted in Location:
+        for takes in (False, True):
+            assert settle(root, wanted, other, takes=takes) == (GONE, "it is gone")
+
+
+@pytest.mark.parametrize("wanted", [TRASH, GONE])
+def test_nothing_is_taken_from_its_place_on_the_word_of_a_process_that_died(root: Path, wanted: Location) -> None:
+    was = facts(root / "sub" / "a")
+    assert settle(root, wanted, was) == (HOME, "it is at its place")
+    assert facts(root / "sub" / "a") == was
+    assert settle(root, wanted, was, takes=True) == (wanted, "")
+    assert not (root / "sub" / "a").exists()
 
 
 def test_a_new_file_at_the_place_of_one_in_the_trash_stays(root: Path) -> None:
@@ -65,21 +75,20 @@ def test_a_new_file_at_the_place_of_one_in_the_trash_stays(root: Path) -> None:
     for content, when in ((b"other bytes", 5), (b"BYTES", was.mtime_ns)):
         (root / "sub" / "a").write_bytes(content)
         os.utime(root / "sub" / "a", ns=(when, when))
-        assert put(root, expected=was) is TrashResult.DONE
+        assert put(root, was) is TRASH
         assert (root / "sub" / "a").read_bytes() == content
         assert (root / WHERE / "sub" / "a").read_bytes() == b"bytes"
-        assert take_back(root, was) is TrashResult.OCCUPIED
+        assert settle(root, HOME, was) == (TRASH, "another file is at its place now: it stays in the trash")
         assert (root / "sub" / "a").read_bytes() == content
 
 
 def test_a_file_that_is_replaced_between_the_look_and_the_move_is_put_back(root: Path) -> None:
-    class Late(Disk):
-        def rename(self, *args: Any, **options: Any) -> None:
-            (root / "sub" / "a").unlink()
-            (root / "sub" / "a").write_bytes(b"another")
-            os.rename(*args, **options)  # noqa: PTH104
+    def replace() -> None:
+        (root / "sub" / "a").unlink()
+        (root / "sub" / "a").write_bytes(b"another")
 
-    assert put(root, disk=Late()) is TrashResult.CHANGED
+    with at(1, ("rename",), replace):
+        assert put(root) is HOME
     assert (root / "sub" / "a").read_bytes() == b"another"
     assert list((root / WHERE / "sub").iterdir()) == []
 
@@ -88,10 +97,9 @@ def test_killed_between_the_move_and_the_look(root: Path) -> None:
     """What came into the trash is another file, saved just before: it goes back, and is never purged."""
     was = facts(root / "sub" / "a")
     (root / "sub" / "a").write_bytes(b"another")
-    assert put(root) is TrashResult.DONE
-    with Trash("gc") as trash:
-        assert trash.purge(str(root), "sub/a", was) is TrashResult.CHANGED
-    assert put(root, expected=was) is TrashResult.CHANGED
+    assert put(root) is TRASH
+    assert settle(root, GONE, was)[0] is TRASH
+    assert put(root, was) is HOME
     assert (root / "sub" / "a").read_bytes() == b"another"
     assert list((root / WHERE / "sub").iterdir()) == []
 
@@ -100,7 +108,7 @@ def test_a_file_whose_place_in_the_trash_is_taken_stays(root: Path) -> None:
     """An interrupted gc has moved one; another was written there and registered since."""
     put(root)
     (root / "sub" / "a").write_bytes(b"another")
-    assert put(root) is TrashResult.CHANGED
+    assert put(root) is HOME
     assert (root / "sub" / "a").read_bytes() == b"another"
     assert (root / WHERE / "sub" / "a").read_bytes() == b"bytes"
 
@@ -109,16 +117,8 @@ def test_killed_between_the_link_and_the_unlink(root: Path) -> None:
     was = facts(root / "sub" / "a")
     put(root)
     os.link(root / WHERE / "sub" / "a", root / "sub" / "a")
-    assert take_back(root, was) is TrashResult.DONE
+    assert settle(root, HOME, was) == (HOME, "")
     assert list((root / WHERE / "sub").iterdir()) == []
-
-
-def test_what_is_at_its_place_was_not_deleted_from_the_trash(root: Path) -> None:
-    was = facts(root / "sub" / "a")
-    with Trash("gc") as trash:
-        assert trash.purge(str(root), "sub/a", was) is TrashResult.IN_PLACE
-        assert trash.purge(str(root), "sub/a", FileFacts(5, 1)) is TrashResult.GONE
-    assert facts(root / "sub" / "a") == was
 
 
 @pytest.mark.parametrize("spoiled", [".ckptstore", ".ckptstore/trash"])
@@ -126,38 +126,34 @@ def test_what_never_moved_is_back_though_the_trash_cannot_be_used(root: Path, sp
     was = facts(root / "sub" / "a")
     (root / spoiled).parent.mkdir(exist_ok=True)
     (root / spoiled).symlink_to(root / "sub")
-    assert take_back(root, was) is TrashResult.DONE
+    assert settle(root, HOME, was)[0] is settle(root, TRASH, was)[0] is HOME
     with Trash("gc") as trash:
-        trash.remove_empty(str(root), ["sub/a"], inside=True)
+        trash.remove_empty(str(root), ["sub/a"])
     (root / "sub" / "a").write_bytes(b"another")
     with pytest.raises(NotADirectoryError):
-        take_back(root, was)
+        settle(root, HOME, was)
     assert (root / spoiled).is_symlink()
     assert (root / "sub" / "a").read_bytes() == b"another"
 
 
 @pytest.mark.parametrize("occupied", [False, True])
 def test_a_file_system_without_hard_links(root: Path, *, occupied: bool) -> None:
-    class NoLinks(Disk):
-        def link(self, *args: Any, **options: Any) -> None:
-            raise OSError(errno.EPERM, "no")
-
     was = facts(root / "sub" / "a")
     put(root)
     if occupied:
         (root / "sub" / "a").write_bytes(b"another")
-    assert take_back(root, was, NoLinks()) is (TrashResult.OCCUPIED if occupied else TrashResult.DONE)
+    with failing_after(0, ("link",), OSError(errno.EPERM, "no")):
+        assert settle(root, HOME, was)[0] is (TRASH if occupied else HOME)
     assert (root / "sub" / "a").read_bytes() == (b"another" if occupied else b"bytes")
 
 
-@pytest.mark.parametrize("place", ["../a", "sub/../../a", "/a", "sub//a", "", ".", "sub/."])
-def test_no_place_leads_out(root: Path, place: str) -> None:
-    with Trash("gc") as trash:
-        for action in (trash.put, trash.take_back, trash.delete):
-            with pytest.raises(OSError, match="not a path below"):
-                action(str(root / "sub"), place, FileFacts(5, 1))
+@pytest.mark.parametrize(
+    "place", ["../a", "sub/../../a", "/a", "sub//a", "", ".", "sub/.", ".ckptstore", "sub/.ckptstore", ".ckptstore/a"]
+)
+def test_no_place_leads_out_or_into_what_ckptstore_keeps(root: Path, place: str) -> None:
+    for wanted in Location:
         with pytest.raises(OSError, match="not a path below"):
-            trash.purge(str(root / "sub"), place, FileFacts(5, 1))
+            settle(root / "sub", wanted, FileFacts(5, 1), place, takes=True)
 
 
 @pytest.mark.parametrize("link", ["root", "sub", ".ckptstore", "sub/a"])
@@ -170,10 +166,9 @@ def test_no_link_is_followed(root: Path, tmp_path_factory: pytest.TempPathFactor
     else:
         away.mkdir()
     place.symlink_to(away)
-    with pytest.raises(OSError, match="Not a directory|Too many levels|not a regular file"):
-        put(root, expected=was)
-    with Trash("gc") as trash, pytest.raises(OSError, match="Not a directory|Too many levels|not a regular file"):
-        trash.delete(str(root), "sub/a", was) if link != ".ckptstore" else trash.purge(str(root), "sub/a", was)
+    for wanted, takes in ((TRASH, True), (GONE, link != ".ckptstore")):
+        with pytest.raises(OSError, match="Not a directory|Too many levels|not a regular file"):
+            settle(root, wanted, was, takes=takes)
     assert away.is_file() or not list(away.rglob("trash"))
 
 
@@ -184,12 +179,12 @@ def test_the_directories_of_others_stay(root: Path) -> None:
     put(root)
     with Trash("gc") as trash:
         trash.remove_empty(str(root), ["sub/a"])
-        assert (root / "sub" / "b").exists()
-        assert trash.purge(str(root), "sub/a", was) is TrashResult.DONE
-        trash.remove_empty(str(root), ["sub/a"], inside=True)
+        assert (root / WHERE / "sub" / "a").exists()
+        assert trash.settle(str(root), "sub/a", was, GONE) == (GONE, "")
+        trash.remove_empty(str(root), ["sub/a"])
+    assert (root / "sub" / "b").exists()
     assert not (root / WHERE).exists()
     assert (root / ".ckptstore" / "trash" / "another" / "sub").exists()
-    assert was.size == 5
 
 
 def open_files() -> int:
@@ -207,6 +202,6 @@ def test_a_thousand_directories_do_not_need_a_thousand_open_ones(tmp_path: Path)
     before = open_files()
     with Trash("gc") as trash:
         for path in places:
-            assert trash.put(str(path.parent), "a", facts(path)) is TrashResult.DONE
+            assert trash.settle(str(path.parent), "a", facts(path), TRASH, takes=True) == (TRASH, "")
         assert open_files() - before <= 64
     assert open_files() <= before  # what others had open may be gone

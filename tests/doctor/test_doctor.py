@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from ckptstore.api import Catalog, connect
-from ckptstore.catalog import marks, trash
+from ckptstore.catalog import marks, removals
 from ckptstore.catalog.tables import gc_locks
 from ckptstore.core.model import launch_key
 from ckptstore.disk import claims
@@ -371,7 +371,7 @@ def test_who_holds_the_lock(catalog: Catalog, database_url: str, tmp_path: Path)
     assert "gc_lock" not in checks(database_url)
     with catalog.database.write() as connection:
         owner = this_process().replace(f"|{os.getpid()}|", f"|{os.getpid()}|another start")
-        trash.take_lock(connection, run_id, owner, later(-HOUR), later(HOUR))
+        removals.take_lock(connection, run_id, owner, later(-HOUR), later(HOUR))
     with unchanged(tmp_path, database_url):
         dead = checks(database_url)["gc_lock"]
     assert "died" in dead.detail

@@ -78,7 +78,7 @@ def test_a_path_that_leads_out_of_the_directory(catalog: Catalog, tmp_path: Path
 def test_a_removal_behind_a_link(catalog: Catalog, tmp_path: Path) -> None:
     job, _ = begun(catalog, tmp_path / "ckpt", 10)
     (job.folder(0) / "link").symlink_to(tmp_path)
-    removed = {"t": "removal", "run": "run", "collection": "gc", "phase": "deleting", "at": NOW}
+    removed = {"t": "removal", "run": "run", "collection": "gc", "wanted": "gone", "settled": False, "at": NOW}
     add(journal_of(job.folder(0)), {**removed, "files": [["link/x", 1, 1, "", ""]]})
     (refused,) = catalog.sync(tmp_path / "ckpt").refused
     assert "is a link" in refused.reason

@@ -18,7 +18,7 @@ import pytest
 
 from ckptstore.api import Catalog, connect
 from ckptstore.catalog import exit_requests, marks
-from ckptstore.catalog.trash import clock
+from ckptstore.catalog.clock import clock
 from ckptstore.cli import leave
 from ckptstore.core.model import Kind
 from ckptstore.disk import notes

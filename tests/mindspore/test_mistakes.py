@@ -20,7 +20,7 @@ from mindspore.train import Callback, Model
 import ckptstore.mindspore
 from ckptstore.api import Catalog, connect
 from ckptstore.catalog import marks
-from ckptstore.catalog.trash import clock
+from ckptstore.catalog.clock import clock
 from ckptstore.disk import owner
 from ckptstore.errors import CkptstoreError
 from ckptstore.retention.policy import Policy

@@ -1,16 +1,15 @@
 """What most tests of gc do: save some steps, collect by a policy, look what is left."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from ckptstore.api import Catalog
-from ckptstore.disk.trash import Disk
 from ckptstore.retention.execute import Collected, execute
 from ckptstore.retention.plan import GcPlan, plan_gc
 from ckptstore.retention.policy import Policy
 from tests.jobs import Job
+from tests.trash_calls import MOVES, failing_after
 
 LAST_2 = Policy(keep_last=2)
 
@@ -41,24 +40,7 @@ def saved(catalog: Catalog, tmp_path: Path, *steps: int) -> Job:
     return job
 
 
-class Interrupted(Disk):
-    """Ctrl-C before so many files were moved or deleted."""
-
-    def __init__(self, after: int) -> None:
-        def limited(real: Any) -> Any:
-            def call(*args: Any, **options: Any) -> None:
-                nonlocal after
-                after -= 1
-                if after < 0:
-                    raise KeyboardInterrupt
-                real(*args, **options)
-
-            return call
-
-        for name in ("rename", "unlink"):
-            setattr(self, name, limited(getattr(Disk, name)))
-
-
 def interrupt(catalog: Catalog, after: int, *, at_once: bool = False) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        gc(catalog, disk=Interrupted(after), at_once=at_once)
+    """Ctrl-C after so many files were moved or deleted."""
+    with failing_after(after, MOVES, KeyboardInterrupt()), pytest.raises(KeyboardInterrupt):
+        gc(catalog, at_once=at_once)

@@ -4,8 +4,13 @@ import os
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from ckptstore.journal import jsonl
 
+every_wanted = pytest.mark.parametrize(
+    ("wanted", "settled"), [("trash", True), ("trash", False), ("home", False), ("gone", False)]
+)
 AT = "2026-01-01T00:00:00+00:00"
 
 
@@ -24,8 +29,10 @@ def policy(run: str) -> dict[str, Any]:
     return {"t": "policy", "run": run, "rules": {"keep_last": 1, "floor": 1}, "at": AT}
 
 
-def removal(run: str, phase: str, *files: tuple[str, int, int, str, str], at: str = AT) -> dict[str, Any]:
-    told = {"t": "removal", "run": run, "collection": "gc1", "phase": phase, "at": at}
+def removal(
+    run: str, wanted: str, *files: tuple[str, int, int, str, str], settled: bool = False, at: str = AT
+) -> dict[str, Any]:
+    told = {"t": "removal", "run": run, "collection": "gc1", "wanted": wanted, "settled": settled, "at": at}
     return {**told, "files": [list(file) for file in files]}
 
 

@@ -17,11 +17,11 @@ import sqlalchemy as sa
 from ckptstore.api import Catalog, connect
 from ckptstore.catalog.engine import Database
 from ckptstore.core.model import Kind
-from ckptstore.disk.trash import Disk
 from ckptstore.retention.policy import Policy
 from tests import ckpt_bytes
 from tests.foreign_bytes import shards, tensorflow
 from tests.jobs import Job
+from tests.trash_calls import CHANGES, before_each
 
 POLICY = Policy(keep_last=2)
 LONG_AGO = 1_700_000_000
@@ -111,7 +111,7 @@ class World:
         """All that is on disk and in the catalog; gcs are not told apart."""
         with closing(sqlite3.connect(self.url)) as connection:
             rows = connection.execute("SELECT path, state FROM checkpoints ORDER BY path, id").fetchall()
-            found = f"SELECT root, place, phase FROM trash WHERE {_OPEN} ORDER BY root, place"
+            found = f"SELECT root, place, wanted, settled FROM trash WHERE {_OPEN} ORDER BY root, place"
             trash = connection.execute(found).fetchall()
             with_files = f"SELECT collection_id FROM trash WHERE {_OPEN}"
             gcs = connection.execute(f"SELECT ended FROM collections WHERE id IN ({with_files})").fetchall()
@@ -119,7 +119,7 @@ class World:
         return {"files": tree(self.data), "rows": rows, "trash": trash, "gcs": gcs, "locks": locks}
 
 
-_OPEN = "phase NOT IN ('restored', 'gone')"
+_OPEN = "(NOT settled OR wanted = 'trash')"
 
 
 def tree(directory: Path) -> dict[str, str]:
@@ -159,36 +159,6 @@ class PointsInProcess(Points):
             raise KilledError
 
 
-def mortal_disk(points: Points) -> Disk:
-    disk = Disk()
-
-    def mortal(real: Callable[..., None]) -> Callable[..., None]:
-        def call(*args: Any, **options: Any) -> None:
-            points.pass_one()
-            real(*args, **options)
-
-        return call
-
-    for name in ("make_folder", "rename", "link", "unlink", "remove_folder"):
-        setattr(disk, name, mortal(getattr(disk, name)))
-    return disk
-
-
-def before_the_first_move(act: Callable[[], object]) -> Disk:
-    """A disk that lets somebody act between what gc has recorded and what it does."""
-    disk = Disk()
-    acted: list[bool] = []
-
-    def rename(*args: Any, **options: Any) -> None:
-        if not acted:
-            acted.append(True)
-            act()
-        os.rename(*args, **options)  # noqa: PTH104 — by descriptors
-
-    disk.rename = rename
-    return disk
-
-
 def mortal_catalog(points: Points) -> None:
     write = Database.write
 
@@ -202,7 +172,7 @@ def mortal_catalog(points: Points) -> None:
     Database.write = mortal
 
 
-def die(action: Callable[[Disk], object], last: int, after: float | None = None) -> int:
+def die(action: Callable[[], object], last: int, after: float | None = None) -> int:
     """Do it in a process of its own, which is killed after so many points or some seconds; how it ended.
 
     That process is forked from a clean one, not from this one, which may have loaded MindSpore with its threads: a
@@ -218,7 +188,8 @@ def die(action: Callable[[Disk], object], last: int, after: float | None = None)
     return child.exitcode
 
 
-def _live(action: Callable[[Disk], object], last: int) -> None:
+def _live(action: Callable[[], object], last: int) -> None:
     points = Points(last)
     mortal_catalog(points)
-    action(mortal_disk(points))
+    with before_each(CHANGES, points.pass_one):
+        action()

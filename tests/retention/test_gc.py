@@ -11,7 +11,8 @@ from ckptstore.retention.decide import Why
 from ckptstore.retention.execute import execute
 from ckptstore.retention.plan import plan_gc
 from ckptstore.retention.policy import Policy
-from ckptstore.retention.trash import purge, undo
+from ckptstore.retention.purge import purge
+from ckptstore.retention.undo import undo
 from tests import ckpt_bytes, parts_bytes
 from tests.retention.builders import LAST_2, gc, names, removed, saved, tree
 

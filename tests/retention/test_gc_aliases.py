@@ -17,7 +17,8 @@ from ckptstore.retention.decide import Verdict, Why
 from ckptstore.retention.execute import execute
 from ckptstore.retention.plan import plan_gc
 from ckptstore.retention.policy import Policy
-from ckptstore.retention.trash import purge, undo
+from ckptstore.retention.purge import purge
+from ckptstore.retention.undo import undo
 from ckptstore.training.launch import RankLaunch
 from ckptstore.verify.verify import verify
 from tests import ckpt_bytes

@@ -1,7 +1,7 @@
 """gc, undo and purge killed between any two of their system calls, and at random: run again, they end where they would.
 
-Each is a real process that ends by SIGKILL. What it changes on disk goes through `storage.trash.Disk`, what it changes
-in the catalog through `Database.write`: it is killed before and after each of those.
+Each is a real process that ends by SIGKILL, before a call of `disk.trash` that changes a directory, and before and
+after the end of a transaction of the catalog.
 """
 
 import os
@@ -18,13 +18,13 @@ from pathlib import Path
 
 import pytest
 
-from ckptstore.catalog import trash
+from ckptstore.catalog import removals
 from ckptstore.catalog.project import project
-from ckptstore.disk.trash import Disk
 from ckptstore.errors import UsageError
 from ckptstore.retention.execute import execute
 from ckptstore.retention.plan import plan_gc
-from ckptstore.retention.trash import purge, undo
+from ckptstore.retention.purge import purge
+from ckptstore.retention.undo import undo
 from tests.retention.gc_world import (
     NEVER,
     POLICY,
@@ -34,36 +34,36 @@ from tests.retention.gc_world import (
     build,
     build_several,
     die,
-    mortal_disk,
 )
+from tests.trash_calls import CHANGES, before_each
 
 RANDOM_KILLS = int(os.environ.get("CKPTSTORE_RANDOM_KILLS", "15"))
 
 
-def gc(world: World, disk: Disk, *, at_once: bool = False) -> None:
+def gc(world: World, *, at_once: bool = False) -> None:
     database = world.catalog.database
-    execute(database, plan_gc(database, "run", POLICY), at_once=at_once, disk=disk)
+    execute(database, plan_gc(database, "run", POLICY), at_once=at_once)
 
 
-def gc_at_once(world: World, disk: Disk) -> None:
-    gc(world, disk, at_once=True)
+def gc_at_once(world: World) -> None:
+    gc(world, at_once=True)
 
 
-def bring_back(world: World, disk: Disk) -> None:
+def bring_back(world: World) -> None:
     try:
-        undo(world.catalog.database, "run", disk=disk)
+        undo(world.catalog.database, "run")
     except UsageError:  # killed when all was done
         assert world.seen()["trash"] == []
 
 
-def purge_all(world: World, disk: Disk) -> None:
-    purge(world.catalog.database, "run", at_once=True, disk=disk)
+def purge_all(world: World) -> None:
+    purge(world.catalog.database, "run", at_once=True)
 
 
-def purge_by_gc(world: World, disk: Disk) -> None:
+def purge_by_gc(world: World) -> None:
     """The trash of an earlier gc is past its grace: the next gc purges it, and moves more."""
     database = world.catalog.database
-    execute(database, plan_gc(database, "run", POLICY), disk=disk)
+    execute(database, plan_gc(database, "run", POLICY))
 
 
 ACTIONS = {
@@ -93,12 +93,12 @@ def world(home: Path, request: pytest.FixtureRequest) -> World:
     job = build(made.catalog, made.data)
     action = request.node.callspec.params["action"]
     if action in ("undo", "purge --now"):
-        gc(made, Disk())
+        gc(made)
     if action == "gc after the grace":
         database = made.catalog.database
         execute(database, plan_gc(database, "run", POLICY))
         with database.write() as connection:
-            gcs = trash.collections_of(connection, 1)
+            gcs = removals.collections_of(connection, 1)
             long_ago = [each.told("run", ended=True, purge_after=each.created_at - timedelta(hours=1)) for each in gcs]
             project(connection, long_ago)
         job.save(job.start(), 90)
@@ -130,7 +130,7 @@ def test_killed_at_every_point(
 ) -> None:
     """`make test` does so at every fourth point of gc."""
     before = world.seen()
-    ACTIONS[action](world, Disk())
+    ACTIONS[action](world)
     undisturbed = world.seen()
     assert undisturbed["files"] != before["files"]
     last = 0
@@ -141,7 +141,7 @@ def test_killed_at_every_point(
             break
         assert ended == -signal.SIGKILL, f"at point {last}"
         check_nothing_is_lost(world)
-        ACTIONS[action](world, Disk())
+        ACTIONS[action](world)
         assert world.seen() == undisturbed, f"killed at point {last}"
         last += apart
     assert last > 20, "the points are counted"
@@ -156,23 +156,24 @@ def test_several_files_killed_between_any_two_system_calls(action: str, then: st
     build_several(world.catalog, world.data)
     every = checkpoints_in(world)
     if action in ("undo", "purge --now"):
-        gc(world, Disk())
+        gc(world)
     world.keep()
-    ACTIONS[action](world, Disk())
+    ACTIONS[action](world)
     undisturbed = world.seen()
     for last in count():
         world.restore()
         points = PointsInProcess(last)
-        with suppress(KilledError):
-            ACTIONS[action](world, mortal_disk(points))
+        with suppress(KilledError), before_each(CHANGES, points.pass_one):
+            ACTIONS[action](world)
         if points.count <= last:
             break
         found = checkpoints_in(world)
         assert {name: every[name] for name in found} == found, "what is there is whole"
         assert set(found) >= {"at-30", "at-40"}
         if then == "the same":
-            for _ in range(2):  # what was on its way is given back to its place first: the plan could not see it there
-                ACTIONS[action](world, Disk())
+            ACTIONS[action](world)
+            if action == "gc --now":  # killed between the move and the deletion: it stays in the trash
+                purge_all(world)
             assert world.seen() == undisturbed, f"killed at point {last}"
         else:
             with suppress(UsageError):  # nothing was in the trash yet, or nothing is left in it
@@ -201,7 +202,7 @@ def checkpoints_in(world: World) -> dict[str, dict[str, bytes]]:
 
 @pytest.mark.parametrize("action", ["gc", "undo", "purge --now"])
 def test_killed_at_random(action: str, world: World, record_property: Callable[[str, object], None]) -> None:
-    ACTIONS[action](world, Disk())
+    ACTIONS[action](world)
     undisturbed = world.seen()
     world.restore()
     began = time.perf_counter()
@@ -213,7 +214,7 @@ def test_killed_at_random(action: str, world: World, record_property: Callable[[
         world.restore()
         killed += run_and_die(action, world, NEVER, after=chance.uniform(0, took)) != 0
         check_nothing_is_lost(world)
-        ACTIONS[action](world, Disk())
+        ACTIONS[action](world)
         assert world.seen() == undisturbed
     assert killed
     record_property("kills", killed)
@@ -222,11 +223,11 @@ def test_killed_at_random(action: str, world: World, record_property: Callable[[
 @pytest.mark.parametrize("action", ["gc"])
 def test_killed_again_and_again(action: str, world: World) -> None:
     """The process that goes on where another died dies too."""
-    gc(world, Disk())
+    gc(world)
     undisturbed = world.seen()
     world.restore()
     for last in (9, 6, 11, 4, 15, 2):
         assert run_and_die(action, world, last) == -signal.SIGKILL
         check_nothing_is_lost(world)
-    gc(world, Disk())
+    gc(world)
     assert world.seen() == undisturbed

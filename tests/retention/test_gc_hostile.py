@@ -11,9 +11,10 @@ from ckptstore.errors import UsageError
 from ckptstore.retention import stored_policy
 from ckptstore.retention.authority import ROOTS
 from ckptstore.retention.policy import Policy
-from ckptstore.retention.trash import purge, undo
+from ckptstore.retention.purge import purge
+from ckptstore.retention.undo import undo
 from tests import ckpt_bytes
-from tests.retention.foreign_lines import AT, policy, recorded, removal, started, write
+from tests.retention.foreign_lines import AT, every_wanted, policy, recorded, removal, started, write
 
 pytestmark = [
     pytest.mark.of_files,
@@ -92,9 +93,9 @@ def test_the_readers_own_files_are_not_taken_for_bobs_launch(catalog: Catalog, b
     assert mine.exists()
 
 
-@pytest.mark.parametrize("phase", ["trashed", "restoring", "purging"])
+@every_wanted
 def test_a_directory_that_was_moved_into_the_trash_with_what_is_in_it(
-    catalog: Catalog, bobs: Path, anns: Path, phase: str
+    catalog: Catalog, bobs: Path, anns: Path, wanted: str, *, settled: bool
 ) -> None:
     trash = bobs / ".ckptstore" / "trash" / "gc1"
     trash.parent.mkdir()
@@ -102,10 +103,10 @@ def test_a_directory_that_was_moved_into_the_trash_with_what_is_in_it(
     files = sorted(trash.glob("*.ckpt"))
     ended = {"t": "gc", "run": "bob", "collection": "gc1", "began": AT, "purge_after": AT, "ended": True, "at": AT}
     told = [(path.name, path.stat().st_size, path.stat().st_mtime_ns, "", "") for path in files]
-    write(bobs, BOB, ended, removal("bob", phase, *told))
+    write(bobs, BOB, ended, removal("bob", wanted, *told, settled=settled))
     catalog.sync(bobs)
     collected(catalog)
-    if phase == "trashed":
+    if settled:
         assert "is of user 61001" in undo(catalog.database, "bob").troubles[0].reason
     purge(catalog.database, "bob", at_once=True)
     assert len(list(trash.glob("*.ckpt"))) == 3

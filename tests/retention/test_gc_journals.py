@@ -14,7 +14,7 @@ from ckptstore.retention import stored_policy
 from ckptstore.retention.execute import execute
 from ckptstore.retention.plan import plan_gc
 from ckptstore.retention.policy import Policy
-from ckptstore.retention.trash import purge
+from ckptstore.retention.purge import purge
 from ckptstore.training.retention_thread import RetentionThread
 from tests.jobs import Job
 from tests.retention.builders import LAST_2, gc, removed, saved, tree

@@ -12,16 +12,18 @@ import pytest
 import sqlalchemy as sa
 
 from ckptstore.api import Catalog, connect
-from ckptstore.catalog import trash
+from ckptstore.catalog import clock as clocks
+from ckptstore.catalog import removals
+from ckptstore.catalog.clock import clock
 from ckptstore.catalog.tables import gc_locks
 from ckptstore.disk import owner
 from ckptstore.disk.owner import is_dead, shown, this_process
-from ckptstore.disk.trash import Disk
 from ckptstore.errors import RefusedError
 from ckptstore.retention import lock
 from ckptstore.retention.lock import GcLock
-from ckptstore.retention.trash import undo
+from ckptstore.retention.undo import undo
 from tests.retention.builders import gc, names, saved
+from tests.trash_calls import at, before_each
 
 LONG_AGO = datetime(2000, 1, 1, tzinfo=timezone.utc)
 
@@ -38,27 +40,6 @@ def expires(catalog: Catalog) -> datetime:
     return found
 
 
-class Slow(Disk):
-    """Something happens while one of the renames is done."""
-
-    def __init__(self, catalog: Catalog, which: int, *, late: bool) -> None:
-        def rename(*args: Any, **options: Any) -> None:
-            nonlocal which
-            which -= 1
-            if which != 0:
-                os.rename(*args, **options)  # noqa: PTH104
-                return
-            if not late:
-                os.rename(*args, **options)  # noqa: PTH104
-            forget_the_holder(catalog)
-            self.brought_back = undo(catalog.database, "run").files
-            catalog.pin("run", 20)
-            if late:
-                os.rename(*args, **options)  # noqa: PTH104
-
-        self.rename = rename
-
-
 @pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("which", [1, pytest.param(2, marks=pytest.mark.long), 4])
 def test_a_gc_that_lost_its_lock_stops_at_once(
@@ -67,10 +48,19 @@ def test_a_gc_that_lost_its_lock_stops_at_once(
     """Another host undid what it had done, and somebody has pinned a state since; one move may come after that."""
     monkeypatch.setattr(lock, "RENEWED_EVERY", timedelta(0))
     job = saved(catalog, tmp_path, 10, 20, 30, 40)
-    disk = Slow(catalog, which, late=late)
-    with pytest.raises(RefusedError, match="another process has taken over the files of run 'run'"):
-        gc(catalog, disk=disk)
-    assert disk.brought_back == 4
+    brought_back = []
+
+    def another_host() -> None:
+        forget_the_holder(catalog)
+        brought_back.append(undo(catalog.database, "run").files)
+        catalog.pin("run", 20)
+
+    with (
+        at(which, ("rename",), another_host, after=not late),
+        pytest.raises(RefusedError, match="has taken over the files"),
+    ):
+        gc(catalog)
+    assert brought_back == [4]
     assert len(names(job.directory)) == 8
     assert list(job.directory.rglob("trash/*")) == []
     assert {save.tally.global_step for save in catalog.saves("run")} == {10, 20, 30, 40}
@@ -82,13 +72,12 @@ def test_a_slow_gc_keeps_its_lock(catalog: Catalog, tmp_path: Path, monkeypatch:
     saved(catalog, tmp_path, 10, 20, 30, 40)
     seen = []
 
-    class Looks(Disk):
-        def rename(self, *args: Any, **options: Any) -> None:
-            seen.append(expires(catalog))
-            forget_the_holder(catalog)
-            os.rename(*args, **options)  # noqa: PTH104
+    def look() -> None:
+        seen.append(expires(catalog))
+        forget_the_holder(catalog)
 
-    assert gc(catalog, disk=Looks()).files == 4
+    with before_each(("rename",), look):
+        assert gc(catalog).files == 4
     assert len(seen) == 4
     assert min(seen) > LONG_AGO
 
@@ -107,7 +96,7 @@ def test_the_lock_goes_by_the_clock_of_the_database(
     with GcLock(catalog.database, "run", 1):
         monkeypatch.setattr(lock, "datetime", Ahead, raising=False)
         if catalog.database.file is None:
-            monkeypatch.setattr(trash, "datetime", Ahead)
+            monkeypatch.setattr(clocks, "datetime", Ahead, raising=False)
         with pytest.raises(RefusedError, match="is at work"), GcLock(catalog.database, "run", 1):
             pass
 
@@ -139,8 +128,8 @@ def test_a_process_of_another_machine_is_not_called_dead(
     saved(catalog, tmp_path, 10)
     gone = gone_here()
     with catalog.database.write() as connection:
-        now = trash.clock(connection)
-        trash.take_lock(connection, 1, gone, now, now + timedelta(minutes=1))
+        now = clock(connection)
+        removals.take_lock(connection, 1, gone, now, now + timedelta(minutes=1))
     boot = tmp_path / "boot_id"
     if told:
         boot.write_text("d6a3fd9c-5a6d-4f43-8f2e-1a9f7f3d9b10\n")

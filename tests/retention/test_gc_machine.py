@@ -17,12 +17,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from ckptstore.api import connect
 from ckptstore.catalog.engine import Database
 from ckptstore.core.model import Checkpoint
-from ckptstore.disk.trash import Disk
 from ckptstore.errors import NothingRestorableError, RefusedError, UsageError
 from ckptstore.retention.execute import execute
 from ckptstore.retention.plan import plan_gc
 from ckptstore.retention.policy import Policy
-from ckptstore.retention.trash import purge, undo
+from ckptstore.retention.purge import purge
+from ckptstore.retention.undo import undo
 from ckptstore.training.launch import RankLaunch
 from tests.foreign_bytes import shards, tensorflow
 from tests.jobs import Job
@@ -30,7 +30,7 @@ from tests.retention.gc_world import die
 
 RANKS = 2
 Key = tuple[str, int]
-Action = Callable[..., object]  # of a database and a run, with `disk`
+Action = Callable[..., object]  # of a database and a run
 
 policies = st.builds(
     Policy,
@@ -78,15 +78,15 @@ def files_of(path: str) -> list[str]:
     return [str(each) for each in Path(path).parent.rglob("*") if each.is_file() and is_of(str(each), path)]
 
 
-def act(url: str, action: Action, disk: Disk) -> None:
+def act(url: str, action: Action) -> None:
     try:
-        action(connect(url).database, "run", disk=disk)
+        action(connect(url).database, "run")
     except (RefusedError, UsageError):  # nothing in the trash, or nothing to restore would be left
         return
 
 
-def collect(database: Database, run: str, *, policy: Policy, at_once: bool, disk: Disk) -> None:
-    execute(database, plan_gc(database, run, policy), at_once=at_once, allow_mass_delete=True, disk=disk)
+def collect(database: Database, run: str, *, policy: Policy, at_once: bool) -> None:
+    execute(database, plan_gc(database, run, policy), at_once=at_once, allow_mass_delete=True)
 
 
 class Retention(RuleBasedStateMachine):
@@ -212,7 +212,7 @@ class Retention(RuleBasedStateMachine):
     def do(self, action: Action, killed_at: int | None) -> None:
         quietly = partial(act, self.url, action)
         if killed_at is None:
-            quietly(Disk())
+            quietly()
             for state in self.states.values():
                 assert state.harmed or state.in_part() == [], "what was begun is ended: all or none"
         else:

@@ -11,7 +11,6 @@ import pytest
 from ckptstore.api import Catalog
 from ckptstore.core.model import FileState
 from ckptstore.disk import files
-from ckptstore.disk.trash import Disk
 from ckptstore.errors import UsageError
 from ckptstore.resume import reconcile
 from ckptstore.retention import plan as plan_module
@@ -20,10 +19,12 @@ from ckptstore.retention import worker as worker_module
 from ckptstore.retention.execute import execute
 from ckptstore.retention.plan import plan_gc
 from ckptstore.retention.policy import Policy
-from ckptstore.retention.trash import purge, undo
+from ckptstore.retention.purge import purge
+from ckptstore.retention.undo import undo
 from ckptstore.training import launch
 from tests.jobs import Job, started
 from tests.retention.builders import LAST_2, gc, interrupt, names, removed, saved, tree
+from tests.trash_calls import failing_after
 
 pytestmark = pytest.mark.of_files
 
@@ -373,14 +374,8 @@ def test_an_undo_that_was_interrupted_on_an_older_gc_is_ended(catalog: Catalog, 
     for other in others:
         other.write_bytes(b"another")
 
-    class Dies(Disk):
-        """At the end of the first file that comes back."""
-
-        def unlink(self, *args: object, **options: object) -> None:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        undo(catalog.database, "run", disk=Dies())
+    with failing_after(0, ("unlink",), KeyboardInterrupt()), pytest.raises(KeyboardInterrupt):
+        undo(catalog.database, "run")  # at the end of the first file that comes back
     for other in others:
         other.unlink()
     assert undo(catalog.database, "run").files == 4

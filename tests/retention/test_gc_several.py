@@ -12,14 +12,16 @@ from ckptstore.core.model import Kind
 from ckptstore.retention.execute import execute
 from ckptstore.retention.plan import plan_gc
 from ckptstore.retention.policy import Policy
-from ckptstore.retention.trash import purge, undo
+from ckptstore.retention.purge import purge
+from ckptstore.retention.undo import undo
 from ckptstore.training.launch import RankLaunch
 from tests.foreign_bytes import pytorch, shards, stamped, tensorflow, written
 from tests.jobs import Job
 from tests.retention.builders import LAST_2, gc, names, removed, tree
-from tests.retention.foreign_lines import removal
+from tests.retention.foreign_lines import every_wanted, removal
 from tests.retention.foreign_lines import write as journal
-from tests.retention.gc_world import NOBODY, before_the_first_move
+from tests.retention.gc_world import NOBODY
+from tests.trash_calls import at
 
 
 @pytest.fixture
@@ -167,7 +169,8 @@ def test_a_member_that_is_swapped_before_the_move_goes_back(
         stamped(written(member, content), 1)
 
     before = of(tree(home), 10)
-    done = gc(catalog, at_once=at_once, disk=before_the_first_move(swap))
+    with at(1, ("rename",), swap):
+        done = gc(catalog, at_once=at_once)
     assert (done.files, done.troubles) == (1, ())
     assert of(tree(home), 10) == before
     assert (home / "aside").exists()
@@ -211,9 +214,11 @@ def test_undo_replaces_nothing(catalog: Catalog, home: Path, make: Make) -> None
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="makes files of other users")
-@pytest.mark.parametrize("phase", ["moving", "deleting", "trashed", "restoring", "purging"])
+@every_wanted
 @pytest.mark.parametrize("where", ["gc1/x", "gc1/.ckptstore"])
-def test_a_directory_that_was_put_into_the_trash(catalog: Catalog, home: Path, phase: str, where: str) -> None:
+def test_a_directory_that_was_put_into_the_trash(
+    catalog: Catalog, home: Path, wanted: str, where: str, *, settled: bool
+) -> None:
     """As if a purge had begun to delete it, too: a file in it is of somebody who said nothing of the run."""
     four(catalog, home, shards)
     theirs = home / ".ckptstore" / "trash" / where
@@ -222,7 +227,7 @@ def test_a_directory_that_was_put_into_the_trash(catalog: Catalog, home: Path, p
     at = "2026-01-01T00:00:00+00:00"
     ended = {"t": "gc", "run": "run", "collection": "gc1", "began": at, "purge_after": at, "ended": True, "at": at}
     size = sum(path.stat().st_size for path in theirs.rglob("*") if path.is_file())
-    journal(home, 0, ended, removal("run", phase, ("x", size, 10**9, "", "")))
+    journal(home, 0, ended, removal("run", wanted, ("x", size, 10**9, "", ""), settled=settled))
     catalog.sync(home)
     gc(catalog)
     undo(catalog.database, "run")

@@ -12,20 +12,20 @@ import pytest
 from ckptstore.api import Catalog, connect
 from ckptstore.catalog import reads
 from ckptstore.catalog.project import project
-from ckptstore.catalog.trash import Phase
 from ckptstore.core.events import FilesRemoved, RemovedFile, StepPinned, StepTagged
-from ckptstore.core.model import FileState
+from ckptstore.core.model import FileState, Location
 from ckptstore.errors import NothingRestorableError, RefusedError
 from ckptstore.retention.execute import Collected, execute
 from ckptstore.retention.plan import plan_gc
 from ckptstore.retention.policy import Policy
-from ckptstore.retention.trash import purge, undo
+from ckptstore.retention.purge import purge
+from ckptstore.retention.undo import undo
 from tests import ckpt_bytes
 from tests.conftest import new_postgres_database
 from tests.jobs import Job, begun
 from tests.projecting import put, put_files
 from tests.retention.builders import LAST_2, gc, names
-from tests.retention.gc_world import before_the_first_move
+from tests.trash_calls import at
 
 TO_40 = (10, 20, 30, 40)
 WAITING = "SELECT count(*) FROM pg_locks WHERE NOT granted"
@@ -43,7 +43,8 @@ def another(path: Path) -> Path:
 
 def gc_while(catalog: Catalog, act: Callable[[], object]) -> Collected:
     plan = plan_gc(catalog.database, "run", LAST_2)
-    return execute(catalog.database, plan, disk=before_the_first_move(act))
+    with at(1, ("rename",), act):
+        return execute(catalog.database, plan)
 
 
 @pytest.mark.parametrize("touched", [False, True])
@@ -95,9 +96,10 @@ def test_a_file_that_is_registered_while_gc_records_that_it_goes(postgres: str, 
             "run",
             "gc",
             file.path.rpartition("/")[0],
-            Phase.MOVING,
-            now,
-            (RemovedFile(file.path.rpartition("/")[2], file.size or 0, 1, file.id, versions[file.id]),),
+            Location.TRASH,
+            settled=False,
+            at=now,
+            files=(RemovedFile(file.path.rpartition("/")[2], file.size or 0, 1, file.id, versions[file.id]),),
         )
         for file in files
     ]

@@ -1,4 +1,4 @@
-"""Makes room for the next save where it would not fit: the trash goes first, then the oldest states that may go."""
+"""Frees space for the next save if it would not fit: the trash goes first, then the oldest states that may go."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads, tallies
 from ckptstore.catalog.runs import find_run
-from ckptstore.core.model import FileState, Phase
+from ckptstore.core.model import FileState
 from ckptstore.outside import os
 from ckptstore.retention.execute import execute
 from ckptstore.retention.plan import plan_gc
@@ -22,25 +22,22 @@ if TYPE_CHECKING:
     from ckptstore.catalog.engine import Database
     from ckptstore.core.model import Checkpoint
     from ckptstore.retention.debris import Target
+    from ckptstore.retention.plan import GcPlan
 
-_SPARE = 1 << 20
-"""Bytes beside the save itself: journals, and the catalog where it is on the same disk."""
+_SPARE = 1 << 20  # bytes beside the save itself: journals, and the catalog if it is on the same disk
 
 
 @dataclass(frozen=True)
 class Disk:
-    """A file system that the newest state has files on: a directory there, its number, and what the next save needs.
-
-    Sizes are in bytes.
-    """
+    """A file system that the newest state has files on."""
 
     directory: str
     device: int
-    needed: int
+    needed: int  # bytes, for the next save
 
     @property
     def free(self) -> int:
-        """What this user may still write. Raises `OSError`, also where another disk is at the directory by now."""
+        """Bytes that this user may still write. Raises `OSError`, also if another disk is at the directory by now."""
         opened = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             if os.fstat(opened).st_dev != self.device:
@@ -67,12 +64,12 @@ class Disk:
 
 
 @dataclass(frozen=True)
-class Made:
-    """What went to make room on a disk, in bytes: of the trash before its grace was over, and states without one."""
+class Freed:
+    """What was deleted to free space on a disk."""
 
     disk: Disk
-    trash: int
-    states: tuple[int, ...]
+    trash: int  # bytes of the trash, before their grace was over
+    states: tuple[int, ...]  # steps, without a grace
 
     @property
     def is_enough(self) -> bool:
@@ -80,14 +77,14 @@ class Made:
         return not self.disk.is_short
 
 
-def make_room(database: Database, run: str, policy: Policy) -> list[Made]:
-    """Free what a save as large as the last one needs, where it would not fit, and no more.
+def free_space(database: Database, run: str, policy: Policy) -> list[Freed]:
+    """Free what a save as large as the last one needs, if it would not fit, and little more.
 
-    The oldest gc in the trash first; then, deleted at once, the oldest states that only a rule of the policy keeps:
-    the floor and what is protected stay. Raises as `execute` and `purge` do.
+    The oldest gc in the trash goes first; then the oldest states that only a rule of the policy keeps are deleted at
+    once: the floor and what is protected stay. Raises as `execute` and `purge` do.
     """
     run_id = find_run(database, run)
-    return [_make_room_on(database, run, run_id, policy, disk) for disk in _disks(database, run_id) if disk.is_short]
+    return [_free_on(database, run, run_id, policy, disk) for disk in _disks(database, run_id) if disk.is_short]
 
 
 def _disks(database: Database, run_id: int) -> list[Disk]:
@@ -109,26 +106,30 @@ def _disks(database: Database, run_id: int) -> list[Disk]:
     return list(found.values())
 
 
-def _make_room_on(database: Database, run: str, run_id: int, policy: Policy, disk: Disk) -> Made:
-    with at_work(database, run, run_id, disk=None, progress=lambda _: None) as worker:
+def _free_on(database: Database, run: str, run_id: int, policy: Policy, disk: Disk) -> Freed:
+    with at_work(database, run, run_id, progress=lambda _: None) as worker:
         worker.refuse_unless_all_is_read()
-        worker.finish_what_was_begun()
+        worker.recover()
         for collection in sorted(worker.collections(), key=lambda each: each.created_at):
             if disk.is_short:
                 worker.purge({collection.id}, disk.has)
-        trashed = worker.done.size(Phase.PURGING)
     states: list[int] = []
     plan = plan_gc(database, run, Policy(keep_last=max(1, policy.floor), floor=policy.floor))
-    removable = [verdict for verdict in reversed(plan.decision.remove) if _is_on(disk, plan.targets[verdict.state.key])]
-    for verdict in removable:
-        if not disk.is_short:
-            break
-        others = tuple(each for each in plan.decision.remove if each is not verdict)
-        decision = replace(plan.decision, keep=(*plan.decision.keep, *others), remove=(verdict,))
-        one = replace(plan, decision=decision, targets={verdict.state.key: plan.targets[verdict.state.key]}, debris=())
-        done = execute(database, one, at_once=True, allow_mass_delete=True)
-        states += [step for _, step in done.removed]
-    return Made(disk, trashed, tuple(states))
+    for verdict in reversed(plan.decision.remove):
+        key = verdict.state.key
+        if disk.is_short and _is_on(disk, plan.targets[key]):
+            # Their digests were taken while they were saved: to read them again may take longer than the next save.
+            done = execute(database, _only(plan, key), at_once=True, allow_mass_delete=True, trusts_floor=True)
+            states += [step for _, step in done.removed]
+    return Freed(disk, worker.done.purged["bytes"], tuple(states))
+
+
+def _only(plan: GcPlan, key: tuple[str, int]) -> GcPlan:
+    """The plan to remove one of its states."""
+    others = tuple(each for each in plan.decision.remove if each.state.key != key)
+    one = tuple(each for each in plan.decision.remove if each.state.key == key)
+    decision = replace(plan.decision, keep=(*plan.decision.keep, *others), remove=one)
+    return replace(plan, decision=decision, targets={key: plan.targets[key]}, debris=())
 
 
 def _is_on(disk: Disk, targets: Sequence[Target]) -> bool:

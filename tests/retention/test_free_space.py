@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from ckptstore.api import Catalog
+from ckptstore.retention.free_space import Disk, free_space
 from ckptstore.retention.policy import Policy
-from ckptstore.retention.room import Disk, make_room
 from tests import ckpt_bytes
 from tests.jobs import Job
 from tests.small_disks import small_disk
@@ -58,7 +58,7 @@ def test_nothing_goes_where_the_next_save_fits(catalog: Catalog, disk: Path) -> 
     saved(catalog, disk, 10, 20, 30, 40)
     catalog.execute(catalog.plan_gc("run", KEEP_3))
     fill_to(disk, 1.5)
-    assert make_room(catalog.database, "run", KEEP_3) == []
+    assert free_space(catalog.database, "run", KEEP_3) == []
     assert steps(catalog) == [20, 30, 40]
     assert catalog.undo("run").files == 1
 
@@ -71,8 +71,8 @@ def test_the_oldest_trash_goes_first(catalog: Catalog, disk: Path) -> None:
     rank.register(large(job.write(rank, 50)), global_step=50)
     catalog.execute(catalog.plan_gc("run", KEEP_3))
     fill_to(disk, 0.5)
-    (made,) = make_room(catalog.database, "run", KEEP_3)
-    assert (made.trash, made.states, made.is_enough) == (SIZE, (), True)
+    (freed,) = free_space(catalog.database, "run", KEEP_3)
+    assert (freed.trash, freed.states, freed.is_enough) == (SIZE, (), True)
     assert steps(catalog) == [30, 40, 50]
     assert catalog.undo("run").files == 1, "the newer gc is there still"
     assert 20 in steps(catalog)
@@ -94,8 +94,8 @@ def test_the_trash_of_another_disk_stays(catalog: Catalog, tmp_path: Path) -> No
                 rank.register(large(job.write(rank, step)), global_step=step)
         catalog.execute(catalog.plan_gc("run", KEEP_3))
         fill_to(home, 0.5)
-        (made,) = make_room(catalog.database, "run", KEEP_3)
-        assert (made.trash, made.is_enough) == (SIZE, True)
+        (freed,) = free_space(catalog.database, "run", KEEP_3)
+        assert (freed.trash, freed.is_enough) == (SIZE, True)
         assert catalog.undo("run").files == 1
 
 
@@ -103,15 +103,15 @@ def test_then_the_oldest_states_and_never_the_floor(catalog: Catalog, disk: Path
     saved(catalog, disk, 10, 20, 30, 40, 50)
     catalog.pin("run", 10)
     fill_to(disk, 0.5)
-    (made,) = make_room(catalog.database, "run", Policy(keep_last=5))
-    assert (made.trash, made.states, made.is_enough) == (0, (20,), True)
+    (freed,) = free_space(catalog.database, "run", Policy(keep_last=5))
+    assert (freed.trash, freed.states, freed.is_enough) == (0, (20,), True)
     assert steps(catalog) == [10, 30, 40, 50]
     fill_to(disk, 0.1)  # what is told of it takes a few blocks
-    (made,) = make_room(catalog.database, "run", Policy(keep_last=5, grace=timedelta(hours=1)))
-    assert (made.states, made.is_enough) == ((30,), True)
+    (freed,) = free_space(catalog.database, "run", Policy(keep_last=5, grace=timedelta(hours=1)))
+    assert (freed.states, freed.is_enough) == ((30,), True)
     (disk / "more").write_bytes(bytes(2 * SIZE))
-    (made,) = make_room(catalog.database, "run", Policy(keep_last=5))
-    assert (made.states, made.is_enough) == ((), False)
+    (freed,) = free_space(catalog.database, "run", Policy(keep_last=5))
+    assert (freed.states, freed.is_enough) == ((), False)
     assert steps(catalog) == [10, 40, 50]
-    (made,) = make_room(catalog.database, "run", Policy(keep_last=5, floor=0))
-    assert made.states == (40,), "one stays whatever is said"
+    (freed,) = free_space(catalog.database, "run", Policy(keep_last=5, floor=0))
+    assert freed.states == (40,), "one stays whatever is said"
