@@ -32,18 +32,10 @@ def doctor(context: click.Context, run: str | None, *, strict: bool, as_json: bo
     from ckptstore.doctor.doctor import examine
 
     done = examine(context.obj, run)
-    values.write({"checks": [_values(check) for check in done.checks]}) if as_json else _show(done)
+    values.write(
+        {"checks": [values.fields(check, "name run status detail hint") for check in done.checks]}
+    ) if as_json else _show(done)
     return done.exit_code or int(strict and done.has_warnings)
-
-
-def _values(check: Check) -> dict[str, object]:
-    return {
-        "name": check.name,
-        "run": check.run,
-        "status": check.status.value,
-        "detail": check.detail,
-        "hint": check.hint,
-    }
 
 
 def _show(done: Checkup) -> None:

@@ -35,10 +35,7 @@ def _values(done: Synced) -> dict[str, object]:
     from ckptstore.cli import values
 
     return {
-        "runs": list(done.runs),
-        "journals": done.journals,
-        "read": done.read,
-        "records": done.records,
+        **values.fields(done, "runs journals read records"),
         "spoiled_lines": done.spoiled,
         "skipped": values.reasons((*done.skipped, *done.refused)),
     }

@@ -66,14 +66,9 @@ def forget(context: click.Context, run: str, *, apply_it: bool, undo: bool, as_j
 
 
 def _values(shown: RunShown) -> dict[str, Any]:
-    return {
-        "run": shown.row.run,
-        "launches": shown.row.launches,
-        "bytes": shown.row.bytes,
-        "directories": list(shown.directories),
-        "trash_files": shown.trash_files,
-        "trash_bytes": shown.trash_bytes,
-    }
+    from ckptstore.cli.values import fields
+
+    return {**fields(shown.row, "run launches bytes"), **fields(shown, "directories trash_files trash_bytes")}
 
 
 def _show(shown: RunShown, *, done: bool) -> None:

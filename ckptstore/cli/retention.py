@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ckptstore.retention.policy import Policy
+    from ckptstore.retention.purge import Purged
+    from ckptstore.retention.undo import Undone
 
 COUNT = click.IntRange(0, 2**31 - 1)
 
@@ -128,7 +130,7 @@ def undo(context: click.Context, run: str, *, as_json: bool) -> int:
 
     with terminal.progress("brought back", "files") as more:
         done = undoing.undo(catalog(context).database, run, progress=more)
-    values.write(values.undone(done)) if as_json else text.undone(done)
+    values.write(_values(done, "gone")) if as_json else text.undone(done)
     return text.not_undone(done)
 
 
@@ -145,8 +147,14 @@ def purge(context: click.Context, run: str, *, at_once: bool, as_json: bool) -> 
 
     with terminal.progress("deleted", "files") as more:
         done = purging.purge(catalog(context).database, run, at_once=at_once, progress=more)
-    values.write(values.purged(done)) if as_json else text.purged(done)
+    values.write(_values(done, "waiting waiting_bytes next_at")) if as_json else text.purged(done)
     return text.troubles(done.troubles, run)
+
+
+def _values(done: Undone | Purged, more: str) -> dict[str, Any]:
+    from ckptstore.cli.values import fields, reasons
+
+    return {**fields(done, f"run files bytes {more}"), "troubles": reasons(done.troubles)}
 
 
 @click.command()

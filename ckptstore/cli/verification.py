@@ -82,17 +82,13 @@ def verify(
 
 
 def _values(done: Verified) -> dict[str, Any]:
-    from ckptstore.cli.values import reasons
+    from ckptstore.cli.values import fields, reasons
 
     return {
-        "checked": done.checked,
-        "bytes": done.bytes,
-        "damaged": [{"path": each.path, "rule": each.rule.value, "detail": each.detail} for each in done.damaged],
-        "troubles": reasons(done.troubles),
-        "skipped": reasons(done.skipped),
-        "unknown": reasons(done.unknown),
-        "whole_again": list(done.whole_again),
-        "new_digests": done.new_digests,
+        **fields(done, "checked bytes"),
+        "damaged": [fields(each, "path rule detail") for each in done.damaged],
+        **{name: reasons(getattr(done, name)) for name in ("troubles", "skipped", "unknown")},
+        **fields(done, "whole_again new_digests"),
     }
 
 

@@ -7,7 +7,6 @@ import sqlite3
 import subprocess
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -53,155 +52,6 @@ def saved_once(url: str, directory: Path) -> Job:
     return job
 
 
-def test_list(url: str) -> None:
-    shown = ckptstore("--db", url, "list", "run")
-    assert shown.code == 0
-    assert [line.split()[:4] for line in shown.out.splitlines()] == [
-        ["step", "epoch", "kind", "ranks"],
-        ["run", "run,", "launch", "L1"],
-        ["15", "2_5", "periodic", "2/2"],
-        ["10", "1_10", "periodic", "2/2"],
-        ["5", "1_5", "periodic", "2/2"],
-    ]
-    rows = ckptstore("--db", url, "list", "run", "--json").json
-    assert {name: rows[1][name] for name in rows[1] if name not in ("created_at", "bytes")} == {
-        "run": "run",
-        "launch": "L1",
-        "kind": "periodic",
-        "global_step": 10,
-        "epoch": 1,
-        "step_in_epoch": 10,
-        "ranks": 2,
-        "world_size": 2,
-        "restorable": True,
-        "abandoned": False,
-        "pinned": False,
-        "tags": [],
-        "quarantine": None,
-        "metrics": {},
-        "grade": None,
-        "doubt": None,
-    }
-    assert rows[1]["bytes"] > 0
-    assert rows[1]["created_at"].endswith("+00:00")
-    assert ckptstore("--db", url, "list", "--json").json == rows
-    assert ckptstore("--db", url, "list", "--kind", "ttp", "--json").json == []
-
-
-def tags_shown(url: str) -> dict[str, str]:
-    """What is said of each step in the last column of `list`."""
-    header, _, *rows = ckptstore("--db", url, "list", "run").out.splitlines()
-    return {row.split()[0]: row[header.index("tags") :] for row in rows}
-
-
-def test_list_files(url: str, run: Job) -> None:
-    rows = ckptstore("--db", url, "list", "run", "--files", "--json").json
-    assert [(row["global_step"], row["rank"]) for row in rows] == [(15, 0), (15, 1), (10, 0), (10, 1), (5, 0), (5, 1)]
-    where = ["run", "launch", "kind", "global_step", "optimizer_step", "epoch", "step_in_epoch", "rank"]
-    what = [
-        "path",
-        "size",
-        "digest",
-        "format",
-        "strategy_file",
-        "state",
-        "quarantine",
-        "metrics",
-        "grade",
-        "doubt",
-        "timing",
-        "created_at",
-    ]
-    assert list(rows[0]) == [*where, *what]
-    text = ckptstore("--db", url, "list", "run", "--files").out
-    assert str(run.folder(1) / "net-1_10.ckpt") in text
-    assert len(text.splitlines()) == 7
-
-
-def test_show(url: str) -> None:
-    rows = ckptstore("--db", url, "show", "run", "10", "--json").json
-    assert [(row["rank"], row["global_step"], row["state"]) for row in rows] == [
-        (0, 10, "complete"),
-        (1, 10, "complete"),
-    ]
-    assert "net-1_10.ckpt" in ckptstore("--db", url, "show", "run", "10").out
-
-
-def test_runs(url: str) -> None:
-    (row,) = ckptstore("--db", url, "runs", "--json").json
-    assert (row["run"], row["launches"], row["last_step"], row["restorable_step"]) == ("run", 1, 15, 15)
-    assert "step 15" in ckptstore("--db", url, "runs").out
-
-
-def test_resolve(url: str, run: Job) -> None:
-    found = ckptstore("--db", url, "resolve", "run", "--json")
-    assert found.code == 0
-    value = found.json
-    assert (value["restorable"], value["launch"], value["global_step"]) == (True, "L1", 10)
-    assert (value["epoch"], value["step_in_epoch"], value["initial_epoch"]) == (1, 10, 1)
-    assert value["layout"] == {"source": "data_parallel", "groups": [[0, 1]]}
-    path = run.folder(0) / "net-1_10.ckpt"
-    expected = {"rank": 0, "source_rank": 0, "kind": "periodic", "path": str(path), "strategy_file": None}
-    assert value["ranks"][0] == {**expected, "size": path.stat().st_size}
-    (rejection,) = value["rejected"]
-    assert (rejection["launch"], rejection["kind"], rejection["global_step"]) == ("L1", "periodic", 15)
-    assert [(reason["rank"], reason["rule"]) for reason in rejection["reasons"]] == [
-        (0, "missing_file"),
-        (1, "size_mismatch"),
-    ]
-
-
-def test_explain_names_rank_file_and_rule(url: str, run: Job) -> None:
-    text = ckptstore("--db", url, "resolve", "run", "--explain").out
-    gone, cut = run.folder(0) / "net-2_5.ckpt", run.folder(1) / "net-2_5.ckpt"
-    size = cut.stat().st_size
-    assert "goes on after step 10 (epoch 1, step 10 of 10), saved by launch L1" in text
-    assert f"rank 0: missing_file: {gone} is gone" in text
-    assert f"rank 1: size_mismatch: {cut} has {size} bytes, {size + 1} were recorded" in text
-    assert "--explain says why" in ckptstore("--db", url, "resolve", "run").out
-
-
-def test_nothing_restorable_is_exit_code_3(url: str) -> None:
-    for more in ((), ("--json",), ("--explain",)):
-        found = ckptstore("--db", url, "resolve", "run", "--step", "15", *more)
-        assert found.code == 3
-        assert found.err == ""
-    for more in ((), ("--explain",)):
-        found = ckptstore("--db", url, "resolve", "run", "--step", "15", *more)
-        assert found.out.splitlines()[0] == "step 15 of run run cannot be restored"
-        found = ckptstore("--db", url, "resolve", "run", "--step", "7", *more)
-        assert (found.code, found.out) == (3, "run run has no save of step 7\n")
-    for step, said in (("15", "step 15 of run run cannot be restored"), ("7", "run run has no save of step 7")):
-        found = ckptstore("--db", url, "resolve", "run", "--step", step, "--format", "paths")
-        assert_one_line(found, 3, said)
-    found = ckptstore("--db", url, "resolve", "run", "--step", "7", "--json")
-    assert (found.code, found.json["restorable"], found.json["rejected"]) == (3, False, [])
-
-
-def test_pin_and_unpin(url: str) -> None:
-    assert ckptstore("--db", url, "pin", "run", "10").out == "step 10 of run is pinned\n"
-    assert ckptstore("--db", url, "pin", "run", "10").out == "step 10 of run is already pinned\n"
-    assert [row["pinned"] for row in ckptstore("--db", url, "list", "--json").json] == [False, True, False]
-    assert ckptstore("--db", url, "unpin", "run", "10", "--json").json == {
-        "run": "run",
-        "global_step": 10,
-        "pinned": False,
-        "changed": True,
-    }
-    assert ckptstore("--db", url, "unpin", "run", "10").out == "step 10 of run is already not pinned\n"
-    for command in ("pin", "unpin"):
-        assert_one_line(ckptstore("--db", url, command, "run", "9999999"), 2, "has no save of step 9999999")
-
-
-def test_tags_are_shown(url: str) -> None:
-    for name in ("paper", "best"):
-        assert ckptstore("--db", url, "tag", "run", "10", name).code == 0
-    assert [row["tags"] for row in ckptstore("--db", url, "list", "--json").json] == [[], ["best", "paper"], []]
-    assert tags_shown(url) == {"15": "", "10": "best, paper", "5": ""}
-    assert ckptstore("--db", url, "pin", "run", "10").code == 0
-    assert tags_shown(url) == {"15": "", "10": "pinned, best, paper", "5": ""}
-
-
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
 def test_db(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     is_sqlite = kind == "sqlite"
@@ -214,33 +64,6 @@ def test_db(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     assert ckptstore("--db", database_url, "db", "upgrade").code == 0
     checked = ckptstore("--db", database_url, "db", "check", "--json")
     assert (checked.code, checked.json["schema"]) == (0, REVISION)
-
-
-def test_commands_on_postgresql(postgres: str, tmp_path: Path) -> None:
-    """One walk: all else is held against SQLite."""
-    url = new_postgres_database(postgres)
-    job = Job(connect(url), tmp_path / "data")
-    job.save(job.start(), 5, 10, 15, 20)
-
-    def run(*arguments: str, code: int = 0) -> Any:
-        done = ckptstore("--db", url, *arguments, "--json")
-        assert done.code == code, (done.out, done.err)
-        return done.json
-
-    assert [row["global_step"] for row in run("list", "run")] == [20, 15, 10, 5]
-    assert run("resolve", "run")["global_step"] == 20
-    assert [row["run"] for row in run("runs")] == ["run"]
-    assert len(run("show", "run", "10")) == 2
-    run("tag", "run", "10", "best")
-    assert [row["global_step"] for row in run("gc", "run", "--keep-last", "2", "--apply")["remove"]] == [5]
-    assert [row["global_step"] for row in run("list", "run")] == [20, 15, 10]
-    run("undo", "run")
-    Path(job.catalog.show("run", 5)[0].path).unlink()
-    run("verify", "run", code=6)
-    run("doctor", "run")
-    run("sync", str(tmp_path))
-    run("scan", str(tmp_path / "data"), "--run", "run")
-    assert [row["global_step"] for row in run("list", "run")] == [20, 15, 10, 5]
 
 
 def test_an_empty_catalog(sqlite_url: str) -> None:
@@ -257,6 +80,7 @@ def test_an_empty_catalog(sqlite_url: str) -> None:
         (["resolve", "nope"], 1, "ckptstore runs shows those there are"),
         (["resolve", "run", "--step", "-3"], 2, "-3 is not in the range"),
         (["resolve", "run", "--step", "five"], 2, "'five' is not a valid integer"),
+        (["resolve", "run", "--branch"], 2, "--branch needs the state to go back to"),
         (["resolve"], 2, "Missing argument 'RUN'. See: ckptstore resolve --help"),
         (["show", "run", "-1"], 2, "ckptstore show --help"),
         (["pin", "run", "99"], 2, "run 'run' has no save of step 99; see: ckptstore list run"),
@@ -700,20 +524,6 @@ def test_sync_takes_up_what_journals_say(url: str, run: Job, tmp_path: Path) -> 
     assert "no run 'nobody'" in wrong.err
 
 
-def test_branches(url: str) -> None:
-    assert ckptstore("--db", url, "resolve", "run", "--branch").code == 2
-    assert ckptstore("--db", url, "resolve", "run", "--lineage", "L9").code == 2
-    done = ckptstore("--db", url, "resolve", "run", "--step", "5", "--branch")
-    assert done.code == 0
-    assert "the next launch goes on from there" in done.out
-    assert ckptstore("--db", url, "resolve", "run", "--json").json["global_step"] == 5
-    assert ckptstore("--db", url, "resolve", "run", "--json", "--all").json["global_step"] == 10
-    assert ckptstore("--db", url, "resolve", "run", "--json", "--lineage", "L1").json["global_step"] == 10
-    listed = ckptstore("--db", url, "list", "run", "--json").json
-    assert {save["global_step"]: save["abandoned"] for save in listed} == {15: True, 10: True, 5: False}
-    assert ckptstore("--db", url, "list", "run").out.count("given up") == 2
-
-
 def test_explain_of_a_wide_job_stays_readable(catalog: Catalog, database_url: str, tmp_path: Path) -> None:
     """1,024 ranks, of whose newest files 600 are gone and one was never recorded."""
     job = Job(catalog, tmp_path, world_size=1024)
@@ -732,16 +542,3 @@ def test_explain_of_a_wide_job_stays_readable(catalog: Catalog, database_url: st
     assert picture[2] == "step  5  " + "#" * 64 + " chosen"
     assert len(text.splitlines()) < 60
     assert max(map(len, text.splitlines())) < 600
-
-
-def test_resolve_for_other_ranks_names_the_call_that_converts(sqlite_url: str, tmp_path: Path) -> None:
-    job = Job(connect(sqlite_url), tmp_path / "ckpt")
-    job.save(job.start(), 15)
-    explained = ckptstore("--db", sqlite_url, "resolve", "run", "--world-size", "4", "--explain")
-    assert explained.code == 3
-    assert (
-        "world_size: saved by 2 ranks, asked for 4, and no file serves every rank (layout: stand_alone)"
-        in explained.out
-    )
-    call = f"for N in range(NEW_RANKS): mindspore.transform_checkpoint_by_rank(N, {{R: f'{tmp_path}/ckpt/rank_{{R}}/"
-    assert call in explained.out

@@ -37,17 +37,6 @@ def everything(job: Job) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in job.directory.rglob("*.ckpt")}
 
 
-def test_what_would_be_forgotten_is_shown_and_nothing_happens(url: str, job: Job) -> None:
-    shown = ckptstore("--db", url, "forget", "run")
-    assert shown.code == 0
-    assert "run run: silent for" in shown.out
-    assert "1 launch" in shown.out
-    assert "step 30" in shown.out
-    assert f"stays as it is: {job.folder(0)}" in shown.out
-    assert "--apply" in shown.out.splitlines()[-1]
-    assert runs(url) == ["run"]
-
-
 def test_a_forgotten_run_is_nowhere_and_its_files_are_untouched(url: str, job: Job) -> None:
     before = everything(job)
     assert ckptstore("--db", url, "forget", "run", "--apply").code == 0

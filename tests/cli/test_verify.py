@@ -23,20 +23,6 @@ def test_nothing_damaged(job: Job, database_url: str) -> None:
     shown = ckptstore("--db", database_url, "verify", "run")
     assert (shown.code, shown.err) == (0, "")
     assert shown.out == "6 files of 1 run verified, 636 B: sizes and headers\nno damage was found\n"
-    shown = ckptstore("--db", database_url, "verify", "--digest", "--sample", "50%")
-    what = "sizes, headers and digests, a sample of 0.5 of the older files"
-    assert shown.out == f"4 files of 1 run verified, 424 B: {what}\nno damage was found\n"
-    found = ckptstore("--db", database_url, "verify", "--json")
-    assert found.json == {
-        "checked": 6,
-        "bytes": 636,
-        "damaged": [],
-        "troubles": [],
-        "skipped": [],
-        "unknown": [],
-        "whole_again": [],
-        "new_digests": 0,
-    }
 
 
 def test_damage_is_listed_and_exit_code_6(job: Job, database_url: str) -> None:
