@@ -1,4 +1,4 @@
-"""The words of the glossary (docs/architecture.md) as values: launch, kind, checkpoint, state, restore plan."""
+"""The words of the glossary (docs/architecture.md) as values."""
 
 from __future__ import annotations
 
@@ -30,46 +30,35 @@ class Kind(str, Enum):
 
 
 class FileState(str, Enum):
-    """What the catalog last knew of a file; one that was `moved` is recorded under its new path, or step, too.
-
-    One that is `trashed` was given up by retention: it is on its way to the trash, in it, or being deleted.
-    """
+    """What the catalog last knew of a file."""
 
     IN_PROGRESS = "in_progress"
     COMPLETE = "complete"
     MISSING = "missing"
-    MOVED = "moved"
+    MOVED = "moved"  # recorded under its new path, or step, too
     DAMAGED = "damaged"
-    TRASHED = "trashed"
+    TRASHED = "trashed"  # given up by retention: on its way to the trash, in it, or being deleted
 
     __str__ = str.__str__
 
 
 class Content(str, Enum):
-    """What a file holds: the whole training state, the optimizer's too; weights only; or only some of the state.
+    """What a file holds."""
 
-    Shares are what `remove_redundancy` writes: only all of them together are the state (mindspore.md §8). Parts are the
-    files of MindFormers 2.0, which MindFormers alone can put together.
-    """
-
-    FULL = "full"
-    WEIGHTS = "weights"
-    SHARE = "share"
-    PART = "part"
+    FULL = "full"  # the whole training state, the optimizer's too
+    WEIGHTS = "weights"  # weights only
+    SHARE = "share"  # what `remove_redundancy` writes: only all of them together are the state (mindspore.md §8)
+    PART = "part"  # of MindFormers 2.0, which alone can put them together
 
     __str__ = str.__str__
 
 
 class Grade(str, Enum):
-    """How sure the step of a file is that no registrar saw (docs/scanning.md).
+    """How sure the step of a scanned file is (docs/scanning.md)."""
 
-    Proven: two witnesses say the same. Consistent: every way to read the names and counters of its launch gives this
-    step, and something else is open. Assumed: one witness says it, or the user, and nothing contradicts that.
-    """
-
-    PROVEN = "proven"
-    CONSISTENT = "consistent"
-    ASSUMED = "assumed"
+    PROVEN = "proven"  # two witnesses say the same
+    CONSISTENT = "consistent"  # every way to read the names and counters of its launch gives this step
+    ASSUMED = "assumed"  # one witness says it, or the user, and nothing contradicts that
 
     __str__ = str.__str__
 
@@ -96,16 +85,16 @@ class Rule(str, Enum):
 
 
 class LoadResult(str, Enum):
-    """What came of a launch's plan on a rank: its file could not be loaded, or it was and the launch has saved."""
+    """What came of a launch's plan on a rank."""
 
-    FAILED = "failed"
-    SAVED = "saved"
+    FAILED = "failed"  # its file could not be loaded
+    SAVED = "saved"  # it was loaded, and the launch has saved since
 
     __str__ = str.__str__
 
 
 LaunchKey = NewType("LaunchKey", str)
-"""What tells a launch from every other one: made of its run and its id, which is unique in the run alone."""
+"""Identifies a launch: made of its run and its id, which is unique in the run alone."""
 
 
 @lru_cache
@@ -115,15 +104,11 @@ def launch_key(run: str, launch: str) -> LaunchKey:
 
 
 class Timing(NamedTuple):
-    """What a save cost, in seconds (None: not measured).
+    """What a save cost, in seconds (None: not measured)."""
 
-    `pause`: how long the training thread stood still for it, without waiting for the save before it. `written`: from
-    the beginning of that until the file was on the disk. `step`: one step of training, with all between two of them.
-    """
-
-    pause: float
-    written: float | None = None
-    step: float | None = None
+    pause: float  # the training thread stood still, without waiting for the save before it
+    written: float | None = None  # from the beginning of the pause until the file was on the disk
+    step: float | None = None  # one step of training, with all between two of them
 
 
 BRANCH = "branch-"
@@ -135,47 +120,37 @@ SCANNED = "scan-"
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """One file of one rank.
-
-    `global_step` counts batches consumed since the run began, `optimizer_step` updates applied (None: unknown).
-    `epoch` and `step_in_epoch` start at 1, as MindSpore's do. `size` is in bytes, `mtime_ns` in nanoseconds since
-    1970, `digest` is BLAKE3 in hexadecimal; each is None while the file is being written. `problem` says which rule
-    a damaged file broke, `quarantine` what is wrong with a state whose files are whole (empty: nothing). `revision`
-    is greater than that of the record that a look at the disk amended (None: the file is as it was recorded first).
-    `grade` says how sure the step is where a scan found it (None: it was registered), `doubt` what is open then.
-    `timing` is what the save cost (None: not measured). `directory_id` is the identity of its directory, as
-    `disk.presence` has it (empty: not known).
-    """
+    """One file of one rank."""
 
     run: str
     launch: str
     kind: Kind
-    global_step: int
+    global_step: int  # batches consumed since the run began
     rank: int
     path: str
-    optimizer_step: int | None = None
-    epoch: int | None = None
-    step_in_epoch: int | None = None
-    size: int | None = None
-    digest: str | None = None
-    mtime_ns: int | None = None
+    optimizer_step: int | None = None  # updates applied; None: unknown
+    epoch: int | None = None  # from 1, as MindSpore's
+    step_in_epoch: int | None = None  # from 1
+    size: int | None = None  # bytes; None while the file is being written, as digest and mtime_ns
+    digest: str | None = None  # BLAKE3 in hexadecimal
+    mtime_ns: int | None = None  # since 1970
     format: str = "ckpt"
     content: Content = Content.FULL
     strategy_file: str | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     state: FileState = FileState.COMPLETE
-    problem: Rule | None = None
-    quarantine: str = ""
+    problem: Rule | None = None  # the rule that a damaged file broke
+    quarantine: str = ""  # what is wrong with a state whose files are whole
     created_at: datetime | None = None
-    revision: int | None = None
-    grade: Grade | None = None
-    doubt: str = ""
-    timing: Timing | None = None
-    directory_id: str = ""
+    revision: int | None = None  # greater than that of the record that a look at the disk amended
+    grade: Grade | None = None  # how sure the step of a scanned file is; None: it was registered
+    doubt: str = ""  # what is open about a scanned file
+    timing: Timing | None = None  # what the save cost; None: not measured
+    directory_id: str = ""  # the identity of its directory (`disk.presence`); empty: not known
 
     @property
     def newness(self) -> int:
-        """What its version is made of: when the file was written, in nanoseconds, or what a look at the disk set."""
+        """What its version is made of: the file's time, in nanoseconds, or the revision that a look at the disk set."""
         if self.revision is not None:
             return self.revision
         return -HIGHEST if self.mtime_ns is None else self.mtime_ns
@@ -222,12 +197,7 @@ class Location(str, Enum):
 
 
 class Source(NamedTuple):
-    """Where a rank of a launch saves what kind of file, and the names there that are not its own.
-
-    `names_before` were there before the launch began: breakpoints, files of graceful exits, directories of TTP. `host`
-    is the one that the rank ran on, `content` what its periodic files hold (None: not known), `directory_id` the
-    identity of the directory (empty: it has none).
-    """
+    """Where a rank of a launch saves which kind of file."""
 
     run: str
     launch: str
@@ -236,10 +206,10 @@ class Source(NamedTuple):
     kind: Kind
     prefix: str
     breakpoint_prefix: str
-    names_before: frozenset[str]
-    host: str | None = None
-    content: Content | None = None
-    directory_id: str = ""
+    names_before: frozenset[str]  # breakpoints, graceful exits and TTP directories from before the launch
+    host: str | None = None  # that the rank ran on
+    content: Content | None = None  # what its periodic files hold; None: not known
+    directory_id: str = ""  # the identity of the directory; empty: it has none
 
     @property
     def launch_key(self) -> LaunchKey:
@@ -248,14 +218,11 @@ class Source(NamedTuple):
 
 
 class Lengths(NamedTuple):
-    """Numbers of steps that an epoch may have: from `low` to `high` (None: no end), those that divide `divides`.
-
-    `divides` 0 is divided by every number.
-    """
+    """Numbers of steps that an epoch may have."""
 
     low: int = 1
-    high: int | None = None
-    divides: int = 0
+    high: int | None = None  # None: no end
+    divides: int = 0  # those that divide this; 0 is divided by every number
 
     def fits(self, steps: int) -> bool:
         """Whether an epoch may have so many steps."""
@@ -305,43 +272,36 @@ def _divisors(number: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:
-    """One start of all ranks of a run.
-
-    `order` counts the launches of the run from 1. `decided` is False until the launch has asked where to start;
-    then `parent` and `parent_step` name the state it resumed from (None: it started fresh), and `start_step` is where
-    that stands in the launch's own steps. `branched` tells that this state was asked for: what came after it in the
-    history is given up. `batch_size` is the samples that one rank takes a step, `shards` into how many parts the data
-    is dealt, sample by sample in turn (None: not known, or not so). `foreign`: all it saved are parts, which say
-    nothing of where the others' history went. `owner` is the number of the user whose it is (None: who tells of it).
-    `lengths` are the steps an epoch with which the names of a launch that was scanned fit its counters, in the ways in
-    which they can be read (empty: nothing tells).
-    """
+    """One start of all ranks of a run."""
 
     id: str
     run: str
-    order: int
+    order: int  # counts the launches of the run from 1
     world_size: int
     layout: Layout
     steps_per_epoch: int | None = None
-    batch_size: int | None = None
-    shards: int | None = None
-    decided: bool = False
-    parent: str | None = None
-    parent_step: int | None = None
-    branched: bool = False
-    foreign: bool = False
-    start_step: int | None = None
+    batch_size: int | None = None  # samples that one rank takes a step
+    shards: int | None = (
+        None  # parts into which the data is dealt, sample by sample in turn; None: not known, or not so
+    )
+    decided: bool = False  # it has asked where to start
+    parent: str | None = None  # the launch that it resumed from; None: it started fresh
+    parent_step: int | None = None  # the step of that launch
+    branched: bool = False  # that state was asked for: what came after it in the history is given up
+    foreign: bool = False  # all it saved are parts, which say nothing of where the others' history went
+    start_step: int | None = None  # where parent_step stands in its own steps
     created_at: datetime | None = None
-    owner: int | None = field(default=None, compare=False)
+    owner: int | None = field(default=None, compare=False)  # the user whose it is; None: who tells of it
+    # The steps an epoch with which the names of a scanned launch fit its counters, in each way to read them.
     lengths: tuple[Lengths, ...] = ()
 
     @property
     def key(self) -> LaunchKey:
-        """What tells it from the launches of all runs."""
+        """Identifies it among the launches of all runs."""
         return launch_key(self.run, self.id)
 
     def undecided(self) -> Launch:
-        """The launch without where it started: that is for its own ranks to say."""
+        """The launch without where it started."""
         return replace(self, decided=False, parent=None, parent_step=None, start_step=None, branched=False)
 
 
@@ -369,17 +329,13 @@ class State:
 
 
 class Observed(NamedTuple):
-    """What the disk shows of one path: its size in bytes (None: not there) and, if it was read, its digest.
+    """What the disk shows of one path."""
 
-    `unreadable` says why the path could not be looked at; `mtime_ns` is its modification time, in nanoseconds since
-    1970. `has_directory`: its directory at least is there.
-    """
-
-    size: int | None
-    digest: str | None = None
-    unreadable: str = ""
-    mtime_ns: int | None = None
-    has_directory: bool = True
+    size: int | None  # bytes; None: it is not there
+    digest: str | None = None  # if it was read
+    unreadable: str = ""  # why it could not be looked at
+    mtime_ns: int | None = None  # since 1970
+    has_directory: bool = True  # its directory at least is there
 
 
 class View(NamedTuple):
@@ -391,10 +347,10 @@ class View(NamedTuple):
 
 @dataclass(frozen=True)
 class Reason:
-    """Why: the rule that was broken, on which rank (None: not of one rank), the particulars, and what can be done."""
+    """Why a state is rejected."""
 
-    rule: Rule
-    rank: int | None
+    rule: Rule  # that was broken
+    rank: int | None  # None: not on one rank
     detail: str
 
 
@@ -408,18 +364,14 @@ class PassedOver(NamedTuple):
 
 
 class Unplaced(NamedTuple):
-    """A file that a scan found and could not place: size in bytes, `mtime_ns` in nanoseconds since 1970.
-
-    `best_guess` is the likeliest step (None: no idea), `remedy` the option of `ckptstore scan` that would place it
-    (empty: none).
-    """
+    """A file that a scan found and whose step or rank it could not tell."""
 
     path: str
-    size: int
-    mtime_ns: int
-    best_guess: int | None
+    size: int  # bytes
+    mtime_ns: int  # since 1970
+    best_guess: int | None  # the likeliest step; None: no idea
     reason: str
-    remedy: str
+    remedy: str  # the option of `ckptstore scan` that would tell; empty: none
 
 
 @dataclass(frozen=True)
@@ -439,21 +391,16 @@ class Assignment(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Rejection:
-    """A candidate that cannot be restored, and why.
-
-    `was_whole` tells that every rank once had saved its part: something is lost, rather than never finished.
-    `world_size` is that of its launch, `served` are the ranks that have a file to load all the same, and `remedies`
-    what would make it restorable, a line each.
-    """
+    """A candidate that cannot be restored, and why."""
 
     launch: str
     global_step: int
     kinds: tuple[Kind, ...]
     reasons: tuple[Reason, ...]
-    was_whole: bool = False
-    world_size: int = 1
-    served: tuple[Assignment, ...] = ()
-    remedies: tuple[str, ...] = ()
+    was_whole: bool = False  # every rank once had saved its part: something is lost, rather than never finished
+    world_size: int = 1  # of its launch
+    served: tuple[Assignment, ...] = ()  # the ranks that have a file to load all the same
+    remedies: tuple[str, ...] = ()  # what would make it restorable, a line each
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -466,7 +413,7 @@ class RestorePlan:
 
     @property
     def grade(self) -> Grade | None:
-        """How sure its step is, where a scan found its files: that of the least sure one; None where all registered."""
+        """The grade of its least sure file; None if all were registered."""
         grades = [each.source.grade for each in self.ranks if each.source.grade]
         return max(grades, key=list(Grade).index, default=None)
 
@@ -514,15 +461,12 @@ def epoch_and_step(global_step: int, steps_per_epoch: int | None) -> tuple[int |
 
 @dataclass(frozen=True)
 class Resolution:
-    """The answer to "where does this run go on?": a plan, or None, and every newer candidate's rejection.
-
-    `unplaced` are files that a scan could not place, and that may be newer than the plan's state.
-    """
+    """The answer to "where does this run go on?"."""
 
     run: str
     plan: RestorePlan | None
-    rejections: tuple[Rejection, ...] = ()
-    unplaced: tuple[Unplaced, ...] = ()
+    rejections: tuple[Rejection, ...] = ()  # of every newer candidate
+    unplaced: tuple[Unplaced, ...] = ()  # files whose step a scan could not tell, maybe newer than the plan's state
 
     @property
     def lost(self) -> bool:

@@ -2,7 +2,7 @@
 
 `global_step` counts the batches of one rank. A step of all ranks takes `batch_size` samples of each of the `shards`
 that the data is dealt into, in turn: after n samples of an epoch the same ones are consumed, whatever the batch and the
-number of shards. What is not known to be dealt so has a place at the end of an epoch only.
+number of shards. What is not known to be dealt so has a position at the end of an epoch only.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class NoPlace:
-    """A state has no place in the data as it is dealt now, and why."""
+class NoPosition:
+    """A state has no position in the data as it is dealt now."""
 
     reason: str
 
 
-def first_step(global_step: int, saved: Launch, now: Launch) -> int | NoPlace:
+def first_step(global_step: int, saved: Launch, now: Launch) -> int | NoPosition:
     """The step of launch `now` that stands where `global_step` of launch `saved` does: batches of one rank before it.
 
     Epochs that were finished are finished, however many steps they have now. Inside one, the samples consumed must
@@ -39,7 +39,7 @@ def first_step(global_step: int, saved: Launch, now: Launch) -> int | NoPlace:
         return _converted(global_step, saved, saved.steps_per_epoch, now, now.steps_per_epoch)
     if saved.world_size == now.world_size:
         return global_step
-    return NoPlace(
+    return NoPosition(
         f"it was saved by {count(saved.world_size, 'rank', 'ranks')}, with how many steps an epoch is not known"
     )
 
@@ -65,7 +65,7 @@ def other_data(saved: Launch, now: Launch) -> str:
     return f"{_counts(samples, saved.steps_per_epoch, now.steps_per_epoch)}: it is not the same data"
 
 
-def _converted(global_step: int, saved: Launch, an_epoch_then: int, now: Launch, an_epoch: int) -> int | NoPlace:
+def _converted(global_step: int, saved: Launch, an_epoch_then: int, now: Launch, an_epoch: int) -> int | NoPosition:
     epochs, rest = divmod(global_step, an_epoch_then)
     if rest == 0:  # of whatever data
         return epochs * an_epoch
@@ -86,10 +86,10 @@ def _converted(global_step: int, saved: Launch, an_epoch_then: int, now: Launch,
     if saved.world_size == now.world_size:
         more = an_epoch != an_epoch_then
         change = f"an epoch had {count(an_epoch_then, 'step', 'steps')}, now it has {an_epoch}; " if more else ""
-        return NoPlace(f"{change}{why}")
+        return NoPosition(f"{change}{why}")
     verb = "takes" if now.world_size == 1 else "take"
     before, ranks = (count(launch.world_size, "rank", "ranks") for launch in (saved, now))
-    return NoPlace(f"{before} took {an_epoch_then} steps an epoch, now {ranks} {verb} {an_epoch}; {why}")
+    return NoPosition(f"{before} took {an_epoch_then} steps an epoch, now {ranks} {verb} {an_epoch}; {why}")
 
 
 def _counts(samples: tuple[int, int], steps_then: int, steps: int) -> str:

@@ -1,4 +1,8 @@
-"""Settle where a launch starts, once for all its ranks; or, ahead of it, that it goes back to an older state."""
+"""Settles where a launch starts, once for all its ranks; or, ahead of it, that it goes back to an older state.
+
+`settle` is one line: take up what journals and directories tell, choose a state (`_decide`), refuse what must not start
+(`_check_*`), store the answer with the lease on its files (`_store`), read it back (`_stored`).
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,7 @@ from ckptstore.resume.resolve import bring_up_to_date, choose
 from ckptstore.resume.resolver import NOT_LINEAGE, Query
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from datetime import datetime
 
     from ckptstore.catalog.engine import Connection, Database
@@ -34,42 +38,44 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("ckptstore")
 
-_SAVES_OF_A_RUN = 3
-"""Where a launch saved so many steps, it was under way."""
+MOST_PASSED = 20  # newer states that were passed over, the newest, of which the reason is kept
 
-MOST_PASSED = 20
-"""Newer states that were passed over, of which it is kept why: the newest."""
-
+_SAVES_OF_A_RUN = 3  # a launch that saved so many steps was under way
 _LONGEST_DETAIL = 500
-_MOST_LOOKED_AT = 20
-"""Older states, each with all its files, for a hint."""
-
-_TRIES = 5
-"""One gc takes a state once; it is another's turn each time after that."""
+_MOST_LOOKED_AT = 20  # older states, each with all its files, for a hint
+_TRIES = 5  # one gc takes a state once; it is another's turn each time after that
 
 
 class Settled(NamedTuple):
-    """Where a launch starts, as it was decided `at` that moment and stored; `plan` is None for a fresh start.
+    """Where a launch starts, as it was decided and stored."""
 
-    `launch` is what is known of it by now, `passed` the newer states that it does not start from.
-    """
-
-    launch: Launch
-    plan: RestorePlan | None
+    launch: Launch  # as the catalog knows it by now
+    plan: RestorePlan | None  # None: a fresh start
     at: datetime
-    passed: tuple[PassedOver, ...] = ()
+    passed: tuple[PassedOver, ...] = ()  # newer states that it does not start from
+
+
+class _Decision(NamedTuple):
+    """What was chosen, not yet stored."""
+
+    resolution: Resolution
+    start_step: int | None = None
+    beside: RestorePlan | None = None  # the highest whole state of a history that nobody gave up
+
+    @property
+    def plan(self) -> RestorePlan | None:
+        return self.resolution.plan
 
 
 def settle(database: Database, launch: Launch, query: Query, ask_ranks: AskRanks = lambda _: None) -> Settled:
-    """Where this launch starts, the same for every rank that asks, now or later.
+    """Where this launch starts, the same for every rank that asks: the first answer stored is the launch's answer.
 
-    The first answer stored is the launch's answer. Where a step or lineage is asked for the launch branches off there.
-    `ask_ranks` is told what was chosen as this process sees the disk, and returns what each rank sees where one of them
-    does not see its file.
-    Raises `NothingRestorableError` where that state cannot be restored, and where states once were whole, of
-    whatever branch, and there is none to go on from: a fresh start would hide them; `UsageError` where the state has
-    no place in the launch's data; `RefusedError` where files of whatever was chosen change each time before that can
-    be stored, and where the launch's answer is an old one, since later launches have saved.
+    A launch that asks for a step or a lineage branches off there. `ask_ranks` is told what was chosen as this process
+    sees the disk, and returns what each rank sees if one of them does not see its file.
+    Raises `NothingRestorableError` if the state asked for cannot be restored, and if states once were whole, of any
+    branch, and none can be restored: a fresh start would hide them; `UsageError` if the state has no position in the
+    launch's data; `RefusedError` if files of each chosen state change before it can be stored, and if the launch's
+    answer is an old one, since later launches have saved.
     """
     takes_whole = launch.layout.any_world_size or launch.world_size == 1
     query = replace(
@@ -86,7 +92,7 @@ def settle(database: Database, launch: Launch, query: Query, ask_ranks: AskRanks
     exits.set_aside(database, run.id)
     with database.connected():
         for _ in range(_TRIES):
-            if _store(database, launch, run, query, ask_ranks):
+            if _store(database, launch, run, query, _decide(database, launch, run, query, ask_ranks)):
                 break
             log.info("the state chosen for launch %s was removed meanwhile: choosing again", launch.id)
         else:
@@ -102,11 +108,72 @@ def settle(database: Database, launch: Launch, query: Query, ask_ranks: AskRanks
     return settled
 
 
-def branch(database: Database, plan: RestorePlan) -> str:
-    """Make the plan's state the one that its run goes on from; the id of the launch that stands for that decision.
+def _decide(database: Database, launch: Launch, run: Called, query: Query, ask_ranks: AskRanks) -> _Decision:
+    """Choose where the launch starts. Raises as `settle` does for what must not start."""
+    if query.fresh:
+        return _Decision(Resolution(run=run.name, plan=None))
+    resolution = choose(database, run.name, run.id, query)
+    views = ask_ranks(resolution)
+    if views is not None:
+        query = replace(query, views=views)
+        resolution = choose(database, run.name, run.id, query)
+    plan = resolution.plan
+    if resolution.lost:
+        raise _lost(resolution)
+    if plan is None and query.goes_back:
+        raise _not_there(resolution, query)
+    if not query.goes_back:
+        _check_unplaced(resolution, query)
+    if plan is None:
+        _check_fresh(database, launch, run.id, resolution, query)
+        return _Decision(resolution)
+    _check_whose(plan, run.name)
+    start_step = _start_step(database, launch, plan, query)
+    return _Decision(resolution, start_step, _highest_beside(database, run.id, query, resolution))
 
-    It saves nothing: the next launch that asks goes on from the plan's state, and what came after that is given up.
-    Until then the state is held as one that a launch starts from. Raises `RefusedError` where it was removed since.
+
+def _store(database: Database, launch: Launch, run: Called, query: Query, decision: _Decision) -> bool:
+    """Store the decision and hold the files of its state; False if one of them was removed since it was chosen."""
+    plan, start_step, passed = decision.plan, decision.start_step, _passed_over(decision)
+    sources = sources_of(plan) if plan else []
+    now = utc_now()
+
+    def work(connection: Connection) -> bool:
+        if not lease.take(connection, run.id, launch.key, sources, now):
+            return False
+        start = started(launch, plan, now, start_step=start_step, branched=query.goes_back, passed=passed)
+        project(connection, [start])
+        return True
+
+    if not database.in_write(work):
+        return False
+    _say_what_is_missed(decision)
+    return True
+
+
+def _stored(database: Database, launch: Launch) -> Settled | None:
+    """The stored answer; None if there is none yet."""
+    with database.read() as connection:
+        decision = reads.resolution(connection, launch.key)
+        if decision is None:
+            return None
+        now = reads.launch(connection, launch.key) or launch
+        origin = reads.launch(connection, decision.parent[0]) if decision.parent else None
+        sources = reads.files_by_id(connection, list({file for _, file in decision.plan}))
+    if decision.parent is None:
+        return Settled(now, None, decision.at, decision.passed)
+    if origin is None or not decision.plan or any(file not in sources for _, file in decision.plan):
+        raise CatalogUnavailableError(f"{database.name} has lost parts of the plan of launch {launch.id}")
+    ranks = tuple(Assignment(rank, sources[file]) for rank, file in decision.plan)
+    plan = RestorePlan(launch=origin, global_step=decision.parent[1], ranks=ranks)
+    return Settled(now, plan, decision.at, decision.passed)
+
+
+def branch(database: Database, plan: RestorePlan) -> str:
+    """Make the plan's state the one that its run goes on from. Returns the id of a launch that stands for the decision.
+
+    That launch saves nothing: the next one that asks goes on from the state, and what came after is given up. Until
+    then the state is leased. Raises `RefusedError` if it was removed since it was chosen.
     """
     launch_id = f"{BRANCH}{plan.global_step}-{token_hex(3)}"
     run = plan.launch.run
@@ -132,8 +199,35 @@ def branch(database: Database, plan: RestorePlan) -> str:
     return launch_id
 
 
+def started(
+    launch: Launch,
+    plan: RestorePlan | None,
+    at: datetime,
+    *,
+    start_step: int | None,
+    branched: bool,
+    passed: tuple[PassedOver, ...] = (),
+) -> LaunchStarted:
+    """The event that a launch starts from the state of a plan (None: afresh)."""
+    facts = replace(
+        launch,
+        decided=True,
+        parent=plan.launch.id if plan else None,
+        parent_step=plan.global_step if plan else None,
+        start_step=start_step,
+        branched=branched,
+    )
+    ranks = tuple((each.rank, each.source) for each in plan.ranks) if plan else ()
+    return LaunchStarted(facts, at, plan.launch if plan else None, ranks, passed=passed)
+
+
+def sources_of(plan: RestorePlan) -> list[Checkpoint]:
+    """The files of a plan, each once."""
+    return list({assignment.source.path: assignment.source for assignment in plan.ranks}.values())
+
+
 def _check_overtaken(database: Database, launch: Launch) -> None:
-    """Raise `RefusedError` where a launch that began later has saved: who asks now was given an id that was used."""
+    """Raise `RefusedError` if a launch that began later has saved: this id was used before."""
     with database.read() as connection:
         run = reads.called(connection, launch.run)
         if run is None:
@@ -149,75 +243,22 @@ def _check_overtaken(database: Database, launch: Launch) -> None:
         )
 
 
-def _store(database: Database, launch: Launch, run: Called, query: Query, ask_ranks: AskRanks) -> bool:
-    """Choose where a launch starts and store that; False if the chosen state was removed in between."""
-    run_id = run.id
-    resolution = Resolution(run=run.name, plan=None) if query.fresh else choose(database, run.name, run_id, query)
-    if not query.fresh and (views := ask_ranks(resolution)) is not None:
-        query = replace(query, views=views)
-        resolution = choose(database, run.name, run_id, query)
-    of_every_lineage = replace(query, step=None, lineage=None, every_lineage=True)
-    if resolution.lost:
-        raise _lost(resolution)
+def _check_unplaced(resolution: Resolution, query: Query) -> None:
+    """Raise `RefusedError` if the start would pass over newer files whose step a scan could not tell."""
+    if not resolution.unplaced:
+        return
+    what, command = unplaced.told(resolution.run, resolution.unplaced, query.steps_per_epoch)
     plan = resolution.plan
-    _check_chosen(resolution, query)
-    if plan is None and not query.fresh:
-        anew = _begun_anew(database, launch, run_id)
-        if not anew:
-            _check_fresh(database, launch, run_id, resolution, choose(database, run.name, run_id, of_every_lineage))
-        _check_saves(database, launch, run_id, resolution, anew)
-    if plan is not None:
-        _check_whose(plan, run.name)
-    start_step = _start_step(database, launch, plan, query) if plan else None
-    beside = _highest_beside(database, run_id, query, resolution) if plan else None
-    passed = _passed_over(resolution, beside)
-    sources = sources_of(plan) if plan else []
-    now = utc_now()
-
-    def work(connection: Connection) -> bool:
-        if not lease.take(connection, run_id, launch.key, sources, now):
-            return False
-        start = started(launch, plan, now, start_step=start_step, branched=query.goes_back, passed=passed)
-        project(connection, [start])
-        return True
-
-    if not database.in_write(work):
-        return False
-    _say_what_is_missed(plan, resolution)
-    if plan is not None and beside is not None:
-        _say_what_is_beside(run.name, plan, beside)
-    return True
-
-
-def _highest_beside(database: Database, run_id: int, query: Query, resolution: Resolution) -> RestorePlan | None:
-    """The highest state, if it is whole and of another history that nobody gave up: two jobs at once leave one."""
-    after = resolution.plan.global_step if resolution.plan else 0
-    beside = {
-        (each.launch, each.global_step)
-        for each in resolution.rejections
-        if each.reasons == (NOT_LINEAGE,) and each.global_step > after
-    }
-    if not beside or query.goes_back or _went_back(database, run_id):
-        return None
-    highest = choose(database, resolution.run, run_id, replace(query, every_lineage=True)).plan
-    return highest if highest is not None and (highest.launch.id, highest.global_step) in beside else None
-
-
-def _passed_over(resolution: Resolution, beside: RestorePlan | None) -> tuple[PassedOver, ...]:
-    """The newer states that a launch does not start from, the newest of them; not what somebody gave up on purpose."""
-    passed = []
-    whole = (beside.launch.id, beside.global_step) if beside else None
-    for each in resolution.rejections:
-        reason = each.reasons[0]
-        is_given_up = each.reasons == (NOT_LINEAGE,) and (each.launch, each.global_step) != whole
-        if not is_given_up and reason.rule is not Rule.UNTRAINED:
-            detail = reason.detail.replace("\0", "").encode("utf-8", "backslashreplace").decode("utf-8")
-            passed.append(PassedOver(each.launch, each.global_step, reason.rule, detail[:_LONGEST_DETAIL]))
-    return tuple(passed[:MOST_PASSED])
+    step = f"step {plan.global_step}" if plan else "the beginning"
+    other = Call("resume", step=plan.global_step) if plan else Call("resume", fresh=True)
+    raise RefusedError(
+        f"run {resolution.run!r} would start from {step}, and {what}",
+        f"{command} places it; to start from {step} all the same: {other}",
+    )
 
 
 def _check_whose(plan: RestorePlan, run: str) -> None:
-    """Raise `RefusedError` where the state was saved by a user who is not trusted: two may call their runs the same."""
+    """Raise `RefusedError` if the state was saved by a user who is not trusted: two may call their runs the same."""
     owner = plan.launch.owner
     if owner is not None and not Trust.of().may_go_on(plan.launch):
         writer = user_name(owner)
@@ -227,117 +268,40 @@ def _check_whose(plan: RestorePlan, run: str) -> None:
         )
 
 
-def _went_back(database: Database, run_id: int) -> bool:
-    with database.read() as connection:
-        return any(launch.branched for launch in reads.launches_of(connection, run_id))
+def _check_fresh(database: Database, launch: Launch, run_id: int, resolution: Resolution, query: Query) -> None:
+    """Raise `NothingRestorableError` if a fresh start would hide what the run has or had.
 
-
-def _say_what_is_beside(run: str, plan: RestorePlan, highest: RestorePlan) -> None:
-    log.warning(
-        "run %s goes on from step %d of launch %s, though step %d of launch %s is whole, of a history that nobody "
-        "gave up: to go on from that one instead, stop it and start again with %s",
-        run,
-        plan.global_step,
-        plan.launch.id,
-        highest.global_step,
-        highest.launch.id,
-        Call("resume", lineage=highest.launch.id),
-    )
-
-
-def _say_what_is_missed(plan: RestorePlan | None, resolution: Resolution) -> None:
-    """Warn of newer states that once were whole: one that is away for a moment only is left behind by this start.
-
-    And of many that never were, as where the saves of one rank fail; before a fresh start of any.
-    """
-    missed = [rejection for rejection in resolution.rejections if rejection.was_whole]
-    partly = [rejection for rejection in resolution.rejections if rejection.served]
-    if plan is not None and missed:
-        if missed[0].reasons[0].rule is Rule.QUARANTINED:
-            log.warning(
-                "run %s goes on from step %d, since step %d is quarantined: %s. It comes again unless its cause is "
-                "mended, as learning rate, loss scale or data; %s takes it all the same",
-                resolution.run,
-                plan.global_step,
-                missed[0].global_step,
-                missed[0].reasons[0].detail,
-                Call("resume", take_quarantined=True),
-            )
-            return
-        others = f", and {count(len(missed) - 1, 'state', 'states')} before it" if len(missed) > 1 else ""
-        log.warning(
-            "run %s goes on from step %d, though step %d of launch %s was whole once: %s%s; see: %s",
-            resolution.run,
-            plan.global_step,
-            missed[0].global_step,
-            missed[0].launch,
-            missed[0].reasons[0].detail,
-            others,
-            Command("resolve", resolution.run, "--explain"),
-        )
-    elif len(partly) >= (_SAVES_OF_A_RUN if plan else 1):
-        log.warning(
-            "run %s %s: of %s saved after that none is whole; of the newest, %s; see: %s",
-            resolution.run,
-            f"goes on from step {plan.global_step}" if plan else "starts from the beginning",
-            count(len(partly), "step", "steps"),
-            partly[0].reasons[0].detail,
-            Command("resolve", resolution.run, "--explain"),
-        )
-
-
-def _begun_anew(database: Database, launch: Launch, run_id: int) -> list[str]:
-    """The launches since one that began afresh on purpose: what was saved before is no loss. Empty if there is none."""
-    with database.read() as connection:
-        before = [each for each in reads.launches_of(connection, run_id) if each.id != launch.id]
-    since: list[str] = []
-    while before and (newest := before.pop()).parent is None:
-        since.append(newest.id)
-        if newest.branched:
-            return since
-    return []
-
-
-def _check_fresh(database: Database, launch: Launch, run_id: int, resolution: Resolution, every: Resolution) -> None:
-    """Raise `NothingRestorableError` where a fresh start would hide what the run has or had, of whatever launch.
-
-    It may have gone on from a state whose files nothing tells of here: only the journal beside them does, or the
-    catalog.
-    """
-    run, nothing = resolution.run, f"nothing of run {resolution.run!r} can be restored"
-    if every.plan is not None:
-        found = every.plan.launch.id
-        raise NothingRestorableError(
-            f"{nothing} but step {every.plan.global_step} of launch {found}, and the run went back from it to an older "
-            "state",
-            f"see: {Command('resolve', run, '--all')}; choose it with {Call('resume', lineage=found)}, or start a run "
-            "of another name",
-        )
-    if every.lost:
-        raise _lost(every, "--all")
-    with database.read() as connection:
-        others = [each for each in reads.launches_of(connection, run_id) if each.id != launch.id and each.parent]
-    if others:
-        raise NothingRestorableError(
-            f"{nothing}, though launch {others[-1].id} went on from step {others[-1].parent_step} of launch "
-            f"{others[-1].parent}: nothing here tells of the files of that",
-            f"start when the catalog is back; if it is lost: {Command('scan', 'DIRECTORY', '--run', run)}",
-        )
-
-
-def _check_saves(
-    database: Database, launch: Launch, run_id: int, resolution: Resolution, launches: Collection[str]
-) -> None:
-    """Raise `NothingRestorableError` where one of these launches, of all if none are named, saved again and again.
-
-    It may have no state that was ever whole, as where ranks save at other steps, or the layout is not what was told. A
-    job that dies in its first save leaves one or two such.
+    That is a state of any branch, a state that is lost, one whose files no journal here tells of, and a launch that
+    saved again and again without one that was ever whole, as where ranks save at other steps. What was saved before
+    somebody began afresh on purpose is no loss.
     """
     run, nothing = resolution.run, f"nothing of run {resolution.run!r} can be restored"
     with database.read() as connection:
+        others = [each for each in reads.launches_of(connection, run_id) if each.id != launch.id]
         steps = tallies.steps_saved(connection, run_id)
-    saved = {each: steps[each] for each in launches or steps if each in steps}
-    saved.pop(launch.id, None)  # other ranks had the answer before this one asked, and have trained since
+    since = _begun_anew(others)
+    if not since:
+        of_every_lineage = replace(query, step=None, lineage=None, every_lineage=True)
+        every = choose(database, resolution.run, run_id, of_every_lineage)
+        if every.plan is not None:
+            found = every.plan.launch.id
+            raise NothingRestorableError(
+                f"{nothing} but step {every.plan.global_step} of launch {found}, and the run went back from it to an "
+                "older state",
+                f"see: {Command('resolve', run, '--all')}; choose it with {Call('resume', lineage=found)}, or start a run "
+                "of another name",
+            )
+        if every.lost:
+            raise _lost(every, "--all")
+        went_on = [each for each in others if each.parent]
+        if went_on:
+            raise NothingRestorableError(
+                f"{nothing}, though launch {went_on[-1].id} went on from step {went_on[-1].parent_step} of launch "
+                f"{went_on[-1].parent}: nothing here tells of the files of that",
+                f"start when the catalog is back; if it is lost: {Command('scan', 'DIRECTORY', '--run', run)}",
+            )
+    # Without this launch: other ranks had the answer before this one asked, and have trained since.
+    saved = {each: steps[each] for each in since or steps if each in steps and each != launch.id}
     most = max(saved, key=lambda each: saved[each], default="")
     if saved.get(most, 0) >= _SAVES_OF_A_RUN:
         why = _first_reason(resolution)
@@ -348,37 +312,22 @@ def _check_saves(
         )
 
 
-def started(
-    launch: Launch,
-    plan: RestorePlan | None,
-    at: datetime,
-    *,
-    start_step: int | None,
-    branched: bool,
-    passed: tuple[PassedOver, ...] = (),
-) -> LaunchStarted:
-    """That a launch starts from the state of a plan (None: afresh), with the files of all ranks."""
-    facts = replace(
-        launch,
-        decided=True,
-        parent=plan.launch.id if plan else None,
-        parent_step=plan.global_step if plan else None,
-        start_step=start_step,
-        branched=branched,
-    )
-    ranks = tuple((each.rank, each.source) for each in plan.ranks) if plan else ()
-    return LaunchStarted(facts, at, plan.launch if plan else None, ranks, passed=passed)
-
-
-def sources_of(plan: RestorePlan) -> list[Checkpoint]:
-    """The files of a plan, each once, as they were chosen."""
-    return list({assignment.source.path: assignment.source for assignment in plan.ranks}.values())
+def _begun_anew(launches: Sequence[Launch]) -> list[str]:
+    """The launches since one that began afresh on purpose, itself among them; none if nobody did."""
+    since: list[str] = []
+    for each in reversed(launches):
+        if each.parent is not None:
+            return []
+        since.append(each.id)
+        if each.branched:
+            return since
+    return []
 
 
 def _start_step(database: Database, launch: Launch, plan: RestorePlan, query: Query) -> int:
     found = position.first_step(plan.global_step, plan.launch, launch)
     other_data = position.other_data(plan.launch, launch)
-    if not isinstance(found, position.NoPlace):
+    if not isinstance(found, position.NoPosition):
         if other_data:
             name = find_called(database, launch.run).name
             log.warning("run %s goes on after an epoch's end with other data: %s", name, other_data)
@@ -397,76 +346,94 @@ def _start_step(database: Database, launch: Launch, plan: RestorePlan, query: Qu
 def earlier_start(
     database: Database, launch: Launch, below: int, query: Query, fits: Callable[[int], bool] = lambda _: True
 ) -> int | None:
-    """The newest step of a run before one from which a launch can start, at a step of its own that `fits`; or None."""
+    """The newest step before `below` from which a launch can start, at a step of its own that `fits`; None: none."""
     run = find_called(database, launch.run)
     with database.read() as connection:
         known = {each.id: each for each in reads.launches_of(connection, run.id)}
         saved = reads.steps_of(connection, run.id)
 
-    def is_place(step: int, origin: Launch) -> bool:
+    def has_position(step: int, origin: Launch) -> bool:
         start = position.first_step(step, origin, launch)
-        return not isinstance(start, position.NoPlace) and fits(start)
+        return not isinstance(start, position.NoPosition) and fits(start)
 
-    steps = {step for origin, step in saved if 0 < step < below and is_place(step, known[origin])}
+    steps = {step for origin, step in saved if 0 < step < below and has_position(step, known[origin])}
     for step in sorted(steps, reverse=True)[:_MOST_LOOKED_AT]:
         plan = choose(database, run.name, run.id, replace(query, step=step)).plan
-        if plan is not None and is_place(step, plan.launch):
+        if plan is not None and has_position(step, plan.launch):
             return step
     return None
 
 
-def _stored(database: Database, launch: Launch) -> Settled | None:
-    """The stored answer; None if there is none yet."""
+def _highest_beside(database: Database, run_id: int, query: Query, resolution: Resolution) -> RestorePlan | None:
+    """The highest state, if it is whole and of another history that nobody gave up: two jobs at once leave one."""
+    after = resolution.plan.global_step if resolution.plan else 0
+    beside = {
+        (each.launch, each.global_step)
+        for each in resolution.rejections
+        if each.reasons == (NOT_LINEAGE,) and each.global_step > after
+    }
+    if not beside or query.goes_back:
+        return None
     with database.read() as connection:
-        decision = reads.resolution(connection, launch.key)
-        if decision is None:
+        if any(launch.branched for launch in reads.launches_of(connection, run_id)):
             return None
-        now = reads.launch(connection, launch.key) or launch
-        origin = reads.launch(connection, decision.parent[0]) if decision.parent else None
-        sources = reads.files_by_id(connection, list({file for _, file in decision.plan}))
-    if decision.parent is None:
-        return Settled(now, None, decision.at, decision.passed)
-    if origin is None or not decision.plan or any(file not in sources for _, file in decision.plan):
-        raise CatalogUnavailableError(f"{database.name} has lost parts of the plan of launch {launch.id}")
-    ranks = tuple(Assignment(rank, sources[file]) for rank, file in decision.plan)
-    plan = RestorePlan(launch=origin, global_step=decision.parent[1], ranks=ranks)
-    return Settled(now, plan, decision.at, decision.passed)
+    highest = choose(database, resolution.run, run_id, replace(query, every_lineage=True)).plan
+    return highest if highest is not None and (highest.launch.id, highest.global_step) in beside else None
 
 
-def _not_there(resolution: Resolution, query: Query) -> NothingRestorableError:
-    step, lineage = query.step, query.lineage
-    asked = [f"step {step}"] if step is not None else []
-    asked += [f"a state of the lineage of {lineage}"] if lineage is not None else []
-    flags = ["--step", step] if step is not None else []
-    flags += ["--lineage", lineage] if lineage else []
-    why = _first_reason(resolution) or "there is no such save"
-    return NothingRestorableError(
-        f"{' of '.join(asked)} of run {resolution.run!r} cannot be restored: {why}",
-        f"see: {Command('resolve', resolution.run, *flags, '--explain')}",
-    )
+def _passed_over(decision: _Decision) -> tuple[PassedOver, ...]:
+    """The newest of the newer states that a launch does not start from, without those that somebody gave up."""
+    passed = []
+    beside = decision.beside
+    whole = (beside.launch.id, beside.global_step) if beside else None
+    for each in decision.resolution.rejections:
+        reason = each.reasons[0]
+        is_given_up = each.reasons == (NOT_LINEAGE,) and (each.launch, each.global_step) != whole
+        if not is_given_up and reason.rule is not Rule.UNTRAINED:
+            detail = reason.detail.replace("\0", "").encode("utf-8", "backslashreplace").decode("utf-8")
+            passed.append(PassedOver(each.launch, each.global_step, reason.rule, detail[:_LONGEST_DETAIL]))
+    return tuple(passed[:MOST_PASSED])
 
 
-def _check_chosen(resolution: Resolution, query: Query) -> None:
-    """Raise `NothingRestorableError` for a state that was asked for and is not there.
-
-    And `RefusedError` where a start would pass over newer files that a scan could not place.
-    """
-    if resolution.plan is None and query.goes_back and not query.fresh:
-        raise _not_there(resolution, query)
-    if not resolution.unplaced or query.goes_back:
-        return
-    what, command = unplaced.told(resolution.run, resolution.unplaced, query.steps_per_epoch)
-    plan = resolution.plan
-    step = f"step {plan.global_step}" if plan else "the beginning"
-    other = Call("resume", step=plan.global_step) if plan else Call("resume", fresh=True)
-    raise RefusedError(
-        f"run {resolution.run!r} would start from {step}, and {what}",
-        f"{command} places it; to start from {step} all the same: {other}",
-    )
+def _say_what_is_missed(decision: _Decision) -> None:
+    """Warn of newer states that once were whole, of many that never were, and of a history that nobody gave up."""
+    resolution, plan, beside = decision.resolution, decision.plan, decision.beside
+    run, see = resolution.run, f"see: {Command('resolve', resolution.run, '--explain')}"
+    missed = [rejection for rejection in resolution.rejections if rejection.was_whole]
+    partly = [rejection for rejection in resolution.rejections if rejection.served]
+    goes_on = f"run {run} goes on from step {plan.global_step}" if plan else f"run {run} starts from the beginning"
+    if plan is not None and missed:
+        newest, reason = missed[0], missed[0].reasons[0]
+        if reason.rule is Rule.QUARANTINED:
+            log.warning(
+                "%s, since step %d is quarantined: %s. It comes again unless its cause is mended, as learning rate, "
+                "loss scale or data; %s takes it all the same",
+                goes_on,
+                newest.global_step,
+                reason.detail,
+                Call("resume", take_quarantined=True),
+            )
+        else:
+            others = f", and {count(len(missed) - 1, 'state', 'states')} before it" if len(missed) > 1 else ""
+            which = f"step {newest.global_step} of launch {newest.launch}"
+            log.warning("%s, though %s was whole once: %s%s; %s", goes_on, which, reason.detail, others, see)
+    elif len(partly) >= (_SAVES_OF_A_RUN if plan else 1):
+        steps, why = count(len(partly), "step", "steps"), partly[0].reasons[0].detail
+        log.warning("%s: of %s saved after that none is whole; of the newest, %s; %s", goes_on, steps, why, see)
+    if plan is not None and beside is not None:
+        log.warning(
+            "%s of launch %s, though step %d of launch %s is whole, of a history that nobody gave up: to go on from "
+            "that one instead, stop it and start again with %s",
+            goes_on,
+            plan.launch.id,
+            beside.global_step,
+            beside.launch.id,
+            Call("resume", lineage=beside.launch.id),
+        )
 
 
 def _note_proof(database: Database, plan: RestorePlan, launch: Launch) -> None:
-    """Record that what a scan found fits the dataset: the length of an epoch was the witness that it lacked."""
+    """Record that a scanned state fits the dataset: the length of an epoch was the witness that it lacked."""
     saved, steps_per_epoch = plan.launch, launch.steps_per_epoch
     is_alike = steps_per_epoch is not None and saved.world_size == launch.world_size
     if not (saved.lengths and is_alike) or position.other_epochs(saved, steps_per_epoch):
@@ -482,13 +449,26 @@ def _note_proof(database: Database, plan: RestorePlan, launch: Launch) -> None:
         recorder.record([LaunchStarted(known, data_at=utc_now())])
 
 
+def _not_there(resolution: Resolution, query: Query) -> NothingRestorableError:
+    step, lineage = query.step, query.lineage
+    asked = [f"step {step}"] if step is not None else []
+    asked += [f"a state of the lineage of {lineage}"] if lineage is not None else []
+    flags = ["--step", step] if step is not None else []
+    flags += ["--lineage", lineage] if lineage else []
+    why = _first_reason(resolution) or "there is no such save"
+    return NothingRestorableError(
+        f"{' of '.join(asked)} of run {resolution.run!r} cannot be restored: {why}",
+        f"see: {Command('resolve', resolution.run, *flags, '--explain')}",
+    )
+
+
 def _first_reason(resolution: Resolution) -> str:
     reasons = (reason.detail for rejection in resolution.rejections for reason in rejection.reasons)
     return next(reasons, "")
 
 
 def _lost(resolution: Resolution, *flags: str) -> NothingRestorableError:
-    """The error for a run of which states once were whole, and none is; `flags` are those of `resolve` that show it."""
+    """The error for a run whose states were whole once and are not; `flags` of `resolve` show them."""
     lost = [rejection for rejection in resolution.rejections if rejection.was_whole]
     newest = lost[0]
     reasons, remedy = newest.reasons[:1], "bring the files back"

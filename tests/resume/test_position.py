@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckptstore.core.model import Launch, Lengths
-from ckptstore.resume.position import NoPlace, first_step, other_data, other_epochs, shift
+from ckptstore.resume.position import NoPosition, first_step, other_data, other_epochs, shift
 from tests.resume.builders import launch
 
 
@@ -77,7 +77,7 @@ def test_a_place(step: int, saved: Launch, now: Launch, expected: int) -> None:
 )
 def test_no_place(step: int, saved: Launch, now: Launch, why: str) -> None:
     found = first_step(step, saved, now)
-    assert isinstance(found, NoPlace)
+    assert isinstance(found, NoPosition)
     assert why in found.reason
 
 
@@ -116,7 +116,7 @@ def test_the_samples_before_it_are_the_ones_that_were_consumed(
     )
     found = first_step(step, saved, now)
     epochs, rest = divmod(step, len(before))
-    if isinstance(found, NoPlace):
+    if isinstance(found, NoPosition):
         assert rest
         return
     assert found // len(after) == epochs
