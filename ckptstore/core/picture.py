@@ -1,4 +1,4 @@
-"""Which ranks have a file to load, as a picture in text: a row a state, a column a rank, or several of a wide job."""
+"""Draws which ranks have a file to load: a row a state, a column a rank, or several ranks of a wide job."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ if TYPE_CHECKING:
 
     from ckptstore.core.model import Assignment, Rejection
 
-WIDTH = 64
-"""Columns at most."""
+WIDTH = 64  # columns at most
 
 _OWN, _REPLICA, _NOT_RECORDED = "#", "+", "?"
 _SIGNS = {
@@ -36,8 +35,7 @@ _MEANINGS = {
     _NOT_RECORDED: "none recorded",
     "-": "gone",
     "x": "damaged",
-}
-"""What each sign says of a rank's file, the better ones first: of several ranks in a column the worst is shown."""
+}  # the better ones first: of several ranks in a column the worst is shown
 
 
 def picture(states: Sequence[Rejection | RestorePlan]) -> list[str]:

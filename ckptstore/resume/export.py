@@ -1,4 +1,4 @@
-"""Hand a restore plan over to other tools, in their words."""
+"""Writes a restore plan for other tools."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ NO_RANKS = "-1"
 
 
 def restore_ranks(plan: RestorePlan | None) -> dict[str, str]:
-    """The variables of the fault tolerance controller: RESTORE_RANKS, and RESTORE_RANKS_MAP from group to rank.
+    """RESTORE_RANKS, whose files are loaded, and RESTORE_RANKS_MAP, from the ranks that load to the rank loaded.
 
-    The ranks whose files are loaded, and for each of them the ranks that load it; "-1" and no group where there is
-    no plan (the MindX DL guide: `restore_exception_checkpoint`).
+    For the fault tolerance controller (the MindX DL guide: `restore_exception_checkpoint`); "-1" and no group without
+    a plan.
     """
     if plan is None:
         return {"RESTORE_RANKS": NO_RANKS, "RESTORE_RANKS_MAP": "{}"}
@@ -48,7 +48,7 @@ def meta_json(plan: RestorePlan, directory: str) -> dict[str, dict[str, Any]]:
 
 
 def paths(plan: RestorePlan) -> list[str]:
-    """The file of each rank, for who reads one a line. Raises `RefusedError` where a path is more than a line."""
+    """The file of each rank, for one a line. Raises `RefusedError` if a path is more than a line."""
     found = [assignment.source.path for assignment in plan.ranks]
     for path in found:
         if "\n" in path or "\r" in path:

@@ -1,4 +1,4 @@
-"""Make a rank part of a launch."""
+"""Makes a rank part of a launch."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def join(
 
 
 def _first_name(connection: Connection, run: str) -> str:
-    """What the records of a run are made of, whatever it is called. Raises `RefusedError` for a forgotten one."""
+    """The first name of a run, which its records have. Raises `RefusedError` for a forgotten run."""
     found = reads.called(connection, run)
     if found is None:
         return run

@@ -1,4 +1,4 @@
-"""A launch holds the state that it starts from, until it has made a newer one or shows no more signs of life."""
+"""Leases: a launch holds the state that it starts from, until it has made a newer one or is not heard of."""
 
 from __future__ import annotations
 
@@ -15,17 +15,15 @@ if TYPE_CHECKING:
     from ckptstore.catalog.engine import Connection, Database
     from ckptstore.core.model import Checkpoint, LaunchKey
 
-CLOCKS_DIFFER = timedelta(minutes=10)
-"""By how much the clocks of nodes may differ: a lease counts so much longer than it says."""
+CLOCKS_DIFFER = timedelta(minutes=10)  # at most, between nodes: a lease counts so much longer than it says
 
 
 def take(connection: Connection, run_id: int, key: LaunchKey, files: Collection[Checkpoint], now: datetime) -> bool:
-    """Hold the state of these files for a launch from now on; False if one is not as it was when it was chosen.
+    """Hold the state of these files for a launch; False if retention has given one up since it was chosen.
 
-    Retention may have given it up since, or deleted it at once. In the transaction that stores the plan: retention
-    gives up a state in one that locks the run too, so the one sees what the other did.
+    Called in the transaction that stores the plan.
     """
-    reads.lock_run(connection, run_id)
+    reads.lock_run(connection, run_id)  # retention gives up a state under that lock too: each sees what the other did
     if not marks.are_as_chosen(connection, files):
         return False
     if files:
@@ -34,6 +32,6 @@ def take(connection: Connection, run_id: int, key: LaunchKey, files: Collection[
 
 
 def renew(database: Database, key: LaunchKey) -> None:
-    """The launch is alive."""
+    """Extend the lease of a launch that is alive."""
     until = utc_now() + LEASE
     database.in_write(lambda connection: marks.hold(connection, key, until))

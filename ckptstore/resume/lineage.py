@@ -31,14 +31,14 @@ def lineage(
     """The history that leads to the newest launch, or to the one whose id is `of`, newest first.
 
     Its own saves, then its parent's up to the step it resumed from, and so on. `first_saves` maps a launch that
-    has saves to the step of its first one (None: nothing that it saved was finished). A launch that finished no save
-    has added nothing to the history and gives nothing up: if it went back only because a file could not be seen, that
-    file may be there again. One that was asked to go back gives up what came after, whatever it saved; and one that a
-    later launch resumed from did save, though nothing may be left of it. A launch that has saved and never asked where
-    to start was restored by other means: it is taken to continue the launch before it from just before its own first
-    save. Of one that a scan found nobody knows whether it is a launch of its own: a state of the one before stays that
-    is of the same step as its first save. A foreign launch is left out, and has no history itself: nothing here can
-    continue from it.
+    has saves to the step of its first one (None: nothing that it saved was finished).
+
+    - A launch that finished no save gives nothing up: the file that it could not see may be there again. Unless it was
+      asked to go back, or a later launch resumed from it: then it did save, though nothing may be left of that.
+    - A launch that has saved and never asked where to start was restored by other means: it continues the launch before
+      it from just before its own first save. If a scan found it, it may be no launch of its own: a state of the one
+      before that is of the same step stays.
+    - A foreign launch is left out, and has no history itself: nothing here can continue from it.
     """
     by_id = {launch.id: launch for launch in launches}
     segments: list[Segment] = []
@@ -48,7 +48,7 @@ def lineage(
             return ()
         remaining = [launch for launch in remaining if launch.order <= by_id[of].order]
     last_step: int | None = None
-    resumed_from: str | None = None  # it has saved, whether anything is left of that or not
+    resumed_from: str | None = None
     while remaining:
         launch = remaining.pop()
         if launch.foreign:
@@ -73,10 +73,9 @@ def lineage(
 def branches(
     launches: Sequence[Launch], first_saves: Mapping[str, int | None], steps: Mapping[str, Collection[int]]
 ) -> dict[tuple[str, int], str]:
-    """The branch of each save (launch, step): "" for the lineage, else the newest launch of the branch.
+    """The newest branch that leads over each save (launch, step): "" for the lineage, else its newest launch.
 
-    `first_saves` are as `lineage` takes them; `steps` are those to place, by launch. A save is on the newest branch
-    that leads over it; an untrained network is on none.
+    `first_saves` are as `lineage` takes them; `steps` are those asked for, by launch.
     """
     in_order = sorted(launches, key=lambda launch: launch.order)
     found: dict[tuple[str, int], str] = {}

@@ -1,4 +1,4 @@
-"""Give a run another name, hide it, or bring it back. Files and records stay as they are; the journals are told."""
+"""Renames a run, hides it, or brings it back; files and records stay, the journals are told."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunShown:
-    """What `forget` shows of a run before anything is done: where its files are, and how much is in the trash."""
+    """What `forget` shows of a run before anything is done."""
 
     row: RunRow
     directories: tuple[str, ...]
@@ -57,9 +57,9 @@ def forget(database: Database, run: str, *, forgotten: bool = True) -> bool:
 
 
 def rename(database: Database, run: str, name: str) -> bool:
-    """Give a run another name; whether it had another one before. The first one goes on leading to the run.
+    """Give a run another name; whether that changed anything. Its first name still leads to it.
 
-    Raises `RefusedError` where the name leads to another run.
+    Raises `RefusedError` if the name leads to another run.
     """
     check_name("run", name)
     found = find_called(database, run)
@@ -81,7 +81,7 @@ def rename(database: Database, run: str, name: str) -> bool:
 
 
 def _tell(database: Database, run: int, decide: Callable[[Connection], RunForgotten | RunRenamed]) -> None:
-    """Keep what is said of a run in every directory of it that is present."""
+    """Record the event in every directory of the run that is present."""
     recorder = shared(database)
 
     def work(connection: Connection) -> tuple[Sequence[Event], list[LaunchKey]]:

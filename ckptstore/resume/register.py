@@ -1,4 +1,4 @@
-"""Makes the record of a checkpoint file: from what its writer says, and from the bytes that are there."""
+"""Makes the record of a checkpoint file, from its writer's words and from the bytes on the disk."""
 
 from __future__ import annotations
 
@@ -39,11 +39,10 @@ def describe(
     quarantine: str = "",
     mtime_ns: int | None = None,
 ) -> Checkpoint:
-    """The record of a file that is about to be, or was just written; its bytes are not looked at.
+    """The record of a file that is about to be, or was just, written; its bytes are not looked at.
 
-    `path` is one that `disk.files.absolute` gave. Steps are counted in batches, ranks and steps from 0, epochs and
-    steps in them from 1. `mtime_ns` is given where the file is known to be there and whole: another one at its path is
-    not that file. Raises `UsageError` for values that make no sense.
+    `path` is absolute (`disk.files.absolute`). Steps are batches, from 0 as ranks are; epochs and steps in them are
+    from 1. `mtime_ns` is given if the file is known to be whole. Raises `UsageError` for values that make no sense.
     """
     try:
         known_kind = Kind(kind)
@@ -89,15 +88,12 @@ def _written(path: str, mtime_ns: int) -> int:
 def measured(
     file: Checkpoint, *, prove_step: bool = False, expected: frozenset[str] = frozenset(), digest: str | None = None
 ) -> Checkpoint | None:
-    """The record with the size, digest and time of the file that is at its path now; None if it is not there.
+    """The record with the size, digest and time of the file at its path; None if the file is not the recorded one.
 
-    `digest` is that of what was written, where its writer took it: then it is not read again.
-
-    It is not there either where the record says when it was written and another file is at the path by now, nor,
-    with `prove_step`, where the file is cut, lacks one of the `expected` parameters, or holds another optimizer's
-    counter than the recorded one: a name may be used for several saves. One that is cut though the record says when it
-    was written is damaged. Raises `OSError` where it cannot be read, and `UsageError` where the time of the file is
-    none that the catalog can hold.
+    It is another one if its time is not the recorded time, and with `prove_step` if it is cut, lacks one of the
+    `expected` parameters, or holds another optimizer's counter: a name may be used for several saves. One that is cut
+    though its time is recorded is damaged. `digest` is given if the writer took it. Raises `OSError` if the file cannot
+    be read, and `UsageError` if its time is none that the catalog can hold.
     """
     before = files.facts(file.path)
     if before is None or (file.mtime_ns is not None and not is_as_recorded(file, before.size, before.mtime_ns)):
@@ -111,7 +107,7 @@ def measured(
     form = several.format_at(file.path)
     digest = digest or files.digest(file.path)
     after = files.facts(file.path)
-    if after != before:  # written again meanwhile: what was read is not one file
+    if after != before:  # written again while it was read: those bytes are not of one file
         return None
     return replace(
         file,
@@ -146,10 +142,9 @@ def _is_what_was_recorded(file: Checkpoint, expected: frozenset[str]) -> bool:
 def parameters_of(
     database: Database, run_id: int, rank: int, *, but: str, share_of: LaunchKey | None = None
 ) -> frozenset[str]:
-    """The parameters that a whole file of this rank has, by the newest one that is there; empty where none is.
+    """The parameters of the newest whole file of this rank, or of its share in launch `share_of`; empty if none.
 
-    A `.ckpt` that is cut between two of them looks whole (mindspore.md §1): this is what to expect of another one, or,
-    with `share_of`, of a share that the rank saved in this launch.
+    They are expected of another file: a `.ckpt` that is cut between two parameters looks whole (mindspore.md §1).
     """
     with database.read() as connection:
         path = live.newest_whole_path(connection, run_id, rank, but=but, share_of=share_of)

@@ -1,8 +1,9 @@
-"""What would make a rejected state restorable: a line for the operator, for each part that is missing."""
+"""Says what would make a rejected state restorable: a line for the operator, for each part that is missing."""
 
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from posixpath import commonprefix
 from typing import TYPE_CHECKING
 
@@ -19,13 +20,7 @@ if TYPE_CHECKING:
 
 _PATHS_SHOWN = 4
 _NO_STRATEGY = "None"
-_LOST = (
-    Rule.MISSING_FILE,
-    Rule.SIZE_MISMATCH,
-    Rule.DIGEST_MISMATCH,
-    Rule.UNREADABLE,  # of a file that was found to be damaged
-    Rule.QUARANTINED,
-)
+_LOST = {Rule.MISSING_FILE, Rule.SIZE_MISMATCH, Rule.DIGEST_MISMATCH, Rule.UNREADABLE, Rule.QUARANTINED}
 
 
 def of_state(reason: Reason, state: State) -> str:
@@ -43,11 +38,6 @@ def of_state(reason: Reason, state: State) -> str:
     return ""
 
 
-def of_other_world(state: State, *, is_sound: bool) -> str:
-    """What to do about a state that only as many ranks as saved it can load; `is_sound`: every file of it is whole."""
-    return how_to_convert(state) if is_sound else as_many_ranks(state)
-
-
 def of_ranks(
     missing: Sequence[int],
     group: Sequence[int],
@@ -56,29 +46,25 @@ def of_ranks(
     *,
     in_shares: bool = False,
 ) -> str:
-    """What would give these ranks a file: those of their replica `group`, whose `files` have `faults`, or their own."""
-    broken = {
-        file.path: (file, faults[file.id].rule)
-        for file in files
-        if file.id in faults and (not in_shares or file.rank in missing)
-    }
-    unseen = [path for path, (file, rule) in broken.items() if _is_unseen(file, rule)]
-    trashed = [path for path, (file, rule) in broken.items() if _is_in_trash(file, rule)]
-    lost = [path for path, (_, rule) in broken.items() if rule in _LOST and path not in {*unseen, *trashed}]
-    being_written = [path for path, (_, rule) in broken.items() if rule is Rule.IN_PROGRESS]
-    who = f"rank {missing[0]}" if len(missing) == 1 else f"ranks {show(missing)}"
+    """What would give these ranks a file: the `files` of their replica `group` that have `faults`, or their own."""
+    by_way: dict[str, list[str]] = defaultdict(list)
+    run = ""
+    for file in files:
+        if file.id in faults and (not in_shares or file.rank in missing):
+            by_way[_way(file, faults[file.id].rule)].append(file.path)
+            run = file.run
     ways = []
-    if unseen:
-        ways.append(f"make {_of(unseen, in_shares=in_shares)} readable: check permissions and the disk")
-    if trashed:
-        undo = Command("undo", broken[trashed[0]][0].run)
-        ways.append(f"{undo} brings back {_paths(trashed)}, while it is in the trash")
-    if lost:
-        ways.append(f"bring back, as it was recorded, {_of(lost, in_shares=in_shares)}")
+    if by_way["look"]:
+        ways.append(f"make {_of(by_way['look'], in_shares=in_shares)} readable: check permissions and the disk")
+    if by_way["undo"]:
+        ways.append(f"{Command('undo', run)} brings back {_paths(by_way['undo'])}, while it is in the trash")
+    if by_way["bring"]:
+        ways.append(f"bring back, as it was recorded, {_of(by_way['bring'], in_shares=in_shares)}")
+    who = f"rank {missing[0]}" if len(missing) == 1 else f"ranks {show(missing)}"
     if ways:
         return f"for {who}: {(', and ' if in_shares else ', or ').join(ways)}"
-    if being_written:
-        return f"for {who}: wait until {_paths(being_written)} is written, if its process is alive"
+    if by_way["wait"]:
+        return f"for {who}: wait until {_paths(by_way['wait'])} is written, if its process is alive"
     replicas = f", a replica among {show(group)}," if len(group) > 1 and not in_shares else ""
     return (
         f"for {who}: no file{replicas} was recorded; if one is on disk, {Command('scan', 'DIRECTORY')} takes up its "
@@ -86,12 +72,15 @@ def of_ranks(
     )
 
 
-def _is_unseen(file: Checkpoint, rule: Rule) -> bool:
-    return rule is Rule.UNREADABLE and file.state is not FileState.DAMAGED
-
-
-def _is_in_trash(file: Checkpoint, rule: Rule) -> bool:
-    return rule is Rule.MISSING_FILE and file.state is FileState.TRASHED
+def _way(file: Checkpoint, rule: Rule) -> str:
+    """What would mend a file that breaks a rule."""
+    if rule is Rule.IN_PROGRESS:
+        return "wait"
+    if rule is Rule.UNREADABLE and file.state is not FileState.DAMAGED:
+        return "look"
+    if rule is Rule.MISSING_FILE and file.state is FileState.TRASHED:
+        return "undo"
+    return "bring" if rule in _LOST else ""
 
 
 def _of(paths: Sequence[str], *, in_shares: bool) -> str:
