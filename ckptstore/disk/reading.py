@@ -1,4 +1,4 @@
-"""Reads an open file once, from its beginning to its end, into memory that is given, and takes its digest meanwhile."""
+"""Reads an open file once into given memory, and takes its digest on the way."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _THREADS = 4
 def read_into(descriptor: int, views: Iterable[memoryview]) -> str:
     """Fill writable views of bytes, in this order, with a whole file; the digest of what was read.
 
-    Views of 4 MiB may be two that take turns. Nothing is mapped: where a file is cut meanwhile, to touch its mapping
-    would end the process. Raises `EOFError` where the file ends before the views do, or after them, `OSError` where it
-    cannot be read, and, with EFAULT, where a view cannot be written to.
+    Nothing is mapped: if a file is cut, touching its mapping would end the process. Views of 4 MiB may be two that take
+    turns. Raises `EOFError` if the file ends before or after the views do, `OSError` if it cannot be read, with EFAULT
+    if a view cannot be written to.
     """
     with suppress(OSError):  # it is a hint
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_SEQUENTIAL)
@@ -79,8 +79,8 @@ def _fill(descriptor: int, batch: Sequence[memoryview], offset: int) -> int:
 
 def _rest(batch: Sequence[memoryview], count: int) -> Sequence[memoryview]:
     """What is left of views whose first bytes are filled."""
-    for place, view in enumerate(batch):
+    for index, view in enumerate(batch):
         if count < view.nbytes:
-            return [view[count:], *batch[place + 1 :]]
+            return [view[count:], *batch[index + 1 :]]
         count -= view.nbytes
     return ()

@@ -4,8 +4,8 @@
     message Value      { string tag = 1; TensorProto tensor = 2; MapTensorProto maptensor = 3; }
     message TensorProto{ repeated int64 dims = 1; string tensor_type = 2; bytes tensor_content = 3; }
 
-Source: `mindspore/train/checkpoint.proto`, `mindspore.train.serialization._exec_save`. A reader that skips the
-tensors' bytes: it reads a few dozen bytes a parameter, whatever the file's size.
+Source: `mindspore/train/checkpoint.proto`, `mindspore.train.serialization._exec_save`. The tensors' bytes are skipped:
+a few dozen bytes a parameter are read, whatever the file's size.
 """
 
 from __future__ import annotations
@@ -27,16 +27,13 @@ if TYPE_CHECKING:
     from ckptstore.outside import Path
 
 _CRC_MARK = b"crc_num"
-CRC_DIGITS = 10
-"""Bytes of the CRC32 at the very end of a file with a trailer."""
+CRC_DIGITS = 10  # bytes of the CRC32 at the very end of a file with a trailer
 _CRC_LENGTH = len(_CRC_MARK) + CRC_DIGITS
 _PIECE = 1 << 20  # bytes
-_VALUE = re.compile(rb"\x0a[\x80-\xff]{0,9}[\x00-\x7f]\x0a([\x80-\xff]{0,2}[\x00-\x7f])")
-"""A value of any length, and in it a name of any length."""
+_VALUE = re.compile(rb"\x0a[\x80-\xff]{0,9}[\x00-\x7f]\x0a([\x80-\xff]{0,2}[\x00-\x7f])")  # and in it a name
 _FIRST_IN_A_NAME = 0x20
 _MOST_SLICES = 4096
-_FIRST = b"\x0a"
-"""How a value begins: field 1 with a length."""
+_FIRST = b"\x0a"  # how a value begins: field 1 with a length
 _FIELD_1, _FIELD_2, _FIELD_3 = 1 << 3 | LEN, 2 << 3 | LEN, 3 << 3 | LEN
 _DIM = 1 << 3 | VARINT
 # AES-GCM, AES-CBC, SM4-CBC: the first four bytes of what `save_checkpoint(…, enc_key=…)` writes.
@@ -45,11 +42,11 @@ _ENCRYPTED = (b"\xd8\x5e\x3a\x7f", b"\xd9\x5e\x3a\x7f", b"\xda\x5e\x3a\x7f")
 
 @dataclass(frozen=True)
 class CkptHeader(Header):
-    """What a `.ckpt` file holds. `has_crc`: it ends with the trailer that `crc_check=True` writes."""
+    """What a `.ckpt` file holds."""
 
     format = "ckpt"
 
-    has_crc: bool
+    has_crc: bool  # it ends with the trailer that `crc_check=True` writes
 
     @property
     def names(self) -> frozenset[str]:
@@ -61,10 +58,9 @@ class CkptHeader(Header):
 def read_ckpt(path: Path, *, expected: Iterable[str] = ()) -> CkptHeader:
     """Read the names, types and shapes of a whole `.ckpt` file, and its appended values.
 
-    Raises `UnreadableError` where the bytes are not those of a checkpoint, end inside a parameter or between the slices
-    of one, or hold nothing; `OSError` where the file cannot be opened. A file that was cut between two parameters looks
-    whole, unless it had the CRC trailer and the caller knows that. So a caller says in `expected` which names a whole
-    file has, its last ones among them: the `names` of another file of the same callback. One that is not there raises.
+    Raises `UnreadableError` if the bytes are not those of a checkpoint, end inside a parameter or between the slices of
+    one, or hold nothing; `OSError` if the file cannot be opened. A file that was cut between two parameters looks
+    whole: `expected` are the `names` of another file of the same callback, of which each must be there.
     """
     with path.open("rb", buffering=0) as file:
         found = parse_ckpt(header.bytes_of(file), path)
@@ -100,10 +96,9 @@ def parse_ckpt(content: BytesOf, path: Path) -> CkptHeader:
 
 
 def ckpt_slices(content: BytesOf, path: Path) -> Iterator[Entry]:
-    """The entries of a `.ckpt` file in their order; of a tensor that comes in slices, each slice.
+    """The entries of a `.ckpt` file, of a tensor in slices each slice, one at a time as they are read.
 
-    Each is told before what follows it is looked at. Raises `UnreadableError` as `read_ckpt` does, but for what only
-    all of them tell; `path` is for that.
+    Raises `UnreadableError` as `read_ckpt` does, except for what only all entries tell; `path` is for errors.
     """
     return _slices(WireReader(content, path, ".ckpt"), path)
 
@@ -126,10 +121,7 @@ def crc_is_right(path: Path) -> bool | None:
 
 
 def ends_too_early(path: Path) -> bool:
-    """Whether a file is empty, or begins as a `.ckpt` does and ends inside of a parameter, whatever those hold.
-
-    One that was cut between two parameters looks whole. Raises `OSError` where it cannot be opened.
-    """
+    """Whether a file is empty, or begins as a `.ckpt` does and ends inside a parameter. Raises `OSError`."""
     with path.open("rb", buffering=0) as file:
         reader = WireReader(header.bytes_of(file), path, ".ckpt")
         if reader.bytes_at(0, 1) != _FIRST:
@@ -222,46 +214,30 @@ def _usual_value(reader: WireReader) -> Entry | None:
 
 
 def _value(reader: WireReader) -> Entry:
+    """Read a value in any order of its fields."""
     field, wire_type = reader.key(reader.end)
     if field != 1:
         raise reader.bad(f"field {field} where a value should be")
     limit = reader.message(reader.end, wire_type)
-    name = ""
-    tensor: tuple[str, tuple[int, ...], int, int] | None = None
-    while reader.position < limit:
-        field, wire_type = reader.key(limit)
-        if field == 1:
-            name = reader.text(limit, wire_type)
-        elif field == 2:  # noqa: PLR2004
-            tensor = _tensor(reader, reader.message(limit, wire_type))
-        elif field == 3:  # noqa: PLR2004
-            stop = reader.message(limit, wire_type)
-            tensor = "MapTensor", (), reader.position, stop - reader.position
-            reader.position = stop
-        else:
-            reader.skip(limit, wire_type)
-    if not name or tensor is None:
-        raise reader.bad("a value without a name" if tensor else "a value without a tensor")
-    return Entry(name, *tensor)
+    found = reader.fields(limit, {1: WireReader.text, 2: _tensor, 3: _map_tensor})
+    tensors = [*found.get(3, ()), *found.get(2, ())]
+    name = found.get(1, [""])[-1]
+    if not name or not tensors:
+        raise reader.bad("a value without a name" if tensors else "a value without a tensor")
+    return Entry(name, *tensors[-1])
 
 
-def _tensor(reader: WireReader, limit: int) -> tuple[str, tuple[int, ...], int, int]:
-    dtype, offset, nbytes = "", 0, 0
-    shape: list[int] = []
-    while reader.position < limit:
-        field, wire_type = reader.key(limit)
-        if field == 1:
-            shape += reader.numbers(limit, wire_type)
-            if len(shape) > header.MOST_DIMS or min(shape, default=0) < 0:
-                raise reader.bad("a shape that no tensor has")
-        elif field == 2:  # noqa: PLR2004
-            dtype = reader.text(limit, wire_type)
-        elif field == 3 and wire_type == LEN:  # noqa: PLR2004
-            stop = reader.message(limit)
-            offset, nbytes = reader.position, stop - reader.position
-            reader.position = stop
-        else:
-            reader.skip(limit, wire_type)
-    if shape == [0] and nbytes:  # older files' scalars, and strings; MindSpore: `_load_ckpt_into_param_dict`
-        shape = []
-    return dtype, tuple(shape), offset, nbytes
+def _tensor(reader: WireReader, limit: int, wire_type: int) -> tuple[str, tuple[int, ...], int, int]:
+    limit = reader.message(limit, wire_type)
+    found = reader.fields(limit, {1: WireReader.numbers, 2: WireReader.text, 3: WireReader.span})
+    shape = tuple(size for sizes in found.get(1, ()) for size in sizes)
+    if len(shape) > header.MOST_DIMS or min(shape, default=0) < 0:
+        raise reader.bad("a shape that no tensor has")
+    offset, nbytes = found.get(3, [(0, 0)])[-1]
+    if shape == (0,) and nbytes:  # older files' scalars, and strings; MindSpore: `_load_ckpt_into_param_dict`
+        shape = ()
+    return found.get(2, [""])[-1], shape, offset, nbytes
+
+
+def _map_tensor(reader: WireReader, limit: int, wire_type: int) -> tuple[str, tuple[int, ...], int, int]:
+    return "MapTensor", (), *reader.span(limit, wire_type)

@@ -16,26 +16,14 @@ Scalar = bool | int | float | str
 
 STRING = "str"
 OPTIMIZER_STEP = "global_step"
+# The counter of MindSpore's `experimental.optim.Adam` and `AdamW`, Int32 without a shape. That of `mint.optim` is a
+# Float32, and begins at 0 or at -1: nothing tells at which.
 STATE_STEP = "state_step"
-"""The counter of MindSpore's `experimental.optim.Adam` and `AdamW`, Int32 without a shape. That of `mint.optim` is a
-Float32, and begins at 0 or at -1: nothing tells at which."""
 MOST_DIMS = 64
 
 # MindSpore: `train.serialization.tensor_to_ms_type`. How a scalar of each type unpacks; its size follows.
-_CODES = {
-    "Bool": "<?",
-    "Int8": "<b",
-    "UInt8": "<B",
-    "Int16": "<h",
-    "UInt16": "<H",
-    "Int32": "<i",
-    "UInt32": "<I",
-    "Int64": "<q",
-    "UInt64": "<Q",
-    "Float16": "<e",
-    "Float32": "<f",
-    "Float64": "<d",
-}
+_CODES = {"Bool": "<?", "Int8": "<b", "UInt8": "<B", "Int16": "<h", "UInt16": "<H", "Int32": "<i", "UInt32": "<I"}
+_CODES |= {"Int64": "<q", "UInt64": "<Q", "Float16": "<e", "Float32": "<f", "Float64": "<d"}
 _SIZES = {"BFloat16": 2, **{dtype: struct.calcsize(code) for dtype, code in _CODES.items()}}
 _LONGEST_STRING = 4096  # bytes in the file, four a character
 
@@ -60,17 +48,14 @@ def bytes_of(file: BinaryIO) -> BytesOf:
 
 
 class Entry(NamedTuple):
-    """One parameter or appended entry: its name, MindSpore type name, shape, and where its bytes are in the file.
-
-    `later` are the slices after the first one, each by its offset and size: `nbytes` are those of all.
-    """
+    """One parameter or appended entry."""
 
     name: str
-    dtype: str
+    dtype: str  # MindSpore's name for it
     shape: tuple[int, ...]
-    offset: int
-    nbytes: int
-    later: tuple[tuple[int, int], ...] = ()
+    offset: int  # in the file
+    nbytes: int  # of all slices
+    later: tuple[tuple[int, int], ...] = ()  # the slices after the first one: offset and size
 
     @property
     def slices(self) -> tuple[tuple[int, int], ...]:
@@ -85,25 +70,20 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True)
 class Header:
-    """What a checkpoint file holds.
-
-    `info` are the appended values by name; where they cannot be told from parameters, the format's reader says how it
-    decides. `optimizer_step` is the optimizer's counter of updates applied; None if absent. `complete` is True where
-    the file is proved to be whole, None where nothing in it marks its end; a cut file has no header.
-    """
+    """What a checkpoint file holds; a cut file has no header."""
 
     format: ClassVar[str]
 
     entries: tuple[Entry, ...]
-    optimizer_step: int | None
-    info: Mapping[str, Scalar]
-    complete: bool | None
-    appended: frozenset[int]
+    optimizer_step: int | None  # the optimizer's counter of updates applied; None: absent
+    info: Mapping[str, Scalar]  # the appended values by name
+    complete: bool | None  # True: proved to be whole; None: nothing in the file marks its end
+    appended: frozenset[int]  # the indexes of the appended entries
 
     @property
     def parameters(self) -> tuple[Entry, ...]:
         """The entries that are not appended values."""
-        return tuple(entry for place, entry in enumerate(self.entries) if place not in self.appended)
+        return tuple(entry for index, entry in enumerate(self.entries) if index not in self.appended)
 
 
 def size_of(dtype: str, shape: Iterable[int]) -> int | None:
@@ -128,36 +108,34 @@ def value_of(entry: Entry, read: Callable[[int, int], bytes]) -> Scalar | None:
 
 
 def appended_last(entries: Sequence[Entry]) -> frozenset[int]:
-    """The places of the appended values where they are the last entries, in the order they were appended.
+    """The indexes of the appended values of a `.ckpt`, which come last, except an appended `global_step`.
 
-    Only a `global_step` without a shape stands elsewhere: `save_checkpoint` keeps entries by name, so that one which is
-    appended takes the place of the optimizer's, which has the shape (1,). The others begin with the first name that
-    MindSpore appends itself or the first string. Without any of these, nothing in the file tells them from parameters:
-    then they are the last scalars of the types that Python's values become. (A network may end in scalars too: those
-    of `DynamicLossScaleUpdateCell` are Int32.)
+    They begin with the first name that MindSpore appends itself or the first string; without one of these they are the
+    last scalars of the types that Python's values become. (A network may end in scalars too: those of
+    `DynamicLossScaleUpdateCell` are Int32.) `save_checkpoint` keeps entries by name: a `global_step` without a shape
+    stands where the optimizer's was.
     """
     marks = (entry.dtype == STRING or (entry.name in _MARKERS and entry.is_scalar) for entry in entries)
-    begin = next((place for place, is_mark in enumerate(marks) if is_mark), None)
+    begin = next((index for index, is_mark in enumerate(marks) if is_mark), None)
     if begin is None:
         begin = len(entries)
         while begin and entries[begin - 1].shape == () and entries[begin - 1].dtype in _FROM_PYTHON:
             begin -= 1
     return frozenset(
-        place
-        for place, entry in enumerate(entries)
-        if entry.is_scalar and (place >= begin or entry.name == OPTIMIZER_STEP)
+        index
+        for index, entry in enumerate(entries)
+        if entry.is_scalar and (index >= begin or entry.name == OPTIMIZER_STEP)
     )
 
 
 def appended_anywhere(entries: Sequence[Entry]) -> frozenset[int]:
-    """The places of the appended values where entries are sorted.
+    """The indexes of the appended values where entries are sorted: MindSpore's own, whole numbers and flags.
 
-    Those that MindSpore names itself, and the user's whole numbers and flags. The user's Float32 cannot be told from
-    a `learning_rate`, so it stays a parameter.
+    A user's Float32 cannot be told from a `learning_rate`, so it stays a parameter.
     """
     return frozenset(
-        place
-        for place, entry in enumerate(entries)
+        index
+        for index, entry in enumerate(entries)
         if entry.is_scalar
         and (entry.dtype in ("Bool", "Int64") or entry.name in _MARKERS or entry.name in _ALSO_APPENDED)
     )
@@ -165,7 +143,7 @@ def appended_anywhere(entries: Sequence[Entry]) -> frozenset[int]:
 
 def info_of(entries: Sequence[Entry], appended: Iterable[int], read: Callable[[int, int], bytes]) -> dict[str, Scalar]:
     """The appended values by name; of a name that is there twice, the last, as `load_checkpoint` has it."""
-    values = {entries[place].name: value_of(entries[place], read) for place in sorted(appended)}
+    values = {entries[index].name: value_of(entries[index], read) for index in sorted(appended)}
     return {name: value for name, value in values.items() if value is not None}
 
 

@@ -28,10 +28,9 @@ def read_common(path: Path) -> Common:
 
 
 def read_promised(path: Path) -> frozenset[str]:
-    """The names of the files that `metadata.json` says parameters are in. Raises `OSError` where it cannot be opened.
+    """The names of the files that `metadata.json` says parameters are in. Raises `OSError` if it cannot be opened.
 
-    It lists every slice of every parameter and may have hundreds of megabytes, so it is searched, not parsed; what is
-    beyond 256 MiB is not looked at.
+    It lists every slice of every parameter: it is searched, not parsed, up to 256 MiB.
     """
     names: set[bytes] = set()
     rest = b""

@@ -24,12 +24,11 @@ GROUP_INFO = "group_info"
 
 
 def read_layout(paths: Iterable[Path], world_size: int) -> Layout:
-    """The layout of a launch by its strategy files, or its group info files, or the JSON file that a user wrote.
+    """The layout of a launch by its strategy files, its group info files, or the JSON file that a user wrote.
 
-    Strategy files may be one that is merged, one of each pipeline stage, or one of each rank; in which order and how
-    many of a stage does not matter. A stage or a rank that no file tells of has no replicas.
-    Raises `UsageError` where the files contradict each other, `world_size`, or are not of one of these kinds;
-    `UnreadableError` and `OSError` as `inspect` does.
+    Strategy files are one that is merged, one of each pipeline stage, or one of each rank. A stage or a rank that no
+    file tells of has no replicas. Raises `UsageError` if the files contradict each other or `world_size`, or are of
+    other kinds; `UnreadableError` and `OSError` as `inspect` does.
     """
     files = {path: _read(path) for path in paths}
     strategies = [file for file in files.values() if isinstance(file, Strategy)]

@@ -1,8 +1,8 @@
 """The `.safetensors` format as MindSpore writes it: a length of 8 bytes, a JSON header, then the tensors.
 
-Read without the `safetensors` library: its `safe_open` imports numpy, or another framework, when a file is opened, and
-`deserialize` wants the bytes of all tensors. What the library refuses is refused here too. Source: the format's
-specification; `mindspore.train.serialization._exec_save` for what MindSpore puts into it.
+Read without the `safetensors` library: its `safe_open` imports numpy, or another framework, and `deserialize` wants the
+bytes of all tensors. What the library refuses is refused here too. Source: the format's specification;
+`mindspore.train.serialization._exec_save` for what MindSpore puts into it.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ _PACKED = "Int4"  # two in a byte: stored as Int8, and the metadata has the para
 
 @dataclass(frozen=True)
 class SafetensorsHeader(Header):
-    """What a `.safetensors` file holds. `metadata`: MindSpore writes `format`, `remove_redundancy` and `crc_num`."""
+    """What a `.safetensors` file holds."""
 
     format = "safetensors"
 
-    metadata: Mapping[str, str]
+    metadata: Mapping[str, str]  # MindSpore writes `format`, `remove_redundancy` and `crc_num`
 
     @property
     def is_share(self) -> bool:
@@ -56,8 +56,8 @@ class SafetensorsHeader(Header):
 def read_safetensors(path: Path) -> SafetensorsHeader:
     """Read the names, types and shapes of a `.safetensors` file, its metadata and its appended values.
 
-    Types have MindSpore's names, entries the order of their bytes. Raises `UnreadableError` where the bytes are not of
-    this format or the file is cut: the header says where the last tensor ends. `OSError` where it cannot be opened.
+    Types have MindSpore's names, entries the order of their bytes. Raises `UnreadableError` if the bytes are not of
+    this format or the file is cut, `OSError` if it cannot be opened.
     """
     with path.open("rb", buffering=0) as file:
         return parse_safetensors(header.bytes_of(file), path)
@@ -147,9 +147,9 @@ def can_hold(dtype: str) -> bool:
 
 
 def write_safetensors(path: str, tensors: Iterable[Tensor], metadata: Mapping[str, str]) -> str:
-    """Write tensors, in this order, to a new file; the BLAKE3 of its bytes, in hexadecimal, which are not read again.
+    """Write tensors, in this order, to a new file; the BLAKE3 of its bytes, in hexadecimal.
 
-    Raises `OSError`, and `KeyError` for a type that it cannot hold.
+    Raises `OSError`, and `KeyError` for a type that the format cannot hold.
     """
     declared: dict[str, object] = {"__metadata__": dict(metadata)}
     tensors, end = list(tensors), 0

@@ -1,7 +1,4 @@
-"""The protobuf wire format, as far as MindSpore's files use it; tensors are skipped, never read.
-
-Numbers are varints of up to 64 bits, everything else has a length in front. Source: the protobuf encoding guide.
-"""
+"""Reads the protobuf wire format, as far as MindSpore's files use it. Source: the protobuf encoding guide."""
 
 from __future__ import annotations
 
@@ -43,7 +40,7 @@ def varint(content: bytes, at: int) -> tuple[int, int]:
 class WireReader:
     """Walks the messages of a file. Every method takes the end of the message it is in, and never passes it.
 
-    `what` names the format in errors; all of them are `UnreadableError` with the byte where it went wrong.
+    `what` names the format in errors: each is an `UnreadableError` with the byte where it went wrong.
     """
 
     def __init__(self, bytes_of: BytesOf, path: Path, what: str) -> None:
@@ -91,13 +88,16 @@ class WireReader:
 
     def take(self, count: int, *, numbers: int, text: int) -> None:
         """Pass over `count` bytes. The caller found so many numbers and bytes of names with `peek`."""
+        self._spend(numbers, text)
+        self.position += count
+
+    def _spend(self, numbers: int, text: int) -> None:
         self._numbers_left -= numbers
         self._text_left -= text
         if self._numbers_left < 0:
             raise self.bad("more parts than any model has")
         if self._text_left < 0:
             raise self.bad("longer names than any model has")
-        self.position += count
 
     def signed(self, limit: int) -> int:
         """Read a number of up to 64 bits with a sign, as int32 and int64 have it."""
@@ -126,9 +126,7 @@ class WireReader:
         length = stop - self.position
         if length > _LONGEST_NAME:
             raise self.bad(f"a name of {length} bytes")
-        self._text_left -= length
-        if self._text_left < 0:
-            raise self.bad("longer names than any model has")
+        self._spend(0, length)
         at = self.position - self._window_start
         raw = self._window[at : at + length] if at >= 0 else b""
         if len(raw) < length:
@@ -141,6 +139,12 @@ class WireReader:
             raise self.bad("a name that is not UTF-8") from None
         self.position = stop
         return text
+
+    def span(self, limit: int, wire_type: int) -> tuple[int, int]:
+        """Pass over bytes; where they begin, and how many they are."""
+        stop = self.message(limit, wire_type)
+        begin, self.position = self.position, stop
+        return begin, stop - begin
 
     def numbers(self, limit: int, wire_type: int) -> list[int]:
         """Read one element of a repeated number with a sign, or all of them where they are packed."""
