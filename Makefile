@@ -16,7 +16,7 @@ demo: $(READY)
 # what journals may hold.
 MEASURED := tests/core tests/retention/test_decide.py \
 	$(patsubst %,tests/resume/test_%.py,branches conversion faults lineage position register remedies resolver \
-		resolver_cases steps) \
+		steps) \
 	$(patsubst %,tests/scan/test_%.py,history history_property order) \
 	$(patsubst %,tests/journal/test_%.py,hostile_journals whose_word)
 

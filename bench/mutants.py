@@ -43,7 +43,7 @@ TESTS = {  # of each module in its folder, the quickest first: the first test th
     "resume/lineage": ["test_lineage", "test_branches"],
     "resume/position": ["test_position"],
     "resume/remedies": ["test_remedies", "test_conversion"],
-    "resume/resolver": ["test_resolver", "test_remedies", "test_resolver_cases", "test_resolver_property"],
+    "resume/resolver": ["test_resolver", "test_remedies", "test_resolver_property"],
     "resume/steps": ["test_steps"],
     "retention/decide": ["test_decide"],
     "retention/policy": ["test_decide"],

@@ -1,7 +1,8 @@
-"""The resolver: worked cases. Those of a whole resolution are in test_resolver_cases.py, properties in _property.py."""
+"""The resolver: tables of named cases. What they leave out is held against an oracle in test_resolver_property.py."""
 
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -19,8 +20,11 @@ from ckptstore.core.model import (
     View,
 )
 from ckptstore.core.replicas import Layout, data_parallel
+from ckptstore.core.strategy_layout import from_strategies
 from ckptstore.resume.resolver import Query, judge, resolve
+from tests.resume import simulated_jobs
 from tests.resume.builders import as_recorded, file, launch, state, whole_state
+from tests.spreads import spread
 
 ONE, TWO, BOTH = launch(world_size=1), launch(), launch(layout=data_parallel(2))
 THREE, ALIKE = launch(world_size=3), launch(world_size=3, layout=data_parallel(3))
@@ -159,12 +163,6 @@ def test_what_the_disk_shows_rejects(seen: Observed, rule: Rule, content: Conten
     assert rules(rejected(of, {})) == [(Rule.MISSING_FILE, 0), (Rule.MISSING_FILE, 1)]
 
 
-def test_a_replica_of_another_size_does_not_stand_in() -> None:
-    pair = also(saved(BOTH, 0), replace(file(BOTH, 1), size=200))
-    found = rejected(pair, {pair.files[0].path: Observed(100)})
-    assert rules(found) == [(Rule.MISSING_FILE, 1), (Rule.REPLICA_SIZE_MISMATCH, 1)]
-
-
 def test_only_what_a_rank_lacks_is_a_reason() -> None:
     """Rank 0 has another share; of the whole files and the shares those that serve more ranks are told."""
     again = replace(file(THREE, 0), path="/again", **SHARE)
@@ -222,13 +220,6 @@ def test_a_directory_that_was_never_renamed_counts_only_where_it_covers_every_ra
     assert rules(found) == [(Rule.MISSING_RANK, 3), (Rule.MISSING_RANK, 7)]
     assert f"{directory} was never renamed, and what is in it does not cover" in found.reasons[0].detail
     assert "never renamed" not in rejected(saved(PAIRS, 0, 1, 2)).reasons[0].detail
-
-
-def test_two_callbacks_on_each_rank_do_not_make_replicas_differ() -> None:
-    large = [replace(file(BOTH, rank, size=120), path=f"/ckpt/large-{rank}") for rank in (0, 1)]
-    both = also(saved(BOTH), *large)
-    seen = {path: each for path, each in as_recorded(both).items() if path not in (both.files[1].path, large[1].path)}
-    assert sources(planned(both, seen)) == [0, 0]
 
 
 def test_a_wide_job_is_explained_in_a_line_a_rank() -> None:
@@ -362,3 +353,126 @@ def test_epochs_of_other_data_reject_where_as_many_ranks_go_on() -> None:
     assert sources(planned(saved(of, 0), steps_per_epoch=7, world_size=3)) == [0, 0, 0]
     bad = rejected(also(saved(of, 0), file(of, 1), **NAN), steps_per_epoch=7)
     assert rules(bad) == [(Rule.OTHER_EPOCHS, None), (Rule.QUARANTINED, 1)]
+
+
+def sized(
+    of: Launch, step: int, *sizes: tuple[int, ...], kind: Kind = Kind.PERIODIC, path: str = ""
+) -> list[Checkpoint]:
+    """Of each rank a file of each of its sizes."""
+    return [
+        replace(file(of, rank, step, kind, size), path=f"/ckpt/{of.id}/{step}/{rank}/{kind}{number}{path}")
+        for rank, each in enumerate(sizes)
+        for number, size in enumerate(each)
+    ]
+
+
+def saves(of: Launch, *steps: int, ranks: Iterable[int] | None = None, **more: Any) -> list[Checkpoint]:
+    """A file of each rank, or of these, at each step."""
+    every = range(of.world_size) if ranks is None else ranks
+    return [replace(file(of, rank, step), **more) for step in steps for rank in every]
+
+
+STAGES = launch(world_size=8, layout=from_strategies([spread("a", (4,), stage=0), spread("b", (4,), stage=1)], 8))
+DEALT = launch(world_size=8, layout=from_strategies([spread("w"), spread("adam_m.w", step=1, size=-1)], 8))
+HALF = launch(world_size=8, layout=from_strategies([spread("w"), spread("adam_m.w", step=4, size=-1)], 8))
+FOUR = launch(world_size=4, layout=data_parallel(4))
+TWELVE = launch(world_size=12, layout=Layout("stated", ((1, 10), (2, 11))))
+SECOND = launch("L2", 2, parent=("L1", 500))
+EVERY = list(range(8))
+GRACEFUL = Kind.GRACEFUL_EXIT
+
+
+class Case(NamedTuple):
+    """`lost` are the (step, rank) whose files are gone; the answer: launch, step and the rank each rank loads from."""
+
+    launches: list[Launch]
+    files: list[Checkpoint]
+    answer: tuple[str, int, list[int]] | None
+    rejected: dict[int, list[tuple[Rule, int]]] = {}  # noqa: RUF012
+    lost: list[tuple[int, int]] = []  # noqa: RUF012
+
+
+CASES = {
+    "one of each pair, of two kinds": Case(
+        [PAIRS],
+        [*saves(PAIRS, 15, ranks=(0, 2, 3)), file(PAIRS, 5, kind=Kind.TTP, size=90)],
+        ("L1", 15, [0, 5, 2, 3, 0, 5, 2, 3]),
+    ),
+    "a whole group lost": Case(
+        [PAIRS],
+        saves(PAIRS, 10, 15),
+        ("L1", 10, EVERY),
+        {15: [(Rule.MISSING_FILE, 1), (Rule.MISSING_FILE, 5)]},
+        lost=[(15, 1), (15, 5), (15, 0)],
+    ),
+    "two stages of other sizes, one of each": Case(
+        [STAGES],
+        [*saves(STAGES, 15, ranks=[2]), *saves(STAGES, 15, ranks=[7], size=400)],
+        ("L1", 15, [2] * 4 + [7] * 4),
+    ),
+    "the optimizer's state is dealt out to all: no replicas": Case(
+        [DEALT], saves(DEALT, 10, 15), ("L1", 10, EVERY), {15: [(Rule.MISSING_FILE, 3)]}, lost=[(15, 3)]
+    ),
+    "dealt out to two: each other rank": Case([HALF], saves(HALF, 15, ranks=(2, 5)), ("L1", 15, [2, 5] * 4)),
+    "a dying gasp of one rank at a later step, no replicas": Case(
+        [TWO], [*saves(TWO, 15), file(TWO, 1, 17, Kind.DYING_GASP)], ("L1", 15, [0, 1]), {17: [(Rule.MISSING_RANK, 0)]}
+    ),
+    "the same in data parallel": Case(
+        [BOTH], [*saves(BOTH, 15), file(BOTH, 1, 17, Kind.DYING_GASP)], ("L1", 17, [1, 1])
+    ),
+    "two graceful exits on each rank, of different sizes": Case(
+        [FOUR], sized(FOUR, 15, *[(9_000, 20_000)] * 3, kind=GRACEFUL), ("L1", 15, [0, 1, 2, 0])
+    ),
+    "graceful exits with the appended entries and without": Case(
+        [FOUR], sized(FOUR, 15, (2_000,), (1_800,), (2_000,), kind=GRACEFUL), ("L1", 15, [0, 1, 2, 0])
+    ),
+    "graceful exits each near the first rank's size, and far from each other": Case(
+        [FOUR],
+        sized(FOUR, 15, (2_000,), (1_000,), (3_000,), kind=GRACEFUL),
+        None,
+        {15: [(Rule.REPLICA_SIZE_MISMATCH, 3)]},
+    ),
+    "two launches' files of one step are no state": Case(
+        [TWO, SECOND],
+        [*saves(TWO, 500), *saves(TWO, 600, ranks=[0]), *saves(SECOND, 600, ranks=[1])],
+        ("L1", 500, [0, 1]),
+        {600: [(Rule.MISSING_RANK, 0)]},
+    ),
+    "a stale launch with a higher step": Case(
+        [TWO, SECOND], [*saves(TWO, 500, 1000), *saves(SECOND, 600)], ("L2", 600, [0, 1])
+    ),
+    "a stale launch with a higher step, and the new one's only save lost": Case(
+        [TWO, SECOND],
+        [*saves(TWO, 400, 500, 1000), *saves(SECOND, 600)],
+        ("L1", 500, [0, 1]),
+        {600: [(Rule.MISSING_FILE, 1)]},
+        lost=[(600, 1)],
+    ),
+    "equal sizes at different steps": Case(
+        [TWO],
+        [*saves(TWO, 10), *saves(TWO, 15, ranks=[0]), *saves(TWO, 20, ranks=[1])],
+        ("L1", 10, [0, 1]),
+        {20: [(Rule.MISSING_RANK, 0)], 15: [(Rule.MISSING_RANK, 1)]},
+    ),
+    "rank 1 is replaced by 10, and 2 by 11": Case(
+        [TWELVE], saves(TWELVE, 15, ranks=(0, *range(3, 12))), ("L1", 15, [0, 10, 11, *range(3, 12)])
+    ),
+    "newest by time is oldest by step, and as text": Case(
+        [TWO],
+        [*saves(TWO, 9, mtime_ns=30), *saves(TWO, 10, mtime_ns=20), *saves(TWO, 100, mtime_ns=10)],
+        ("L1", 100, [0, 1]),
+    ),
+    "newest by time is an untrained network": Case(
+        [TWO], [*saves(TWO, 5), *saves(TWO, 0, mtime_ns=20)], ("L1", 5, [0, 1])
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_the_answer(case: Case) -> None:
+    """Lineage and replicas together."""
+    disk = {each.path: Observed(each.size) for each in case.files if (each.global_step, each.rank) not in case.lost}
+    found = simulated_jobs.resolve(simulated_jobs.Job(tuple(case.launches), tuple(case.files), disk))
+    plan = found.plan
+    assert (plan and (plan.launch.id, plan.global_step, sources(plan))) == case.answer
+    assert {each.global_step: rules(each) for each in found.rejections} == case.rejected
