@@ -40,7 +40,7 @@ TESTS = {  # of each module in its folder, the quickest first: the first test th
     "core/replicas": ["test_replicas"],
     "core/strategy_layout": ["test_strategy_layout"],
     "resume/faults": ["test_faults"],
-    "resume/lineage": ["test_lineage", "test_branches"],
+    "resume/lineage": ["test_lineage"],
     "resume/position": ["test_position"],
     "resume/remedies": ["test_remedies", "test_conversion"],
     "resume/resolver": ["test_resolver", "test_remedies", "test_resolver_property"],

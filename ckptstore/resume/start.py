@@ -288,8 +288,8 @@ def _check_fresh(database: Database, launch: Launch, run_id: int, resolution: Re
             raise NothingRestorableError(
                 f"{nothing} but step {every.plan.global_step} of launch {found}, and the run went back from it to an "
                 "older state",
-                f"see: {Command('resolve', run, '--all')}; choose it with {Call('resume', lineage=found)}, or start a run "
-                "of another name",
+                f"see: {Command('resolve', run, '--all')}; choose it with {Call('resume', lineage=found)}, or start a "
+                "run of another name",
             )
         if every.lost:
             raise _lost(every, "--all")

@@ -57,16 +57,6 @@ def test_no_other_interval_loses_noticeably_less(cost: Cost) -> None:
     assert advised < simulated(best * 4, cost, mtbf) * 0.98
 
 
-@pytest.mark.parametrize("mtbf", [60.0, 3600.0, 86400.0, 30 * 86400.0])
-@pytest.mark.parametrize("pause", [0.01, 1.0, 30.0, 600.0])
-@pytest.mark.parametrize("behind", [0.0, 5.0, 1200.0])
-def test_the_formula_is_within_a_percent_of_the_best_of_a_grid(mtbf: float, pause: float, behind: float) -> None:
-    cost = Cost(pause, pause + behind)
-    best = best_interval(cost, mtbf)
-    grid = [best * 1.05**place for place in range(-100, 101)]
-    assert lost(best, cost, mtbf) <= min(lost(each, cost, mtbf) for each in grid) * 1.01 + 1e-12
-
-
 def test_young_is_what_is_left_where_a_save_costs_little() -> None:
     assert best_interval(Cost(1.0, 1.0), 1e8) == pytest.approx(math.sqrt(2e8), rel=1e-3)
 
@@ -90,9 +80,3 @@ def test_few_failures_say_little(count: int, low: float, high: float | None) -> 
     failures = Failures(count, 1.0)
     assert failures.between == (pytest.approx(low, rel=1e-3), high and pytest.approx(high, rel=1e-3))
     assert failures.mtbf == (1 / count if count else None)
-
-
-def test_many_failures_are_counted_too() -> None:
-    low, high = Failures(5000, 5000.0).between
-    assert high is not None
-    assert (0.97 < low < 1 < high < 1.03) is True

@@ -67,12 +67,6 @@ def test_what_a_user_states(text: str, layout: Layout) -> None:
     assert parse_layout(text, 8) == layout
 
 
-def test_ranks_are_whole_numbers() -> None:
-    layout = parse_layout("1,10;11,2", 12)
-    assert layout.groups == ((1, 10), (2, 11))
-    assert (0,) in layout.partition(12)
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -175,10 +169,6 @@ def test_group_info_of_at_least_one_member_gives_the_groups_back(world_size: int
     }
     layout = from_group_info(dict(data.draw(st.permutations(list(said.items())))), world_size)
     assert sorted(layout.partition(world_size)) == sorted(groups.values())
-
-
-def test_rank_1_is_not_found_in_11() -> None:
-    assert parse_layout("0,11;1,10", 12) == Layout("stated", ((0, 11), (1, 10)))
 
 
 @given(st.integers(1, 24), st.randoms(use_true_random=False))

@@ -106,29 +106,11 @@ def test_each_distinct_layout_of_a_stage_is_worked_out_once(monkeypatch: pytest.
     assert layout.groups == tuple(map(tuple, expected))
 
 
-@given(jobs())
-def test_every_rank_is_in_one_group(job: Job) -> None:
-    layout = from_strategies(job.parameters, job.world_size)
-    ranks = [rank for group in layout.partition(job.world_size) for rank in group]
-    assert sorted(ranks) == list(range(job.world_size))
-    assert all(len({rank // job.stage_size for rank in group}) == 1 for group in layout.groups)
-
-
 @given(jobs(), st.randoms(use_true_random=False))
 def test_the_order_of_files_and_parameters_never_matters(job: Job, chance: random.Random) -> None:
     shuffled = job.parameters * 2
     chance.shuffle(shuffled)
     assert from_strategies(shuffled, job.world_size) == from_strategies(job.parameters, job.world_size)
-
-
-@given(jobs(), st.data())
-def test_a_parameter_less_never_splits_a_group_and_one_more_never_joins_two(job: Job, data: st.DataObject) -> None:
-    """The parameter "kernel" of each stage stays: a stage that nothing is told of has no replicas."""
-    fewer = [one for one in job.parameters if one.name == "kernel" or data.draw(st.booleans())]
-    with_all = from_strategies(job.parameters, job.world_size)
-    with_fewer = [set(group) for group in from_strategies(fewer, job.world_size).groups]
-    for group in with_all.groups:
-        assert any(set(group) <= wider for wider in with_fewer)
 
 
 @given(jobs())

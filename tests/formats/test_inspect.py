@@ -147,8 +147,14 @@ def test_damaged_checkpoints_give_an_answer_or_a_clear_error(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "damaged.bin"
+    others = [
+        layouts.write_strategy(path.with_suffix(".ckpt")),
+        layouts.write_strategy(path.with_suffix(".json")),
+        layouts.write_group_info(path.with_suffix(".pb"), {"a": [0, 1]}, [0, 1]),
+    ]
     header = json.dumps({"w": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}).encode()
-    for whole in (ckpt_bytes.checkpoint(17), len(header).to_bytes(8, "little") + header + bytes(8)):
+    safetensors = len(header).to_bytes(8, "little") + header + bytes(8)
+    for whole in (ckpt_bytes.checkpoint(17), safetensors, *(other.read_bytes() for other in others)):
         raw = bytearray(whole)
         for _ in range(data.draw(st.integers(1, 4))):
             raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))

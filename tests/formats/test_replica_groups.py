@@ -4,8 +4,6 @@ import json
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from unittest import mock
 
@@ -19,7 +17,7 @@ from mindspore.train.serialization import _get_cur_rank_dp
 from safetensors.numpy import save_file
 
 from ckptstore.core.replicas import Layout, from_groups
-from ckptstore.core.strategy_layout import Spread, from_strategies
+from ckptstore.core.strategy_layout import Spread
 from ckptstore.errors import UnreadableError, UsageError
 from ckptstore.formats.replica_groups import read_layout
 from tests.formats import layouts
@@ -58,22 +56,6 @@ def expected(job: Job, at: Path) -> set[tuple[int, ...]]:
 
 
 @settings(max_examples=100)
-@given(jobs())
-def test_each_parameter_has_the_groups_that_mindspore_gives_it(job: Job) -> None:
-    with folder() as at:
-        for stage, parameters in enumerate(job.stages):
-            first = stage * job.stage_size
-            path = layouts.write_spreads(at / "flat.ckpt", stage, map(flat, parameters))
-            redundancy = by_mindspore(path, first)
-            assert set(redundancy) == {parameter.name for parameter in parameters}
-            for parameter in parameters:
-                named = replace(parameter, name="w")  # whatever it is called
-                path = layouts.write_spreads(at / "one.ckpt", stage, [named])
-                groups = {group for group in redundancy[parameter.name] if len(group) > 1}
-                assert set(read_layout([path], job.world_size).groups) == groups
-
-
-@settings(max_examples=100)
 @given(jobs(), st.sampled_from(["ckpt", "json"]), st.sampled_from(["stages", "merged", "ranks"]), st.data())
 def test_the_files_of_a_launch_have_the_groups_that_mindspore_gives_all_parameters(
     job: Job, ending: str, kind: str, data: st.DataObject
@@ -95,102 +77,10 @@ def test_the_files_of_a_launch_have_the_groups_that_mindspore_gives_all_paramete
         assert layout.source == "strategy"
 
 
-@settings(max_examples=50)
-@given(jobs())
-def test_a_merged_file_as_mindspore_itself_reads_it(job: Job) -> None:
-    """`_transform_safetensors_single` shifts the groups of each `{stage}-{name}` by the ranks of the stages before."""
-    with folder() as at:
-        parts = at / "parts"
-        parts.mkdir()
-        for stage, parameters in enumerate(job.stages):
-            layouts.write_spreads(parts / f"strategy_{stage}.ckpt", stage, map(flat, parameters))
-        merged = at / "merged.ckpt"
-        merge_pipeline_strategys(str(parts), str(merged))
-        shifted: dict[int, list[Groups]] = {}
-        for prefixed, groups in by_mindspore(merged, 0).items():
-            stage, name = prefixed.split("-", 1)
-            if is_state(name):
-                first = int(stage) * job.stage_size
-                shifted.setdefault(int(stage), []).append([tuple(rank + first for rank in group) for group in groups])
-        common = {
-            group
-            for stage, of_stage in shifted.items()
-            for group in common_groups(of_stage, job.world_size)
-            if group[0] // job.stage_size == stage
-        }
-        assert set(read_layout([merged], job.world_size).groups) == common
-
-
-POWERS = (1, 2, 4, 8, 16, 32, 64)
-SIZES = [(dp, tp, pp) for dp in POWERS for tp in POWERS for pp in POWERS if dp * tp * pp <= 64]
-
-
-def usual_job(dp: int, tp: int, pp: int, shards: int) -> Job:
-    """How a transformer is cut, `tp` ranks next to each other; the optimizer deals its state to `shards` ranks."""
-    grid = tuple(size for size in (dp, tp) if size > 1) or (1,)  # MindSpore leaves out axes of one
-    along_tp = 0 if tp > 1 else -1
-    stages = tuple(
-        (
-            spread("qkv.weight", grid, (along_tp, -1), stage=stage, step=tp, size=shards),
-            spread("out.weight", grid, (-1, along_tp), stage=stage, step=tp, size=shards),
-            spread("norm.weight", grid, (-1,), stage=stage),
-            spread("adam_m.qkv.weight", grid, (along_tp, -1), stage=stage, step=tp, size=shards),
-            spread("accu_grads.qkv.weight", grid, (along_tp, -1), stage=stage, step=1, size=-1),
-        )
-        for stage in range(pp)
-    )
-    return Job(dp * tp, stages)
-
-
-@pytest.mark.parametrize("pp", POWERS)
-def test_every_usual_layout_up_to_64_ranks(tmp_path: Path, pp: int) -> None:
-    """dp x tp x pp, each with the optimizer's state in every number of shards: 0 for none, -1 for as many as can be."""
-    for dp, tp in [(dp, tp) for dp, tp, stages in SIZES if stages == pp]:
-        for shards in (0, -1, *(shards for shards in POWERS if shards <= dp)):
-            job = usual_job(dp, tp, pp, shards)
-            paths = [
-                layouts.write_spreads(tmp_path / f"strategy_{stage}.ckpt", stage, parameters)
-                for stage, parameters in enumerate(job.stages)
-            ]
-            groups = read_layout(paths, job.world_size).groups
-            dealt = dp if shards == -1 else max(shards, 1)
-            alike = [
-                tuple(rank for rank in range(stage * dp * tp, (stage + 1) * dp * tp) if rank % (tp * dealt) == place)
-                for stage in range(pp)
-                for place in range(tp * dealt)
-            ]
-            assert set(groups) == expected(job, tmp_path)
-            assert {group for group in alike if len(group) > 1} == set(groups), (dp, tp, pp, shards)
-
-
 def stand_in_by_mindspore(path: Path, rank: int) -> tuple[int, ...]:
     at_rank = mock.patch("mindspore.train._utils.get_rank", return_value=rank)
     with at_rank, mock.patch("mindspore.train.serialization.get_rank", return_value=rank):
         return tuple(_get_cur_rank_dp(str(path)))
-
-
-@settings(max_examples=100)
-@given(jobs(), st.data())
-def test_the_ranks_that_mindspore_lets_stand_in(job: Job, data: st.DataObject) -> None:
-    """`_get_cur_rank_dp` finds the same, where every parameter puts the rank in a group and they hold one another."""
-    rank = data.draw(st.integers(0, job.world_size - 1))
-    stage = rank // job.stage_size
-    with folder() as at:
-        path = layouts.write_spreads(at / "s.ckpt", stage, map(flat, job.stages[stage]))
-        stand_in = stand_in_by_mindspore(path, rank)
-        redundancy = by_mindspore(path, stage * job.stage_size)
-        groups = read_layout([path], job.world_size).partition(job.world_size)
-    mine = next(group for group in groups if rank in group)
-    own = [set(group) for name, each in redundancy.items() if is_state(name) for group in each if rank in group]
-    own.sort(key=len)
-    if len(own) < sum(map(is_state, redundancy)):
-        assert mine == (rank,)
-        return
-    assert set(mine) == set.intersection(*own)
-    if all(small <= large for small, large in pairwise(own)):
-        assert stand_in == mine
-    else:
-        assert stand_in in {mine, (rank,)}
 
 
 @pytest.mark.parametrize(("name", "expected"), [("a", (0, 1)), ("z", (0,))])
@@ -216,21 +106,6 @@ def test_rows_of_a_tensor_map_that_mindspore_passes_over(tmp_path: Path) -> None
     path = layouts.write_spreads(tmp_path / "s.ckpt", 0, [spread(grid=(2, 2, 2), tensor_map=((1, 0), (2,)))])
     assert sorted(by_mindspore(path, 0)["w"]) == [(0, 4), (1, 5), (2, 6), (3, 7)]
     assert read_layout([path], 8).groups == ()
-
-
-@settings(max_examples=100)
-@given(jobs())
-def test_rows_passed_over_only_ever_make_groups_too_wide(job: Job) -> None:
-    """Only parameters that the optimizer does not shard: it deals a group that is too wide out in another way."""
-    with folder() as at:
-        for stage, parameters in enumerate(job.stages):
-            path = layouts.write_spreads(at / "s.ckpt", stage, parameters)
-            redundancy = by_mindspore(path, stage * job.stage_size)
-            whole = [parameter for parameter in parameters if parameter.opt_weight_shard_size in {0, 1}]
-            for parameter in whole:
-                wider = [set(group) for group in redundancy[parameter.name]]
-                groups = from_strategies([replace(parameter, name="w")], job.world_size).groups
-                assert all(any(set(group) <= wide for wide in wider) for group in groups)
 
 
 @pytest.mark.filterwarnings("ignore:NumPy will stop allowing conversion of out-of-bound:DeprecationWarning")

@@ -152,7 +152,3 @@ def test_what_names_call_an_epoch_is_no_measure_of_the_data() -> None:
     assert first_step(17, named, paced(2, 5)) == 17
     assert first_step(20, named, paced(1, 20)) == 40
     assert first_step(17, paced(2, None), paced(2, 10)) == 17
-
-
-def test_nothing_shows_other_data_where_nothing_is_known_of_it() -> None:
-    assert other_data(paced(2, None), paced(2, 10)) == other_data(paced(2, 10), paced(2, None)) == ""

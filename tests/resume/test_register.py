@@ -44,18 +44,6 @@ def test_what_is_registered_is_in_the_catalog(catalog: Catalog, tmp_path: Path) 
     assert made.created_at.tzinfo is not None
 
 
-def test_registering_the_same_again_changes_nothing(catalog: Catalog, tmp_path: Path) -> None:
-    job = Job(catalog, tmp_path)
-    ranks = job.start()
-    first = job.save(ranks, 5)
-    again = [
-        launch.register(file.path, global_step=5, optimizer_step=5) for launch, file in zip(ranks, first, strict=True)
-    ]
-    assert [file.id for file in again] == [file.id for file in first]
-    assert len(catalog.files("run")) == 2
-    assert len(catalog.saves("run")) == 1
-
-
 def test_a_path_that_was_overwritten_no_longer_holds_the_older_step(catalog: Catalog, tmp_path: Path) -> None:
     """A callable prefix may give every save the same name."""
     launch = catalog.join("run")

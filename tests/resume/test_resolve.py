@@ -34,14 +34,6 @@ def rejected(resolution: Resolution) -> list[tuple[int, list[tuple[Rule, int | N
     ]
 
 
-def test_the_newest_whole_state(catalog: Catalog, tmp_path: Path) -> None:
-    job = Job(catalog, tmp_path)
-    job.save(job.start(), 5, 10, 15)
-    assert chosen(catalog.resolve("run")) == (15, [0, 1])
-    plan = catalog.resolve("run").plan
-    assert (plan.epoch, plan.step_in_epoch, plan.initial_epoch) == (2, 5, 1)
-
-
 @pytest.mark.of_files
 @pytest.mark.parametrize("harm", ["cut", "gone", "grown", "directory"])
 def test_a_harmed_file_is_passed_over_and_named(catalog: Catalog, tmp_path: Path, harm: str) -> None:
@@ -70,14 +62,6 @@ def test_other_bytes_of_the_same_size_are_found_without_being_asked_for(catalog:
     path.write_bytes(bytes(reversed(path.read_bytes())))
     os.utime(path, ns=(1, 1))
     assert rejected(catalog.resolve("run")) == [(15, [(Rule.DIGEST_MISMATCH, 0)])]
-
-
-@pytest.mark.of_files
-def test_a_copied_file_with_another_time_is_still_the_file(catalog: Catalog, tmp_path: Path) -> None:
-    job = Job(catalog, tmp_path)
-    ranks = job.start()
-    os.utime(job.save(ranks, 15)[0].path, ns=(1, 1))
-    assert chosen(catalog.resolve("run")) == (15, [0, 1])
 
 
 @pytest.mark.of_files
@@ -244,34 +228,6 @@ def test_one_step_only(catalog: Catalog, tmp_path: Path) -> None:
     assert chosen(catalog.resolve("run", step=5)) == (5, [0, 1])
 
 
-def test_an_abandoned_step_is_not_chosen_even_where_nothing_of_its_launch_counts(
-    catalog: Catalog, tmp_path: Path
-) -> None:
-    """A launch that never asked and saved from its first step on leaves nothing of the one before."""
-    job = Job(catalog, tmp_path)
-    job.save(job.start(), 20)
-    job.save(job.start(resume=False), 1)
-    found = catalog.resolve("run", step=20)
-    assert chosen(found) is None
-    assert rejected(found) == [(20, [(Rule.NOT_LINEAGE, None)])]
-
-
-def test_a_launch_that_never_asked_and_only_began_to_save_hides_nothing(catalog: Catalog, tmp_path: Path) -> None:
-    """Its save at step 5 never came: where it began is not known, and there is nothing else to go on from."""
-    job, ranks = begun(catalog, tmp_path, 10, world_size=1)
-    job.save(ranks, 30)
-    (silent,) = job.start(resume=False)
-    path = job.folder(0) / "net_1-1_5.ckpt"
-    silent.record([describe(silent.facts, rank=0, path=path, kind="periodic", global_step=5)])
-    found = catalog.resolve("run")
-    assert chosen(found) == (30, [0])
-    assert rejected(found) == [(5, [(Rule.IN_PROGRESS, 0)])]
-    assert {row.tally.global_step for row in catalog.saves("run") if row.abandoned} == set()
-    kept = {verdict.state.key for verdict in catalog.plan_gc("run", Policy(keep_last=1)).decision.keep}
-    assert kept == {("L1", 10), ("L1", 30), ("L2", 5)}
-    assert job.start()[0].facts.parent_step == 30
-
-
 @pytest.mark.of_files
 @pytest.mark.parametrize("branched", [False, True])
 def test_a_save_that_was_never_finished_gives_nothing_up(catalog: Catalog, tmp_path: Path, *, branched: bool) -> None:
@@ -296,25 +252,6 @@ def test_a_save_that_was_never_finished_gives_nothing_up(catalog: Catalog, tmp_p
     assert going == set()  # the second launch holds the state that it started from
     third = job.start()
     assert third[0].facts.parent_step == (10 if branched else 20)
-
-
-def test_a_save_that_one_rank_finished_gives_up_what_came_after(catalog: Catalog, tmp_path: Path) -> None:
-    """Of whoever goes on from 10 and has a file of 15 to show, the run's history is."""
-    job = Job(catalog, tmp_path / "data", layout="data_parallel")
-    job.save(job.start(), 10)
-    away = [Path(file.path) for file in job.save(job.start(), 20)]
-    for path in away:
-        path.rename(tmp_path / path.parent.name)
-    third = job.start()
-    assert third[0].facts.parent_step == 10
-    path = job.folder(0) / "net_2-2_5.ckpt"
-    third[0].record([describe(third[0].facts, rank=0, path=path, kind="periodic", global_step=15)])
-    third[1].register(job.write(third[1], 15), global_step=15, optimizer_step=15)
-    for path in away:
-        (tmp_path / path.parent.name).rename(path)
-    found = catalog.resolve("run")
-    assert found.plan.global_step == 15
-    assert (20, [(Rule.NOT_LINEAGE, None)]) in rejected(found)
 
 
 def test_a_fresh_start_never_hides_a_branch_that_was_given_up(catalog: Catalog, tmp_path: Path) -> None:
@@ -342,15 +279,6 @@ def test_a_fresh_start_does_not_hide_that_a_branch_was_lost(catalog: Catalog, tm
     job.save(job.start(resume=False)[:1], 5)
     with pytest.raises(NothingRestorableError, match="every rank had saved step 10, but .* is gone; see: .* --all"):
         job.start()
-
-
-@pytest.mark.of_files
-def test_a_directory_where_a_file_was_to_come_is_passed_over(catalog: Catalog, tmp_path: Path) -> None:
-    job, ranks = begun(catalog, tmp_path, 15, world_size=1)
-    path = job.folder(0) / "net-2_10.ckpt"
-    ranks[0].record([describe(ranks[0].facts, rank=0, path=path, kind="periodic", global_step=20)])
-    path.mkdir()
-    assert chosen(catalog.resolve("run")) == (15, [0])
 
 
 def test_a_save_in_progress_whose_file_is_of_another_step_is_not_finished(catalog: Catalog, tmp_path: Path) -> None:
@@ -410,13 +338,6 @@ def test_a_breakpoint_that_nobody_registered_is_adopted_and_serves_both_ranks(ca
 
 
 @pytest.mark.of_files
-def test_a_breakpoint_without_a_witness_gets_the_step_that_its_counter_proves(catalog: Catalog, tmp_path: Path) -> None:
-    job, ranks = begun(catalog, tmp_path, 15, world_size=1)
-    job.write(ranks[0], 18, name="net-2_8_breakpoint.ckpt")
-    assert chosen(catalog.resolve("run")) == (18, [0])
-
-
-@pytest.mark.of_files
 def test_a_breakpoint_whose_step_cannot_be_proved_is_not_taken(
     catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -442,18 +363,6 @@ def test_an_untrained_breakpoint_never_wins(catalog: Catalog, tmp_path: Path) ->
 
 
 @pytest.mark.of_files
-def test_breakpoints_of_earlier_launches_stay_theirs(catalog: Catalog, tmp_path: Path) -> None:
-    job, first = begun(catalog, tmp_path, 15, world_size=1)
-    job.write(first[0], 17, name="net-2_7_breakpoint.ckpt")
-    second = job.start()
-    assert second[0].facts.parent_step == 17
-    job.announce(second[0], breakpoints=("net-2_7_breakpoint.ckpt",))
-    job.write(second[0], 23, name="net_1-3_3_breakpoint.ckpt")
-    assert chosen(catalog.resolve("run")) == (23, [0])
-    assert [(file.launch, file.global_step) for file in catalog.files("run")] == [("L2", 23), ("L1", 17), ("L1", 15)]
-
-
-@pytest.mark.of_files
 @pytest.mark.parametrize("content", [b"", b"not a checkpoint at all", None])
 def test_a_breakpoint_that_is_not_whole_is_not_adopted(catalog: Catalog, tmp_path: Path, content: bytes | None) -> None:
     job, ranks = begun(catalog, tmp_path, 15, world_size=1)
@@ -471,14 +380,6 @@ def test_strangers_in_the_directory_are_left_alone(catalog: Catalog, tmp_path: P
     assert chosen(catalog.resolve("run")) == (15, [0])
     assert len(catalog.files("run")) == 1
     assert {path: path.stat().st_mtime_ns for path in job.folder(0).iterdir()} == before
-
-
-def test_a_save_that_was_never_registered_is_adopted(catalog: Catalog, tmp_path: Path) -> None:
-    """The process died between the rename of the file and its record."""
-    job, ranks = begun(catalog, tmp_path, 15, world_size=1)
-    job.write(ranks[0], 20)
-    assert chosen(catalog.resolve("run")) == (20, [0])
-    assert catalog.files("run")[0].kind is Kind.PERIODIC
 
 
 @pytest.mark.of_files
@@ -501,15 +402,6 @@ def test_what_vanished_is_marked_and_what_comes_back_is_found(catalog: Catalog, 
     away.rename(path)
     assert chosen(catalog.resolve("run")) == (15, [0])
     assert [file.state for file in catalog.files("run")] == [FileState.COMPLETE, FileState.COMPLETE]
-
-
-@pytest.mark.of_files
-def test_a_directory_may_have_a_line_break_in_its_name(catalog: Catalog, tmp_path: Path) -> None:
-    job, (launch,) = begun(catalog, tmp_path / "a\nb", 5, world_size=1)
-    path = job.write(launch, 10)
-    assert chosen(catalog.resolve("run")) == (10, [0])
-    path.unlink()
-    assert chosen(catalog.resolve("run")) == (5, [0])
 
 
 def test_a_resolution_connects_once(catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
