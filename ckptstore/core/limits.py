@@ -37,6 +37,9 @@ FIRST_YEAR, LAST_YEAR = 1900, 9000
 LEASE = timedelta(hours=24)
 """How long a launch that was not heard of again holds the state that it starts from."""
 
+CLOCKS_DIFFER = timedelta(minutes=10)
+"""By how much the clocks of nodes may differ: a lease counts so much longer than it says."""
+
 
 def whole(value: object, highest: int = HIGHEST, *, lowest: int = 0) -> int:
     """A whole number, numpy's too, from `lowest` to `highest`. Raises `ValueError` that says what is needed."""

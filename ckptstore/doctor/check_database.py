@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, TypeVar
 
 from ckptstore.catalog import health, mounts, schema
 from ckptstore.core.hints import Command
+from ckptstore.core.limits import CLOCKS_DIFFER
 from ckptstore.core.text import size, some, span
 from ckptstore.doctor.checkup import Check, Status
 from ckptstore.doctor.run_facts import may_write, nearest, room_of
 from ckptstore.errors import CatalogDamagedError, CatalogUnavailableError, DamageError, SchemaError
 from ckptstore.outside import time, utc_now
-from ckptstore.resume.lease import CLOCKS_DIFFER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads, recent
 from ckptstore.core.hints import Command
+from ckptstore.core.limits import CLOCKS_DIFFER
 from ckptstore.core.model import FileState, Kind, Observed, RestorePlan, Rule, moment
 from ckptstore.core.text import count, of_ranks, some, span
 from ckptstore.disk.owner import shown
 from ckptstore.doctor.checkup import Status
 from ckptstore.doctor.run_facts import folder_of, look_around
-from ckptstore.resume.lease import CLOCKS_DIFFER
 from ckptstore.resume.lineage import lineage
 from ckptstore.resume.liveness import is_overdue, laggards, restart_loop, usual_pause
 from ckptstore.resume.resolve import candidates

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ckptstore.catalog import mounts
 from ckptstore.core.hints import Command
+from ckptstore.core.limits import CLOCKS_DIFFER
 from ckptstore.core.text import count, size, some, span
 from ckptstore.disk.claims import FOLDER
 from ckptstore.disk.owner import is_dead, shown
@@ -14,7 +15,6 @@ from ckptstore.doctor.checkup import Status
 from ckptstore.doctor.run_facts import folder_of, room_of, roots
 from ckptstore.journal import jsonl
 from ckptstore.outside import Path
-from ckptstore.resume.lease import CLOCKS_DIFFER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 from ckptstore.catalog import marks, reads
 from ckptstore.catalog.clock import clock
+from ckptstore.core.limits import CLOCKS_DIFFER
 from ckptstore.core.model import BRANCH, SCANNED
 from ckptstore.core.text import span
 from ckptstore.disk.owner import is_dead, is_here
-from ckptstore.resume.lease import CLOCKS_DIFFER
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping, Sequence

@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ckptstore.core.limits import CLOCKS_DIFFER
 from ckptstore.core.model import Kind, moment
 from ckptstore.core.naming import is_numbered, is_ttp_file, parse_exit_name, parse_name
 from ckptstore.outside import Path
-from ckptstore.resume.lease import CLOCKS_DIFFER
 from ckptstore.resume.steps import is_named_after
 from ckptstore.resume.ttp_directories import was_there
 

@@ -10,29 +10,30 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from ckptstore.catalog import reads, tallies
+from ckptstore.catalog import marks, reads, tallies
 from ckptstore.catalog.project import project
 from ckptstore.catalog.runs import find_called
 from ckptstore.core.events import LaunchStarted
 from ckptstore.core.hints import Call, Command
+from ckptstore.core.limits import LEASE
 from ckptstore.core.model import BRANCH, Assignment, Grade, PassedOver, Resolution, RestorePlan, Rule
 from ckptstore.core.text import count
 from ckptstore.disk.trust import TRUST, Trust, user_name
 from ckptstore.errors import CatalogUnavailableError, NothingRestorableError, RefusedError, UsageError
 from ckptstore.journal.writers import record_of_run, shared
 from ckptstore.outside import token_hex, utc_now
-from ckptstore.resume import exits, lease, position, unplaced
+from ckptstore.resume import exits, position, unplaced
 from ckptstore.resume.resolve import bring_up_to_date, choose
 from ckptstore.resume.resolver import NOT_LINEAGE, Query
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from datetime import datetime
 
     from ckptstore.catalog.engine import Connection, Database
     from ckptstore.catalog.reads import Called
     from ckptstore.core.events import Event
-    from ckptstore.core.model import Checkpoint, Launch, View
+    from ckptstore.core.model import Checkpoint, Launch, LaunchKey, View
 
     AskRanks = Callable[[Resolution], Mapping[int, View] | None]
 
@@ -139,7 +140,7 @@ def _store(database: Database, launch: Launch, run: Called, query: Query, decisi
     now = utc_now()
 
     def work(connection: Connection) -> bool:
-        if not lease.take(connection, run.id, launch.key, sources, now):
+        if not hold(connection, run.id, launch.key, sources, now):
             return False
         start = started(launch, plan, now, start_step=start_step, branched=query.goes_back, passed=passed)
         project(connection, [start])
@@ -169,6 +170,25 @@ def _stored(database: Database, launch: Launch) -> Settled | None:
     return Settled(now, plan, decision.at, decision.passed)
 
 
+def hold(connection: Connection, run_id: int, key: LaunchKey, files: Collection[Checkpoint], now: datetime) -> bool:
+    """Lease the state of these files to a launch; False if retention has given one up since it was chosen.
+
+    Called in the transaction that stores the plan.
+    """
+    reads.lock_run(connection, run_id)  # retention gives up a state under that lock too: each sees what the other did
+    if not marks.are_as_chosen(connection, files):
+        return False
+    if files:
+        marks.hold(connection, key, now + LEASE)
+    return True
+
+
+def keep_holding(database: Database, key: LaunchKey) -> None:
+    """Extend the lease of a launch that is alive."""
+    until = utc_now() + LEASE
+    database.in_write(lambda connection: marks.hold(connection, key, until))
+
+
 def branch(database: Database, plan: RestorePlan) -> str:
     """Make the plan's state the one that its run goes on from. Returns the id of a launch that stands for the decision.
 
@@ -187,7 +207,7 @@ def branch(database: Database, plan: RestorePlan) -> str:
             plan.launch.undecided(), id=launch_id, owner=None, created_at=reads.next_moment(connection, run, now)
         )
         project(connection, [LaunchStarted(launch)])
-        if not lease.take(connection, run_id, launch.key, sources_of(plan), now):
+        if not hold(connection, run_id, launch.key, sources_of(plan), now):
             raise RefusedError(
                 f"step {plan.global_step} of run {run!r} was removed since it was chosen",
                 f"if gc did that, {Command('undo', run)} brings it back while it is in the trash",

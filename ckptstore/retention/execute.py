@@ -11,6 +11,7 @@ from ckptstore.catalog.removals import Collection, Item
 from ckptstore.catalog.runs import find_run
 from ckptstore.core.events import generation
 from ckptstore.core.hints import Command
+from ckptstore.core.limits import CLOCKS_DIFFER
 from ckptstore.core.model import Location, Skipped
 from ckptstore.core.naming import SEVERAL
 from ckptstore.disk import files
@@ -19,7 +20,6 @@ from ckptstore.disk.trash import Trash
 from ckptstore.disk.waiting import for_each
 from ckptstore.errors import RefusedError
 from ckptstore.outside import token_hex, utc_now
-from ckptstore.resume import lease
 from ckptstore.resume.examine import Damaged, Whole, examine
 from ckptstore.resume.lineage import branches
 from ckptstore.retention import decide, path_aliases
@@ -231,7 +231,7 @@ class _Gc:
         def decide(connection: Connection) -> list[Event]:
             self._check_floor_counts(connection)
             now = utc_now()
-            marks = marking.marks_of(connection, self._plan.run_id, now - lease.CLOCKS_DIFFER)
+            marks = marking.marks_of(connection, self._plan.run_id, now - CLOCKS_DIFFER)
             going[:] = [(key, targets) for key, targets in states if not self._skip(key, self._protected(key, marks))]
             targets = [target for _, some in going for target in some]
             versions = reads.versions_of(connection, [each.checkpoint for each in targets if each.checkpoint])

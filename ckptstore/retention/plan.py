@@ -10,6 +10,7 @@ from ckptstore.catalog import marks as marking
 from ckptstore.catalog import reads, removals
 from ckptstore.catalog.runs import find_run
 from ckptstore.core.hints import Command
+from ckptstore.core.limits import CLOCKS_DIFFER
 from ckptstore.core.model import Content, FileState, Grade, Kind, RestorePlan, Skipped, State
 from ckptstore.core.naming import FOREIGN, above_ttp, companion_of
 from ckptstore.disk import files as disk
@@ -19,7 +20,6 @@ from ckptstore.errors import RefusedError
 from ckptstore.journal import unread
 from ckptstore.journal.sync import sync_run
 from ckptstore.outside import Path, utc_now
-from ckptstore.resume import lease
 from ckptstore.resume.lineage import branches
 from ckptstore.resume.position import shift
 from ckptstore.resume.reconcile import reconcile
@@ -175,7 +175,7 @@ def _survey(database: Database, run_id: int) -> _Survey:
         launches = {launch.id: launch for launch in reads.launches_of(connection, run_id)}
         first_saves = reads.first_saves(connection, run_id)
         failed = reads.failed_loads(connection, run_id)
-        marks = marking.marks_of(connection, run_id, now - lease.CLOCKS_DIFFER)
+        marks = marking.marks_of(connection, run_id, now - CLOCKS_DIFFER)
         sources = reads.sources_of(connection, run_id)
     places = presence.unidentified((file.path, file.directory_id) for file in recorded)
     files = [_as_it_was(file, leaving, places) for file in recorded]

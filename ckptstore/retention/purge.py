@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog.runs import find_run
+from ckptstore.core.limits import CLOCKS_DIFFER
 from ckptstore.outside import utc_now
-from ckptstore.resume.lease import CLOCKS_DIFFER
 from ckptstore.retention.worker import at_work
 
 if TYPE_CHECKING:

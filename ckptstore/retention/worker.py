@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads, removals
 from ckptstore.catalog.runs import find_called
+from ckptstore.core.limits import CLOCKS_DIFFER
 from ckptstore.core.model import Location, Skipped
 from ckptstore.disk.files import FileFacts
 from ckptstore.disk.trash import Trash
@@ -20,7 +21,6 @@ from ckptstore.errors import RefusedError
 from ckptstore.journal import unread
 from ckptstore.journal.sync import sync_run
 from ckptstore.journal.writers import shared
-from ckptstore.resume.lease import CLOCKS_DIFFER
 from ckptstore.retention.authority import Authority
 from ckptstore.retention.lock import GcLock
 from ckptstore.retention.reach import Reach

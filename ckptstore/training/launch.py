@@ -24,11 +24,11 @@ from ckptstore.formats.inspect import is_cut
 from ckptstore.journal import summaries
 from ckptstore.journal.writers import for_rank
 from ckptstore.outside import Path, atexit, time, utc_now
-from ckptstore.resume import adopt, lease
+from ckptstore.resume import adopt
 from ckptstore.resume import register as registering
 from ckptstore.resume.reconcile import Reconciled, reconcile
 from ckptstore.resume.resolver import Query
-from ckptstore.resume.start import Settled, earlier_start, settle, started
+from ckptstore.resume.start import Settled, earlier_start, keep_holding, settle, started
 from ckptstore.training import layout_files
 from ckptstore.training.exit_request import ExitRequest
 from ckptstore.training.life_signs import LifeSigns
@@ -419,7 +419,7 @@ class RankLaunch:
         if self.recorder.behind:
             return
         try:
-            lease.renew(self.database, self.key)
+            keep_holding(self.database, self.key)
         except CatalogUnavailableError as error:
             self.recorder.complain(f"{error}. Training goes on.")
 

@@ -1,9 +1,8 @@
 """A long history costs a resolution nothing: counted in statements, in the work of the database, and in stats."""
 
 import os
-import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +10,11 @@ import pytest
 import sqlalchemy as sa
 
 from ckptstore.api import Catalog, connect
-from ckptstore.catalog import reads
-from ckptstore.core.model import Launch
 from tests.resume.wide import RUN, Asked, Wide, statements
 
 RANKS = 32
 SHORT, LONG = 10, 1000
 KEPT = 3
-LARGE = re.compile(
-    r"(SCAN|SEARCH) (saves|checkpoints)\b"
-)  # SQLite calls it a search even to go through all for a max()
 MORE = 1.3  # the history's share, at most: the budget's ratio
 LOOK = {"sqlite": 25, "postgresql": 1}  # `work` of finding nothing in an index
 
@@ -54,21 +48,6 @@ def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
 def rows(node: dict[str, Any]) -> int:
     removed = node.get("Rows Removed by Filter", 0) + node.get("Rows Removed by Index Recheck", 0)
     return int((node["Actual Rows"] + removed) * node["Actual Loops"])
-
-
-def full_scans(connection: sa.Connection, asked: Asked) -> list[str]:
-    """The parts of a plan that go through all of a large table, or all of an index of it."""
-    if connection.dialect.name == "sqlite":
-        plan = [row.detail for row in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {asked.text}", asked.values)]
-        return [step for step in plan if LARGE.match(step) and "=?" not in step]
-    explained = connection.exec_driver_sql(f"EXPLAIN (FORMAT JSON) {asked.text}", asked.values)
-    return [
-        f"{node['Node Type']} on {node['Relation Name']}"
-        for node in nodes(explained.scalar_one()[0]["Plan"])
-        if node.get("Relation Name") in ("saves", "checkpoints")
-        and node["Node Type"] != "Bitmap Heap Scan"
-        and "Index Cond" not in node
-    ]
 
 
 def resolved(wide: Wide, url: str, history: int, *, sources: bool) -> tuple[Catalog, list[Asked]]:
@@ -116,32 +95,6 @@ def test_ranks_cost_no_statements(database_url: str, second_url: str, tmp_path: 
     _, asked_few = resolved(few, database_url, SHORT, sources=True)
     _, asked_many = resolved(many, second_url, SHORT, sources=True)
     assert [asked.text for asked in asked_many] == [asked.text for asked in asked_few]
-
-
-QUERIES: dict[str, Callable[[sa.Connection, int, Launch], object]] = {
-    "newest_step": lambda connection, _, launch: reads.newest_step(connection, launch.key, below=LONG, at_most=LONG),
-    "files_at": lambda connection, _, launch: reads.files_at(connection, launch, LONG),
-    "first_saves": lambda connection, run, _: reads.first_saves(connection, run),
-}
-
-
-def test_the_queries_of_a_candidate_use_an_index(catalog: Catalog, tmp_path: Path) -> None:
-    """And what uses none is noticed."""
-    wide = Wide(tmp_path / "ckpt", RANKS)
-    wide.write()
-    wide.fill(catalog, LONG)
-    with catalog.database.read() as connection:
-        run_id = reads.run_id(connection, RUN)
-        assert run_id is not None
-        (launch,) = reads.launches_of(connection, run_id)
-        for name, query in QUERIES.items():
-            with statements() as asked:
-                assert query(connection, run_id, launch)
-            assert len(asked) == 1, name
-            assert full_scans(connection, asked[0]) == [], name
-        for text in ("SELECT count(size) FROM checkpoints", "SELECT max(kind) FROM saves"):
-            assert len(full_scans(connection, Asked(text, ()))) == 1
-            assert work(connection, Asked(text, ())) >= LONG
 
 
 @pytest.mark.of_files

@@ -373,12 +373,9 @@ def saves(of: Launch, *steps: int, ranks: Iterable[int] | None = None, **more: A
 
 
 STAGES = launch(world_size=8, layout=from_strategies([spread("a", (4,), stage=0), spread("b", (4,), stage=1)], 8))
-DEALT = launch(world_size=8, layout=from_strategies([spread("w"), spread("adam_m.w", step=1, size=-1)], 8))
-HALF = launch(world_size=8, layout=from_strategies([spread("w"), spread("adam_m.w", step=4, size=-1)], 8))
 FOUR = launch(world_size=4, layout=data_parallel(4))
 TWELVE = launch(world_size=12, layout=Layout("stated", ((1, 10), (2, 11))))
 SECOND = launch("L2", 2, parent=("L1", 500))
-EVERY = list(range(8))
 GRACEFUL = Kind.GRACEFUL_EXIT
 
 
@@ -393,27 +390,11 @@ class Case(NamedTuple):
 
 
 CASES = {
-    "one of each pair, of two kinds": Case(
-        [PAIRS],
-        [*saves(PAIRS, 15, ranks=(0, 2, 3)), file(PAIRS, 5, kind=Kind.TTP, size=90)],
-        ("L1", 15, [0, 5, 2, 3, 0, 5, 2, 3]),
-    ),
-    "a whole group lost": Case(
-        [PAIRS],
-        saves(PAIRS, 10, 15),
-        ("L1", 10, EVERY),
-        {15: [(Rule.MISSING_FILE, 1), (Rule.MISSING_FILE, 5)]},
-        lost=[(15, 1), (15, 5), (15, 0)],
-    ),
     "two stages of other sizes, one of each": Case(
         [STAGES],
         [*saves(STAGES, 15, ranks=[2]), *saves(STAGES, 15, ranks=[7], size=400)],
         ("L1", 15, [2] * 4 + [7] * 4),
     ),
-    "the optimizer's state is dealt out to all: no replicas": Case(
-        [DEALT], saves(DEALT, 10, 15), ("L1", 10, EVERY), {15: [(Rule.MISSING_FILE, 3)]}, lost=[(15, 3)]
-    ),
-    "dealt out to two: each other rank": Case([HALF], saves(HALF, 15, ranks=(2, 5)), ("L1", 15, [2, 5] * 4)),
     "a dying gasp of one rank at a later step, no replicas": Case(
         [TWO], [*saves(TWO, 15), file(TWO, 1, 17, Kind.DYING_GASP)], ("L1", 15, [0, 1]), {17: [(Rule.MISSING_RANK, 0)]}
     ),
@@ -431,12 +412,6 @@ CASES = {
         sized(FOUR, 15, (2_000,), (1_000,), (3_000,), kind=GRACEFUL),
         None,
         {15: [(Rule.REPLICA_SIZE_MISMATCH, 3)]},
-    ),
-    "two launches' files of one step are no state": Case(
-        [TWO, SECOND],
-        [*saves(TWO, 500), *saves(TWO, 600, ranks=[0]), *saves(SECOND, 600, ranks=[1])],
-        ("L1", 500, [0, 1]),
-        {600: [(Rule.MISSING_RANK, 0)]},
     ),
     "a stale launch with a higher step": Case(
         [TWO, SECOND], [*saves(TWO, 500, 1000), *saves(SECOND, 600)], ("L2", 600, [0, 1])

@@ -12,11 +12,11 @@ import pytest
 
 from ckptstore.api import Catalog, connect
 from ckptstore.catalog import marks, reads, removals
-from ckptstore.core.limits import LEASE
+from ckptstore.core.limits import CLOCKS_DIFFER, LEASE
 from ckptstore.core.model import FileState, launch_key
 from ckptstore.disk.owner import this_process
 from ckptstore.errors import RefusedError, UsageError
-from ckptstore.resume import lease, start
+from ckptstore.resume import start
 from ckptstore.resume.resolver import Query
 from ckptstore.retention import execute as executing
 from ckptstore.retention.decide import Why
@@ -42,7 +42,7 @@ def start_from(catalog: Catalog, job: Job, step: int, *, lasting: timedelta = LE
     ranks = job.start(resume=False)
     chosen = catalog.show("run", step)
     with catalog.database.write() as connection:
-        assert lease.take(connection, 1, ranks[0].key, chosen, datetime.now(timezone.utc))
+        assert start.hold(connection, 1, ranks[0].key, chosen, datetime.now(timezone.utc))
         marks.hold(connection, ranks[0].key, datetime.now(timezone.utc) + lasting)
     with catalog.database.read() as connection:
         origin = reads.launch(connection, launch_key("run", "L1"))
@@ -67,15 +67,15 @@ def test_what_a_launch_starts_from_stays_until_it_has_made_a_newer_one(catalog: 
 
 def test_a_lease_ends(catalog: Catalog, tmp_path: Path) -> None:
     job = saved(catalog, tmp_path, 10, 20, 30, 40)
-    start_from(catalog, job, 10, lasting=-2 * lease.CLOCKS_DIFFER)
+    start_from(catalog, job, 10, lasting=-2 * CLOCKS_DIFFER)
     assert removed(plan_gc(catalog.database, "run", LAST_2)) == [("L1", 20), ("L1", 10)]
-    lease.renew(catalog.database, launch_key("run", "L2"))
+    start.keep_holding(catalog.database, launch_key("run", "L2"))
     assert removed(plan_gc(catalog.database, "run", LAST_2)) == [("L1", 20)]
 
 
 def test_clocks_of_nodes_differ(catalog: Catalog, tmp_path: Path) -> None:
     job = saved(catalog, tmp_path, 10, 20, 30, 40)
-    start_from(catalog, job, 10, lasting=-lease.CLOCKS_DIFFER / 2)
+    start_from(catalog, job, 10, lasting=-CLOCKS_DIFFER / 2)
     assert removed(plan_gc(catalog.database, "run", LAST_2)) == [("L1", 20)]
 
 
