@@ -174,6 +174,7 @@ class _Instead(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
             test._hypothesis_internal_use_settings = hypothesis.settings(
                 own,
                 max_examples=min(own.max_examples, EXAMPLES),
+                deadline=None,
                 derandomize=True,
                 database=None,
                 phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate],

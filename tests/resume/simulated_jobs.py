@@ -13,6 +13,7 @@ from ckptstore.core.model import Checkpoint, Content, FileState, Kind, Launch, O
 from ckptstore.core.replicas import Layout, data_parallel, from_groups, stand_alone
 from ckptstore.resume import resolver
 from ckptstore.resume.lineage import lineage
+from tests.oracle import broken_rules
 from tests.resume.builders import launch as make_launch
 
 Fate = tuple[dict[str, Any], Callable[[Checkpoint], Observed | None]]
@@ -57,8 +58,7 @@ class Job:
     def strike(self, index: int, fate: str) -> Job:
         """The job after something happened to one of its files; nothing new happens to one that has been struck."""
         file = self.files[index]
-        seen = self.disk.get(file.path)
-        if seen is None or seen.size != file.size or file.state is not FileState.COMPLETE or file.quarantine:
+        if broken_rules(file, self.disk) or file.state is not FileState.COMPLETE or file.quarantine:
             return self
         known, shown = FATES[fate]
         now = shown(file)
