@@ -130,10 +130,9 @@ def judge(
     others = [file for file in state.files if file.content is not Content.SHARE] if shares else state.files
     covers = []
     if others or not shares:
-        covers.append(_cover(state.launch, _parts(state.launch, others, ranks), sight, hosts))
+        covers.append(_cover(state.launch, others, ranks, sight, hosts))
     if shares and len(ranks) == saved_world and (not covers or covers[0].reasons):
-        part = _Part(tuple(ranks), shares, tuple(ranks), in_shares=True)
-        covers.append(_cover(state.launch, [part], sight, hosts))
+        covers.append(_cover(state.launch, shares, ranks, sight, hosts))
     best = next((cover for cover in covers if not cover.reasons), None)
     if best is not None:
         return RestorePlan(launch=state.launch, global_step=state.global_step, ranks=best.in_order())
@@ -196,6 +195,8 @@ def _refuse_world_size(
         what = f"no file serves every rank (layout: {launch.layout.source})"
     saved_by = count(launch.world_size, "rank", "ranks")
     reason = Reason(Rule.WORLD_SIZE, None, f"saved by {saved_by}, asked for {query.world_size}, and {what}")
+    if query.views is not None:  # each rank that asks has looked at some of the files
+        seen = {path: each for view in query.views.values() for path, each in view.seen.items()}
     as_saved = judge(state, seen, Query(take_quarantined=query.take_quarantined))
     if isinstance(as_saved, Rejection):
         return replace(as_saved, reasons=(reason, *as_saved.reasons))
@@ -263,8 +264,10 @@ class _Cover:
         return tuple(sorted(self.served, key=attrgetter("rank")))
 
 
-def _parts(launch: Launch, files: Iterable[Checkpoint], ranks: range) -> list[_Part]:
+def _parts(launch: Launch, files: Sequence[Checkpoint], ranks: range) -> list[_Part]:
     """The replica groups that saved the state, each with its files; of another number of ranks all ask the only one."""
+    if files and files[0].content is Content.SHARE:
+        return [_Part(tuple(ranks), files, tuple(ranks), in_shares=True)]
     of_rank: dict[int, list[Checkpoint]] = defaultdict(list)
     for file in files:
         of_rank[file.rank].append(file)
@@ -275,27 +278,27 @@ def _parts(launch: Launch, files: Iterable[Checkpoint], ranks: range) -> list[_P
     return parts
 
 
-def _cover(launch: Launch, parts: Sequence[_Part], sight: _Sight, hosts: Hosts) -> _Cover:
-    """Give each rank that asks its own file, else one of its part; say why of each that gets none."""
+def _cover(launch: Launch, files: Sequence[Checkpoint], ranks: range, sight: _Sight, hosts: Hosts) -> _Cover:
+    """Give each rank its own file, else one of its part; say why of each that gets none."""
     cover = _Cover()
-    refused: list[tuple[_Part, list[int], dict[str, Reason]]] = []
-    for part in parts:
-        if sight.views is not None:
+    if sight.views is not None:
+        for part in _parts(launch, files, ranks):
             _serve_on_hosts(cover, part, sight, sight.views, reads_all=part.in_shares and launch.layout.any_world_size)
-            continue
-        faults = sight.faults(part.found)
-        own = _best_of_each(part.found, faults)
-        cover.served += [Assignment(rank, own[rank]) for rank in part.asking if rank in own]
-        lacking = [rank for rank in part.asking if rank not in own]
-        if lacking and own and part.stands_in:
-            cover.served += _stand_in(lacking, own, hosts(launch))
+        return cover
+    faults = sight.faults(files)
+    own = _best_of_each(files, faults)
+    if len(ranks) == launch.world_size and all(rank in own for rank in ranks):  # nearly always
+        return _Cover([Assignment(rank, own[rank]) for rank in ranks])
+    unfinished = next((name for file in files if (name := unfinished_ttp_directory(file.path))), "")
+    for part in _parts(launch, files, ranks):
+        there = {rank: own[rank] for rank in part.ranks if rank in own}
+        lacking = [rank for rank in part.asking if rank not in there]
+        cover.served += [Assignment(rank, there[rank]) for rank in part.asking if rank in there]
+        if lacking and there and part.stands_in:
+            cover.served += _stand_in(lacking, there, hosts(launch))
         elif lacking:
-            refused.append((part, lacking, faults))
-    every = (file for part in parts for file in part.files) if refused else ()
-    unfinished = next((name for file in every if (name := unfinished_ttp_directory(file.path))), "")
-    for part, lacking, faults in refused:
-        cover.reasons += _why_not(part, lacking, faults, unfinished)
-        cover.remedies.append(remedies.of_ranks(lacking, part.ranks, part.files, faults, in_shares=part.in_shares))
+            cover.reasons += _why_not(part, lacking, faults, unfinished)
+            cover.remedies.append(remedies.of_ranks(lacking, part.ranks, part.files, faults, in_shares=part.in_shares))
     return cover
 
 

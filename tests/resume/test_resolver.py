@@ -323,9 +323,10 @@ def test_not_every_rank_is_explained() -> None:
     assert [reason.rank for reason in verdict.reasons] == list(range(8))
 
 
-def test_of_another_number_of_ranks_what_the_disk_shows_counts() -> None:
+def test_of_another_number_of_ranks_what_their_hosts_show_counts() -> None:
+    """Every file was called gone, since this host had none of them."""
     of = saved(TWO)
-    assert rules(rejected(of, views=views(of, {0}, {1}, set()), world_size=3)) == [(Rule.WORLD_SIZE, None)]
+    assert rules(rejected(of, {}, views=views(of, {0}, {1}, set()), world_size=3)) == [(Rule.WORLD_SIZE, None)]
 
 
 def test_other_ranks_never_get_some_of_the_shares() -> None:
