@@ -99,6 +99,9 @@ def _report(count: int, seconds: float, done: Counter[str], checked: Counter[str
     operations = sum(done.values())
     print(f"{count} histories, {operations} operations in {seconds:.0f} s: {count / seconds:.1f} histories a second")
     print("checked: " + ", ".join(f"{name} {number}" for name, number in checked.most_common()))
+    for kind in ("step", "beside"):
+        some = sorted((name.removeprefix(f"{kind} "), at) for name, at in drawn.items() if name.startswith(f"{kind} "))
+        print(f"{kind}: " + ", ".join(f"{name} {at}" for name, at in some))
     faults = sorted({name.partition(" × ")[2] for name in drawn if " × " in name})
     print(f"{'operation':12} {'done':>8}  faults drawn in it")
     for name, number in done.most_common():

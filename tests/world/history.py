@@ -39,12 +39,15 @@ _WEIGHTS = {
     "cut": 2,
     "flip": 1,
     "delete": 2,
+    "move": 1,
+    "copy": 1,
     "unmount": 5,
     "mount": 5,
     "fill": 2,
     "protect": 1,
     "relieve": 4,
     "catalog_away": 2,
+    "lock_catalog": 1,
     "lose_catalog": 2,
     "keep_catalog": 2,
     "power_loss": 1,
@@ -53,7 +56,7 @@ _WEIGHTS = {
 }
 """How often each step is drawn."""
 
-_TROUBLES = ("unmount", "fill", "protect", "catalog_away")
+_TROUBLES = ("unmount", "fill", "protect", "catalog_away", "lock_catalog")
 _HEALS = 0.3
 
 _OF_DISKS = (
@@ -75,6 +78,7 @@ _OF_DISKS = (
     "end",
 )
 _CALLS = {"start": 500, "save": 40, "gc": 500, "undo": 300, "purge": 300, "scan": 400, "verify": 200}
+_STOPS = ("gc", "execute", "undo", "purge", "scan", "verify", "resolve", "sync", "rename", "pin", "start", "save")
 _BESIDE = (
     "gc",
     "undo",
@@ -170,10 +174,9 @@ def draw(seed: int, steps: int = STEPS) -> History:
 def _drawn(chance: random.Random, name: str, faulty: float) -> Step:
     arguments = _ARGUMENTS.get(name, lambda _: {})(chance)
     fault = _fault(chance, name) if name in _OF_DISKS and chance.random() < faulty else None
-    if name == "gc" and chance.random() < faulty:
+    if name in _STOPS and chance.random() < faulty:
         beside = _drawn(chance, chance.choice(_BESIDE), 0.0)
-        fault = Fault(_place(chance, "gc"), "stop")
-        arguments = {**arguments, "beside": (beside.name, beside.arguments)}
+        fault = Fault(_place(chance, name), "stop", beside=(beside.name, beside.arguments))
     return Step(name, arguments, fault)
 
 
@@ -236,6 +239,8 @@ _ARGUMENTS: dict[str, Callable[[random.Random], dict[str, Any]]] = {
     "cut": _choose(which=_MANY),
     "flip": _choose(which=_MANY),
     "delete": _choose(which=_MANY),
+    "move": _choose(which=_MANY),
+    "copy": _choose(which=_MANY, times=[False, True]),
     "unmount": _choose(which=range(4), gone=[False, False, True]),
     "fill": _choose(which=range(4), room=[0, 50, 300, 5000]),
     "protect": _choose(which=range(4)),
@@ -256,6 +261,7 @@ def run(history: History, traced: Callable[[str], object] | None = None) -> Outc
         try:
             for number, step in enumerate(history.steps):
                 outcome.at = number
+                machine.drawn[f"step {step.name}"] += 1
                 world.fault = replace(step.fault) if step.fault else None
                 getattr(world, step.name)(**step.arguments)
                 world.fault = None

@@ -54,13 +54,14 @@ class Fault:
     """What happens at a call of an action: the `at`-th one, counted from 0, of the kinds that `where` names.
 
     `what` is "kill" or "kill_after", "error" or "error_after" with the name of an errno or what SQLite says, or "stop":
-    another action comes in between.
+    another action, `beside`, comes in between: a method of the world and its arguments.
     """
 
     at: int
     what: str
     error: str = ""
     where: str = "any"
+    beside: tuple[str, dict[str, Any]] | None = None
 
     def __str__(self) -> str:
         return f"{self.what}{f' {self.error}' if self.error else ''} at {self.where} call {self.at}"

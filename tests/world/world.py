@@ -114,6 +114,7 @@ class World:
         self.is_current = True
         """Whether the catalog has what it had, or was made anew since."""
         self.away: set[str] = set()
+        self._locks: list[sqlite3.Connection] = []
         self.trainers: list[Trainer] = []
         self.step = 0
         self.done: Counter[str] = Counter()
@@ -174,22 +175,27 @@ class World:
     def _is_away(self, path: str) -> bool:
         return any(path.startswith(f"{each}/") for each in self.away)
 
+    def _is_interrupted(self) -> bool:
+        """Whether another action comes in between the next one: what is there after it is not its doing alone."""
+        return self.fault is not None and self.fault.what == "stop"
+
     @property
     def is_quiet(self) -> bool:
         """Whether nothing keeps anybody from seeing all there is."""
         return not (
             self.away
             or self.machine.catalogs.away
+            or self._locks
             or any(disk.read_only or disk.capacity is not None for disk in self.disks.values())
         )
 
-    def _run(
-        self, program: Program, work: Callable[[], Any], name: str, beside: tuple[str, dict[str, Any]] | None = None
-    ) -> Task:
+    def _run(self, program: Program, work: Callable[[], Any], name: str) -> Task:
         fault, self.fault = self.fault, None
         at_stop = None
-        if fault is not None and fault.what == "stop":
-            at_stop = (lambda: self._beside(*beside)) if beside else None
+        if fault is not None and fault.beside is not None:
+            other, arguments = fault.beside
+            self.machine.drawn[f"beside {other}"] += 1
+            at_stop = lambda: getattr(self, other)(**arguments)  # noqa: E731
         task = self.machine.run(program, work, name, fault, at_stop)
         self.done[name] += 1
         self.has_gap |= any("catalog alone" in line for line in self.machine.logged)
@@ -205,9 +211,6 @@ class World:
         if isinstance(error, OSError) and not isinstance(error, CkptstoreError) and not was_given:
             raise ViolationError(f"{name}: an error of the disk reaches the caller: {error!r}") from error
         return task
-
-    def _beside(self, name: str, arguments: dict[str, Any]) -> None:
-        getattr(self, name)(**arguments)
 
     # Training.
 
@@ -259,7 +262,9 @@ class World:
             trainer, start = task.result
             trainers.append(trainer)
             was_faulty = fault is not None and rank == (kill_rank or 0) % self.size
-            is_blind = was_faulty and fault is not None and (fault.error in _BLIND or self.has_gap)
+            is_blind = (
+                was_faulty and fault is not None and (fault.error in _BLIND or fault.what == "stop" or self.has_gap)
+            )
             self._check_start(launch, trainer, start, back, is_blind=is_blind)
         if len(trainers) < self.size:
             for each in trainers:
@@ -490,7 +495,6 @@ class World:
         name: str,
         work: Callable[[Catalog], Any],
         catalog: int = 0,
-        beside: tuple[str, dict[str, Any]] | None = None,
     ) -> Task | None:
         """A command on a catalog, by a process of its own; None where that catalog is not there."""
         if catalog and not self.has_other:
@@ -501,7 +505,7 @@ class World:
             with ckptstore.connect(self.catalogs[catalog]) as opened:
                 return work(opened)
 
-        task = self._run(program, run, name, beside)
+        task = self._run(program, run, name)
         self.machine.end(program)
         return task
 
@@ -511,7 +515,6 @@ class World:
         floor: int = 2,
         now: bool = False,  # noqa: FBT001, FBT002
         catalog: int = 0,
-        beside: tuple[str, dict[str, Any]] | None = None,
     ) -> None:
         """Retention by a policy."""
         there = self.everything()
@@ -519,14 +522,14 @@ class World:
         keep = self._must_stay(there, floor, now=now)
         keep |= {self._at(path) for path in self._must_stay(seen, floor, now=now)}
         policy = Policy(keep_last=max(keep_last, 1), floor=max(floor, 1))
-        unsure = self.is_shaken or beside is not None or (catalog > 0 and self.has_gap)
+        unsure = self.is_shaken or self._is_interrupted() or (catalog > 0 and self.has_gap)
 
         def work(opened: Catalog) -> Any:
             plan = opened.plan_gc(RUN, policy)
             return opened.execute(plan, now=now, allow_mass_delete=True)
 
         begun = self.machine.now_ns
-        task = self._operate("gc", work, catalog, beside)
+        task = self._operate("gc", work, catalog)
         if task is None:
             return
         after = self.everything()
@@ -546,13 +549,14 @@ class World:
         if not self.plans:
             return
         plan, floor, catalog = self.plans.pop()
+        unsure = self.is_shaken or self._is_interrupted() or (catalog > 0 and self.has_gap)
         there, seen = self.everything(), self.there()
         keep = self._must_stay(there, floor, now=now)
         keep |= {self._at(path) for path in self._must_stay(seen, floor, now=now)}
         begun = self.machine.now_ns
         self._operate("execute", lambda opened: opened.execute(plan, now=now, allow_mass_delete=True), catalog)
         after = self.everything()
-        if not (self.is_shaken or (catalog and self.has_gap)):
+        if not unsure:
             self._check_kept("execute", there, after, keep)
         self._note_trash(there, after, begun)
 
@@ -584,22 +588,24 @@ class World:
 
     def undo(self, catalog: int = 0) -> None:
         """The last gc is taken back."""
-        before = self.everything()
+        before, alone = self.everything(), not self._is_interrupted()
         task = self._operate("undo", lambda opened: opened.undo(RUN), catalog)
         if task is None:
             return
         after = self.everything()
-        self._check_nothing_lost("undo", before, after)
+        if alone:
+            self._check_nothing_lost("undo", before, after)
         if task.error is None and task.program is not None:
             for key in list(self.trash_due):
                 self.trash_due[key] = max(self.trash_due[key], self.machine.now_ns + GRACE_NS)
 
     def purge(self, now: bool = False, catalog: int = 0) -> None:  # noqa: FBT001, FBT002
         """What is in the trash is deleted, if its time has come, or `now`."""
-        before = self.everything()
+        before, alone = self.everything(), not self._is_interrupted()
         self._operate("purge", lambda opened: opened.purge(RUN, now=now), catalog)
         after = self.everything()
-        self._check_homes("purge", before, after)
+        if alone:
+            self._check_homes("purge", before, after)
         if now:
             for key in [key for key in self.trash_due if key[1] not in after]:
                 del self.trash_due[key]
@@ -649,27 +655,30 @@ class World:
         task = self._operate("resolve", lambda opened: opened.resolve(RUN), catalog)
         if task is not None and task.error is None and task.is_over:
             resolution: Resolution = task.result
-            self._check_plan(
-                "resolve", resolution.plan, there, complete=fault is None and not catalog and self.is_current
-            )
+            if fault is None or fault.what != "stop":
+                self._check_plan(
+                    "resolve", resolution.plan, there, complete=fault is None and not catalog and self.is_current
+                )
 
     def scan(self, catalog: int = 0) -> None:
         """The tree is scanned."""
-        before = self.everything()
+        before, alone = self.everything(), not self._is_interrupted()
         if catalog:
             if not self.has_other:
                 self._replace_catalog(1, self._template)
             self.has_other = True
         task = self._operate("scan", lambda opened: opened.scan(ROOT, run=RUN), catalog)
-        self._check_homes("scan", before, self.everything())
+        if alone:
+            self._check_homes("scan", before, self.everything())
         self.is_current |= not catalog and task is not None and task.error is None and task.is_over and self.is_quiet
 
     def verify(self, digest: bool = False) -> None:  # noqa: FBT001, FBT002
         """All files are compared with the catalog."""
-        before = self.everything()
+        before, alone = self.everything(), not self._is_interrupted()
         self.is_shaken |= self.fault is not None and self.fault.error == "EIO"  # what a disk cannot read is damaged
         self._operate("verify", lambda opened: opened.verify(RUN, digest))
-        self._check_homes("verify", before, self.everything())
+        if alone:
+            self._check_homes("verify", before, self.everything())
 
     def sync(self, catalog: int = 0) -> None:
         """Journals are taken up."""
@@ -711,11 +720,9 @@ class World:
         self._change(which, lambda content: content[:40] + bytes([content[40] ^ 1]) + content[41:])
 
     def _change(self, which: int, change: Callable[[bytes], bytes]) -> None:
-        paths = sorted(path for path, content in self.there().items() if content in self.truth.contents)
-        paths = [path for path in paths if "/.ckptstore/" not in path]
-        if not paths:
+        path = self._checkpoint(which)
+        if path is None:
             return
-        path = paths[which % len(paths)]
         system = self.machine.system
 
         def work() -> None:
@@ -732,15 +739,43 @@ class World:
         if not any(each.registered for each in known):  # nobody knows what it was
             self.rotten[path] = self.there()[path]
 
+    def _checkpoint(self, which: int) -> str | None:
+        """The path of one of the checkpoints that can be seen."""
+        there = self.there().items()
+        paths = sorted(path for path, at in there if at in self.truth.contents and "/.ckptstore/" not in path)
+        return paths[which % len(paths)] if paths else None
+
     def delete(self, which: int = 0) -> None:
         """A user deletes a checkpoint."""
-        paths = sorted(path for path, content in self.there().items() if content in self.truth.contents)
-        paths = [path for path in paths if "/.ckptstore/" not in path]
-        if not paths:
+        path = self._checkpoint(which)
+        if path is not None:
+            with suppress(ViolationError):
+                self._run(self.operator, lambda: self.machine.system.unlink(path), "delete")
+
+    def move(self, which: int = 0) -> None:
+        """A user gives a checkpoint another name."""
+        path = self._checkpoint(which)
+        if path is not None:
+            other = f"{path.removesuffix('.ckpt')}-old.ckpt"
+            with suppress(ViolationError):
+                self._run(self.operator, lambda: self.machine.system.rename(path, other), "move")
+
+    def copy(self, which: int = 0, times: bool = False) -> None:  # noqa: FBT001, FBT002
+        """A user copies a checkpoint, beside it, with its times or without."""
+        path = self._checkpoint(which)
+        if path is None:
             return
-        path = paths[which % len(paths)]
+        system, other = self.machine.system, f"{path.removesuffix('.ckpt')}-copy.ckpt"
+
+        def work() -> None:
+            with system.open_file(path, "rb") as source, system.open_file(other, "wb") as target:
+                target.write(source.read())
+            if times:
+                at = system.stat(path).st_mtime_ns
+                system.utime(other, ns=(at, at))
+
         with suppress(ViolationError):
-            self._run(self.operator, lambda: self.machine.system.unlink(path), "delete")
+            self._run(self.operator, work, "copy")
 
     def unmount(self, which: int = 0, gone: bool = False) -> None:  # noqa: FBT001, FBT002
         """A disk goes away; its mount point stays, as an empty directory, or is `gone` too."""
@@ -772,7 +807,9 @@ class World:
         self.disks[sorted(self.disks)[which % len(self.disks)]].read_only = True
 
     def relieve(self) -> None:
-        """Disks have room and can be written to; catalogs can be reached."""
+        """Disks have room and can be written to; catalogs can be reached and written to."""
+        while self._locks:
+            self._locks.pop().close()
         for disk in self.disks.values():
             disk.read_only, disk.capacity = False, None
         self.machine.catalogs.away.clear()
@@ -781,6 +818,14 @@ class World:
         """The catalog cannot be reached."""
         self.machine.catalogs.away.add(self.catalogs[0])
         self.is_current = False
+
+    def lock_catalog(self) -> None:
+        """Another program does not end its transaction in the catalog."""
+        if not self._locks and not self.machine.catalogs.away:
+            lock = sqlite3.connect(self.catalogs[0], isolation_level=None)
+            lock.execute("BEGIN IMMEDIATE")
+            self._locks.append(lock)
+            self.is_current = False
 
     def lose_catalog(self, to_yesterday: bool = False) -> None:  # noqa: FBT001, FBT002
         """The catalog is lost, or restored from the copy of some time ago."""
@@ -801,6 +846,8 @@ class World:
 
     def _replace_catalog(self, number: int, source: str) -> None:
         path = self.catalogs[number]
+        while self._locks and not number:
+            self._locks.pop().close()
         self.machine.catalogs.forget(path)
         for suffix in ("", "-wal", "-shm"):
             with suppress(FileNotFoundError):
