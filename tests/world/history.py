@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tests.world.machine import ERRORS, SQL_ERRORS, Fault, simulated
-from tests.world.world import World, template
+from tests.world.world import World
 
 STEPS = 50
 _FAULTY = 0.15
@@ -122,7 +122,7 @@ class History:
         settings = ", ".join(f"{name}={value!r}" for name, value in self.settings.items())
         lines = "\n".join(map(str, self.steps))
         return (
-            "from tests.world.machine import Fault, simulated\nfrom tests.world.world import World, template\n\n\n"
+            "from tests.world.machine import Fault, simulated\nfrom tests.world.world import World\n\n\n"
             f"def test_history() -> None:\n    with simulated({self.seed}) as machine:\n"
             f"        world = World(machine, {settings})\n        happens(world)\n\n\n"
             f"def happens(world: World) -> None:\n{lines}\n    world.finish()\n"
@@ -254,7 +254,6 @@ _ARGUMENTS: dict[str, Callable[[random.Random], dict[str, Any]]] = {
 def run(history: History, traced: Callable[[str], object] | None = None) -> Outcome:
     """Let a history happen; `traced` hears of every call to the outside."""
     outcome = Outcome(history)
-    template()
     with simulated(history.seed) as machine:
         machine.traced = traced
         world = World(machine, **history.settings)

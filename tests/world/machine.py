@@ -29,7 +29,7 @@ import sqlalchemy as sa
 from greenlet import getcurrent, greenlet
 
 from ckptstore import outside
-from tests.world.sql import Catalogs, Connection
+from tests.world.sql import REAL, Catalogs, Connection, template
 from tests.world.system import Node, Process, System
 
 BEGIN_NS = 1_780_000_000_000_000_000
@@ -313,9 +313,6 @@ class Machine:
             while task.is_ready(self.now_ns):
                 self._step(task)
         self.now_ns = max(self.now_ns, end)
-
-
-REAL = "/dev/shm/ckptstore-world"  # noqa: S108 — where SQLite's files are
 
 
 def _leave(program: Program) -> None:
@@ -650,6 +647,7 @@ def simulated(seed: int) -> Iterator[Machine]:
     global ACTIVE  # noqa: PLW0603 — the connections of SQLite and the stand-ins ask for it
     if not _places:
         _find_places()
+    template()
     machine = Machine(seed)
     changed = [
         (place, each, real, stand_in)

@@ -6,8 +6,10 @@ statement is kept for all programs and histories, and its pool and results are r
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from types import SimpleNamespace, TracebackType
 from typing import TYPE_CHECKING, Any
@@ -15,13 +17,31 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 from sqlalchemy.engine.row import Row
 
+from ckptstore.catalog import schema
+from ckptstore.catalog.engine import Database
+from ckptstore.catalog.urls import database_url
+
 if TYPE_CHECKING:
     from tests.world.machine import Machine
 
+REAL = "/dev/shm/ckptstore-world"  # noqa: S108 — where SQLite's files are
 _FOREIGN_KEYS = "PRAGMA foreign_keys=ON"
 _STATEMENTS = 1000  # that SQLite keeps compiled
 _ADAPTS = {"_result_disable_adapt_to_context": True}  # no row is asked for an expression of its own statement
 _create_engine = sa.create_engine
+
+
+@cache
+def template() -> str:
+    """A new catalog, made once, before anything is simulated: its schema takes longer than a history."""
+    os.makedirs(REAL, exist_ok=True)
+    path = f"{REAL}/new-{os.getpid()}.db"
+    with suppress(FileNotFoundError):
+        os.unlink(path)
+    database = Database(database_url(path))
+    schema.ensure(database)
+    database.disconnect()
+    return path
 
 
 class Catalogs:

@@ -14,14 +14,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from functools import cache
 from typing import Any
 
 import ckptstore
 from ckptstore.api import Catalog
-from ckptstore.catalog import schema
-from ckptstore.catalog.engine import Database, open_database
-from ckptstore.catalog.urls import database_url
+from ckptstore.catalog.engine import open_database
 from ckptstore.core.events import launch_from_json, launch_to_json
 from ckptstore.core.model import Content, Kind, Resolution, RestorePlan, Rule
 from ckptstore.disk.files import digest, facts
@@ -36,7 +33,8 @@ from ckptstore.training.save_places import SavePlaces
 from ckptstore.training.start import Progress, Start, start_from_json
 from tests import ckpt_bytes
 from tests.world.disks import Disk
-from tests.world.machine import REAL, Fault, Machine, Program, Task
+from tests.world.machine import Fault, Machine, Program, Task
+from tests.world.sql import REAL, template
 from tests.world.system import Node
 from tests.world.truth import DAY_NS, Identity, Launch, Saved, Truth, ViolationError
 
@@ -1120,16 +1118,3 @@ class World:
         is_hidden = any("/.ckptstore/" in path for path in self.below.everything())
         if not is_hidden and len(answers) == 2 and answers[0] != answers[1]:
             raise ViolationError(f"the catalog goes on from {answers[0]}, one made anew from {answers[1]}")
-
-
-@cache
-def template() -> str:
-    """A new catalog, made once, before anything is simulated: its schema takes longer than a history."""
-    os.makedirs(REAL, exist_ok=True)
-    path = f"{REAL}/new-{os.getpid()}.db"
-    with suppress(FileNotFoundError):
-        os.unlink(path)
-    database = Database(database_url(path))
-    schema.ensure(database)
-    database.disconnect()
-    return path
