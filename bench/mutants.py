@@ -1,8 +1,10 @@
-"""Mutation testing of what decides: small faults in a module, each of which the tests of its own folder must notice.
+"""Mutation testing: small faults in a module, each of which the tests of its own folder must notice.
 
     python -m bench.mutants                        every mutant; about 4 minutes
     python -m bench.mutants --sample 300 --seed 7  some of them
     python -m bench.mutants resume/faults          those of one module
+    python -m bench.mutants --sample 50 retention  some of a folder: what moves files, killed by its tests and by a few
+                                                   histories of the simulated world
 
 A mutant is the module with one place changed: a comparison, `and` and `or`, a condition, an arithmetic operator, a
 constant by one, a default, `min` and `max`, what is returned, or a statement left out. Docstrings, messages,
@@ -35,7 +37,9 @@ import pytest
 ROOT = Path(__file__).parents[1]
 ENOUGH = 0.9
 EXAMPLES = 40  # of each property, which has hundreds otherwise
-TESTS = {  # of each module in its folder, the quickest first: the first test that fails ends the run
+WORLD = range(6)  # seeds
+MOVING = ("resume", "retention", "journal", "scan", "disk", "catalog/project")
+TESTS = {  # of what decides, of each module in its folder, the quickest first: the first test that fails ends the run
     "core/naming": ["test_naming"],
     "core/replicas": ["test_replicas"],
     "core/strategy_layout": ["test_strategy_layout"],
@@ -120,10 +124,10 @@ def _is_text(node: ast.AST) -> bool:
 def _changes(node: ast.AST) -> Iterator[ast.AST]:
     if isinstance(node, ast.Compare):
         for place, operator in enumerate(node.ops):
-            for other in SWAPS[type(operator)]:
+            for other in SWAPS.get(type(operator), ()):
                 yield _with(node, ops=[*node.ops[:place], other(), *node.ops[place + 1 :]])
     elif isinstance(node, ast.BoolOp | ast.BinOp):
-        yield from (_with(node, op=other()) for other in SWAPS[type(node.op)])
+        yield from (_with(node, op=other()) for other in SWAPS.get(type(node.op), ()))
     elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
         yield node.operand
     elif isinstance(node, ast.Constant):
@@ -191,23 +195,47 @@ def survives(module: str, code: Any, seconds: int) -> bool:
     os.dup2(1, 2)
     instead = _Instead("ckptstore." + module.replace("/", "."), code)
     sys.meta_path.insert(0, instead)
-    files = [str(ROOT / "tests" / module.partition("/")[0] / f"{test}.py") for test in TESTS[module]]
-    options = ["-x", "-q", "-p", "no:cacheprovider", "--noconftest", "--assert=plain", "-k", "not that_are_generated"]
+    folder = ROOT / "tests" / module.partition("/")[0]
+    options = ["-x", "-q", "-p", "no:cacheprovider", "--assert=plain"]
+    if module in TESTS:
+        files = [str(folder / f"{test}.py") for test in TESTS[module]]
+        options += ["--noconftest", "-k", "not that_are_generated"]
+    elif _breaks_the_world():
+        os._exit(1)
+    else:
+        files = [str(folder)]
+        options += ["-k", "not postgres"]
     os._exit(pytest.main([*options, *files], plugins=[instead]))
+
+
+def _breaks_the_world() -> bool:
+    from tests.world.history import draw, run  # noqa: PLC0415 — after the changed module is in its place
+
+    return any(run(draw(seed)).error is not None for seed in WORLD)
+
+
+def modules_of(name: str) -> list[str]:
+    """A module, or all modules of a folder."""
+    folder = ROOT / "ckptstore" / name
+    found = sorted(folder.glob("*.py")) if folder.is_dir() else [folder.with_suffix(".py")]
+    return [f"{path.parent.name}/{path.stem}" for path in found if path.stem != "__init__"]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("modules", nargs="*", default=list(TESTS), metavar="MODULE")
+    parser.add_argument("modules", nargs="*", default=list(TESTS), metavar="MODULE", help="or a folder, or `moving`")
     parser.add_argument("--sample", type=int, metavar="N", help="so many mutants, of all modules together")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
-    chosen = [mutant for module in given.modules for mutant in mutants(module)]
+    names = [each for name in given.modules for each in (MOVING if name == "moving" else (name,))]
+    chosen = [mutant for name in names for module in modules_of(name) for mutant in mutants(module)]
     if given.sample is not None and given.sample < len(chosen):
         chosen = sorted(random.Random(given.seed).sample(chosen, given.sample), key=lambda one: (one.module, one.line))  # noqa: S311
     made, killed, seconds = Counter[str](), Counter[str](), dict[str, int]()
     for module, line, change, code in chosen:
-        if module not in seconds:
+        if module not in TESTS:
+            seconds[module] = 1800
+        elif module not in seconds:
             began = time.monotonic()
             source = (ROOT / f"ckptstore/{module}.py").read_text()
             if not survives(module, compile(source, module, "exec"), 600):
