@@ -601,7 +601,7 @@ def _outcome_row(event: LoadOutcome) -> dict[str, Any]:
 def _unplaced_rows(connection: sa.Connection, events: Iterable[FileUnplaced]) -> list[dict[str, Any]]:
     newest: dict[tuple[str, str], dict[str, Any]] = {}
     for event in events:
-        row = {**event.file._asdict(), "version": version_of(event.at, event.file)}
+        row = {**vars(event.file), "version": version_of(event.at, event.file)}
         before = newest.get((event.run, event.file.path), row)
         newest[event.run, event.file.path] = max(before, row, key=lambda each: str(each["version"]))
     ids = {run: add_run(connection, run) for run in {run for run, _ in newest}}
@@ -654,8 +654,6 @@ def _put_layout_files(connection: sa.Connection, events: Sequence[LayoutFileKept
     """Keep strategy and group info files, each content once, and set the layouts of their launches by all there are."""
     new: set[LaunchKey] = set()
     for event in events:
-        if event.content is None or layout_of is None:
-            raise ValueError(f"nothing tells what was in {event.path}")
         key = launch_key(event.run, event.launch)
         if not layouts.has_strategy(connection, key, event.digest):
             new.add(key)

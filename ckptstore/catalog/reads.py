@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -437,7 +438,7 @@ _LAUNCH_OF_KEY = _LAUNCHES.where(launches.c.id == _LAUNCH)
 _LAUNCHES_OF = _LAUNCHES.where(launches.c.run_id == _RUN).order_by(launches.c.launch_order)
 _RESOLUTION = sa.select(resolutions).where(resolutions.c.launch_id == _LAUNCH)
 _UNPLACED_OF = (
-    sa.select(*(unplaced.c[name] for name in Unplaced._fields))
+    sa.select(*(unplaced.c[each.name] for each in fields(Unplaced)))
     .where(
         unplaced.c.run_id == _RUN,
         ~sa.exists().where(checkpoints.c.path == unplaced.c.path, checkpoints.c.state == FileState.COMPLETE.value),

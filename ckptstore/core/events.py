@@ -7,44 +7,48 @@ whatever their order.
 
 from __future__ import annotations
 
-import base64
-import json
 import posixpath
-import re
-from dataclasses import dataclass, replace
-from datetime import datetime
-from functools import partial
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields, replace
+from datetime import datetime, timezone
+from functools import cache
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from msgspec import MsgspecError, Struct, convert, to_builtins
 
 from ckptstore.core import limits
-from ckptstore.core.limits import HIGHEST, count, finite, integer, moment, name, optional, ranks, text, whole
+from ckptstore.core.fields import (
+    Collection,
+    Index,
+    Moment,
+    Name,
+    Nanoseconds,
+    Text,
+    Whole,
+    Word,
+)
+from ckptstore.core.limits import HIGHEST
 from ckptstore.core.model import (
     Checkpoint,
-    Content,
     FileState,
-    Grade,
     Kind,
     Launch,
-    Lengths,
     LoadResult,
     Location,
     PassedOver,
-    Rule,
     Source,
-    Timing,
     Unplaced,
     launch_key,
 )
 from ckptstore.core.naming import FOREIGN, ONE_FILE
-from ckptstore.core.replicas import data_parallel, from_groups, from_json
+from ckptstore.core.replicas import Layout, data_parallel, from_groups, stand_alone
 from ckptstore.errors import CkptstoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from ckptstore.core.model import LaunchKey
-    from ckptstore.core.replicas import Layout
 
     Line = dict[str, Any]
 
@@ -74,7 +78,7 @@ class SourceAdded:
 
     def with_identity(self, identity: str) -> SourceAdded:
         """With the identity of the directory, once it is known."""
-        return replace(self, source=self.source._replace(directory_id=identity))
+        return replace(self, source=replace(self.source, directory_id=identity))
 
 
 @dataclass(frozen=True)
@@ -88,125 +92,121 @@ class FileRecorded:
 class FileUnplaced:
     """A scan found a file whose step or rank nothing told (docs/scanning.md)."""
 
-    run: str
+    run: Name
     file: Unplaced
-    at: datetime
+    at: Moment
 
 
 @dataclass(frozen=True)
 class TrainingEnded:
     """How training ended on a rank: the step, and what was wrong with the state at it (empty: nothing)."""
 
-    run: str
-    launch: str
-    rank: int
-    global_step: int
-    optimizer_step: int | None
-    error: str | None
-    quarantine: str
-    at: datetime
+    run: Name
+    launch: Name
+    rank: Index
+    global_step: Whole
+    optimizer_step: Whole | None
+    error: Text | None
+    quarantine: Text
+    at: Moment
 
 
 @dataclass(frozen=True)
 class LoadOutcome:
     """What came of a launch's plan on a rank; `file` is the one that it could not load, `detail` says why."""
 
-    run: str
-    launch: str
-    rank: int
+    run: Name
+    launch: Name
+    rank: Index
     outcome: LoadResult
-    at: datetime
+    at: Moment
     file: Checkpoint | None = None
-    detail: str | None = None
+    detail: Text | None = None
 
 
 @dataclass(frozen=True)
 class LayoutFileKept:
-    """A strategy or group info file that a rank wrote: its BLAKE3, and its content, compressed by zlib.
+    """A strategy or group info file that a rank wrote: its BLAKE3, and its content, compressed by zlib."""
 
-    `content` is None where it was too much for a journal: then the file itself has it, until it is overwritten.
-    """
-
-    run: str
-    launch: str
-    rank: int
+    run: Name
+    launch: Name
+    rank: Index
     path: str
-    digest: str
-    kind: str
-    content: bytes | None
+    digest: Word
+    kind: Word
+    content: bytes
 
 
 @dataclass(frozen=True)
 class StepPinned:
     """A step of a run was pinned, or unpinned."""
 
-    run: str
-    global_step: int
+    run: Name
+    global_step: Whole
     pinned: bool
-    at: datetime
+    at: Moment
 
 
 @dataclass(frozen=True)
 class StepTagged:
     """A step of a run got a name, or the name was taken away (`global_step` None)."""
 
-    run: str
-    name: str
-    global_step: int | None
-    at: datetime
+    run: Name
+    name: Name
+    global_step: Whole | None
+    at: Moment
 
 
 @dataclass(frozen=True)
 class PolicySet:
     """What gc keeps of a run was stored, as `retention.policy` writes it down, or forgotten (None)."""
 
-    run: str
-    rules: Mapping[str, Any] | None
-    at: datetime
+    run: Name
+    rules: Mapping[Text, Any] | None  # gc says what it does not know of them
+    at: Moment
 
 
 @dataclass(frozen=True)
 class RunRenamed:
     """A run got another name. `run` stays the name that its events and ids are made of, and goes on leading to it."""
 
-    run: str
-    name: str
-    at: datetime
+    run: Name
+    name: Name
+    at: Moment
 
 
 @dataclass(frozen=True)
 class RunForgotten:
     """A run was hidden from every command, or brought back; what is known of it stays."""
 
-    run: str
+    run: Name
     forgotten: bool
-    at: datetime
+    at: Moment
 
 
-@dataclass(frozen=True)
-class RemovedFile:
+class RemovedFile(NamedTuple):
     """A file that retention gave up: `place` is its path below the directory, size in bytes, time in nanoseconds.
 
     `checkpoint` is the id of its record and `of_version` the `generation` of that then; empty where there is none.
     """
 
     place: str
-    size: int
-    mtime_ns: int
-    checkpoint: str = ""
-    of_version: str = ""
+    size: Whole
+    mtime_ns: Nanoseconds
+    checkpoint: Word = ""
+    of_version: Word = ""
 
 
 @dataclass(frozen=True)
 class FilesRemoved:
     """Where retention wants files of one directory from now on, or `settled` where they are."""
 
-    run: str
-    collection: str
+    run: Name
+    collection: Collection
     directory: str
     wanted: Location
     settled: bool
-    at: datetime
+    at: Moment
     files: tuple[RemovedFile, ...]
 
 
@@ -214,12 +214,12 @@ class FilesRemoved:
 class GcEnded:
     """A gc began (`ended` False), or ended; what it moved to the trash may be purged from `purge_after` on."""
 
-    run: str
-    collection: str
-    began: datetime
-    purge_after: datetime
+    run: Name
+    collection: Collection
+    began: Moment
+    purge_after: Moment
     ended: bool
-    at: datetime
+    at: Moment
 
 
 AfterLaunch = (
@@ -247,10 +247,6 @@ Mark = StepPinned | StepTagged | PolicySet | RunRenamed | RunForgotten
 
 class OutsideError(ValueError):
     """A line tells of a file that is not below the journal's directory."""
-
-
-MOST_CONTENT = 1 << 20
-"""Bytes of compressed content in a line: the strategy of thousands of ranks fits, and many ranks may write one each."""
 
 
 def version_of_file(file: Checkpoint) -> str:
@@ -282,7 +278,7 @@ _LIFE = {state: place for place, state in enumerate(FileState)}
 
 def version_of(at: datetime, *content: object) -> str:
     """The version of what happened at a moment; of two at one moment its content decides, the same everywhere."""
-    return f"{at.astimezone(limits.UTC).isoformat(timespec='microseconds')}{_short(content)}"
+    return f"{at.astimezone(timezone.utc).isoformat(timespec='microseconds')}{_short(content)}"
 
 
 def version_of_mark(event: Mark) -> str:
@@ -324,89 +320,118 @@ def launch_of(event: Event) -> LaunchKey | None:
     return None
 
 
-def runs_of(event: Event) -> set[str]:
-    """The runs that an event names."""
+def run_of(event: Event) -> str:
+    """The run that an event names."""
     match event:
         case LaunchStarted():
-            return {event.launch.run}
+            return event.launch.run
         case FileRecorded(file):
-            return {file.run}
+            return file.run
         case SourceAdded(source):
-            return {source.run}
+            return source.run
         case _:
-            return {event.run}
+            return event.run
 
 
-def to_line(event: Event, directory: str) -> Line:  # noqa: C901, PLR0911, PLR0912 — one case for each type
-    """An event as one line of the journal of a directory."""
+MOST_CONTENT = 8 << 20
+"""Bytes of compressed content that a line holds; no job's strategy is that long."""
+
+
+def to_line(event: Event, directory: str) -> Line:
+    """An event as one line of the journal of a directory. What is as it is by default is left out."""
+    told = _said(event)
     match event:
         case LaunchStarted():
-            return _launch_line(event, directory)
-        case SourceAdded(source, at):
-            # The directory is the journal's own.
-            return {
-                "t": "source",
-                "run": source.run,
-                "launch": source.launch,
-                "rank": source.rank,
-                "kind": source.kind.value,
-                "prefix": source.prefix,
-                "breakpoint_prefix": source.breakpoint_prefix,
-                "names_before": sorted(source.names_before),
-                "host": source.host,
-                "content": source.content.value if source.content else None,
-                "directory_id": source.directory_id,
-                "at": at.isoformat(),
-            }
+            told = _launch_line(event, directory)
+        case SourceAdded(source):
+            told |= _said(source) | {"names_before": sorted(source.names_before)}
+            del told["source"], told["directory"]  # it is the journal's own
         case FileRecorded(file):
-            return _file_line(file, directory)
-        case FileUnplaced():
-            told = event.file._replace(path=_relative(event.file.path, directory))
-            return {"t": "unplaced", "run": event.run, **told._asdict(), "at": event.at.isoformat()}
-        case TrainingEnded():
-            return {"t": "end", **event.__dict__, "at": event.at.isoformat()}
-        case LoadOutcome():
-            return {
-                "t": "outcome",
-                "run": event.run,
-                "launch": event.launch,
-                "rank": event.rank,
-                "outcome": event.outcome.value,
-                "file": _named(event.file, directory) if event.file else None,
-                "detail": event.detail,
-                "at": event.at.isoformat(),
-            }
+            told = _file_line(file, directory)
+            told["at"] = told.pop("created_at", None)
+        case FileUnplaced(_, file):
+            told |= _said(file) | {"path": _relative(file.path, directory)}
+            del told["file"]
+        case LoadOutcome(file=Checkpoint() as file):
+            told["file"] = _file_line(file, directory)
         case LayoutFileKept():
-            content = base64.b64encode(event.content or b"").decode("ascii") if has_content(event) else None
-            return {"t": "layout", **event.__dict__, "path": _relative(event.path, directory), "content": content}
-        case StepPinned():
-            return {"t": "pin", **event.__dict__, "at": event.at.isoformat()}
-        case StepTagged():
-            return {"t": "tag", **event.__dict__, "at": event.at.isoformat()}
-        case PolicySet():
-            return {"t": "policy", **event.__dict__, "at": event.at.isoformat()}
-        case RunRenamed():
-            return {"t": "rename", **event.__dict__, "at": event.at.isoformat()}
-        case RunForgotten():
-            return {"t": "forget", **event.__dict__, "at": event.at.isoformat()}
+            told["path"] = _relative(event.path, directory)
         case FilesRemoved():
-            files = [[each.place, each.size, each.mtime_ns, each.checkpoint, each.of_version] for each in event.files]
-            named = {"run": event.run, "collection": event.collection}
-            wanted = {"wanted": event.wanted.value, "settled": event.settled}
-            return {"t": "removal", **named, **wanted, "at": event.at.isoformat(), "files": files}
-        case GcEnded():
-            times = {name: getattr(event, name).isoformat() for name in ("began", "purge_after", "at")}
-            return {"t": "gc", **event.__dict__, **times}
+            del told["directory"]
+    return {"t": _TAGS[type(event)], **told}
 
 
 def from_line(line: Line, directory: str) -> Event | None:
     """The event that a line of the journal of a directory tells; None for a type that this program does not know.
 
-    Raises `ValueError`, `KeyError`, `TypeError`, `AttributeError` or `OverflowError` for what makes no sense, and for
-    what no catalog can hold: another program may have written it.
+    Raises `ValueError` for what makes no sense, and for what no catalog can hold: another program may have written it.
     """
-    read = _READERS.get(line["t"])
-    return None if read is None else read(line, directory)
+    try:
+        of = _TYPES.get(line.get("t"))
+        if of is None:
+            return None
+        event = _read(of, line, directory)
+    except (MsgspecError, LookupError, TypeError, OverflowError, AttributeError) as error:
+        raise ValueError(str(error)) from None
+    _check(event)
+    return event
+
+
+def _read(of: type[Any], line: Line, directory: str) -> Event:
+    event: Event
+    if of is LaunchStarted:
+        return _launch_started(line, directory)
+    if of is SourceAdded:
+        return SourceAdded(convert({**line, "directory": directory}, Source), convert(line["at"], Moment))
+    if of is FileRecorded:
+        return FileRecorded(file_from_line(line, directory))
+    if of is FileUnplaced:
+        file = convert({**line, "path": _own_path(line["path"], directory)}, Unplaced)
+        return FileUnplaced(convert(line["run"], Name), file, convert(line["at"], Moment))
+    if of is LoadOutcome and line.get("file") is not None:
+        file = line["file"]
+        line = {**line, "file": {**file, "path": _absolute(file["path"], directory), "strategy_file": None}}
+    if of is LayoutFileKept:
+        line = {**line, "path": _absolute(line["path"], directory)}
+    if of is FilesRemoved:
+        line = {**line, "directory": directory}
+    event = convert(line, of)
+    return event
+
+
+def _check(event: Event) -> None:
+    """Raise `ValueError` for what the types of fields do not say."""
+    match event:
+        case LaunchStarted():
+            _check_moments(event.launch.created_at)
+            if event.origin is not None:
+                _check_moments(event.origin.created_at)
+            _check_moments(*(at for at in (event.at, event.data_at) if at))
+        case FileRecorded(file):
+            _check_moments(file.created_at)
+            if file.format not in _FORMATS:
+                raise ValueError(f"{file.format!a} is no format")
+        case GcEnded():
+            _check_moments(event.began, event.purge_after, event.at)
+        case FilesRemoved():
+            _check_moments(event.at)
+            for removed in event.files:
+                _place(removed.place)
+        case LoadOutcome(file=Checkpoint() as file) if file.run != event.run:
+            raise ValueError(f"a launch of run {event.run!r} cannot load what is of run {file.run!r}")
+        case LayoutFileKept():
+            pass
+        case _:
+            _check_moments(event.at)
+
+
+_FORMATS = (*ONE_FILE, *FOREIGN, "unknown")
+
+
+def _check_moments(*moments: datetime | None) -> None:
+    for at in moments:
+        if at is None or at.tzinfo is not timezone.utc or not limits.FIRST_YEAR <= at.year <= limits.LAST_YEAR:
+            raise ValueError(f"{at} is no time of this age, in UTC")
 
 
 def from_lines(
@@ -422,401 +447,159 @@ def from_lines(
             event = from_line(line, directory)
         except OutsideError as error:  # noqa: PERF203 — nearly all lines raise nothing
             on_outside(str(error))
-        except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
+        except ValueError:
             continue  # it is counted
         else:
             events += [] if event is None else [event]
     return events, len(lines) - len(events)
 
 
-def with_runs(line: Any, names: Mapping[str, str]) -> Any:
-    """A line, or a part of one, in which these runs have other names."""
-    if isinstance(line, list):
-        return [with_runs(part, names) for part in line]
-    if not isinstance(line, dict):
-        return line
-    new = {name: with_runs(part, names) for name, part in line.items()}
-    if isinstance(new.get("run"), str):
-        new["run"] = names.get(new["run"], new["run"])
-    return new
+def _said(value: Any) -> Line:
+    """The fields of a value that are not as they are by default."""
+    of: Any = type(value)
+    defaults = _defaults(of)
+    return {name: told for name, told in to_builtins(value).items() if told != defaults.get(name, MISSING)}
 
 
-def has_content(kept: LayoutFileKept) -> bool:
-    """Whether the line of a layout file holds what is in the file."""
-    return kept.content is not None and len(kept.content) <= MOST_CONTENT
+@cache
+def _defaults(of: Any) -> Line:
+    given = {each.name: each.default for each in fields(of) if each.default is not MISSING}
+    made = {each.name: each.default_factory() for each in fields(of) if each.default_factory is not MISSING}
+    return {name: to_builtins(value) for name, value in (given | made).items()}
+
+
+_TAGS: dict[type[Any], str] = {
+    LaunchStarted: "launch",
+    SourceAdded: "source",
+    FileRecorded: "file",
+    FileUnplaced: "unplaced",
+    TrainingEnded: "end",
+    LoadOutcome: "outcome",
+    LayoutFileKept: "layout",
+    StepPinned: "pin",
+    StepTagged: "tag",
+    PolicySet: "policy",
+    RunRenamed: "rename",
+    RunForgotten: "forget",
+    FilesRemoved: "removal",
+    GcEnded: "gc",
+}
+_TYPES: dict[Any, type[Any]] = {tag: of for of, tag in _TAGS.items()}
 
 
 def launch_to_json(launch: Launch) -> Line:
-    """A launch as one rank tells it to the others."""
-    return {
-        "run": launch.run,
-        "id": launch.id,
-        "world_size": launch.world_size,
-        "layout": _layout(launch.layout, launch.world_size),
-        "steps_per_epoch": launch.steps_per_epoch,
-        "batch_size": launch.batch_size,
-        "shards": launch.shards,
-        "created_at": launch.created_at.isoformat() if launch.created_at else None,
-        **({"lengths": [list(each) for each in launch.lengths]} if launch.lengths else {}),
-    }
+    """A launch as one rank tells it to the others; a layout that has all ranks in one group is one word."""
+    told = {name: value for name, value in _said(launch).items() if name in _OF_LAUNCH}
+    is_word = launch.layout == data_parallel(launch.world_size)
+    return told | {"layout": _ALL if is_word else launch.layout.to_json()}
 
 
 def launch_from_json(told: Line) -> Launch:
     """The inverse of `launch_to_json`. Its place among the launches of its run is for a catalog to say."""
-    world_size = ranks(told["world_size"])
-    layout = told["layout"]
-    return Launch(
-        id=name(told["id"]),
-        run=name(told["run"]),
-        order=0,
-        world_size=world_size,
-        layout=data_parallel(world_size) if layout == _ALL else _checked(from_json(layout), world_size),
-        steps_per_epoch=optional(count, told["steps_per_epoch"]),
-        batch_size=optional(count, told["batch_size"]),
-        shards=optional(count, told["shards"]),
-        created_at=moment(told["created_at"]),
-        lengths=tuple(map(_lengths, told.get("lengths", ()))),
-    )
+    own = {name: told[name] for name in _OF_LAUNCH if name in told}
+    launch = convert({**own, "order": 0, "layout": to_builtins(stand_alone())}, Launch)
+    return replace(launch, layout=_layout(told["layout"], launch.world_size))
 
 
-def _lengths(told: Sequence[Any]) -> Lengths:
-    low, high, divides = told
-    return Lengths(count(low), optional(whole, high), whole(divides))
-
-
+_OF_LAUNCH = ("run", "id", "world_size", "steps_per_epoch", "batch_size", "shards", "created_at", "lengths")
 _ALL = "data_parallel"
 
 
-def _checked(layout: Layout, world_size: int) -> Layout:
+def _layout(told: Any, world_size: int) -> Layout:
     """A layout whose groups are of ranks of the launch. Raises `ValueError`."""
+    if told == _ALL:
+        return data_parallel(world_size)
+    layout = convert(told, Layout)
+    if layout.source == _ALL:
+        raise ValueError("data parallel, and not all ranks in one group")
     try:
-        from_groups(layout.groups, world_size, text(layout.source))
+        from_groups(layout.groups, world_size, limits.text(layout.source))
     except CkptstoreError as error:
         raise ValueError(str(error)) from None
-    if layout.any_world_size and layout != data_parallel(world_size):
-        raise ValueError("data parallel, and not all ranks in one group")
-    return layout
+    return replace(layout, any_world_size=False)
 
 
-def _layout(layout: Layout, world_size: int) -> object:
-    """The layout; one that has all ranks in one group in a word: it is in the journal of each of them."""
-    return _ALL if layout == data_parallel(world_size) else layout.to_json()
+class _Start(Struct, rename={"origin": "from"}):
+    """Where a launch starts. A plan's files are named by rank, kind and path: launch and step are the origin's."""
+
+    at: Moment
+    origin: dict[str, Any] | None
+    step: Whole | None
+    start_step: Whole | None
+    branched: bool
+    plan: tuple[tuple[Index, Index, Kind, str], ...] = ()
+    passed: tuple[PassedOver, ...] = ()
 
 
 def _launch_line(event: LaunchStarted, directory: str) -> Line:
-    """A plan's files are named by rank, kind and path: their launch and step are the origin's."""
     launch = event.launch
-    line = {"t": "launch", **launch_to_json(launch)}
+    line = launch_to_json(launch)
     if event.data_at is not None:
-        line["data_at"] = event.data_at.isoformat()
+        line["data_at"] = to_builtins(event.data_at)
     if event.at is not None:
-        line["start"] = {
-            "at": event.at.isoformat(),
-            "from": launch_to_json(event.origin) if event.origin else None,
-            "step": launch.parent_step,
-            "start_step": launch.start_step,
-            "branched": launch.branched,
-            "plan": [[rank, file.rank, file.kind.value, _relative(file.path, directory)] for rank, file in event.plan],
-        }
-        if event.passed:
-            line["start"]["passed"] = [list(each) for each in event.passed]
+        line["start"] = to_builtins(
+            _Start(
+                event.at,
+                launch_to_json(event.origin) if event.origin else None,
+                launch.parent_step,
+                launch.start_step,
+                launch.branched,
+                tuple((rank, file.rank, file.kind, _relative(file.path, directory)) for rank, file in event.plan),
+                event.passed,
+            )
+        )
     return line
 
 
-def _as_launch(line: Line, directory: str) -> LaunchStarted:
+def _launch_started(line: Line, directory: str) -> LaunchStarted:
     launch = launch_from_json(line)
-    data_at = optional(moment, line.get("data_at"))
-    start = line.get("start")
-    if start is None:
+    data_at = convert(line.get("data_at"), Moment | None)
+    if line.get("start") is None:
         return LaunchStarted(launch, data_at=data_at)
-    at = moment(start["at"])
-    launch = replace(launch, decided=True, branched=bool(start["branched"]))
-    passed = tuple(
-        PassedOver(name(of), whole(step), Rule(rule), text(detail))
-        for of, step, rule, detail in start.get("passed", ())
-    )
-    if start["from"] is None:
-        return LaunchStarted(launch, at, data_at=data_at, passed=passed)
-    origin = launch_from_json(start["from"])
-    if origin.run != launch.run:
+    start = convert(line["start"], _Start)
+    launch = replace(launch, decided=True, branched=start.branched)
+    if start.origin is None:
+        return LaunchStarted(launch, start.at, data_at=data_at, passed=start.passed)
+    origin = launch_from_json(start.origin)
+    if origin.run != launch.run or start.step is None:
         raise ValueError(f"launch {launch.id} of run {launch.run!r} cannot start from run {origin.run!r}")
-    step = whole(start["step"])
-    start_step = optional(whole, start["start_step"])
-    launch = replace(launch, parent=origin.id, parent_step=step, start_step=start_step)
+    step = start.step
+    launch = replace(launch, parent=origin.id, parent_step=step, start_step=start.start_step)
     plan = tuple(
         (
-            integer(rank),
+            rank,
             Checkpoint(
                 run=launch.run,
                 launch=origin.id,
-                kind=Kind(kind),
+                kind=kind,
                 global_step=step,
-                rank=integer(source),
+                rank=source,
                 path=_absolute(path, directory),
             ),
         )
-        for rank, source, kind, path in start["plan"]
+        for rank, source, kind, path in start.plan
     )
-    return LaunchStarted(launch, at, origin, plan, data_at, passed)
-
-
-def _as_source(line: Line, directory: str) -> SourceAdded:
-    source = Source(
-        run=name(line["run"]),
-        launch=name(line["launch"]),
-        rank=integer(line["rank"]),
-        directory=directory,
-        kind=Kind(line["kind"]),
-        prefix=text(line["prefix"]),
-        breakpoint_prefix=text(line["breakpoint_prefix"]),
-        names_before=frozenset(map(text, line["names_before"])),
-        host=optional(text, line["host"]),
-        content=optional(Content, line.get("content")),
-        directory_id=_directory_id(line.get("directory_id", "")),
-    )
-    return SourceAdded(source, moment(line["at"]))
+    return LaunchStarted(launch, start.at, origin, plan, data_at, start.passed)
 
 
 def _file_line(file: Checkpoint, directory: str) -> Line:
-    """What says nothing is left out."""
-    facts = vars(file)
-    told = {
-        "t": "file",
-        **{field: facts[field] for field in _PLAIN},
-        "kind": file.kind.value,
-        "path": _relative(file.path, directory),
-        "content": file.content.value,
-        "strategy_file": _relative(file.strategy_file, directory) if file.strategy_file else None,
-        "metrics": dict(file.metrics),
-        "state": file.state.value,
-        "problem": file.problem.value if file.problem else None,
-        "grade": file.grade.value if file.grade else None,
-        "timing": list(file.timing) if file.timing else None,
-        "at": file.created_at.isoformat() if file.created_at else None,
-    }
-    return {field: value for field, value in told.items() if value or value == 0}
-
-
-def _format(value: object) -> str:
-    if value not in (*ONE_FILE, *FOREIGN, "unknown"):
-        raise ValueError(f"{value!a} is no format")
-    return text(value)
-
-
-def _directory_id(value: object) -> str:
-    if not _IDENTITY.fullmatch(found := text(value)):
-        raise ValueError(f"{found!a} is no identity of a directory")
-    return found
-
-
-_IDENTITY = re.compile("([0-9a-f]{16})?")
-
-_PLAIN: dict[str, Callable[[Any], Any]] = {
-    "run": name,
-    "launch": name,
-    "global_step": whole,
-    "rank": integer,
-    "optimizer_step": whole,
-    "epoch": integer,
-    "step_in_epoch": integer,
-    "size": whole,
-    "digest": partial(text, longest=64),
-    "mtime_ns": partial(whole, lowest=-HIGHEST),
-    "revision": partial(whole, lowest=-HIGHEST),
-    "format": _format,
-    "quarantine": text,
-    "doubt": text,
-    "directory_id": _directory_id,
-}
-
-
-def _as_file(line: Line, directory: str) -> FileRecorded:
-    return FileRecorded(file_from_line(line, directory))
+    told = _said(file)
+    told["path"] = _relative(file.path, directory)
+    if file.strategy_file:
+        told["strategy_file"] = _relative(file.strategy_file, directory)
+    return told
 
 
 def file_from_line(line: Line, directory: str) -> Checkpoint:
     """The record that the line of a `FileRecorded` holds."""
     strategy_file = line.get("strategy_file")
-    return Checkpoint(
-        **{field: check(line[field]) for field, check in _PLAIN.items() if field in line},
-        kind=Kind(line["kind"]),
-        path=_own_path(line["path"], directory),
-        content=Content(line["content"]),
-        strategy_file=_absolute(strategy_file, directory) if strategy_file else None,
-        metrics={text(metric): finite(value) for metric, value in line.get("metrics", {}).items()},
-        state=FileState(line["state"]),
-        problem=Rule(line["problem"]) if "problem" in line else None,
-        grade=Grade(line["grade"]) if "grade" in line else None,
-        timing=optional(_timing, line.get("timing")),
-        created_at=moment(line["at"]),
-    )
-
-
-def _timing(told: Any) -> Timing:
-    pause, written, step = told
-    return Timing(_seconds(pause), optional(_seconds, written), optional(_seconds, step))
-
-
-def _seconds(value: Any) -> float:
-    seconds = finite(value)
-    if not 0 <= seconds <= _LONGEST_SECONDS:
-        raise ValueError(f"{seconds} s is no time that a save takes")
-    return seconds
-
-
-_LONGEST_SECONDS = 1e9
-
-
-def _as_unplaced(line: Line, directory: str) -> FileUnplaced:
-    file = Unplaced(
-        path=_own_path(line["path"], directory),
-        size=whole(line["size"]),
-        mtime_ns=whole(line["mtime_ns"], lowest=-HIGHEST),
-        best_guess=optional(whole, line["best_guess"]),
-        reason=text(line["reason"]),
-        remedy=_remedy(line["remedy"]),
-    )
-    return FileUnplaced(name(line["run"]), file, moment(line["at"]))
-
-
-def _remedy(value: Any) -> str:
-    """Options of `ckptstore scan` that say what only its user knows: people run what they are shown."""
-    told = text(value)
-    if not _REMEDIES.fullmatch(told):
-        raise ValueError(f"{told!a} places no file")
-    return told
-
-
-_REMEDIES = re.compile(
-    r"(?:(?:--trust (?:counter|name|info)|--steps-per-epoch (?:E|[0-9]{1,9})|--step FILE=STEP|--world-size 1)(?: |$))*"
-)
-
-
-def _as_end(line: Line, _: str) -> TrainingEnded:
-    return TrainingEnded(
-        run=name(line["run"]),
-        launch=name(line["launch"]),
-        rank=integer(line["rank"]),
-        global_step=whole(line["global_step"]),
-        optimizer_step=optional(whole, line["optimizer_step"]),
-        error=optional(text, line["error"]),
-        quarantine=text(line["quarantine"]),
-        at=moment(line["at"]),
-    )
-
-
-def _as_outcome(line: Line, directory: str) -> LoadOutcome:
-    file = None if line["file"] is None else _as_named(line["file"], directory)
-    run = name(line["run"])
-    if file is not None and file.run != run:
-        raise ValueError(f"a launch of run {run!r} cannot load what is of run {file.run!r}")
-    return LoadOutcome(
-        run=run,
-        launch=name(line["launch"]),
-        rank=integer(line["rank"]),
-        outcome=LoadResult(line["outcome"]),
-        at=moment(line["at"]),
-        file=file,
-        detail=optional(text, line["detail"]),
-    )
-
-
-def _as_layout_file(line: Line, directory: str) -> LayoutFileKept:
-    content = line["content"]
-    return LayoutFileKept(
-        run=name(line["run"]),
-        launch=name(line["launch"]),
-        rank=integer(line["rank"]),
-        path=_absolute(line["path"], directory),
-        digest=text(line["digest"], 64),
-        kind=text(line["kind"], 16),
-        content=None if content is None else base64.b64decode(content, validate=True),
-    )
-
-
-def _as_pin(line: Line, _: str) -> StepPinned:
-    return StepPinned(name(line["run"]), whole(line["global_step"]), bool(line["pinned"]), moment(line["at"]))
-
-
-def _as_tag(line: Line, _: str) -> StepTagged:
-    return StepTagged(name(line["run"]), name(line["name"]), optional(whole, line["global_step"]), moment(line["at"]))
-
-
-def _as_policy(line: Line, _: str) -> PolicySet:
-    rules = None if line["rules"] is None else dict(line["rules"])  # gc says what it does not know of them
-    json.dumps(rules, allow_nan=False)
-    return PolicySet(name(line["run"]), rules, moment(line["at"]))
-
-
-def _as_rename(line: Line, _: str) -> RunRenamed:
-    return RunRenamed(name(line["run"]), name(line["name"]), moment(line["at"]))
-
-
-def _as_forget(line: Line, _: str) -> RunForgotten:
-    return RunForgotten(name(line["run"]), bool(line["forgotten"]), moment(line["at"]))
-
-
-def _as_removal(line: Line, directory: str) -> FilesRemoved:
-    files = tuple(
-        RemovedFile(_place(place), whole(size), whole(mtime, lowest=-HIGHEST), text(checkpoint, 32), text(version, 64))
-        for place, size, mtime, checkpoint, version in line["files"]
-    )
-    wanted = Location(line["wanted"]), bool(line["settled"])
-    return FilesRemoved(name(line["run"]), _collection(line), directory, *wanted, moment(line["at"]), files)
-
-
-def _as_gc(line: Line, _: str) -> GcEnded:
-    times = (moment(line["began"]), moment(line["purge_after"]))
-    return GcEnded(name(line["run"]), _collection(line), *times, bool(line["ended"]), moment(line["at"]))
-
-
-def _collection(line: Line) -> str:
-    """The name of a gc, which is one of a directory in the trash too."""
-    found = text(line["collection"], 32)
-    if not found or "/" in found or found.startswith("."):
-        raise ValueError(f"{found!a} is no gc")
-    return found
-
-
-_READERS: dict[str, Callable[[Line, str], Event]] = {
-    "launch": _as_launch,
-    "source": _as_source,
-    "file": _as_file,
-    "unplaced": _as_unplaced,
-    "end": _as_end,
-    "outcome": _as_outcome,
-    "layout": _as_layout_file,
-    "pin": _as_pin,
-    "tag": _as_tag,
-    "policy": _as_policy,
-    "rename": _as_rename,
-    "forget": _as_forget,
-    "removal": _as_removal,
-    "gc": _as_gc,
-}
-
-
-def _named(file: Checkpoint, directory: str) -> Line:
-    """What the id of a file is made of."""
-    return {
-        "run": file.run,
-        "launch": file.launch,
-        "kind": file.kind.value,
-        "global_step": file.global_step,
-        "rank": file.rank,
-        "path": _relative(file.path, directory),
+    own = {
+        **line,
+        "path": _own_path(line["path"], directory),
+        "strategy_file": _absolute(strategy_file, directory) if strategy_file else None,
+        "created_at": line["at"],
     }
-
-
-def _as_named(told: Line, directory: str) -> Checkpoint:
-    return Checkpoint(
-        run=name(told["run"]),
-        launch=name(told["launch"]),
-        kind=Kind(told["kind"]),
-        global_step=whole(told["global_step"]),
-        rank=integer(told["rank"]),
-        path=_absolute(told["path"], directory),
-    )
+    return convert(own, Checkpoint)
 
 
 def _relative(path: str, directory: str) -> str:
@@ -840,6 +623,6 @@ def _own_path(path: str, directory: str) -> str:
 
 def _place(place: str) -> str:
     """A path below a directory, of names only. Raises `OutsideError` for another."""
-    if any(part in ("", ".", "..") for part in text(place).split("/")):
+    if any(part in ("", ".", "..") for part in limits.text(place).split("/")):
         raise OutsideError(f"{place!a} is no path below its directory")
     return limits.path(place)

@@ -4,14 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, TypeVar
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-UTC = timezone.utc
-T = TypeVar("T")
+from datetime import timedelta
 
 HIGHEST = 2**63 - 1
 """Of steps, bytes and nanoseconds."""
@@ -55,21 +48,6 @@ def whole(value: object, highest: int = HIGHEST, *, lowest: int = 0) -> int:
     return number
 
 
-def integer(value: object) -> int:
-    """What a column of 32 bits holds, from 0. Raises `ValueError`."""
-    return whole(value, HIGHEST_INTEGER)
-
-
-def count(value: object) -> int:
-    """What a column of 32 bits holds, from 1. Raises `ValueError`."""
-    return whole(value, HIGHEST_INTEGER, lowest=1)
-
-
-def ranks(value: object) -> int:
-    """How many ranks a launch may have, from 1. Raises `ValueError`."""
-    return whole(value, MOST_RANKS, lowest=1)
-
-
 def finite(value: object) -> float:
     """A number that is finite. Raises `ValueError` that says what is needed."""
     try:
@@ -81,8 +59,8 @@ def finite(value: object) -> float:
     return number
 
 
-def text(value: object, longest: int | None = None) -> str:
-    """A text that UTF-8 has and databases keep, of `longest` characters at most. Raises `ValueError` that says why not.
+def text(value: object) -> str:
+    """A text that UTF-8 has and databases keep. Raises `ValueError` that says why not.
 
     The name of a file may be none: its bytes need not be UTF-8.
     """
@@ -94,8 +72,6 @@ def text(value: object, longest: int | None = None) -> str:
         raise ValueError(f"{value!a}, which is not UTF-8") from None
     if "\0" in value:
         raise ValueError(f"{value!a}, which has a NUL")
-    if longest is not None and len(value) > longest:
-        raise ValueError(f"{value[:longest]!a}…, longer than {longest} characters")
     return value
 
 
@@ -107,25 +83,3 @@ def path(value: object) -> str:
     if found.count("/") > MOST_PARTS:
         raise ValueError(f"{found[:80]!a}…, of more than {MOST_PARTS} directories")
     return found
-
-
-def name(value: object) -> str:
-    """The name of a run, a launch or a tag. Raises `ValueError`."""
-    if not value:
-        raise ValueError("a name without a character")
-    return text(value, LONGEST_NAME)
-
-
-def moment(value: object) -> datetime:
-    """A moment written down with its zone, in UTC. Raises `ValueError`."""
-    found = datetime.fromisoformat(text(value))
-    if found.tzinfo is None:
-        raise ValueError(f"{value} has no time zone")
-    if not FIRST_YEAR <= found.year <= LAST_YEAR:
-        raise ValueError(f"{value} is no time of this age")
-    return found.astimezone(timezone.utc)
-
-
-def optional(check: Callable[[object], T], value: object) -> T | None:
-    """What `check` makes of a value; None of None."""
-    return None if value is None else check(value)

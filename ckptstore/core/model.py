@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from enum import Enum
 from functools import cached_property, lru_cache
 from math import gcd, isqrt
-from typing import TYPE_CHECKING, Any, NamedTuple, NewType
+from typing import Any, NamedTuple, NewType
 
+from ckptstore.core.fields import (
+    Count,
+    DirectoryId,
+    Finite,
+    Index,
+    Moment,
+    Name,
+    Nanoseconds,
+    Ranks,
+    Remedy,
+    Seconds,
+    Text,
+    Whole,
+    Word,
+)
 from ckptstore.core.limits import HIGHEST
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from ckptstore.core.replicas import Layout
+from ckptstore.core.replicas import Layout
 
 
 class Kind(str, Enum):
@@ -106,9 +118,9 @@ def launch_key(run: str, launch: str) -> LaunchKey:
 class Timing(NamedTuple):
     """What a save cost, in seconds (None: not measured)."""
 
-    pause: float  # the training thread stood still, without waiting for the save before it
-    written: float | None = None  # from the beginning of the pause until the file was on the disk
-    step: float | None = None  # one step of training, with all between two of them
+    pause: Seconds  # the training thread stood still, without waiting for the save before it
+    written: Seconds | None = None  # from the beginning of the pause until the file was on the disk
+    step: Seconds | None = None  # one step of training, with all between two of them
 
 
 BRANCH = "branch-"
@@ -122,31 +134,31 @@ SCANNED = "scan-"
 class Checkpoint:
     """One file of one rank."""
 
-    run: str
-    launch: str
+    run: Name
+    launch: Name
     kind: Kind
-    global_step: int  # batches consumed since the run began
-    rank: int
+    global_step: Whole  # batches consumed since the run began
+    rank: Index
     path: str
-    optimizer_step: int | None = None  # updates applied; None: unknown
-    epoch: int | None = None  # from 1, as MindSpore's
-    step_in_epoch: int | None = None  # from 1
-    size: int | None = None  # bytes; None while the file is being written, as digest and mtime_ns
-    digest: str | None = None  # BLAKE3 in hexadecimal
-    mtime_ns: int | None = None  # since 1970
+    optimizer_step: Whole | None = None  # updates applied; None: unknown
+    epoch: Index | None = None  # from 1, as MindSpore's
+    step_in_epoch: Index | None = None  # from 1
+    size: Whole | None = None  # bytes; None while the file is being written, as digest and mtime_ns
+    digest: Word | None = None  # BLAKE3 in hexadecimal
+    mtime_ns: Nanoseconds | None = None  # since 1970
     format: str = "ckpt"
     content: Content = Content.FULL
     strategy_file: str | None = None
-    metrics: Mapping[str, float] = field(default_factory=dict)
+    metrics: Mapping[Text, Finite] = field(default_factory=dict)
     state: FileState = FileState.COMPLETE
     problem: Rule | None = None  # the rule that a damaged file broke
-    quarantine: str = ""  # what is wrong with a state whose files are whole
-    created_at: datetime | None = None
-    revision: int | None = None  # greater than that of the record that a look at the disk amended
+    quarantine: Text = ""  # what is wrong with a state whose files are whole
+    created_at: Moment | None = None
+    revision: Nanoseconds | None = None  # greater than that of the record that a look at the disk amended
     grade: Grade | None = None  # how sure the step of a scanned file is; None: it was registered
-    doubt: str = ""  # what is open about a scanned file
+    doubt: Text = ""  # what is open about a scanned file
     timing: Timing | None = None  # what the save cost; None: not measured
-    directory_id: str = ""  # the identity of its directory (`disk.presence`); empty: not known
+    directory_id: DirectoryId = ""  # the identity of its directory (`disk.presence`); empty: not known
 
     @property
     def newness(self) -> int:
@@ -196,20 +208,21 @@ class Location(str, Enum):
     __str__ = str.__str__
 
 
-class Source(NamedTuple):
+@dataclass(frozen=True)
+class Source:
     """Where a rank of a launch saves which kind of file."""
 
-    run: str
-    launch: str
-    rank: int
+    run: Name
+    launch: Name
+    rank: Index
     directory: str
     kind: Kind
-    prefix: str
-    breakpoint_prefix: str
-    names_before: frozenset[str]  # breakpoints, graceful exits and TTP directories from before the launch
-    host: str | None = None  # that the rank ran on
+    prefix: Text
+    breakpoint_prefix: Text
+    names_before: frozenset[Text]  # breakpoints, graceful exits and TTP directories from before the launch
+    host: Text | None = None  # that the rank ran on
     content: Content | None = None  # what its periodic files hold; None: not known
-    directory_id: str = ""  # the identity of the directory; empty: it has none
+    directory_id: DirectoryId = ""  # the identity of the directory; empty: it has none
 
     @property
     def launch_key(self) -> LaunchKey:
@@ -220,9 +233,9 @@ class Source(NamedTuple):
 class Lengths(NamedTuple):
     """Numbers of steps that an epoch may have."""
 
-    low: int = 1
-    high: int | None = None  # None: no end
-    divides: int = 0  # those that divide this; 0 is divided by every number
+    low: Count = 1
+    high: Whole | None = None  # None: no end
+    divides: Whole = 0  # those that divide this; 0 is divided by every number
 
     def fits(self, steps: int) -> bool:
         """Whether an epoch may have so many steps."""
@@ -274,21 +287,21 @@ def _divisors(number: int) -> tuple[int, ...]:
 class Launch:
     """One start of all ranks of a run."""
 
-    id: str
-    run: str
+    id: Name
+    run: Name
     order: int  # counts the launches of the run from 1
-    world_size: int
+    world_size: Ranks
     layout: Layout
-    steps_per_epoch: int | None = None
-    batch_size: int | None = None  # samples that one rank takes a step
-    shards: int | None = None  # parts that the data is dealt into, sample by sample in turn; None: not known, or not so
+    steps_per_epoch: Count | None = None
+    batch_size: Count | None = None  # samples that one rank takes a step
+    shards: Count | None = None  # parts that the data is dealt into, sample by sample in turn; None: not known, or not so
     decided: bool = False  # it has asked where to start
     parent: str | None = None  # the launch that it resumed from; None: it started fresh
     parent_step: int | None = None  # the step of that launch
     branched: bool = False  # that state was asked for: what came after it in the history is given up
     foreign: bool = False  # all it saved are parts, which say nothing of where the others' history went
     start_step: int | None = None  # where parent_step stands in its own steps
-    created_at: datetime | None = None
+    created_at: Moment | None = None
     owner: int | None = field(default=None, compare=False)  # the user whose it is; None: who tells of it
     # The steps an epoch with which the names of a scanned launch fit its counters, in each way to read them.
     lengths: tuple[Lengths, ...] = ()
@@ -355,21 +368,22 @@ class Reason:
 class PassedOver(NamedTuple):
     """A newer state that a launch did not start from, and why: the first rule that it breaks, and the particulars."""
 
-    launch: str
-    global_step: int
+    launch: Name
+    global_step: Whole
     rule: Rule
-    detail: str
+    detail: Text
 
 
-class Unplaced(NamedTuple):
+@dataclass(frozen=True)
+class Unplaced:
     """A file that a scan found and whose step or rank it could not tell."""
 
     path: str
-    size: int  # bytes
-    mtime_ns: int  # since 1970
-    best_guess: int | None  # the likeliest step; None: no idea
-    reason: str
-    remedy: str  # the option of `ckptstore scan` that would tell; empty: none
+    size: Whole  # bytes
+    mtime_ns: Nanoseconds  # since 1970
+    best_guess: Whole | None  # the likeliest step; None: no idea
+    reason: Text
+    remedy: Remedy  # the option of `ckptstore scan` that would tell; empty: none
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from stat import S_ISLNK
 from typing import TYPE_CHECKING, Any
@@ -19,16 +18,14 @@ from ckptstore.core.events import (
     StepTagged,
     from_lines,
     launch_of,
-    runs_of,
-    with_runs,
+    run_of,
 )
 from ckptstore.core.hints import Command
-from ckptstore.core.limits import LONGEST_NAME
 from ckptstore.core.model import SCANNED
 from ckptstore.core.text import count
 from ckptstore.disk.trust import TRUST, Trust, on_behalf_of, user_name
 from ckptstore.journal import jsonl
-from ckptstore.journal.layouts import with_content
+from ckptstore.journal.layouts import is_as_told
 from ckptstore.outside import os
 
 if TYPE_CHECKING:
@@ -41,17 +38,17 @@ if TYPE_CHECKING:
     from ckptstore.journal.jsonl import Contents
 
 
-_RESERVED = re.compile(r"@\d+$")
-"""How a run is named that is of that user, since its name was another's: nobody else begins one."""
-
-
 @dataclass(frozen=True)
 class Accepted:
-    """The events of a journal that count, how many lines do not, and why of those that could be read."""
+    """The events of a journal that count, how many lines do not, and why of those that could be read.
+
+    `has_foreign`: some are of another user's run, and count once their writer is trusted.
+    """
 
     events: tuple[Event, ...]
     unusable: int
     refused: tuple[str, ...]
+    has_foreign: bool = False
 
     @property
     def started(self) -> set[LaunchKey]:
@@ -66,7 +63,7 @@ class Accepted:
     @property
     def runs(self) -> set[str]:
         """The runs that it tells of."""
-        return {run for event in self.events for run in runs_of(event)}
+        return {run_of(event) for event in self.events}
 
 
 def why_not(owner: int, home_owner: int, trust: Trust) -> str:
@@ -92,54 +89,60 @@ class Acceptor:
         self._connection = connection
         self._trust = trust
         self._runs_before = runs_before
-        self._claimed: dict[str, int] = {}
-        for contents in journals:  # the first that tells of a launch of a new run has it
-            for run in _named([line for line in contents.entries if line.get("t") == "launch"]):
-                self._claimed.setdefault(run, contents.owner)
+        self._claimed: dict[str, int] = {}  # of new runs: whose a launch is, of those who are trusted before others
+        for contents in sorted(journals, key=lambda each: not trust.is_full(each.owner)):
+            for line in contents.entries:
+                if line.get("t") == "launch" and isinstance(line.get("run"), str):
+                    is_found = str(line.get("id")).startswith(SCANNED)  # by root, perhaps, in another one's directory
+                    self._claimed.setdefault(line["run"], contents.home_owner if is_found else contents.owner)
         self._above: dict[tuple[str, int], str] = {}
         self._sizes: dict[LaunchKey, int] = {}
 
     def accept(self, path: str, contents: Contents) -> Accepted:
         """What counts of a journal that is believed."""
-        directory = jsonl.directory_of(path)
-        names = self._names(contents)
-        lines = [with_runs(entry, names) for entry in contents.entries] if names else contents.entries
-        refused = [f"run {run!r} is of another user: what it tells is of run {own!r}" for run, own in names.items()]
-        found, unusable = from_lines(lines, directory, refused.append)
+        directory, owner = jsonl.directory_of(path), contents.owner
+        refused: list[str] = []
+        found, unusable = from_lines(contents.entries, directory, refused.append)
+        owners = self._owners_of({run_of(event) for event in found})
         others = self._others_of_that_id(event.launch for event in found if isinstance(event, LaunchStarted))
         files = [event.file for event in reversed(found) if isinstance(event, FileRecorded)]
         scanned = {file.launch_key: file.path for file in files if file.launch.startswith(SCANNED)}
         events: list[Event] = []
+        has_foreign = False
         for event in found:
-            reason = others.get(_key(event)) or self._why_not(event, directory, contents.owner)
+            foreign = self._foreign(event, owner, owners)
+            has_foreign |= bool(foreign)
+            reason = foreign or others.get(_key(event)) or self._why_not(event, directory, owner)
             if reason:
                 refused.append(reason)
                 unusable += 1
             elif isinstance(event, LaunchStarted):
-                origin = None if event.origin is None else replace(event.origin, owner=contents.owner)
+                origin = None if event.origin is None else replace(event.origin, owner=owner)
                 path_of_one = scanned.get(event.launch.key)
-                owner = on_behalf_of(contents.owner, path_of_one) if path_of_one else contents.owner
-                launch = replace(event.launch, owner=owner)
+                launch = replace(event.launch, owner=on_behalf_of(owner, path_of_one) if path_of_one else owner)
                 events.append(replace(event, launch=launch, origin=origin))
-            elif (filled := with_content(event)) is not None:
-                events.append(filled)
-        return Accepted(tuple(events), unusable, tuple(dict.fromkeys(refused)))
+            elif is_as_told(event):
+                events.append(event)
+        return Accepted(tuple(events), unusable, tuple(dict.fromkeys(refused)), has_foreign)
 
-    def _names(self, contents: Contents) -> Mapping[str, str]:
-        """The runs that a journal names and that are another user's, and what its own are called then."""
-        if self._trust.is_full(contents.owner):
-            return {}
-        named = _named(contents.entries)
-        owners = reads.owners_of(self._connection, named)
-        mark = f"@{contents.owner}"  # the number: another host may know the user by another name
+    def _owners_of(self, runs: AbstractSet[str]) -> dict[str, set[int]]:
+        """Whose these runs are: the users of their launches."""
+        claimed = {run: {self._claimed[run]} for run in runs if run in self._claimed}
+        return claimed | reads.owners_of(self._connection, runs)
 
-        def is_own(run: str) -> bool:
-            if run in owners:
-                return contents.owner in owners[run]
-            return self._claimed.get(run) == contents.owner and _RESERVED.search(run) is None
-
-        others = sorted(run for run in named if not is_own(run) and not run.endswith(mark))
-        return {run: f"{run[: LONGEST_NAME - len(mark)]}{mark}" for run in others}
+    def _foreign(self, event: Event, owner: int, owners: Mapping[str, AbstractSet[int]]) -> str:
+        """Why a user's word on a run of others is left out, or on one that nobody has; empty if it counts."""
+        run = run_of(event)
+        whose = owners.get(run, frozenset())
+        is_for_later = not whose and launch_of(event) is not None  # it is read again once its launch is known
+        if owner in whose or is_for_later or self._trust.is_full(owner):
+            return ""
+        writer = user_name(owner)
+        told_by = f"of user {user_name(min(whose))}" if whose else "of nobody"
+        return (
+            f"run {run!r} is {told_by}: what user {writer} tells of it is left out, but for with --trust {writer}, or "
+            f"if {TRUST} names {writer}"
+        )
 
     def _others_of_that_id(self, launches: Iterable[Launch]) -> dict[LaunchKey | None, str]:
         """The launches that have the id of another one, and why: one launch has one number of ranks.
@@ -182,13 +185,13 @@ class Acceptor:
             while at >= 0:
                 above = path[:at], owner
                 if above not in self._above:
-                    self._above[above] = self._foreign(*above)
+                    self._above[above] = self._closed(*above)
                 if self._above[above]:
                     return self._above[above]
                 at = path.find("/", at + 1)
         return ""
 
-    def _foreign(self, directory: str, owner: int) -> str:
+    def _closed(self, directory: str, owner: int) -> str:
         try:
             status = os.lstat(directory)
         except OSError:
@@ -202,11 +205,6 @@ class Acceptor:
 
 def _key(event: Event) -> LaunchKey | None:
     return event.launch.key if isinstance(event, LaunchStarted) else launch_of(event)
-
-
-def _named(lines: Sequence[dict[str, Any]]) -> set[str]:
-    """The runs that lines name."""
-    return {line["run"] for line in lines if isinstance(line.get("run"), str)}
 
 
 def unconfirmed(connection: Connection, run: str, lines: Sequence[dict[str, Any]]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import zlib
-from dataclasses import replace
+from contextlib import suppress
 from stat import S_ISREG
 from typing import TYPE_CHECKING
 
@@ -37,22 +37,16 @@ def read(path: str) -> bytes | None:
     return content if content is not None and len(content) <= MOST_BYTES else None
 
 
-def with_content(event: Event) -> Event | None:
-    """An event as the catalog needs it: the content of a very large layout file is read from the file itself.
-
-    None where that was overwritten, and where a line has another content than it says: contents are known by their
-    digests to every launch.
-    """
+def is_as_told(event: Event) -> bool:
+    """Whether a layout file has the content that its line says: contents are known by their digests to every launch."""
     if not isinstance(event, LayoutFileKept):
-        return event
-    try:
-        content = read(event.path) if event.content is None else _unpacked(event.content)
-    except (OSError, zlib.error):
-        content = None
-    if content is None or blake3(content).hexdigest() != event.digest:
-        log.warning("%s of launch %s was overwritten: its replicas are not known by it", event.path, event.launch)
-        return None
-    return event if event.content is not None else replace(event, content=zlib.compress(content))
+        return True
+    with suppress(zlib.error):
+        content = _unpacked(event.content)
+        if content is not None and blake3(content).hexdigest() == event.digest:
+            return True
+    log.warning("%s of launch %s is not what its line says: it is left out", event.path, event.launch)
+    return False
 
 
 def _unpacked(content: bytes) -> bytes | None:

@@ -20,13 +20,11 @@ from ckptstore.core.events import (
     FileUnplaced,
     GcEnded,
     LaunchStarted,
-    LayoutFileKept,
     RunForgotten,
     RunRenamed,
     SourceAdded,
-    has_content,
     launch_of,
-    runs_of,
+    run_of,
     to_line,
 )
 from ckptstore.core.model import FileState
@@ -96,7 +94,7 @@ class Recorder:
             return
         # A power failure may take from the catalog what the journals have, but for the first of each segment: one
         # that the catalog does not know is not read.
-        is_kept = is_journalled and all(span.begin for span in written.spans) and all(map(_is_whole, events))
+        is_kept = is_journalled and all(span.begin for span in written.spans)
         try:
             self._take_up(written, events, is_kept=is_kept)
         except CatalogUnavailableError as error:
@@ -345,7 +343,7 @@ class Recorder:
         project(connection, news, layout_by)
         for directory, lines in written.missed.items():
             journals.add_unwritten(connection, directory, unwritten.home_to_json(self._homes[directory]), lines)
-        runs = {run for event in news for run in runs_of(event)}
+        runs = {run_of(event) for event in news}
         return [span.path for span in written.spans if not journals.went_on(connection, runs, *span[:3])]
 
     def _append(
@@ -412,11 +410,6 @@ class _Written:
     @property
     def is_nothing(self) -> bool:
         return not self.spans and not self.missed
-
-
-def _is_whole(event: Event) -> bool:
-    """Whether a journal gets all of an event: a very large layout file is not in it."""
-    return not isinstance(event, LayoutFileKept) or has_content(event)
 
 
 def _seen_after(known: Checkpoint, file: Checkpoint) -> Checkpoint:

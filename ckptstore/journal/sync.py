@@ -363,7 +363,8 @@ class _Reading:
             ids = {name: run_id for name in names if (run_id := reads.run_id(connection, name)) is not None}
             by_path = {path: [ids[run] for run in sorted(own.runs) if run in ids] for path, own in told.items()}
             for path, (place, _) in opened.items():  # what was left out is read again: another may tell of its launch
-                is_used = used[path] == place.before.end and told[path].named <= done.launches
+                is_known = told[path].named <= done.launches and not told[path].has_foreign
+                is_used = used[path] == place.before.end and is_known
                 if place.summary is None:
                     end = read[path].end if is_used else used[path]
                     ends[path] = ReadTo(end, place.before.by_summary)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from blake3 import blake3
 
 from ckptstore.catalog import layouts
-from ckptstore.core.events import LayoutFileKept
+from ckptstore.core.events import MOST_CONTENT, LayoutFileKept
 from ckptstore.disk.files import facts
 from ckptstore.errors import CatalogUnavailableError, UnreadableError, UsageError
 from ckptstore.formats.replica_groups import layout_kind
@@ -76,9 +76,12 @@ def keep(recorder: Recorder, launch: Launch, rank: int, path: str) -> bool:
     if content is None:
         log.warning("%s has more than %d MB: it is not kept, nor used", path, MOST_BYTES >> 20)
         return False
-    digest = blake3(content).hexdigest()
+    digest, packed = blake3(content).hexdigest(), zlib.compress(content)
+    if len(packed) > MOST_CONTENT:
+        log.warning("%s has %d MB when compressed: it is not kept, nor used", path, len(packed) >> 20)
+        return False
     if not _is_kept(recorder, launch.key, digest):
-        recorder.record([LayoutFileKept(launch.run, launch.id, rank, path, digest, kind, zlib.compress(content))])
+        recorder.record([LayoutFileKept(launch.run, launch.id, rank, path, digest, kind, packed)])
     return True
 
 

@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from ckptstore.api import Catalog, connect
 from ckptstore.catalog.engine import Database
 from ckptstore.catalog.tables import journals
-from ckptstore.core.events import MOST_CONTENT, FileRecorded, LaunchStarted, LayoutFileKept, to_line
+from ckptstore.core.events import FileRecorded, LaunchStarted, to_line
 from ckptstore.core.model import FileState, Kind, Rule
 from ckptstore.disk.claims import FOLDER
 from ckptstore.errors import CatalogUnavailableError, UnknownRunError, UsageError
@@ -257,11 +257,6 @@ def test_what_is_in_no_journal_is_waited_for(sqlite_url: str, tmp_path: Path, mo
     job = Job(connect(sqlite_url), tmp_path, world_size=1)
     disk = Disk(job.catalog.database, monkeypatch)
     (launch,) = job.begin()
-    monkeypatch.setattr("ckptstore.catalog.project._put_layout_files", lambda *_, **__: None)
-    for size, level in ((MOST_CONTENT, 1), (MOST_CONTENT + 1, 2)):  # what is longer is in no journal
-        path = str(tmp_path / "strategy.ckpt")
-        launch.recorder.record([LayoutFileKept("run", "L1", 0, path, f"{size:064}", "strategy", bytes(size))])
-        assert disk.levels[-1] == level
     shutil.rmtree(job.folder(0) / FOLDER)
     (job.folder(0) / FOLDER).touch()  # a file: the journal cannot be written
     job.save([launch], 3)

@@ -131,26 +131,35 @@ def test_another_user_cannot_speak_for_a_run(catalog: Catalog, tmp_path: Path) -
     stored_policy.store(twin.database, "run", Policy(keep_last=1, floor=1, drop_branches=True))
     give(tmp_path / "bob", BOB)
     synced = catalog.sync(tmp_path)
-    assert synced.runs == ("run", f"run@{BOB}")
-    assert "run 'run' is of another user" in synced.refused[0].reason
+    assert synced.runs == ("run",)
+    assert f"run 'run' is of user {ANN}: what user {BOB} tells of it is left out" in synced.refused[0].reason
     assert catalog.resolve("run").plan.global_step == 30
     assert stored_policy.show(catalog.database, "run") == Policy(keep_last=3)
     assert catalog.plan_gc("run").removes_nothing
-    assert catalog.resolve(f"run@{BOB}").plan.global_step == 50
-    assert not catalog.sync(tmp_path).refused, "it is said once"
-    theirs.save(theirs.begin(), 60)
-    give(tmp_path / "bob", BOB)
-    catalog.sync(tmp_path)
-    assert catalog.resolve("run").plan.global_step == 30
-    assert catalog.resolve(f"run@{BOB}").plan.global_step == 60
+    assert {file.launch for file in catalog.files("run")} == {"L1"}
+    assert catalog.sync(tmp_path).refused == synced.refused
+    assert catalog.sync(tmp_path, trust=[str(BOB)]).records == 2
+    assert catalog.resolve("run").plan.global_step == 50
 
 
 def test_of_two_users_runs_of_one_name_the_first_has_it(catalog: Catalog, tmp_path: Path) -> None:
     for user, name in ((ANN, "a"), (BOB, "b")):
         begun(connect(str(tmp_path / f"{name}.db")), tmp_path / name, 10, world_size=1)
         give(tmp_path / name, user)
-    assert catalog.sync(tmp_path).runs == ("run", f"run@{BOB}")
+    synced = catalog.sync(tmp_path)
+    assert synced.runs == ("run",)
+    assert f"run 'run' is of user {ANN}" in synced.refused[0].reason
     assert {Path(file.path).parent.parent.name for file in catalog.files("run")} == {"a"}
+
+
+def test_of_a_strangers_run_and_the_readers_own_of_one_name_the_readers_counts(
+    catalog: Catalog, tmp_path: Path
+) -> None:
+    for user, name in ((ANN, "a"), (os.geteuid(), "b")):
+        begun(connect(str(tmp_path / f"{name}.db")), tmp_path / name, 10, world_size=1)
+        give(tmp_path / name, user)
+    assert f"what user {ANN} tells of it is left out" in catalog.sync(tmp_path).refused[0].reason
+    assert {Path(file.path).parent.parent.name for file in catalog.files("run")} == {"b"}
 
 
 def test_what_a_journal_says_of_a_run_that_the_catalog_has_waits_for_somebody(
@@ -223,25 +232,6 @@ def test_a_journal_that_is_swapped_while_it_is_read(
     synced = other.sync(tmp_path / "ckpt")
     assert synced.records == 0
     assert f"it is of user {BOB}" in synced.unreadable[0].reason
-
-
-def test_a_run_whose_name_has_the_sign_itself(
-    catalog: Catalog, other: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Only a number behind it says whose a run is."""
-    job = Job(catalog, tmp_path / "ckpt", world_size=1, run="bert@v2")
-    job.save(job.begin(), 10)
-    give(tmp_path / "ckpt", ANN)
-    with catalog.database.write() as connection:
-        connection.exec_driver_sql(f"UPDATE launches SET owner = {ANN}")
-    assert other.sync(tmp_path).runs == ("bert@v2",)
-    with monkeypatch.context() as context:
-        context.setenv("CKPTSTORE_TRUST", str(ANN))
-        job.save(job.begin(), 20)
-    give(tmp_path / "ckpt", ANN)
-    for each in (catalog, other):
-        each.sync(tmp_path)
-        assert each.resolve("bert@v2").plan.global_step == 20
 
 
 def test_a_state_that_another_user_saved_is_nobody_elses_start(

@@ -120,18 +120,6 @@ def test_marks_of_a_run_before_it_has_a_launch(catalog: Catalog, bobs: Path, ann
     catalog.sync(bobs)
     catalog.sync(bobs.parent / "anns")
     assert stored_policy.show(catalog.database, "ann") is None
-    assert stored_policy.show(catalog.database, f"ann@{BOB}") == Policy(keep_last=1, floor=1)
-
-
-def test_the_name_that_another_users_run_will_get(catalog: Catalog, bobs: Path, anns: Path) -> None:
-    write(bobs, BOB, started("ann"), started(f"ann@{ANN}"), policy(f"ann@{ANN}"))
-    anns.rename(bobs.parent / "zoe")
-    catalog.sync(bobs)
-    catalog.sync(bobs.parent / "zoe")
-    assert catalog.resolve(f"ann@{ANN}").plan.global_step == 3
-    assert stored_policy.show(catalog.database, f"ann@{ANN}") is None
-    collected(catalog)
-    assert left(bobs.parent / "zoe") == 3
 
 
 @pytest.mark.parametrize(

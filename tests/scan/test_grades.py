@@ -172,7 +172,7 @@ def test_a_journal_proposes_no_other_options(told: str) -> None:
     event = FileUnplaced("run", file, moment(0))
     line = to_line(event, "/run")
     assert from_line(line, "/run") == event
-    with pytest.raises(ValueError, match="places no file"):
+    with pytest.raises(ValueError, match="remedy"):
         from_line({**line, "remedy": told}, "/run")
 
 

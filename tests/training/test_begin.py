@@ -97,12 +97,10 @@ def test_what_cannot_be_restored_stops_a_start_without_a_catalog_too(catalog: Ca
         decided(away, tmp_path / "ckpt", 2, odd, "data_parallel", step=5, lineage="L1")
 
 
-@pytest.mark.parametrize("most", [1 << 20, 0])
 def test_a_strategy_file_of_an_outage_reaches_the_catalog(
-    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, caplog: pytest.LogCaptureFixture
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With its content in the journal, or, where that would be too much, in the file while it is as it was."""
-    monkeypatch.setattr("ckptstore.core.events.MOST_CONTENT", most)
+    """With its content in the journal."""
     job = Job(catalog, tmp_path / "ckpt", world_size=2)
     ranks = [catalog.join("run", rank=rank, world_size=2, launch_id="L1") for rank in (0, 1)]
     for launch in ranks:
@@ -112,15 +110,6 @@ def test_a_strategy_file_of_an_outage_reaches_the_catalog(
     path = write_spreads(tmp_path / "ckpt" / "strategy.ckpt", 0, [spread(grid=(2,))])
     assert ranks[0].keep_layout_file(str(path))
     job.save(ranks, 5)
-    if not most:
-        kept = path.read_bytes()
-        path.write_bytes(b"of another launch")
-        copy = job.catalog.sync(tmp_path)
-        assert copy.records == 2
-        assert "was overwritten: its replicas are not known by it" in caplog.text
-        assert _groups(catalog) == []
-        path.write_bytes(kept)
-        ranks[0].keep_layout_file(str(path))
     catalog.sync(tmp_path)
     assert _groups(catalog) == [[0, 1]]
     lost = catalog.show("run", 5)[0]

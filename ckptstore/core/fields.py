@@ -1,0 +1,36 @@
+"""Types of what journals hold, with their bounds: msgspec checks each value that is read of one against them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from sys import float_info
+from typing import Annotated
+
+from msgspec import Meta
+
+from ckptstore.core.limits import HIGHEST, HIGHEST_INTEGER, LONGEST_NAME, MOST_RANKS
+
+_TEXT = r"[^\0\ud800-\udfff]"
+"""A character that UTF-8 has and databases keep."""
+
+Text = Annotated[str, Meta(pattern=rf"\A{_TEXT}*\Z")]
+Name = Annotated[str, Meta(pattern=rf"\A{_TEXT}*\Z", min_length=1, max_length=LONGEST_NAME)]
+Word = Annotated[str, Meta(pattern=rf"\A{_TEXT}*\Z", max_length=64)]
+"""A digest, a version, or an id."""
+Collection = Annotated[str, Meta(pattern=r"\A(?!\.)[^/\0\ud800-\udfff]+\Z", max_length=32)]
+"""A gc: it names a directory in the trash too."""
+DirectoryId = Annotated[str, Meta(pattern=r"\A([0-9a-f]{16})?\Z")]
+_PLACING = r"--trust (?:counter|name|info)|--steps-per-epoch (?:E|[0-9]{1,9})|--step FILE=STEP|--world-size 1"
+Remedy = Annotated[str, Meta(pattern=rf"\A(?:(?:{_PLACING})(?: |\Z))*\Z")]
+"""Options of `ckptstore scan` that say what only its user knows: people run what they are shown."""
+
+Whole = Annotated[int, Meta(ge=0, le=HIGHEST)]
+"""Steps and bytes."""
+Nanoseconds = Annotated[int, Meta(ge=-HIGHEST, le=HIGHEST)]
+Index = Annotated[int, Meta(ge=0, le=HIGHEST_INTEGER)]
+"""Ranks, epochs, and steps in them."""
+Count = Annotated[int, Meta(ge=1, le=HIGHEST_INTEGER)]
+Ranks = Annotated[int, Meta(ge=1, le=MOST_RANKS)]
+Finite = Annotated[float, Meta(ge=-float_info.max, le=float_info.max)]
+Seconds = Annotated[float, Meta(ge=0, le=1e9)]
+Moment = Annotated[datetime, Meta(tz=True)]
