@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -139,18 +139,13 @@ class Database:
 
     @contextmanager
     def _transaction(self, *, writes: bool, is_kept: bool = False) -> Iterator[sa.Connection]:
-        guard: postgres.Guard | None = None
         try:
-            with self._connection() as connection:
-                guard = connection.info.get(postgres.GUARD)
-                with guard.watches() if guard else nullcontext(), connection.begin():
-                    if self.is_sqlite and writes:
-                        sqlite.wait_for_disk(connection, is_kept=is_kept)
-                    self._begin(connection, writes=writes)
-                    yield connection
+            with self._connection() as connection, connection.begin():
+                if self.is_sqlite and writes:
+                    sqlite.wait_for_disk(connection, is_kept=is_kept)
+                self._begin(connection, writes=writes)
+                yield connection
         except sa.exc.DBAPIError as error:  # a broken constraint too: the catalog was replaced by another
-            if guard is not None and guard.is_over:
-                raise self.unusable(f"it did not answer in {self.answer_within:g} s") from error
             raise self._unavailable(error) from error
 
     @contextmanager

@@ -7,19 +7,19 @@ nothing is prepared.
 
 from __future__ import annotations
 
-import math
 import re
-from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 from sqlalchemy.pool import QueuePool
 
 from ckptstore.core.hints import Command
-from ckptstore.outside import os, socket, threading, time
+from ckptstore.outside import time
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator
+
+    import psycopg
 
 _PASSING_STATES = frozenset(
     {
@@ -98,17 +98,11 @@ def make_engine(url: sa.URL, wait: float, answer_within: float) -> sa.Engine:
         },
     )
 
-    @sa.event.listens_for(engine, "connect")
-    def _guard(connection: Any, record: Any) -> None:
-        record.info[GUARD] = Guard(connection.fileno(), answer_within)
+    of = _connection_type(answer_within)
 
-    @sa.event.listens_for(engine, "close")
-    def _end(_connection: Any, record: Any) -> None:
-        record.info[GUARD].end()
-
-    @sa.event.listens_for(engine, "before_cursor_execute")
-    def _again(connection: sa.Connection, *_: object) -> None:
-        connection.info[GUARD].again()
+    @sa.event.listens_for(engine, "do_connect")
+    def _connect(_dialect: object, _record: object, given: list[Any], named: dict[str, Any]) -> psycopg.Connection:
+        return of.connect(*given, **named)
 
     return engine
 
@@ -132,6 +126,8 @@ def passes(error: sa.exc.DBAPIError) -> bool:
     if state is not None:
         return state in _PASSING_STATES or state.startswith("08")  # connection_exception
     said = str(error.orig)
+    if _UNANSWERED in said:
+        return False
     return error.connection_invalidated or any(refusal in said for refusal in _PASSING_REFUSALS)
 
 
@@ -144,48 +140,35 @@ def remedy(error: sa.exc.DBAPIError) -> str:
     return ""
 
 
-GUARD = "guard"
-"""Under which name a connection has its guard, in its `info`."""
+_UNANSWERED = "it did not answer in "
 
 
-class Guard:
-    """Closes a connection, by its file, whose server does not answer a statement within some seconds.
+def _connection_type(answer_within: float) -> type[psycopg.Connection]:
+    """Connections that are given up if the answer to a statement takes longer than so many seconds.
 
-    The server's own limits are of no use where it is stopped, and the network keeps such a connection open for ever.
+    The server's own limits are of no use where it is stopped, and its kernel goes on answering keepalives.
     """
+    import psycopg  # noqa: PLC0415 — it need not be installed
 
-    def __init__(self, file: int, seconds: float) -> None:
-        self.is_over = False
-        self._seconds = seconds
-        self._file = file
-        self._deadline = math.inf
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="ckptstore-guard", daemon=True)
-        self._thread.start()
-
-    @contextmanager
-    def watches(self) -> Iterator[None]:
-        """From the first statement of this block on an answer is waited for, and none after it."""
-        self.again()
+    def bounded(answer: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
+        deadline = time.monotonic() + answer_within
         try:
-            yield
-        finally:
-            self._deadline = math.inf
+            wanted = next(answer)
+            while True:
+                ready = yield wanted  # nothing, a few times a second, where nothing came
+                if not ready and time.monotonic() > deadline:
+                    raise psycopg.OperationalError(f"{_UNANSWERED}{answer_within:g} s")
+                wanted = answer.send(ready)
+        except StopIteration as done:
+            return done.value
 
-    def end(self) -> None:
-        """To be called before the connection is closed: its number may be another file's then."""
-        self._ended.set()
-        self._thread.join()
+    class Bounded(psycopg.Connection[Any]):
+        def wait(self, gen: Generator[Any, Any, Any], *args: Any, **options: Any) -> Any:
+            try:
+                return super().wait(bounded(gen), *args, **options)
+            except psycopg.OperationalError as error:
+                if _UNANSWERED in str(error):
+                    self.pgconn.finish()  # else what ends the transaction waits for an answer too
+                raise
 
-    def again(self) -> None:
-        """A statement is asked: its answer is waited for from now on."""
-        self._deadline = time.monotonic() + self._seconds
-
-    def _watch(self) -> None:
-        # Nobody wakes it for a statement: one that began while it slept is over later than its sleep.
-        while (left := self._deadline - time.monotonic()) > 0:
-            if self._ended.wait(min(left, self._seconds)):
-                return
-        self.is_over = True
-        with socket.socket(fileno=os.dup(self._file)) as shared, suppress(OSError):
-            shared.shutdown(socket.SHUT_RDWR)
+    return Bounded

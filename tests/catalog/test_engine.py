@@ -172,28 +172,6 @@ def test_a_server_that_stops_answering_is_given_up(postgres: str) -> None:
         assert connection.execute(sa.text("SELECT 1")).scalar_one() == 1
 
 
-def test_transactions_that_share_a_connection_share_its_guard(postgres: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thread for each transaction took longer than what most of them ask. Between them nothing is waited for."""
-    monkeypatch.setattr(engine, "_TRUSTED_SECONDS", 60)
-    url = sa.make_url(new_postgres_database(postgres)).set(drivername="postgresql+psycopg")
-    database = Database(url, answer_within=2)
-    servers, guards = set(), set()
-    with database.connected():
-        for _ in range(3):
-            with database.read() as connection:
-                servers.add(connection.execute(sa.text("SELECT pg_backend_pid()")).scalar_one())
-                guards |= {each for each in threading.enumerate() if each.name == "ckptstore-guard"}
-        (guard,) = guards
-        guard.join(2.5)
-        assert guard.is_alive()
-        (server,) = servers
-        with pytest.raises(CatalogUnavailableError, match="it did not answer in 2 s"), database.read() as connection:
-            ask_while_it_stands_still(connection, server)
-        assert not guard.is_alive()
-    with database.read() as connection:
-        assert connection.execute(sa.text("SELECT 1")).scalar_one() == 1
-
-
 def test_a_transaction_may_last_as_long_as_its_statements_are_answered(postgres: str) -> None:
     url = sa.make_url(new_postgres_database(postgres)).set(drivername="postgresql+psycopg")
     with Database(url, answer_within=2).read() as connection:
