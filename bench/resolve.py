@@ -31,7 +31,7 @@ from bench.measure import CKPTSTORE, Budget, Found, Row, Spread, say, timed, tur
 from bench.peers.ckptstore import announced
 from bench.task import run_alone
 from ckptstore import Catalog, connect
-from ckptstore.disk.claims import FOLDER
+from ckptstore.disk.name_claims import FOLDER
 from tests.resume.wide import RUN, Wide
 
 TASK = "resolve"

@@ -19,7 +19,7 @@ from pathlib import Path
 from bench.measure import CKPTSTORE, Budget, Found, Row, say, timed, turns
 from bench.task import run_alone
 from ckptstore import connect
-from ckptstore.disk.claims import FOLDER
+from ckptstore.disk.name_claims import FOLDER
 from tests.ckpt_bytes import value
 
 TASK = "scan"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import sqlalchemy as sa
 
 from ckptstore.catalog import rows
-from ckptstore.catalog.among import among
+from ckptstore.catalog.any_of import any_of
 from ckptstore.catalog.rows import many
 from ckptstore.catalog.tables import checkpoints, launches, runs, saves, sources
 from ckptstore.core.model import FileState
@@ -70,7 +70,7 @@ def files_after(connection: sa.Connection, directory: str, launch: LaunchKey, st
 def files_in(connection: sa.Connection, some: Iterable[str]) -> list[Checkpoint]:
     """What was ever recorded of files in these directories, of whatever run."""
     ends = [f"{directory.rstrip('/')}/" for directory in some]
-    chosen = rows.file_query().where(among(_DIRECTORY, ends))
+    chosen = rows.file_query().where(any_of(_DIRECTORY, ends))
     return list(rows.files(connection.execute(chosen))) if ends else []
 
 
@@ -84,14 +84,14 @@ def below(connection: sa.Connection, directory: str) -> set[str]:
 def written_at(connection: sa.Connection, moments: Iterable[int]) -> list[Checkpoint]:
     """The complete files of any run that were written at one of these times, in nanoseconds since 1970."""
     is_complete = checkpoints.c.state == FileState.COMPLETE.value
-    chosen = rows.file_query().where(is_complete, among(checkpoints.c.mtime_ns, moments))
+    chosen = rows.file_query().where(is_complete, any_of(checkpoints.c.mtime_ns, moments))
     return list(rows.files(connection.execute(chosen)))
 
 
 def of_sizes(connection: sa.Connection, sizes: Iterable[int]) -> list[Checkpoint]:
     """The complete files of any run that have one of these sizes."""
     is_complete = checkpoints.c.state == FileState.COMPLETE.value
-    chosen = rows.file_query().where(is_complete, among(checkpoints.c.size, sizes))
+    chosen = rows.file_query().where(is_complete, any_of(checkpoints.c.size, sizes))
     return list(rows.files(connection.execute(chosen)))
 
 
@@ -104,7 +104,7 @@ def written_within(connection: sa.Connection, begin_ns: int, end_ns: int) -> Ite
 
 def at_paths(connection: sa.Connection, paths: Iterable[str]) -> Iterator[Recorded]:
     """What is there by one of these paths, of whatever run."""
-    return (Recorded._make(row) for row in many(connection.execute(_RECORDED.where(among(_PATH, paths)))))
+    return (Recorded._make(row) for row in many(connection.execute(_RECORDED.where(any_of(_PATH, paths)))))
 
 
 def at_the_paths_of(connection: sa.Connection, ids: Iterable[str]) -> Iterator[Recorded]:
@@ -115,7 +115,7 @@ def at_the_paths_of(connection: sa.Connection, ids: Iterable[str]) -> Iterator[R
     """
     own = checkpoints.alias()
     query = _RECORDED.join(own, (own.c.path == _PATH) & (own.c.id != checkpoints.c.id)).where(
-        among(own.c.id, ids),
+        any_of(own.c.id, ids),
         *(
             (mine == other) | mine.is_(None) | other.is_(None)
             for mine, other in ((own.c.size, checkpoints.c.size), (own.c.digest, checkpoints.c.digest))

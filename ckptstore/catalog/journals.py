@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import sqlalchemy as sa
 
 from ckptstore.catalog import rows
-from ckptstore.catalog.among import among
+from ckptstore.catalog.any_of import any_of
 from ckptstore.catalog.project import add_run, insert
 from ckptstore.catalog.tables import journals, runs, unwritten
 from ckptstore.core.model import derived_id
@@ -54,7 +54,7 @@ def journals_named(connection: sa.Connection, names: AbstractSet[str]) -> set[st
 
 def runs_told(connection: sa.Connection, paths: Sequence[str]) -> list[str]:
     """The names of the runs that these journals tell of."""
-    told = sa.select(runs.c.name).distinct().join(journals).where(among(journals.c.path, paths))
+    told = sa.select(runs.c.name).distinct().join(journals).where(any_of(journals.c.path, paths))
     return sorted(connection.execute(told).scalars())
 
 
@@ -123,7 +123,7 @@ def unwritten_lines(connection: sa.Connection) -> list[Unwritten]:
 
 def set_written(connection: sa.Connection, ids: Sequence[str]) -> None:
     """These lines are in a journal now."""
-    connection.execute(unwritten.delete().where(among(unwritten.c.id, ids)))
+    connection.execute(unwritten.delete().where(any_of(unwritten.c.id, ids)))
 
 
 _UNWRITTEN = sa.select(unwritten.c.id, unwritten.c.directory, unwritten.c.home, unwritten.c.line, runs.c.name).join(
@@ -139,7 +139,7 @@ _READ_TO = (
         sa.func.max(sa.case((journals.c.by_summary, 1), else_=0)),
     )
     .group_by(journals.c.path)
-    .where(among(journals.c.path, "own_paths"))
+    .where(any_of(journals.c.path, "own_paths"))
 )
 _SET_READ_TO = journals.update().where(journals.c.path == sa.bindparam("own_path"))
 _RUN_ID = sa.select(runs.c.id).where(runs.c.name == sa.bindparam("own_run")).scalar_subquery()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import sqlalchemy as sa
 
 from ckptstore.catalog import rows
-from ckptstore.catalog.among import among
+from ckptstore.catalog.any_of import any_of
 from ckptstore.catalog.tables import checkpoints, launches, saves
 from ckptstore.core.model import Content, FileState, Kind
 
@@ -26,7 +26,7 @@ _PATHS = (  # one row for each step, not for each file: a wide job has tens of t
     sa.select(sa.func.count(), sa.func.aggregate_strings(checkpoints.c.path, "\n"))
     .add_columns(sa.func.max(sa.case((_UNSETTLED, 1), else_=0)))
     .select_from(checkpoints.join(saves))
-    .where(among(saves.c.launch_id, "own_launches"), _LIVE)
+    .where(any_of(saves.c.launch_id, "own_launches"), _LIVE)
     .group_by(saves.c.launch_id, saves.c.global_step)
 )
 
@@ -78,7 +78,7 @@ def places(connection: sa.Connection, key: LaunchKey, ranks: Iterable[int]) -> l
         sa.select(checkpoints.c.id, saves.c.launch_id, checkpoints.c.rank, checkpoints.c.path)
         .add_columns(saves.c.kind == Kind.TTP.value, checkpoints.c.state == FileState.COMPLETE.value)
         .join(saves)
-        .where(saves.c.launch_id == key, _LIVE, among(checkpoints.c.rank, ranks))
+        .where(saves.c.launch_id == key, _LIVE, any_of(checkpoints.c.rank, ranks))
     )
     return [Place._make(row) for row in rows.many(connection.execute(query))]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import sqlalchemy as sa
 
 from ckptstore.catalog import reads, rows
-from ckptstore.catalog.among import among
+from ckptstore.catalog.any_of import any_of
 from ckptstore.catalog.tables import (
     checkpoints,
     forgotten,
@@ -183,7 +183,7 @@ def said_now(connection: sa.Connection, mark: Callable[..., Said], *said: object
 def are_as_chosen(connection: sa.Connection, files: Iterable[Checkpoint]) -> bool:
     """Whether the catalog takes each of these files for what it did when they were read."""
     chosen = {file.id: file.state.value for file in files}
-    query = sa.select(checkpoints.c.id, checkpoints.c.state).where(among(checkpoints.c.id, chosen))
+    query = sa.select(checkpoints.c.id, checkpoints.c.state).where(any_of(checkpoints.c.id, chosen))
     return {row[0]: row[1] for row in connection.execute(query)} == chosen
 
 

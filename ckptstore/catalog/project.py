@@ -15,7 +15,7 @@ from zlib import crc32
 import sqlalchemy as sa
 
 from ckptstore.catalog import layouts, marks, reads
-from ckptstore.catalog.among import among
+from ckptstore.catalog.any_of import any_of
 from ckptstore.catalog.tables import (
     IS_REMOVED,
     checkpoints,
@@ -168,9 +168,9 @@ def _looked_up(
 
 _LOOK = sa.select(
     launches.c.id,
-    sa.exists().where(among(checkpoints.c.path, "own_paths"))
-    | sa.exists().where(among(trash.c.checkpoint_id, "own_ids")),
-).where(among(launches.c.id, "own_launches"))
+    sa.exists().where(any_of(checkpoints.c.path, "own_paths"))
+    | sa.exists().where(any_of(trash.c.checkpoint_id, "own_ids")),
+).where(any_of(launches.c.id, "own_launches"))
 
 
 # Launches
@@ -267,7 +267,7 @@ def _number_launches(connection: sa.Connection, run_id: int) -> None:
             connection.execute(launches.update().where(launches.c.id == launch_id).values(launch_order=place))
 
 
-_LAUNCHES = sa.select(launches).where(among(launches.c.id, "own_ids"))
+_LAUNCHES = sa.select(launches).where(any_of(launches.c.id, "own_ids"))
 _ORDER = (
     sa.select(launches.c.id, launches.c.launch_order)
     .where(launches.c.run_id == sa.bindparam("own_run"))
@@ -420,7 +420,7 @@ def _put_saves(connection: sa.Connection, first: Mapping[str, Checkpoint]) -> No
 # Statements that every record needs are built once: that takes longer than to run them.
 
 _KNOWN = sa.select(checkpoints.c.id, checkpoints.c.version, checkpoints.c.created_at).where(
-    among(checkpoints.c.id, "own_ids")
+    any_of(checkpoints.c.id, "own_ids")
 )
 
 
@@ -508,7 +508,7 @@ def _state() -> sa.ColumnElement[str]:
     )
 
 
-_SET_STATES_AT_PATHS = checkpoints.update().values(state=_state()).where(among(checkpoints.c.path, "own_paths"))
+_SET_STATES_AT_PATHS = checkpoints.update().values(state=_state()).where(any_of(checkpoints.c.path, "own_paths"))
 
 
 # What retention did

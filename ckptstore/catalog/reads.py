@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import sqlalchemy as sa
 
 from ckptstore.catalog import rows
-from ckptstore.catalog.among import among
+from ckptstore.catalog.any_of import any_of
 from ckptstore.catalog.tables import (
     checkpoints,
     endings,
@@ -120,7 +120,7 @@ def next_moment(connection: sa.Connection, run: str, now: datetime) -> datetime:
 
 def versions_of(connection: sa.Connection, ids: Sequence[str]) -> dict[str, str]:
     """The versions of these records, by id."""
-    query = sa.select(checkpoints.c.id, checkpoints.c.version).where(among(checkpoints.c.id, ids))
+    query = sa.select(checkpoints.c.id, checkpoints.c.version).where(any_of(checkpoints.c.id, ids))
     return {row[0]: row[1] for row in connection.execute(query)}
 
 
@@ -128,7 +128,7 @@ def owners_of(connection: sa.Connection, names: Iterable[str]) -> dict[str, set[
     """Whose these runs are: the users of their launches. One that has none is left out."""
     found: dict[str, set[int]] = {}
     query = sa.select(runs.c.name, launches.c.owner).distinct().join_from(runs, launches)
-    for name, owner in connection.execute(query.where(among(runs.c.name, names))):
+    for name, owner in connection.execute(query.where(any_of(runs.c.name, names))):
         found.setdefault(name, set()).add(owner)
     return found
 
@@ -195,7 +195,7 @@ def files_at(connection: sa.Connection, launch: Launch, global_step: int) -> tup
 
 def files_by_id(connection: sa.Connection, ids: Sequence[str]) -> dict[str, Checkpoint]:
     """These files, by id."""
-    query = rows.file_query().where(among(checkpoints.c.id, ids))
+    query = rows.file_query().where(any_of(checkpoints.c.id, ids))
     return {file.id: file for file in rows.files(connection.execute(query))} if ids else {}
 
 
@@ -226,7 +226,7 @@ def files_to_judge(connection: sa.Connection, run: int, others: Sequence[str] = 
         .distinct()
         .join(launches)
         .join(checkpoints)
-        .where(launches.c.run_id == run, is_there | among(checkpoints.c.id, others) if others else is_there)
+        .where(launches.c.run_id == run, is_there | any_of(checkpoints.c.id, others) if others else is_there)
         .subquery()
     )
     query = rows.file_query().join(
@@ -238,7 +238,7 @@ def files_to_judge(connection: sa.Connection, run: int, others: Sequence[str] = 
 def files_at_paths(connection: sa.Connection, paths: Sequence[str]) -> dict[str, list[Checkpoint]]:
     """What was ever recorded of these paths; one may have been written at several steps."""
     found: dict[str, list[Checkpoint]] = {}
-    query = rows.file_query().where(among(checkpoints.c.path, paths))
+    query = rows.file_query().where(any_of(checkpoints.c.path, paths))
     for file in rows.files(connection.execute(query)) if paths else ():
         found.setdefault(file.path, []).append(file)
     return found
@@ -338,7 +338,7 @@ def sources_of(connection: sa.Connection, run: int) -> list[Source]:
 
 def sources_beside(connection: sa.Connection, run: int, directories: Iterable[str]) -> list[Source]:
     """Where the ranks of other runs save, if that is in one of these directories."""
-    beside = (launches.c.run_id != run) & among(sources.c.directory, directories)
+    beside = (launches.c.run_id != run) & any_of(sources.c.directory, directories)
     return _sources(connection.execute(_SOURCES.where(beside)))
 
 
@@ -391,7 +391,7 @@ def endings_of(connection: sa.Connection, keys: Iterable[LaunchKey]) -> Mapping[
             row.quarantine or "",
             row.created_at,
         )
-        for row in connection.execute(query.where(among(endings.c.launch_id, keys)))
+        for row in connection.execute(query.where(any_of(endings.c.launch_id, keys)))
     }
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
-from ckptstore.catalog.among import among
+from ckptstore.catalog.any_of import any_of
 from ckptstore.catalog.tables import (
     IS_REMOVED,
     checkpoints,
@@ -186,7 +186,7 @@ def last_steps(connection: sa.Connection, key: LaunchKey, ranks: Sequence[int], 
     query = (
         sa.select(checkpoints.c.rank, sa.func.max(newest.c.global_step))
         .join(newest, newest.c.id == checkpoints.c.save_id)
-        .where(among(checkpoints.c.rank, ranks))
+        .where(any_of(checkpoints.c.rank, ranks))
         .group_by(checkpoints.c.rank)
     )
     return {row[0]: row[1] for row in connection.execute(query)}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
-from ckptstore.catalog.among import among
+from ckptstore.catalog.any_of import any_of
 from ckptstore.catalog.rows import many
 from ckptstore.catalog.tables import IS_REMOVED, checkpoints, collections, gc_locks, pins, runs, saves, tags, trash
 from ckptstore.core.events import FilesRemoved, GcEnded, RemovedFile, moment_of
@@ -90,7 +90,7 @@ def told(items: Iterable[Item]) -> list[FilesRemoved]:
 
 def last_changes(connection: sa.Connection, items: Sequence[Item]) -> list[Item]:
     """The items, each as late as the last event of its place in the same trash, if there is one."""
-    query = sa.select(trash.c.id, trash.c.changed_at).where(among(trash.c.id, [item.id for item in items]))
+    query = sa.select(trash.c.id, trash.c.changed_at).where(any_of(trash.c.id, [item.id for item in items]))
     last = {row[0]: row[1] for row in connection.execute(query)}
     return [replace(item, changed_at=max(item.changed_at, last.get(item.id, item.changed_at))) for item in items]
 
@@ -165,7 +165,7 @@ def of_marked_steps(connection: sa.Connection, run: int) -> set[str]:
         return set()
     joined = trash.join(checkpoints, checkpoints.c.id == trash.c.checkpoint_id)
     joined = joined.join(saves, saves.c.id == checkpoints.c.save_id)
-    chosen = (trash.c.run_id == run) & among(saves.c.global_step, steps)
+    chosen = (trash.c.run_id == run) & any_of(saves.c.global_step, steps)
     return set(connection.execute(sa.select(trash.c.id).select_from(joined).where(chosen)).scalars())
 
 

@@ -294,7 +294,9 @@ class Launch:
     layout: Layout
     steps_per_epoch: Count | None = None
     batch_size: Count | None = None  # samples that one rank takes a step
-    shards: Count | None = None  # parts that the data is dealt into, sample by sample in turn; None: not known, or not so
+    shards: Count | None = (
+        None  # parts that the data is dealt into, sample by sample in turn; None: not known, or not so
+    )
     decided: bool = False  # it has asked where to start
     parent: str | None = None  # the launch that it resumed from; None: it started fresh
     parent_step: int | None = None  # the step of that launch

@@ -9,8 +9,8 @@ from stat import S_ISDIR, S_ISREG
 from typing import TYPE_CHECKING
 
 from ckptstore.core.naming import INDEX, parse_tensorflow
-from ckptstore.disk.claims import FOLDER, NO_LINKS
 from ckptstore.disk.files import make_durable, names_in, sync
+from ckptstore.disk.name_claims import FOLDER, NO_LINKS
 from ckptstore.disk.several import members_at, status_of
 from ckptstore.errors import UsageError
 from ckptstore.outside import Path, os, shutil

@@ -10,8 +10,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ckptstore.core import bounded_json
-from ckptstore.disk.claims import FOLDER
 from ckptstore.disk.files import open_directory
+from ckptstore.disk.name_claims import FOLDER
 from ckptstore.outside import Path, open_file, os, token_hex
 
 if TYPE_CHECKING:

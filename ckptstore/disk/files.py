@@ -16,7 +16,7 @@ from blake3 import blake3
 
 from ckptstore.core.model import Observed
 from ckptstore.core.naming import INDEX
-from ckptstore.disk.claims import NO_LINKS
+from ckptstore.disk.name_claims import NO_LINKS
 from ckptstore.disk.several import members_at, status_of
 from ckptstore.disk.waiting import for_each
 from ckptstore.outside import Path, os, tempfile

@@ -20,8 +20,8 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from ckptstore.core.naming import INDEX, above_ttp
-from ckptstore.disk.claims import FOLDER
 from ckptstore.disk.files import open_directory
+from ckptstore.disk.name_claims import FOLDER
 from ckptstore.outside import os, token_hex
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from platformdirs import user_state_path
 from ckptstore.core import bounded_json, validate
 from ckptstore.core.hints import Command
 from ckptstore.core.naming import parse_rank_directory
-from ckptstore.disk.claims import FOLDER
 from ckptstore.disk.files import absolute, real_directory
+from ckptstore.disk.name_claims import FOLDER
 from ckptstore.errors import UsageError
 from ckptstore.outside import Path, os
 

@@ -10,7 +10,7 @@ from stat import S_ISDIR, S_ISREG
 from typing import TYPE_CHECKING, NamedTuple
 
 from ckptstore.core.naming import DIRECTORY, INDEX, ONE_FILE, TENSORFLOW, format_of, parse_tensorflow
-from ckptstore.disk.claims import FOLDER
+from ckptstore.disk.name_claims import FOLDER
 from ckptstore.outside import os
 
 if TYPE_CHECKING:

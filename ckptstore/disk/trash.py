@@ -21,8 +21,8 @@ from ckptstore.core import naming
 from ckptstore.core.model import Location
 from ckptstore.core.naming import INDEX, TENSORFLOW
 from ckptstore.disk import several
-from ckptstore.disk.claims import FOLDER, NO_LINKS
 from ckptstore.disk.files import DIRECTORY, FileFacts
+from ckptstore.disk.name_claims import FOLDER, NO_LINKS
 from ckptstore.outside import os
 
 if TYPE_CHECKING:

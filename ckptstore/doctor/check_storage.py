@@ -9,7 +9,7 @@ from ckptstore.catalog import mounts
 from ckptstore.core.hints import Command
 from ckptstore.core.limits import CLOCKS_DIFFER
 from ckptstore.core.text import count, size, some, span
-from ckptstore.disk.claims import FOLDER
+from ckptstore.disk.name_claims import FOLDER
 from ckptstore.disk.owner import is_dead, shown
 from ckptstore.doctor.checkup import Status
 from ckptstore.doctor.run_facts import folder_of, room_of, roots

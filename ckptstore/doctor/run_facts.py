@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ckptstore.catalog import journals, marks, reads, recent
 from ckptstore.core.limits import LEASE
 from ckptstore.core.model import LaunchKey
-from ckptstore.disk.claims import FOLDER
+from ckptstore.disk.name_claims import FOLDER
 from ckptstore.disk.run_directories import root_of
 from ckptstore.disk.waiting import for_each
 from ckptstore.doctor.checkup import Check

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from ckptstore.core import bounded_json
 from ckptstore.core.events import to_line
-from ckptstore.disk.claims import FOLDER
+from ckptstore.disk.name_claims import FOLDER
 from ckptstore.disk.presence import enter_announced
 from ckptstore.disk.walk import LOST_AND_FOUND
 from ckptstore.outside import Path, os, threading, token_hex

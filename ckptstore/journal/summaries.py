@@ -22,8 +22,8 @@ from ckptstore.core.events import (
     version_of_file,
 )
 from ckptstore.core.model import FileState, Location
-from ckptstore.disk.claims import FOLDER
 from ckptstore.disk.files import is_in, names_in, open_directory
+from ckptstore.disk.name_claims import FOLDER
 from ckptstore.journal import jsonl
 from ckptstore.outside import Path, os
 

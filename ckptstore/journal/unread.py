@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ckptstore.core.model import FileState, Skipped
 from ckptstore.core.naming import above_ttp
-from ckptstore.disk.claims import FOLDER
+from ckptstore.disk.name_claims import FOLDER
 from ckptstore.journal.jsonl import directory_of
 from ckptstore.outside import Path
 

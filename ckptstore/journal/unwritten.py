@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ckptstore.catalog import journals
 from ckptstore.disk import presence
-from ckptstore.disk.claims import FOLDER
+from ckptstore.disk.name_claims import FOLDER
 from ckptstore.disk.presence import Home
 from ckptstore.journal.jsonl import SHARED, JournalWriter
 from ckptstore.outside import os, token_hex

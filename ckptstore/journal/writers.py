@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ckptstore.catalog import journals, reads
 from ckptstore.core.events import LaunchStarted
 from ckptstore.disk import presence
-from ckptstore.disk.claims import FOLDER
+from ckptstore.disk.name_claims import FOLDER
 from ckptstore.disk.presence import Home
 from ckptstore.journal.jsonl import SHARED, directory_of
 from ckptstore.journal.recorder import Recorder

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads, removals
 from ckptstore.disk import presence
-from ckptstore.disk.claims import FOLDER
+from ckptstore.disk.name_claims import FOLDER
 from ckptstore.disk.presence import Home
 from ckptstore.journal.writers import homes
 

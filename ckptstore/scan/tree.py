@@ -14,7 +14,7 @@ from ckptstore.core.model import SCANNED, Checkpoint, Content, FileState, Kind, 
 from ckptstore.core.naming import FOREIGN, parse_rank_directory
 from ckptstore.core.sighting import Sighting, compare, is_as_recorded
 from ckptstore.disk import files
-from ckptstore.disk.claims import FOLDER
+from ckptstore.disk.name_claims import FOLDER
 from ckptstore.disk.presence import absence_beside, directory_of, is_used_as
 from ckptstore.disk.waiting import for_each
 from ckptstore.disk.walk import Seen, walk

@@ -15,7 +15,7 @@ from ckptstore.core.events import LaunchStarted, LoadOutcome, SourceAdded
 from ckptstore.core.limits import HIGHEST_INTEGER
 from ckptstore.core.model import FileState, Kind, LoadResult, Rule, Source, Timing
 from ckptstore.core.naming import SEVERAL, companion_of, format_of
-from ckptstore.disk import claims, presence
+from ckptstore.disk import name_claims, presence
 from ckptstore.disk.aside import Aside
 from ckptstore.disk.files import absolute, facts, is_in, names_in, real_directory, remove_own
 from ckptstore.disk.several import is_worked_in, lacking
@@ -317,7 +317,7 @@ class RankLaunch:
             prefix=validate.path("prefix", prefix),
             breakpoint_prefix=breakpoint_prefix,
             names_before=frozenset(names_before),
-            host=claims.host_name(),
+            host=name_claims.host_name(),
             content=content,
         )
         self._sources.append(source)

@@ -11,7 +11,7 @@ from ckptstore.catalog.engine import Database, in_memory
 from ckptstore.core.hints import Call, Command
 from ckptstore.core.model import Kind, launch_key
 from ckptstore.core.naming import INDEX, parse_exit_name, parse_name
-from ckptstore.disk import claims
+from ckptstore.disk import name_claims
 from ckptstore.disk.files import facts_if_seen, names_in, real_directory, remove_own
 from ckptstore.disk.run_directories import remember, root_of
 from ckptstore.errors import CatalogUnavailableError, CkptstoreError, RefusedError
@@ -119,12 +119,12 @@ class SavePlaces:
         """Training has ended: other ranks may write here."""
         for directory, kind, prefix in self._claimed:
             with suppress(OSError):  # the directory is gone, and the claim with it; or the next launch removes it
-                claims.release(directory, f"{kind}-{prefix}", launch=self._launch.key, rank=self._launch.rank)
+                name_claims.release(directory, f"{kind}-{prefix}", launch=self._launch.key, rank=self._launch.rank)
 
     def _claim(self, directory: str, kind: Kind, prefix: str) -> None:
         launch = self._launch
         try:
-            other = claims.claim(directory, f"{kind}-{prefix}", launch=launch.key, rank=launch.rank)
+            other = name_claims.claim(directory, f"{kind}-{prefix}", launch=launch.key, rank=launch.rank)
         except OSError as error:
             self._complaints.warn(f"cannot see who else saves in {directory}: {error.strerror or error}")
             return

@@ -10,11 +10,11 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from ckptstore.catalog import reads, recent, views
+from ckptstore.catalog import reads, recent, visibility
 from ckptstore.core.model import Content, Rule, View
 from ckptstore.core.sighting import Bytes, Sighting, compare
 from ckptstore.disk import files
-from ckptstore.disk.claims import host_name
+from ckptstore.disk.name_claims import host_name
 from ckptstore.disk.waiting import within
 from ckptstore.errors import CatalogUnavailableError
 from ckptstore.journal import jsonl
@@ -60,7 +60,7 @@ def ask_ranks(launch: RankLaunch, query: Query, ask: Callable[[Any], int]) -> As
         states = newest_states(launch.database, run_id or 0, query, _STATES)
         ask({"states": states})
         with launch.database.read() as connection:
-            found = views.told(connection, launch.key)
+            found = visibility.told(connection, launch.key)
         if not sees:
             log.warning(
                 "the ranks of run %s do not see the same files: each gets one that its own host has (%d of %d told)",
@@ -84,7 +84,7 @@ def answer(launch: RankLaunch, question: Mapping[str, Any]) -> bool:
             log.error("what this rank sees of its files was not known in %g s", LOOK_SECONDS)
             return False
         view = View(host_name(), seen)
-        launch.database.in_write(lambda connection: views.tell(connection, launch.key, launch.rank, view))
+        launch.database.in_write(lambda connection: visibility.tell(connection, launch.key, launch.rank, view))
     except CatalogUnavailableError as error:
         log.error("%s. What this rank sees of its files is not told.", error)  # noqa: TRY400
         return False

@@ -14,7 +14,7 @@ import pytest
 
 from ckptstore.api import connect
 from ckptstore.catalog.tables import collections
-from ckptstore.disk.claims import FOLDER
+from ckptstore.disk.name_claims import FOLDER
 from ckptstore.doctor.doctor import examine
 from ckptstore.errors import CkptstoreError, NothingRestorableError, RefusedError, UsageError
 from ckptstore.retention.policy import Policy

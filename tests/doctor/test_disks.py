@@ -9,7 +9,7 @@ import pytest
 
 from ckptstore.api import Catalog, connect
 from ckptstore.catalog import mounts
-from ckptstore.disk import claims
+from ckptstore.disk import name_claims
 from ckptstore.doctor import check_storage
 from ckptstore.doctor.checkup import Status
 from ckptstore.doctor.doctor import examine
@@ -151,7 +151,7 @@ def test_file_systems(  # noqa: PLR0917
     job = Job(connect(sqlite_url), tmp_path / "data")
     ranks = job.start()
     for launch in ranks:
-        monkeypatch.setattr(claims, "host_name", lambda at=launch.rank % hosts: f"node-{at}")
+        monkeypatch.setattr(name_claims, "host_name", lambda at=launch.rank % hosts: f"node-{at}")
         job.announce(launch)
     job.save(ranks, 10)
     monkeypatch.setattr(

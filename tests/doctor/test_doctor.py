@@ -13,7 +13,7 @@ from ckptstore.api import Catalog, connect
 from ckptstore.catalog import marks, removals
 from ckptstore.catalog.tables import gc_locks
 from ckptstore.core.model import launch_key
-from ckptstore.disk import claims
+from ckptstore.disk import name_claims
 from ckptstore.disk.owner import this_process
 from ckptstore.doctor.checkup import Status
 from ckptstore.doctor.doctor import examine
@@ -45,7 +45,7 @@ def on_two_hosts(
     job = Job(catalog, directory, world_size, layout="data_parallel")
     ranks = job.start()
     for launch in ranks:
-        monkeypatch.setattr(claims, "host_name", lambda at=launch.rank // 2: f"node-{at}")
+        monkeypatch.setattr(name_claims, "host_name", lambda at=launch.rank // 2: f"node-{at}")
         job.announce(launch)
     return ranks
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from ckptstore.core.events import LaunchStarted
 from ckptstore.core.model import Launch
 from ckptstore.core.replicas import stand_alone
-from ckptstore.disk.claims import FOLDER
+from ckptstore.disk.name_claims import FOLDER
 from ckptstore.journal import jsonl
 from ckptstore.journal.jsonl import JournalWriter
 from tests.command_line import no_right_to_pass_by_permissions

@@ -12,7 +12,7 @@ from ckptstore.api import Catalog, connect
 from ckptstore.catalog.engine import open_database
 from ckptstore.core.events import FileRecorded, PolicySet, StepPinned, StepTagged, to_line
 from ckptstore.core.model import FileState, Kind, launch_key
-from ckptstore.disk.claims import FOLDER
+from ckptstore.disk.name_claims import FOLDER
 from ckptstore.errors import CkptstoreError, UsageError
 from ckptstore.journal import jsonl
 from ckptstore.resume.resolver import Query

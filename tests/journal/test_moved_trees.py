@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ckptstore.api import Catalog
-from ckptstore.disk.claims import FOLDER
+from ckptstore.disk.name_claims import FOLDER
 from ckptstore.errors import NothingRestorableError
 from ckptstore.retention.policy import Policy
 from tests.cli.advice import follow

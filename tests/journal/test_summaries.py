@@ -10,7 +10,7 @@ import pytest
 from ckptstore.api import Catalog, connect
 from ckptstore.catalog.engine import in_memory
 from ckptstore.core.model import FileState
-from ckptstore.disk.claims import FOLDER
+from ckptstore.disk.name_claims import FOLDER
 from ckptstore.journal import jsonl, summaries, sync
 from ckptstore.retention.policy import Policy
 from tests.contents import WORK, contents

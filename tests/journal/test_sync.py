@@ -20,7 +20,7 @@ from ckptstore.catalog.engine import Database
 from ckptstore.catalog.tables import journals
 from ckptstore.core.events import FileRecorded, LaunchStarted, to_line
 from ckptstore.core.model import FileState, Kind, Rule
-from ckptstore.disk.claims import FOLDER
+from ckptstore.disk.name_claims import FOLDER
 from ckptstore.errors import CatalogUnavailableError, UnknownRunError, UsageError
 from ckptstore.journal import jsonl
 from ckptstore.journal.recorder import Recorder

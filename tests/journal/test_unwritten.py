@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ckptstore.api import Catalog
-from ckptstore.disk.claims import FOLDER
+from ckptstore.disk.name_claims import FOLDER
 from ckptstore.journal.jsonl import JournalWriter
 from ckptstore.retention.policy import Policy
 from tests.contents import WORK, contents

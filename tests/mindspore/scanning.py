@@ -5,7 +5,7 @@ from pathlib import Path
 
 from ckptstore.api import Catalog, connect
 from ckptstore.core.model import FileState, Kind
-from ckptstore.disk.claims import FOLDER
+from ckptstore.disk.name_claims import FOLDER
 
 
 def scan_and_compare(

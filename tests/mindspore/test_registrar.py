@@ -14,7 +14,7 @@ from mindspore.train.callback._callback import CallbackManager, InternalCallback
 import ckptstore.mindspore
 from ckptstore.api import Catalog
 from ckptstore.core.model import Content, FileState, Kind
-from ckptstore.disk import claims
+from ckptstore.disk import name_claims
 from ckptstore.errors import CkptstoreError, UsageError
 from ckptstore.mindspore.training import Saved
 from ckptstore.resume.register import describe
@@ -312,4 +312,4 @@ def test_two_ranks_that_would_write_the_same_file_are_named(
     assert len(named) == 1
     assert named[0].startswith("ranks 1 and 0 (on ")
     assert f"{tmp_path / 'rank_0'}/net*: give each rank a directory of its own" in named[0]
-    assert not list((tmp_path / "rank_0" / claims.FOLDER).glob("writer-*"))  # none is left when training has ended
+    assert not list((tmp_path / "rank_0" / name_claims.FOLDER).glob("writer-*"))  # none is left when training has ended

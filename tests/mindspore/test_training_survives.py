@@ -9,7 +9,7 @@ import pytest
 from mindspore.train import Callback
 
 from ckptstore.api import Catalog
-from ckptstore.disk import claims
+from ckptstore.disk import name_claims
 from tests.mindspore.trainings import DoAt, Job, complaints, saving
 
 
@@ -66,7 +66,7 @@ def test_a_directory_that_cannot_be_written_is_said_once(
     def refuse(*_: object, **__: object) -> None:
         raise OSError(30, "Read-only file system")
 
-    monkeypatch.setattr(claims, "claim", refuse)
+    monkeypatch.setattr(name_claims, "claim", refuse)
     launch = train(tmp_path / "ckpt")
     assert launch.global_step == 12
     assert caplog.text.count("cannot see who else saves in") == 1

@@ -11,8 +11,8 @@ import sqlalchemy as sa
 from ckptstore.api import Catalog
 from ckptstore.catalog.engine import Database
 from ckptstore.core.model import FileState, Kind, Launch, Resolution, Rule
-from ckptstore.disk import claims
 from ckptstore.disk import files as storage_files
+from ckptstore.disk import name_claims
 from ckptstore.errors import NothingRestorableError, RefusedError, UnknownRunError, UsageError
 from ckptstore.resume import start
 from ckptstore.resume.register import describe
@@ -502,7 +502,7 @@ def test_a_replica_of_the_same_host_is_nearer(
     job = Job(catalog, tmp_path, world_size=4, layout="data_parallel")
     ranks = job.start()
     for launch in ranks:
-        monkeypatch.setattr(claims, "host_name", lambda host=f"node{launch.rank // 2}": host)
+        monkeypatch.setattr(name_claims, "host_name", lambda host=f"node{launch.rank // 2}": host)
         job.announce(launch)
     files = job.save(ranks, 15)
     for lost in (1, 3):

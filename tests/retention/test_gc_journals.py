@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ckptstore.api import Catalog, connect
-from ckptstore.disk.claims import FOLDER
+from ckptstore.disk.name_claims import FOLDER
 from ckptstore.errors import RefusedError
 from ckptstore.journal import jsonl
 from ckptstore.retention import stored_policy

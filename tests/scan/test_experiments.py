@@ -12,7 +12,7 @@ from zlib import crc32
 import pytest
 
 from ckptstore.api import Catalog, connect
-from ckptstore.disk.claims import FOLDER
+from ckptstore.disk.name_claims import FOLDER
 from ckptstore.errors import RefusedError
 from tests import ckpt_bytes, parts_bytes
 from tests.cli.advice import follow

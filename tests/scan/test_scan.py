@@ -14,7 +14,7 @@ from ckptstore.catalog.tables import launches
 from ckptstore.core.events import LaunchStarted
 from ckptstore.core.model import SCANNED, Checkpoint, Content, FileState, Kind, Launch
 from ckptstore.core.replicas import stand_alone
-from ckptstore.disk.claims import FOLDER
+from ckptstore.disk.name_claims import FOLDER
 from ckptstore.errors import RefusedError, UsageError
 from ckptstore.journal import jsonl
 from ckptstore.retention.policy import Policy

@@ -13,7 +13,7 @@ from ckptstore.api import Catalog
 from ckptstore.catalog.engine import Database, open_database
 from ckptstore.core.events import FileRecorded, LaunchStarted, to_line
 from ckptstore.core.model import Kind
-from ckptstore.disk.claims import FOLDER
+from ckptstore.disk.name_claims import FOLDER
 from ckptstore.journal import jsonl, summaries
 from ckptstore.journal.jsonl import JournalWriter
 from ckptstore.training.begin import begin, decide

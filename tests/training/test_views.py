@@ -13,7 +13,7 @@ import pytest
 
 from ckptstore.api import Catalog
 from ckptstore.core.model import Content, Kind, RestorePlan
-from ckptstore.disk import claims
+from ckptstore.disk import name_claims
 from ckptstore.resume import register
 from ckptstore.resume.resolver import NEWEST
 from ckptstore.training import views
@@ -35,7 +35,7 @@ class Hosts:
         others = [self.job.folder(each) for each in range(self.job.world_size) if each != rank]
         there = [each for each in others if each.exists()]
         with self.monkeypatch.context() as patch:
-            patch.setattr(claims, "host_name", lambda: f"host-{rank}")
+            patch.setattr(name_claims, "host_name", lambda: f"host-{rank}")
             patch.setattr(views, "host_name", lambda: f"host-{rank}")
             for each in there:
                 each.rename(each.with_name(f"{each.name}.unseen"))

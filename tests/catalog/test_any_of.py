@@ -5,7 +5,7 @@ from datetime import datetime, timezone
 import sqlalchemy as sa
 
 from ckptstore.api import Catalog, connect
-from ckptstore.catalog.among import among
+from ckptstore.catalog.any_of import any_of
 from ckptstore.catalog.tables import pins, runs
 
 MANY = 40_000  # more than either database takes parameters
@@ -19,9 +19,9 @@ def test_texts(catalog: Catalog) -> None:
         connection.execute(runs.insert(), [{"name": name} for name in NAMES])
     asked = [*NAMES[1:], *(f"other {number}" for number in range(MANY))]
     with catalog.database.read() as connection:
-        found = set(connection.execute(sa.select(runs.c.name).where(among(runs.c.name, asked))).scalars())
-        none = connection.execute(sa.select(runs.c.name).where(among(runs.c.name, []))).all()
-        longer = connection.execute(sa.select(runs.c.name).where(among(runs.c.name, [f"{LONGEST}n"]))).all()
+        found = set(connection.execute(sa.select(runs.c.name).where(any_of(runs.c.name, asked))).scalars())
+        none = connection.execute(sa.select(runs.c.name).where(any_of(runs.c.name, []))).all()
+        longer = connection.execute(sa.select(runs.c.name).where(any_of(runs.c.name, [f"{LONGEST}n"]))).all()
     assert found == set(NAMES[1:])
     assert none == longer == []
 
@@ -33,14 +33,14 @@ def test_numbers(catalog: Catalog) -> None:
         run_id = connection.execute(sa.select(runs.c.id)).scalar_one()
         rows = [{"run_id": run_id, "global_step": step, "pinned": True, "version": ""} for step in steps]
         connection.execute(pins.insert(), rows)
-        asked = among(pins.c.global_step, [2**62, 7, 1])
+        asked = any_of(pins.c.global_step, [2**62, 7, 1])
         assert set(connection.execute(sa.select(pins.c.global_step).where(asked)).scalars()) == {1, 2**62}
         assert connection.execute(pins.delete().where(asked)).rowcount == 2
         assert connection.execute(sa.select(pins.c.global_step)).scalars().all() == [2**40]
 
 
 def test_sqlite_uses_the_index(sqlite_url: str) -> None:
-    query = sa.select(runs.c.id).where(among(runs.c.name, ["run"]))
+    query = sa.select(runs.c.id).where(any_of(runs.c.name, ["run"]))
     with connect(sqlite_url).database.read() as connection:
         text = query.compile(connection.engine).string
         plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {text}", ("[]",)).all()

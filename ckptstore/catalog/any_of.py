@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-def among(column: sa.ColumnElement[Any], values: Iterable[Any] | str) -> sa.ColumnElement[bool]:
+def any_of(column: sa.ColumnElement[Any], values: Iterable[Any] | str) -> sa.ColumnElement[bool]:
     """Whether a column of texts or numbers is one of these values; a text names the parameter that gets them later."""
     # Of whatever length: a cast to the column's would cut a longer text to one that may be there.
     item = sa.Text() if isinstance(column.type, sa.String) else column.type

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ckptstore.disk import claims, files
+from ckptstore.disk import files, name_claims
 
 
 def test_writers_of_one_file_find_each_other_without_hard_links(
@@ -18,8 +18,8 @@ def test_writers_of_one_file_find_each_other_without_hard_links(
         raise OSError(errno.EPERM, "Operation not permitted")
 
     monkeypatch.setattr(os, "link", refused)
-    assert claims.claim(str(tmp_path), "net", launch="L1", rank=0) is None
-    other = claims.claim(str(tmp_path), "net", launch="L1", rank=1)
+    assert name_claims.claim(str(tmp_path), "net", launch="L1", rank=0) is None
+    other = name_claims.claim(str(tmp_path), "net", launch="L1", rank=1)
     assert other.rank == 0
     (tmp_path / "a").write_text("mine")
     files.move(str(tmp_path / "a"), str(tmp_path / "b"))
@@ -45,7 +45,7 @@ def test_a_rename_never_overwrites(tmp_path: Path) -> None:
 
 CLAIM = """
 import sys
-from ckptstore.disk.claims import claim
+from ckptstore.disk.name_claims import claim
 directory, rank = sys.argv[1], int(sys.argv[2])
 print(claim(directory, "periodic-net", launch="L1", rank=rank) is None)
 """
@@ -60,8 +60,8 @@ def test_of_many_processes_one_claims_a_name(tmp_path: Path) -> None:
 
 
 def test_claims_of_earlier_launches_are_over(tmp_path: Path) -> None:
-    assert claims.claim(str(tmp_path), "net", launch="L1", rank=0) is None
-    assert claims.claim(str(tmp_path), "net", launch="L2", rank=1) is None
-    assert len(list((tmp_path / claims.FOLDER).iterdir())) == 1
-    other = claims.claim(str(tmp_path), "net", launch="L2", rank=3)
+    assert name_claims.claim(str(tmp_path), "net", launch="L1", rank=0) is None
+    assert name_claims.claim(str(tmp_path), "net", launch="L2", rank=1) is None
+    assert len(list((tmp_path / name_claims.FOLDER).iterdir())) == 1
+    other = name_claims.claim(str(tmp_path), "net", launch="L2", rank=3)
     assert other.rank == 1
