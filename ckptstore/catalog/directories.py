@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from ckptstore.catalog import rows
 from ckptstore.catalog.any_of import any_of
 from ckptstore.catalog.rows import many
-from ckptstore.catalog.tables import checkpoints, launches, runs, saves, sources
+from ckptstore.catalog.tables import FILES_OF_RUNS, checkpoints, launches, runs, saves, sources
 from ckptstore.core.model import FileState
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ _LIVE = [FileState.COMPLETE.value, FileState.IN_PROGRESS.value, FileState.DAMAGE
 _IS_LIVE = checkpoints.c.state.in_(_LIVE)
 _PATH = checkpoints.c.path
 _DIRECTORY = sa.func.rtrim(_PATH, sa.func.replace(_PATH, "/", ""), type_=sa.Text)  # up to the last slash, on either one
-_FILES = checkpoints.join(saves).join(launches, launches.c.id == saves.c.launch_id).join(runs)
 
 
 class Recorded(NamedTuple):
@@ -46,7 +45,7 @@ _RECORDED = (
         checkpoints.c.size,
         checkpoints.c.mtime_ns,
     )
-    .select_from(_FILES)
+    .select_from(FILES_OF_RUNS)
     .where(_IS_LIVE)
 )
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import sqlalchemy as sa
 
 from ckptstore.catalog.clock import clock
-from ckptstore.catalog.tables import checkpoints, exit_requests, saves
+from ckptstore.catalog.tables import FILES, checkpoints, exit_requests, saves
 from ckptstore.core.model import FileState, Kind
 
 if TYPE_CHECKING:
@@ -36,13 +36,13 @@ _REASON = sa.select(exit_requests.c.reason).where(exit_requests.c.launch_id == s
 
 def exit_step(connection: sa.Connection, key: LaunchKey) -> int | None:
     """The step after which a launch has left on request, as far as one of its ranks has saved it."""
-    query = sa.select(sa.func.max(saves.c.global_step)).select_from(checkpoints.join(saves))
+    query = sa.select(sa.func.max(saves.c.global_step)).select_from(FILES)
     of_exit = (saves.c.launch_id == key) & (saves.c.kind == Kind.GRACEFUL_EXIT.value)
     return connection.execute(query.where(of_exit, checkpoints.c.state == FileState.COMPLETE.value)).scalar()
 
 
 def saved_at(connection: sa.Connection, key: LaunchKey, step: int) -> set[int]:
     """The ranks of a launch of which there is a whole file of a step."""
-    query = sa.select(checkpoints.c.rank).select_from(checkpoints.join(saves))
+    query = sa.select(checkpoints.c.rank).select_from(FILES)
     chosen = (saves.c.launch_id == key) & (saves.c.global_step == step)
     return set(connection.execute(query.where(chosen, checkpoints.c.state == FileState.COMPLETE.value)).scalars())

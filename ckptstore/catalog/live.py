@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from ckptstore.catalog import rows
 from ckptstore.catalog.any_of import any_of
-from ckptstore.catalog.tables import checkpoints, launches, saves
+from ckptstore.catalog.tables import FILES, FILES_OF_LAUNCHES, checkpoints, launches, saves
 from ckptstore.core.model import Content, FileState, Kind
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ _UNSETTLED = (checkpoints.c.state == FileState.IN_PROGRESS.value) | (saves.c.kin
 _PATHS = (  # one row for each step, not for each file: a wide job has tens of thousands
     sa.select(sa.func.count(), sa.func.aggregate_strings(checkpoints.c.path, "\n"))
     .add_columns(sa.func.max(sa.case((_UNSETTLED, 1), else_=0)))
-    .select_from(checkpoints.join(saves))
+    .select_from(FILES)
     .where(any_of(saves.c.launch_id, "own_launches"), _LIVE)
     .group_by(saves.c.launch_id, saves.c.global_step)
 )
@@ -67,7 +67,7 @@ def paths(connection: sa.Connection, keys: Iterable[LaunchKey]) -> Paths:
 
 def unsettled(connection: sa.Connection, keys: Iterable[LaunchKey]) -> set[tuple[LaunchKey, int]]:
     """The ranks of these launches that have an unsettled file."""
-    query = sa.select(saves.c.launch_id, checkpoints.c.rank).distinct().select_from(checkpoints.join(saves))
+    query = sa.select(saves.c.launch_id, checkpoints.c.rank).distinct().select_from(FILES)
     query = query.where(saves.c.launch_id.in_(list(keys)), _LIVE, _UNSETTLED)
     return {(key, rank) for key, rank in connection.execute(query)}
 
@@ -99,7 +99,7 @@ def quarantine_before(connection: sa.Connection, file: Checkpoint) -> Doubt:
     """What was wrong with the newest file that this rank saved before this one in its launch."""
     query = (
         sa.select(saves.c.global_step, checkpoints.c.quarantine)
-        .select_from(checkpoints.join(saves))
+        .select_from(FILES)
         .where(saves.c.launch_id == file.launch_key, checkpoints.c.rank == file.rank)
         .where(saves.c.global_step < file.global_step)
         .order_by(saves.c.global_step.desc(), checkpoints.c.quarantine.is_(None))
@@ -144,7 +144,6 @@ def newest_whole_path(
 
     `share_of` asks for one of the shares that the rank saved in this launch: another one may be dealt otherwise.
     """
-    joined = checkpoints.join(saves).join(launches, launches.c.id == saves.c.launch_id)
     chosen = (
         (launches.c.run_id == run)
         & (checkpoints.c.rank == rank)
@@ -154,7 +153,7 @@ def newest_whole_path(
     )
     if share_of:
         chosen &= launches.c.id == share_of
-    query = sa.select(checkpoints.c.path).select_from(joined).where(chosen)
+    query = sa.select(checkpoints.c.path).select_from(FILES_OF_LAUNCHES).where(chosen)
     newest = query.order_by(launches.c.launch_order.desc(), saves.c.global_step.desc()).limit(1)
     return connection.execute(newest).scalar()
 
@@ -162,7 +161,7 @@ def newest_whole_path(
 def contents(connection: sa.Connection, keys: Iterable[LaunchKey]) -> dict[tuple[LaunchKey, int], Content]:
     """What all periodic files of a rank of these launches hold, where they hold the same."""
     query = sa.select(saves.c.launch_id, checkpoints.c.rank, checkpoints.c.content).distinct()
-    query = query.select_from(checkpoints.join(saves)).where(saves.c.kind == Kind.PERIODIC.value)
+    query = query.select_from(FILES).where(saves.c.kind == Kind.PERIODIC.value)
     found: dict[tuple[LaunchKey, int], set[str]] = {}
     for key, rank, content in connection.execute(query.where(saves.c.launch_id.in_(list(keys)))):
         found.setdefault((key, rank), set()).add(content)

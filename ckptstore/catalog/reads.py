@@ -12,6 +12,8 @@ import sqlalchemy as sa
 from ckptstore.catalog import rows
 from ckptstore.catalog.any_of import any_of
 from ckptstore.catalog.tables import (
+    FILES,
+    FILES_OF_LAUNCHES,
     checkpoints,
     endings,
     forgotten,
@@ -402,8 +404,7 @@ def _launch_query() -> sa.Select[Any]:
     joined = launches.join(runs).outerjoin(resolutions, resolutions.c.launch_id == launches.c.id)
     joined = joined.outerjoin(_PARENTS, _PARENTS.c.id == resolutions.c.parent_launch_id)
     # A scan gives parts launches of their own: any file of a launch tells.
-    files = checkpoints.join(saves)
-    holds = sa.select(checkpoints.c.content).select_from(files).where(saves.c.launch_id == launches.c.id).limit(1)
+    holds = sa.select(checkpoints.c.content).select_from(FILES).where(saves.c.launch_id == launches.c.id).limit(1)
     return sa.select(
         launches,
         holds.correlate(launches).scalar_subquery().label("holds"),
@@ -484,7 +485,7 @@ def _first_save(*finished: sa.ColumnElement[bool]) -> sa.ScalarSelect[int]:
     """Of each launch by itself: then the index has it at once, however many saves there are."""
     return (
         sa.select(saves.c.global_step)
-        .select_from(saves.join(checkpoints) if finished else saves)
+        .select_from(FILES if finished else saves)
         .where(saves.c.launch_id == launches.c.id, saves.c.global_step > 0, *finished)
         .order_by(saves.c.global_step)
         .limit(1)
@@ -502,7 +503,7 @@ _HAS_SAVED = (
 )
 _RECORDED_PATHS = (
     sa.select(checkpoints.c.path, checkpoints.c.directory_id)
-    .select_from(checkpoints.join(saves).join(launches, launches.c.id == saves.c.launch_id))
+    .select_from(FILES_OF_LAUNCHES)
     .where(launches.c.run_id == _RUN)
 )
 _ANNOUNCED = (

@@ -9,6 +9,7 @@ import sqlalchemy as sa
 
 from ckptstore.catalog.any_of import any_of
 from ckptstore.catalog.tables import (
+    FILES_OF_LAUNCHES,
     IS_REMOVED,
     checkpoints,
     collections,
@@ -97,7 +98,7 @@ class Lock:
 def last_written(connection: sa.Connection, run: int) -> dict[str, int]:
     """When the newest file of each launch of a run was written, in nanoseconds since 1970, gone or not."""
     newest = sa.select(launches.c.name, sa.func.max(checkpoints.c.mtime_ns))
-    newest = newest.select_from(saves.join(checkpoints).join(launches, launches.c.id == saves.c.launch_id))
+    newest = newest.select_from(FILES_OF_LAUNCHES)
     newest = newest.where(launches.c.run_id == run, checkpoints.c.mtime_ns.is_not(None)).group_by(launches.c.id)
     return {launch: int(mtime_ns) for launch, mtime_ns in connection.execute(newest)}
 
@@ -105,7 +106,7 @@ def last_written(connection: sa.Connection, run: int) -> dict[str, int]:
 def last_saves(connection: sa.Connection, run: int) -> dict[str, tuple[int, datetime]]:
     """The highest step that each launch of a run saved, and when it was last heard to save; by the launch's id."""
     query = sa.select(launches.c.name, sa.func.max(saves.c.global_step), sa.func.max(checkpoints.c.created_at))
-    query = query.select_from(saves.join(checkpoints).join(launches, launches.c.id == saves.c.launch_id))
+    query = query.select_from(FILES_OF_LAUNCHES)
     found = connection.execute(query.where(launches.c.run_id == run).group_by(launches.c.id))
     return {launch: (step, at) for launch, step, at in found}
 

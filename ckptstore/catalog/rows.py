@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
-from ckptstore.catalog.tables import checkpoints, in_utc, launches, runs, saves
+from ckptstore.catalog.tables import FILES, FILES_OF_RUNS, checkpoints, in_utc, launches, runs, saves
 from ckptstore.core.model import Checkpoint, Content, FileState, Grade, Kind, Rule, Timing
 
 if TYPE_CHECKING:
@@ -50,11 +50,8 @@ _OF_FILE = (
     checkpoints.c.directory_id,
 )
 
-_FILES = checkpoints.join(saves)
-_QUERY = sa.select(*_OF_SAVE, *_OF_FILE).select_from(
-    _FILES.join(launches, launches.c.id == saves.c.launch_id).join(runs)
-)
-_QUERY_OF_STATE = sa.select(*_OF_FILE).select_from(_FILES)
+_QUERY = sa.select(*_OF_SAVE, *_OF_FILE).select_from(FILES_OF_RUNS)
+_QUERY_OF_STATE = sa.select(*_OF_FILE).select_from(FILES)
 
 
 def file_query() -> sa.Select[Any]:

@@ -385,3 +385,8 @@ so that an older word changes nothing. The record that it is of may be told late
 
 IS_REMOVED = sa.or_(sa.not_(trash.c.settled), sa.and_(trash.c.settled, trash.c.wanted == "trash"))
 """Whether retention has a file: it is in the trash, or on a way. Written as the index is read."""
+
+FILES = checkpoints.join(saves)
+FILES_OF_LAUNCHES = FILES.join(launches, launches.c.id == saves.c.launch_id)
+FILES_OF_RUNS = FILES_OF_LAUNCHES.join(runs)
+"""How a file, its save, its launch and its run belong together: every query for files is made of one of these."""

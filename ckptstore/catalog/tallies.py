@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import sqlalchemy as sa
 
-from ckptstore.catalog.tables import checkpoints, launches, saves
+from ckptstore.catalog.tables import FILES_OF_LAUNCHES, checkpoints, launches, saves
 from ckptstore.core.model import Content, FileState, Grade, Kind
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def tallies(connection: sa.Connection, run: int) -> list[Tally]:
             sa.func.count(checkpoints.c.quarantine),
             sa.func.sum(sa.case((there, sa.func.coalesce(checkpoints.c.size, 0)), else_=0)),
         )
-        .select_from(saves.join(launches).join(checkpoints))
+        .select_from(FILES_OF_LAUNCHES)
         .where(launches.c.run_id == run)
         .group_by(saves.c.id, launches.c.name, launches.c.launch_order)
         .order_by(launches.c.launch_order.desc(), saves.c.global_step.desc(), saves.c.kind)
@@ -101,7 +101,7 @@ def said(connection: sa.Connection, run: int) -> dict[str, Said]:
             checkpoints.c.grade,
             checkpoints.c.doubt,
         )
-        .select_from(checkpoints.join(saves).join(launches))
+        .select_from(FILES_OF_LAUNCHES)
         .where(launches.c.run_id == run, (checkpoints.c.rank == 0) | checkpoints.c.quarantine.is_not(None))
     )
     found: dict[str, Said] = {}
@@ -172,7 +172,7 @@ def _tally(row: Any) -> Tally:
 def steps_saved(connection: sa.Connection, run: int) -> dict[str, int]:
     """Of how many steps each launch of a run has a finished file of its state, be it of one rank; the others not."""
     counted = sa.select(launches.c.name, sa.func.count(saves.c.global_step.distinct()))
-    counted = counted.select_from(saves.join(checkpoints).join(launches, launches.c.id == saves.c.launch_id))
+    counted = counted.select_from(FILES_OF_LAUNCHES)
     of_state = checkpoints.c.content.in_([Content.FULL.value, Content.SHARE.value]) & checkpoints.c.size.is_not(None)
     chosen = counted.where(launches.c.run_id == run, saves.c.global_step > 0, of_state)
     return {row[0]: row[1] for row in connection.execute(chosen.group_by(launches.c.id))}

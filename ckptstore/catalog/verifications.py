@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
-from ckptstore.catalog.tables import checkpoints, launches, saves
+from ckptstore.catalog.tables import FILES_OF_LAUNCHES, checkpoints, launches, saves
 from ckptstore.core.model import FileState
 
 
@@ -33,7 +33,7 @@ def candidates(connection: sa.Connection, run: int) -> list[Candidate]:
             saves.c.global_step,
             checkpoints.c.state == FileState.DAMAGED.value,
         )
-        .select_from(checkpoints.join(saves).join(launches, launches.c.id == saves.c.launch_id))
+        .select_from(FILES_OF_LAUNCHES)
         .where(launches.c.run_id == run, checkpoints.c.state.in_(there))
         .order_by(launches.c.launch_order.desc(), saves.c.global_step.desc(), checkpoints.c.rank, checkpoints.c.path)
     )

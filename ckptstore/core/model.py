@@ -295,7 +295,7 @@ class Launch:
     steps_per_epoch: Count | None = None
     batch_size: Count | None = None  # samples that one rank takes a step
     shards: Count | None = (
-        None  # parts that the data is dealt into, sample by sample in turn; None: not known, or not so
+        None  # parts that the data is dealt into, sample by sample in turn; None: not so, or not known
     )
     decided: bool = False  # it has asked where to start
     parent: str | None = None  # the launch that it resumed from; None: it started fresh
