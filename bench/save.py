@@ -57,8 +57,8 @@ class Saves:
         network_, optimizer = self._trained.network, self._trained.optimizer
         launch = ckptstore.mindspore.join(f"{TASK} {size}")
         loop = launch.loop(network_, optimizer, network.dataset(10), epochs=1, directory=work, every=1000)
-        self._own = loop._saves
-        self._own.begin()
+        self._loop, self._own = loop, loop._writer
+        loop._begin()
         named = TrainState(network_, optimizer).named
         self._values = [{"name": name, "data": item} for name, item in named.items()]
         self._arrays = [item.asnumpy() for item in named.values()]
@@ -78,16 +78,18 @@ class Saves:
             if turn == 0:
                 self.pauses.clear()
                 self.files.clear()
-        self._own.end(SAVES, None)
+        self._loop._end(None)
+        self._loop._over()
         network.without_ballast(ms.Model(self._trained.network, None, self._trained.optimizer))
 
     def _by_ckptstore(self, turn: int) -> None:
+        self._loop._progress.global_step = turn
         begin = time.perf_counter()
-        self._own.save(Kind.PERIODIC, turn, (1, turn + 1), "{}")
+        self._own.save(Kind.PERIODIC, (1, turn + 1), {})
         self._took(self.pauses, CKPTSTORE, begin)
         self._own.wait()
         self._took(self.files, CKPTSTORE, begin)
-        assert self._own.recorder.flush(60)
+        assert self._loop._session.recorder.flush(60)
 
     def _bare(self, turn: int) -> None:
         begin = time.perf_counter()

@@ -108,7 +108,7 @@ class Rounds:
         """The seconds of each step of each round."""
 
     def _switch(self, registrar: Any) -> None:
-        recorder = registrar._training.recorder
+        recorder = registrar._session.recorder
         recorder.submit = measured(recorder.submit, self.hand_overs)
         begin, end = registrar.on_train_step_begin, measured(registrar.on_train_step_end, self.hooks)
 

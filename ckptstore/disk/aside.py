@@ -37,8 +37,10 @@ class Aside:
             if name.startswith(self._whose) and name != self._folder.name:
                 shutil.rmtree(self._above / name, ignore_errors=True)
 
-    def save(self, name: str, write: Callable[[str], object]) -> str:
+    def save(self, name: str, write: Callable[[str], object], before: Callable[[str], object] = lambda _: None) -> str:
         """Call `write` with a path aside; what it leaves there gets its name in the directory. Its path is returned.
+
+        `before` is called with that path right before.
 
         That may be a file, a directory, or a prefix of TensorFlow. Where the name is taken, `_1`, `_2` … is put before
         its suffixes. What `write` raises is raised. Raises `UsageError` where it left nothing there, and `OSError`.
@@ -51,6 +53,7 @@ class Aside:
             there = names_in(self.directory)
             taken = there | {parsed.prefix for each in there if (parsed := parse_tensorflow(each))}
             final = f"{self.directory}/{next(free for free in _names(name) if free not in taken)}"
+            before(final)
             _give(path, final)
         finally:
             self.clear()

@@ -21,7 +21,7 @@ from ckptstore.outside import Path, time
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from ckptstore.mindspore.training import Training, Watch
+    from ckptstore.mindspore.session import Session, Watch
 
 log = logging.getLogger("ckptstore")
 
@@ -39,12 +39,12 @@ class DyingGasp:
         self._callback: Any = None
         self._saved_step = 0
 
-    def begin(self, training: Training, watches: Iterable[Watch]) -> None:
+    def begin(self, session: Session, watches: Iterable[Watch]) -> None:
         """Choose the ModelCheckpoint whose directory, prefix and format the file will have."""
         callbacks = (watch.callback for watch in watches if isinstance(watch, PeriodicWatch))
         usable = (each for each in callbacks if isinstance(compat.DIRECTORY.get(each, None), str))
         self._callback = next(usable, None)
-        self._saved_step = training.progress.global_step
+        self._saved_step = session.progress.global_step
         if self._callback is None:
             log.warning("save_on_exception needs a ModelCheckpoint with a directory: nothing is saved at an exception")
 
@@ -52,12 +52,12 @@ class DyingGasp:
         """Another callback has saved the whole state after a step."""
         self._saved_step = step
 
-    def save(self, training: Training) -> None:
+    def save(self, session: Session) -> None:
         """Save, unless nothing was done since the start or the last save, or the last save here was a moment ago.
 
         The record is in the journal before the file is begun, so that it is found whatever happens next.
         """
-        step = training.progress.global_step
+        step = session.progress.global_step
         if self._callback is None or step == self._saved_step:
             return
         directory = real_directory(str(compat.DIRECTORY.of(self._callback)))
@@ -66,24 +66,24 @@ class DyingGasp:
             log.warning("nothing is saved at this exception: the last such save was %.0f s ago", age)
             return
         file_format = compat.CONFIG.of(self._callback).format
-        path = str(Path(directory) / self._free_name(directory, step, training.steps.an_epoch, file_format))
-        begun = training.describe(path, kind=Kind.DYING_GASP, content=Content.FULL)
-        training.launch.recorder.note(begun)
-        training.recorder.call(lambda: training.launch.record([begun]))
+        path = str(Path(directory) / self._free_name(directory, step, session.steps.an_epoch, file_format))
+        begun = session.describe(path, kind=Kind.DYING_GASP, content=Content.FULL)
+        session.launch.recorder.note(begun)
+        session.recorder.call(lambda: session.launch.record([begun]))
         appended = {**compat.APPEND_DICT.of(self._callback), "epoch_num": begun.epoch or 0, "step_num": step}
-        digest = self._write(training, Path(path), appended)
-        whole = training.describe(path, kind=Kind.DYING_GASP, content=Content.FULL, written=facts(path))
-        training.recorder.submit(replace(whole, digest=digest), asynchronous=False)
-        training.keeper.saved(path)
+        digest = self._write(session, Path(path), appended)
+        whole = session.describe(path, kind=Kind.DYING_GASP, content=Content.FULL, written=facts(path))
+        session.recorder.submit(replace(whole, digest=digest), asynchronous=False)
+        session.keep_beside(path)
 
-    def _write(self, training: Training, path: Path, appended: Mapping[str, Any]) -> str | None:
+    def _write(self, session: Session, path: Path, appended: Mapping[str, Any]) -> str | None:
         """Write the network as MindSpore would; the digest of the file, where it was written by ourselves."""
-        network, config = training.params.train_network, compat.CONFIG.of(self._callback)
+        network, config = session.params.train_network, compat.CONFIG.of(self._callback)
         is_plain = config.format == "safetensors" and not (config.enc_key or config.crc_check)
         tensors = tensors_of(network, appended) if is_plain else None
         if tensors is not None:
             digests: list[str] = []
-            training.launch.aside(str(path.parent)).save(
+            session.launch.aside(str(path.parent)).save(
                 path.name, lambda aside: digests.append(write_safetensors(aside, tensors, {"format": "ms"}))
             )
             return digests[0]

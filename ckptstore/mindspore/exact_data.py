@@ -6,11 +6,7 @@ unless the skipped batches are computed again (docs/mindspore.md, §11).
 
 from __future__ import annotations
 
-import builtins
-import dis
-import math
 from contextlib import ExitStack
-from types import CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -40,9 +36,6 @@ _RANDOM_OPERATIONS = {
 
 _FUNCTIONS = ("per_batch_map", "batch_size_func", "element_length_function", "predicate")
 _COLLECTIONS = (list, tuple, dict, range, np.ndarray)
-_VALUES = (type(None), int, float, complex, str, bytes, np.generic, np.dtype, np.ndarray, np.ufunc)
-_UNKNOWN = {"__import__", "eval", "exec", "input", "open"}
-_KEEPS_STATE = {"IMPORT_NAME", "STORE_ATTR", "STORE_GLOBAL"}
 
 _FAST_AGAIN = ExitStack()
 """Gives MindSpore's setting of the process back, where it was changed."""
@@ -52,9 +45,9 @@ class Randomness(NamedTuple):
     """What of a dataset is random, by the names of operations, sources and functions.
 
     `augments`: MindSpore's own random operations, and files whose rows it shuffles; its seed is theirs. `functions`:
-    Python functions and sources of which it is not sure that they draw no random numbers; `samplers` of the user that
-    may, and MindSpore has them draw again whatever it skips. `threads` of this process run both. `shuffles`: the order
-    depends on MindSpore's seed. `has_buffer`: it does by a `shuffle()`.
+    Python functions and sources that are not marked; `samplers` of the user likewise, which MindSpore has draw again
+    whatever it skips. `threads` of this process run both. `shuffles`: the order depends on MindSpore's
+    seed. `has_buffer`: it does by a `shuffle()`.
     """
 
     shuffles: bool
@@ -214,50 +207,9 @@ def _is_random_operation(operation: object) -> bool:
     return _is_mindspores(operation) and (name.startswith("Random") or name in _RANDOM_OPERATIONS)
 
 
-def _may_be_random(value: Any, within: tuple[object, ...] = ()) -> bool:
-    """Whether a value of a user may draw random numbers, or keep a state from one call to the next.
-
-    Not so if it is marked (`mindspore.dataset.transforms.not_random`), or if its code names nothing but its own
-    arguments, plain values, NumPy, and functions of which the same is true. `within` are those that call it.
-    """
-    if isinstance(value, tuple):
-        return any(_may_be_random(each, within) for each in value)
-    if isinstance(value, _VALUES) or any(value is each for each in (np, math, *within)):
-        return False
-    if not isinstance(value, ModuleType) and getattr(value, "random", None) is False:
-        return False
-    if isinstance(value, FunctionType) and not _is_of_numpy(value):
-        return _is_code_random(value, within)
-    return not _is_of_numpy(value)
-
-
-def _is_of_numpy(value: Any) -> bool:
-    """Whether it is a function or a type of Python itself or of NumPy, and not of `numpy.random`."""
-    module, name = getattr(value, "__module__", None) or "", getattr(value, "__name__", "")
-    if module == "builtins":
-        return getattr(builtins, name, None) is value and name not in _UNKNOWN
-    return callable(value) and (module == "math" or module.split(".")[0] == "numpy") and "random" not in module
-
-
-def _is_code_random(function: FunctionType, within: tuple[object, ...]) -> bool:
-    codes = [function.__code__]
-    for code in codes:
-        codes += [each for each in code.co_consts if isinstance(each, CodeType)]
-    outer, known = function.__code__.co_freevars, function.__globals__
-    for each in (instruction for code in codes for instruction in dis.get_instructions(code)):
-        is_unknown = each.opname == "LOAD_GLOBAL" and each.argval not in known
-        if is_unknown and (each.argval in _UNKNOWN or not hasattr(builtins, each.argval)):
-            return True
-        if each.opname in _KEEPS_STATE or (each.opname == "STORE_DEREF" and each.argval in outer):
-            return True
-    names = {name for code in codes for name in code.co_names}
-    try:
-        cells = [cell.cell_contents for cell in function.__closure__ or ()]
-    except ValueError:  # a variable that has no value yet
-        return True
-    given = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
-    used = [*given, *cells, *(known[name] for name in names if name in known)]
-    return "random" in names or any(_may_be_random(each, (*within, function)) for each in used)
+def _may_be_random(value: Any) -> bool:
+    """Whether Python code of a user may draw random numbers: unless `dataset.transforms.not_random` marks it."""
+    return value is not None and getattr(value, "random", None) is not False
 
 
 def _names(values: Iterable[Any]) -> tuple[str, ...]:

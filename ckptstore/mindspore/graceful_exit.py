@@ -11,7 +11,7 @@ from mindspore.train.callback import OnRequestExit
 from ckptstore.core.model import Content, Kind
 from ckptstore.disk.files import FileFacts, absolute, facts, names_in
 from ckptstore.mindspore import compat
-from ckptstore.mindspore.training import Saved, Watch
+from ckptstore.mindspore.session import Saved, Watch
 from ckptstore.outside import Path
 from ckptstore.resume.exits import keep_unknown, kept_path
 from ckptstore.training.stale_flag import StaleFlag
@@ -19,7 +19,7 @@ from ckptstore.training.stale_flag import StaleFlag
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ckptstore.mindspore.training import Training
+    from ckptstore.mindspore.session import Session
     from ckptstore.training.exit_request import ExitRequest
 
 log = logging.getLogger("ckptstore")
@@ -43,17 +43,17 @@ class ExitWatch(Watch):
         """The file that it writes at every exit."""
         return absolute(f"{self.callback.train_name}.ckpt")
 
-    def begin(self, training: Training) -> None:
+    def begin(self, session: Session) -> None:
         """Record where it saves, and see to all that would make it exit at once, never, or into another's file."""
         callback = self.callback
         self._was_seen = False
-        if not self._is_deaf(training):
-            self._request = training.launch.exit_request
+        if not self._is_deaf(session):
+            self._request = session.launch.exit_request
             self._request.is_heeded()
         flag_path = self._config_file = callback.remote_config_file
-        if flag_path is not None and training.reset_exit_flag and compat.CHECK_EXIT_FLAG.of(callback)():
+        if flag_path is not None and session.reset_exit_flag and compat.CHECK_EXIT_FLAG.of(callback)():
             self._flag = StaleFlag(flag_path, callback.key)
-            if training.launch.rank == 0:
+            if session.launch.rank == 0:
                 self._flag.put_back()
             callback.remote_config_file = None  # it does not look there until the file is written again
         if not callback.save_ckpt:
@@ -61,13 +61,13 @@ class ExitWatch(Watch):
         self._before = facts(self.path)
         directory = str(Path(self.path).parent)
         file_name = Path(callback.train_name).name.removesuffix("_train")
-        if self._before is not None and training.is_resumed:
-            self._put_aside(training)
-        training.places.add(directory, kind=Kind.GRACEFUL_EXIT, prefix=file_name, names_before=names_in)
+        if self._before is not None and session.is_resumed:
+            self._put_aside(session)
+        session.places.add(directory, kind=Kind.GRACEFUL_EXIT, prefix=file_name, names_before=names_in)
 
-    def _put_aside(self, training: Training) -> None:
+    def _put_aside(self, session: Session) -> None:
         """Keep the file of an exit that the catalog does not know: it is neither loaded nor overwritten."""
-        start = training.progress.start
+        start = session.progress.start
         plan = start.plan if start is not None else None
         if plan is not None and self.path in {assignment.source.path for assignment in plan.ranks}:
             return  # other ranks may be loading it still
@@ -78,14 +78,14 @@ class ExitWatch(Watch):
             self._before = None
             log.warning("%s is of an exit that the catalog does not know: not loaded, kept as %s", self.path, kept)
 
-    def _is_deaf(self, training: Training) -> bool:
+    def _is_deaf(self, session: Session) -> bool:
         """Whether it will leave at no request; that is said."""
         if not self.callback.use_graceful:
             log.warning(
                 "OnRequestExit is in the callbacks, but MS_ENABLE_GRACEFUL_EXIT=1 was not set when it was made: "
                 "SIGTERM will be swallowed, and training will go on until it is killed"
             )
-        elif all(item.name != _EXIT_PARAMETER for item in training.params.train_network.get_parameters()):
+        elif all(item.name != _EXIT_PARAMETER for item in session.params.train_network.get_parameters()):
             log.warning(
                 "the train network has no parameter %s: OnRequestExit cannot stop training; "
                 "use ExitByRequest in your TrainOneStepCell",
@@ -110,7 +110,7 @@ class ExitWatch(Watch):
         self._was_seen = True
         return Saved(self.path, Kind.GRACEFUL_EXIT, Content.FULL, written_again=True)
 
-    def end(self, training: Training) -> None:
+    def end(self, session: Session) -> None:
         """Record what it saved last, under the name that is to stay."""
         self.callback.remote_config_file = self._config_file
         if not self.callback.save_ckpt or not (self.callback.stop_train or self.callback.exit):
@@ -118,13 +118,13 @@ class ExitWatch(Watch):
         written = facts(self.path)
         if written is None or written == self._before:
             return
-        file = training.describe(self.path, kind=Kind.GRACEFUL_EXIT, content=Content.FULL, written=written)
-        if training.is_resumed:
+        file = session.describe(self.path, kind=Kind.GRACEFUL_EXIT, content=Content.FULL, written=written)
+        if session.is_resumed:
             kept = kept_path(self.path, file.global_step)
-            training.recorder.keep_exit(file, kept)
-            training.keeper.saved(kept)
+            session.recorder.keep_exit(file, kept)
+            session.keep_beside(kept)
         else:  # a script that restores by OnRequestExit itself needs the file under its own name
-            training.recorder.submit(file, asynchronous=False)
+            session.recorder.submit(file, asynchronous=False)
 
 
 def disarm() -> None:

@@ -23,18 +23,18 @@ from ckptstore.disk.files import absolute
 from ckptstore.disk.run_directories import root_of
 from ckptstore.errors import CatalogUnavailableError, UsageError
 from ckptstore.mindspore import communication, random_layers
-from ckptstore.mindspore.companions import Remembered
+from ckptstore.mindspore.callback_state import Keeper, Remembered
 from ckptstore.mindspore.data import steps_of
 from ckptstore.mindspore.dying_gasp import DyingGasp
 from ckptstore.mindspore.exact_data import begin_anew, check_exact, complaints, go_on
 from ckptstore.mindspore.load_guard import LoadGuard
 from ckptstore.mindspore.loop import Loop, check_loop
-from ckptstore.mindspore.loop_saves import LoopSaves
 from ckptstore.mindspore.registrar import Registrar
 from ckptstore.mindspore.resume import check_arguments, load
+from ckptstore.mindspore.session import Session
 from ckptstore.mindspore.state import TrainState
+from ckptstore.mindspore.state_writer import StateWriter
 from ckptstore.mindspore.train_call import LOOP, is_finished, watch_calls
-from ckptstore.mindspore.training import Training
 from ckptstore.mindspore.watches import PeriodicWatch, watches_for
 from ckptstore.outside import Path, atexit, os, utc_now
 from ckptstore.resume.join import check_name, new_launch_id
@@ -46,7 +46,6 @@ from ckptstore.training.complaints import Complaints
 from ckptstore.training.launch import RankLaunch
 from ckptstore.training.layout_files import LayoutFiles
 from ckptstore.training.life_signs import Silence
-from ckptstore.training.retention_thread import RetentionThread
 from ckptstore.training.start import Progress, start_from_json
 from ckptstore.training.views import answer, ask_ranks
 
@@ -58,7 +57,6 @@ if TYPE_CHECKING:
     from ckptstore.core.model import Launch
     from ckptstore.mindspore.data import Steps
     from ckptstore.mindspore.exact_data import Exact
-    from ckptstore.mindspore.training import Metrics
     from ckptstore.retention.policy import Policy
     from ckptstore.training.rhythm import Every
     from ckptstore.training.start import Start
@@ -206,21 +204,20 @@ class TrainingLaunch(RankLaunch):
         start = self._restore(state, dataset, query, exact_data)
         begin_anew(dataset)
         self._repeat(state.networks.values(), repeats=repeat_random)
-        saves = LoopSaves(
-            self, self.progress, state, directory=directory, prefix=prefix, form=format, retention=retention
-        )
+        session = Session(self, self.progress, retention=retention)
+        session.take(state, dataset)
         return Loop(
-            self,
-            self.progress,
+            session,
+            StateWriter(session, state, directory=directory, prefix=prefix, form=format),
             state,
             dataset,
             start,
+            remembered=self._take_remembered(),
             guard=self._guard,
             epochs=epochs,
             exact_data=exact_data,
             every=every,
             mtbf=self._mtbf() if every == "auto" and self.rank == 0 else None,
-            saves=saves,
             exit_flag=None if exit_flag is None else absolute(exit_flag),
             others=others or {},
         )
@@ -296,7 +293,7 @@ class TrainingLaunch(RankLaunch):
         *callbacks: Any,
         save_on_exception: bool = False,
         exception_interval: float = 60.0,
-        metrics: Metrics | None = None,
+        metrics: Callable[[Any], Mapping[str, float]] | None = None,
         reset_exit_flag: bool = True,
         durable: bool = False,
         retention: Policy | None = None,
@@ -324,16 +321,17 @@ class TrainingLaunch(RankLaunch):
         for callback in callbacks:
             if not any(watches_for([callback])):
                 log.warning("ckptstore does not know what %s saves: it is not watched", type(callback).__name__)
-        training = Training(
-            self, self.progress, metrics=metrics, reset_exit_flag=reset_exit_flag, durable=durable, keeps=keeps
-        )
+        session = Session(self, self.progress, durable=durable, retention=retention)
+        session.reset_exit_flag = reset_exit_flag
+        if metrics is not None:
+            session.metrics = lambda: metrics(session.params)
         return Registrar(
-            training,
+            session,
+            Keeper(session, keeps),
             callbacks,
             guard=self._guard,
             layout_files=self._layout_files,
             dying_gasp=DyingGasp(exception_interval) if save_on_exception else None,
-            retention=RetentionThread(self, retention) if retention is not None and self.rank == 0 else None,
             remembered=self._take_remembered,
         )
 

@@ -14,7 +14,7 @@ from ckptstore.disk.reading import read_into
 from ckptstore.errors import UnreadableError
 from ckptstore.formats.ckpt import ckpt_slices, parse_ckpt
 from ckptstore.formats.header import STRING, BytesOf, Entry, bytes_of, size_of
-from ckptstore.formats.safetensors import SafetensorsHeader, parse_safetensors
+from ckptstore.formats.safetensors import parse_safetensors
 from ckptstore.mindspore.state import UNCUT, is_special
 from ckptstore.outside import Path, mmap
 
@@ -51,7 +51,6 @@ class Content(NamedTuple):
 
     names: frozenset[str]
     others: dict[str, Any]
-    metadata: Mapping[str, str]
 
 
 class _Format(NamedTuple):
@@ -100,7 +99,7 @@ def read_plain(file: Checkpoint, places: Mapping[str, Place]) -> Content | None:
     others = {
         entry.name: _value(entry, filling.new[entry.name]) for entry in header.entries if entry.name in filling.new
     }
-    return Content(names, others, header.metadata if isinstance(header, SafetensorsHeader) else {})
+    return Content(names, others)
 
 
 def _slices_of(entry: Entry) -> Iterator[Entry]:

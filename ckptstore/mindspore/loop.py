@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 from ckptstore.core.model import Kind, epoch_and_step
 from ckptstore.disk.exit_flags import KEY
 from ckptstore.errors import CkptstoreError, UsageError
-from ckptstore.mindspore import communication, kept
+from ckptstore.mindspore import communication, extra_state
+from ckptstore.mindspore.callback_state import averages_of, values_of
 from ckptstore.mindspore.exact_data import batches_after, randomness
-from ckptstore.mindspore.random_layers import seed_step
-from ckptstore.mindspore.state import KEPT
 from ckptstore.outside import Path, atexit, os, signal, threading, time
 from ckptstore.training.rhythm import Question, Rhythm
 from ckptstore.training.stale_flag import StaleFlag
@@ -22,13 +21,14 @@ from ckptstore.training.stale_flag import StaleFlag
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from ckptstore.mindspore.callback_state import Remembered
     from ckptstore.mindspore.exact_data import Exact
     from ckptstore.mindspore.load_guard import LoadGuard
-    from ckptstore.mindspore.loop_saves import LoopSaves
+    from ckptstore.mindspore.session import Session
     from ckptstore.mindspore.state import TrainState
-    from ckptstore.training.launch import RankLaunch
+    from ckptstore.mindspore.state_writer import StateWriter
     from ckptstore.training.rhythm import Every
-    from ckptstore.training.start import Progress, Start
+    from ckptstore.training.start import Start
 
 log = logging.getLogger("ckptstore")
 
@@ -50,42 +50,41 @@ class Loop:
 
     def __init__(
         self,
-        launch: RankLaunch,
-        progress: Progress,
+        session: Session,
+        writer: StateWriter,
         state: TrainState,
         dataset: Any,
         start: Start,
         *,
+        remembered: Remembered | None,
         guard: LoadGuard,
         epochs: int,
         exact_data: Exact,
         every: Every,
         mtbf: float | None,
-        saves: LoopSaves,
         exit_flag: str | None,
         others: Mapping[str, Any],
     ) -> None:
         self.start = start
         self.keep: dict[str, Any] = {}
-        self._launch, self._progress, self._state, self._dataset = launch, progress, state, dataset
-        self._guard = guard
-        self._saves, self._others = saves, dict(others)
-        self._an_epoch = launch.facts.steps_per_epoch or 1
+        self._session, self._writer, self._state, self._dataset = session, writer, state, dataset
+        self._launch, self._progress = session.launch, session.progress
+        self._guard, self._others = guard, dict(others)
+        self._an_epoch = self._launch.facts.steps_per_epoch or 1
         self._last_step = epochs * self._an_epoch
         self._epochs = epochs
         self._exact_data = exact_data
-        self._rhythm = Rhythm(
-            every, step=self.global_step, now=time.monotonic(), rank=launch.rank, alone=launch.world_size == 1
-        )
+        rank, is_alone = self._launch.rank, self._launch.world_size == 1
+        self._rhythm = Rhythm(every, step=self.global_step, now=time.monotonic(), rank=rank, alone=is_alone)
         self._mtbf = mtbf
-        self._flag = _Flag(exit_flag, puts_back=launch.rank == 0) if exit_flag else None
+        self._flag = _Flag(exit_flag, puts_back=self._launch.rank == 0) if exit_flag else None
         self._terminated = False
         self._process = os.getpid()
         self._has_begun = self._in_body = self._in_step = self._is_over = False
         self._counted = (self.global_step, state.counters())
-        self._random: Mapping[str, Any] = {}
-        self._bring_back(str(start.append_info.get(KEPT, "")))
-        self._random_first = kept.random_state()
+        self._remembered = remembered
+        self._bring_back()
+        self._random_first = extra_state.random_state()
         self._draws = self._changes_after = False
         self._beside = self._kept()
 
@@ -131,13 +130,13 @@ class Loop:
         self._begin()
         try:
             yield from self._batches()
-            if self.global_step > self._saves.saved_step:
+            if self.global_step > self._writer.saved_step:
                 self._save(Kind.PERIODIC)
         except BaseException as error:
             if not self._is_over:  # `break`, or an exception in the body, end the generator: which of them is not told
                 self._leave(None if isinstance(error, GeneratorExit) else error)
             raise
-        self._saves.end(self.global_step, None)
+        self._end(None)
         self._over()
 
     def step(self, *, loss: Any = None) -> None:
@@ -150,15 +149,17 @@ class Loop:
             raise UsageError("loop.step was called, and no batch was taken", "call it once for each batch of the loop")
         self._in_step = False
         self._progress.global_step += 1
-        self._saves.network.outputs = loss
+        self._session.network.outputs = loss
         if self.global_step == self.start.global_step + 1:
             self._draws = self._has_drawn()
-            self._saves.time_from(self.global_step)
+            self._writer.time_from(self.global_step)
         self._beside = self._kept()
 
     def _begin(self) -> None:
         self._progress.has_trained = True
-        self._saves.begin()
+        self._session.begin()
+        self._writer.begin()
+        self._session.begin_retention()
         self._launch.exit_request.is_heeded()
         atexit.register(self._at_exit)
         is_main = threading.current_thread() is threading.main_thread()
@@ -166,6 +167,7 @@ class Loop:
             signal.signal(signal.SIGTERM, self._terminate)
 
     def _batches(self) -> Iterator[Any]:
+        self._random_first = extra_state.random_state()
         batches = batches_after(self._dataset, self.global_step, self._epochs, self._exact_data)
         for _ in range(self.global_step // self._an_epoch, self._epochs):
             for batch in batches:
@@ -173,8 +175,7 @@ class Loop:
                     self._guard.check(self._state.named, (), self.global_step)
                     self._draw_on()
                 self._in_step = self._in_body = True
-                if (seed := self._progress.seed) is not None:
-                    seed_step(self._state.networks.values(), seed, self._launch.rank, self.global_step + 1)
+                self._session.seed_step(self._state.networks.values())
                 yield batch
                 if self._in_step:
                     raise UsageError(
@@ -184,7 +185,7 @@ class Loop:
                 self._in_body = False
                 self._end_body()
             if self.global_step % self._an_epoch:
-                self._saves.complaints.warn(
+                self._session.complaints.warn(
                     f"an epoch ended after step {self.global_step}, and the dataset says that each has "
                     f"{self._an_epoch} batches: after a restart training goes on with another batch"
                 )
@@ -198,7 +199,7 @@ class Loop:
         said = self._ask(step)
         if said.leaves and step < self._last_step:
             self._save(Kind.GRACEFUL_EXIT)
-            self._saves.end(step, None)
+            self._end(None)
             if signal.getsignal(signal.SIGTERM) == self._terminate:
                 signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it comes once the preStop hook has seen the save
             self._over()
@@ -220,7 +221,7 @@ class Loop:
         nothing = Question(0, 0, 0)
         if not self._rhythm.asks(step):
             return nothing
-        if self._mtbf is not None and (cost := self._saves.cost) is not None:
+        if self._mtbf is not None and (cost := self._writer.cost) is not None:
             self._rhythm.adapt(cost, self._mtbf)
         now = time.monotonic()
         asked = bool(self._launch.exit_request.path()) or (self._flag is not None and self._flag.asks())
@@ -233,61 +234,68 @@ class Loop:
         step = self.global_step
         self._draws = self._draws or self._has_drawn()
         self._counted = (step, self._state.counters())
-        told = {
-            **(self._beside if kind is Kind.DYING_GASP else self._kept()),
-            "rank": self._launch.rank,
+        kept = self._beside if kind is Kind.DYING_GASP else self._kept()
+        others = self._plain("others", {name: extra_state.state_of(each) for name, each in self._others.items()})
+        beside = {
+            "loop": json.dumps({"keep": kept["keep"], "others": others}),
+            "random": kept.get("random") or extra_state.plain(extra_state.random_state()),
+            "device": extra_state.plain(extra_state.device_state()),
+            "averages": extra_state.plain(values_of(self._session.network, averages_of(self._session))),
             "draws": self._draws,
         }
-        told.setdefault("random", kept.plain(kept.random_state()))
-        told["device"] = kept.plain(kept.device_state())
-        told["others"] = self._plain("others", {name: kept.state_of(each) for name, each in self._others.items()})
-        self._saves.save(kind, step, self._place(step), json.dumps(told), at_exit=at_exit)
+        self._writer.save(kind, self._place(step), beside, at_exit=at_exit)
         self._rhythm.saved(time.monotonic())
 
     def _kept(self) -> dict[str, Any]:
         """What the script keeps, and the random numbers of one that draws some: to look at those takes time."""
-        keep = self._plain("keep", self.keep)
-        return {"keep": keep, "random": kept.plain(kept.random_state())} if self._draws else {"keep": keep}
+        random = {"random": extra_state.plain(extra_state.random_state())} if self._draws else {}
+        return {"keep": self._plain("keep", self.keep), **random}
 
     def _plain(self, what: str, values: Mapping[str, Any]) -> dict[str, Any]:
         """What cannot be kept is left out, and said once."""
         found = {}
         for name, value in values.items():
-            if problem := kept.why_not(value):
-                self._saves.complaints.warn(f"{what}[{name!r}] is not saved with the state: {problem}")
+            if problem := extra_state.why_not(value):
+                self._session.complaints.warn(f"{what}[{name!r}] is not saved with the state: {problem}")
             else:
-                found[name] = kept.plain(value)
+                found[name] = extra_state.plain(value)
         return found
 
     def _has_drawn(self) -> bool:
-        return not kept.is_same(kept.random_state(), self._random_first)
+        return not extra_state.is_same(extra_state.random_state(), self._random_first)
 
-    def _bring_back(self, told: str) -> None:
-        if not told:
+    def _bring_back(self) -> None:
+        remembered = self._remembered
+        if remembered is None:
             return
-        found = kept.loaded(told)
+        if remembered.loop is None:
+            log.warning("nothing beside %s tells what a loop kept: it begins anew", remembered.source.path)
+            return
+        found = extra_state.loaded(str(remembered.loop))
         self.keep.update(found["keep"])
         for name, known in self._others.items():
             if name in found["others"]:
-                kept.set_state_of(known, found["others"][name])
+                extra_state.set_state_of(known, found["others"][name])
             else:
                 log.warning("the state has nothing of %s: it begins anew", name)
-        if found["rank"] == self._launch.rank:
-            self._random = found
-        elif found["draws"]:
+        if remembered.lacks_random and remembered.draws:
             log.warning(
-                "rank %d has the file of rank %d: its own random numbers begin anew", self._launch.rank, found["rank"]
+                "rank %d has the file of rank %d: its own random numbers begin anew",
+                self._launch.rank,
+                remembered.source.rank,
             )
 
     def _draw_on(self) -> None:
         """Have the random numbers go on, once: what a script draws before its first batch it draws at every start."""
-        found, self._random = self._random, {}
-        if found:
-            kept.set_device_state(found.get("device"))
+        remembered, self._remembered = self._remembered, None
+        if remembered is not None:
+            extra_state.set_device_state(remembered.device)
             data = randomness(self._dataset)
-            if not (data.samplers or (self._exact_data and data.threads)):  # else the dataset draws all of it again
-                kept.set_random_state(found["random"])
-        self._random_first = kept.random_state()
+            draws_again = bool(data.samplers or (self._exact_data and data.threads))
+            has_drawn = self._has_drawn()  # by now, its first batch is there, a dataset that draws has drawn
+            if remembered.random is not None and not (draws_again and has_drawn):
+                extra_state.set_random_state(remembered.random)
+        self._random_first = extra_state.random_state()
 
     def _place(self, step: int) -> tuple[int, int]:
         epoch, step_in_epoch = epoch_and_step(step, self._an_epoch)
@@ -303,16 +311,22 @@ class Loop:
 
     def _left(self, error: BaseException | None, *, at_exit: bool = False) -> None:
         """The loop was left before its end: save the state as it is now, if it is certain of which step it is."""
-        saves, step = self._saves, self.global_step
-        saves.network.check_device()
+        step, saved = self.global_step, self._writer.saved_step
+        self._session.network.check_device()
         if not self._is_certain():
-            log.warning("how far training had come is not certain: nothing is saved after step %d", saves.saved_step)
-        elif step > saves.saved_step:
+            log.warning("how far training had come is not certain: nothing is saved after step %d", saved)
+        elif step > saved:
             self._save(Kind.DYING_GASP, at_exit=at_exit)
-        saves.end(step, type(error).__name__ if error is not None else None)
+        self._end(type(error).__name__ if error is not None else None)
         self._over()
         if error is None:
             atexit.register(self._at_exit)
+
+    def _end(self, error: str | None) -> None:
+        """Training has ended: have all in the catalog, and leave nothing open."""
+        self._writer.wait()
+        self._session.record_ending(error)
+        self._session.close()
 
     def _is_certain(self) -> bool:
         """Whether the network holds the state after the last step that was done, as a save after it would have.
@@ -320,7 +334,7 @@ class Loop:
         Inside the body the optimizers' counters tell, which count before they update. What no optimizer updates may
         have changed before that, as moving averages of batch normalization do; and more may follow `loop.step`.
         """
-        if not self._saves.network.is_readable:
+        if not self._session.network.is_readable:
             return False
         if not self._in_body:
             return True
@@ -329,7 +343,7 @@ class Loop:
             return False
         if not self._in_step:
             return not (self._changes_after or self._state.has_rates)
-        if kept.device_state() is not None:  # the step may have drawn before anything was updated
+        if extra_state.device_state() is not None:  # the step may have drawn before anything was updated
             return False
         counted_at, before = self._counted
         gone_on = [None if count is None else count + self.global_step - counted_at for count in before]
@@ -342,13 +356,13 @@ class Loop:
             self._leave(error, at_exit=True)
         elif error is not None:
             try:
-                self._saves.record_ending(self.global_step, type(error).__name__)
+                self._session.record_ending(type(error).__name__, at_exit=True)
             except CkptstoreError as failure:
                 log.warning("%s. It is not recorded how the training ended.", failure)
 
     def _end_finished(self) -> None:
         log.info("run %s: all %d epochs were trained before: nothing is left to train", self._launch.name, self._epochs)
-        self._saves.end(self.global_step, None)
+        self._end(None)
 
     def _over(self) -> None:
         self._is_over = True

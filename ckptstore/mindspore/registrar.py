@@ -4,7 +4,7 @@ The path of a save, which crosses from here to training/ once, at the line:
 
     ModelCheckpoint, OnRequestExit …    save a file
     watch.poll()                        says which file is new, and what it holds
-    Training.describe()                 makes its record: step, epoch, loss, what is wrong with it
+    Session.describe()                  makes its record: step, epoch, loss, what is wrong with it
     --------------------------------------------------------------------------- no MindSpore from here on
     RecorderThread.submit()             waits on its own thread for the whole file, reads size and digest
     RankLaunch.record()                 writes the record to the journal, then to the catalog
@@ -25,25 +25,25 @@ from ckptstore.core.hints import Command
 from ckptstore.core.model import Content, Kind
 from ckptstore.disk.files import facts
 from ckptstore.errors import RefusedError, UsageError
+from ckptstore.mindspore.data import check_start
+from ckptstore.mindspore.exact_data import begin_anew
 from ckptstore.mindspore.graceful_exit import disarm
 from ckptstore.mindspore.load_guard import set_after_save
 from ckptstore.mindspore.steps import InterruptedStep, StepCount, is_wrong_result
 from ckptstore.mindspore.ttp import TtpWatch
 from ckptstore.mindspore.watches import PeriodicWatch, watches_for
 from ckptstore.outside import time
-from ckptstore.training.recorder_thread import FLUSH_SECONDS
 from ckptstore.training.step_times import StepTimes
 from ckptstore.training.termination import Termination
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from ckptstore.mindspore.companions import Remembered
+    from ckptstore.mindspore.callback_state import Keeper, Remembered
     from ckptstore.mindspore.dying_gasp import DyingGasp
     from ckptstore.mindspore.load_guard import LoadGuard
-    from ckptstore.mindspore.training import Saved, Training, Watch
+    from ckptstore.mindspore.session import Saved, Session, Watch
     from ckptstore.training.layout_files import LayoutFiles
-    from ckptstore.training.retention_thread import RetentionThread
 
 log = logging.getLogger("ckptstore")
 
@@ -74,33 +74,32 @@ class Registrar(Callback):
 
     def __init__(
         self,
-        training: Training,
+        session: Session,
+        keeper: Keeper,
         callbacks: tuple[Any, ...],
         *,
         guard: LoadGuard,
         layout_files: LayoutFiles,
         dying_gasp: DyingGasp | None,
-        retention: RetentionThread | None,
         remembered: Callable[[], Remembered | None],
     ) -> None:
         super().__init__()
         self.failed: set[str] = set()
-        self._training = training
+        self._session = session
+        self._keeper = keeper
+        session.keep_beside = keeper.saved
         self._guard = guard
         self._layout_files = layout_files
         self._dying_gasp = dying_gasp
-        self._retention = retention
         self._remembered = remembered
-        if retention is not None:
-            training.recorder.on_recorded = retention.file_registered
-        self._termination = Termination(training.recorder.close)
+        self._termination = Termination(session.recorder.close)
         self._watches: list[Watch] = list(watches_for(callbacks))
         self._finds_watches = not callbacks
         self._used_paths: set[str] = set()
-        self._steps = StepCount(training)
+        self._steps = StepCount(session)
         self._times = StepTimes()
         self._layout_is_due = False
-        self._is_training = False
+        self._is_training = self._is_first = self._is_wrong = False
         self._depth = 0
         self._next_look = 0.0
         disarm()
@@ -108,11 +107,11 @@ class Registrar(Callback):
     @property
     def restores(self) -> bool:
         """Whether the launch restored, or decided to start afresh: nothing may be loaded over that."""
-        return self._training.is_resumed
+        return self._session.is_resumed
 
     def kept_of(self, callbacks: Sequence[Any]) -> dict[str, Any]:
         """Those of these callbacks whose state goes on after a restart, by name."""
-        return self._training.keeper.callbacks(callbacks, self)
+        return self._keeper.callbacks(callbacks, self)
 
     @contextmanager
     def surviving(self, what: str, *, refuses: bool = False) -> Iterator[None]:
@@ -131,28 +130,38 @@ class Registrar(Callback):
         """Find what to watch and where it saves, and let MindSpore's step count go on."""
         self._is_training = True
         params = run_context.original_args()
-        training, progress = self._training, self._training.progress
-        self._steps, self._times = StepCount(training), StepTimes()
-        training.begin(params)
-        training.record_breakpoint()
+        session, progress = self._session, self._session.progress
+        self._steps, self._times = StepCount(session, goes_back=self._is_wrong), StepTimes()
+        self._begin(params)
+        session.record_breakpoint()
         self._layout_files.note()
         self._layout_is_due = True
         self._find_watches(params)
-        training.check_forgotten(max((watch.steps_given() for watch in self._periodic()), default=0))
+        given = max((watch.steps_given() for watch in self._periodic()), default=0)
+        session.check_forgotten(begins_anew=not (given or params.train_dataset.get_init_step()))
         is_repair = progress.has_failed and any(isinstance(watch, TtpWatch) for watch in self._watches)
         progress.has_trained, progress.has_failed = True, False
-        training.record_steps_per_epoch()
+        session.record_steps_per_epoch()
         self._steps.begin(self._periodic(), is_repair=is_repair)
         for watch in self._watches:
             with self.surviving(f"watching {type(watch.callback).__name__}", refuses=True):
-                watch.begin(training)
+                watch.begin(session)
         if self._dying_gasp is not None:
-            self._dying_gasp.begin(training, self._watches)
-        if self._retention is not None:
-            self._retention.begin()
+            self._dying_gasp.begin(session, self._watches)
+        session.begin_retention()
         with self.surviving("what callbacks keep"):
-            training.keeper.begin(params, training.network, self, self._remembered())
+            self._keeper.begin(params, session.network, self, self._remembered())
         self._termination.arm(data_sink=bool(params.get("dataset_sink_mode")))
+
+    def _begin(self, params: Any) -> None:
+        """Raises `RefusedError` where training would not go on where `resume` said."""
+        session, start = self._session, self._session.progress.start
+        session.params, self._is_wrong = params, False
+        session.take(params.train_network, params.train_dataset)
+        session.begin()
+        self._is_first = start is not None and not start.fresh and not session.progress.has_trained
+        if start is not None and self._is_first:
+            check_start(params, start.global_step, session.launch.earlier_start)
 
     def _find_watches(self, params: Any) -> None:
         listed = list(watches_for(params.list_callback))
@@ -171,7 +180,7 @@ class Registrar(Callback):
         if not self._watches:
             log.warning("there is no ModelCheckpoint among the callbacks: ckptstore has nothing to register")
         for name in set_after_save(params.list_callback):
-            self._training.complaints.warn(
+            self._session.complaints.warn(
                 f"{name} sets parameters at the end of a step, after ModelCheckpoint has saved it, and the files lack "
                 f"that: put {name} before ModelCheckpoint in the callbacks"
             )
@@ -180,24 +189,24 @@ class Registrar(Callback):
     def on_train_epoch_begin(self, run_context: Any) -> None:  # noqa: ARG002
         """See, once, in which epoch training starts."""
         self._steps.begin_epoch()
-        self._training.keeper.begin_epoch()
+        self._keeper.begin_epoch()
 
     @_never_stops_training
     def on_train_step_begin(self, run_context: Any) -> None:  # noqa: ARG002
         """Note what the step starts from; before the first, see that no callback has loaded another state."""
-        training = self._training
+        session = self._session
         try:
             with self.surviving("the search for another state", refuses=True):
-                callbacks, step = training.params.list_callback, training.progress.global_step
-                self._guard.check(training.network.parameters, callbacks, step)
+                callbacks, step = session.params.list_callback, session.progress.global_step
+                self._guard.check(session.network.parameters, callbacks, step)
         except RefusedError:
-            training.is_loaded_over = True
+            session.problem = "another state was loaded over the one that training was to start from"
             raise
         self._poll()
         for watch in self._watches:
             watch.step_begin()
         self._steps.begin_step()
-        training.seed_step()
+        session.seed_step([session.params.train_network])
         self._times.begins(time.monotonic())
 
     @_never_stops_training
@@ -205,28 +214,28 @@ class Registrar(Callback):
         """Count the step, and register what was saved after it."""
         now = time.monotonic()
         self._steps.end_step()
-        self._times.ends(now, self._training.progress.global_step)
+        self._times.ends(now, self._session.progress.global_step)
         if self._layout_is_due:  # the step was compiled: what MindSpore writes of the layout is there
             self._layout_is_due = False
-            self._training.recorder.call(self._keep_layout_files)
+            self._session.recorder.call(self._keep_layout_files)
         if run_context.get_stop_requested():
             with self.surviving("what callbacks keep"):
-                self._training.keeper.stop()
+                self._keeper.stop()
         self._times.done(saved=self._poll())
 
     def _keep_layout_files(self) -> None:
         for path in self._layout_files.written():
-            self._training.launch.keep_layout_file(path)
+            self._session.launch.keep_layout_file(path)
 
     @_never_stops_training
     def on_train_epoch_end(self, run_context: Any) -> None:  # noqa: ARG002
         """Register what was saved at the end of the epoch, and see what else was, once in a while."""
         self._poll()
         with self.surviving("what callbacks keep"):
-            self._training.keeper.end_epoch()
+            self._keeper.end_epoch()
         if time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + _LOOK_SECONDS
-            self._training.recorder.call(self._training.places.look_for_unwatched)
+            self._session.recorder.call(self._session.places.look_for_unwatched)
 
     @_never_stops_training
     def on_train_end(self, run_context: Any) -> None:  # noqa: ARG002
@@ -248,21 +257,21 @@ class Registrar(Callback):
         if not self._is_training or self._depth > 0:  # an evaluation of its own ends nothing, however it ends
             return
         self._is_training = False
-        training = self._training
+        session = self._session
         kind, raised, trace = error or (None, None, None)
         name = kind.__name__ if isinstance(kind, type) else None
         with self.surviving("the start of the next training"):
-            training.end(is_wrong=is_wrong_result(raised))
-        training.progress.has_failed = name is not None
+            self._forget_start(is_wrong=is_wrong_result(raised))
+        session.progress.has_failed = name is not None
         left = InterruptedStep.NOT_DONE
         if name is not None:
-            training.launch.adopt_at_exit()
+            session.launch.adopt_at_exit()
             if isinstance(raised, OSError) and raised.errno == errno.ENOSPC:
-                gc = ("gc", training.launch.name, "--keep-last", 2)
+                gc = ("gc", session.launch.name, "--keep-last", 2)
                 delete = Command(*gc, "--apply", "--now")
                 log.warning("a disk is full: %s shows what may go, and %s deletes it", Command(*gc), delete)
             with self.surviving("the state of the device"):
-                training.network.check_device()
+                session.network.check_device()
             left = InterruptedStep.UNKNOWN
             with self.surviving("the interrupted step"):
                 left = self._steps.interrupted(trace)
@@ -272,34 +281,36 @@ class Registrar(Callback):
             self._poll()
         for watch in self._watches:
             with self.surviving(f"the end of {type(watch.callback).__name__}"):
-                watch.end(training)
+                watch.end(session)
         with self.surviving("the end of training"):
             self._end(name, left)
-        self._let_go()
+        session.recorder.call(session.places.look_for_unwatched)
+        session.close()
+        self._termination.disarm()
+
+    def _forget_start(self, *, is_wrong: bool) -> None:
+        """Have the dataset begin anew with the next training.
+
+        `resume` said where the first one starts, and no other. MindSpore keeps that, and would begin there in each
+        later one too (`dataset/engine/iterators.py`).
+        """
+        self._is_wrong = is_wrong
+        if is_wrong:
+            self._session.problem = self._session.problem or "MindSpore found a wrong result (TREError)"
+        if self._is_first:
+            begin_anew(self._session.params.train_dataset)
 
     def _end(self, error: str | None, left: InterruptedStep) -> None:
-        training = self._training
-        if left in (InterruptedStep.DONE, InterruptedStep.NOT_DONE) and training.network.is_readable:
-            training.record_ending(error)
+        session = self._session
+        if left in (InterruptedStep.DONE, InterruptedStep.NOT_DONE) and session.network.is_readable:
+            session.record_ending(error)
             if error is not None and self._dying_gasp is not None:
                 with self.surviving("save_on_exception"):
-                    self._dying_gasp.save(training)
+                    self._dying_gasp.save(session)
             return
         log.warning("how far training had come is not certain: nothing is saved at this exception")
         if left is InterruptedStep.HALF_DONE:
-            training.record_ending(error, half_done=True)
-
-    def _let_go(self) -> None:
-        """Wait, for so long at most, for what is being recorded and removed; then leave nothing open."""
-        recorder, began_at = self._training.recorder, time.monotonic()
-        recorder.call(self._training.places.look_for_unwatched)
-        recorder.finish()
-        if self._retention is not None:
-            self._retention.finish(max(0.0, FLUSH_SECONDS - (time.monotonic() - began_at)))
-        self._training.launch.signs.end()
-        recorder.rest()
-        self._training.places.release()
-        self._termination.disarm()
+            session.record_ending(error, half_done=True)
 
     def _poll(self) -> bool:
         """Hand over what was saved since the last time; whether there was anything."""
@@ -312,8 +323,8 @@ class Registrar(Callback):
         return has_saved
 
     def _hand_over(self, saved: Saved) -> None:
-        training, recorder = self._training, self._training.recorder
-        has_counter = training.network.has_counter and saved.path.endswith((".ckpt", ".safetensors"))
+        session = self._session
+        has_counter = session.network.has_counter and saved.path.endswith((".ckpt", ".safetensors"))
         if saved.asynchronous and saved.path in self._used_paths and not has_counter:
             log.warning("%s is written again and again, and nothing in it tells its step: not registered", saved.path)
             return
@@ -321,12 +332,12 @@ class Registrar(Callback):
         unfinished = saved.asynchronous or saved.written_again
         written = None if unfinished else facts(saved.path)
         try:
-            file = training.describe(saved.path, kind=saved.kind, content=saved.content, written=written)
+            file = session.describe(saved.path, kind=saved.kind, content=saved.content, written=written)
         except UsageError as error:  # what the other callbacks saved counts all the same
             log.error("%a is not registered: %s", saved.path, error)  # noqa: TRY400
             return
         if saved.written_again:
-            recorder.call(lambda: training.launch.record([file]))
+            session.recorder.call(lambda: session.launch.record([file]))
             return
         if saved.kind is Kind.PERIODIC and len(self._periodic()) == 1:  # of several, each may have saved in the step
             file = replace(file, timing=self._times.of_save())
@@ -334,11 +345,9 @@ class Registrar(Callback):
             self._steps.note_counter(file.global_step, file.optimizer_step)
         if saved.content is not Content.WEIGHTS:  # before its thread has work, and this one would wait for it
             with self.surviving("what callbacks keep"):
-                training.keeper.saved(file.path)
-        recorder.submit(file, asynchronous=saved.asynchronous)
-        if saved.kind is Kind.PERIODIC and saved.content is not Content.WEIGHTS:
-            for kept in training.good.saved(file):
-                recorder.submit(kept, asynchronous=saved.asynchronous)
+                self._keeper.saved(file.path)
+        is_state = saved.kind is Kind.PERIODIC and saved.content is not Content.WEIGHTS
+        session.saved(file, asynchronous=saved.asynchronous, is_state=is_state)
         is_whole = saved.content is Content.FULL and saved.kind is Kind.PERIODIC and not saved.asynchronous
         if is_whole and self._dying_gasp is not None:
             self._dying_gasp.note_saved(file.global_step)

@@ -14,11 +14,10 @@ from ckptstore.core.model import Rule
 from ckptstore.disk.files import BAD_BYTES, digest
 from ckptstore.errors import CkptstoreError, DamageError, UsageError
 from ckptstore.formats.inspect import is_broken
-from ckptstore.formats.safetensors import read_safetensors
 from ckptstore.mindspore.loader import OTHER_BYTES, ChangedError, DoesNotFitError, are_apart, places_of, read_plain
 from ckptstore.mindspore.network import COUNTER, EXIT_FLAGS, state_names
-from ckptstore.mindspore.state import KEPT, TrainState, named
-from ckptstore.outside import Path, os
+from ckptstore.mindspore.state import TrainState, named
+from ckptstore.outside import os
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -119,16 +118,7 @@ def load(
             "use the network and optimizer that were saved",
         ) from error
     _check_complete(file, needed, needed.difference(not_loaded))
-    appended = {name: _plain(parameters[name]) for name in unused}
-    return appended | _kept_in(file, content)
-
-
-def _kept_in(file: Checkpoint, content: Content | None) -> dict[str, str]:
-    """What a loop kept with a state: a `.safetensors` file has it in its metadata, a `.ckpt` among its values."""
-    if file.format != "safetensors":
-        return {}
-    metadata = content.metadata if content is not None else read_safetensors(Path(file.path)).metadata
-    return {KEPT: metadata[KEPT]} if KEPT in metadata else {}
+    return {name: _plain(parameters[name]) for name in unused}
 
 
 def _read_plain(

@@ -17,9 +17,6 @@ from ckptstore.formats.safetensors import Tensor, can_hold, write_safetensors
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-KEPT = "ckptstore"
-"""The name under which a file holds what is no parameter."""
-
 UNCUT = ("stand_alone", "data_parallel")
 """The parallel modes in which each rank has its parameters whole."""
 
@@ -89,7 +86,7 @@ class TrainState:
 
     def write(self, path: str) -> None:
         """Write the values to a new file, a `.safetensors` or `.ckpt` by its name: for `launch.save`."""
-        self.copied().write(path, "")
+        self.copied().write(path)
 
     def _add(self, prefix: str, found: Iterable[Parameter]) -> None:
         for item in found:
@@ -110,18 +107,16 @@ class Copy:
     def __init__(self, values: list[tuple[str, str, Any]]) -> None:
         self._values = values
 
-    def write(self, path: str, kept: str) -> str | None:
-        """Write them to a new file, and `kept` with them; its digest, if it is known. Raises `OSError`."""
+    def write(self, path: str) -> str | None:
+        """Write them to a new file; returns its digest, if it is known. Raises `OSError`."""
         if path.endswith(".safetensors"):
             tensors = [
                 Tensor(name, kind, value.shape, memoryview(value.reshape(-1).view(np.uint8)))
                 for name, kind, value in self._values
             ]
-            return write_safetensors(
-                path, tensors, {"format": "ms", "remove_redundancy": "False"} | ({KEPT: kept} if kept else {})
-            )
+            return write_safetensors(path, tensors, {"format": "ms", "remove_redundancy": "False"})
         values = [{"name": name, "data": mindspore.Tensor(value)} for name, _, value in self._values]
-        mindspore.save_checkpoint(values, path, append_dict={KEPT: kept} if kept else None, format="ckpt")
+        mindspore.save_checkpoint(values, path, format="ckpt")
         return None
 
 

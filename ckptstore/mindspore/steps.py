@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import TracebackType
 
-    from ckptstore.mindspore.training import Training
+    from ckptstore.mindspore.session import Session
     from ckptstore.mindspore.watches import PeriodicWatch
 
 log = logging.getLogger("ckptstore")
@@ -36,10 +36,10 @@ class StepCount:
     MindSpore found a wrong result in the training before.
     """
 
-    def __init__(self, training: Training) -> None:
-        self._training = training
-        self._progress = training.progress
-        self._goes_back = training.is_wrong
+    def __init__(self, session: Session, *, goes_back: bool = False) -> None:
+        self._session = session
+        self._progress = session.progress
+        self._goes_back = goes_back
         self._is_repair = False
         self._periodic: Sequence[PeriodicWatch] = ()
         self._has_epoch = self._in_step = False
@@ -53,7 +53,7 @@ class StepCount:
         self._periodic, self._is_repair = periodic, is_repair
         if not self._progress.global_step:
             self._progress.global_step = max((watch.steps_given() for watch in periodic), default=0)
-        self.note_counter(self._progress.global_step, self._training.network.optimizer_step())
+        self.note_counter(self._progress.global_step, self._session.network.optimizer_step())
         if not is_repair:
             self._continue_count()
 
@@ -62,7 +62,7 @@ class StepCount:
         if self._has_epoch:
             return
         self._has_epoch = True
-        params, done = self._training.params, self._progress.global_step
+        params, done = self._session.params, self._progress.global_step
         steps = int(params.batch_num)  # of what MindSpore calls an epoch: sink_size, where one is given
         epochs_before = params.cur_epoch_num - 1
         if self._is_repair:
@@ -77,7 +77,7 @@ class StepCount:
 
     def begin_step(self) -> None:
         """Note what the step starts from."""
-        params = self._training.params
+        params = self._session.params
         if params.get("dataset_sink_mode") and mindspore.get_context("mode") == mindspore.GRAPH_MODE:
             self._sink_steps = int(params.dataset_helper.sink_size())  # known only now, in the first epoch
         if self._base is None:
@@ -88,10 +88,10 @@ class StepCount:
     def end_step(self) -> None:
         """MindSpore's count has gone on by the steps of this call: taking its difference counts none of them twice."""
         step, at = self._base or (0, 0)
-        self._progress.global_step = step + self._training.params.cur_step_num - at
+        self._progress.global_step = step + self._session.params.cur_step_num - at
         self._in_step = False
         self._outputs_before = None
-        self._training.network.outputs = self._training.params.get("net_outputs")
+        self._session.network.outputs = self._session.params.get("net_outputs")
 
     def note_counter(self, step: int, updates: int | None) -> None:
         """The optimizer had counted so many updates after a step."""
@@ -106,10 +106,10 @@ class StepCount:
         """
         if not self._in_step:
             return InterruptedStep.NOT_DONE
-        if self._training.params.get("net_outputs") is not self._outputs_before:
+        if self._session.params.get("net_outputs") is not self._outputs_before:
             return InterruptedStep.DONE
         step, updates = self._counter_seen
-        now = self._training.network.optimizer_step()
+        now = self._session.network.optimizer_step()
         if updates is None or now is None:
             return InterruptedStep.UNKNOWN
         start = self._progress.start
@@ -125,13 +125,13 @@ class StepCount:
         if self._goes_back:
             reason = f"MindSpore found a wrong result (TREError) and went back from it to step {step}"
             log.warning("all that this launch saved after step %d is quarantined: %s", step, reason)
-            self._training.recorder.quarantine_after(step, reason)
+            self._session.recorder.quarantine_after(step, reason)
         self._progress.global_step = step
         self._continue_count()
 
     def _continue_count(self) -> None:
         """Set MindSpore's count to the true step: names and logs stay true."""
-        self._training.params.cur_step_num = self._progress.global_step
+        self._session.params.cur_step_num = self._progress.global_step
         for watch in self._periodic:
             watch.continue_count(self._progress.global_step)
 

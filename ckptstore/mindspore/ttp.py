@@ -17,14 +17,14 @@ from ckptstore.core.model import Content, Kind
 from ckptstore.core.naming import is_ttp_file, parse_name, parse_ttp_directory
 from ckptstore.disk.files import FileFacts, facts, names_in, real_directory
 from ckptstore.mindspore import compat
-from ckptstore.mindspore.training import Watch
+from ckptstore.mindspore.session import Watch
 from ckptstore.outside import Path
 from ckptstore.resume.ttp_directories import names_before
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ckptstore.mindspore.training import Training
+    from ckptstore.mindspore.session import Session
 
 log = logging.getLogger("ckptstore")
 
@@ -35,22 +35,22 @@ class TtpWatch(Watch):
     Errors of MindSpore's own handlers pass through unchanged.
     """
 
-    _training: Training
+    _session: Session
 
     def __init__(self, callback: Any) -> None:
         super().__init__(callback)
         self._module = compat.fault_tolerance_module(callback)
 
-    def begin(self, training: Training) -> None:
+    def begin(self, session: Session) -> None:
         """Record where it saves, and have the controller call our handlers around MindSpore's."""
-        self._training, callback = training, self.callback
+        self._session, callback = session, self.callback
         if not hasattr(callback, "has_init_replica"):  # MS_ENABLE_TFT asks for other features only: nothing is saved
             return
         root = getattr(callback, "ckpt_save_path", None)
         if root is not None:
-            found = partial(names_before, rank=training.launch.rank)
-            training.places.add(root, kind=Kind.TTP, prefix="", names_before=found)
-        if training.progress.global_step and getattr(callback, "initial_step", 0):
+            found = partial(names_before, rank=session.launch.rank)
+            session.places.add(root, kind=Kind.TTP, prefix="", names_before=found)
+        if session.progress.global_step and getattr(callback, "initial_step", 0):
             callback.initial_step = 0  # it would be added to a count that goes on and includes it
         callback.tft.tft_register_save_ckpt_handler(self.save, callback)
         callback.tft.tft_register_rename_handler(self.rename, callback)
@@ -91,7 +91,7 @@ class TtpWatch(Watch):
 
     def _flush(self) -> None:
         with self._surviving():
-            self._training.recorder.finish()
+            self._session.recorder.finish()
 
     def _record_new(self, before: dict[str, FileFacts] | None, cb_ctx: Any) -> None:
         if before is None:  # what was there is not known: nothing can be told from it
@@ -100,17 +100,17 @@ class TtpWatch(Watch):
         if not written:
             log.error("ckpt_save_fn wrote nothing where ckptstore looks: its file is not registered")
         for path, found in written:
-            file = self._training.describe(
+            file = self._session.describe(
                 path, kind=Kind.TTP, content=Content.FULL, global_step=int(cb_ctx.cur_step_num), written=found
             )
-            self._training.recorder.submit(file, asynchronous=False)
+            self._session.recorder.submit(file, asynchronous=False)
 
     def _record_moved(self, before: set[str], cb_ctx: Any) -> None:
         root = cb_ctx.ckpt_save_path
         for name in before - self._unfinished(cb_ctx):
             old = f"{real_directory(root)}/{name}"
             new = old.removesuffix("_tmp")
-            self._training.recorder.call(partial(self._training.launch.moved, old, new))
+            self._session.recorder.call(partial(self._session.launch.moved, old, new))
 
     def _unfinished(self, cb_ctx: Any) -> set[str]:
         root = getattr(cb_ctx, "ckpt_save_path", None)
@@ -122,7 +122,7 @@ class TtpWatch(Watch):
     def _files(self, cb_ctx: Any) -> Iterator[tuple[str, FileFacts]]:
         """Files where the handler may put one: this rank's part of its tree; with `ckpt_save_fn` the usual one."""
         if getattr(cb_ctx, "save_cb", None):
-            callbacks = self._training.params.list_callback
+            callbacks = self._session.params.list_callback
             periodic = [callback for callback in callbacks if isinstance(callback, ModelCheckpoint)]
             named = [compat.DIRECTORY.get(callback, None) for callback in periodic]
             directories: dict[str, Callable[[str], object]] = {
@@ -130,7 +130,7 @@ class TtpWatch(Watch):
             }
         else:
             root = Path(real_directory(cb_ctx.ckpt_save_path))
-            own = f"rank_{self._training.launch.rank}"
+            own = f"rank_{self._session.launch.rank}"
             directories = {str(root / name / own): is_ttp_file for name in self._unfinished(cb_ctx)}
         for directory, has_right_name in directories.items():
             for name in names_in(directory):

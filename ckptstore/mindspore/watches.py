@@ -14,14 +14,14 @@ from ckptstore.disk.files import names_in
 from ckptstore.mindspore import compat
 from ckptstore.mindspore.graceful_exit import ExitWatch
 from ckptstore.mindspore.network import state_names
-from ckptstore.mindspore.training import Saved, Watch
+from ckptstore.mindspore.session import Saved, Watch
 from ckptstore.mindspore.ttp import TtpWatch
 from ckptstore.outside import os
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ckptstore.mindspore.training import Training
+    from ckptstore.mindspore.session import Session
 
 log = logging.getLogger("ckptstore")
 
@@ -34,16 +34,16 @@ class PeriodicWatch(Watch):
         self.seen = self._latest()
         self._written = _facts(self.seen[0])
         self.content = Content.FULL
-        self._training: Training | None = None
+        self._session: Session | None = None
 
-    def begin(self, training: Training) -> None:
+    def begin(self, session: Session) -> None:
         """Decide what its files hold by comparison with the train network, and record where they go."""
-        self._training = training
+        self._session = session
         config = compat.CONFIG.of(self.callback)
         saved = config.saved_network
         if config.remove_redundancy:
             self.content = Content.SHARE
-        elif saved is not None and training.network.names - state_names(saved):
+        elif saved is not None and session.network.names - state_names(saved):
             self.content = Content.WEIGHTS
             log.warning("saved_network leaves out the optimizer: a run cannot be restored from such files")
         self._record_place()
@@ -95,9 +95,9 @@ class PeriodicWatch(Watch):
         callback = self.callback
         directory = compat.DIRECTORY.get(callback, None)
         prefix, base = compat.PREFIX.of(callback), compat.EXCEPTION_PREFIX.of(callback)
-        training = self._training
-        if training and isinstance(directory, str) and isinstance(prefix, str) and isinstance(base, str):
-            training.places.add(
+        session = self._session
+        if session and isinstance(directory, str) and isinstance(prefix, str) and isinstance(base, str):
+            session.places.add(
                 directory,
                 kind=Kind.PERIODIC,
                 prefix=prefix,
@@ -114,10 +114,10 @@ class GaspWatch(Watch):
     What it wrote is adopted when the interpreter ends, by the step at which training ended.
     """
 
-    def begin(self, training: Training) -> None:
+    def begin(self, session: Session) -> None:
         """Record where it saves."""
         directory, prefix = str(compat.DIRECTORY.of(self.callback)), str(compat.PREFIX.of(self.callback))
-        training.places.add(directory, kind=Kind.DYING_GASP, prefix=prefix, names_before=breakpoints_in)
+        session.places.add(directory, kind=Kind.DYING_GASP, prefix=prefix, names_before=breakpoints_in)
 
 
 def _facts(path: str) -> tuple[int, int, int] | None:

@@ -44,7 +44,6 @@ class Companions:
         self._durable = durable
         self._waiting: dict[str, tuple[int, Callable[[], Content]]] = {}
         self._newest: dict[str, Checkpoint] = {}
-        self._said_large = False
 
     def keep(self, path: str, step: int, content: Callable[[], Content]) -> None:
         """Write what `content` returns beside the file of a step, now or when it is recorded; over what was there."""
@@ -65,16 +64,19 @@ class Companions:
         if step != file.global_step:
             return
         del self._waiting[file.path]
-        text = _text({"of": _identity(file), **content()})
-        if len(text) > _MOST_BYTES:
-            if not self._said_large:
-                log.warning("%s is not written: callbacks keep more than 64 MB", companion_of(file.path))
-            self._said_large = True
-            return
-        path = Path(companion_of(file.path))
-        replace_text(path, f'{{"checksum": "{blake3(text.encode()).hexdigest()}", "content": {text}}}')
-        if self._durable:
-            make_durable(str(path))
+        write(file, content(), durable=self._durable)
+
+
+def write(file: Checkpoint, content: Content, *, durable: bool) -> None:
+    """Write the companion of a file; one that is too large is not written, which is said. Raises `OSError`."""
+    text = _text({"of": _identity(file), **content})
+    path = Path(companion_of(file.path))
+    if len(text) > _MOST_BYTES:
+        log.warning("%s is not written: more than 64 MB are kept beside the parameters", path)
+        return
+    replace_text(path, f'{{"checksum": "{blake3(text.encode()).hexdigest()}", "content": {text}}}')
+    if durable:
+        make_durable(str(path))
 
 
 def read(file: Checkpoint) -> Found:

@@ -78,7 +78,7 @@ class Fault(Callback):
     def on_train_step_end(self, run_context) -> None:
         self.done += 1
         if self.action == "keep-up":
-            assert self.registrar._training.recorder.flush(60)
+            assert self.registrar._session.recorder.flush(60)
         if self.done == self.step and self.action == "raise":
             raise RuntimeError("fault after the step")
         if self.done == self.step and self.action == "lock-catalog":
@@ -103,18 +103,18 @@ class Fault(Callback):
             os.kill(os.getpid(), signal.SIGTERM)
         if self.action == "exit-asked":
             subprocess.run([Path(sys.executable).with_name("ckptstore"), "exit", "run"], check=True)
-            while not self.registrar._training.launch.exit_request.path():
+            while not self.registrar._session.launch.exit_request.path():
                 threading.Event().wait(0.05)
 
     def wait(self) -> None:
         print("WAITS", self.done, flush=True)
         if sys.stdin.readline() == "flush\n":
-            print("HAS ALL", self.registrar._training.recorder.flush(60), flush=True)
+            print("HAS ALL", self.registrar._session.recorder.flush(60), flush=True)
         else:
             self.journalled()
 
     def kill(self) -> None:
-        recorder = self.registrar._training.recorder
+        recorder = self.registrar._session.recorder
         if self.action in ("kill", "kill-saved"):
             assert recorder.flush(60)
         if self.action == "kill-journalled":
@@ -122,7 +122,7 @@ class Fault(Callback):
         os.kill(os.getpid(), signal.SIGKILL)
 
     def journalled(self) -> None:
-        recorder = self.registrar._training.recorder
+        recorder = self.registrar._session.recorder
         with recorder._idle:
             assert recorder._idle.wait_for(lambda: recorder._open_jobs == 0, 60)
 

@@ -10,13 +10,13 @@ from pathlib import Path
 import loop_job
 
 from ckptstore.core.model import Kind
-from ckptstore.mindspore.loop_saves import LoopSaves
+from ckptstore.mindspore.state_writer import StateWriter
 
 
 def be_late(first: Path) -> None:
-    save = LoopSaves.save
+    save = StateWriter.save
 
-    def save_late(saves: LoopSaves, kind: Kind, *told, **options) -> None:
+    def save_late(saves: StateWriter, kind: Kind, *told, **options) -> None:
         if kind is Kind.GRACEFUL_EXIT and saves._launch.rank == 0:
             first.write_text(str(os.getpid()))
         until = time.monotonic() + 8
@@ -26,7 +26,7 @@ def be_late(first: Path) -> None:
             threading.Event().wait(0.1)
         save(saves, kind, *told, **options)
 
-    LoopSaves.save = save_late
+    StateWriter.save = save_late
 
 
 if __name__ == "__main__":

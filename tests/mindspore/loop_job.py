@@ -163,8 +163,8 @@ class Fault:
         if self.is_now("exit"):
             sys.exit(9)
         if self.is_now("kill"):
-            loop._saves.wait()
-            assert loop._saves.recorder.flush(60)
+            loop._writer.wait()
+            assert loop._session.recorder.flush(60)
         if self.is_now("kill", "kill-at-once"):
             os.kill(os.getpid(), signal.SIGKILL)
 

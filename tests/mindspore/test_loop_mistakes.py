@@ -112,7 +112,7 @@ def test_a_loop_finds_out_how_often_to_save(
         loop = trained.loop(tmp_path / "ckpt", every="auto")
     assert "saves for one failure each 24 h, which is assumed" in caplog.text
     for batch in loop:
-        loop._saves.wait()
+        loop._writer.wait()
         loop.step(loss=trained.step(*batch))
     assert sorted(file.global_step for file in catalog.files("run")) == [1, 12]
 

@@ -16,7 +16,7 @@ from ckptstore.api import Catalog
 from ckptstore.core.model import Content, FileState, Kind
 from ckptstore.disk import name_claims
 from ckptstore.errors import CkptstoreError, UsageError
-from ckptstore.mindspore.training import Saved
+from ckptstore.mindspore.session import Saved
 from ckptstore.resume.register import describe
 from ckptstore.training.recorder_thread import RecorderThread
 from tests import ckpt_bytes

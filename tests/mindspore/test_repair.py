@@ -65,7 +65,7 @@ class Job:
         tft_cb.tft.Action = SimpleNamespace(EXIT=SimpleNamespace(value="exit"))
         tft_cb.tft.tft_get_repair_step = lambda: 4
         registrar = launch.registrar(ckpt_cb, tft_cb, **how)
-        fault = Fault(error, lambda: self.look(registrar._training.recorder))
+        fault = Fault(error, lambda: self.look(registrar._session.recorder))
         model._initial_step = 0
         model.train(3, dataset, callbacks=[fault, ckpt_cb, tft_cb, registrar])
         assert launch.global_step == 18

@@ -99,11 +99,11 @@ def test_a_second_training_without_the_catalog_is_journalled_and_later_all_is_th
     lose()
     for epoch in (1, 2):
         job.model.train(epoch + 1, create_dataset(), callbacks=[ckpt_cb, registrar], initial_epoch=epoch)
-        assert registrar._training.recorder._open_jobs == 0
+        assert registrar._session.recorder._open_jobs == 0
     assert journalled(tmp_path / "ckpt") == {2, 3, 8, 10, 12, 14, 16, 18}
     assert "Traceback" not in caplog.text
     bring_back()
-    assert registrar._training.recorder.flush(60)
+    assert registrar._session.recorder.flush(60)
     there = {(file.kind.value, file.global_step) for file in catalog.files("run") if file.state is FileState.COMPLETE}
     assert there == {("dying_gasp", 3), *(("periodic", step) for step in (2, 8, 10, 12, 14, 16, 18))}
     assert len([record for record in caplog.records if "can be used again" in record.getMessage()]) == 1
@@ -122,7 +122,7 @@ def test_two_exceptions_without_the_catalog_leave_two_breakpoints_with_their_own
         if steps == 3:
             lose()
     bring_back()
-    assert registrar._training.recorder.flush(60)
+    assert registrar._session.recorder.flush(60)
     catalog.resolve("run")  # the second one's is found by whoever looks next
     found = {Path(file.path).name: file.global_step for file in catalog.files("run")}
     assert found == {"net-1_3_breakpoint.ckpt": 3, "net_1-1_5_breakpoint.ckpt": 5}
@@ -202,10 +202,10 @@ def test_a_training_that_follows_takes_up_what_the_one_before_let_go_of(
 
         def on_train_step_end(self, run_context: Any) -> None:
             path = str(tmp_path / "ckpt" / "net-9_9_breakpoint.ckpt")
-            file = registrar._training.describe(path, kind=Kind.DYING_GASP, content=Content.FULL)
+            file = registrar._session.describe(path, kind=Kind.DYING_GASP, content=Content.FULL)
             if not noted or noted[-1][0] != run_context.original_args().cur_epoch_num:
                 done = threading.Event()
-                registrar._training.recorder.call(done.set)
+                registrar._session.recorder.call(done.set)
                 assert done.wait(60)
                 noted.append((run_context.original_args().cur_epoch_num, job.launch.recorder.note(file)))
 
@@ -231,10 +231,10 @@ def test_a_recorder_that_is_behind_rests_when_the_catalog_has_all(
     registrar = job.registrar(ckpt_cb)
     lose()
     job.train(ckpt_cb, registrar)
-    thread = registrar._training.recorder._thread
+    thread = registrar._session.recorder._thread
     assert thread.is_alive()
     bring_back()
-    assert registrar._training.recorder.flush(60)
+    assert registrar._session.recorder.flush(60)
     thread.join(60)
     assert threads() == set()
     catalog.database.disconnect()
@@ -262,7 +262,7 @@ def test_an_evaluation_that_fails_after_training_ends_no_training(
     callbacks = [*([RaiseAt(5)] if fails else []), ckpt_cb, registrar]
     with pytest.raises(RuntimeError, match="on purpose") if fails else nullcontext():
         model.train(1, create_dataset(), callbacks=callbacks)
-    assert registrar._training.recorder.flush(60)
+    assert registrar._session.recorder.flush(60)
 
     def known() -> tuple[list[tuple[str, int]], list[tuple[object, ...]]]:
         with catalog.database.read() as connection:
@@ -275,7 +275,7 @@ def test_an_evaluation_that_fails_after_training_ends_no_training(
         parameter.set_data(ms.Tensor(np.zeros(parameter.shape, np.float32)))
     with pytest.raises(ValueError, match="a metric fails"):
         model.eval(create_dataset(), callbacks=[BadMetric(), registrar])
-    assert registrar._training.recorder.flush(60)
+    assert registrar._session.recorder.flush(60)
     assert known() == before
     assert [each.name for each in (tmp_path / "ckpt").glob("*breakpoint*")] == (
         ["net-1_5_breakpoint.ckpt"] if fails else []

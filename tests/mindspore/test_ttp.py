@@ -177,12 +177,12 @@ def slowly() -> None:
 def test_trouble_with_the_catalog_does_not_keep_a_state_from_being_saved(
     catalog: Catalog, rank: Rank, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from ckptstore.mindspore.training import Training
+    from ckptstore.mindspore.session import Session
 
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError("on purpose")
 
-    monkeypatch.setattr(Training, "describe", broken)
+    monkeypatch.setattr(Session, "describe", broken)
     rank.train(0, tmp_path, handlers=("save", "rename"))
     assert (tmp_path / "ttp/ttp_saved_checkpoints-step_5/rank_0/ttp_rank_0-1_5.ckpt").exists()
     assert "a TTP checkpoint could not be registered; the next start looks for it on disk" in caplog.text

@@ -15,7 +15,7 @@ import numpy as np
 from mindspore.train import EarlyStopping, ReduceLROnPlateau
 
 from ckptstore.core.text import count
-from ckptstore.mindspore import kept
+from ckptstore.mindspore import extra_state
 from ckptstore.mindspore.exact_data import randomness
 from ckptstore.mindspore.state import OF_BATCH_NORM, named
 from ckptstore.training.companions import read
@@ -25,10 +25,8 @@ if TYPE_CHECKING:
 
     from ckptstore.core.model import Checkpoint, RestorePlan
     from ckptstore.mindspore.network import NetworkState
-    from ckptstore.training.complaints import Complaints
+    from ckptstore.mindspore.session import Session
     from ckptstore.training.launch import RankLaunch
-    from ckptstore.training.recorder_thread import RecorderThread
-    from ckptstore.training.start import Progress
 
 log = logging.getLogger("ckptstore")
 
@@ -47,27 +45,30 @@ class Remembered:
 
     def __init__(self, plan: RestorePlan, lost: Iterable[Checkpoint], launch: RankLaunch) -> None:
         self._rank = launch.rank
-        self._source = next(each.source for each in plan.ranks if each.rank == launch.rank)
-        self._lacks_own = self._source.rank != launch.rank and plan.launch.world_size == launch.world_size
-        loaded = _read(self._source)
-        own = loaded if self._source.rank == launch.rank else {}
+        self.source = next(each.source for each in plan.ranks if each.rank == launch.rank)
+        self._lacks_own = self.source.rank != launch.rank and plan.launch.world_size == launch.world_size
+        loaded = _read(self.source)
+        own = loaded if self.source.rank == launch.rank else {}
         for file in lost:
             if self._lacks_own and file.rank == launch.rank:
                 own = own or _read(file)
         shared = own or loaded
         self._own = own
+        self.loop = shared.get("loop")  # what a loop kept, as JSON text
+        self.draws = bool(loaded.get("draws"))
+        self.lacks_random = "random" in loaded and "random" not in own
         self._rates, self.callbacks = _part(shared, "rates"), _part(shared, "callbacks")
         self._alike, self.stopped = _part(shared, "alike"), _part(shared, "stopped")
         self.heard_all = bool(shared.get("heard_all", True))
-        self.random, self._device = own.get("random"), own.get("device")
+        self.random, self.device = own.get("random"), own.get("device")
 
     def of_all(self) -> Any:
         """What every rank must go on with alike, as JSON holds it: if one stops alone, the others wait for ever."""
-        return kept.plain([self._rates, self._alike, self.stopped, self.heard_all])
+        return extra_state.plain([self._rates, self._alike, self.stopped, self.heard_all])
 
     def agree(self, of_rank_0: Any) -> None:
         """Go on with what rank 0 has of that."""
-        self._rates, self._alike, self.stopped, self.heard_all = kept.loaded(json.dumps(of_rank_0))
+        self._rates, self._alike, self.stopped, self.heard_all = extra_state.loaded(json.dumps(of_rank_0))
         self.callbacks |= self._alike
 
     def put(self, network: Any) -> None:
@@ -85,7 +86,7 @@ class Remembered:
                 "rank %d has %s of rank %d, as that one's file stands in: of its own nothing is there",
                 self._rank,
                 count(len(lacking), "moving average", "moving averages"),
-                self._source.rank,
+                self.source.rank,
             )
 
     def stopper(self, callbacks: Mapping[str, Any]) -> str:
@@ -96,31 +97,25 @@ class Remembered:
         """Have callbacks, and the random numbers of the process, go on."""
         lacking = [name for name in callbacks if name not in self.callbacks]
         if lacking:
-            log.warning("nothing beside %s tells of %s: it begins anew", self._source.path, ", ".join(lacking))
+            log.warning("nothing beside %s tells of %s: it begins anew", self.source.path, ", ".join(lacking))
         elif callbacks and not self.heard_all:
             log.warning("the process ended before %s heard the epoch's end: it is left out", ", ".join(callbacks))
         for name in callbacks.keys() & self.callbacks.keys():
             try:
-                kept.set_state_of(callbacks[name], _attributes(_part(self.callbacks, name), callbacks[name]))
+                extra_state.set_state_of(callbacks[name], _attributes(_part(self.callbacks, name), callbacks[name]))
             except Exception as error:  # noqa: BLE001, PERF203 — the user's: whatever it raises, training goes on
                 log.warning("%s does not take its state, and begins anew: %s", name, error)
-        kept.set_device_state(self._device)
+        extra_state.set_device_state(self.device)
         if with_random and self.random is not None:
-            kept.set_random_state(self.random)
+            extra_state.set_random_state(self.random)
 
 
 class Keeper:
     """Keeps with each save of a training what its file lacks. `keeps` are objects whose state the user names."""
 
-    def __init__(
-        self,
-        launch: RankLaunch,
-        progress: Progress,
-        recorder: RecorderThread,
-        complaints: Complaints,
-        keeps: Sequence[Any],
-    ) -> None:
-        self._launch, self._progress, self._recorder, self._complaints = launch, progress, recorder, complaints
+    def __init__(self, session: Session, keeps: Sequence[Any]) -> None:
+        self._session = session
+        self._progress, self._complaints = session.progress, session.complaints
         self._keeps = tuple(keeps)
         self._files: list[str] = []
         self._step = self._heard_epoch = -1
@@ -146,10 +141,10 @@ class Keeper:
         self._kept = self.callbacks(listed, registrar)
         self._warn(listed)
         self._rates = [name for name, item in network.parameters.items() if _RATE in name and item.size == 1]
-        self._averages = self._averages_kept()
+        self._averages = averages_of(self._session)
         self._an_epoch, self._last_epoch = int(params.batch_num), 0
         self._dataset_draws = randomness(params.train_dataset).threads > 0
-        self._draws, self._has_drawn = kept.Draws(), False
+        self._random_first, self._has_drawn = extra_state.random_state(), False
         self._files, self._step, self._heard_epoch, self._at_stop = [], -1, -1, (-1, {})
         self._remembered = remembered
         self._params = params
@@ -198,7 +193,7 @@ class Keeper:
             self._files.append(path)
         state = self._at_stop[1] if self._at_stop[0] == step else self._state()
         if state:
-            self._recorder.keep_beside(path, step, lambda: dict(kept.plain(state)))
+            self._session.recorder.keep_beside(path, step, lambda: dict(extra_state.plain(state)))
 
     def _warn(self, listed: Sequence[Any]) -> None:
         late = [each for each in listed if _has_state(each) and not _is_in(self._kept.values(), each)]
@@ -213,20 +208,6 @@ class Keeper:
                 "knows those since then"
             )
 
-    def _averages_kept(self) -> list[str]:
-        """The averages that each rank has of its own."""
-        if self._launch.world_size == 1 or not self._launch.facts.layout.any_world_size:
-            return []
-        found = [name for name in self._network.names if name.endswith(OF_BATCH_NORM)]
-        size = sum(self._network.parameters[name].nbytes for name in found)
-        if size > _MOST_AVERAGES:
-            self._complaints.warn(
-                f"the moving averages of this rank, {size >> 20} MB, are in its own files only: where another rank's "
-                "file stands in, they are that rank's"
-            )
-            return []
-        return found
-
     def _ends_epoch(self, step: int) -> bool:
         return step % self._an_epoch == 0
 
@@ -238,15 +219,16 @@ class Keeper:
             alike = {name for name, each in self._kept.items() if isinstance(each, _ALIKE)}
             state["callbacks"] = {name: each for name, each in told.items() if name not in alike}
             state["alike"] = {name: each for name, each in told.items() if name in alike}
-            state["rates"] = self._values(self._rates)
+            state["rates"] = values_of(self._network, self._rates)
             state["stopped"] = self._stopped()
         if self._averages:
-            state["averages"] = self._values(self._averages)
+            state["averages"] = values_of(self._network, self._averages)
         if not self._dataset_draws:
-            self._has_drawn = self._has_drawn or self._draws.has_drawn()
+            random = extra_state.random_state()
+            self._has_drawn = self._has_drawn or not extra_state.is_same(random, self._random_first)
             if self._has_drawn:
-                state["random"] = kept.random_state()
-        if (device := kept.device_state()) is not None:
+                state["random"] = random
+        if (device := extra_state.device_state()) is not None:
             state["device"] = device
         step = self._progress.global_step
         return state and state | {"heard_all": self._heard_epoch == step or not self._ends_epoch(step)}
@@ -254,12 +236,9 @@ class Keeper:
     def _states(self) -> Iterator[tuple[str, Any]]:
         for name, each in self._kept.items():
             try:
-                yield name, kept.plain(_state_of(each))
+                yield name, extra_state.plain(_state_of(each))
             except Exception as error:  # noqa: BLE001, PERF203 — the user's: whatever it raises, training goes on
                 self._complaints.warn(f"the state of {name} is not kept, and begins anew after a restart: {error}")
-
-    def _values(self, names: Iterable[str]) -> dict[str, Any]:
-        return {name: np.array(self._network.parameters[name].asnumpy()) for name in names}
 
     def _stopped(self) -> dict[str, int]:
         """Who has just ended training before its last epoch, and how long it had waited."""
@@ -269,12 +248,33 @@ class Keeper:
         return {name: each.wait for name, each in early.items() if each.stopped_epoch == self._params.cur_epoch_num}
 
 
+def averages_of(session: Session) -> list[str]:
+    """The names of the moving averages that each rank has of its own, and that go beside its files."""
+    if session.launch.world_size == 1 or not session.launch.facts.layout.any_world_size:
+        return []
+    network = session.network
+    found = [name for name in network.names if name.endswith(OF_BATCH_NORM)]
+    size = sum(network.parameters[name].nbytes for name in found)
+    if size > _MOST_AVERAGES:
+        session.complaints.warn(
+            f"the moving averages of this rank, {size >> 20} MB, are in its own files only: where another rank's file "
+            "stands in, they are that rank's"
+        )
+        return []
+    return found
+
+
+def values_of(network: NetworkState, names: Iterable[str]) -> dict[str, Any]:
+    """The values of parameters as they are now, by name."""
+    return {name: np.array(network.parameters[name].asnumpy()) for name in names}
+
+
 def _read(file: Checkpoint) -> dict[str, Any]:
     found = read(file)
     if found.problem:
         log.warning("%s: it is not used", found.problem)
     try:
-        return dict(kept.loaded(found.content or "{}"))
+        return dict(extra_state.loaded(found.content or "{}"))
     except (ValueError, TypeError) as error:
         log.warning("the companion of %s is not used: %s", file.path, error)
         return {}
@@ -306,9 +306,9 @@ def _has_state(callback: Any) -> bool:
 
 def _state_of(callback: Any) -> dict[str, Any]:
     if hasattr(callback, "state_dict"):
-        return kept.state_of(callback)
+        return extra_state.state_of(callback)
     if isinstance(callback, EarlyStopping):
         return {name: getattr(callback, name) for name in ("best", "wait", "stopped_epoch")}
     if isinstance(callback, ReduceLROnPlateau):
         return {name: getattr(callback, name) for name in ("best", "wait", "cooldown_counter")}
-    return kept.state_of(callback)
+    return extra_state.state_of(callback)

@@ -1,0 +1,239 @@
+"""One training of a launch, as the registrar and a loop drive it: how a save of it is recorded, and how it ends."""
+
+from __future__ import annotations
+
+import logging
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ckptstore.core.events import TrainingEnded
+from ckptstore.core.hints import Call
+from ckptstore.core.limits import text
+from ckptstore.core.model import Content, Kind, epoch_and_step
+from ckptstore.errors import RefusedError
+from ckptstore.mindspore.communication import strategy_file
+from ckptstore.mindspore.data import steps_of
+from ckptstore.mindspore.network import NetworkState
+from ckptstore.mindspore.random_layers import seed_step
+from ckptstore.outside import time, utc_now
+from ckptstore.resume.register import describe
+from ckptstore.training.complaints import Complaints
+from ckptstore.training.good_states import GoodStates
+from ckptstore.training.recorder_thread import FLUSH_SECONDS, RecorderThread
+from ckptstore.training.retention_thread import RetentionThread
+from ckptstore.training.save_places import SavePlaces
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from ckptstore.core.model import Checkpoint
+    from ckptstore.disk.files import FileFacts
+    from ckptstore.mindspore.data import Steps
+    from ckptstore.retention.policy import Policy
+    from ckptstore.training.launch import RankLaunch
+    from ckptstore.training.start import Progress
+
+log = logging.getLogger("ckptstore")
+
+_LOSS = "loss"
+
+
+class Session:
+    """One training, from `begin` to `close`.
+
+    A driver counts the steps in `progress`, hands over each file with `saved`, and records the end with
+    `record_ending`.
+    """
+
+    params: Any  # MindSpore's callback parameters, if it runs the training
+    network: NetworkState
+    steps: Steps
+    problem = ""  # what the driver knows to be wrong with the state
+    reset_exit_flag = True  # a flag of OnRequestExit that is set when training begins is put back
+
+    def __init__(
+        self, launch: RankLaunch, progress: Progress, *, durable: bool = False, retention: Policy | None = None
+    ) -> None:
+        self.launch = launch
+        self.progress = progress
+        self.recorder = RecorderThread(launch, durable=durable)
+        self.places = SavePlaces(launch, progress, self.recorder)
+        self.complaints = Complaints()
+        self.metrics: Callable[[], Mapping[str, float]] = dict  # what the user keeps with a save
+        self.keep_beside: Callable[[str], None] = lambda _: None  # has the companion of a file that was saved written
+        self._good = GoodStates(launch.name, progress)
+        self._retention = RetentionThread(launch, retention) if retention is not None and launch.rank == 0 else None
+        if self._retention is not None:
+            self.recorder.on_recorded = self._retention.file_registered
+
+    @property
+    def is_resumed(self) -> bool:
+        """Whether `resume` decided where this launch starts."""
+        return self.progress.start is not None
+
+    def take(self, network: Any, dataset: Any) -> None:
+        """What is trained: a train network or a `TrainState`, with these data."""
+        self.problem = ""
+        self.network = NetworkState(network, self.complaints)
+        self.recorder.state_names = frozenset(self.network.names)
+        self.steps = steps_of(dataset, self.launch.world_size)
+
+    def begin(self) -> None:
+        """Training begins."""
+        self.recorder.begin()
+        self.launch.signs.begin()
+
+    def begin_retention(self) -> None:
+        """The places that are saved to are known, and training is not refused."""
+        if self._retention is not None:
+            self._retention.begin()
+
+    def check_forgotten(self, *, begins_anew: bool) -> None:
+        """Raise `RefusedError` where the first training begins at step 0, and nobody said so, though the run has saved.
+
+        A script may have restored by itself: then the optimizer tells, or the driver (`begins_anew`).
+        """
+        launch, progress = self.launch, self.progress
+        if progress.start is not None or progress.has_trained or not launch.saved_before:
+            return
+        if begins_anew and not self.network.optimizer_step():
+            raise RefusedError(
+                f"run {launch.name!r} has saved up to step {launch.saved_before}, and training would begin at step 0",
+                f"call {Call('launch.resume', 'model', 'dataset')} before model.train; to begin anew on purpose: "
+                f"{Call('launch.begin_fresh')}",
+            )
+
+    def seed_step(self, networks: Iterable[Any]) -> None:
+        """Have random layers draw in the step that begins what they would have drawn in it if nothing had happened."""
+        if self.progress.seed is not None:
+            seed_step(networks, self.progress.seed, self.launch.rank, self.progress.global_step + 1)
+
+    def record_steps_per_epoch(self) -> None:
+        """Record what `resume` would have recorded of the dataset, where the script did not call it."""
+        launch, steps = self.launch, self.steps
+        if launch.facts.steps_per_epoch is None and steps.an_epoch:
+            self.recorder.call(
+                lambda: launch.set_steps_per_epoch(steps.an_epoch, batch_size=steps.batch_size, shards=steps.shards)
+            )
+
+    def describe(
+        self,
+        path: str,
+        *,
+        kind: Kind,
+        content: Content = Content.FULL,
+        global_step: int | None = None,
+        written: FileFacts | None = None,
+    ) -> Checkpoint:
+        """The record of a file that holds the state after `global_step` steps (None: those done so far).
+
+        `written` tells what is there, if it is known to be whole: nothing else at the path is that file.
+        """
+        step = self.progress.global_step if global_step is None else global_step
+        epoch, step_in_epoch = epoch_and_step(step, self.steps.an_epoch)
+        return describe(
+            self.launch.facts,
+            rank=self.launch.rank,
+            path=path,
+            epoch=epoch,
+            step_in_epoch=step_in_epoch,
+            kind=kind,
+            global_step=step,
+            optimizer_step=self.network.optimizer_step(),
+            strategy_file=strategy_file(),
+            content=content,
+            metrics=self._measures(),
+            quarantine=self.quarantine(),
+            mtime_ns=written.mtime_ns if written is not None else None,
+        )
+
+    def saved(self, file: Checkpoint, *, asynchronous: bool = False, is_state: bool = True) -> None:
+        """Record a file that was saved; `is_state`: a periodic one with the whole state, or a share of it."""
+        self.recorder.submit(file, asynchronous=asynchronous)
+        for good in self._good.saved(file) if is_state else ():
+            self.recorder.submit(good, asynchronous=asynchronous)
+
+    def quarantine(self) -> str:
+        """What is wrong with the state as it is now; empty if nothing is."""
+        return self.problem or self.network.problem()
+
+    def _measures(self) -> dict[str, float]:
+        loss = self.network.loss()
+        measured: dict[str, float] = {} if loss is None else {_LOSS: loss}
+        try:
+            measured |= {text(name): float(value) for name, value in self.metrics().items()}
+        except Exception as error:  # noqa: BLE001 — the user's function: whatever it raises, the save counts
+            failure = f"{type(error).__name__}: {error}"
+            self.complaints.warn(f"metrics= failed, saves are registered without: {failure}")
+        unusable = sorted(name for name, value in measured.items() if not math.isfinite(value))
+        if set(unusable) - {_LOSS}:
+            self.complaints.warn(f"metrics that are not finite are not stored: {', '.join(unusable)}")
+        return {name: value for name, value in measured.items() if math.isfinite(value)}
+
+    def record_ending(self, error: str | None, *, half_done: bool = False, at_exit: bool = False) -> None:
+        """Record the step that training ended at, and the exception's name if one ended it.
+
+        `half_done`: it came in the middle of an update, and what MindSpore saves now holds a part of that. `at_exit`:
+        here and now, since the interpreter ends; raises `CatalogUnavailableError` then.
+        """
+        launch, step, now = self.launch, self.progress.global_step + half_done, utc_now()
+        quarantine = "an exception came in the middle of its update" if half_done else self.quarantine()
+        counter = self.network.optimizer_step()
+        ended = TrainingEnded(launch.run, launch.id, launch.rank, step, counter, error, quarantine, now)
+        self.progress.ending = ended if error is not None else None
+        if at_exit:
+            launch.recorder.record([ended])
+        else:
+            self.recorder.call(lambda: launch.recorder.record([ended]))
+
+    def record_breakpoint(self) -> None:
+        """Record the breakpoint of the training before while it is known how that ended: this one ends otherwise."""
+        ending, self.progress.ending = self.progress.ending, None
+        if ending is not None:
+            self.recorder.call(lambda: self.launch.record_left(ending, self.recorder.state_names))
+
+    def close(self) -> None:
+        """Training is over: wait, for so long at most, for what is recorded and removed, and leave nothing open."""
+        began_at = time.monotonic()
+        self.recorder.finish()
+        if self._retention is not None:
+            self._retention.finish(max(0.0, FLUSH_SECONDS - (time.monotonic() - began_at)))
+        self.launch.signs.end()
+        self.recorder.rest()
+        self.places.release()
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A file that a callback saved.
+
+    `asynchronous`: a thread or process still saves it. `written_again`: the callback may save the same state over it
+    when training ends; it is recorded as in progress until then.
+    """
+
+    path: str
+    kind: Kind
+    content: Content
+    asynchronous: bool = False
+    written_again: bool = False
+
+
+class Watch:
+    """One callback that saves, as the registrar sees it. A kind of callback overrides what it needs."""
+
+    def __init__(self, callback: Any) -> None:
+        self.callback = callback
+
+    def begin(self, training: Session) -> None:
+        """Training begins: record where the callback saves, and warn of what cannot work."""
+
+    def step_begin(self) -> None:
+        """A step begins."""
+
+    def poll(self) -> Saved | None:
+        """What the callback saved since the last poll."""
+        return None
+
+    def end(self, training: Session) -> None:
+        """Training has ended, whether well or not; callbacks earlier in the list have still to hear of it."""

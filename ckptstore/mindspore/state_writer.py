@@ -1,0 +1,142 @@
+"""Saves the values of networks and optimizers: copied at once, written on a thread of its own, then registered."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from dataclasses import replace
+from itertools import chain, count
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from ckptstore.core.interval import Cost
+from ckptstore.core.model import Content, Kind, Timing
+from ckptstore.disk.files import digest, names_in, real_directory
+from ckptstore.errors import CkptstoreError
+from ckptstore.outside import Future, Path, ThreadPoolExecutor, time
+from ckptstore.resume.register import measured
+from ckptstore.training import companions
+
+if TYPE_CHECKING:
+    from ckptstore.core.model import Checkpoint
+    from ckptstore.mindspore.session import Session
+    from ckptstore.mindspore.state import Copy, TrainState
+    from ckptstore.outside import os
+
+log = logging.getLogger("ckptstore")
+
+_MEASURED = 5
+"""How many of the last saves tell what one costs: the first one is slower, and now and then another."""
+
+
+class StateWriter:
+    """Saves the state of one rank; at most one save is under way, and the next one waits for it."""
+
+    def __init__(
+        self, session: Session, state: TrainState, *, directory: str | os.PathLike[str], prefix: str, form: str
+    ) -> None:
+        self._session, self._launch = session, session.launch
+        self._state, self._form = state, form
+        root = real_directory(directory)
+        self.directory = root if self._launch.world_size == 1 else f"{root}/rank_{self._launch.rank}"
+        self._prefix = prefix
+        self._writer = ThreadPoolExecutor(1, "ckptstore-save")
+        self._under_way: Future[None] | None = None
+        self.saved_step = session.progress.global_step  # of the newest save that was begun, or of the start
+        self._since: tuple[int, float] | None = None
+        self._costs: deque[Cost] = deque(maxlen=_MEASURED)
+        self.cost: Cost | None = None  # of the last few saves of this rank; None: none is on the disk yet
+
+    def begin(self) -> None:
+        """Training begins. Raises `RefusedError` if newer states of the run are there that the start did not see."""
+        names = names_in(self.directory)
+        prefixes = chain([self._prefix], (f"{self._prefix}_{repeat}" for repeat in count(1)))
+        self._prefix = next(each for each in prefixes if not any(name.startswith(f"{each}-") for name in names))
+        self._session.places.add(
+            self.directory, kind=Kind.PERIODIC, prefix=self._prefix, names_before=lambda _: (), content=Content.FULL
+        )
+
+    def save(self, kind: Kind, place: tuple[int, int], beside: dict[str, Any], *, at_exit: bool = False) -> None:
+        """Copy the state after the last step, and have it written with what goes `beside` it, and registered.
+
+        `place` is its epoch and the step in that. `at_exit`: here and now, since the interpreter starts no thread any
+        more.
+        """
+        step = self._session.progress.global_step
+        took = self._step_took(step)
+        self.wait()
+        try:
+            file = self._session.describe(
+                f"{self.directory}/{self._prefix}-{place[0]}_{place[1]}.{self._form}", kind=kind
+            )
+        except CkptstoreError as error:
+            log.error("step %d is not saved: %s; training goes on", step, error)  # noqa: TRY400
+            return
+        if file.quarantine:
+            self._session.complaints.warn(
+                f"step {step} of run {self._launch.name} is quarantined: {file.quarantine}. What is saved while that "
+                "is so is registered, and no start takes it"
+            )
+        began = time.monotonic()
+        values = self._state.copied()
+        timing = Timing(time.monotonic() - began, step=took)
+        self.saved_step = step
+        if at_exit:
+            self._write(file, values, beside, began=began, timing=timing, at_exit=True)
+        else:
+            self._under_way = self._writer.submit(self._write, file, values, beside, began=began, timing=timing)
+        self.time_from(step)
+
+    def time_from(self, step: int) -> None:
+        """From now on see how long steps take; this one was just done."""
+        self._since = step, time.monotonic()
+
+    def _step_took(self, step: int) -> float | None:
+        """Seconds a step, since the save before this one or the first step, in which it was compiled."""
+        if self._since is None or step <= self._since[0]:
+            return None
+        return (time.monotonic() - self._since[1]) / (step - self._since[0])
+
+    def wait(self) -> None:
+        """Wait for the save that is under way."""
+        if self._under_way is not None:
+            self._under_way.result()
+            self._under_way = None
+
+    def _write(
+        self,
+        file: Checkpoint,
+        values: Copy,
+        beside: dict[str, Any],
+        *,
+        began: float,
+        timing: Timing,
+        at_exit: bool = False,
+    ) -> None:
+        whole = file
+
+        def write(path: str) -> None:
+            nonlocal whole
+            whole = replace(file, digest=values.write(path) or digest(path), size=Path(path).stat().st_size)
+
+        def before_it_has_its_name(path: str) -> None:
+            companions.write(replace(whole, path=path), beside, durable=True)
+
+        try:
+            path = self._launch.aside(self.directory).save(Path(file.path).name, write, before_it_has_its_name)
+            written = time.monotonic() - began
+            timing = Timing(timing.pause, written, timing.step)
+            whole = replace(file, path=path, digest=whole.digest, timing=timing)
+            self._costs.append(Cost(timing.pause, written))
+            self.cost = Cost(*map(median, zip(*self._costs, strict=True)))
+            if not at_exit:
+                self._session.saved(whole, is_state=False)
+            else:
+                names = self._session.recorder.state_names
+                if (found := measured(whole, prove_step=True, expected=names, digest=whole.digest)) is not None:
+                    self._launch.record([found])
+        except (OSError, CkptstoreError) as error:
+            why: Any = error.strerror or error if isinstance(error, OSError) else error
+            log.error("step %d is not saved to %s: %s; training goes on", file.global_step, self.directory, why)  # noqa: TRY400
+        except Exception:
+            log.exception("step %d is not saved; training goes on", file.global_step)
