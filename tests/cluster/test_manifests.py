@@ -112,20 +112,6 @@ def test_a_wrong_field_of_a_volcano_job_is_found(place: str, value: object) -> N
     assert_wrong(VOLCANO_JOB, place, value)
 
 
-@pytest.mark.parametrize(
-    ("place", "value"),
-    [
-        ("spec.completionsMode", "Indexed"),
-        ("spec.backoffLimit", "40"),
-        ("spec.podFailurePolicy.rules.0.onExitCode", {}),
-        ("spec.podFailurePolicy.rules.0.onExitCodes.values", 5),
-        ("spec.template.spec.terminationGracePeriodSecond", 600),
-    ],
-)
-def test_a_wrong_field_of_a_job_is_found(place: str, value: object) -> None:
-    assert_wrong(JOB, place, value)
-
-
 def assert_wrong(manifest: dict[str, Any], place: str, value: object) -> None:
     broken = copy.deepcopy(manifest)
     *way, last = (int(step) if step.isdigit() else step for step in place.split("."))

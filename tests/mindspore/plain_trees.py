@@ -164,39 +164,25 @@ class Script:
 
 
 SCRIPTS: dict[str, Script] = {
-    "killed in the first epoch": Script((Launch(9),), length=10, period=2),
-    "all of a later epoch": Script((Launch(33),), length=12, keep=5),
     "one file": Script((Launch(17),), optimizer="Adam", period=3, keep=1),
-    "two files, a save an epoch": Script((Launch(24),), optimizer="SGD", period=7, keep=2),
-    "a prefix of digits and dashes": Script(
-        (Launch(19),), optimizer="AdamWeightDecay", prefix="run-2_v3-10_4", period=2
-    ),
     "a prefix that ends in a number": Script((Launch(10), Launch(4)), prefix="net_1", period=2),
-    "to the end of an epoch, and killed": Script((Launch(14), Launch(9)), period=7, keep=2),
-    "restarted at an epoch's end": Script((Launch(16), Launch(9)), period=7),
     "restarted in mid-epoch": Script((Launch(11), Launch(8), Launch(5)), period=3),
-    "restarted in mid-epoch, one file": Script((Launch(11), Launch(8)), period=3, keep=1, shuffle=False),
     "restarted, and killed before it saved": Script((Launch(11), Launch(2)), period=3),
     "restarted at an epoch's end with initial_epoch=0": Script(
         (Launch(15), Launch(5, way="zero")), period=7, keep=3, shuffle=False
     ),
     "restarted in mid-epoch with initial_epoch=0": Script((Launch(16), Launch(5, way="zero")), period=2, keep=3),
-    "an epoch begun again": Script((Launch(11), Launch(6, way="again")), period=3),
     "a breakpoint": Script((Launch(10, "raise"),), period=4),
-    "a breakpoint of the next step": Script((Launch(14, "raise in the next"),), period=4),
     "nothing but a breakpoint": Script((Launch(3, "raise"),), period=4),
     "restarted from a breakpoint": Script((Launch(10, "raise in the next"), Launch(6)), period=4),
-    "a loss scale": Script((Launch(17),), cell="scaled", period=2),
     "a loss scale, updates skipped": Script((Launch(17),), cell="overflowing", period=2),
     "gathered gradients": Script((Launch(17),), cell="accumulating", period=2),
     "an optimizer of mint": Script((Launch(17),), optimizer="mint.SGD", cell="step", period=2),
-    "an optimizer of experimental": Script((Launch(17),), optimizer="experimental.AdamW", cell="step", period=2),
     "an exit at a request": Script((Launch(12, "exit"),), period=5),
     "sinks on a CPU": Script((Launch(17),), sink_size=3, period=2),
     "safetensors, with appended numbers": Script(
         (Launch(17), Launch(4)), period=2, config={"format": "safetensors", "append_info": ["epoch_num", "step_num"]}
     ),
-    "two ranks": Script((Launch(12, late=1),), ranks=2, period=2),
     "two ranks, one file each": Script((Launch(11), Launch(8)), ranks=2, period=3, keep=1),
     "trained to its end, then for more epochs": Script((Launch(epochs=3),), period=5),
 }

@@ -440,8 +440,7 @@ class DrawnToo:
         return iter(Drawn())
 
 
-@pytest.mark.parametrize("exact", ["auto", False])
-@pytest.mark.parametrize("sampler", [Drawn, DrawnToo])
+@pytest.mark.parametrize(("sampler", "exact"), [(Drawn, False), (DrawnToo, "auto")])
 def test_an_order_that_a_sampler_of_the_user_draws(
     catalog: Catalog, tmp_path: Path, sampler: Any, *, exact: Any
 ) -> None:

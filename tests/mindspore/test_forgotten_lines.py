@@ -1,6 +1,7 @@
 """A line that is forgotten is told before the first step: nothing begins anew in silence."""
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -217,6 +218,9 @@ def test_a_new_run_that_saves_where_another_one_did(
     (said,) = complaints(caplog)
     where = tmp_path / "ckpt"
     assert said.startswith(f"run mistyped is new, and {where} has checkpoints of run run, up to step 6: to go on with ")
+    name = re.search(r"join\('(\w+)'\)", said)
+    assert name is not None
+    assert Job(launch=ckptstore.mindspore.join(name[1])).start.global_step == 6
 
 
 def test_a_model_whose_train_takes_other_arguments(catalog: Catalog, tmp_path: Path) -> None:

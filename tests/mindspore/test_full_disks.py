@@ -62,22 +62,6 @@ def test_the_catalogs_disk(tmp_path: Path, undisturbed: bytes) -> None:
         assert "can be used again, and has what was recorded" in back
 
 
-def test_the_catalogs_disk_is_full_from_start_to_end(tmp_path: Path, undisturbed: bytes) -> None:
-    with small_disk(tmp_path / "small", "size=1m") as disk:
-        run = Run(tmp_path / "run", str(disk / "catalog.db"))
-        connect(run.url)
-        filler = fill(disk)
-        outcome = run.launch()
-        assert outcome.code == 0, outcome.output
-        assert "Traceback" not in outcome.output
-        said = warnings(outcome.output)
-        assert len(said) == len(set(said)) == 2, said  # that it goes on without, and that the catalog lacks the records
-        assert run.final() == undisturbed
-        filler.unlink()
-        assert run.catalog.sync(run.out).skipped == ()
-        assert run.steps() == STEPS
-
-
 @pytest.fixture
 def journal(tmp_path: Path) -> Iterator[Path]:
     """The journal of rank 0 on a disk of its own: it has room for three pages, some twenty records."""

@@ -49,7 +49,6 @@ def undisturbed_with_exits(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     ("how", "order"),
     [
         ("exit-flag", "registrar last"),
-        pytest.param("exit-signal", "registrar last", marks=pytest.mark.long),
         ("exit-signal", "registrar first, finds them"),
         ("exit-asked", "registrar first, finds them"),
     ],

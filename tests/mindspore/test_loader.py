@@ -95,8 +95,15 @@ def saved(network: nn.Cell, path: Path, **settings: Any) -> Path:
     return path
 
 
-@pytest.mark.parametrize("mode", [ms.GRAPH_MODE, ms.PYNATIVE_MODE])
-@pytest.mark.parametrize("name", ["a.ckpt", "crc.ckpt", "split.ckpt", "a.safetensors"])
+@pytest.mark.parametrize(
+    ("name", "mode"),
+    [
+        ("a.ckpt", ms.GRAPH_MODE),
+        ("crc.ckpt", ms.PYNATIVE_MODE),
+        ("split.ckpt", ms.GRAPH_MODE),
+        ("a.safetensors", ms.PYNATIVE_MODE),
+    ],
+)
 def test_every_type_comes_back_bit_by_bit(  # noqa: PLR0917
     catalog: Catalog,
     tmp_path: Path,
@@ -133,8 +140,9 @@ def test_two_parameters_that_share_memory_get_each_its_own(
     assert bytes_of(network) == bytes_of(written)
 
 
-@pytest.mark.parametrize("mode", [ms.GRAPH_MODE, ms.PYNATIVE_MODE])
-@pytest.mark.parametrize("view", [lambda given: given[1:4].T, lambda given: given[:4]])
+@pytest.mark.parametrize(
+    ("mode", "view"), [(ms.GRAPH_MODE, lambda given: given[1:4].T), (ms.PYNATIVE_MODE, lambda given: given[:4])]
+)
 def test_a_view_of_another_tensor_is_replaced(  # noqa: PLR0917
     catalog: Catalog,
     tmp_path: Path,

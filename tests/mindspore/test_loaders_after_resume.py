@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import mindspore as ms
 import numpy as np
@@ -10,7 +9,6 @@ import pytest
 from mindspore import Parameter, Tensor, nn
 from mindspore.train import Callback, LearningRateScheduler, LossMonitor
 from mindspore.train.callback import BackupAndRestore, LambdaCallback
-from mindspore.train.callback._callback import CallbackManager, InternalCallbackParam
 
 import ckptstore.mindspore
 from ckptstore.api import Catalog
@@ -20,7 +18,6 @@ from tests.mindspore.cells import with_loss
 from tests.mindspore.trainings import (
     FirstCounter,
     Job,
-    RaiseAt,
     complaints,
     create_dataset,
     create_model,
@@ -103,13 +100,6 @@ def test_a_callback_of_the_users_is_named(older: Path, tmp_path: Path, hook: str
     job, quiet = Job(), LambdaCallback()
     said = refused(job, Loads(hook, older), LossMonitor(), quiet, Unrelated(), job.registrar(), match="step 8")
     assert "remove Loads or LambdaCallback or Unrelated from the callbacks" in said
-
-
-def test_who_loads_between_resume_and_train_is_refused(older: Path, tmp_path: Path) -> None:
-    job = Job()
-    ms.load_checkpoint(str(older), net=job.model.train_network)
-    said = refused(job, saving(tmp_path / "ckpt"), job.registrar(), match="resume restored step 8")
-    assert "train the model that resume got, and load nothing in between" in said
 
 
 @pytest.mark.parametrize("saved", ["weights", "moments"])
@@ -202,36 +192,6 @@ def test_a_network_that_cannot_be_read_stops_nothing(
     assert caplog.text.count("ckptstore failed in the search for another state") == 1
 
 
-class Sink:
-    """MindSpore's dataset helper where data sinks to the device, which this machine has not."""
-
-    def __iter__(self) -> Any:
-        yield ()
-
-    def sink_size(self) -> int:
-        return 6
-
-    def stop_send(self) -> None:
-        """Nothing was sent."""
-
-    release = stop_send
-
-
-def test_a_sink_is_refused_before_it_is_trained(
-    older: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, set_mode: Callable[[int], None]
-) -> None:
-    set_mode(ms.GRAPH_MODE)
-    job = Job(step=6)
-    monkeypatch.setattr(job.model, "_exec_preprocess", lambda **_: (Sink(), job.model.train_network))
-    monkeypatch.setattr(job.model, "_store_training_step_info", lambda _: None)
-    callbacks = [saving(tmp_path / "ckpt"), backup(tmp_path, older.with_name("net-1_4.ckpt")), job.registrar()]
-    params = InternalCallbackParam()
-    params.update(cur_step_num=0, train_network=job.model.train_network, batch_num=6, mode="train")
-    params.update(train_dataset=job.dataset, list_callback=callbacks, epoch_num=3, dataset_sink_mode=True)
-    with pytest.raises(RefusedError, match="resume restored step 6"), CallbackManager(callbacks) as manager:
-        job.model._train_dataset_sink_process(3, job.dataset, manager, params, -1, 1, (None, 1, False))
-
-
 @pytest.mark.parametrize(("order", "warns"), [("after", True), ("before", False), ("first", True)])
 def test_who_sets_parameters_after_a_save_is_named_once(
     catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture, order: str, *, warns: bool
@@ -248,19 +208,6 @@ def test_who_sets_parameters_after_a_save_is_named_once(
     assert len(named) == warns
     rate = ms.load_checkpoint(str(tmp_path / "ckpt" / "net-1_2.ckpt"))["learning_rate"].asnumpy()
     assert rate == pytest.approx(0.05 if warns else 0.025)
-
-
-def test_a_callback_of_the_users_that_sets_parameters_after_a_save_is_named(
-    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    class Swaps(Callback):
-        def on_train_step_end(self, run_context: Any) -> None:
-            network = run_context.original_args().train_network
-            network.optimizer.learning_rate.set_data(Tensor(0.1, ms.float32))
-
-    trained(tmp_path, Swaps(), RaiseAt(100))
-    (said,) = complaints(caplog)
-    assert said.startswith("Swaps sets parameters at the end of a step")
 
 
 def bytes_read(monkeypatch: pytest.MonkeyPatch, network: nn.Cell) -> tuple[list[str], int]:
@@ -293,15 +240,6 @@ def test_little_is_read_of_a_large_network(
     assert names[0] == "global_step"
     assert names[1].startswith("0.")
     assert names[-1] == f"moments.{len(widths) - 1}.bias"
-
-
-@pytest.mark.parametrize(("rows", "looked_at"), [(128, ["weight", "moments.weight"]), (4096, [])])
-def test_where_no_parameter_is_small(monkeypatch: pytest.MonkeyPatch, rows: int, looked_at: list[str]) -> None:
-    network = nn.Dense(512, rows, has_bias=False)
-    optimizer = nn.Momentum(network.trainable_params(), [0.1] * 8, 0.9)
-    names, read = bytes_read(monkeypatch, nn.TrainOneStepCell(network, optimizer))
-    assert names == ["global_step", *looked_at]
-    assert read <= (1 << 20) + 4
 
 
 def test_planned_learning_rates_may_be_changed() -> None:

@@ -94,7 +94,6 @@ def check(calm: Training, rough: Training, fault: tuple[str, int, int | None], r
 FAULTS: list[Any] = [
     ("kill 17", KILLED, 15),  # in mid-epoch, between two saves
     pytest.param(("kill 21", KILLED, 20), marks=pytest.mark.long),  # the newest state is exactly the end of an epoch
-    pytest.param(("kill 3", KILLED, 0), marks=pytest.mark.long),  # before the first save
     ("raise 17", 1, 17),  # between two steps, as far as the loop is told
     ("raise-after-update 17", 1, 15),  # the update is done, and the loop was not told: more may have been to do
     ("raise-before-update 17", 1, 16),
@@ -102,7 +101,6 @@ FAULTS: list[Any] = [
     ("raise-in-data 18", 1, None),  # the pipeline is ahead of the training
     ("terminate 17", LEFT, 17),
     ("flag 17", LEFT, 17),
-    pytest.param(("exit 17", 9, 17), marks=pytest.mark.long),
 ]
 
 

@@ -24,7 +24,7 @@ from ckptstore.api import Catalog
 from ckptstore.disk.files import digest
 from ckptstore.errors import RefusedError, UsageError
 from ckptstore.formats.safetensors import read_safetensors
-from ckptstore.mindspore import TrainState, kept
+from ckptstore.mindspore import TrainState, extra_state
 from ckptstore.training import rhythm
 from tests.mindspore.trainings import DoAt, Job, complaints, create_dataset, create_model, saving
 
@@ -407,26 +407,17 @@ PLAIN = st.recursive(
 
 @given(PLAIN)
 def test_numbers_and_text_come_back_as_they_were(value: Any) -> None:
-    if kept.why_not(value):
+    if extra_state.why_not(value):
         return
-    assert kept.loaded(json.dumps(kept.plain(value))) == value
+    assert extra_state.loaded(json.dumps(extra_state.plain(value))) == value
 
 
 @pytest.mark.parametrize("dtype", ["bool", "int8", "uint64", "float16", "float64", "complex64"])
 def test_arrays_come_back_as_they_were(dtype: str) -> None:
     array = np.arange(6).reshape(2, 3).astype(dtype)
-    back = kept.loaded(json.dumps(kept.plain({"a": [array]})))["a"][0]
+    back = extra_state.loaded(json.dumps(extra_state.plain({"a": [array]})))["a"][0]
     assert (back.dtype, back.tolist()) == (array.dtype, array.tolist())
     back[0] = 1  # it can be written to
-
-
-def test_random_states_come_back() -> None:
-    random.gauss(0, 1)
-    np.random.normal()
-    told = json.dumps(kept.plain(kept.random_state()))
-    expected = random.gauss(0, 1), np.random.rand(3).tolist(), np.random.normal()
-    kept.set_random_state(kept.loaded(told))
-    assert (random.gauss(0, 1), np.random.rand(3).tolist(), np.random.normal()) == expected
 
 
 @pytest.mark.parametrize("kind", ["loop", "model"])

@@ -18,12 +18,8 @@ from tests import ckpt_bytes
 from tests.conftest import new_postgres_database
 from tests.contents import contents
 from tests.mindspore.job import close_database
-from tests.mindspore.running import Run, free_port
+from tests.mindspore.running import Run
 from tests.postgres_server import Server
-
-
-def nobody_listens(_: Path) -> str:
-    return f"postgresql://me:s3cret@127.0.0.1:{free_port()}/ckptstore"
 
 
 def nobody_answers(_: Path) -> str:
@@ -59,7 +55,7 @@ def no_database(out: Path) -> str:
 _kept: list[socket.socket | sqlite3.Connection] = []
 
 
-@pytest.mark.parametrize("trouble", [nobody_listens, nobody_answers, another_schema, locked, no_database])
+@pytest.mark.parametrize("trouble", [nobody_answers, another_schema, locked, no_database])
 def test_training_goes_on_without_a_catalog(trouble: Callable[[Path], str], tmp_path: Path, undisturbed: bytes) -> None:
     (tmp_path / "run").mkdir()
     run = Run(tmp_path / "run", trouble(tmp_path))

@@ -44,15 +44,6 @@ def steps_and_counters(catalog: Catalog) -> set[tuple[int, int | None]]:
     return found
 
 
-def test_a_new_registrar_for_each_training_counts_on(catalog: Catalog, tmp_path: Path) -> None:
-    job = Job()
-    ckpt_cb = saving(tmp_path / "ckpt", save_checkpoint_steps=3)
-    for _ in range(2):
-        job.train(ckpt_cb, job.registrar(ckpt_cb))
-    assert {step for step, _ in steps_and_counters(catalog)} >= {9, 12}
-    assert all(step == counter for step, counter in steps_and_counters(catalog))
-
-
 def test_what_saves_took_is_seen_from_the_steps_around_them(catalog: Catalog, tmp_path: Path) -> None:
     """After the first step, which compiles, there must be three without a save."""
     job = Job()
@@ -214,15 +205,6 @@ def test_no_step_is_counted_twice(catalog: Catalog, tmp_path: Path, exits: None,
         callbacks = [one, ckpt_cb, one]
     job.train(*callbacks)
     assert [(file.global_step, file.optimizer_step) for file in catalog.files("run")] == [(6, 6), (4, 4), (2, 2)]
-
-
-def test_a_sink_of_the_training_before_does_not_count(catalog: Catalog, tmp_path: Path) -> None:
-    job = Job()
-    made = job.registrar(saving(tmp_path / "ckpt"))
-    job.train(RaiseAt(100), made)
-    made._steps._sink_steps = 6  # as a training leaves it whose data sank to a device, which the CPU has not
-    job.model.train(2, job.dataset, callbacks=[made], initial_epoch=1, dataset_sink_mode=False)
-    assert job.launch.global_step == 12
 
 
 @pytest.mark.parametrize("create", [overflowing, accumulating])

@@ -30,7 +30,6 @@ from tests.mindspore.trainings import (
     saving,
     to_step_12,
     train,
-    without_counter,
 )
 
 
@@ -153,42 +152,6 @@ def test_where_the_batch_is_not_known_only_the_end_of_an_epoch_has_a_place(catal
     assert resumed(batch=2) == (5, 1, 5, 0)
 
 
-def test_flags_of_graceful_exit_are_not_state(catalog: Catalog, tmp_path: Path) -> None:
-    path = str(tmp_path / "a.ckpt")
-    model = create_model()
-    flag = {"name": "graceful_exit", "data": ms.Tensor(True)}  # noqa: FBT003
-    save_list = [{"name": item.name, "data": item} for item in model.train_network.get_parameters()]
-    ms.save_checkpoint([*save_list, flag], path)
-    launch = ckptstore.mindspore.join("run")
-    launch.resume(model, create_dataset())
-    launch.register(path, kind="graceful_exit", global_step=2)
-    start = ckptstore.mindspore.join("run").resume(create_model(), create_dataset())
-    assert start.global_step == 2
-    assert "graceful_exit" not in start.append_info
-
-
-def test_callbacks_given_by_position_are_registered_too(catalog: Catalog, tmp_path: Path) -> None:
-    job = Job()
-    ckpt_cb = saving(tmp_path / "ckpt")
-    job.model.train(1, job.dataset, [ckpt_cb, job.registrar(ckpt_cb)], False, -1, 0)  # noqa: FBT003
-    assert [save.tally.global_step for save in catalog.saves("run")] == [6, 4, 2]
-
-
-def test_one_epoch_at_a_time_has_its_own_advice(catalog: Catalog, tmp_path: Path) -> None:
-    """MindSpore refuses it with initial_epoch, and without it dies of the dataset or starts again."""
-    train(create_model(), tmp_path / "ckpt")
-    job = Job()
-    with pytest.raises(UsageError, match="all that this call asks for") as told:
-        for _ in range(2):
-            job.model.train(1, job.dataset, callbacks=[job.registrar()])
-    line = told.value.hint.partition(" in a loop write: ")[2]
-    again = Job()
-    ckpt_cb = saving(tmp_path / "ckpt")
-    names = {"start": again.start, "model": again.model, "dataset": again.dataset, "EPOCHS": 3}
-    exec(line, names | {"CALLBACKS": [ckpt_cb, again.registrar(ckpt_cb)]})  # noqa: S102
-    assert catalog.saves("run")[0].tally.global_step == again.launch.global_step == 18
-
-
 def test_without_resume_the_count_starts_at_the_initial_epoch(catalog: Catalog, tmp_path: Path) -> None:
     model, dataset = create_model(), create_dataset()
     launch = ckptstore.mindspore.join("run")
@@ -295,24 +258,6 @@ def test_communication_that_was_not_started_is_noticed(catalog: Catalog, monkeyp
         ckptstore.mindspore.join("run")
 
 
-def test_two_exceptions_in_one_process_leave_two_breakpoints_with_their_own_steps(
-    catalog: Catalog, tmp_path: Path
-) -> None:
-    """An optimizer without a counter (mint, experimental) gives the files nothing to tell them apart by."""
-    model, dataset = create_model(), create_dataset()
-    without_counter(model)
-    launch = ckptstore.mindspore.join("run")
-    launch.resume(model, dataset)
-    ckpt_cb = saving(tmp_path / "ckpt", save_checkpoint_steps=100, exception_save=True)
-    registrar = launch.registrar(ckpt_cb)
-    for steps in (3, 2):
-        with pytest.raises(RuntimeError, match="on purpose"):
-            model.train(2, dataset, callbacks=[RaiseAt(steps), ckpt_cb, registrar])
-    launch.adopt()
-    found = {Path(file.path).name: file.global_step for file in catalog.files("run")}
-    assert found == {"net-1_3_breakpoint.ckpt": 3, "net_1-1_5_breakpoint.ckpt": 5}
-
-
 class Failing(nn.TrainOneStepCell):
     """A device that fails before its fourth update, once."""
 
@@ -390,21 +335,6 @@ def test_a_network_that_has_trained_in_this_process_goes_on_after_a_resume(
     saved = {file.global_step: file.optimizer_step for file in catalog.files("retried")}
     assert saved.keys() >= {2, 4, 6, 18}
     assert all(step == counter for step, counter in saved.items())
-
-
-def test_a_breakpoint_of_which_no_step_was_noted_is_not_the_next_ending_s(catalog: Catalog, tmp_path: Path) -> None:
-    """No counter tells how far the step under way had come, and the script catches the error and trains on."""
-    job = Job(without_counter(create_model(cell=Failing)))
-    ckpt_cb = saving(tmp_path / "ckpt", save_checkpoint_steps=100, exception_save=True)
-    registrar = job.registrar(ckpt_cb)
-    for steps in (100, 2):
-        job.fail(RaiseAt(steps), ckpt_cb, registrar, epochs=2)
-    job.launch.adopt()
-    there = {path.name for path in (tmp_path / "ckpt").glob("*.ckpt")}
-    assert there == {"net-1_4_breakpoint.ckpt", "net_1-1_5_breakpoint.ckpt"}
-    assert [(Path(file.path).name, file.global_step) for file in catalog.files("run")] == [
-        ("net_1-1_5_breakpoint.ckpt", 5)
-    ]
 
 
 class Interrupted(nn.TrainOneStepCell):

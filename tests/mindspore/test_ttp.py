@@ -15,7 +15,6 @@ from ckptstore.mindspore import ttp
 from ckptstore.mindspore.launch import TrainingLaunch
 from ckptstore.training.recorder_thread import RecorderThread
 from tests.command_line import ckptstore
-from tests.mindspore.scanning import scan_and_compare
 from tests.mindspore.trainings import create_dataset, create_model, saving
 from tests.mindspore.ttp_ranks import FaultError, Handled, Rank
 
@@ -240,29 +239,3 @@ def test_a_count_that_goes_on_is_not_added_to_another(catalog: Catalog, rank: Ra
     tft_cb.tft.tft_end_updating_os = told.append
     model.train(1, dataset, callbacks=[tft_cb, training.registrar(tft_cb)])
     assert told == [6]
-
-
-def test_what_cannot_be_looked_at_does_not_keep_a_state_from_being_saved(
-    catalog: Catalog, rank: Rank, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "ckpt" / "backup-1_2.ckpt").mkdir(parents=True)
-    rank.train(0, tmp_path, step=3, save_fn=True)
-    assert [step for step, *_ in files(catalog)] == [3]
-
-    def unreadable(_: str) -> frozenset[str]:
-        raise PermissionError(13, "Permission denied")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(ttp, "names_in", unreadable)
-        rank.train(0, tmp_path, launch="L2", step=5, handlers=("save", "rename"))
-    assert (tmp_path / "ttp/ttp_saved_checkpoints-step_5/rank_0/ttp_rank_0-1_5.ckpt").exists()
-
-
-def test_a_scan_finds_what_the_handlers_registered(catalog: Catalog, rank: Rank, tmp_path: Path) -> None:
-    """Two launches with a TTP save each, one of them in a directory that was never renamed, and periodic saves."""
-    rank.train(0, tmp_path, handlers=("save", "rename"))
-    rank.train(0, tmp_path, launch="L2", step=11, handlers=("save",))
-    assert catalog.resolve("run").plan.global_step == 11
-    scan_and_compare(catalog, "run", tmp_path, world_size=1)
-    rank.train(0, tmp_path, launch="L3", step=100, epochs=3)
-    scan_and_compare(catalog, "run", tmp_path, world_size=1)
