@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ckptstore.retention.purge import Purged
     from ckptstore.retention.undo import Undone
     from ckptstore.scan.plan import Scanned
-    from ckptstore.training.launch import RankLaunch
+    from ckptstore.training.rank_launch import RankLaunch
     from ckptstore.verify.verify import Verified
 
     __version__: str
@@ -71,7 +71,7 @@ _HOMES = {
     "LaunchRow": "ckptstore.resume.history",
     "Policy": "ckptstore.retention.policy",
     "Purged": "ckptstore.retention.purge",
-    "RankLaunch": "ckptstore.training.launch",
+    "RankLaunch": "ckptstore.training.rank_launch",
     "Rejection": "ckptstore.core.model",
     "Resolution": "ckptstore.core.model",
     "RestorePlan": "ckptstore.core.model",

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ckptstore.retention.purge import Purged
     from ckptstore.retention.undo import Undone
     from ckptstore.scan.plan import Scanned
-    from ckptstore.training.launch import RankLaunch
+    from ckptstore.training.rank_launch import RankLaunch
     from ckptstore.verify.verify import Verified
 
 
@@ -67,7 +67,7 @@ class Catalog:
         if there is one rank only). `layout` is "data_parallel" where every rank's file serves every rank.
         """
         from ckptstore.resume.join import join
-        from ckptstore.training.launch import RankLaunch
+        from ckptstore.training.rank_launch import RankLaunch
 
         facts = join(self.database, run, rank=rank, world_size=world_size, launch_id=launch_id, layout=layout)
         launch = RankLaunch(self.database, facts, rank)

@@ -8,7 +8,7 @@ from ckptstore.api import Catalog
 from ckptstore.catalog import reads
 from ckptstore.core.events import TrainingEnded
 from ckptstore.core.model import Checkpoint, Kind, Launch
-from ckptstore.training.launch import RankLaunch
+from ckptstore.training.rank_launch import RankLaunch
 from tests import ckpt_bytes
 
 STEPS_PER_EPOCH = 10

@@ -10,7 +10,7 @@ import ckptstore
 from bench import files
 from bench.peers.keeper import Keeper, serve
 from ckptstore.core.model import Kind
-from ckptstore.training.launch import RankLaunch
+from ckptstore.training.rank_launch import RankLaunch
 
 RUN = "run"
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ckptstore.core.model import Checkpoint, RestorePlan
     from ckptstore.mindspore.network import NetworkState
     from ckptstore.mindspore.session import Session
-    from ckptstore.training.launch import RankLaunch
+    from ckptstore.training.rank_launch import RankLaunch
 
 log = logging.getLogger("ckptstore")
 

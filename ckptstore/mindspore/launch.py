@@ -43,11 +43,11 @@ from ckptstore.resume.start import Settled
 from ckptstore.retention.decide import check_policy
 from ckptstore.training.begin import begin, decide, follow
 from ckptstore.training.complaints import Complaints
-from ckptstore.training.launch import RankLaunch
 from ckptstore.training.layout_files import LayoutFiles
 from ckptstore.training.life_signs import Silence
+from ckptstore.training.rank_launch import RankLaunch
 from ckptstore.training.start import Progress, start_from_json
-from ckptstore.training.views import answer, ask_ranks
+from ckptstore.training.visibility import answer, ask_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -29,7 +29,7 @@ from ckptstore.mindspore.data import check_start
 from ckptstore.mindspore.exact_data import begin_anew
 from ckptstore.mindspore.graceful_exit import disarm
 from ckptstore.mindspore.load_guard import set_after_save
-from ckptstore.mindspore.steps import InterruptedStep, StepCount, is_wrong_result
+from ckptstore.mindspore.step_count import InterruptedStep, StepCount, is_wrong_result
 from ckptstore.mindspore.ttp import TtpWatch
 from ckptstore.mindspore.watches import PeriodicWatch, watches_for
 from ckptstore.outside import time

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ckptstore.disk.files import FileFacts
     from ckptstore.mindspore.data import Steps
     from ckptstore.retention.policy import Policy
-    from ckptstore.training.launch import RankLaunch
+    from ckptstore.training.rank_launch import RankLaunch
     from ckptstore.training.start import Progress
 
 log = logging.getLogger("ckptstore")

@@ -14,7 +14,7 @@ from ckptstore.journal.sync import found_below, take_up_found
 from ckptstore.resume import position
 from ckptstore.resume.join import join
 from ckptstore.resume.resolver import NEWEST
-from ckptstore.training.launch import RankLaunch
+from ckptstore.training.rank_launch import RankLaunch
 from ckptstore.training.save_places import unknown_run, unregistered
 from ckptstore.training.start import Start
 

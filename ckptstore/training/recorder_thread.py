@@ -17,13 +17,13 @@ from ckptstore.outside import Path, atexit, os, queue, threading, time
 from ckptstore.resume import exits
 from ckptstore.resume.register import measured
 from ckptstore.training.companions import Companions
-from ckptstore.training.launch import LONGEST_PAUSE_SECONDS
+from ckptstore.training.rank_launch import LONGEST_PAUSE_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ckptstore.core.model import Checkpoint
-    from ckptstore.training.launch import RankLaunch
+    from ckptstore.training.rank_launch import RankLaunch
 
 log = logging.getLogger("ckptstore")
 

@@ -18,7 +18,7 @@ from ckptstore.training.complaints import Complaints
 if TYPE_CHECKING:
     from ckptstore.core.model import Checkpoint
     from ckptstore.retention.policy import Policy
-    from ckptstore.training.launch import RankLaunch
+    from ckptstore.training.rank_launch import RankLaunch
 
 log = logging.getLogger("ckptstore")
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from ckptstore.core.model import Checkpoint, Content
     from ckptstore.journal.sync import Synced
-    from ckptstore.training.launch import RankLaunch
+    from ckptstore.training.rank_launch import RankLaunch
     from ckptstore.training.recorder_thread import RecorderThread
     from ckptstore.training.start import Progress, Start
 

@@ -20,7 +20,7 @@ from ckptstore.api import Catalog
 from ckptstore.catalog.engine import Database, open_database
 from ckptstore.core.events import TrainingEnded
 from ckptstore.core.model import Kind, RestorePlan
-from ckptstore.training.launch import RankLaunch
+from ckptstore.training.rank_launch import RankLaunch
 from tests import ckpt_bytes
 
 LEFT = 75

@@ -15,7 +15,7 @@ from ckptstore.doctor.checkup import Status
 from ckptstore.doctor.doctor import examine
 from ckptstore.doctor.run_facts import Room, room_of
 from ckptstore.retention.policy import Policy
-from ckptstore.training.launch import RankLaunch
+from ckptstore.training.rank_launch import RankLaunch
 from tests import ckpt_bytes
 from tests.cli.advice import follow
 from tests.command_line import ckptstore

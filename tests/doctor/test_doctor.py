@@ -22,7 +22,7 @@ from ckptstore.journal import jsonl
 from ckptstore.resume import register
 from ckptstore.retention import lock
 from ckptstore.retention.policy import Policy
-from ckptstore.training.launch import RankLaunch
+from ckptstore.training.rank_launch import RankLaunch
 from tests.cli.advice import follow
 from tests.doctor.checkups import checks, said, unchanged
 from tests.jobs import Job, set_ending, started

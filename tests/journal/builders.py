@@ -5,7 +5,7 @@ import pytest
 from ckptstore.api import Catalog
 from ckptstore.core.model import FileState, RestorePlan
 from ckptstore.errors import CatalogUnavailableError
-from ckptstore.training.launch import RankLaunch
+from ckptstore.training.rank_launch import RankLaunch
 
 
 def plan_of(launch: RankLaunch) -> RestorePlan:

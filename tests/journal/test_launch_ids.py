@@ -6,7 +6,7 @@ import pytest
 
 from ckptstore.api import Catalog, connect
 from ckptstore.core.model import Kind
-from ckptstore.training.launch import RankLaunch
+from ckptstore.training.rank_launch import RankLaunch
 from tests import ckpt_bytes
 from tests.jobs import Job
 

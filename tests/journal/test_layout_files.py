@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from ckptstore.api import Catalog, connect
 from ckptstore.catalog import reads
 from ckptstore.core.model import Kind, Rule, launch_key
-from ckptstore.training.launch import RankLaunch
+from ckptstore.training.rank_launch import RankLaunch
 from tests.formats.layouts import write_group_info, write_spreads
 from tests.jobs import Job, known_of
 from tests.spreads import spread

@@ -27,7 +27,7 @@ from ckptstore.journal.recorder import Recorder
 from ckptstore.resume import exits
 from ckptstore.retention import stored_policy
 from ckptstore.retention.policy import Policy
-from ckptstore.training.launch import RankLaunch
+from ckptstore.training.rank_launch import RankLaunch
 from tests import ckpt_bytes
 from tests.conftest import new_postgres_database
 from tests.contents import contents

@@ -28,7 +28,7 @@ from ckptstore.errors import CatalogUnavailableError, CkptstoreError, UnknownRun
 from ckptstore.leave.ask import ask, take_back
 from ckptstore.leave.follow import follow, look
 from ckptstore.training.begin import begin
-from ckptstore.training.launch import RankLaunch
+from ckptstore.training.rank_launch import RankLaunch
 from tests import ckpt_bytes
 from tests.command_line import Result, assert_one_line, ckptstore
 from tests.jobs import Job, begun, set_ending, started

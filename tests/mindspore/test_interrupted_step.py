@@ -2,7 +2,7 @@
 
 import pytest
 
-from ckptstore.mindspore.steps import InterruptedStep, interrupted_step
+from ckptstore.mindspore.step_count import InterruptedStep, interrupted_step
 
 NOT_DONE, DONE, HALF_DONE, UNKNOWN = InterruptedStep
 

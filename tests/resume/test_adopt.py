@@ -15,7 +15,7 @@ from ckptstore.api import Catalog, connect
 from ckptstore.core.model import Checkpoint, Content, FileState, Kind, Resolution, Rule
 from ckptstore.resume import reconcile, register
 from ckptstore.resume.register import describe, measured
-from ckptstore.training.launch import RankLaunch
+from ckptstore.training.rank_launch import RankLaunch
 from tests import ckpt_bytes
 from tests.jobs import Job, begun, set_ending
 

@@ -14,7 +14,7 @@ from ckptstore.core.model import FileState, Kind, RestorePlan, Rule
 from ckptstore.core.replicas import from_groups
 from ckptstore.resume.register import describe, measured
 from ckptstore.resume.ttp_directories import names_before
-from ckptstore.training.launch import RankLaunch
+from ckptstore.training.rank_launch import RankLaunch
 from tests import ckpt_bytes
 from tests.jobs import STEPS_PER_EPOCH, Job, known_of
 from tests.projecting import put

@@ -19,7 +19,7 @@ from ckptstore.retention.plan import plan_gc
 from ckptstore.retention.policy import Policy
 from ckptstore.retention.purge import purge
 from ckptstore.retention.undo import undo
-from ckptstore.training.launch import RankLaunch
+from ckptstore.training.rank_launch import RankLaunch
 from ckptstore.verify.verify import verify
 from tests import ckpt_bytes
 from tests.jobs import Job, started

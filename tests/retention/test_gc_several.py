@@ -14,7 +14,7 @@ from ckptstore.retention.plan import plan_gc
 from ckptstore.retention.policy import Policy
 from ckptstore.retention.purge import purge
 from ckptstore.retention.undo import undo
-from ckptstore.training.launch import RankLaunch
+from ckptstore.training.rank_launch import RankLaunch
 from tests.foreign_bytes import pytorch, shards, stamped, tensorflow, written
 from tests.jobs import Job
 from tests.retention.builders import LAST_2, gc, names, removed, tree

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from ckptstore.api import Catalog
 from ckptstore.core.model import FileState, Kind
-from ckptstore.training.launch import RankLaunch
+from ckptstore.training.rank_launch import RankLaunch
 from tests import ckpt_bytes
 from tests.scan.builders import save
 

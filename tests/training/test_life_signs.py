@@ -16,8 +16,8 @@ from ckptstore.disk.owner import this_process
 from ckptstore.errors import RefusedError
 from ckptstore.resume.liveness import SILENT
 from ckptstore.training import life_signs
-from ckptstore.training.launch import RankLaunch
 from ckptstore.training.life_signs import Silence
+from ckptstore.training.rank_launch import RankLaunch
 
 HERE = this_process()
 SILENT_SECONDS = SILENT.total_seconds()

@@ -14,7 +14,7 @@ from ckptstore.disk import files
 from ckptstore.errors import CatalogUnavailableError
 from ckptstore.resume.register import describe
 from ckptstore.training import recorder_thread as module
-from ckptstore.training.launch import RankLaunch
+from ckptstore.training.rank_launch import RankLaunch
 from ckptstore.training.recorder_thread import RecorderThread
 from tests import ckpt_bytes
 

@@ -11,7 +11,7 @@ from ckptstore.api import Catalog, connect
 from ckptstore.core.model import FileState
 from ckptstore.disk import aside
 from ckptstore.errors import CkptstoreError, UsageError
-from ckptstore.training.launch import RankLaunch
+from ckptstore.training.rank_launch import RankLaunch
 from tests.starting import LIBRARY, warm_python
 
 JOB = Path(__file__).with_name("numpy_job.py")

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ckptstore.core.model import Checkpoint, Launch, LaunchKey, Observed, Resolution
     from ckptstore.resume.resolver import Query
     from ckptstore.resume.start import AskRanks
-    from ckptstore.training.launch import RankLaunch
+    from ckptstore.training.rank_launch import RankLaunch
 
 log = logging.getLogger("ckptstore")
 

@@ -16,8 +16,8 @@ from ckptstore.core.model import Content, Kind, RestorePlan
 from ckptstore.disk import name_claims
 from ckptstore.resume import register
 from ckptstore.resume.resolver import NEWEST
-from ckptstore.training import views
-from ckptstore.training.launch import RankLaunch
+from ckptstore.training import visibility
+from ckptstore.training.rank_launch import RankLaunch
 from tests.jobs import Job, begun
 
 
@@ -54,11 +54,11 @@ class Hosts:
             said = 0
             for rank in ranks[1:]:
                 with self.seen_by_others(rank):
-                    said += views.answer(rank, question)
-            return said + views.answer(ranks[0], question)
+                    said += visibility.answer(rank, question)
+            return said + visibility.answer(ranks[0], question)
 
         with self.on(0):
-            return ranks[0].settle(ranks[0].database, NEWEST, views.ask_ranks(ranks[0], NEWEST, ask)).plan
+            return ranks[0].settle(ranks[0].database, NEWEST, visibility.ask_ranks(ranks[0], NEWEST, ask)).plan
 
     @contextmanager
     def seen_by_others(self, rank: RankLaunch) -> Iterator[None]:
@@ -101,16 +101,16 @@ def test_one_disk_for_all_is_asked_about_once(hosts: Hosts) -> None:
 
     def ask(question: Any) -> int:
         asked.append(list(question))
-        return sum(views.answer(rank, question) for rank in ranks)
+        return sum(visibility.answer(rank, question) for rank in ranks)
 
-    plan = ranks[0].settle(ranks[0].database, NEWEST, views.ask_ranks(ranks[0], NEWEST, ask)).plan
+    plan = ranks[0].settle(ranks[0].database, NEWEST, visibility.ask_ranks(ranks[0], NEWEST, ask)).plan
     assert files_of(plan) == (20, [(0, 0), (1, 1)])
     assert asked == [["files", "all"]]
 
 
 def test_the_first_start_of_a_run_asks_nothing(catalog: Catalog, tmp_path: Path) -> None:
     ranks = Job(catalog, tmp_path / "ckpt").start(resume=False)
-    asks = views.ask_ranks(ranks[0], NEWEST, lambda _: pytest.fail("asked"))
+    asks = visibility.ask_ranks(ranks[0], NEWEST, lambda _: pytest.fail("asked"))
     assert ranks[0].settle(ranks[0].database, NEWEST, asks).plan is None
 
 
@@ -140,16 +140,16 @@ def test_a_copy_is_taken(catalog: Catalog, tmp_path: Path, monkeypatch: pytest.M
     started = job.start(resume=False)
 
     def ask(question: Any) -> int:
-        said = int(views.answer(started[0], question))
+        said = int(visibility.answer(started[0], question))
         job.folder(0).rename(tmp_path / "host-0")
         copied.rename(job.folder(0))
         try:
-            return said + views.answer(started[1], question)
+            return said + visibility.answer(started[1], question)
         finally:
             job.folder(0).rename(copied)
             (tmp_path / "host-0").rename(job.folder(0))
 
-    plan = started[0].settle(started[0].database, NEWEST, views.ask_ranks(started[0], NEWEST, ask)).plan
+    plan = started[0].settle(started[0].database, NEWEST, visibility.ask_ranks(started[0], NEWEST, ask)).plan
     assert files_of(plan) == (10, [(0, 0), (1, 0)])
     assert not hosts.asked
 
@@ -168,7 +168,7 @@ def test_a_rank_whose_disk_hangs_is_named(
 ) -> None:
     monkeypatch.setattr(views, "LOOK_SECONDS", 0.2)
     never = threading.Event()
-    look = views._look
+    look = visibility._look
 
     def hangs(known: Any) -> Any:
         known = list(known)
@@ -197,7 +197,9 @@ def test_shares_are_read_by_all_ranks(
     hosts = Hosts(job, monkeypatch)
     if sees_all:
         started = job.start(resume=False)
-        asks = views.ask_ranks(started[0], NEWEST, lambda told: sum(views.answer(rank, told) for rank in started))
+        asks = visibility.ask_ranks(
+            started[0], NEWEST, lambda told: sum(visibility.answer(rank, told) for rank in started)
+        )
         assert files_of(started[0].settle(started[0].database, NEWEST, asks).plan) == (20, [(0, 0), (1, 1)])
     else:
         assert files_of(hosts.start()) == (10, [(0, 0), (1, 1)])
@@ -207,10 +209,10 @@ def test_a_file_that_was_copied_without_its_time_is_read(hosts: Hosts) -> None:
     path = hosts.job.folder(0) / "net-2_10.ckpt"
     digest = hosts.job.catalog.show("run", 20)[0].digest
     size, mtime_ns = path.stat().st_size, path.stat().st_mtime_ns
-    assert views._is_there(str(path), size, mtime_ns, None)
-    assert views._is_there(str(path), size, 1, digest)
-    assert not views._is_there(str(path), size, 1, "another")
-    assert not views._is_there(str(path), size + 1, mtime_ns, digest)
+    assert visibility._is_there(str(path), size, mtime_ns, None)
+    assert visibility._is_there(str(path), size, 1, digest)
+    assert not visibility._is_there(str(path), size, 1, "another")
+    assert not visibility._is_there(str(path), size + 1, mtime_ns, digest)
 
 
 def test_a_damaged_file_on_one_disk_is_called_that(
@@ -221,7 +223,7 @@ def test_a_damaged_file_on_one_disk_is_called_that(
     path = job.folder(1) / "net-2_10.ckpt"
     path.write_bytes(b"cut")
     ranks = job.start(resume=False)
-    asks = views.ask_ranks(ranks[0], NEWEST, lambda told: sum(views.answer(rank, told) for rank in ranks))
+    asks = visibility.ask_ranks(ranks[0], NEWEST, lambda told: sum(visibility.answer(rank, told) for rank in ranks))
     assert files_of(ranks[0].settle(ranks[0].database, NEWEST, asks).plan) == (10, [(0, 0), (1, 1)])
     assert "do not see the same files" not in caplog.text
     assert f"step 20 of launch L1 was whole once: {path} has 3 bytes" in caplog.text
