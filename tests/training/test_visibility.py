@@ -36,7 +36,7 @@ class Hosts:
         there = [each for each in others if each.exists()]
         with self.monkeypatch.context() as patch:
             patch.setattr(name_claims, "host_name", lambda: f"host-{rank}")
-            patch.setattr(views, "host_name", lambda: f"host-{rank}")
+            patch.setattr(visibility, "host_name", lambda: f"host-{rank}")
             for each in there:
                 each.rename(each.with_name(f"{each.name}.unseen"))
             try:
@@ -70,7 +70,7 @@ class Hosts:
             own.rename(unseen)
         first.rename(first.with_name("rank_0.unseen"))
         with self.monkeypatch.context() as patch:
-            patch.setattr(views, "host_name", lambda: f"host-{rank.rank}")
+            patch.setattr(visibility, "host_name", lambda: f"host-{rank.rank}")
             try:
                 yield
             finally:
@@ -166,7 +166,7 @@ def test_the_file_of_another_step_is_not_taken(hosts: Hosts) -> None:
 def test_a_rank_whose_disk_hangs_is_named(
     hosts: Hosts, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(views, "LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(visibility, "LOOK_SECONDS", 0.2)
     never = threading.Event()
     look = visibility._look
 
@@ -174,7 +174,7 @@ def test_a_rank_whose_disk_hangs_is_named(
         known = list(known)
         return look(known) if known[0][0].rank == 0 else never.wait()
 
-    monkeypatch.setattr(views, "_look", hangs)
+    monkeypatch.setattr(visibility, "_look", hangs)
     with pytest.raises(Exception, match="rank 1 did not say in time what it sees on its host"):
         hosts.start()
     never.set()
