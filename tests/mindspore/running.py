@@ -39,6 +39,8 @@ class Outcome:
 class Run:
     """One run in one directory, launch after launch."""
 
+    job = JOB
+
     def __init__(self, out: Path, url: str | None = None) -> None:
         self.out = out
         self.url = url or str(out / "catalog.db")
@@ -48,7 +50,7 @@ class Run:
         """Start the job once, to its end; with several ranks under msrun, whose rank 0 is heard."""
         graceful = {"MS_ENABLE_GRACEFUL_EXIT": "1"} if asked.get("exits") else {}
         environment = os.environ | {"CKPTSTORE_URL": self.url, "GLOG_v": "3"} | graceful
-        job = [str(JOB), json.dumps({"out": str(self.out), **asked})]
+        job = [str(self.job), json.dumps({"out": str(self.out), **asked})]
         log = self.out / "log"
         if ranks == 1:
             command = [*python(), *job]

@@ -7,58 +7,37 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ckptstore.api import Catalog, connect
 from ckptstore.mindspore.loop import LEFT
-from tests.mindspore.running import python, with_msrun
-from tests.postgres_server import free_port
+from tests.mindspore.running import Run, python
 
 JOB = Path(__file__).with_name("loop_job.py")
 EXAMPLE = Path(__file__).parents[2] / "examples" / "functional" / "train.py"
 KILLED = -signal.SIGKILL
 
 
-@dataclass
-class Training:
+class Training(Run):
     """A run of the job in a directory of its own, launch after launch."""
 
-    out: Path
-    asked: dict[str, Any] = field(default_factory=dict)
-    output: str = ""
+    job = JOB
 
-    def launch(self, fault: str = "none", *, ranks: int = 1, **asked: Any) -> tuple[int, dict[str, Any]]:
+    def __init__(self, out: Path, asked: dict[str, Any] | None = None) -> None:
+        super().__init__(out)
+        self.asked, self.output = asked or {}, ""
+
+    def start(self, fault: str = "none", *, ranks: int = 1, **asked: Any) -> tuple[int, dict[str, Any]]:
         """Its exit code, and where the loop began."""
-        self.out.mkdir(exist_ok=True)
-        environment = os.environ | {"CKPTSTORE_URL": str(self.out / "catalog.db"), "GLOG_v": "3"}
-        job = [str(JOB), json.dumps({"out": str(self.out), "fault": fault, **self.asked, **asked})]
-        log = self.out / "log"
-        command = [*python(), *job]
-        if ranks > 1:
-            environment |= with_msrun()
-            workers = [f"--worker_num={ranks}", f"--local_worker_num={ranks}", f"--master_port={free_port()}"]
-            command = ["msrun", *workers, "--join=True", f"--log_dir={log}", *job]
-        done = subprocess.run(
-            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
-        )
-        self.output = done.stdout if ranks == 1 else (log / "worker_0.log").read_text(errors="replace")
-        starts = [line.removeprefix("START ") for line in self.output.splitlines() if line.startswith("START ")]
-        return done.returncode, json.loads(starts[0]) if starts else {}
-
-    @property
-    def catalog(self) -> Catalog:
-        return connect(str(self.out / "catalog.db"))
+        outcome = self.launch(ranks=ranks, fault=fault, **{**self.asked, **asked})
+        self.output = outcome.output
+        return outcome.code, outcome.start
 
     def saved(self) -> list[tuple[int, str]]:
         """Step and kind of every file, newest first."""
         return [(file.global_step, file.kind.value) for file in self.catalog.files("run")]
-
-    def final(self, rank: int = 0) -> bytes:
-        return (self.out / f"final{rank or ''}.ckpt").read_bytes()
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +49,7 @@ def calm(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Training]:
         key = json.dumps([ranks, asked], sort_keys=True)
         if key not in made:
             made[key] = Training(tmp_path_factory.mktemp("calm"), asked)
-            code, _ = made[key].launch(ranks=ranks)
+            code, _ = made[key].start(ranks=ranks)
             assert code == 0, made[key].output
         return made[key]
 
@@ -80,11 +59,11 @@ def calm(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Training]:
 def check(calm: Training, rough: Training, fault: tuple[str, int, int | None], ranks: int = 1) -> None:
     """The job fails as it is told, goes on after a step, and ends as if nothing had happened."""
     told, code, step = fault
-    failed, _ = rough.launch(told, ranks=ranks)
+    failed, _ = rough.start(told, ranks=ranks)
     if ranks == 1:
         assert failed == code, rough.output
     newest = rough.saved()[0] if step is None else (step, "")
-    again, start = rough.launch(ranks=ranks)
+    again, start = rough.start(ranks=ranks)
     assert again == 0, rough.output
     assert start["global_step"] == (step if step is not None else newest[0]), rough.output
     for rank in range(ranks):
@@ -153,39 +132,39 @@ def test_two_ranks(calm, tmp_path: Path, fault: str, step: int | None) -> None:
 
 def test_a_cut_file_gives_the_older_state(calm, tmp_path: Path) -> None:
     rough = Training(tmp_path)
-    rough.launch("kill 17")
+    rough.start("kill 17")
     newest = next(tmp_path.glob("ckpt/CKP-2_5.safetensors"))
     newest.write_bytes(newest.read_bytes()[:-1])
-    _, start = rough.launch()
+    _, start = rough.start()
     assert start["global_step"] == 10
     assert rough.final() == calm().final()
 
 
 def test_a_second_fault_after_a_resume_in_mid_epoch_and_a_finished_run(calm, tmp_path: Path) -> None:
     rough = Training(tmp_path)
-    rough.launch("kill 17")
-    assert rough.launch("raise 3")[1]["global_step"] == 15
-    assert rough.launch("kill 4")[1]["global_step"] == 18
-    assert rough.launch()[1]["global_step"] == 20
+    rough.start("kill 17")
+    assert rough.start("raise 3")[1]["global_step"] == 15
+    assert rough.start("kill 4")[1]["global_step"] == 18
+    assert rough.start()[1]["global_step"] == 20
     assert rough.final() == calm().final()
-    code, start = rough.launch()
+    code, start = rough.start()
     assert (code, start["global_step"]) == (0, 30)
     assert "all 3 epochs were trained before: nothing is left to train" in rough.output
-    assert rough.launch(epochs=4)[1]["global_step"] == 30
+    assert rough.start(epochs=4)[1]["global_step"] == 30
     assert rough.saved()[0] == (40, "periodic")
 
 
 def test_a_loop_that_is_left_by_break_is_saved(calm, tmp_path: Path) -> None:
     rough = Training(tmp_path)
-    assert rough.launch("break 13")[0] == 0
+    assert rough.start("break 13")[0] == 0
     assert rough.saved()[0] == (13, "dying_gasp")
-    assert rough.launch()[1]["global_step"] == 13
+    assert rough.start()[1]["global_step"] == 13
     assert rough.final() == calm().final()
 
 
 def test_a_step_that_is_not_told_of_ends_the_training_at_once(tmp_path: Path) -> None:
     rough = Training(tmp_path)
-    assert rough.launch("no-step 2")[0] == 1
+    assert rough.start("no-step 2")[0] == 1
     assert "the batch after step 1 was taken, and loop.step was not called; call loop.step()" in rough.output
     assert rough.saved() == []
 
@@ -193,7 +172,7 @@ def test_a_step_that_is_not_told_of_ends_the_training_at_once(tmp_path: Path) ->
 def test_time_between_saves_and_retention(tmp_path: Path) -> None:
     """A save is due after every step; retention keeps the newest."""
     rough = Training(tmp_path, {"every": 1e-6, "loop": {"retention": {"keep_last": 3}}})
-    assert rough.launch()[0] == 0, rough.output
+    assert rough.start()[0] == 0, rough.output
     assert [step for step, _ in rough.saved()][:3] == [30, 29, 28]
     assert len(list(tmp_path.glob("ckpt/*.safetensors"))) == 3
 
@@ -227,8 +206,8 @@ def test_any_faults_one_after_the_other(calm, tmp_path: Path, seed: int) -> None
     words = ["kill", "kill-at-once", "raise", "raise-after-update", "raise-before-update", "raise-in-optimizer"]
     words += ["raise-in-data", "terminate", "flag", "exit", "break"]
     for _ in range(4):
-        rough.launch(f"{chance.choice(words)} {chance.randint(1, 12)}")
-    code, _ = rough.launch()
+        rough.start(f"{chance.choice(words)} {chance.randint(1, 12)}")
+    code, _ = rough.start()
     assert code == 0, rough.output
     assert rough.final() == calm(**how).final()
     if "keeps" in how:
@@ -246,10 +225,10 @@ def test_two_ranks_with_a_compiled_step(calm, tmp_path: Path) -> None:
 def test_no_rank_leaves_before_the_others_have_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """msrun kills the other ranks once one has left with 75; rank 1 saves when msrun has seen rank 0 go."""
     of_its_own = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", "MS_NODE_TIMEOUT": "10"}
-    monkeypatch.setattr("tests.mindspore.test_loop.with_msrun", lambda: of_its_own)
-    monkeypatch.setattr("tests.mindspore.test_loop.JOB", JOB.with_name("late_job.py"))
+    monkeypatch.setattr("tests.mindspore.running.with_msrun", lambda: of_its_own)
+    monkeypatch.setattr(Training, "job", JOB.with_name("late_job.py"))
     rough = Training(tmp_path, {"rank": 0})
-    rough.launch("flag 7", ranks=2)
+    rough.start("flag 7", ranks=2)
     step, _ = rough.saved()[0]
     exits = [(file.global_step, file.rank) for file in rough.catalog.files("run", kind="graceful_exit")]
     assert exits == [(step, 0), (step, 1)]
