@@ -17,7 +17,7 @@ from ckptstore.leave.follow import by_journals, ending_of, newest_launch
 from ckptstore.outside import Path, os, signal
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Mapping, Set
+    from collections.abc import Iterable, Mapping, Set
 
     from ckptstore.catalog.engine import Connection, Database
     from ckptstore.core.model import Launch, LaunchKey
@@ -150,14 +150,15 @@ def _ask_by_catalog(database: Database, launch: Launch, reason: str) -> str:
     return ""
 
 
-def pass_on(database: Database, launch: Launch, reason: str, done: Container[str]) -> set[str]:
-    """Put a request that is in the catalog where ranks of the launch look, but where it was `done`; where it is new.
+def pass_on(database: Database, launch: Launch, reason: str) -> None:
+    """Put a request that is in the catalog where ranks of the launch look, as far as this host sees that.
 
-    As far as this host sees that, and as far as the ranks have said by now where they save.
+    Ranks say where they save in their own time: this may be called again and again.
     """
     with database.read() as connection:
-        homes = {home for home in _homes(connection, launch) if home not in done}
-    return homes - put_flags(launch.key, launch.run, homes, reason).keys()
+        homes = _homes(connection, launch)
+    asked = {home for home in homes if os.path.exists(exit_flags.flag_path(home, launch.key))}
+    put_flags(launch.key, launch.run, homes - asked, reason)
 
 
 def _homes(connection: Connection, launch: Launch) -> set[str]:

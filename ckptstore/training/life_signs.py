@@ -46,7 +46,6 @@ class LifeSigns:
     def __init__(self, recorder: Recorder, database: Database, launch: Launch, rank: int) -> None:
         self._recorder, self._database, self._launch = recorder, database, launch
         self._key = launch.key
-        self._passed_on: set[str] = set()
         self._rank = rank
         self._process = ""
         self._pid = os.getpid()
@@ -87,10 +86,8 @@ class LifeSigns:
     def _pass_on(self) -> None:
         with self._database.read() as connection:
             reason = exit_requests.reason(connection, self._key)
-        if reason is None:
-            self._passed_on.clear()
-        else:  # also to ranks that have said only since where they save
-            self._passed_on |= pass_on(self._database, self._launch, reason, self._passed_on)
+        if reason is not None:
+            pass_on(self._database, self._launch, reason)
 
     def _write(self, work: Callable[[Connection], None]) -> None:
         if not self._recorder.behind:

@@ -323,6 +323,10 @@ def test_what_cannot_be_kept_is_said_and_the_rest_is_saved(tmp_path: Path, caplo
         loop.step(loss=trained.step(*batch))
     assert Trained().loop(tmp_path / "ckpt", epochs=2).keep == {"best": 0.25}
     assert complaints(caplog).count("keep['handle'] is not saved with the state: it holds PosixPath") == 1
+    for companion in (tmp_path / "ckpt").glob("*.companion"):
+        companion.unlink()
+    assert Trained().loop(tmp_path / "ckpt", epochs=2).keep == {}
+    assert any("CKP-1_6.safetensors tells what a loop kept: it begins anew" in each for each in complaints(caplog))
 
 
 def test_a_loss_that_is_no_number_quarantines(
