@@ -69,7 +69,7 @@ def _directories(facts: RunFacts) -> Check:
     if away:
         detail = f"{len(away)} of {every} cannot be seen: {away[0].directory} ({away[0].trouble})"
         hint = (
-            "mount what is not mounted, or ask on a machine that sees all; rank 0 must see them to start; if they were "
+            "mount what is not mounted, or ask on a machine that sees all; if they were "
             f"moved: {Command('scan', 'NEW', '--run', facts.run)}, where NEW is the directory now"
         )
         return facts.check("directories", Status.WARNING, detail, hint)
@@ -140,7 +140,7 @@ def _file_system(facts: RunFacts, directories: list[str]) -> Check:
         return facts.check("file_system", Status.NOTE, detail, hint)
     if len(hosts) > 1:
         detail = f"{where}: {kind}, a disk of one machine, and the ranks run on {len(hosts)}"
-        hint = "rank 0 must see the files of all ranks: save to a shared file system"
+        hint = "a rank can restore only what its own node has: save to a shared file system"
         return facts.check("file_system", Status.WARNING, detail, hint)
     return facts.check("file_system", Status.OK, f"{where}: {kind}")
 
