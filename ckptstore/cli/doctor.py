@@ -61,12 +61,12 @@ def _show_one(check: Check) -> None:
     from ckptstore.cli.terminal import marked
 
     status = check.status.value
-    marked("OK" if status == "ok" else status, f"{check.name:<13} {check.detail}", _STYLES[status])
+    marked("OK" if status == "ok" else status, f"{check.name:<13} {check.detail}", _COLOURS[status])
     if check.hint:
-        marked("", f"{'':<13} -> {check.hint}", "")
+        marked("", f"{'':<13} -> {check.hint}")
 
 
-_STYLES = {"ok": "green", "note": "cyan", "warning": "yellow", "problem": "bold red"}
+_COLOURS = {"ok": "green", "note": "cyan", "warning": "yellow", "problem": "red"}
 
 
 def _sum(checks: Sequence[Check]) -> str:

@@ -63,9 +63,6 @@ def kinds(of: tuple[Kind, ...]) -> str:
 
 
 _BETWEEN = "  "
-_FOLDED = ("file", "why")
-_NARROWEST = 20
-"""Characters of a column that is folded; in less nothing can be read."""
 
 
 class Rows:
@@ -93,41 +90,12 @@ class Rows:
         """Print the table, or a line where it has no rows."""
         if len(self._rows) == 1:
             line(if_empty)
-        elif self._headings or not (_is_terminal() and self._print_folded()):
+        else:
             click.echo("\n".join(self._lines()))
 
-    def _print_folded(self) -> bool:
-        """On a terminal: paths and reasons go on in the next line where it is too narrow; False where even that fails.
-
-        No other column is broken: a launch or a step that is cut in two could not be copied.
-        """
-        from rich.console import Console
-        from rich.table import Table
-        from rich.text import Text
-
-        console = Console(highlight=False)
-        widths = self._widths()
-        header, *rows = self._rows
-        widest = max((width for name, width in zip(header, widths, strict=True) if name in _FOLDED), default=0)
-        room = console.width - sum(widths) - len(_BETWEEN) * (len(widths) - 1) + widest
-        if room < min(widest, _NARROWEST):
-            return False
-        made = Table(box=None, pad_edge=False, header_style="bold")
-        for name, right, width in zip(header, self._right, widths, strict=True):
-            is_folded = name in _FOLDED and width == widest > room
-            made.add_column(name, justify="right" if right else "left", overflow="fold", no_wrap=not is_folded)
-        for cells, colour in zip(rows, self._colours[1:], strict=True):
-            made.add_row(*map(Text, cells), style=colour or None)
-        console.print(made)
-        return True
-
-    def _widths(self) -> list[int]:
-        return [max(map(cell_len, column)) for column in zip(*self._rows, strict=True)]
-
     def _lines(self) -> Iterator[str]:
-        """The same in whole lines; rich takes a millisecond for two of them."""
-        widths = self._widths()
-        has_colours = _is_terminal() and not os.environ.get("NO_COLOR")
+        """No line is broken: a launch or a path that is cut in two could not be copied."""
+        widths = [max(map(cell_len, column)) for column in zip(*self._rows, strict=True)]
         for place, cells in enumerate(self._rows):
             if place in self._headings:
                 yield self._headings[place]
@@ -136,12 +104,16 @@ class Rows:
                 pad + cell if right else cell + pad for cell, pad, right in zip(cells, pads, self._right, strict=True)
             ]
             text = _BETWEEN.join(padded).rstrip()
-            colour = self._colours[place]
-            yield click.style(text, fg=colour) if colour and has_colours else text
+            yield _coloured(text, self._colours[place])
 
 
 def _is_terminal() -> bool:
     return sys.stdout is not None and sys.stdout.isatty()
+
+
+def _coloured(text: str, colour: str) -> str:
+    has_colours = colour and _is_terminal() and not os.environ.get("NO_COLOR")
+    return click.style(text, fg=colour) if has_colours else text
 
 
 def line(text: str, *, err: bool = False) -> None:
@@ -161,16 +133,9 @@ def lines(texts: Iterable[str]) -> None:
     click.echo("\n".join(map(plain, texts)))
 
 
-def marked(mark: str, text: str, style: str) -> None:
+def marked(mark: str, text: str, colour: str = "") -> None:
     """Print a line that begins with a mark, in a colour where there are colours; it can be read without."""
-    if not _is_terminal():
-        line(f"{mark:<8} {text}")
-        return
-    from rich.console import Console
-    from rich.text import Text
-
-    shown = Text(f"{mark:<8} ", style=style) + Text(plain(text), style="default")
-    Console(highlight=False).print(shown, soft_wrap=True)
+    click.echo(f"{_coloured(f'{mark:<8}', colour)} {plain(text)}")
 
 
 def plain(text: str) -> str:

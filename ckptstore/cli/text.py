@@ -11,7 +11,7 @@ from ckptstore.core.text import count, size, span
 from ckptstore.resume.liveness import ENDED, KILLED, NEVER_SAVED, RESTART_LOOP, SILENT_FOR
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from ckptstore.core.model import Checkpoint, Launch, Unplaced
     from ckptstore.resume.history import LaunchRow
@@ -70,10 +70,16 @@ def saves(rows: Sequence[SaveRow]) -> None:
             colour="red" if tally.quarantined else "" if row.restorable else "yellow",
         )
     shown.print("no saves yet")
-    for doubt in dict.fromkeys((row.launch.id, row.grade, row.doubt) for row in rows if row.doubt):
-        line(f"{doubt[1]}: launch {doubt[0]}: {doubt[2]}")
+    _doubts((row.launch.id, row.grade, row.doubt) for row in rows)
     for row in first([row for row in rows if row.quarantine], "quarantined"):
         line(f"quarantined: step {row.global_step} of launch {row.launch.id}: {row.quarantine}")
+
+
+def _doubts(of: Iterable[tuple[str, Grade | None, str]]) -> None:
+    """What is open of the steps that a scan found, once for each launch."""
+    for launch, grade, doubt in dict.fromkeys(of):
+        if doubt:
+            line(f"{grade}: launch {launch}: {doubt}")
 
 
 def unplaced(run: str | None, found: Sequence[Unplaced]) -> None:
@@ -136,8 +142,7 @@ def files(found: Sequence[Checkpoint]) -> None:
             colour="red" if file.quarantine or file.state is FileState.DAMAGED else "",
         )
     shown.print("no files yet")
-    for doubt in dict.fromkeys((file.launch, file.grade, file.doubt) for file in found if file.doubt):
-        line(f"{doubt[1]}: launch {doubt[0]}: {doubt[2]}")
+    _doubts((file.launch, file.grade, file.doubt) for file in found)
     for file in found:
         if file.quarantine:
             line(f"quarantined: step {file.global_step} of rank {file.rank}: {file.quarantine}")
