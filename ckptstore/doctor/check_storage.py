@@ -14,11 +14,13 @@ from ckptstore.disk.owner import is_dead, shown
 from ckptstore.doctor.checkup import Status
 from ckptstore.doctor.run_facts import folder_of, room_of, roots
 from ckptstore.journal import jsonl
+from ckptstore.journal.accept import unconfirmed
 from ckptstore.outside import Path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from ckptstore.catalog.engine import Database
     from ckptstore.catalog.recent import Lock
     from ckptstore.doctor.checkup import Check
     from ckptstore.doctor.run_facts import Room, RunFacts
@@ -32,7 +34,7 @@ _UNLIMITED = 10**9
 _MOST_JOURNAL_BYTES = 16 << 20
 
 
-def checks(facts: RunFacts, *, is_away: bool) -> Iterator[Check]:
+def checks(database: Database, facts: RunFacts, *, is_away: bool) -> Iterator[Check]:
     """The directories and what is left on their disks, the journals, the trash.
 
     `is_away`: the catalog cannot be used, so that nobody knows which of the journals' records it has.
@@ -42,6 +44,7 @@ def checks(facts: RunFacts, *, is_away: bool) -> Iterator[Check]:
     yield _trash(facts)
     if facts.lock is not None:
         yield _lock(facts, facts.lock)
+    yield from _unconfirmed(database, facts)
 
 
 def _disks(facts: RunFacts) -> Iterator[Check]:
@@ -218,3 +221,15 @@ def _lock(facts: RunFacts, lock: Lock) -> Check:
         return facts.check("gc_lock", Status.NOTE, detail, "the next gc, undo or purge takes over")
     detail = f"{shown(lock.owner)} is at work on the run's files"
     return facts.check("gc_lock", Status.NOTE, detail, "gc, undo and purge are refused meanwhile")
+
+
+def _unconfirmed(database: Database, facts: RunFacts) -> Iterator[Check]:
+    """A note for each shared journal that takes protection away and that nobody has confirmed."""
+    shared = [path for path in facts.journals if path.rpartition("/")[2].startswith(jsonl.SHARED)]
+    found, _ = jsonl.read_tails(dict.fromkeys(sorted(shared), 0), _MOST_JOURNAL_BYTES)
+    for path, contents in found.items():
+        with database.read() as connection:
+            told = unconfirmed(connection, facts.run, contents.entries)
+        if told:
+            more = f", and {len(told) - 1} more" if len(told) > 1 else ""
+            yield facts.check("marks", Status.NOTE, f"{path}: {told[0]}{more}")

@@ -8,7 +8,7 @@ from ckptstore.catalog import reads
 from ckptstore.catalog.engine import in_memory, open_to_look
 from ckptstore.catalog.runs import find_run, run_names
 from ckptstore.disk.run_directories import DIRECTORIES, known_directories
-from ckptstore.doctor import check_database, check_launch, check_marks, check_program, check_storage
+from ckptstore.doctor import check_database, check_launch, check_program, check_storage
 from ckptstore.doctor.checkup import Check, Checkup, Status
 from ckptstore.doctor.run_facts import gather
 from ckptstore.errors import CatalogDamagedError, CatalogUnavailableError, DamageError
@@ -52,8 +52,7 @@ def _runs(database: Database, run: str | None, now: datetime, *, is_away: bool =
     checks: list[Check] = []
     for name in run_names(database, run):
         facts = gather(database, name, find_run(database, name), now)
-        checks += [*check_launch.checks(database, facts), *check_storage.checks(facts, is_away=is_away)]
-        checks += check_marks.checks(database, facts)
+        checks += [*check_launch.checks(database, facts), *check_storage.checks(database, facts, is_away=is_away)]
     return checks or [Check("runs", Status.OK, "none yet")]
 
 
