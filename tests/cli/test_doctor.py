@@ -2,7 +2,6 @@
 
 import os
 import re
-import shlex
 import shutil
 from pathlib import Path
 
@@ -10,7 +9,6 @@ import pytest
 
 from ckptstore.api import connect
 from ckptstore.core.model import Kind
-from tests import ckpt_bytes
 from tests.command_line import HEAVY, as_who_is_not_root, ckptstore, loaded
 from tests.doctor.checkups import unchanged
 from tests.jobs import Job, begun, set_ending
@@ -64,22 +62,6 @@ def test_of_several_runs_only_what_there_is_to_do(run: Job, sqlite_url: str, tmp
         ["OK", "restorable"],
         ["warning", "ranks"],
     ]
-
-
-def test_what_it_says_can_be_pasted(sqlite_url: str, tmp_path: Path) -> None:
-    name = "team/my llama"
-    launch = connect(sqlite_url).join(name, launch_id="L1")
-    launch.set_steps_per_epoch(10)
-    launch.register(ckpt_bytes.write(tmp_path / "ckpt/net-1_5.ckpt", 5), global_step=5)
-    launch.database.disconnect()
-    yesterday = f"sqlite:///{shutil.copy(tmp_path / 'catalog.db', tmp_path / 'yesterday.db')}"
-    launch.register(ckpt_bytes.write(tmp_path / "ckpt/net-2_5.ckpt", 15), global_step=15)
-    told = ckptstore("--db", yesterday, "doctor", name, "--json").json
-    (hint,) = [check["hint"] for check in told["checks"] if check["name"] == "journals"]
-    done = ckptstore(*shlex.split(hint)[1:], CKPTSTORE_URL=yesterday)
-    assert (done.code, done.err) == (0, "")
-    saves = ckptstore("--db", yesterday, "list", name, "--json").json
-    assert [save["global_step"] for save in saves] == [15, 5]
 
 
 def test_what_this_user_may_not_read(run: Job, sqlite_url: str, tmp_path: Path) -> None:

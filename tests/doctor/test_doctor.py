@@ -2,8 +2,10 @@
 
 import os
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -76,14 +78,84 @@ def test_an_empty_catalog_and_a_run_that_is_none(catalog: Catalog, database_url:
         checks(database_url, "run")
 
 
-def test_a_launch_that_has_just_joined(catalog: Catalog, database_url: str) -> None:
-    catalog.join("run")
-    found = checks(database_url)
-    assert found["launch"].status is Status.NOTE
-    assert said(found["restorable"]) == ("note", "nothing was saved yet")
-    found = checks(database_url, now=later(HOUR))
-    assert found["launch"].status is Status.WARNING
-    assert "has not begun to train" in found["launch"].detail
+def saved_twice(job: Job, *steps: int) -> None:
+    job.save(job.begin(), *(steps or (5, 10, 15)))
+
+
+def renewed(job: Job) -> None:
+    saved_twice(job)
+    job.begin()[0].renew_lease()
+
+
+def signed_elsewhere(job: Job) -> None:
+    """It gives a sign of life every 20 seconds."""
+    saved_twice(job)
+    job.begin()
+    with job.catalog.database.write() as connection:
+        marks.give_sign(connection, launch_key("run", "L2"), "node-7|42|1|abcd@another", later(timedelta(0)))
+
+
+def started_again(job: Job, times: int) -> None:
+    saved_twice(job)
+    for _ in range(times):
+        job.start()
+
+
+def taken_back(job: Job) -> None:
+    saved_twice(job)
+    job.catalog.branch(job.catalog.resolve("run", step=10).plan)
+
+
+def saved_by_one(job: Job) -> None:
+    """The other one is its replica."""
+    ranks = job.start()
+    job.announce(ranks[0])
+    job.save(ranks[:1], 10)
+
+
+def journal_copied(job: Job) -> None:
+    saved_twice(job)
+    (path,) = jsonl.journals_in(str(job.folder(0)))
+    shutil.copy(path, Path(path).with_name("rank_0-abc.jsonl"))
+
+
+def collected(job: Job) -> None:
+    saved_twice(job, 5, 10, 15, 20, 25)
+    job.catalog.execute(job.catalog.plan_gc("run", Policy(keep_last=2)), allow_mass_delete=True)
+
+
+NOW = timedelta(0)
+FOUND = [
+    (lambda job: job.catalog.join("run"), NOW, "launch", "note", "has not begun to train"),
+    (lambda job: job.catalog.join("run"), NOW, "restorable", "note", "nothing was saved yet"),
+    (lambda job: job.catalog.join("run"), HOUR, "launch", "warning", "has not begun to train"),
+    (saved_twice, HOUR, "launch", "warning", "L1 has not saved for"),
+    (saved_twice, 3 * HOUR, "launch", "warning", "L1 gave no sign of life for 3 h"),
+    (renewed, 2 * HOUR, "launch", "ok", "L2 runs as far as is known"),
+    (renewed, 3 * HOUR, "launch", "warning", "L2 gave no sign of life for"),
+    (signed_elsewhere, 5 * MINUTE, "launch", "ok", "L2 runs as far as is known"),
+    (signed_elsewhere, 15 * MINUTE, "launch", "warning", "L2 gave no sign of life for 15 min"),
+    (partial(started_again, times=2), NOW, "launch", "note", "has not begun to train"),
+    (partial(started_again, times=3), NOW, "launch", "warning", "the last 3 launches saved nothing"),
+    (taken_back, NOW, "launch", "note", "the run was taken back to step 10 of L1, and has not gone on yet"),
+    (taken_back, NOW, "restorable", "ok", "step 10"),
+    (saved_by_one, NOW, "ranks", "ok", "rank 0 of 2 saved step 10"),
+    (journal_copied, NOW, "journals", "warning", "records not in the catalog"),
+    (collected, NOW, "trash", "ok", "6 files"),
+    (collected, 24 * HOUR + 9 * MINUTE, "trash", "ok", "6 files"),  # purge would leave it
+    (collected, 25 * HOUR, "trash", "note", "for longer than the grace"),
+    (lambda job: (collected(job), job.catalog.purge("run", now=True)), NOW, "trash", "ok", "empty"),
+]
+
+
+@pytest.mark.parametrize("case", FOUND)
+def test_what_is_found(
+    sqlite_url: str, tmp_path: Path, case: tuple[Callable[[Job], None], timedelta, str, str, str]
+) -> None:
+    arrange, after, name, status, words = case
+    arrange(Job(connect(sqlite_url), tmp_path, layout="data_parallel"))
+    found = checks(sqlite_url, now=later(after))[name]
+    assert (found.status.value, words in found.detail) == (status, True), found
 
 
 # Ranks
@@ -135,50 +207,7 @@ def test_ranks_that_never_save_and_whose_state_nobody_else_has(
     assert examine(database_url).exit_code == 1
 
 
-def test_a_rank_whose_replica_saves_is_not_missed(catalog: Catalog, database_url: str, tmp_path: Path) -> None:
-    job = Job(catalog, tmp_path, layout="data_parallel")
-    ranks = job.start()
-    job.announce(ranks[0])
-    job.save(ranks[:1], 10)
-    assert said(checks(database_url)["ranks"]) == ("ok", "rank 0 of 2 saved step 10")
-
-
 # The launch
-
-
-def test_a_launch_that_was_killed(catalog: Catalog, database_url: str, tmp_path: Path) -> None:
-    saved(catalog, tmp_path)
-    found = checks(database_url, now=later(3 * HOUR))["launch"]
-    assert found.status is Status.WARNING
-    assert found.detail.startswith("L1 gave no sign of life for 3 h")
-    assert "start the job again" in found.hint
-
-
-def test_a_launch_that_makes_steps_lives(catalog: Catalog, database_url: str, tmp_path: Path) -> None:
-    job = saved(catalog, tmp_path)
-    ranks = job.begin()
-    ranks[0].renew_lease()
-    assert checks(database_url, now=later(2 * HOUR))["launch"].status is Status.OK
-    assert checks(database_url, now=later(3 * HOUR))["launch"].status is Status.WARNING
-
-
-def test_a_launch_whose_host_was_lost(catalog: Catalog, database_url: str, tmp_path: Path) -> None:
-    """It gave a sign of life every 20 seconds: 15 minutes without one are long, though it registered nothing since."""
-    job = saved(catalog, tmp_path)
-    job.begin()
-    with catalog.database.write() as connection:
-        marks.give_sign(connection, launch_key("run", "L2"), "node-7|42|1|abcd@another", later(timedelta(0)))
-    assert checks(database_url, now=later(5 * MINUTE))["launch"].status is Status.OK
-    found = checks(database_url, now=later(15 * MINUTE))["launch"]
-    assert found.status is Status.WARNING
-    assert found.detail.startswith("L2 gave no sign of life for 15 min")
-
-
-def test_a_launch_that_does_not_save_any_more(catalog: Catalog, database_url: str, tmp_path: Path) -> None:
-    saved(catalog, tmp_path)
-    found = checks(database_url, now=later(HOUR))["launch"]
-    assert said(found)[0] == "warning"
-    assert "L1 has not saved for" in found.detail
 
 
 def test_how_a_launch_ended(catalog: Catalog, database_url: str, tmp_path: Path) -> None:
@@ -195,24 +224,6 @@ def test_how_a_launch_ended(catalog: Catalog, database_url: str, tmp_path: Path)
     set_ending(ranks[1], 11, 11, ERROR)
     failed = checks(database_url)["launch"]
     assert said(failed) == ("warning", "L1 ended by RuntimeError on rank 1 after step 11")
-
-
-def test_launches_that_end_before_they_save(catalog: Catalog, database_url: str, tmp_path: Path) -> None:
-    job = saved(catalog, tmp_path)
-    for _ in range(2):
-        job.start()
-    assert "saved nothing" not in checks(database_url)["launch"].detail
-    job.start()
-    assert said(checks(database_url)["launch"]) == ("warning", "the last 3 launches saved nothing")
-
-
-def test_a_run_that_was_taken_back(catalog: Catalog, database_url: str, tmp_path: Path) -> None:
-    saved(catalog, tmp_path)
-    plan = catalog.resolve("run", step=10).plan
-    catalog.branch(plan)
-    found = checks(database_url)
-    assert said(found["launch"]) == ("note", "the run was taken back to step 10 of L1, and has not gone on yet")
-    assert found["restorable"].detail.startswith("step 10")
 
 
 def test_a_run_that_was_scanned(catalog: Catalog, database_url: str, tmp_path: Path) -> None:
@@ -323,13 +334,6 @@ def test_torn_and_foreign_lines(catalog: Catalog, database_url: str, tmp_path: P
     assert "of a newer ckptstore" in checks(database_url)["journals"].detail
 
 
-def test_a_journal_that_no_catalog_ever_saw(catalog: Catalog, database_url: str, tmp_path: Path) -> None:
-    job = saved(catalog, tmp_path)
-    (path,) = jsonl.journals_in(str(job.folder(0)))
-    shutil.copy(path, Path(path).with_name("rank_0-abc.jsonl"))
-    assert "records not in the catalog" in checks(database_url)["journals"].detail
-
-
 def test_more_journals_than_are_read(
     catalog: Catalog, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -342,22 +346,6 @@ def test_more_journals_than_are_read(
 
 
 # What is left behind
-
-
-def test_trash(catalog: Catalog, database_url: str, tmp_path: Path) -> None:
-    saved(catalog, tmp_path, (5, 10, 15, 20, 25))
-    catalog.execute(catalog.plan_gc("run", Policy(keep_last=2)), allow_mass_delete=True)
-    found = checks(database_url)["trash"]
-    assert found.status is Status.OK
-    assert "6 files" in found.detail
-    over = checks(database_url, now=later(24 * HOUR + timedelta(minutes=9)))["trash"]
-    assert over.status is Status.OK, "purge would leave it"
-    due = checks(database_url, now=later(25 * HOUR))["trash"]
-    assert due.status is Status.NOTE
-    assert "for longer than the grace" in due.detail
-    assert due.hint.startswith("ckptstore purge run")
-    catalog.purge("run", now=True)
-    assert said(checks(database_url)["trash"]) == ("ok", "empty")
 
 
 def test_who_holds_the_lock(catalog: Catalog, database_url: str, tmp_path: Path) -> None:
