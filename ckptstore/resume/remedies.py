@@ -44,20 +44,18 @@ def of_ranks(
     files: Iterable[Checkpoint],
     faults: Mapping[str, Reason],
     *,
-    in_shares: bool = False,
+    in_shares: bool,
 ) -> str:
     """What would give these ranks a file: the `files` of their replica `group` that have `faults`, or their own."""
+    broken = [file for file in files if file.id in faults and (not in_shares or file.rank in missing)]
     by_way: dict[str, list[str]] = defaultdict(list)
-    run = ""
-    for file in files:
-        if file.id in faults and (not in_shares or file.rank in missing):
-            by_way[_way(file, faults[file.id].rule)].append(file.path)
-            run = file.run
+    for file in broken:
+        by_way[_way(file, faults[file.id].rule)].append(file.path)
     ways = []
     if by_way["look"]:
         ways.append(f"make {_of(by_way['look'], in_shares=in_shares)} readable: check permissions and the disk")
     if by_way["undo"]:
-        ways.append(f"{Command('undo', run)} brings back {_paths(by_way['undo'])}, while it is in the trash")
+        ways.append(f"{Command('undo', broken[0].run)} brings back {_paths(by_way['undo'])}, while it is in the trash")
     if by_way["bring"]:
         ways.append(f"bring back, as it was recorded, {_of(by_way['bring'], in_shares=in_shares)}")
     who = f"rank {missing[0]}" if len(missing) == 1 else f"ranks {show(missing)}"
@@ -80,7 +78,7 @@ def _way(file: Checkpoint, rule: Rule) -> str:
         return "look"
     if rule is Rule.MISSING_FILE and file.state is FileState.TRASHED:
         return "undo"
-    return "bring" if rule in _LOST else ""
+    return "bring" if rule in _LOST else "no way"
 
 
 def _of(paths: Sequence[str], *, in_shares: bool) -> str:
@@ -125,11 +123,12 @@ def how_to_convert(state: State) -> str:
 def _unified(of_ranks: Mapping[int, str], strategy: str) -> str:
     """The call that puts shares together: it finds the files of each `rank_R` by the end of their names."""
     root = _root(of_ranks)
-    place = "" if root else "with the files as SRC_DIR/rank_R/*.safetensors, "
-    suffix = _common_end([path.rpartition("/")[2].removesuffix(".safetensors") for path in of_ranks.values()])
+    names = [path.rpartition("/")[2].removesuffix(".safetensors") for path in of_ranks.values()]
+    suffix = commonprefix([name[::-1] for name in names])[::-1]
     named = f", file_suffix={suffix!r}" if suffix else ""
     source = repr(root) if root else "SRC_DIR"
-    return f"{place}mindspore.unified_safetensors({source}, {strategy}, DST_DIR, merge_with_redundancy=False{named})"
+    call = f"mindspore.unified_safetensors({source}, {strategy}, DST_DIR, merge_with_redundancy=False{named})"
+    return call if root else f"with the files as SRC_DIR/rank_R/*.safetensors, {call}"
 
 
 def _ranks(of_ranks: Mapping[int, str]) -> str:
@@ -143,7 +142,8 @@ def _file_of(of_ranks: Mapping[int, str]) -> str:
         return repr(next(iter(of_ranks.values())))
     patterns = {re.sub(rf"rank_{rank}(?!\d)", "rank_{R}", path) for rank, path in of_ranks.items()}
     pattern = patterns.pop()
-    if not patterns and pattern.replace("{R}", "").isprintable() and not {*pattern.replace("{R}", "")} & {*"{}"}:
+    literal = pattern.replace("{R}", "")
+    if not patterns and literal.isprintable() and not {*literal} & {*"{}"}:
         return f"f{pattern!r}"
     return f"{dict(sorted(of_ranks.items()))!r}[R]" if len(of_ranks) <= _PATHS_SHOWN else "FILES[R]"
 
@@ -170,14 +170,6 @@ def _strategy(state: State, files: Iterable[Checkpoint]) -> tuple[str, str]:
         return repr(named[0]), ""
     if not named:
         return "SRC_STRATEGY", ""
-    return "SRC_STRATEGY", f"mindspore.merge_pipeline_strategys({_directory(named)}, SRC_STRATEGY), then "
-
-
-def _directory(paths: Iterable[str]) -> str:
-    directories = {path.rpartition("/")[0] for path in paths}
-    return repr(directories.pop()) if len(directories) == 1 else "STRATEGY_DIR"
-
-
-def _common_end(names: Sequence[str]) -> str:
-    """The longest text that all names end in."""
-    return commonprefix([name[::-1] for name in names])[::-1]
+    directories = {path.rpartition("/")[0] for path in named}
+    merged = repr(directories.pop()) if len(directories) == 1 else "STRATEGY_DIR"
+    return "SRC_STRATEGY", f"mindspore.merge_pipeline_strategys({merged}, SRC_STRATEGY), then "

@@ -105,7 +105,10 @@ def test_what_would_give_ranks_a_file(
 def test_what_was_lost_has_to_be_brought_back(rule: Rule) -> None:
     ((one, reason),) = faulty(Reason(rule, 1, ""), 1)
     assert reason is not None
-    assert remedies.of_ranks([1], [1], [one], {one.id: reason}) == "for rank 1: bring back, as it was recorded, /1"
+    assert (
+        remedies.of_ranks([1], [1], [one], {one.id: reason}, in_shares=False)
+        == "for rank 1: bring back, as it was recorded, /1"
+    )
 
 
 def test_what_to_do_about_a_whole_state() -> None:
