@@ -131,7 +131,7 @@ def judge(
     covers = []
     if others or not shares:
         covers.append(_cover(state.launch, others, ranks, sight, hosts))
-    if shares and len(ranks) == saved_world and (not covers or covers[0].reasons):
+    if shares and len(ranks) == saved_world and all(cover.reasons for cover in covers):
         covers.append(_cover(state.launch, shares, ranks, sight, hosts))
     best = next((cover for cover in covers if not cover.reasons), None)
     if best is not None:
@@ -224,7 +224,7 @@ class _Part:
     @cached_property
     def unequal(self) -> str:
         """How the files of the ranks differ, though they are replicas: then none stands in for another."""
-        return unequal_sizes(self.files) if len(self.ranks) > 1 and not self.in_shares else ""
+        return unequal_sizes(self.files)
 
     @property
     def stands_in(self) -> bool:

@@ -21,7 +21,8 @@ from ckptstore.core.model import (
 )
 from ckptstore.core.replicas import Layout, data_parallel
 from ckptstore.core.strategy_layout import from_strategies
-from ckptstore.resume.resolver import Query, judge, resolve
+from ckptstore.errors import UsageError
+from ckptstore.resume.resolver import NEWEST, Query, judge, resolve
 from tests.resume import simulated_jobs
 from tests.resume.builders import as_recorded, file, launch, state, whole_state
 from tests.spreads import spread
@@ -61,6 +62,20 @@ def sources(plan: RestorePlan | None) -> list[int]:
 
 def rules(rejection: Rejection) -> list[tuple[Rule, int | None]]:
     return [(reason.rule, reason.rank) for reason in rejection.reasons]
+
+
+def test_what_a_query_asks_for() -> None:
+    assert not NEWEST.goes_back
+    assert all(query.goes_back for query in (Query(step=0), Query(lineage="L1"), Query(fresh=True)))
+    assert NEWEST.checked() == NEWEST
+    assert Query(step=5, world_size=2, lineage="L1").checked() == Query(step=5, world_size=2, lineage="L1")
+    assert Query(every_lineage=True).checked().every_lineage
+    for query in (Query(lineage="L1", every_lineage=True), Query(fresh=True, step=5), Query(fresh=True, lineage="L1")):
+        with pytest.raises(UsageError):
+            query.checked()
+    for query in (Query(step=-1), Query(world_size=0)):
+        with pytest.raises(UsageError, match="not a whole number"):
+            query.checked()
 
 
 GASP = file(BOTH, 1, kind=Kind.DYING_GASP)
