@@ -57,7 +57,7 @@ def of_ranks(
     if by_way["undo"]:
         ways.append(f"{Command('undo', broken[0].run)} brings back {_paths(by_way['undo'])}, while it is in the trash")
     if by_way["bring"]:
-        ways.append(f"bring back, as it was recorded, {_of(by_way['bring'], in_shares=in_shares)}")
+        ways.append(f"restore {_of(by_way['bring'], in_shares=in_shares, what='the original')}")
     who = f"rank {missing[0]}" if len(missing) == 1 else f"ranks {show(missing)}"
     if ways:
         return f"for {who}: {(', and ' if in_shares else ', or ').join(ways)}"
@@ -81,9 +81,11 @@ def _way(file: Checkpoint, rule: Rule) -> str:
     return "bring" if rule in _LOST else "no way"
 
 
-def _of(paths: Sequence[str], *, in_shares: bool) -> str:
-    any_of = "" if len(paths) == 1 else "all of " if in_shares else "any one of "
-    return f"{any_of}{_paths(paths)}"
+def _of(paths: Sequence[str], *, in_shares: bool, what: str = "") -> str:
+    if len(paths) == 1:
+        return f"{what} {paths[0]}".lstrip()
+    every = "all" if in_shares else "any one"
+    return f"{every} of {what and f'{what}s '}{_paths(paths)}"
 
 
 def _paths(paths: Sequence[str]) -> str:

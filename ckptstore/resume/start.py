@@ -98,7 +98,7 @@ def settle(database: Database, launch: Launch, query: Query, ask_ranks: AskRanks
             log.info("the state chosen for launch %s was removed meanwhile: choosing again", launch.id)
         else:
             raise RefusedError(
-                f"each state that launch {launch.id} of run {run.name!r} was to start from was removed meanwhile",
+                f"every candidate state was deleted while launch {launch.id} of run {run.name!r} was choosing",
                 "end what removes files of the run, and start again",
             )
         settled = _stored(database, launch)

@@ -153,7 +153,9 @@ def test_a_launch_whose_states_go_as_fast_as_it_chooses(
 
     monkeypatch.setattr(start, "choose", then_lost)
     (launch, _) = job.start(resume=False)
-    with pytest.raises(RefusedError, match="each state that launch L2 .* was removed meanwhile; end what removes"):
+    with pytest.raises(
+        RefusedError, match="every candidate state was deleted while launch L2 .* was choosing; end what removes"
+    ):
         launch.resolve()
     assert not launch.facts.decided
 
