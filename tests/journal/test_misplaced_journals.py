@@ -3,14 +3,13 @@
 import os
 import shutil
 from dataclasses import replace
-from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
 
 from ckptstore.api import Catalog, connect
 from ckptstore.catalog.engine import open_database
-from ckptstore.core.events import FileRecorded, PolicySet, StepPinned, StepTagged, to_line
+from ckptstore.core.events import FileRecorded, to_line
 from ckptstore.core.model import FileState, Kind, launch_key
 from ckptstore.disk.name_claims import FOLDER
 from ckptstore.errors import CkptstoreError, UsageError
@@ -23,7 +22,6 @@ from ckptstore.training.begin import begin, decide, follow
 from tests.contents import back_up, contents, put_back
 from tests.jobs import Job, begun
 from tests.journal.builders import cut_off, plan_of, states
-from tests.projecting import put
 from tests.retention.gc_world import CLEAN, NOBODY, give_to_nobody
 
 
@@ -201,21 +199,6 @@ def test_a_catalog_restored_from_an_old_backup(sqlite_url: str, tmp_path: Path) 
     assert (again.facts.order, again.facts.parent_step) == (5, 20)
 
 
-def test_a_catalog_restored_from_before_gc_gives_nothing_back(sqlite_url: str, tmp_path: Path) -> None:
-    """It says that step 5 is whole; its files are in the trash of a gc that it knows nothing of."""
-    catalog = connect(sqlite_url)
-    job = Job(catalog, tmp_path / "ckpt")
-    job.save(job.begin(), 5, 10, 15)
-    backup = tmp_path / "backup.db"
-    back_up(catalog, backup)
-    catalog.execute(catalog.plan_gc("run", Policy(keep_last=2)))
-    catalog = put_back(catalog, backup)
-    assert catalog.resolve("run", step=5).plan is None
-    assert catalog.resolve("run").plan.global_step == 15
-    plan = catalog.plan_gc("run", Policy(keep_last=1, floor=1))
-    assert [verdict.state.global_step for verdict in plan.decision.keep] == [15]
-
-
 @pytest.mark.of_files
 def test_the_first_start_with_a_new_catalog_knows_what_was_purged(
     catalog: Catalog, other: Catalog, tmp_path: Path
@@ -370,26 +353,6 @@ def test_a_journal_that_was_begun_again_is_read_from_its_beginning(  # noqa: PLR
     launch.recorder.behind = False
     job.save([launch], 60)
     assert catalog.sync(tmp_path).read == 0
-
-
-@pytest.mark.parametrize("order", [(0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0)])
-def test_what_was_said_last_counts_in_whatever_order_it_is_read(catalog: Catalog, order: tuple[int, ...]) -> None:
-    """Three journals, taken up one by one: a pin that was set again stays, what was taken away last stays away."""
-    start = datetime(2026, 1, 1, tzinfo=timezone.utc)
-    for place in order:
-        at = start + timedelta(hours=place)
-        events = [
-            StepPinned("run", 10, pinned=place != 1, at=at),
-            StepTagged("run", "kept", None if place == 1 else 10 + place, at),
-            PolicySet("kept", None if place == 1 else {"keep_last": place + 1}, at),
-            StepTagged("run", "gone", None if place == 2 else 10, at),
-            PolicySet("run", None if place == 2 else {"keep_last": 1}, at),
-        ]
-        put(catalog, events)
-    found = contents(catalog)
-    assert [(row["global_step"], row["pinned"]) for row in found["pins"]] == [(10, True)]
-    assert [(row["name"], row["global_step"]) for row in found["tags"]] == [("gone", None), ("kept", 12)]
-    assert [(row["run_id"], row["rules"]) for row in found["policies"]] == [("kept", {"keep_last": 3}), ("run", None)]
 
 
 def test_what_was_taken_away_is_not_brought_back_by_a_journal_that_is_read_later(

@@ -125,19 +125,6 @@ def test_a_catalog_made_anew_has_all_that_the_old_one_had(catalog: Catalog, othe
     assert contents(other) == contents(catalog)
 
 
-def test_two_who_record_one_file_in_another_order_than_they_journal(
-    catalog: Catalog, other: Catalog, tmp_path: Path
-) -> None:
-    """As two ranks that start, and adopt one file: who was first in the journal is last in the catalog."""
-    job = Job(catalog, tmp_path / "ckpt", world_size=1)
-    (launch,) = job.begin()
-    (file,) = job.save([launch], 5)
-    assert file.created_at is not None
-    launch.record([replace(file, created_at=file.created_at - timedelta(seconds=1))])
-    other.scan(tmp_path / "ckpt")
-    assert contents(other) == contents(catalog)
-
-
 def test_two_who_adopt_one_file_at_once(
     database_url: str, other: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -517,24 +504,6 @@ def read_all_again(catalog: Catalog, directory: Path) -> None:
     with catalog.database.write() as connection:
         connection.execute(journals.delete())
     assert catalog.sync(directory).read > 0
-
-
-def test_what_gc_gave_up_comes_back_by_no_older_line(catalog: Catalog, tmp_path: Path) -> None:
-    job = Job(catalog, tmp_path)
-    job.save(job.begin(), 5, 10, 15)
-    gone, kept = {FileState.TRASHED}, {FileState.COMPLETE}
-    catalog.execute(catalog.plan_gc("run", Policy(keep_last=2, floor=1)))
-    read_all_again(catalog, tmp_path)
-    assert states(catalog) == {5: gone, 10: kept, 15: kept}
-    catalog.scan(tmp_path)
-    assert states(catalog) == {5: gone, 10: kept, 15: kept}
-    catalog.undo("run")
-    read_all_again(catalog, tmp_path)
-    assert states(catalog) == {5: kept, 10: kept, 15: kept}
-    catalog.execute(catalog.plan_gc("run", Policy(keep_last=2, floor=1)))
-    catalog.purge("run", now=True)
-    read_all_again(catalog, tmp_path)
-    assert states(catalog) == {5: {FileState.MISSING}, 10: kept, 15: kept}
 
 
 @pytest.mark.of_files
