@@ -154,7 +154,6 @@ def test_the_same_job_twice__before_the_first_was_given_up__now_the_second_is_re
             ckptstore.mindspore.join("run", catalog=run.catalog)
         assert run.catalog.runs()[0].status == "training"
         assert "join(take_over=True)" in told.value.hint
-        ckptstore.mindspore.join("run", catalog=run.catalog, take_over=True).signs.end()
         process = psutil.Process(int(re.findall(r"process (\d+) on", told.value.message)[0]))
         assert len({file.launch for file in run.catalog.files("run")}) == 1
     process.wait(60)
