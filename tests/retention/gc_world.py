@@ -25,7 +25,6 @@ from tests.trash_calls import CHANGES, before_each
 
 POLICY = Policy(keep_last=2)
 LONG_AGO = 1_700_000_000
-NEVER = 10**9
 CLEAN = multiprocessing.get_context("forkserver")
 CLEAN.set_forkserver_preload([__name__, "ckptstore.scan.scan"])  # who is nobody may not read the standard library
 _COLLECTION = re.compile(r"\d{8}T\d{6}-[0-9a-f]{6}")

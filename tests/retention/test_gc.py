@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ckptstore.api import Catalog
+from ckptstore.errors import RefusedError
 from ckptstore.retention.decide import Why
 from ckptstore.retention.execute import execute
 from ckptstore.retention.plan import plan_gc
@@ -66,6 +67,25 @@ def test_at_once_leaves_no_trash(catalog: Catalog, tmp_path: Path, *, at_once: b
     assert set(tree(job.directory)) == names(job.directory)
     assert len(names(job.directory)) == 4
     assert {file.state.value for file in catalog.files("run") if file.global_step < 30} == {"missing"}
+
+
+def test_a_floor_that_has_rotted_is_noticed_before_the_good_states_are_deleted(
+    catalog: Catalog, tmp_path: Path
+) -> None:
+    """Size and time were kept: the floor was of two states that nobody could load, and the good ones went."""
+    job = saved(catalog, tmp_path, 10, 20, 30, 40)
+    for end in ("3_10", "4_10"):
+        path = job.folder(1) / f"net-{end}.ckpt"
+        moment = path.stat().st_mtime_ns
+        path.write_bytes(bytes(path.stat().st_size))
+        os.utime(path, ns=(moment, moment))
+    with pytest.raises(RefusedError, match=r"-4_10.ckpt must stay, and is not proven .* ckptstore verify run --digest"):
+        gc(catalog, at_once=True)
+    assert len(names(job.directory)) == 8
+    assert gc(catalog).files == 4, "that can be undone"
+    assert undo(catalog.database, "run").files == 4
+    assert len(catalog.verify("run", digest=True).damaged) == 2
+    assert removed(plan_gc(catalog.database, "run", LAST_2)) == []
 
 
 def test_from_python_as_the_manual_shows(catalog: Catalog, tmp_path: Path) -> None:

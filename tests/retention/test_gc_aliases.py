@@ -4,25 +4,22 @@ import os
 import shutil
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from ckptstore.api import Catalog
 from ckptstore.core.model import FileState, Kind
-from ckptstore.disk import files
 from ckptstore.resume.register import describe, measured
 from ckptstore.retention.decide import Verdict, Why
 from ckptstore.retention.execute import execute
 from ckptstore.retention.plan import plan_gc
 from ckptstore.retention.policy import Policy
-from ckptstore.retention.purge import purge
 from ckptstore.retention.undo import undo
 from ckptstore.training.rank_launch import RankLaunch
 from ckptstore.verify.verify import verify
 from tests import ckpt_bytes
-from tests.jobs import Job, started
+from tests.jobs import Job
 from tests.retention.builders import LAST_2, gc, names, removed, saved, tree
 from tests.retention.gc_world import LONG_AGO
 
@@ -54,14 +51,6 @@ def test_a_tree_that_is_scanned_through_a_link_too_keeps_its_floor(catalog: Cata
     assert names(job.directory) == all_of("3_10", "4_10")
 
 
-def test_a_tree_that_is_scanned_through_a_link_keeps_another_runs_pins(catalog: Catalog, tmp_path: Path) -> None:
-    job = saved(catalog, tmp_path, 10, 20, 30, 40)
-    catalog.pin("run", 10)
-    catalog.scan(linked(job, tmp_path), run="other", world_size=2)
-    assert [row.run for row in catalog.runs()] == ["run"]
-    assert (job.folder(0) / "net-1_10.ckpt").exists()
-
-
 def test_states_that_share_their_files_stay_and_count_once(catalog: Catalog, tmp_path: Path) -> None:
     job = saved(catalog, tmp_path, 10, 20, 30, 40)
     link = linked(job, tmp_path)
@@ -89,17 +78,6 @@ def record_through(ranks: list[RankLaunch], link: Path, step: int) -> None:
         launch.record([file])
 
 
-def test_what_is_registered_through_a_link_is_the_file_behind_it(catalog: Catalog, tmp_path: Path) -> None:
-    job = Job(catalog, tmp_path / "data")
-    ranks = job.start()
-    link = linked(job, tmp_path)
-    for launch in ranks:
-        job.write(launch, 10)
-        launch.register(link / f"rank_{launch.rank}" / "net-1_10.ckpt", global_step=10, optimizer_step=10)
-    job.save(ranks, 10)
-    assert {file.path for file in catalog.files("run")} == {f"{job.folder(rank)}/net-1_10.ckpt" for rank in (0, 1)}
-
-
 def test_the_floor_is_of_states_with_files_of_their_own(catalog: Catalog, tmp_path: Path) -> None:
     """Step 40 twice is one state: the floor is 40 and 30, not 40 and 40."""
     job = saved(catalog, tmp_path, 10, 20, 30, 40)
@@ -109,33 +87,6 @@ def test_the_floor_is_of_states_with_files_of_their_own(catalog: Catalog, tmp_pa
     gc(catalog, Policy(keep_last=1, floor=2))
     assert names(job.directory) == all_of("3_10", "4_10")
     assert catalog.resolve("run", step=30).plan is not None
-
-
-def test_a_part_of_a_state_that_stays_holds_the_whole_state(catalog: Catalog, tmp_path: Path) -> None:
-    """One rank alone registered through the link: what goes and what stays are decided by states."""
-    job = saved(catalog, tmp_path, 10, 20, 30, 40)
-    link = linked(job, tmp_path)
-    record_through(job.start()[1:], link, 10)
-    assert gc(catalog, LAST_2).removed == (("L1", 20),)
-    assert names(job.directory) == all_of("1_10", "3_10", "4_10")
-    assert "of step 10 of launch L2" in doubts(catalog)["L1", 10]
-    link.unlink()
-    assert gc(catalog, LAST_2).removed == (("L1", 10),), "it has one path again"
-
-
-def test_two_paths_within_one_state(catalog: Catalog, tmp_path: Path) -> None:
-    """One of them leads through a link, which nobody follows to remove anything: the state stays until it has one."""
-    job, ranks = started(catalog, tmp_path / "data", 10, 20, 30, 40)
-    link = linked(job, tmp_path)
-    record_through(ranks, link, 10)
-    before = tree(job.directory)
-    assert gc(catalog, LAST_2).removed == (("L1", 20),)
-    assert f"{link} is a link" in doubts(catalog)["L1", 10]
-    assert undo(catalog.database, "run").troubles == ()
-    assert tree(job.directory) == before
-    gc(catalog, LAST_2)
-    assert purge(catalog.database, "run", at_once=True).troubles == ()
-    assert set(tree(job.directory)) == all_of("1_10", "3_10", "4_10")
 
 
 def other_run(catalog: Catalog, link: Path) -> None:
@@ -224,18 +175,6 @@ def test_what_another_run_has_since_the_plan_stays(catalog: Catalog, tmp_path: P
     assert names(job.directory) == all_of("1_10", "3_10", "4_10")
 
 
-def test_files_that_were_touched_since_are_seen_all_the_same(catalog: Catalog, tmp_path: Path) -> None:
-    """As by a copy to another disk that does not keep times: what was recorded is not what is there."""
-    job = saved(catalog, tmp_path, 10, 20, 30, 40)
-    link = linked(job, tmp_path)
-    other_run(catalog, link)
-    record_through(job.start(), link, 20)
-    for path in job.directory.rglob("*.ckpt"):
-        os.utime(path, (1_700_000_000, 1_700_000_000))
-    assert gc(catalog, LAST_2).removed == (("L1", 30),), "the last 2 are step 20 of the newer launch, and step 40"
-    assert doubts(catalog).keys() == {("L1", 10), ("L1", 20), ("L2", 20)}
-
-
 def test_a_file_that_another_run_just_records_stays(catalog: Catalog, tmp_path: Path) -> None:
     """Its record has neither size nor time yet."""
     job = saved(catalog, tmp_path, 10, 20, 30, 40)
@@ -244,24 +183,6 @@ def test_a_file_that_another_run_just_records_stays(catalog: Catalog, tmp_path: 
     path = link / "rank_0" / "net-1_10.ckpt"
     launch.record([describe(launch.facts, rank=0, path=path, kind="periodic", global_step=10)])
     assert gc(catalog, LAST_2).removed == (("L1", 20),)
-
-
-def test_many_files_of_one_time_are_looked_at_once_each(
-    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A disk that keeps no times, or a copy that lost them."""
-    job = saved(catalog, tmp_path, *range(10, 110, 10))
-    for path in job.directory.rglob("*.ckpt"):
-        os.utime(path, (1_700_000_000, 1_700_000_000))
-    catalog.scan(job.directory, run="run")
-    shutil.copytree(job.directory, tmp_path / "copy")
-    catalog.scan(tmp_path / "copy", run="copy", world_size=2)
-    looked: list[str] = []
-    real = files.identity
-    monkeypatch.setattr(files, "identity", lambda path: looked.append(path) or real(path))
-    plan = plan_gc(catalog.database, "run", LAST_2)
-    assert len(plan.targets) == 8
-    assert max(Counter(looked).values()) <= 2
 
 
 def test_a_record_that_is_a_link_holds_what_it_points_to(catalog: Catalog, tmp_path: Path) -> None:
@@ -333,18 +254,6 @@ def test_what_is_in_a_directory_of_ttp_is_no_debris_under_another_path(catalog: 
     saves_ttp(job.start()[0], tmp_path / "elsewhere")
     (found,) = plan_gc(catalog.database, "run", LAST_2).debris
     assert found.path == str(half), "once, by no link"
-
-
-def test_copies_of_a_run_in_which_another_one_was_begun_stay(catalog: Catalog, tmp_path: Path) -> None:
-    """`cp -r` copies the journals too: they have been read, and nothing they tell is told of the copies."""
-    job = saved(catalog, tmp_path, 10, 20, 30)
-    shutil.copytree(job.directory, tmp_path / "copy")
-    copied = names(tmp_path / "copy")
-    other = Job(catalog, tmp_path / "copy", run="other")
-    other.launches = 10
-    other.begin()
-    assert gc(catalog).removed == (("L1", 10),)
-    assert names(tmp_path / "copy") == copied
 
 
 def test_copies_stay_when_their_originals_are_gone_too(catalog: Catalog, tmp_path: Path) -> None:

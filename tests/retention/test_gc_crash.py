@@ -5,10 +5,8 @@ after the end of a transaction of the catalog.
 """
 
 import os
-import random
 import signal
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import timedelta
@@ -26,7 +24,6 @@ from ckptstore.retention.plan import plan_gc
 from ckptstore.retention.purge import purge
 from ckptstore.retention.undo import undo
 from tests.retention.gc_world import (
-    NEVER,
     POLICY,
     KilledError,
     PointsInProcess,
@@ -198,36 +195,3 @@ def checkpoints_in(world: World) -> dict[str, dict[str, bytes]]:
         }
         for name in paths - {".ckptstore"}
     }
-
-
-@pytest.mark.parametrize("action", ["gc", "undo", "purge --now"])
-def test_killed_at_random(action: str, world: World, record_property: Callable[[str, object], None]) -> None:
-    ACTIONS[action](world)
-    undisturbed = world.seen()
-    world.restore()
-    began = time.perf_counter()
-    assert run_and_die(action, world, NEVER) == 0
-    took = time.perf_counter() - began
-    chance = random.Random(7)  # noqa: S311 — moments, not secrets
-    killed = 0
-    for _ in range(RANDOM_KILLS):
-        world.restore()
-        killed += run_and_die(action, world, NEVER, after=chance.uniform(0, took)) != 0
-        check_nothing_is_lost(world)
-        ACTIONS[action](world)
-        assert world.seen() == undisturbed
-    assert killed
-    record_property("kills", killed)
-
-
-@pytest.mark.parametrize("action", ["gc"])
-def test_killed_again_and_again(action: str, world: World) -> None:
-    """The process that goes on where another died dies too."""
-    gc(world)
-    undisturbed = world.seen()
-    world.restore()
-    for last in (9, 6, 11, 4, 15, 2):
-        assert run_and_die(action, world, last) == -signal.SIGKILL
-        check_nothing_is_lost(world)
-    gc(world)
-    assert world.seen() == undisturbed

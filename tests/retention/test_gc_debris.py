@@ -140,21 +140,6 @@ def test_what_is_cut_goes_once_it_is_certain(catalog: Catalog, tmp_path: Path) -
     assert kept.reasons[0].detail == f"{path} is not the file that was recorded, and may be a whole one"
 
 
-def test_a_disk_that_is_not_mounted_costs_nothing(catalog: Catalog, tmp_path: Path) -> None:
-    job = Job(catalog, tmp_path / "data", world_size=2)
-    job.save(job.start(), 10, 20)
-    job.folder(1).rename(tmp_path / "unmounted")
-    elsewhere = Job(catalog, tmp_path / "elsewhere", world_size=2)
-    elsewhere.launches = 1
-    elsewhere.save(elsewhere.start(resume=False), 30, 40, 50)
-    plan = plan_gc(catalog.database, "run", LAST_2)
-    assert removed(plan) == [("L2", 30)]
-    doubts = {because.detail for verdict in plan.decision.keep for because in verdict.reasons if verdict.state.problem}
-    assert doubts == {f"{job.folder(1)} is not there: it may not be mounted"}
-    (tmp_path / "unmounted").rename(job.folder(1))
-    assert removed(plan_gc(catalog.database, "run", LAST_2)) == [("L2", 30), ("L1", 20), ("L1", 10)]
-
-
 def test_weights_only_are_not_retentions(catalog: Catalog, tmp_path: Path) -> None:
     job = saved(catalog, tmp_path, 10, 20, 30)
     launch = catalog.join("run", rank=0, world_size=2, launch_id="L8")

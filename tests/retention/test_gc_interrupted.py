@@ -44,16 +44,6 @@ def there(job: Job) -> set[int]:
     return {step for step in STEPS if {f"rank_{rank}/net-{step // 10}_10.ckpt" for rank in (0, 1)} <= every}
 
 
-def test_undo_brings_back_what_was_not_deleted_yet(catalog: Catalog, tmp_path: Path) -> None:
-    job = saved(catalog, tmp_path, *STEPS)
-    interrupt(catalog, 2, at_once=True)
-    lose(job, 40, 50)
-    assert catalog.resolve("run").plan is None
-    back = undo(catalog.database, "run")
-    assert (back.files, back.gone) == (4, 2)
-    assert catalog.resolve("run").plan.global_step == 30
-
-
 @pytest.mark.parametrize("at_once", [False, True])
 def test_what_the_floor_has_come_to_need_stays(catalog: Catalog, tmp_path: Path, *, at_once: bool) -> None:
     job = saved(catalog, tmp_path, *STEPS)
@@ -106,15 +96,6 @@ def test_purge_with_a_catalog_of_before_undo_gives_back_what_is_there(sqlite_url
     gone = {path for path, state in states.items() if state != "complete"}
     assert gone == {"rank_0/net-1_10.ckpt"}
     assert gc(old, Policy(keep_last=3)).removed == (("L1", 10),), "another file, written just now, may be a whole one"
-
-
-@pytest.mark.parametrize("at_once", [False, True])
-def test_another_policy_by_then(catalog: Catalog, tmp_path: Path, *, at_once: bool) -> None:
-    job = saved(catalog, tmp_path, *STEPS)
-    interrupt(catalog, 2, at_once=at_once)
-    done = gc(catalog, Policy(keep_last=3))
-    assert (done.removed, there(job)) == ((("L1", 20),), {30, 40, 50})
-    assert catalog.pin("run", 30)
 
 
 def test_one_undo_brings_back_both_what_it_moved_and_what_the_next_one_moves(catalog: Catalog, tmp_path: Path) -> None:
@@ -184,43 +165,6 @@ def test_the_grace_begins_when_the_gc_has_ended(catalog: Catalog, tmp_path: Path
     assert purge(catalog.database, "run").waiting == 6
     a_day_later(catalog)
     assert purge(catalog.database, "run").files == 6
-
-
-def test_the_grace_of_an_interrupted_gc_begins_with_a_purge(catalog: Catalog, tmp_path: Path) -> None:
-    saved(catalog, tmp_path, *STEPS)
-    interrupt(catalog, 3)
-    a_day_later(catalog)
-    first = purge(catalog.database, "run")
-    assert (first.files, first.waiting) == (0, 3)
-    assert first.next_at is not None
-    assert first.next_at > datetime.now(timezone.utc) + DAY / 2
-    a_day_later(catalog)
-    assert purge(catalog.database, "run").files == 3
-
-
-def test_what_was_refused_has_its_grace_when_it_goes_at_last(catalog: Catalog, tmp_path: Path) -> None:
-    """What went at once keeps its own end until then."""
-    job = saved(catalog, tmp_path, *STEPS)
-    home = no_trash(job)
-    assert len(gc(catalog).troubles) == 3
-    a_day_later(catalog)
-    home.unlink()
-    done = gc(catalog)
-    assert (done.files, done.purged_files, done.troubles) == (3, 3, ())
-    assert purge(catalog.database, "run").waiting == 3
-
-
-def test_what_is_refused_again_and_again_keeps_no_trash_alive(catalog: Catalog, tmp_path: Path) -> None:
-    job = saved(catalog, tmp_path, *STEPS)
-    no_trash(job)
-    with catalog.database.read() as connection:
-        assert rows.collections_of(connection, 1) == []
-    assert len(gc(catalog).troubles) == 3
-    with catalog.database.read() as connection:
-        (first,) = rows.collections_of(connection, 1)
-    assert len(gc(catalog).troubles) == 3
-    with catalog.database.read() as connection:
-        assert rows.collections_of(connection, 1)[-1] == first
 
 
 @pytest.mark.parametrize("is_link", [False, True])

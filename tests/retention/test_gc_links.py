@@ -9,8 +9,7 @@ from ckptstore.errors import RefusedError
 from ckptstore.retention.decide import Why
 from ckptstore.retention.execute import execute
 from ckptstore.retention.plan import GcPlan, plan_gc
-from ckptstore.retention.policy import Policy
-from tests.retention.builders import LAST_2, gc, names, removed, saved, tree
+from tests.retention.builders import LAST_2, gc, names, saved, tree
 from tests.retention.gc_world import build
 
 pytestmark = pytest.mark.of_files
@@ -84,17 +83,3 @@ def test_what_would_go_through_a_link_stays(catalog: Catalog, tmp_path: Path, pl
     assert tree(away) == before
     for launch, step in kept:
         assert {file.state.value for file in catalog.show("run", step) if file.launch == launch} == {"complete"}
-
-
-@pytest.mark.parametrize("place", ["rank_1/net-2_10.ckpt", "rank_1", "ttp/ttp_saved_checkpoints-step_50/rank_1"])
-def test_what_became_a_link_since_the_plan_stays(catalog: Catalog, tmp_path: Path, place: str) -> None:
-    job = build(catalog, tmp_path / "data")
-    plan = plan_gc(catalog.database, "run", Policy(keep_last=2, keep_every=40))
-    away = tmp_path / "away"
-    moved_behind_a_link(job.directory / place, away)
-    before = tree(away)
-    done = execute(catalog.database, plan, allow_mass_delete=True)
-    assert done.removed
-    assert {key for key in removed(plan) if key not in done.removed}
-    assert len(done.skipped) == len(removed(plan)) - len(done.removed)
-    assert tree(away) == before

@@ -155,12 +155,6 @@ def test_a_process_that_is_hidden_is_not_called_dead(monkeypatch: pytest.MonkeyP
     assert is_dead(gone)
 
 
-@pytest.mark.parametrize("namespace", ["", "@4026531836"])
-def test_a_holder_of_an_older_version_counts_as_another_machine_s(namespace: str) -> None:
-    """It did not tell its machine: nothing is known of it, and its lock ends by time."""
-    assert not is_dead(f"{gone_here().partition('@')[0]}{namespace}")
-
-
 TRIES = """
 import sys
 from ckptstore.errors import RefusedError

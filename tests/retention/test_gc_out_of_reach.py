@@ -11,7 +11,6 @@ import pytest
 from ckptstore.api import Catalog
 from ckptstore.core.model import FileState
 from ckptstore.disk import files
-from ckptstore.errors import UsageError
 from ckptstore.resume import reconcile
 from ckptstore.retention import plan as plan_module
 from ckptstore.retention import stored_policy
@@ -23,8 +22,7 @@ from ckptstore.retention.purge import purge
 from ckptstore.retention.undo import undo
 from ckptstore.training import launch
 from tests.jobs import Job, started
-from tests.retention.builders import LAST_2, gc, interrupt, names, removed, saved, tree
-from tests.trash_calls import failing_after
+from tests.retention.builders import LAST_2, gc, names, removed, saved, tree
 
 pytestmark = pytest.mark.of_files
 
@@ -129,15 +127,6 @@ def test_what_a_launch_saved_and_does_not_see_for_a_moment_is_not_gone(
     assert [file.global_step for file in catalog.files("run") if file.state is FileState.MISSING] == [10]
 
 
-def test_a_file_that_was_away_while_verify_looked_is_not_gone(
-    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    job = saved(catalog, tmp_path, 10, 20)
-    away_during(monkeypatch, files, "facts", job.folder(0), [10])
-    done = catalog.verify("run")
-    assert (done.damaged, len(done.troubles)) == ((), 1)
-
-
 @pytest.mark.parametrize("action", ["gc", "purge"])
 def test_a_pin_in_a_journal_that_is_away_as_journals_are_read_is_kept(
     catalog: Catalog, other: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, action: str
@@ -234,18 +223,6 @@ def test_an_empty_mount_point_in_a_tree_that_was_scanned(catalog: Catalog, other
     assert len(removed(plan_gc(catalog.database, "run", Policy(keep_last=5)))) == 3, "gone for good"
 
 
-def test_what_an_interrupted_gc_had_not_come_to_and_is_away_for_a_moment_is_not_gone(
-    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    job = saved(catalog, tmp_path, *range(10, 90, 10))
-    interrupt(catalog, 0)
-    away_during(monkeypatch, files, "facts", job.folder(0), [50, 60])
-    gc(catalog, Policy(keep_last=5))
-    monkeypatch.undo()
-    gc(catalog, Policy(keep_last=5))
-    assert [state.global_step for state in catalog.saves("run")] == [80, 70, 60, 50, 40]
-
-
 @pytest.mark.parametrize("what", ["cannot be read", "is cut"])
 def test_what_was_found_to_be_damaged_and_does_not_look_so_now_stays(
     catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
@@ -273,14 +250,6 @@ def test_what_was_found_to_be_damaged_and_does_not_look_so_now_stays(
     catalog.verify("run")
     assert [state.restorable for state in catalog.saves("run")] == [True] * 3
     assert removed(plan_gc(catalog.database, "run", LAST_2)) == [("L1", 10)]
-
-
-def test_a_run_whose_files_are_gone_from_their_directory_has_no_states(catalog: Catalog, tmp_path: Path) -> None:
-    job = Job(catalog, tmp_path / "data")
-    for file in job.save(job.start(), 10):
-        Path(file.path).unlink()
-    plan = plan_gc(catalog.database, "run", LAST_2)
-    assert (plan.decision.keep, plan.decision.remove, plan.unseen) == ((), (), ())
 
 
 def test_files_that_cannot_be_looked_at_stay_and_are_told(catalog: Catalog, tmp_path: Path) -> None:
@@ -324,62 +293,6 @@ def test_undo_reaches_the_gc_before_one_whose_file_is_in_the_way(catalog: Catalo
         assert (third.files, third.passed_over, len(third.troubles)) == (0, (), 1), "it is told each time, and waits"
     (job.folder(0) / "net-2_10.ckpt").unlink()
     assert undo(catalog.database, "run").files == 1
-    assert catalog.resolve("run", step=20).plan is not None
-
-
-def test_undo_once_is_the_last_gc_where_that_can_come_back(catalog: Catalog, tmp_path: Path) -> None:
-    job = two_gcs(catalog, tmp_path)
-    assert undo(catalog.database, "run").files == 2
-    assert there(job) == {"rank_0/net-2_10.ckpt", "rank_1/net-2_10.ckpt"}
-
-
-def test_undo_passes_over_a_gc_whose_disk_is_away_and_comes_back_to_it(catalog: Catalog, tmp_path: Path) -> None:
-    """The run saved to another disk meanwhile; the older one is mounted again later."""
-    job, first = started(catalog, tmp_path / "old", 10, 20)
-    job.directory = tmp_path / "new"
-    job.save(first, 30, 40, 50)
-    for step in (10, 20):
-        catalog.pin("run", step)
-    gc(catalog)
-    for step in (10, 20):
-        catalog.unpin("run", step)
-    gc(catalog)
-    for rank in (0, 1):
-        (tmp_path / "old" / f"rank_{rank}").rename(tmp_path / f"away_{rank}")
-    done = undo(catalog.database, "run")
-    assert (done.files, len(done.passed_over), len(done.troubles)) == (2, 1, 4)
-    assert (job.folder(0) / "net-3_10.ckpt").exists()
-    again = undo(catalog.database, "run")
-    assert (again.files, len(again.troubles)) == (0, 4)
-    for rank in (0, 1):
-        (tmp_path / f"away_{rank}").rename(tmp_path / "old" / f"rank_{rank}")
-    assert undo(catalog.database, "run").files == 4
-    assert catalog.resolve("run", step=10).plan is not None
-
-
-def test_undo_passes_over_a_gc_whose_trash_somebody_emptied(catalog: Catalog, tmp_path: Path) -> None:
-    job = two_gcs(catalog, tmp_path)
-    for path in job.directory.rglob(".ckptstore/trash/*/net-2_10.ckpt"):
-        path.unlink()
-    done = undo(catalog.database, "run")
-    assert (done.files, done.gone, len(done.passed_over), done.troubles) == (2, 2, 1, ())
-    with pytest.raises(UsageError, match="nothing of run 'run' is in the trash"):
-        undo(catalog.database, "run")
-
-
-def test_an_undo_that_was_interrupted_on_an_older_gc_is_ended(catalog: Catalog, tmp_path: Path) -> None:
-    """The newer one is passed over; the process dies in the older one, and what was in the way goes meanwhile."""
-    job = two_gcs(catalog, tmp_path)
-    others = [job.folder(rank) / "net-2_10.ckpt" for rank in (0, 1)]
-    for other in others:
-        other.write_bytes(b"another")
-
-    with failing_after(0, ("unlink",), KeyboardInterrupt()), pytest.raises(KeyboardInterrupt):
-        undo(catalog.database, "run")  # at the end of the first file that comes back
-    for other in others:
-        other.unlink()
-    assert undo(catalog.database, "run").files == 4
-    assert catalog.resolve("run", step=10).plan is not None
     assert catalog.resolve("run", step=20).plan is not None
 
 
@@ -436,14 +349,3 @@ def test_a_file_of_the_same_name_on_another_disk_is_no_damage(catalog: Catalog, 
     catalog.scan(job.directory, run="run")
     assert removed(plan_gc(catalog.database, "run", LAST_2)) == []
     assert next(file for file in catalog.files("run") if file.global_step == 10).state is FileState.COMPLETE
-
-
-def test_a_catalog_that_is_made_anew_knows_the_directories(catalog: Catalog, other: Catalog, tmp_path: Path) -> None:
-    job = saved(catalog, tmp_path, 10, 20, 30)
-    other.scan(job.directory)
-    identities = [{file.path: file.directory_id for file in each.files("run")} for each in (catalog, other)]
-    assert identities[0] == identities[1]
-    assert len(set(identities[0].values())) == 2
-    job.folder(0).rename(tmp_path / "away")
-    job.folder(0).mkdir()
-    assert removed(plan_gc(other.database, "run", Policy(keep_last=2))) == []

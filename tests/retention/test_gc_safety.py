@@ -1,6 +1,5 @@
 """What gc does not do: take what a launch starts from, follow links, work twice at once, act on a stale plan."""
 
-import errno
 import os
 import threading
 from collections.abc import Iterator
@@ -32,9 +31,7 @@ from tests.projecting import put_files, put_start
 from tests.retention.builders import LAST_2, gc, names, removed, saved, tree
 from tests.retention.gc_world import CLEAN, NOBODY, give_to_nobody
 from tests.small_disks import small_disk
-from tests.trash_calls import CHANGES, at, failing_after
-
-NOW = datetime.now(timezone.utc)
+from tests.trash_calls import at
 
 
 def start_from(catalog: Catalog, job: Job, step: int, *, lasting: timedelta = LEASE) -> None:
@@ -77,17 +74,6 @@ def test_clocks_of_nodes_differ(catalog: Catalog, tmp_path: Path) -> None:
     job = saved(catalog, tmp_path, 10, 20, 30, 40)
     start_from(catalog, job, 10, lasting=-CLOCKS_DIFFER / 2)
     assert removed(plan_gc(catalog.database, "run", LAST_2)) == [("L1", 20)]
-
-
-def test_a_launch_that_starts_between_plan_and_deed_gets_its_state(catalog: Catalog, tmp_path: Path) -> None:
-    job = saved(catalog, tmp_path, 10, 20, 30, 40)
-    plan = plan_gc(catalog.database, "run", LAST_2)
-    start_from(catalog, job, 10)
-    done = execute(catalog.database, plan)
-    assert done.removed == (("L1", 20),)
-    assert [(each.path, each.reason) for each in done.skipped] == [
-        ("step 10 of launch L1", "a launch has begun to start from it")
-    ]
 
 
 @pytest.mark.parametrize("later", [False, True], ids=["before the first portion", "before the second"])
@@ -210,17 +196,6 @@ def test_a_file_that_is_another_one_by_now_stays(catalog: Catalog, tmp_path: Pat
 
 
 @pytest.mark.of_files
-def test_a_floor_that_changed_since_the_plan(catalog: Catalog, tmp_path: Path) -> None:
-    job = saved(catalog, tmp_path, 10, 20, 30, 40)
-    plan = plan_gc(catalog.database, "run", LAST_2)
-    before = (job.folder(0) / "net-4_10.ckpt").read_bytes()
-    (job.folder(0) / "net-4_10.ckpt").write_bytes(before[:-1])
-    with pytest.raises(RefusedError, match="net-4_10.ckpt has changed since .*; make the plan again"):
-        execute(catalog.database, plan)
-    assert len(names(job.directory)) == 8
-
-
-@pytest.mark.of_files
 @pytest.mark.parametrize(
     "policy", [Policy(keep_last=1, floor=0), Policy(keep_every=20, floor=0)], ids=["last", "every"]
 )
@@ -236,15 +211,6 @@ def test_without_a_floor_the_newest_state_that_stays_is_looked_at(
         execute(catalog.database, plan, at_once=at_once)
     assert len(names(job.directory)) == 7
     assert catalog.resolve("run").plan.global_step == 30
-
-
-def test_without_a_floor_the_newest_state_that_stays_counts_still(catalog: Catalog, tmp_path: Path) -> None:
-    job = saved(catalog, tmp_path, 10, 20, 30, 40)
-    plan = plan_gc(catalog.database, "run", Policy(keep_last=1, floor=0))
-    job.start()[0].load_failed(catalog.show("run", 40)[0], "Input/output error")
-    with pytest.raises(RefusedError, match="step 40 of launch L1 must stay, and does not count any more"):
-        execute(catalog.database, plan)
-    assert len(names(job.directory)) == 8
 
 
 @pytest.mark.of_files
@@ -359,89 +325,6 @@ def test_a_recorder_that_misses_its_files_does_not_take_them_from_gc(catalog: Ca
     catalog.join("run", rank=0, world_size=2, launch_id="L9").recorder.mark(files, FileState.MISSING)
     assert undo(catalog.database, "run").files == 4
     assert {file.state.value for file in catalog.show("run", 10)} == {"complete"}
-
-
-@pytest.mark.of_files
-def test_undo_never_replaces_another_file(catalog: Catalog, tmp_path: Path) -> None:
-    job = saved(catalog, tmp_path, 10, 20, 30, 40)
-    gc(catalog)
-    other = job.folder(0) / "net-1_10.ckpt"
-    other.write_bytes(b"new")
-    back = undo(catalog.database, "run")
-    assert (back.files, [trouble.path for trouble in back.troubles]) == (3, [str(other)])
-    assert other.read_bytes() == b"new"
-    other.unlink()
-    assert undo(catalog.database, "run").files == 1
-    assert len(names(job.directory)) == 8
-
-
-@pytest.mark.of_files
-def test_a_trash_that_somebody_emptied(catalog: Catalog, tmp_path: Path) -> None:
-    job = saved(catalog, tmp_path, 10, 20, 30, 40)
-    gc(catalog)
-    for path in job.folder(0).rglob(".ckptstore/trash/*/*.ckpt"):
-        path.unlink()
-    back = undo(catalog.database, "run")
-    assert (back.files, back.gone) == (2, 2)
-    assert sorted(file.state.value for file in catalog.show("run", 10)) == ["complete", "missing"]
-
-
-@pytest.mark.of_files
-def test_what_is_in_the_trash_and_is_not_what_was_put_there_is_not_purged(catalog: Catalog, tmp_path: Path) -> None:
-    job = saved(catalog, tmp_path, 10, 20, 30, 40)
-    gc(catalog)
-    other = next(job.folder(0).rglob(".ckptstore/trash/*/net-1_10.ckpt"))
-    other.write_bytes(b"another")
-    for _ in range(2):
-        gone = purge(catalog.database, "run", at_once=True)
-        assert (gone.waiting, [trouble.reason for trouble in gone.troubles]) == (
-            1,
-            ["another file is in the trash in its stead: it stays there, and undo brings it back"],
-        )
-    assert undo(catalog.database, "run").files == 1
-    assert (job.folder(0) / "net-1_10.ckpt").read_bytes() == b"another"
-
-
-@pytest.mark.of_files
-@pytest.mark.parametrize("purged", [False, True])
-def test_a_move_that_the_power_failure_took_back(catalog: Catalog, tmp_path: Path, *, purged: bool) -> None:
-    """What was recorded as done is not: the files are where they were."""
-    job = saved(catalog, tmp_path, 10, 20, 30, 40)
-    gc(catalog)
-    for path in job.directory.rglob(".ckptstore/trash/*/*.ckpt"):
-        path.rename(path.parents[3] / path.name)
-    if not purged:
-        assert undo(catalog.database, "run").files == 4
-    else:
-        job.save(job.begin(), 50)  # the first launch is history then: nobody looks for what it left
-        assert purge(catalog.database, "run", at_once=True).files == 0
-        assert plan_gc(catalog.database, "run", LAST_2).unknown == (), "they are given back"
-    saved_later = {50} if purged else set()
-    assert {save.tally.global_step for save in catalog.saves("run")} == {10, 20, 30, 40} | saved_later
-
-
-@pytest.mark.of_files
-@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
-@pytest.mark.parametrize("calls", [0, 1, 4, 7])
-def test_a_disk_that_refuses_in_the_middle(catalog: Catalog, tmp_path: Path, error: int, calls: int) -> None:
-    """Nothing is lost, what refused is named, and it goes on where it was: forward, or back."""
-    job = saved(catalog, tmp_path, 10, 20, 30, 40)
-    before = tree(job.directory)
-    with failing_after(calls, CHANGES, OSError(error, os.strerror(error))):
-        done = gc(catalog)
-    assert os.strerror(error) in {trouble.reason for trouble in done.troubles}
-    assert sorted(tree(job.directory).values()) == sorted(before.values())
-    assert catalog.resolve("run").plan is not None
-    if calls % 2:
-        undo(catalog.database, "run")
-        assert tree(job.directory) == before
-    else:
-        assert gc(catalog).troubles == ()
-        assert len(names(job.directory)) == 4
-        undo(catalog.database, "run")
-        if tree(job.directory) != before:
-            undo(catalog.database, "run")
-        assert tree(job.directory) == before
 
 
 def as_another_user(url: str, plan: GcPlan, home: Path) -> None:

@@ -194,25 +194,6 @@ def test_what_another_record_has_in_it_stays(catalog: Catalog, home: Path, make:
         assert doubts[15].startswith(f"{member} is one of several files, {home}/at-10, of step 10 of launch ")
 
 
-@every_format
-def test_undo_replaces_nothing(catalog: Catalog, home: Path, make: Make) -> None:
-    four(catalog, home, make)
-    before = tree(home)
-    gc(catalog)
-    taken = home / max(of(before, 10))
-    taken = taken if make is tensorflow else home / "at-10" / "new"
-    written(taken, b"new")
-    done = undo(catalog.database, "run")
-    assert done.files == 1
-    assert [each.reason for each in done.troubles] == ["another file is at its place now: it stays in the trash"]
-    assert of(tree(home), 10) == {str(taken.relative_to(home))}
-    taken.unlink()
-    if make is shards:
-        taken.parent.rmdir()
-    assert undo(catalog.database, "run").files == 1
-    assert tree(home) == before
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="makes files of other users")
 @every_wanted
 @pytest.mark.parametrize("where", ["gc1/x", "gc1/.ckptstore"])

@@ -13,7 +13,7 @@ from ckptstore.api import Catalog, connect
 from ckptstore.catalog import reads
 from ckptstore.catalog.project import project
 from ckptstore.core.events import FilesRemoved, RemovedFile, StepPinned, StepTagged
-from ckptstore.core.model import FileState, Location
+from ckptstore.core.model import Location
 from ckptstore.errors import NothingRestorableError, RefusedError
 from ckptstore.retention.execute import Collected, execute
 from ckptstore.retention.plan import plan_gc
@@ -72,16 +72,6 @@ def test_what_is_registered_again_while_gc_takes_it_is_gcs(catalog: Catalog, tmp
     assert len(names(job.directory)) == 8
 
 
-def test_a_journal_that_was_read_before_gc_and_is_put_in_after_it(catalog: Catalog, tmp_path: Path) -> None:
-    begun(catalog, tmp_path / "data", *TO_40)
-    files = catalog.show("run", 10)
-    gc(catalog)
-    put_files(catalog, files)
-    put_files(catalog, [replace(file, state=FileState.MISSING) for file in files])
-    assert states(catalog, 10) == ["trashed", "trashed"]
-    assert undo(catalog.database, "run").files == 4
-
-
 def test_a_file_that_is_registered_while_gc_records_that_it_goes(postgres: str, tmp_path: Path) -> None:
     """Where several write at once the record waits for gc's transaction, and must see what that one wrote."""
     url = new_postgres_database(postgres)
@@ -115,22 +105,6 @@ def test_a_file_that_is_registered_while_gc_records_that_it_goes(postgres: str, 
             assert registering.is_alive()
     registering.join()
     assert states(catalog, 10) == ["trashed", "trashed"]
-
-
-def test_another_file_in_its_place_before_it_moves(catalog: Catalog, tmp_path: Path) -> None:
-    job, (launch, _) = begun(catalog, tmp_path / "data", *TO_40)
-    path = job.folder(0) / "net-1_10.ckpt"
-
-    def write_another() -> None:
-        another(path)
-        launch.register(path, global_step=10, optimizer_step=10)
-        assert states(catalog, 10) == ["complete", "trashed"]
-
-    gc_while(catalog, write_another)
-    assert path.exists()
-    assert states(catalog, 10) == ["complete", "trashed"]
-    undo(catalog.database, "run")
-    assert states(catalog, 10) == ["complete", "complete"]
 
 
 @pytest.mark.parametrize("purged", [False, True])

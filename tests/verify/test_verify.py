@@ -3,7 +3,6 @@
 import os
 import random
 import shutil
-import struct
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -154,32 +153,6 @@ def test_what_is_brought_back_is_whole_again(catalog: Catalog, tmp_path: Path, k
     assert catalog.verify("run", digest=True).whole_again == ()
 
 
-def test_a_catalog_made_anew_knows_of_the_damage(catalog: Catalog, tmp_path: Path) -> None:
-    """By the journals; and of what is whole again once verify has looked."""
-    job = saved(catalog, tmp_path / "ckpt")
-    path = job.folder(0) / "net-2_5.ckpt"
-    before = path.read_bytes()
-    flip(path, 40)
-    catalog.verify("run", digest=True)
-    anew = connect(str(tmp_path / "anew.db"))
-    anew.scan(job.directory, run="run")
-    assert {file.path for file in anew.files("run") if file.state is FileState.DAMAGED} == {str(path)}
-    status = path.stat()
-    path.write_bytes(before)
-    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
-    assert anew.verify("run").whole_again == (str(path),)
-    third = connect(str(tmp_path / "third.db"))
-    third.scan(job.directory, run="run")
-    assert set(states(third).values()) == {(FileState.COMPLETE, None)}
-    assert catalog.resolve("run").plan == third.resolve("run").plan
-    flip(path, 40)
-    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
-    assert len(third.verify("run", digest=True).damaged) == 1
-    for each in (catalog, anew, connect(str(tmp_path / "fourth.db"))):
-        each.scan(job.directory, run="run")
-        assert {file.path for file in each.files("run") if file.state is FileState.DAMAGED} == {str(path)}
-
-
 def test_what_was_written_again_with_the_same_bytes_is_whole_and_known_by_its_new_time(
     catalog: Catalog, tmp_path: Path
 ) -> None:
@@ -200,15 +173,6 @@ def test_a_file_of_another_step_under_the_same_name_is_damage(catalog: Catalog, 
     (damage,) = catalog.verify("run").damaged
     assert (damage.rule, damage.detail) == (Rule.DIGEST_MISMATCH, "holds the state after 6 updates, 5 were recorded")
     assert catalog.resolve("run").rejections[0].reasons[0].rule is Rule.DIGEST_MISMATCH
-
-
-def test_a_counter_that_the_user_appended_is_not_compared(catalog: Catalog, tmp_path: Path) -> None:
-    launch = catalog.join("run")
-    path = tmp_path / "net-1_5.ckpt"
-    content = ckpt_bytes.value("weight", "Float32", (), struct.pack("<f", 1))
-    path.write_bytes(content + ckpt_bytes.value("global_step", "Int64", (), struct.pack("<q", 77)))
-    launch.register(path, global_step=5, optimizer_step=5)
-    assert catalog.verify("run", digest=True).damaged == ()
 
 
 def test_bytes_that_were_registered_are_right_whatever_the_reader_makes_of_them(
@@ -305,17 +269,6 @@ def test_an_error_of_the_disk_is_damage_and_what_cannot_be_looked_at_is_not(cata
         "net-1_6.ckpt": (FileState.DAMAGED, Rule.UNREADABLE),
         "net-1_7.ckpt": (FileState.COMPLETE, None),
     }
-
-
-def test_a_directory_that_is_not_mounted_is_no_damage(catalog: Catalog, tmp_path: Path) -> None:
-    job = saved(catalog, tmp_path / "ckpt", 5, 10)
-    job.folder(1).rename(tmp_path / "away")
-    done = catalog.verify("run")
-    assert done.damaged == ()
-    assert {each.reason for each in done.troubles} == {"its directory is not there: it may not be mounted"}
-    (tmp_path / "away").rename(job.folder(1))
-    assert catalog.verify("run", digest=True).troubles == ()
-    assert set(states(catalog).values()) == {(FileState.COMPLETE, None)}
 
 
 def test_what_a_later_launch_writes_over_is_its_save_and_no_damage(catalog: Catalog, tmp_path: Path) -> None:
