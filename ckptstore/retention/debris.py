@@ -37,23 +37,18 @@ _DRAFT = re.compile(r"\.(?P<name>.+\.companion)\..+", re.DOTALL)
 
 @dataclass(frozen=True)
 class Target:
-    """A file that is there: its place below a directory of the run, its size in bytes and time in nanoseconds.
+    """A file that is there."""
 
-    `checkpoint` is the id of its record, `before` that one's state and `recorded_ns` its time: it may have been touched
-    since. None where the catalog has none. `format` is the recorded one, `launch` the one that it is of (empty: none is
-    known), `identity` what no other file has, as it was planned (None: not planned yet).
-    """
-
-    root: str
-    place: str
-    size: int
-    mtime_ns: int
-    checkpoint: str | None = None
-    before: FileState | None = None
-    recorded_ns: int | None = None
-    format: str = ""
-    launch: str = ""
-    identity: tuple[int, ...] | None = None
+    root: str  # a directory of the run
+    place: str  # the path below it
+    size: int  # bytes
+    mtime_ns: int  # since 1970
+    checkpoint: str | None = None  # the id of its record; None: the catalog has none
+    before: FileState | None = None  # the state of the record
+    recorded_ns: int | None = None  # the time in the record: the file may have been touched since
+    format: str = ""  # the recorded one
+    launch: str = ""  # empty: none is known
+    identity: tuple[int, ...] | None = None  # as planned, of no other file; None: not planned yet
 
     @property
     def path(self) -> str:

@@ -64,33 +64,26 @@ class Because:
 
 @dataclass(frozen=True, kw_only=True)
 class StateFacts:
-    """What retention knows of a state: all files of one launch and one global_step.
-
-    `problem` says why it cannot be restored (empty: it can), `doubt` what is not known of it: it stays. `branch` is the
-    newest launch of the abandoned branch that it is on (empty: it is of the run's lineage). `held_by` are the launches
-    that restore it now, `parent_of` those that ever resumed from it. `is_written` tells that the newest launch still
-    writes a file of it. `metrics` are means over the ranks, `bytes` those of its files that are there. `shift` is by
-    how much its launch's steps are beyond those of the run's first launch: steps of another shift are other steps.
-    """
+    """What retention knows of a state: all files of one launch and one global_step."""
 
     launch: str
     launch_order: int
     global_step: int
     kinds: tuple[Kind, ...]
     created_at: datetime
-    bytes: int
+    bytes: int  # of its files that are there
     files: int
-    problem: str = ""
-    doubt: str = ""
-    branch: str = ""
-    metrics: Mapping[str, float] = field(default_factory=dict)
+    problem: str = ""  # why it cannot be restored; empty: it can
+    doubt: str = ""  # what is not known of it: it stays
+    branch: str = ""  # the newest launch of its abandoned branch; empty: it is of the run's lineage
+    metrics: Mapping[str, float] = field(default_factory=dict)  # means over the ranks
     pinned: bool = False
     tags: tuple[str, ...] = ()
-    held_by: tuple[str, ...] = ()
-    parent_of: tuple[str, ...] = ()
-    is_written: bool = False
+    held_by: tuple[str, ...] = ()  # launches that restore it now
+    parent_of: tuple[str, ...] = ()  # launches that ever resumed from it
+    is_written: bool = False  # the newest launch still writes a file of it
     weights_only: bool = False
-    shift: int = 0
+    shift: int = 0  # by how much its launch's steps are beyond those of the first: those of another are other steps
 
     @property
     def key(self) -> tuple[str, int]:

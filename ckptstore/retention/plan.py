@@ -32,12 +32,11 @@ from ckptstore.retention.decide import Decision, StateFacts, Why
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
-    from datetime import datetime, timedelta
+    from datetime import timedelta
 
     from ckptstore.catalog.engine import Database
-    from ckptstore.catalog.marks import Marks
     from ckptstore.catalog.removals import Item
-    from ckptstore.core.model import Checkpoint, Launch, Observed, Rejection, Source
+    from ckptstore.core.model import Checkpoint, Observed, Rejection
     from ckptstore.retention.policy import Policy
 
 Key = tuple[str, int]
@@ -73,29 +72,6 @@ class GcPlan:
         return self.decision.bytes_freed + sum(each.bytes for each in self.debris)
 
 
-@dataclass(frozen=True)
-class _Survey:
-    """A run at one moment, as its journals, its catalog and the disk show it."""
-
-    now: datetime
-    launches: Mapping[str, Launch]
-    first_saves: Mapping[str, int | None]
-    files: Sequence[Checkpoint]
-    failed: Mapping[str, str]
-    marks: Marks
-    sources: Sequence[Source]
-    seen: Mapping[str, Observed]  # by path
-    uncertain: Uncertainties
-    unheard: str  # why some journal was not read, which may protect any state
-    away: Mapping[Key, Skipped]  # states beside whose files a directory was away as journals were read
-    skipped: Sequence[Skipped]  # what was found and not taken up
-    unread: Sequence[Skipped]  # journals among it
-
-    @property
-    def live(self) -> list[Checkpoint]:
-        return [file for file in self.files if file.state in _LIVE]
-
-
 def plan_gc(
     database: Database,
     run: str,
@@ -114,8 +90,8 @@ def plan_gc(
     """
     run_id = find_run(database, run)
     policy = _stated(database, run, policy, floor=floor, grace=grace)
-    survey = _survey(database, run_id)
-    states, targets = _judge(survey)
+    survey = _Survey(database, run_id)
+    states, targets = survey.judged()
     decide.check_metric(run, policy, [state.metrics for state in states if state.counts])
     decision = decide.decide(states, policy, survey.now)
     authority = Authority(database, run, run_id)
@@ -161,42 +137,6 @@ def _stated(
     decide.check_policy(policy)
     return replace(
         policy, floor=policy.floor if floor is None else floor, grace=policy.grace if grace is None else grace
-    )
-
-
-def _survey(database: Database, run_id: int) -> _Survey:
-    """Bring the catalog up to the journals and the disk, and read what a decision needs."""
-    now = utc_now()
-    synced = sync_run(database, run_id)
-    skipped = [*synced.skipped, *reconcile(database, run_id).skipped]
-    with database.read() as connection:
-        leaving = removals.leaving(connection, run_id)
-        recorded = reads.files_to_judge(connection, run_id, sorted(leaving))
-        launches = {launch.id: launch for launch in reads.launches_of(connection, run_id)}
-        first_saves = reads.first_saves(connection, run_id)
-        failed = reads.failed_loads(connection, run_id)
-        marks = marking.marks_of(connection, run_id, now - CLOCKS_DIFFER)
-        sources = reads.sources_of(connection, run_id)
-    places = presence.unidentified((file.path, file.directory_id) for file in recorded)
-    files = [_as_it_was(file, leaving, places) for file in recorded]
-    seen = disk.observe((file for file in files if file.state is not FileState.TRASHED), read_bytes=False)
-    missed = (file for file in files if file.state in _LIVE and seen[file.path].size is None)
-    uncertain = Uncertainties(now, presence.lost(missed, places))
-    away = unread.unheard_states(files, synced.away)
-    return _Survey(
-        now=now,
-        launches=launches,
-        first_saves=first_saves,
-        files=files,
-        failed=failed,
-        marks=marks,
-        sources=sources,
-        seen=seen,
-        uncertain=uncertain,
-        unheard=unread.unheard(synced.skipped),
-        away=away,
-        skipped=skipped,
-        unread=unread.unread(synced.skipped),
     )
 
 
@@ -250,97 +190,116 @@ def _unknown(database: Database, skipped: Sequence[Skipped], unregistered: Seque
     return tuple(sorted((*skipped, *others), key=lambda each: (each.path, each.reason)))
 
 
-def _judge(survey: _Survey) -> tuple[list[StateFacts], dict[Key, tuple[Target, ...]]]:
-    """What retention needs to know of each state of which something is, or may be, there; and its files that are."""
-    states: list[StateFacts] = []
-    targets: dict[Key, tuple[Target, ...]] = {}
-    judged = _Judge(survey)
-    for key in judged.by_state:
-        found = judged.state(key)
-        if found is not None:
-            states.append(found[0])
-            targets[key] = found[1]
-    states = path_aliases.count_once(states, survey.live, survey.seen)
-    # A launch that has made a state which can be restored does not need the one it started from any more.
-    made = {state.launch for state in states if state.restorable}
-    for each in survey.away.values():
-        survey.uncertain.unseen.setdefault(each.path, each.reason)
-    why = {key: f"{each.path} {each.reason}" for key, each in survey.away.items()}
-    return [
-        replace(
-            state,
-            held_by=tuple(each for each in state.held_by if each not in made),
-            doubt=state.doubt or survey.unheard or why.get(state.key, ""),
+class _Survey:
+    """A run at one moment, as its journals, its catalog and the disk show it.
+
+    Its states are judged by the code that hands out restore plans.
+    """
+
+    def __init__(self, database: Database, run_id: int) -> None:
+        """Bring the catalog up to the journals and the disk, and read what a decision needs."""
+        self.now = utc_now()
+        synced = sync_run(database, run_id)
+        self.unheard = unread.unheard(synced.skipped)  # why some journal was not read, which may protect any state
+        self.unread = unread.unread(synced.skipped)
+        self.skipped = [*synced.skipped, *reconcile(database, run_id).skipped]
+        with database.read() as connection:
+            leaving = removals.leaving(connection, run_id)
+            recorded = reads.files_to_judge(connection, run_id, sorted(leaving))
+            self.launches = {launch.id: launch for launch in reads.launches_of(connection, run_id)}
+            first_saves = reads.first_saves(connection, run_id)
+            self._failed = reads.failed_loads(connection, run_id)
+            self._marks = marking.marks_of(connection, run_id, self.now - CLOCKS_DIFFER)
+            self.sources = reads.sources_of(connection, run_id)
+        places = presence.unidentified((file.path, file.directory_id) for file in recorded)
+        self.files = [_as_it_was(file, leaving, places) for file in recorded]
+        self._seen = disk.observe(
+            (file for file in self.files if file.state is not FileState.TRASHED), read_bytes=False
         )
-        for state in states
-    ], targets
-
-
-class _Judge:
-    """Judges the states of a run as the code does that hands out restore plans."""
-
-    def __init__(self, survey: _Survey) -> None:
-        self._survey = survey
-        self.by_state: dict[Key, list[Checkpoint]] = {}
-        for file in survey.files:
-            self.by_state.setdefault((file.launch, file.global_step), []).append(file)
+        self._live = [file for file in self.files if file.state in _LIVE]
+        missed = (file for file in self._live if self._seen[file.path].size is None)
+        self.uncertain = Uncertainties(self.now, presence.lost(missed, places))
+        self._away = unread.unheard_states(self.files, synced.away)
+        self._by_state: dict[Key, list[Checkpoint]] = {}
+        for file in self.files:
+            self._by_state.setdefault((file.launch, file.global_step), []).append(file)
         steps: dict[str, list[int]] = {}
-        for launch_id, step in self.by_state:
+        for launch_id, step in self._by_state:
             steps.setdefault(launch_id, []).append(step)
-        launches = survey.launches
-        self._branch_of = branches(list(launches.values()), survey.first_saves, steps)
-        self._newest_launch = max((launch.order for launch in launches.values()), default=0)
-        self._shifts = {launch_id: shift(launches[launch_id], launches) for launch_id in steps}
-        self._homes = {source.directory for source in survey.sources}
+        self._branch_of = branches(list(self.launches.values()), first_saves, steps)
+        self._shifts = {launch_id: shift(self.launches[launch_id], self.launches) for launch_id in steps}
+        self._newest_launch = max((launch.order for launch in self.launches.values()), default=0)
+        self._homes = {source.directory for source in self.sources}
         self._names = cache(_names_in)
         # What only one of two frameworks can load does not make up for what the other needs.
-        self._is_mixed = len({file.format in FOREIGN for file in survey.files}) > 1
+        self._is_mixed = len({file.format in FOREIGN for file in self.files}) > 1
 
-    def state(self, key: Key) -> tuple[StateFacts, tuple[Target, ...]] | None:
-        """A state and its files that are there; None if nothing is there, and nothing may be."""
-        survey, files, launch = self._survey, self.by_state[key], self._survey.launches[key[0]]
-        training = [file for file in files if file.content not in (Content.WEIGHTS, Content.PART)]
-        there = _targets(training, survey.seen, self._homes, self._names)
-        is_written = launch.order == self._newest_launch and any(file.state is FileState.IN_PROGRESS for file in files)
+    def judged(self) -> tuple[list[StateFacts], dict[Key, tuple[Target, ...]]]:
+        """What retention needs to know of each state of which something is, or may be, there; and its files there."""
+        targets = {key: found for key in self._by_state if (found := self._targets_of(key)) is not None}
+        states = [self._state(key, there) for key, there in targets.items()]
+        states = path_aliases.count_once(states, self._live, self._seen)
+        for each in self._away.values():
+            self.uncertain.unseen.setdefault(each.path, each.reason)
+        away = {key: f"{each.path} {each.reason}" for key, each in self._away.items()}
+        # A launch that has made a state which can be restored does not need the one it started from any more.
+        made = {state.launch for state in states if state.restorable}
+        return [
+            replace(
+                state,
+                held_by=tuple(each for each in state.held_by if each not in made),
+                doubt=state.doubt or self.unheard or away.get(state.key, ""),
+            )
+            for state in states
+        ], targets
+
+    def _training(self, key: Key) -> list[Checkpoint]:
+        return [file for file in self._by_state[key] if file.content not in (Content.WEIGHTS, Content.PART)]
+
+    def _is_written(self, key: Key) -> bool:
+        is_newest = self.launches[key[0]].order == self._newest_launch
+        return is_newest and any(file.state is FileState.IN_PROGRESS for file in self._by_state[key])
+
+    def _targets_of(self, key: Key) -> tuple[Target, ...] | None:
+        """The files of a state that are there; None if none is, and none may be."""
+        training = self._training(key)
+        there = _targets(training, self._seen, self._homes, self._names)
         live = [file for file in training if file.state in _LIVE]
-        if live and not there and not is_written and not survey.uncertain.of(live, survey.seen):
-            return None
-        problem, doubt = self._judged(key, training)
-        marks = survey.marks
+        may_be = there or not live or self._is_written(key) or self.uncertain.of(live, self._seen)
+        return there if may_be else None
+
+    def _state(self, key: Key, there: tuple[Target, ...]) -> StateFacts:
+        files, training, launch = self._by_state[key], self._training(key), self.launches[key[0]]
+        verdict = judge(
+            State(launch=launch, global_step=key[1], files=tuple(training), failed=self._failed),
+            self._seen,
+            Query(takes_foreign=not self._is_mixed),
+        )
+        # A start may pass it over for its dataset: it does not make up for what is sure.
+        unconfirmed = _UNCONFIRMED if any(file.grade is Grade.CONSISTENT for file in training) else ""
+        is_foreign = self._is_mixed and any(file.format in FOREIGN for file in training)
+        failed = next((self._failed[file.id] for file in training if file.id in self._failed), "")
+        of_files = self.uncertain.of([file for file in training if file.state is not FileState.TRASHED], self._seen)
         return StateFacts(
             launch=launch.id,
             launch_order=launch.order,
             global_step=key[1],
             kinds=tuple(kind for kind in Kind if any(file.kind is kind for file in files)),
-            created_at=max((file.created_at for file in files if file.created_at), default=survey.now),
+            created_at=max((file.created_at for file in files if file.created_at), default=self.now),
             bytes=sum(target.size for target in there),
             files=len(there),
-            problem=problem,
-            doubt=doubt,
+            problem=unconfirmed if isinstance(verdict, RestorePlan) else _in_short(verdict),
+            doubt=of_files or failed or (_OF_OTHERS if is_foreign else unconfirmed),
             branch=self._branch_of.get(key, ""),
             metrics=decide.mean_metrics([file.metrics for file in training]),
-            pinned=key[1] in marks.pinned,
-            tags=marks.tags.get(key[1], ()),
-            held_by=marks.held.get(key, ()),
-            parent_of=marks.parents.get(key, ()),
-            is_written=is_written,
-            weights_only=not live,
+            pinned=key[1] in self._marks.pinned,
+            tags=self._marks.tags.get(key[1], ()),
+            held_by=self._marks.held.get(key, ()),
+            parent_of=self._marks.parents.get(key, ()),
+            is_written=self._is_written(key),
+            weights_only=not any(file.state in _LIVE for file in training),
             shift=self._shifts[launch.id],
-        ), there
-
-    def _judged(self, key: Key, training: list[Checkpoint]) -> tuple[str, str]:
-        """Why a state cannot be restored, and why nobody knows what it is; each empty if there is no reason."""
-        survey = self._survey
-        state = State(launch=survey.launches[key[0]], global_step=key[1], files=tuple(training), failed=survey.failed)
-        verdict = judge(state, survey.seen, Query(takes_foreign=not self._is_mixed))
-        # A start may pass it over for its dataset: it does not make up for what is sure.
-        unconfirmed = _UNCONFIRMED if any(file.grade is Grade.CONSISTENT for file in training) else ""
-        problem = unconfirmed if isinstance(verdict, RestorePlan) else _in_short(verdict)
-        is_foreign = self._is_mixed and any(file.format in FOREIGN for file in training)
-        failed = next((survey.failed[file.id] for file in training if file.id in survey.failed), "")
-        present = [file for file in training if file.state is not FileState.TRASHED]
-        of_files = survey.uncertain.of(present, survey.seen)
-        return problem, of_files or failed or (_OF_OTHERS if is_foreign else unconfirmed)
+        )
 
 
 def _targets(

@@ -37,11 +37,10 @@ if TYPE_CHECKING:
     from ckptstore.resume.examine import Examined
 
     _Look = Future[Examined | None]
+    _Progress = Callable[[int, int], None]  # how much is done, and of how much
 
-MOST_FILES = 500
-"""So many files, or bytes of them, are looked at before it is recorded what they show."""
+MOST_FILES = 500  # so many, or bytes of them, are looked at before it is recorded what they show
 _MOST_BYTES = 1 << 30
-
 _AHEAD = 2  # portions that are looked at a time: the disk is not to wait while the catalog is written
 _SHOWN_EVERY = 0.2  # seconds
 _THREADS = max(8, os.cpu_count() or 1)
@@ -60,22 +59,17 @@ class Damage:
 
 @dataclass(frozen=True)
 class Verified:
-    """What a verification found.
-
-    `checked` files were looked at, of `bytes` in all. `troubles` could not be looked at from here; `skipped` are being
-    written or another file by now; `unknown` are on disk in the run's directories and not in the catalog; `whole_again`
-    were damaged or gone before. Of `new_digests` files the digest was taken for the first time.
-    """
+    """What a verification found."""
 
     runs: tuple[str, ...]
-    checked: int
-    bytes: int
+    checked: int  # files
+    bytes: int  # of those
     damaged: tuple[Damage, ...]
-    troubles: tuple[Skipped, ...]
-    skipped: tuple[Skipped, ...]
-    unknown: tuple[Skipped, ...]
-    whole_again: tuple[str, ...]
-    new_digests: int
+    troubles: tuple[Skipped, ...]  # could not be looked at from here
+    skipped: tuple[Skipped, ...]  # are being written, or another file by now
+    unknown: tuple[Skipped, ...]  # are in the run's directories and not in the catalog
+    whole_again: tuple[str, ...]  # were damaged or gone before
+    new_digests: int  # files whose digest was taken for the first time
 
 
 def verify(
@@ -85,15 +79,15 @@ def verify(
     digest: bool = False,
     sample: float | None = None,
     shard: tuple[int, int] | None = None,
-    progress: Callable[[int, int], None] = lambda _done, _all: None,
+    progress: _Progress = lambda _done, _all: None,
 ) -> Verified:
     """Compare the files of a run, or of every run, with the catalog, and mark there what is damaged or gone.
 
     Sizes and headers; with `digest` every byte. `sample` is the part of the files, above 0 and up to 1, that is chosen
-    by chance; what the run would go on from, what is newer and what is marked as damaged is always looked at. `shard`
-    (I, N) is the I-th of N parts, I from 1: they are disjoint, and together all files. `progress` is told how much is
+    at random; the state that the run would go on from, newer ones and damaged files are always looked at. `shard`
+    (I, N) is the I-th of N parts, I from 1: they are disjoint, and together all files. `progress` gets how much is
     done, and of how much, in bytes with `digest`, else in files. Raises `UnknownRunError`, `UsageError`, and
-    `CatalogUnavailableError` where the catalog fails: what was found until then is marked.
+    `CatalogUnavailableError` if the catalog fails: what was found until then is marked.
     """
     if sample is not None and not 0 < sample <= 1:
         raise UsageError(f"the sample is {sample:g}", "give the part of the files, as 0.1 or 10%")
@@ -159,12 +153,7 @@ class _Verifier:
     """Has files looked at on threads, and records what they show, portion by portion."""
 
     def __init__(
-        self,
-        database: Database,
-        selections: Sequence[_Selection],
-        *,
-        digest: bool,
-        progress: Callable[[int, int], None],
+        self, database: Database, selections: Sequence[_Selection], *, digest: bool, progress: _Progress
     ) -> None:
         self.findings = _Findings()
         self._database = database
@@ -269,17 +258,13 @@ class _Verifier:
 
 @dataclass(frozen=True)
 class _Selection:
-    """The files of a run to look at, newest first.
-
-    Choosing them showed which others have `vanished` since the catalog last looked, marked there by now, and which
-    checkpoints in the run's directories are `unknown` to it. `places` are those of `presence.unidentified` files.
-    """
+    """The files of a run to look at, newest first, and what choosing them showed."""
 
     run_id: int
     files: tuple[Candidate, ...]
-    vanished: tuple[Checkpoint, ...]
-    unknown: tuple[Skipped, ...]
-    places: Mapping[str, set[str]]
+    vanished: tuple[Checkpoint, ...]  # since the catalog last looked; marked there by now
+    unknown: tuple[Skipped, ...]  # checkpoints in the run's directories that the catalog does not know
+    places: Mapping[str, set[str]]  # of `presence.unidentified` files
 
 
 def _select(database: Database, run: str, *, sample: float | None, shard: tuple[int, int] | None) -> _Selection:

@@ -6,7 +6,6 @@ import re
 import shutil
 import signal
 import sqlite3
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -171,17 +170,14 @@ def mortal_catalog(points: Points) -> None:
     Database.write = mortal
 
 
-def die(action: Callable[[], object], last: int, after: float | None = None) -> int:
-    """Do it in a process of its own, which is killed after so many points or some seconds; how it ended.
+def die(action: Callable[[], object], last: int) -> int:
+    """Do it in a process of its own, which is killed after so many points; how it ended.
 
     That process is forked from a clean one, not from this one, which may have loaded MindSpore with its threads: a
     child of those crashes by itself now and then. So the action must be one that can be pickled.
     """
     child = CLEAN.Process(target=_live, args=(action, last))
     child.start()
-    if after is not None:
-        time.sleep(after)  # the only place where time passes: any moment will do
-        child.kill()
     child.join()
     assert child.exitcode is not None
     return child.exitcode

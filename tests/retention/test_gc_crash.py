@@ -4,7 +4,6 @@ Each is a real process that ends by SIGKILL, before a call of `disk.trash` that 
 after the end of a transaction of the catalog.
 """
 
-import os
 import signal
 import tempfile
 from collections.abc import Callable, Iterator
@@ -33,8 +32,6 @@ from tests.retention.gc_world import (
     die,
 )
 from tests.trash_calls import CHANGES, before_each
-
-RANDOM_KILLS = int(os.environ.get("CKPTSTORE_RANDOM_KILLS", "15"))
 
 
 def gc(world: World, *, at_once: bool = False) -> None:
@@ -103,10 +100,6 @@ def world(home: Path, request: pytest.FixtureRequest) -> World:
     return made
 
 
-def run_and_die(action: str, world: World, last: int, after: float | None = None) -> int:
-    return die(partial(ACTIONS[action], world), last, after)
-
-
 def check_nothing_is_lost(world: World) -> None:
     """In the middle: the newest two states are there, and a plan can be loaded."""
     newest = {save.tally.global_step for save in world.catalog.saves("run") if save.launch.order > 1}
@@ -133,7 +126,7 @@ def test_killed_at_every_point(
     last = 0
     while True:
         world.restore()
-        ended = run_and_die(action, world, last)
+        ended = die(partial(ACTIONS[action], world), last)
         if ended == 0:
             break
         assert ended == -signal.SIGKILL, f"at point {last}"
