@@ -10,7 +10,7 @@ from ckptstore.catalog.runs import find_run
 from ckptstore.core.model import FileState, Location, Skipped
 from ckptstore.errors import UsageError
 from ckptstore.outside import utc_now
-from ckptstore.resume.examine import Whole, examine
+from ckptstore.resume.examine import Unseen, Whole, examine
 from ckptstore.retention.worker import at_work
 
 if TYPE_CHECKING:
@@ -83,3 +83,8 @@ def _take_as_recorded(worker: Worker, items: Sequence[Item]) -> None:
     whole = [(each.file, each.after) for each in seen if isinstance(each, Whole)]
     if whole:
         worker.recorder.amend(whole)
+    unseen = {each.file.id: each.reason for each in seen if isinstance(each, Unseen)}
+    left = [item for item in items if item.checkpoint in unseen]
+    if left:
+        worker.done.troubles += [Skipped(item.path, unseen[item.checkpoint]) for item in left]
+        worker.want(left, Location.HOME)  # the next undo looks again

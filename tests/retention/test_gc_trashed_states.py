@@ -1,5 +1,6 @@
 """Records of files that retention has given up: undo alone makes them whole, or another file there."""
 
+import errno
 import os
 import threading
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from ckptstore.catalog import reads
 from ckptstore.catalog.project import project
 from ckptstore.core.events import FilesRemoved, RemovedFile, StepPinned, StepTagged
 from ckptstore.core.model import Location
+from ckptstore.disk import files
 from ckptstore.errors import NothingRestorableError, RefusedError
 from ckptstore.retention.execute import Collected, execute
 from ckptstore.retention.plan import plan_gc
@@ -140,8 +142,9 @@ def test_two_files_of_one_record_in_the_trash(catalog: Catalog, tmp_path: Path) 
     assert states(catalog, 10) == ["complete", "complete"]
 
 
+@pytest.mark.parametrize("fails", [False, True])
 def test_undo_of_the_earlier_of_two_files_of_one_record_whose_later_one_was_purged(
-    catalog: Catalog, tmp_path: Path
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, fails: bool
 ) -> None:
     """One was saved again with the same bytes: it is the recorded file. The other has other bytes, and is not."""
     job, ranks = begun(catalog, tmp_path / "data", *TO_40)
@@ -153,8 +156,17 @@ def test_undo_of_the_earlier_of_two_files_of_one_record_whose_later_one_was_purg
     tomorrow = datetime.now(timezone.utc) + timedelta(days=1)
     assert purge(catalog.database, "run", now=tomorrow).files == 2, "of the second gc"
     assert states(catalog, 10) == ["missing", "missing"]
+    if fails:  # the file is back, and not known to be the recorded one: the next undo looks again
+
+        def fail(path: str) -> None:
+            raise OSError(errno.ESTALE, "Stale file handle")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(files, "facts", fail)
+            first = undo(catalog.database, "run")
+        assert (first.files, {each.reason for each in first.troubles}) == (4, {"Stale file handle"})
     done = undo(catalog.database, "run")
-    assert (done.files, done.troubles) == (4, ())
+    assert (done.files, done.troubles) == (2 if fails else 4, ())
     assert states(catalog, 10) == ["complete", "missing"]
     assert states(catalog, 20) == ["complete", "complete"]
     (kept, _) = sorted(catalog.show("run", 10), key=lambda file: file.rank)
