@@ -1,6 +1,5 @@
 """Nothing that the registrar meets ends training, each trouble is said once; and ranks that make up one state."""
 
-import shutil
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -55,7 +54,7 @@ def test_the_catalog_is_deleted_under_a_training(
 def test_a_directory_that_is_gone(catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """MindSpore itself cannot save into it any more: its own error is what ends training, and ours stay out of it."""
     with pytest.raises((FileNotFoundError, RuntimeError, ValueError, OSError)) as failure:
-        train(tmp_path / "ckpt", DoAt(2, lambda: shutil.rmtree(tmp_path / "ckpt")))
+        train(tmp_path / "ckpt", DoAt(2, lambda: (tmp_path / "ckpt").rename(tmp_path / "gone")))
     assert "ckptstore" not in str(failure.value)
     assert not [line for line in complaints(caplog) if "failed in" in line]
 
