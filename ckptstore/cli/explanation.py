@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from ckptstore.cli.terminal import Rows, first, kinds, line, lines
 from ckptstore.core.hints import Call
 from ckptstore.core.naming import unfinished_ttp_directory
-from ckptstore.core.picture import picture, ranges
-from ckptstore.core.text import count, size
+from ckptstore.core.picture import picture
+from ckptstore.core.text import count, ranges, size
 from ckptstore.resume.unplaced import how_to_place
 
 if TYPE_CHECKING:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from ckptstore.core.model import RestorePlan, Rule
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from ckptstore.core.model import Assignment, Rejection
 
@@ -55,14 +54,6 @@ def picture(states: Sequence[Rejection | RestorePlan]) -> list[str]:
         chosen = " chosen" if isinstance(state, RestorePlan) else ""
         lines.append(f"step {state.global_step:>{digits}}  {cells}{chosen}")
     return lines
-
-
-def ranges(ranks: Iterable[int]) -> str:
-    """Ranks for people, neighbours as "3-7"."""
-    ordered = sorted(set(ranks))
-    breaks = [0, *(at for at, (one, other) in enumerate(pairwise(ordered), 1) if other != one + 1), len(ordered)]
-    runs = [ordered[start:stop] for start, stop in pairwise(breaks) if start < stop]
-    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
 def _signs(state: Rejection | RestorePlan) -> str:

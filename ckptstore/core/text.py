@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from ckptstore.core.picture import ranges
-
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterable, Sequence
     from datetime import timedelta
 
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
@@ -49,3 +48,11 @@ def of_ranks(ranks: Collection[int]) -> str:
     """Which ranks, with the word for them: `rank 3`, `ranks 0-7, 12`; of many gaps only the first are named."""
     named = some(ranges(ranks).split(", "))
     return f"{'rank' if len(ranks) == 1 else 'ranks'} {named}"
+
+
+def ranges(ranks: Iterable[int]) -> str:
+    """Ranks for people, neighbours as "3-7"."""
+    ordered = sorted(set(ranks))
+    breaks = [0, *(at for at, (one, other) in enumerate(pairwise(ordered), 1) if other != one + 1), len(ordered)]
+    runs = [ordered[start:stop] for start, stop in pairwise(breaks) if start < stop]
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)

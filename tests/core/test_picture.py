@@ -3,8 +3,9 @@
 import pytest
 
 from ckptstore.core.model import Observed, Rejection, RestorePlan
-from ckptstore.core.picture import WIDTH, picture, ranges
+from ckptstore.core.picture import WIDTH, picture
 from ckptstore.core.replicas import data_parallel, from_groups
+from ckptstore.core.text import ranges
 from ckptstore.resume.resolver import NOT_LINEAGE, judge
 from tests.resume.builders import as_recorded, damaged, file, launch, state, whole_state
 
