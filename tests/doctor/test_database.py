@@ -262,14 +262,6 @@ def disk(tmp_path: Path) -> Iterator[Path]:
         yield home
 
 
-def test_a_disk_with_little_room(disk: Path) -> None:
-    catalog = connect(str(disk / "catalog.db"))
-    catalog.database.disconnect()
-    found = checks(str(disk / "catalog.db"), None)["database"]
-    assert found.status is Status.PROBLEM
-    assert "free on its disk" in found.detail
-
-
 def test_a_disk_that_is_read_only(disk: Path) -> None:
     url = str(disk / "catalog.db")
     connect(url).database.disconnect()

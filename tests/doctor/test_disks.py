@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -122,19 +123,6 @@ def test_each_disk_is_looked_at_by_itself(tmp_path: Path, sqlite_url: str, small
     assert [status for status, detail in found if str(tmp_path / "data") in detail] == ["ok"]
 
 
-def test_a_file_system_that_counts_no_files(tmp_path: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    job = Job(connect(sqlite_url), tmp_path / "data")
-    job.save(job.start(), 10)
-    monkeypatch.setattr(check_storage, "room_of", lambda _: Room(10**15, None))
-    assert "room for more than 1000 saves" in checks(sqlite_url)["disk"].detail
-
-
-def test_no_save_yet(tmp_path: Path, sqlite_url: str) -> None:
-    job = Job(connect(sqlite_url), tmp_path / "data")
-    job.announce(job.start()[0])
-    assert "no periodic save yet to tell how much one takes" in checks(sqlite_url)["disk"].detail
-
-
 @pytest.mark.parametrize(
     ("kind", "hosts", "status", "words"),
     [
@@ -162,20 +150,34 @@ def test_file_systems(  # noqa: PLR0917
     assert words in found.detail
 
 
-def test_a_mount_table_that_nobody_can_read(tmp_path: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def refuse(_: str) -> Room:
+    raise OSError(5, os.strerror(5))
+
+
+@pytest.mark.parametrize(
+    ("saves", "module", "attribute", "stand_in", "check", "words"),
+    [
+        (0, check_storage, "_FEW_SAVES", 3, "ok disk", "no periodic save yet to tell how much one takes"),
+        (1, check_storage, "room_of", lambda _: Room(10**15, None), "ok disk", "room for more than 1000 saves"),
+        (1, check_storage, "room_of", refuse, "warning disk", "its room is not known (Input/output error)"),
+        (1, mounts, "_table", lambda: "", "note file_system", "of unknown kind"),
+    ],
+    ids=["no save", "no limit of files", "no room told", "no mount table"],
+)
+def test_what_a_system_does_not_tell(  # noqa: PLR0917
+    tmp_path: Path,
+    sqlite_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    saves: int,
+    module: ModuleType,
+    attribute: str,
+    stand_in: object,
+    check: str,
+    words: str,
+) -> None:
     job = Job(connect(sqlite_url), tmp_path / "data")
-    job.save(job.start(), 10)
-    monkeypatch.setattr(mounts, "_table", lambda: "")
-    assert checks(sqlite_url)["file_system"].status is Status.NOTE
-
-
-def test_a_disk_whose_room_is_not_told(tmp_path: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    job = Job(connect(sqlite_url), tmp_path / "data")
-    job.save(job.start(), 10)
-
-    def refuse(_: str) -> Room:
-        raise OSError(5, os.strerror(5))
-
-    monkeypatch.setattr(check_storage, "room_of", refuse)
-    found = checks(sqlite_url)["disk"]
-    assert said(found) == ("warning", f"{job.directory}: its room is not known (Input/output error)")
+    job.save(job.begin(), *range(10, 10 + saves))
+    monkeypatch.setattr(module, attribute, stand_in)
+    status, name = check.split()
+    found = checks(sqlite_url)[name]
+    assert (found.status.value, words in found.detail) == (status, True), found
