@@ -149,15 +149,12 @@ class OpenFile:
 class Process:
     """A process of a node. `signals` are those sent to it that the world has not delivered."""
 
-    def __init__(self, node: Node, pid: int, uid: int = 0, gids: Sequence[int] = ()) -> None:
+    def __init__(self, node: Node, pid: int, uid: int = 0) -> None:
         self.node = node
         self.pid = pid
         self.uid = uid
-        self.gid = gids[0] if gids else uid
-        self.gids = frozenset((self.gid, *gids))
-        self.groups = list(gids)
+        self.gid = uid
         self.umask = 0o022
-        self.cwd = "/"
         self.alive = True
         self.began = next(node.started) * _TICKS
         self.signals: list[int] = []
@@ -302,11 +299,6 @@ class RawFile(io.RawIOBase):
     def seek(self, offset: int, whence: int = 0) -> int:
         return self._own().lseek(self.fileno(), offset, whence)
 
-    def truncate(self, size: int | None = None) -> int:
-        size = self.tell() if size is None else size
-        self._own().ftruncate(self.fileno(), size)
-        return size
-
     def close(self) -> None:
         if self.closed:
             return
@@ -377,7 +369,7 @@ def _may(process: Process, inode: Inode, wanted: int) -> bool:
     mode = inode.mode
     if inode.uid == process.uid:
         mode >>= 6
-    elif inode.gid in process.gids:
+    elif inode.gid == process.gid:
         mode >>= 3
     return mode & wanted == wanted
 
@@ -636,28 +628,6 @@ class System:
             raise failure(errno.EBADF)
         opened.inode.disk.sync(opened.inode, data_only=True)
 
-    @_call
-    def ftruncate(self, process: Process, fd: int, size: int) -> None:
-        opened = self._open_file(process, fd)
-        if not opened.can_write:
-            raise failure(errno.EBADF if opened.flags & os.O_PATH else errno.EINVAL)
-        self._cut(process, opened.inode, size)
-
-    @_call
-    def truncate(self, process: Process, path: str | int, size: int) -> None:
-        if type(path) is int:
-            if not self._open_file(process, path).can_write:
-                raise failure(errno.EINVAL)
-            self._cut(process, self._open_file(process, path).inode, size)
-            return
-        inode = self._find(process, path, None, follow=True)
-        if inode.entries is not None:
-            raise failure(errno.EISDIR)
-        inode.disk.check_writable()
-        if not _may(process, inode, 2):
-            raise failure(errno.EACCES)
-        self._cut(process, inode, size)
-
     def lseek(self, fd: int, offset: int, whence: int) -> int:
         if fd < FIRST_FD:
             return os.lseek(fd, offset, whence)
@@ -777,7 +747,7 @@ class System:
     ) -> None:
         inode = self._at(process, path, dir_fd, follow=follow_symlinks)
         inode.disk.check_writable()
-        is_group_own = _owns(process, inode) and (gid == -1 or gid in process.gids)
+        is_group_own = _owns(process, inode) and gid in (-1, process.gid)
         if process.uid and not (is_group_own and uid in (-1, inode.uid)):
             raise failure(errno.EPERM)
         inode.uid = inode.uid if uid == -1 else uid
@@ -858,14 +828,7 @@ class System:
         parent.disk.remove(parent, name, self._now(process))
 
     @_call_of_two
-    def rename(self, process: Process, source: str, target: str, **directories: int | None) -> None:
-        self._move(process, source, target, **directories)
-
-    @_call_of_two
-    def replace(self, process: Process, source: str, target: str, **directories: int | None) -> None:
-        self._move(process, source, target, **directories)
-
-    def _move(
+    def rename(
         self,
         process: Process,
         source: str,
@@ -908,6 +871,8 @@ class System:
         if replaced is not None and replaced.entries:
             raise failure(errno.ENOTEMPTY)
         parent.disk.rename(parent, name, new_parent, new_name, self._now(process))
+
+    replace = rename
 
     @_call_of_two
     def link(
@@ -991,26 +956,8 @@ class System:
 
     geteuid = getuid
 
-    def getgid(self) -> int:
-        return self._alive().gid
-
-    getegid = getgid
-
-    def getgroups(self) -> list[int]:
-        return list(self._alive().groups)
-
     def getcwd(self) -> str:
-        process = self._alive()
-        if not process.cwd.startswith(self._real) or not self._real:
-            self._find(process, process.cwd, None, follow=True)
-        return process.cwd
-
-    def chdir(self, path: Any) -> None:
-        """The path of the working directory is kept, not the directory: as if no directory above were renamed."""
-        found = self.path.realpath(path)
-        if not self.path.isdir(found):
-            raise failure(errno.ENOTDIR if self.path.exists(found) else errno.ENOENT, path)
-        self._alive().cwd = found
+        return "/"
 
     def kill(self, pid: int, signal: int) -> None:
         """Signals are noted with the other process; the world delivers them."""
@@ -1123,7 +1070,7 @@ class System:
         if path[:1] == "/":
             return path
         if dir_fd is None:
-            return f"{process.cwd}/{path}"
+            return f"/{path}"
         if dir_fd < FIRST_FD:
             return f"{os.readlink(f'/proc/self/fd/{dir_fd}')}/{path}"
         opened = process.fds.get(dir_fd)
@@ -1142,7 +1089,7 @@ class System:
         if path[0] == "/":
             return process.node.root
         if dir_fd is None:
-            return self._descend(process, process.node.root, _parts(process.cwd)[0], follow=True)
+            return process.node.root
         inode = self._open_file(process, dir_fd).inode
         if inode.entries is None:
             raise failure(errno.ENOTDIR)
@@ -1300,11 +1247,6 @@ class System:
             raise failure(errno.EINVAL)
         return bytes(memoryview(content)[offset : offset + count])
 
-    def _cut(self, process: Process, inode: Inode, size: int) -> None:
-        if size < 0 or not isinstance(inode, File):
-            raise failure(errno.EINVAL)
-        inode.disk.truncate(inode, size, self._now(process))
-
     def _set_mode(self, process: Process, inode: Inode, mode: int) -> None:
         inode.disk.check_writable()
         if not _owns(process, inode):
@@ -1389,7 +1331,6 @@ def _wrapped(
 
 _OS_CALLS = [
     "access",
-    "chdir",
     "chmod",
     "chown",
     "close",
@@ -1399,12 +1340,8 @@ _OS_CALLS = [
     "fdopen",
     "fstat",
     "fsync",
-    "ftruncate",
     "getcwd",
-    "getegid",
     "geteuid",
-    "getgid",
-    "getgroups",
     "getpid",
     "getuid",
     "kill",
@@ -1426,7 +1363,6 @@ _OS_CALLS = [
     "stat",
     "statvfs",
     "symlink",
-    "truncate",
     "unlink",
     "utime",
     "write",

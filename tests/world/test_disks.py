@@ -33,8 +33,8 @@ class World:
         self.time += 1_000_000
         return self.time
 
-    def be(self, pid: int, uid: int = 0, gids: tuple[int, ...] = ()) -> None:
-        self.process = self.node.processes.get(pid) or Process(self.node, pid, uid, gids)
+    def be(self, pid: int, uid: int = 0) -> None:
+        self.process = self.node.processes.get(pid) or Process(self.node, pid, uid)
 
     def write(self, path: str, content: bytes, *, sync: bool = False) -> None:
         fd = self.system.open(path, os.O_WRONLY | os.O_CREAT)
@@ -131,8 +131,6 @@ class Twice:
             self.both(action, chance.choice((self.name(), self.path(), "../" + self.name())), target, **at)
         elif action in _OF_PATHS:
             self.both(action, self.path(), show=_OF_PATHS[action])
-        elif action == "truncate":
-            self.both(action, self.path(), chance.randrange(2000))
         elif action == "utime":
             path, at = self.place()
             self.both(action, path, ns=(1, chance.randrange(10**18)), **at)
@@ -177,7 +175,6 @@ _OF_FDS: dict[str, Callable[[Twice, _Fd], object]] = {
     "pread": lambda twice, fd: twice.both("pread", fd, 100, twice.chance.randrange(900)),
     "write": lambda twice, fd: twice.both("write", fd, twice.chance.randbytes(twice.chance.randrange(600))),
     "lseek": lambda twice, fd: twice.is_file(fd) and twice.both("lseek", fd, twice.chance.randrange(900), 1),
-    "ftruncate": lambda twice, fd: twice.both("ftruncate", fd, twice.chance.randrange(900)),
     "fstat": lambda twice, fd: twice.both("fstat", fd, show=_status),
     "fsync": lambda twice, fd: twice.both("fsync", fd),
     "close": _forget,
@@ -195,7 +192,7 @@ _OF_PATHS: dict[str, Callable[[Any], object]] = {
     **dict.fromkeys(("path.exists", "path.isdir", "path.islink", "path.realpath", "path.getsize"), lambda it: it),
 }
 _CHANGES = ("open", "open", "open", "mkdir", "mkdir", "rename", "link", "symlink", "unlink", "write", "write", "rmdir")
-_ACTIONS = (*_CHANGES, *_CHANGES, *_OF_FDS, *_OF_PLACES, *_OF_PATHS, "truncate", "utime", "chmod", "replace")
+_ACTIONS = (*_CHANGES, *_CHANGES, *_OF_FDS, *_OF_PLACES, *_OF_PATHS, "utime", "chmod", "replace")
 
 
 def _files(root: str) -> list[Path]:

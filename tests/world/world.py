@@ -42,6 +42,7 @@ ROOT = "/data"
 BASE = f"{ROOT}/run"
 LATE = f"{ROOT}/late"
 _STRANGERS = (("notes.txt", b"mine"), ("net.tmp.bak", b"x"), ("other-1_1.ckpt", b"mine too"))
+_LINKED = "/tmp/linked.ckpt"  # noqa: S108 — of a stranger
 _BELOW = "below:"
 _TRAINING = ("save", "end")
 _BLIND = ("EIO", "ESTALE", "EACCES")
@@ -139,13 +140,17 @@ class World:
         made = {}
 
         def make() -> None:
+            with system.open_file(_LINKED, "wb") as file:
+                file.write(b"linked")
             for path in self.disks:
                 for name, content in _STRANGERS[: 2 + (self.size % 2)]:
                     with system.open_file(f"{path}/{name}", "wb") as file:
                         file.write(content)
                     made[f"{path}/{name}"] = content
+                system.symlink(_LINKED, f"{path}/net-9_9.ckpt")
 
         self.machine.run(self.operator, make, "strangers")
+        self.operator.node.disk.sync_all()
         for disk in self.disks.values():
             disk.sync_all()
         return made
@@ -952,6 +957,8 @@ class World:
         for path, content in self._strangers.items():
             if after.get(path) != content:
                 raise ViolationError(f"{path} of a stranger was touched")
+        if self.nodes[0].disk.everything().get(_LINKED[1:]) != b"linked":
+            raise ViolationError(f"{_LINKED} was touched, which a link leads to")
         self.checked["strangers"] += 1
         self._before = after
 
