@@ -177,6 +177,7 @@ class Disk:
         self.number = number
         self.capacity = capacity
         self.read_only = False
+        self.slow_ns = 0  # after so long a new entry is listed
         self.has_links = has_links
         self.has_locks = has_locks
         self.kind = kind

@@ -45,6 +45,8 @@ _WEIGHTS = {
     "mount": 5,
     "fill": 2,
     "protect": 1,
+    "slow": 1,
+    "as_stranger": 1,
     "relieve": 4,
     "catalog_away": 2,
     "lock_catalog": 1,
@@ -56,7 +58,7 @@ _WEIGHTS = {
 }
 """How often each step is drawn."""
 
-_TROUBLES = ("unmount", "fill", "protect", "catalog_away", "lock_catalog")
+_TROUBLES = ("unmount", "fill", "protect", "slow", "catalog_away", "lock_catalog")
 _HEALS = 0.3
 
 _OF_DISKS = (
@@ -173,6 +175,9 @@ def draw(seed: int, steps: int = STEPS) -> History:
 
 def _drawn(chance: random.Random, name: str, faulty: float) -> Step:
     arguments = _ARGUMENTS.get(name, lambda _: {})(chance)
+    if name == "as_stranger":
+        other = _drawn(chance, chance.choice(("gc", "undo", "purge", "resolve", "scan", "verify", "sync", "look")), 0.0)
+        arguments = {"name": other.name, "arguments": other.arguments}
     fault = _fault(chance, name) if name in _OF_DISKS and chance.random() < faulty else None
     if name in _STOPS and chance.random() < faulty:
         beside = _drawn(chance, chance.choice(_BESIDE), 0.0)
@@ -244,6 +249,7 @@ _ARGUMENTS: dict[str, Callable[[random.Random], dict[str, Any]]] = {
     "unmount": _choose(which=range(4), gone=[False, False, True]),
     "fill": _choose(which=range(4), room=[0, 50, 300, 5000]),
     "protect": _choose(which=range(4)),
+    "slow": _choose(which=range(4)),
     "lose_catalog": _choose(to_yesterday=[True, True, False]),
     "wait": _choose(seconds=[5, 30, 120, 4000, 50_000, 100_000]),
     "clock": _choose(node=[0, 1], seconds=[-290, 0, 290, 290, -100_000]),

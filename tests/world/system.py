@@ -944,7 +944,9 @@ class System:
                 raise failure(errno.EBADF)
         elif not _may(process, inode, 4):
             raise failure(errno.EACCES)
-        return [(name, inode.entries[name]) for name in sorted(inode.entries, key=_scattered)]
+        shown = [(name, inode.entries[name]) for name in sorted(inode.entries, key=_scattered)]
+        slow = inode.disk.slow_ns
+        return [each for each in shown if each[1].ctime_ns <= self._now(process) - slow] if slow else shown
 
     # The process
 

@@ -113,6 +113,8 @@ class World:
         self.is_current = True
         """Whether the catalog has what it had, or was made anew since."""
         self.away: set[str] = set()
+        self.uid = 0
+        """Who operates."""
         self._locks: list[sqlite3.Connection] = []
         self.trainers: list[Trainer] = []
         self.step = 0
@@ -189,7 +191,7 @@ class World:
             self.away
             or self.machine.catalogs.away
             or self._locks
-            or any(disk.read_only or disk.capacity is not None for disk in self.disks.values())
+            or any(disk.read_only or disk.capacity is not None or disk.slow_ns for disk in self.disks.values())
         )
 
     def _run(self, program: Program, work: Callable[[], Any], name: str) -> Task:
@@ -503,7 +505,7 @@ class World:
         """A command on a catalog, by a process of its own; None where that catalog is not there."""
         if catalog and not self.has_other:
             return None
-        program = self._boot(0, name)
+        program = self.machine.boot(self.nodes[0], name, self.uid)
 
         def run() -> Any:
             with ckptstore.connect(self.catalogs[catalog]) as opened:
@@ -661,7 +663,10 @@ class World:
             resolution: Resolution = task.result
             if fault is None or fault.what != "stop":
                 self._check_plan(
-                    "resolve", resolution.plan, there, complete=fault is None and not catalog and self.is_current
+                    "resolve",
+                    resolution.plan,
+                    there,
+                    complete=fault is None and not (catalog or self.uid) and self.is_current,
                 )
 
     def scan(self, catalog: int = 0) -> None:
@@ -674,7 +679,9 @@ class World:
         task = self._operate("scan", lambda opened: opened.scan(ROOT, run=RUN), catalog)
         if alone:
             self._check_homes("scan", before, self.everything())
-        self.is_current |= not catalog and task is not None and task.error is None and task.is_over and self.is_quiet
+        self.is_current |= (
+            not (catalog or self.uid) and task is not None and task.error is None and task.is_over and self.is_quiet
+        )
 
     def verify(self, digest: bool = False) -> None:  # noqa: FBT001, FBT002
         """All files are compared with the catalog."""
@@ -687,8 +694,16 @@ class World:
     def sync(self, catalog: int = 0) -> None:
         """Journals are taken up."""
         task = self._operate("sync", lambda opened: opened.sync(RUN), catalog)
-        if catalog == 0 and task is not None and task.is_over and task.error is None and self.is_quiet:
+        if not (catalog or self.uid) and task is not None and task.is_over and task.error is None and self.is_quiet:
             self.has_gap = False
+
+    def as_stranger(self, name: str, arguments: dict[str, Any]) -> None:
+        """A user who may neither read the files nor write beside them runs a command."""
+        self.uid = 1000
+        try:
+            getattr(self, name)(**arguments)
+        finally:
+            self.uid = 0
 
     def look(self) -> None:
         """Somebody looks at all that can be listed."""
@@ -810,12 +825,16 @@ class World:
         """A disk is read-only."""
         self.disks[sorted(self.disks)[which % len(self.disks)]].read_only = True
 
+    def slow(self, which: int = 0) -> None:
+        """A disk lists new files only after some seconds, as that of another machine may."""
+        self.disks[sorted(self.disks)[which % len(self.disks)]].slow_ns = 5 * 10**9
+
     def relieve(self) -> None:
         """Disks have room and can be written to; catalogs can be reached and written to."""
         while self._locks:
             self._locks.pop().close()
         for disk in self.disks.values():
-            disk.read_only, disk.capacity = False, None
+            disk.read_only, disk.capacity, disk.slow_ns = False, None, 0
         self.machine.catalogs.away.clear()
 
     def catalog_away(self) -> None:
