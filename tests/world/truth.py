@@ -50,6 +50,7 @@ class Launch:
     decided: bool = False
     branched: bool = False
     in_doubt: bool = False
+    plain: bool = False  # the catalog alone knows where it started
     quarantined: set[int] = field(default_factory=set)
     saved: dict[int, dict[int, list[Saved]]] = field(default_factory=dict)
     plan: dict[int, str] = field(default_factory=dict)
@@ -104,9 +105,10 @@ class Truth:
         counting = max((each.number for each in self.launches if each.has_registered()), default=-1)
         return any(each.in_doubt and each.number >= counting for each in self.launches)
 
-    def may_be_lineage(self, launch: Launch, step: int) -> bool:
-        """Whether a state belongs to the history that leads to the newest launch, as far as is certain."""
-        return self.is_in_doubt() or any(each is launch and at == step for each, at in self.lineage())
+    def has_untold(self) -> bool:
+        """Whether a launch has saved, none of its ranks was told that this is recorded, and none after it outdates."""
+        counting = max((each.number for each in self.launches if each.has_registered()), default=-1)
+        return any(each.saved and each.number > counting for each in self.launches)
 
     def has_newer(self, launch: Launch, step: int) -> bool:
         """Whether a launch has made a whole state after this step, as it was told."""

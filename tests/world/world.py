@@ -238,7 +238,7 @@ class World:
             self._start_again(plain)
             return
         number = len(self.truth.launches)
-        launch = Launch(number, f"L{number}", self.size)
+        launch = Launch(number, f"L{number}", self.size, plain=plain)
         query = NEWEST
         back: int | None = None
         if step is not None:
@@ -855,6 +855,9 @@ class World:
         self._end_trainers()
         self.is_current = self.is_quiet
         self.is_shaken |= self.has_gap
+        for launch in self.truth.launches:
+            if launch.plain:
+                launch.decided, launch.in_doubt = False, launch.in_doubt or launch.branched
         copied = self._kept_catalog if to_yesterday and self._kept_catalog else self._template
         self._replace_catalog(0, copied)
         if self.is_quiet:
@@ -913,7 +916,7 @@ class World:
 
     def _must_stay(self, there: dict[str, bytes], floor: int, *, now: bool) -> set[str]:
         """The files that no policy may remove: of the newest whole states, of marked steps, of what is started from."""
-        if self.truth.is_in_doubt():
+        if self.truth.is_in_doubt() or self.truth.has_untold():
             states: list[tuple[Launch, int]] = []
         else:
             states = self.truth.floor(there, max(floor, 1), {} if now else self.rotten)
@@ -990,7 +993,8 @@ class World:
         there = self.there()
         paths = {each.rank: each.source.path for each in plan.ranks} if plan else {}
         if trainer.rank == 0:
-            is_told = self.is_current or trainer.recorder is not None
+            is_listed = self.is_current or not any(disk.slow_ns for disk in self.disks.values())
+            is_told = (self.is_current or trainer.recorder is not None) and is_listed
             is_complete = back is None and not self.is_shaken and is_told and not is_blind
             self._check_plan("start", plan, there, complete=is_complete, asked=back)
             self.is_current |= trainer.recorder is not None and self.is_quiet
