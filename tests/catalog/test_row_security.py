@@ -103,7 +103,7 @@ def victim(rows: Server, tmp_path_factory: pytest.TempPathFactory) -> Job:
         "INSERT INTO views SELECT id, 0, 'h', '{}' FROM launches",
         "INSERT INTO exit_requests SELECT id, now(), '' FROM launches",
         "INSERT INTO saves SELECT md5(id), id, 'periodic', 99, now() FROM launches",
-        "INSERT INTO trash SELECT 'x', id, 'gc', 'x', '', '/', 'x', 1, 1, 'trashed', now(), '9' FROM runs LIMIT 9",
+        "INSERT INTO trash SELECT 'x', id, 'gc', 'x', '', '/', 'x', 1, 1, 'trash', true, now(), '9' FROM runs LIMIT 9",
     ],
 )
 def test_what_a_trainer_writes_past_ckptstore(rows: Server, victim: Job, statement: str) -> None:
