@@ -15,9 +15,8 @@ demo: $(READY)
 # What is measured by coverage, and so runs at two thirds of its speed: the tests of the modules that decide, and of
 # what journals may hold.
 MEASURED := tests/core tests/retention/test_decide.py \
-	$(patsubst %,tests/resume/test_%.py,conversion faults lineage position register remedies resolver \
-		steps) \
-	$(patsubst %,tests/scan/test_%.py,history history_property order) \
+	$(patsubst %,tests/resume/test_%.py,conversion faults lineage position register remedies resolver) \
+	tests/evidence tests/scan/test_order.py \
 	$(patsubst %,tests/journal/test_%.py,hostile_journals whose_word)
 
 test: $(READY) lint docs

@@ -38,17 +38,17 @@ ROOT = Path(__file__).parents[1]
 ENOUGH = 0.9
 EXAMPLES = 40  # of each property, which has hundreds otherwise
 WORLD = range(6)  # seeds
-MOVING = ("resume", "retention", "journal", "scan", "disk", "catalog/project")
+MOVING = ("resume", "evidence", "retention", "journal", "scan", "disk", "catalog/project")
 TESTS = {  # of what decides, of each module in its folder, the quickest first: the first test that fails ends the run
     "core/naming": ["test_naming"],
     "core/replicas": ["test_replicas"],
     "core/strategy_layout": ["test_strategy_layout"],
+    "evidence/witnesses": ["test_witnesses", "test_reconstruct"],
     "resume/faults": ["test_faults"],
     "resume/lineage": ["test_lineage"],
     "resume/position": ["test_position"],
     "resume/remedies": ["test_remedies", "test_conversion"],
     "resume/resolver": ["test_resolver", "test_remedies", "test_resolver_property"],
-    "resume/steps": ["test_steps"],
     "retention/decide": ["test_decide"],
     "retention/policy": ["test_decide"],
 }

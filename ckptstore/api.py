@@ -139,8 +139,8 @@ class Catalog:
         witnesses that are enough alone: "counter", "name", "info". `progress` hears how many more files were looked at.
         """
         from ckptstore.disk.trust import Trust
-        from ckptstore.scan.found import Trusted
-        from ckptstore.scan.history import Stated
+        from ckptstore.evidence.reconstruct import Stated
+        from ckptstore.evidence.unregistered import Trusted
         from ckptstore.scan.scan import scan
 
         witnesses = {each.value for each in Trusted}

@@ -19,18 +19,11 @@ def save(root: Path, step: int, *, count: int = 2, prefix: str = "net-", common:
     """Everything that MindFormers writes for one iteration, in graph mode; `common` changes what common.json says."""
     home = root / f"iteration_{step:08d}"
     home.mkdir(parents=True, exist_ok=True)
-    storage = {}
     for index in range(count):
         for holds, entries in (("model", {f"weight.{index}": 1}), ("opt", {"global_step": step, "moment": 1})):
             name = f"{prefix}{holds}-{index:07d}-{count:07d}.safetensors"
             (home / name).write_bytes(safetensors(entries))
-            storage[f"('{holds}.{index}', (0,))"] = [{"file_name": name, "storage_rank": index}]
     said = {"epoch_num": 1, "step_num": step, "global_step": step, "loss_scale": None, "global_batch_size": 8}
     (home / "common.json").write_text(json.dumps(said | (common or {}), indent=4))
-    (home / "metadata.json").write_text(json.dumps({"state_dict_metadata": {}, "storage_data": storage}, indent=4))
+    (home / "metadata.json").write_text("{}")
     return home
-
-
-def track(root: Path, text: str) -> None:
-    """What the tracker says."""
-    (root / "latest_checkpointed_iteration.txt").write_text(text)

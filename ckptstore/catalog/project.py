@@ -227,7 +227,6 @@ def _launch_row(event: LaunchStarted) -> dict[str, Any]:
         "steps_per_epoch": launch.steps_per_epoch,
         "batch_size": launch.batch_size,
         "shards": launch.shards,
-        "lengths": [list(each) for each in launch.lengths] or None,
     }
     version = None
     if any(value is not None for value in data.values()):
@@ -251,7 +250,7 @@ def _joined(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
     row["world_size"] = max(one["world_size"], other["world_size"])
     row["owner"] = one["owner"] or other["owner"]  # root tells of others' launches
     if (other["data_version"] or "") > (one["data_version"] or ""):
-        for name in ("steps_per_epoch", "batch_size", "shards", "lengths", "data_version"):
+        for name in ("steps_per_epoch", "batch_size", "shards", "data_version"):
             row[name] = other[name]
     row["layout"] = max(one["layout"], other["layout"], key=lambda layout: (layout != _NO_REPLICAS, repr(layout)))
     return row

@@ -67,7 +67,6 @@ launches = sa.Table(
     sa.Column("steps_per_epoch", sa.Integer),
     sa.Column("batch_size", sa.Integer),
     sa.Column("shards", sa.Integer),
-    sa.Column("lengths", sa.JSON(none_as_null=True)),
     sa.Column("data_version", sa.String(64)),
     sa.Column("created_at", UtcDateTime, nullable=False),
     sa.Column("owner", sa.BigInteger, nullable=False),
@@ -76,10 +75,8 @@ launches = sa.Table(
 """`id` is made of the run and the `name`, by which people know it: two runs may have a launch of one name each.
 `launch_order` is the place among the launches of the run, by (`created_at`, `name`).
 
-`lengths` are the steps an epoch that fit the names of a launch that was scanned, for each way to read them: the lowest,
-the highest (null: none), and what they divide. `data_version` is that of it, `steps_per_epoch`, `batch_size` and
-`shards` (NULL: nothing was told of them). `owner` is the number of the user that its process, or the journal that tells
-of it, is of.
+`data_version` is that of `steps_per_epoch`, `batch_size` and `shards` (NULL: nothing was told of them). `owner` is the
+number of the user that its process, or the journal that tells of it, is of.
 """
 
 resolutions = sa.Table(

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from ckptstore.core.model import Checkpoint, Skipped
-    from ckptstore.scan.found import Uncertain
+    from ckptstore.evidence.unregistered import Uncertain
     from ckptstore.scan.plan import FoundTrash, Scanned
 
 

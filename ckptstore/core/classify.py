@@ -8,6 +8,7 @@ from enum import Enum
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from ckptstore.core.iterations import parse_iteration, parse_part
 from ckptstore.core.model import Kind
 from ckptstore.core.naming import (
     COMPANION,
@@ -22,7 +23,6 @@ from ckptstore.core.naming import (
     parse_tensorflow,
     parse_ttp_directory,
 )
-from ckptstore.core.parts import parse_iteration, parse_part
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence

@@ -501,7 +501,7 @@ def launch_from_json(told: Line) -> Launch:
     return replace(launch, layout=_layout(told["layout"], launch.world_size))
 
 
-_OF_LAUNCH = ("run", "id", "world_size", "steps_per_epoch", "batch_size", "shards", "created_at", "lengths")
+_OF_LAUNCH = ("run", "id", "world_size", "steps_per_epoch", "batch_size", "shards", "created_at")
 _ALL = "data_parallel"
 
 

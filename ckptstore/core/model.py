@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from enum import Enum
 from functools import cached_property, lru_cache
-from math import gcd, isqrt
 from typing import Any, NamedTuple, NewType
 
 from ckptstore.core.fields import (
@@ -230,59 +229,6 @@ class Source:
         return launch_key(self.run, self.launch)
 
 
-class Lengths(NamedTuple):
-    """Numbers of steps that an epoch may have."""
-
-    low: Count = 1
-    high: Whole | None = None  # None: no end
-    divides: Whole = 0  # those that divide this; 0 is divided by every number
-
-    def fits(self, steps: int) -> bool:
-        """Whether an epoch may have so many steps."""
-        return self.low <= steps <= (steps if self.high is None else self.high) and self.divides % steps == 0
-
-    def dividing(self, number: int) -> Lengths:
-        """Those of them that divide a number too."""
-        return self._replace(divides=gcd(self.divides, number))
-
-    def within(self, other: Lengths) -> Lengths:
-        """Those that are among others too."""
-        highs = [high for high in (self.high, other.high) if high is not None]
-        return Lengths(max(self.low, other.low), min(highs, default=None), gcd(self.divides, other.divides))
-
-    def some(self) -> tuple[int, ...]:
-        """The lowest two of them, or all; those of a number whose divisors take too long to find are not known."""
-        if not self.divides or self.divides > _MOST_TRIED**2:
-            last = self.low + 1 if self.high is None else min(self.high, self.low + 1)
-            return tuple(range(self.low, last + 1))
-        return tuple(each for each in _divisors(self.divides) if self.fits(each))[:2]
-
-    @property
-    def only(self) -> int | None:
-        """The one number that there is; None if there are more, or none."""
-        some = self.some()
-        return some[0] if len(some) == 1 else None
-
-    def __str__(self) -> str:
-        if self.only is not None:
-            return str(self.only)
-        if not self.divides or self.divides > _MOST_TRIED**2:
-            return f"{self.low} or more" if self.high is None else f"{self.low} to {self.high}"
-        found = [str(each) for each in _divisors(self.divides) if self.fits(each)]
-        return ", ".join(found[:_SHOWN]) + (", …" if len(found) > _SHOWN else "")
-
-
-_SHOWN = 4
-_MOST_TRIED = 50_000
-
-
-@lru_cache(maxsize=1024)
-def _divisors(number: int) -> tuple[int, ...]:
-    """The divisors of a number of up to `_MOST_TRIED` squared, sorted."""
-    low = [each for each in range(1, isqrt(number) + 1) if number % each == 0]
-    return tuple(sorted({*low, *(number // each for each in low)}))
-
-
 @dataclass(frozen=True, kw_only=True)
 class Launch:
     """One start of all ranks of a run."""
@@ -305,8 +251,6 @@ class Launch:
     start_step: int | None = None  # where parent_step stands in its own steps
     created_at: Moment | None = None
     owner: int | None = field(default=None, compare=False)  # the user whose it is; None: who tells of it
-    # The steps an epoch with which the names of a scanned launch fit its counters, in each way to read them.
-    lengths: tuple[Lengths, ...] = ()
 
     @property
     def key(self) -> LaunchKey:

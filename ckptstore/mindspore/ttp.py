@@ -16,10 +16,10 @@ from mindspore.train import ModelCheckpoint
 from ckptstore.core.model import Content, Kind
 from ckptstore.core.naming import is_ttp_file, parse_name, parse_ttp_directory
 from ckptstore.disk.files import FileFacts, facts, names_in, real_directory
+from ckptstore.evidence.writers import ttp_names_before
 from ckptstore.mindspore import compat
 from ckptstore.mindspore.session import Watch
 from ckptstore.outside import Path
-from ckptstore.resume.ttp_directories import names_before
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -48,7 +48,7 @@ class TtpWatch(Watch):
             return
         root = getattr(callback, "ckpt_save_path", None)
         if root is not None:
-            found = partial(names_before, rank=session.launch.rank)
+            found = partial(ttp_names_before, rank=session.launch.rank)
             session.places.add(root, kind=Kind.TTP, prefix="", names_before=found)
         if session.progress.global_step and getattr(callback, "initial_step", 0):
             callback.initial_step = 0  # it would be added to a count that goes on and includes it

@@ -7,17 +7,16 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ckptstore.core.model import Checkpoint, Content, FileState, Kind, Skipped
-from ckptstore.core.naming import parse_exit_name, parse_ttp_directory
 from ckptstore.core.sighting import is_as_recorded
 from ckptstore.disk import files
 from ckptstore.errors import UnreadableError, UsageError
+from ckptstore.evidence.ownership import LaunchFacts, doubt_of, ended_with
+from ckptstore.evidence.witnesses import unwitnessed_step, witnessed_by_mindspore
+from ckptstore.evidence.writers import UnregisteredFile, before_rename, unregistered_files
 from ckptstore.formats.inspect import read_checkpoint
 from ckptstore.formats.safetensors import SafetensorsHeader
 from ckptstore.outside import Path
 from ckptstore.resume import register
-from ckptstore.resume.provenance import LaunchFacts, UnregisteredFile, doubt_of, ended_with, unregistered_files
-from ckptstore.resume.steps import unwitnessed_step, witnessed_by_mindspore
-from ckptstore.resume.ttp_directories import before_rename
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -194,7 +193,7 @@ def _step(launch: Launch, new: UnregisteredFile, header: Header, facts: LaunchFa
     lag = facts.lags[launch.key]
     if new.kind in (Kind.GRACEFUL_EXIT, Kind.TTP):
         return witnessed_by_mindspore(
-            header.info.get("step_num"), _named_step(new), optimizer_step=header.optimizer_step, lag=lag
+            header.info.get("step_num"), new.named_step, optimizer_step=header.optimizer_step, lag=lag
         )
     ending = facts.ending_of(new.source)
     if new.is_breakpoint and ending is not None and ended_with(new.source, new, header, facts):
@@ -213,11 +212,3 @@ def _step(launch: Launch, new: UnregisteredFile, header: Header, facts: LaunchFa
 def _quarantine(new: UnregisteredFile, step: int, facts: LaunchFacts) -> str:
     ending = facts.ending_of(new.source)
     return ending.quarantine if ending is not None and ending.global_step == step else ""
-
-
-def _named_step(new: UnregisteredFile) -> int | None:
-    if new.kind is Kind.GRACEFUL_EXIT:
-        named = parse_exit_name(Path(new.path).name)
-        return None if named is None else named.global_step
-    directory = parse_ttp_directory(Path(new.path).parents[1].name)
-    return None if directory is None else directory.step

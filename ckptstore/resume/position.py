@@ -33,25 +33,12 @@ def first_step(global_step: int, saved: Launch, now: Launch) -> int | NoPosition
     """
     if now.steps_per_epoch is None or _same_steps(saved, now):
         return global_step
-    if saved.lengths and saved.world_size == now.world_size:
-        return global_step  # what its names call an epoch may be a sink
     if saved.steps_per_epoch is not None:
         return _converted(global_step, saved, saved.steps_per_epoch, now, now.steps_per_epoch)
     if saved.world_size == now.world_size:
         return global_step
     return NoPosition(
         f"it was saved by {count(saved.world_size, 'rank', 'ranks')}, with how many steps an epoch is not known"
-    )
-
-
-def other_epochs(saved: Launch, steps_per_epoch: int | None) -> str:
-    """Why what a scan found of a launch is not of a dataset with so many steps an epoch; empty where it may be."""
-    if not saved.lengths or steps_per_epoch is None or any(each.fits(steps_per_epoch) for each in saved.lengths):
-        return ""
-    fitting = ", or ".join(map(str, saved.lengths))
-    return (
-        f"its names and counters fit {fitting} steps an epoch, and the dataset has {steps_per_epoch}: with sink_size "
-        "they may be those of a sink"
     )
 
 

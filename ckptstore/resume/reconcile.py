@@ -15,13 +15,13 @@ from ckptstore.disk import presence
 from ckptstore.disk.files import facts_if_seen, is_in, names_in
 from ckptstore.disk.waiting import for_each
 from ckptstore.errors import UsageError
+from ckptstore.evidence.ownership import LaunchFacts
+from ckptstore.evidence.writers import UnregisteredFile, before_rename, list_ttp, unregistered_files, wrote
 from ckptstore.journal.writers import shared
 from ckptstore.outside import Path, time
 from ckptstore.resume import register
 from ckptstore.resume.adopt import adopt
 from ckptstore.resume.liveness import SILENT, living
-from ckptstore.resume.provenance import LaunchFacts, UnregisteredFile, unregistered_files, wrote
-from ckptstore.resume.ttp_directories import before_rename, listing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -172,7 +172,7 @@ def _look(
         own = places.get(of_rank, ())
         for source in own_sources:
             try:
-                found = listing(source) if source.kind is Kind.TTP else _listed(listings, source.directory)
+                found = list_ttp(source) if source.kind is Kind.TTP else _listed(listings, source.directory)
             except OSError as error:
                 seen.skipped.append(Skipped(source.directory, error.strerror or str(error)))
                 continue

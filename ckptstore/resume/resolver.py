@@ -34,9 +34,9 @@ from ckptstore.core.naming import FOREIGN, unfinished_ttp_directory
 from ckptstore.core.replicas import show
 from ckptstore.core.text import count
 from ckptstore.errors import UsageError
+from ckptstore.evidence.witnesses import other_epochs
 from ckptstore.resume import remedies
 from ckptstore.resume.faults import fault, unequal_sizes
-from ckptstore.resume.position import other_epochs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -153,7 +153,7 @@ def _unfit(state: State, query: Query) -> list[Reason]:
         return [_in_parts(state), *quarantined]
     reasons = [] if query.take_quarantined else quarantined
     as_saved = query.world_size in (None, launch.world_size)
-    misfit = other_epochs(launch, query.steps_per_epoch) if as_saved and query.step is None else ""
+    misfit = other_epochs(state, query.steps_per_epoch) if as_saved and query.step is None else ""
     if misfit:
         reasons.insert(0, Reason(Rule.OTHER_EPOCHS, None, misfit))
     foreign = None if query.takes_foreign else next((file for file in state.files if file.format in FOREIGN), None)

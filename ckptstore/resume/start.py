@@ -16,10 +16,11 @@ from ckptstore.catalog.runs import find_called
 from ckptstore.core.events import LaunchStarted
 from ckptstore.core.hints import Call, Command
 from ckptstore.core.limits import LEASE
-from ckptstore.core.model import BRANCH, Assignment, Grade, PassedOver, Resolution, RestorePlan, Rule
+from ckptstore.core.model import BRANCH, SCANNED, Assignment, Grade, PassedOver, Resolution, RestorePlan, Rule
 from ckptstore.core.text import count
 from ckptstore.disk.trust import TRUST, Trust, user_name
 from ckptstore.errors import CatalogUnavailableError, NothingRestorableError, RefusedError, UsageError
+from ckptstore.evidence.witnesses import fits
 from ckptstore.journal.writers import record_of_run, shared
 from ckptstore.outside import token_hex, utc_now
 from ckptstore.resume import exits, position, unplaced
@@ -456,10 +457,16 @@ def _note_proof(database: Database, plan: RestorePlan, launch: Launch) -> None:
     """Record that a scanned state fits the dataset: the length of an epoch was the witness that it lacked."""
     saved, steps_per_epoch = plan.launch, launch.steps_per_epoch
     is_alike = steps_per_epoch is not None and saved.world_size == launch.world_size
-    if not (saved.lengths and is_alike) or position.other_epochs(saved, steps_per_epoch):
+    if not (saved.id.startswith(SCANNED) and is_alike) or steps_per_epoch is None:
+        return
+
+    def is_of_data(file: Checkpoint) -> bool:
+        return fits(file.path, file.global_step, steps_per_epoch, saved.order)
+
+    if not all(is_of_data(each.source) for each in plan.ranks):  # asked for by its step
         return
     with database.read() as connection:
-        open_ones = reads.consistent_files(connection, saved.key)
+        open_ones = [file for file in reads.consistent_files(connection, saved.key) if is_of_data(file)]
     recorder = shared(database)
     if open_ones:
         recorder.amend([(file, file.amended(grade=Grade.PROVEN, doubt="")) for file in open_ones])

@@ -16,7 +16,7 @@ from ckptstore.core.model import FileState, Kind, Skipped
 from ckptstore.core.naming import COMPANION, is_ttp_file, parse_name, parse_ttp_directory
 from ckptstore.disk.files import names_in, real_directory
 from ckptstore.disk.walk import Directory, look, walk
-from ckptstore.resume.provenance import wrote
+from ckptstore.evidence.writers import wrote
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -14,9 +14,9 @@ from ckptstore.core.classify import What
 from ckptstore.core.model import Checkpoint, Content, FileState, Grade, Skipped, moment
 from ckptstore.core.sighting import Sighting, is_as_recorded
 from ckptstore.disk import files
-from ckptstore.scan.found import ScannedLaunch, launch_id
-from ckptstore.scan.history import rank_of
-from ckptstore.scan.launches import NEAR_NS
+from ckptstore.evidence.launch_groups import NEAR_NS
+from ckptstore.evidence.reconstruct import rank_of
+from ckptstore.evidence.unregistered import ScannedLaunch, launch_id
 from ckptstore.scan.tree import sighted
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ckptstore.catalog.engine import Database
     from ckptstore.core.model import Launch
     from ckptstore.disk.walk import Seen
-    from ckptstore.scan.found import FoundFile
+    from ckptstore.evidence.unregistered import FoundFile
     from ckptstore.scan.known_files import KnownFiles
     from ckptstore.scan.tree import Tree
 
@@ -216,7 +216,6 @@ def as_a_run(run: str, copies: Copies, tree: Tree, databases: Sequence[Database]
             originals[key].steps_per_epoch,
             originals[key].created_at or min(file.created_at for file in some if file.created_at),
             tuple(some),
-            originals[key].lengths,
             originals[key].layout,
         )
         for key, some in of_launch.items()

@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from ckptstore.core.classify import WEIGHTS_DIRECTORIES
 from ckptstore.core.hints import Command
+from ckptstore.core.iterations import parse_iteration, parse_part
 from ckptstore.core.model import Content
 from ckptstore.core.naming import parse_rank_directory, parse_ttp_directory
-from ckptstore.core.parts import parse_iteration, parse_part
-from ckptstore.scan.history import rank_of
+from ckptstore.evidence.reconstruct import rank_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Iterable, Mapping
 
+    from ckptstore.evidence.unregistered import FoundFile
     from ckptstore.formats.header import Entry
-    from ckptstore.scan.found import FoundFile
 
 Shapes: TypeAlias = "Mapping[str, tuple[int, ...]]"
 

@@ -27,11 +27,11 @@ from ckptstore.disk import files, several
 from ckptstore.disk.waiting import for_each
 from ckptstore.disk.walk import Seen
 from ckptstore.errors import UsageError
+from ckptstore.evidence.reconstruct import size_of_job
+from ckptstore.evidence.unregistered import BY_HAND, PlacedFile, ScannedLaunch, Trusted, Uncertain, launch_id, record
 from ckptstore.formats import pytorch
 from ckptstore.outside import Path
 from ckptstore.resume.resolve import stated_layout
-from ckptstore.scan.found import BY_HAND, PlacedFile, ScannedLaunch, Trusted, Uncertain, launch_id, record
-from ckptstore.scan.history import size_of_job
 from ckptstore.scan.known_files import is_inside
 from ckptstore.scan.tree import Opaque, found_file
 
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping
 
     from ckptstore.core.model import Checkpoint
-    from ckptstore.scan.found import FoundFile
-    from ckptstore.scan.history import Stated
+    from ckptstore.evidence.reconstruct import Stated
+    from ckptstore.evidence.unregistered import FoundFile
     from ckptstore.scan.known_files import KnownFiles
     from ckptstore.scan.tree import Tree
 

@@ -14,9 +14,9 @@ from ckptstore.core.model import SCANNED, Content, FileState, Kind, Skipped
 from ckptstore.core.naming import above_ttp
 from ckptstore.core.sighting import Sighting, is_as_recorded
 from ckptstore.disk.files import real_directory
+from ckptstore.evidence.writers import wrote
 from ckptstore.journal.jsonl import directory_of
 from ckptstore.outside import Path
-from ckptstore.resume.provenance import wrote
 from ckptstore.scan.experiments import are_several, home_of
 from ckptstore.scan.tree import sighted
 

@@ -17,6 +17,8 @@ from ckptstore.core.model import SCANNED, Checkpoint, Content, FileState, Grade,
 from ckptstore.core.replicas import stand_alone
 from ckptstore.core.text import count
 from ckptstore.errors import RefusedError, UsageError
+from ckptstore.evidence.reconstruct import NOTHING_STATED, Reconstruction, rank_of, reconstruct
+from ckptstore.evidence.unregistered import ScannedLaunch, launch_id, record
 from ckptstore.journal.sync import Synced, sync_below
 from ckptstore.journal.unread import beside, unread
 from ckptstore.outside import Path
@@ -26,11 +28,10 @@ from ckptstore.resume.resolve import stated_layout
 from ckptstore.scan.copies import among_new, as_a_run, copies_of_known
 from ckptstore.scan.experiments import apart, are_several, commands, strangers
 from ckptstore.scan.foreign import Foreign
-from ckptstore.scan.found import ScannedLaunch, launch_id, record
-from ckptstore.scan.history import NOTHING_STATED, Reconstruction, rank_of, reconstruct
+from ckptstore.scan.gaps import fill
+from ckptstore.scan.iteration_saves import saves_in_parts
 from ckptstore.scan.known_files import is_inside, known_files, unowned_files, unwatched
 from ckptstore.scan.order import at_the_time_of_others, dated, in_order_of_time
-from ckptstore.scan.parts import saves_in_parts
 from ckptstore.scan.tree import changed, is_rewritten, read_headers
 
 if TYPE_CHECKING:
@@ -41,9 +42,9 @@ if TYPE_CHECKING:
     from ckptstore.catalog.reads import Called
     from ckptstore.core.model import Launch
     from ckptstore.disk.trust import Trust
+    from ckptstore.evidence.reconstruct import Stated
+    from ckptstore.evidence.unregistered import FoundFile, Uncertain
     from ckptstore.scan.experiments import Stranger
-    from ckptstore.scan.found import FoundFile, Uncertain
-    from ckptstore.scan.history import Stated
     from ckptstore.scan.known_files import KnownFiles
     from ckptstore.scan.tree import Opaque, Tree
 
@@ -202,7 +203,8 @@ def make_plan(
     in_parts = saves_in_parts(run, tree, parts, kept, others.keys() | unheard.keys())
     of_others = foreign.launches(run, to_adopt, kept)
     own = as_a_run(run, copies, tree, [database, *([catalog] if catalog else [])]) if is_own_run else []
-    launches = in_order_of_time(_launches(run, history, kept, said), [*in_parts.launches, *of_others, *own])
+    of_history = fill(_launches(run, history, kept, said), known.values(), launches_there)
+    launches = in_order_of_time(of_history, [*in_parts.launches, *of_others, *own])
     if world_size is not None:
         _check_world_size(world_size, _ranks(tree, new, found, foreign, to_adopt), launches, sizes)
     too_small = _too_small((file for launch in launches for file in launch.files), sizes)
@@ -263,7 +265,7 @@ def make_plan(
             for launch in dated(launches_there, launches, saved)
             if launch.id not in sizes
             or (launch.id in too_small and launch.world_size > sizes[launch.id])
-            or said.replicas is not None
+            or (said.replicas is not None and launch.id.startswith(SCANNED))
             or _says_more(launch, launches_there)
         ),
         back=tuple(back),
@@ -344,9 +346,9 @@ def _placed_anew(
 
 
 def _says_more(launch: ScannedLaunch, known: Iterable[Launch]) -> bool:
-    """Whether the names of a known launch tell more of the steps of an epoch than before."""
+    """Whether the steps an epoch of a known launch are known now, and were not."""
     before = next(each for each in known if each.id == launch.id)
-    return before.steps_per_epoch is None and launch.lengths not in ((), before.lengths)
+    return before.steps_per_epoch is None and launch.steps_per_epoch is not None
 
 
 def _unowned(
@@ -471,11 +473,9 @@ def _launches(run: str, history: Reconstruction, known: Mapping[str, Checkpoint]
         ids = {known[each.file.path].launch for each in found.files if each.file.path in known}
         first = min(each.file.path for each in found.files)
         key = min(ids) if ids else launch_id(run, found.key, first)
-        files = tuple(record(run, key, each, found.steps_per_epoch) for each in found.files)
+        files = tuple(record(run, key, each, said.steps_per_epoch) for each in found.files)
         began = moment(min(each.file.mtime_ns for each in found.files))
-        launches.append(
-            ScannedLaunch(key, history.world_size, found.steps_per_epoch, began, files, found.lengths, layout)
-        )
+        launches.append(ScannedLaunch(key, history.world_size, said.steps_per_epoch, began, files, layout))
     return launches
 
 

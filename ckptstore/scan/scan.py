@@ -25,11 +25,11 @@ from ckptstore.disk.presence import Home
 from ckptstore.disk.run_directories import checkpoint_tree, remember, root_of
 from ckptstore.disk.trust import on_behalf_of
 from ckptstore.errors import UsageError
+from ckptstore.evidence.reconstruct import NOTHING_STATED
 from ckptstore.journal.writers import homes, shared
 from ckptstore.outside import Path, os, utc_now
 from ckptstore.resume.join import check_name
 from ckptstore.scan import foreign
-from ckptstore.scan.history import NOTHING_STATED
 from ckptstore.scan.known_files import recorded_below
 from ckptstore.scan.plan import FoundTrash, check_ranks, make_plan, may_be_beyond
 from ckptstore.scan.tree import look_at
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from ckptstore.catalog.engine import Database
     from ckptstore.disk.trust import Trust
-    from ckptstore.scan.history import Stated
+    from ckptstore.evidence.reconstruct import Stated
     from ckptstore.scan.plan import Scanned, ScanPlan
     from ckptstore.scan.tree import Tree
 
@@ -172,7 +172,6 @@ def _apply(database: Database, root: Path, tree: Tree, plan: ScanPlan) -> None:
             world_size=launch.world_size,
             layout=launch.layout,
             steps_per_epoch=launch.steps_per_epoch,
-            lengths=launch.lengths,
             created_at=launch.began,
             owner=on_behalf_of(os.geteuid(), launch.files[0].path),
         )

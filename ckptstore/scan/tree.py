@@ -19,13 +19,13 @@ from ckptstore.disk.presence import absence_beside, directory_of, is_used_as
 from ckptstore.disk.waiting import for_each
 from ckptstore.disk.walk import Seen, walk
 from ckptstore.errors import UnreadableError
+from ckptstore.evidence.unregistered import FoundFile
 from ckptstore.formats.alike import AlikeReader
 from ckptstore.formats.inspect import inspect
 from ckptstore.formats.safetensors import SafetensorsHeader
 from ckptstore.formats.strategy import Strategy
 from ckptstore.outside import Path
 from ckptstore.scan.experiments import Home, Shapes, home_of, shapes_of
-from ckptstore.scan.found import FoundFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

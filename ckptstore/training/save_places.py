@@ -15,10 +15,10 @@ from ckptstore.disk import name_claims
 from ckptstore.disk.files import facts_if_seen, names_in, real_directory, remove_own
 from ckptstore.disk.run_directories import remember, root_of
 from ckptstore.errors import CatalogUnavailableError, CkptstoreError, RefusedError
+from ckptstore.evidence.writers import wrote
 from ckptstore.journal import jsonl
 from ckptstore.journal.sync import found_below, take_up_found
 from ckptstore.outside import os
-from ckptstore.resume.provenance import wrote
 from ckptstore.training.complaints import Complaints
 
 if TYPE_CHECKING:

@@ -20,12 +20,12 @@ from ckptstore.disk import presence
 from ckptstore.disk.waiting import for_each
 from ckptstore.disk.walk import look
 from ckptstore.errors import CatalogUnavailableError, UsageError
+from ckptstore.evidence.writers import wrote
 from ckptstore.journal.sync import sync_run
 from ckptstore.journal.writers import shared
 from ckptstore.outside import CHANCE, Future, ThreadPoolExecutor, os, threading, utc_now
 from ckptstore.resume import resolve
 from ckptstore.resume.examine import Damaged, Inconclusive, Unseen, Whole, examine
-from ckptstore.resume.provenance import wrote
 from ckptstore.resume.resolver import NEWEST
 from ckptstore.resume.uncertainty import QUIET
 

@@ -76,7 +76,6 @@ def upgrade() -> None:
         sa.Column("steps_per_epoch", sa.Integer(), nullable=True),
         sa.Column("batch_size", sa.Integer(), nullable=True),
         sa.Column("shards", sa.Integer(), nullable=True),
-        sa.Column("lengths", sa.JSON(none_as_null=True), nullable=True),
         sa.Column("data_version", sa.String(length=64), nullable=True),
         sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
         sa.Column("owner", sa.BigInteger(), nullable=False),

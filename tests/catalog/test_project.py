@@ -44,7 +44,6 @@ from ckptstore.core.model import (
     Grade,
     Kind,
     Launch,
-    Lengths,
     LoadResult,
     Location,
     PassedOver,
@@ -90,7 +89,6 @@ def launches(draw: st.DrawFn) -> Launch:
         world_size=2,
         layout=draw(st.sampled_from([stand_alone(), data_parallel(2)])),
         steps_per_epoch=draw(st.sampled_from([None, 10, 20])),
-        lengths=draw(st.sampled_from([(), (), (Lengths(10, 20),), (Lengths(3, 3), Lengths(2, None, 12))])),
         created_at=START + timedelta(minutes=3 - number + draw(st.integers(0, 1))),
     )
 
@@ -98,7 +96,7 @@ def launches(draw: st.DrawFn) -> Launch:
 @st.composite
 def started(draw: st.DrawFn) -> LaunchStarted:
     launch = draw(launches())
-    data_at = draw(moments) if launch.steps_per_epoch or launch.lengths else None
+    data_at = draw(moments) if launch.steps_per_epoch else None
     if launch.id == "L1" or not draw(st.booleans()):
         return LaunchStarted(launch, data_at=data_at)
     origin = replace(draw(launches()), id="L1", run=launch.run)

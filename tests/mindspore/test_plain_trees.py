@@ -16,8 +16,7 @@ from tests.cli.advice import commands_in
 from tests.mindspore.plain_trees import SCRIPTS, Script, Tree, Weights, one_more_training, weights
 from tests.mindspore.trainings import two_ranks
 from tests.scan import plain_mindspore
-from tests.scan.plain_mindspore import Job, Start
-from tests.scan.simulated_trees import Saver
+from tests.scan.plain_mindspore import Job, Saver, Start
 
 LEFT_OUT = 7
 ASKS = {

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckptstore.core.model import Launch, Lengths
-from ckptstore.resume.position import NoPosition, first_step, other_data, other_epochs, shift
+from ckptstore.core.model import Launch
+from ckptstore.resume.position import NoPosition, first_step, other_data, shift
 from tests.resume.builders import launch
 
 
@@ -134,21 +134,3 @@ def test_the_optimizer_counts_on_through_every_change() -> None:
     assert shift(launch("L4", 4, parent=("L3", 12)), known) == -2  # of as many steps an epoch
     assert shift(replace(third, parent="gone"), known) == -10
     assert shift(replace(third, parent="L3"), known) == -10  # never in a circle
-
-
-def test_epochs_that_names_show_are_of_this_data_or_not() -> None:
-    saved = replace(launch(), lengths=(Lengths(6, 6), Lengths(10, 12)))
-    assert other_epochs(saved, 6) == other_epochs(saved, 11) == other_epochs(saved, None) == ""
-    assert other_epochs(launch(), 7) == ""
-    assert other_epochs(saved, 7) == (
-        "its names and counters fit 6, or 10 to 12 steps an epoch, and the dataset has 7: with sink_size they may be "
-        "those of a sink"
-    )
-
-
-def test_what_names_call_an_epoch_is_no_measure_of_the_data() -> None:
-    """Only where as many ranks go on: for others something has to be known of it."""
-    named = replace(paced(2, 10), lengths=(Lengths(10, 10),))
-    assert first_step(17, named, paced(2, 5)) == 17
-    assert first_step(20, named, paced(1, 20)) == 40
-    assert first_step(17, paced(2, None), paced(2, 10)) == 17

@@ -9,9 +9,9 @@ import pytest
 from ckptstore.core.model import (
     Checkpoint,
     Content,
+    Grade,
     Kind,
     Launch,
-    Lengths,
     Observed,
     Rejection,
     RestorePlan,
@@ -363,11 +363,13 @@ def test_what_mindspore_cannot_load_is_for_others_only() -> None:
 
 
 def test_epochs_of_other_data_reject_where_as_many_ranks_go_on() -> None:
-    of = replace(BOTH, lengths=(Lengths(6, 6),))
-    assert rules(rejected(saved(of), steps_per_epoch=7)) == [(Rule.OTHER_EPOCHS, None)]
-    assert sources(planned(saved(of), steps_per_epoch=6)) == [0, 1]
-    assert sources(planned(saved(of, 0), steps_per_epoch=7, world_size=3)) == [0, 0, 0]
-    bad = rejected(also(saved(of, 0), file(of, 1), **NAN), steps_per_epoch=7)
+    """Step 15 is named after epoch 3."""
+    named = {"path": "/ckpt/net-3_3.ckpt", "grade": Grade.CONSISTENT}
+    of = saved(BOTH, **named)
+    assert rules(rejected(of, steps_per_epoch=8)) == [(Rule.OTHER_EPOCHS, None)]
+    assert planned(of, steps_per_epoch=7)
+    assert planned(saved(BOTH, path="/ckpt/net-3_3.ckpt"), steps_per_epoch=8)
+    bad = rejected(also(saved(BOTH, 0, **named), file(BOTH, 1), **NAN), steps_per_epoch=8)
     assert rules(bad) == [(Rule.OTHER_EPOCHS, None), (Rule.QUARANTINED, 1)]
 
 

@@ -4,11 +4,11 @@ from collections import defaultdict
 from collections.abc import Collection, Set
 from dataclasses import dataclass
 
-from ckptstore.core.model import SCANNED, Launch
+from ckptstore.core.model import SCANNED, Grade, Launch
 from ckptstore.core.replicas import stand_alone
+from ckptstore.evidence.reconstruct import Reconstruction
+from ckptstore.evidence.witnesses import fits
 from ckptstore.resume.lineage import lineage
-from ckptstore.resume.position import other_epochs
-from ckptstore.scan.history import PlacedLaunch, Reconstruction
 from tests.scan.plain_histories import History
 
 RIGHT, OLDER, REFUSED, NOTHING = "right", "older", "refused", "nothing"
@@ -59,8 +59,13 @@ def _misplaced(history: History, made: Reconstruction) -> tuple[list[str], froze
     Where what falsifies the counter leaves no trace, a wrong step that a start passes over is none.
     """
     wrong: list[str] = []
-    passed_over = [each for each in made.launches if _is_passed_over(each, history.script.steps_per_epoch)]
-    stopped = {one.file.path for launch in passed_over for one in launch.files}
+    stopped = {
+        one.file.path
+        for order, launch in enumerate(made.launches, 1)
+        for one in launch.files
+        if one.grade is Grade.CONSISTENT
+        and not fits(one.file.path, one.global_step, history.script.steps_per_epoch, order)
+    }
     states: dict[tuple[str, int], set[int]] = defaultdict(set)
     for launch in made.launches:
         for one in launch.files:
@@ -74,12 +79,6 @@ def _misplaced(history: History, made: Reconstruction) -> tuple[list[str], froze
                 wrong.append(f"{one.file.path} is of step {of.state.step}, not {one.global_step} ({one.grade})")
     wrong += [f"{state} has files of launches {sorted(of)}" for state, of in states.items() if len(of) > 1]
     return wrong, frozenset(stopped)
-
-
-def _is_passed_over(launch: PlacedLaunch, length: int) -> bool:
-    """Whether a start whose dataset has epochs of that length passes over what a scan found of a launch."""
-    found = Launch(id=launch.key, run="run", order=1, world_size=1, layout=stand_alone(), lengths=launch.lengths)
-    return bool(other_epochs(found, length))
 
 
 def _chosen(history: History, made: Reconstruction, stopped: Set[str]) -> tuple[set[str], set[str]]:

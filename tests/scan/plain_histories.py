@@ -5,12 +5,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ckptstore.evidence.unregistered import FoundFile
 from ckptstore.resume.lineage import lineage
 from ckptstore.scan.copies import copies_among
-from ckptstore.scan.found import FoundFile
 from tests.resume.builders import launch
-from tests.scan.plain_mindspore import Job, Script, Start, Written
-from tests.scan.simulated_trees import SECOND, Saver
+from tests.scan.plain_mindspore import SECOND, Job, Saver, Script, Start, Written
 
 PREFIXES = ("net", "net", "net", "lenet5_2-3", "run-2_v3-10_4", "20240101_3", "net_1", "a-1_1")
 

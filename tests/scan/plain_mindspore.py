@@ -11,11 +11,20 @@ from types import MappingProxyType
 
 from ckptstore.core.classify import classify, prefixes
 from ckptstore.core.model import Content, Kind
-from ckptstore.scan.found import FoundFile
-from tests.scan.simulated_trees import SECOND, Saver
+from ckptstore.evidence.unregistered import FoundFile
 
+SECOND = 1_000_000_000
 APART = (SECOND // 100, SECOND // 10, SECOND // 2)  # how far apart ranks save
 EXITS, FAULTS = "exits", "ttp_saved_checkpoints-step_"
+
+
+@dataclass(frozen=True)
+class Saver:
+    """A ModelCheckpoint: what it calls its files, how often it saves, and how many it keeps."""
+
+    family: str
+    period: int
+    keep: int = 100
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ckptstore.scan.found import Trusted
-from ckptstore.scan.history import NOTHING_STATED, Stated, reconstruct
+from ckptstore.evidence.reconstruct import NOTHING_STATED, Stated, reconstruct
+from ckptstore.evidence.unregistered import Trusted
 from tests.scan.judged import NOTHING, OLDER, REFUSED, RIGHT, Judged, judge
 from tests.scan.plain_histories import KINDS, Kind, draw, with_some
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 from ckptstore.core.classify import classify, prefixes
 from ckptstore.core.model import Content, Kind
-from ckptstore.scan.found import FoundFile
-from tests.scan.simulated_trees import SECOND
+from ckptstore.evidence.unregistered import FoundFile
+from tests.scan.plain_mindspore import SECOND
 
 SKEW, JITTER = SECOND // 2, 2 * SECOND // 5
 

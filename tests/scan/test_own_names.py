@@ -2,7 +2,7 @@
 
 from collections import Counter, defaultdict
 
-from ckptstore.scan.history import Reconstruction, reconstruct
+from ckptstore.evidence.reconstruct import Reconstruction, reconstruct
 from tests.scan.simulated_names import PLACES, OwnNames
 
 HISTORIES = 5000

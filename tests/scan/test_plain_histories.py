@@ -5,13 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from ckptstore.scan.found import Trusted
-from ckptstore.scan.history import Stated, reconstruct
+from ckptstore.evidence.reconstruct import Stated, reconstruct
+from ckptstore.evidence.unregistered import Trusted
 from tests.scan.judged import judge, share
 from tests.scan.plain_histories import KINDS, draw, with_some
-from tests.scan.plain_mindspore import Job, Script, Start, numbered
+from tests.scan.plain_mindspore import Job, Saver, Script, Start, numbered
 from tests.scan.report import HISTORIES, ordinary, table, tallies
-from tests.scan.simulated_trees import Saver
 
 FEW = 2000
 PLAIN = [name for name, kind in KINDS.items() if not kind.is_hidden]
@@ -99,6 +98,13 @@ def test_the_simulator_numbers_files_as_mindspore_does() -> None:
     assert numbered(names, "net", breakpoints=True) == "net_5"
     assert numbered(names, "ne", breakpoints=False) == "ne"
     assert numbered(names, "other", breakpoints=False) == "other"
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_the_order_of_files_changes_nothing(name: str) -> None:
+    for seed in range(20):
+        found = draw(KINDS[name], seed).found
+        assert reconstruct(found) == reconstruct(found[::-1]), seed
 
 
 def test_every_kind_is_drawn_with_something_to_go_on_from() -> None:

@@ -334,18 +334,18 @@ def test_a_rank_that_is_of_another_launch_may_be_beyond_the_stated_size(catalog:
     assert sorted(launch.world_size for launch in known) == [2, 4]
 
 
-@pytest.mark.parametrize("is_late", [True, False], ids=["a rank comes later", "both were taken for one rank's"])
+@pytest.mark.parametrize("is_renamed", [True, False], ids=["a rank comes later", "both were taken for one rank's"])
 def test_a_launch_that_was_scanned_with_too_few_ranks_gets_the_right_number(
-    catalog: Catalog, tmp_path: Path, *, is_late: bool
+    catalog: Catalog, tmp_path: Path, *, is_renamed: bool
 ) -> None:
     root = tmp_path / "job"
     save(root, 3, 6)
-    if is_late:
+    if is_renamed:
         catalog.scan(root, world_size=1)
     save(root, 3, 6, rank=1)
     done = catalog.scan(root, world_size=2)
-    assert len(done.adopted) == (2 if is_late else 4)
-    if not is_late:
+    assert len(done.adopted) == (2 if is_renamed else 4)
+    if not is_renamed:
         with catalog.database.write() as connection:  # as an earlier ckptstore left it
             connection.execute(launches.update().values(world_size=1))
         assert catalog.scan(root, world_size=2).adopted == ()
@@ -468,15 +468,24 @@ def goes_on_from(catalog: Catalog) -> tuple[str, int] | None:
     return None if plan is None else (plan.launch.id, plan.global_step)
 
 
-def test_a_rank_whose_journal_is_lost_cuts_no_history(catalog: Catalog, tmp_path: Path) -> None:
-    """A copy by `cp rank_1/*` leaves the journal behind; then the catalog was lost too."""
+@pytest.mark.parametrize("is_renamed", [False, True], ids=["fills the gap", "is held in doubt"])
+def test_a_rank_whose_journal_is_lost_cuts_no_history(catalog: Catalog, tmp_path: Path, *, is_renamed: bool) -> None:
+    """A copy by `cp rank_1/*` leaves the journal behind; then the catalog was lost too.
+
+    What has another name than the others' files is not proven to be what their state lacks.
+    """
     root = tmp_path / "data"
     two_launches(connect(f"sqlite:///{tmp_path / 'lost.db'}"), root)
     shutil.rmtree(root / "start_1" / "rank_1" / FOLDER)
+    for path in (root / "start_1" / "rank_1").glob("*.ckpt") if is_renamed else ():
+        path.rename(path.with_name(path.name.replace("net_1", "other")))
     done = catalog.scan(root, run="run", world_size=2)
     assert {Path(file.path).parent.name for file in done.adopted} == {"rank_1"}
+    assert ({file.launch for file in done.adopted} == {"L2"}) is not is_renamed
     assert goes_on_from(catalog) == ("L2", 50)
-    assert [warning for warning in done.warnings if "launch L2" in warning and "net_1-4_10.ckpt" in warning]
+    warned = [warning for warning in done.warnings if "launch L2" in warning and "-4_10.ckpt" in warning]
+    assert bool(warned) is is_renamed
+    assert catalog.scan(root, run="run", world_size=2).adopted == ()
     launch = catalog.join("run", rank=0, world_size=2, launch_id="L3", layout="data_parallel")
     assert launch.resolve() is not None
     assert (launch.facts.parent, launch.facts.parent_step) == ("L2", 50)
@@ -584,8 +593,8 @@ def test_a_file_that_was_written_again_beside_an_unread_journal_is_still_known(
     assert [file.path for file in catalog.scan(root, world_size=1).adopted] == [str(six)]
 
 
-@pytest.mark.parametrize("is_late", [False, True], ids=["as it was", "a second after all others"])
-def test_a_copy_of_a_rank_cuts_no_history(catalog: Catalog, tmp_path: Path, *, is_late: bool) -> None:
+@pytest.mark.parametrize("is_renamed", [False, True], ids=["as it was", "a second after all others"])
+def test_a_copy_of_a_rank_cuts_no_history(catalog: Catalog, tmp_path: Path, *, is_renamed: bool) -> None:
     """`cp -p` keeps the times of what it copies; and ranks save a step at about the same time only."""
     root = tmp_path / "data"
     *_, fifty = two_launches(catalog, root)
@@ -594,7 +603,7 @@ def test_a_copy_of_a_rank_cuts_no_history(catalog: Catalog, tmp_path: Path, *, i
     late = max(file.mtime_ns or 0 for file in fifty) + 10**9
     for step in (40, 50):
         copy = shutil.copy2(root / "start_1" / "rank_1" / f"net_1-{step // 10}_10.ckpt", copies)
-        if is_late:
+        if is_renamed:
             os.utime(copy, ns=(late + step, late + step))
     dry = catalog.scan(root, run="run", world_size=2, dry_run=True)
     done = catalog.scan(root, run="run", world_size=2)

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from ckptstore.core.model import Content, Grade, Kind
-from ckptstore.scan.found import FoundFile, Trusted
-from ckptstore.scan.history import Reconstruction, Stated, reconstruct
-from tests.scan.simulated_trees import SECOND, Job, Saver, Start
+from ckptstore.evidence.reconstruct import Reconstruction, Stated, reconstruct
+from ckptstore.evidence.unregistered import FoundFile, Trusted
+from tests.scan.plain_mindspore import SECOND
 
 P, B, X, T = Kind.PERIODIC, Kind.DYING_GASP, Kind.GRACEFUL_EXIT, Kind.TTP
 
@@ -81,14 +81,13 @@ WORKED: list[tuple[str, list[FoundFile], list[int], list[int | None]]] = [
     ("the same with truthful names", [found(P, (3, 6), 26, launch=1), found(P, (3, 10), 30, launch=1)], [26, 30], []),
     ("a resume between epochs", [found(P, (3, 5), 25, launch=1)], [25], []),
     ("epochs that count from 1 again", [found(P, (1, 5), 22, launch=1)], [22], []),
-    ("epochs that count from 1 again in a first launch", [found(P, (1, 5), 22, family="other")], [], [22]),
     ("step_num counted twice", [found(P, (3, 5), 25, launch=1, info={"step_num": 45})], [25], []),
     ("step_num in the epoch", [found(B, (2, 8), 18, info={"step_num": 8})], [18], []),
     ("a breakpoint whose update is not in it", [found(B, (2, 8), 17)], [17], []),
     ("a breakpoint at the start of an epoch", [found(B, (3, 1), 20)], [20], []),
     ("a breakpoint between epochs", [found(B, (3, 0), 20)], [20], []),
-    ("a breakpoint between epochs, beyond it", [found(B, (2, 0), 20)], [], [20]),
-    ("a breakpoint of another epoch", [found(B, (4, 8), 18)], [], [18]),
+    ("a breakpoint of an epoch that began later", [found(B, (2, 0), 20)], [20], []),
+    ("a breakpoint of another epoch", [found(B, (4, 8), 18)], [], [None]),
     ("an untrained breakpoint, bad dataset", [found(B, (1, 0), 0)], [0], []),
     ("an untrained breakpoint, failed compile", [found(B, (1, 1), 0)], [0], []),
     ("an exit by the flag", [found(X, None, 26, info=EXIT)], [26], []),
@@ -112,10 +111,11 @@ WORKED: list[tuple[str, list[FoundFile], list[int], list[int | None]]] = [
         [],
     ),
     ("TTP of a step that nothing explains", [found(T, (3, 6), 26, named_step=27, info=EXIT)], [], [26]),
-    ("no counter, in a launch that is understood", [found(P, (1, 7), None)], [7], []),
+    ("no counter, and the name of a file that has one", [found(P, (1, 5), None, path="/x")], [5], []),
+    ("no counter, and a name of its own", [found(P, (1, 7), None)], [], [7]),
     ("no counter, in a launch of its own", [found(P, (3, 5), None, launch=1)], [], [None]),
     ("no counter in a breakpoint", [found(B, (2, 8), None)], [], [None]),
-    ("a step in the name alone", [found(P, None, None, named_step=26, launch=1)], [], [None]),
+    ("a step in the name alone", [found(P, None, None, named_step=26, launch=1)], [], [26]),
     ("a step in the name and the counter", [found(P, None, 26, named_step=26, launch=1)], [26], []),
 ]
 
@@ -130,35 +130,38 @@ def test_after_a_first_launch(files: list[FoundFile], proven: list[int], guessed
     assert all(one.reason for one in history.uncertain)
 
 
-LENGTH: list[tuple[str, list[FoundFile], int | None, list[int]]] = [
-    ("one file of the first epoch", [found(P, (1, 5), 5)], None, [5]),
-    ("a breakpoint in the first epoch", [found(P, (1, 5), 5), found(B, (1, 7), 6)], None, [5, 6]),
-    ("a share in the first epoch", [found(P, (1, 5), 5), found(P, (1, 7), None)], None, [5]),
-    ("a breakpoint before the first step", [found(B, (1, 0), 0)], None, [0]),
-    ("the end of an epoch", regular(epochs=1), None, [5, 10]),
-    ("pairs of names and counters", regular(epochs=2)[1:3], 10, [10, 15]),
-    ("a late file of a first launch", [found(P, (3, 5), 25)], None, [25]),
-    ("a late file of no first launch", [found(P, (3, 5), 25, launch=1)], None, [25]),
-    ("names that leave one length", [found(P, (2, 1), 14, launch=1), found(P, (2, 7), 20, launch=1)], None, [14, 20]),
-    ("names up to the end", [found(P, (2, 10), 13, launch=1), found(P, (2, 2), 11, launch=1)], 10, []),
-    ("batch_num", [found(X, None, 25, info={"epoch_num": 3, "step_num": 25, "batch_num": 10})], 10, [25]),
-    ("batch_num of 0", [found(X, None, 25, info={"epoch_num": 3, "step_num": 25, "batch_num": 0})], None, [25]),
-    ("one length of very long names", [found(P, (10**8, 1), 10**9 - 9)], 10, [10**9 - 9]),
-    (
-        "one length of epochs far apart",
-        [found(P, (1, 1), 1), found(P, (20_000, 1), 1_999_900_001)],
-        100_000,
-        [1, 1_999_900_001],
-    ),
-    ("fewer steps than it counts in an epoch", [found(P, (1, 5), 4), found(P, (1, 10), 9)], None, []),
+# (name, file, steps an epoch of the dataset, whether it is placed with a proven step; None: not at all)
+EPOCHS: list[tuple[str, FoundFile, int | None, bool | None]] = [
+    ("of the first epoch", found(P, (1, 5), 5), None, True),
+    ("a breakpoint in the first epoch", found(B, (1, 7), 6), None, True),
+    ("a breakpoint before the first step", found(B, (1, 0), 0), None, True),
+    ("a later epoch", found(P, (3, 5), 25), None, False),
+    ("a later epoch, of the dataset", found(P, (3, 5), 25), 10, True),
+    ("a later epoch, not of the dataset", found(P, (3, 5), 25), 14, None),
+    ("a later epoch, of a shorter dataset", found(P, (3, 5), 25), 7, None),
+    ("a count of epochs that began anew, in a first launch", found(P, (1, 5), 22), 10, None),
+    ("names that the shortest epoch contradicts", found(P, (3, 9), 17), None, None),
+    ("a breakpoint between epochs", found(B, (3, 0), 20), 10, True),
+    ("a breakpoint of no such epoch", found(B, (2, 0), 20), 10, None),
+    ("an exit of its own length", found(X, None, 25, info={"epoch_num": 3, "step_num": 25, "batch_num": 10}), 7, True),
+    ("a length of 0", found(X, None, 25, info={"epoch_num": 3, "step_num": 25, "batch_num": 0}), None, True),
+    ("fewer updates than steps of its epoch", found(P, (1, 10), 9), None, None),
 ]
 
 
-@pytest.mark.parametrize(("files", "length", "proven"), [case[1:] for case in LENGTH], ids=[case[0] for case in LENGTH])
-def test_steps_of_an_epoch(files: list[FoundFile], length: int | None, proven: list[int]) -> None:
-    history = reconstruct(files, world_size=1)
-    assert steps(history) == proven
-    assert {launch.steps_per_epoch for launch in history.launches} <= {length}
+@pytest.mark.parametrize(("file", "length", "proven"), [case[1:] for case in EPOCHS], ids=[case[0] for case in EPOCHS])
+def test_a_name_is_of_the_epoch_that_the_counter_says(
+    file: FoundFile, length: int | None, *, proven: bool | None
+) -> None:
+    history = reconstruct([file], world_size=1, stated=Stated(steps_per_epoch=length))
+    assert [one.grade is Grade.PROVEN for each in history.launches for one in each.files] == (
+        [] if proven is None else [proven]
+    )
+
+
+def test_names_that_count_faster_than_the_counter_show_that_updates_were_skipped() -> None:
+    files = [found(P, (2, 3), 14, launch=1), found(P, (2, 7), 16, launch=1)]
+    assert (steps(reconstruct(files, world_size=1)), steps(reconstruct(files[:1], world_size=1))) == ([], [14])
 
 
 def kept(step: int, counter: int, length: int = 10) -> FoundFile:
@@ -196,26 +199,6 @@ def test_a_lag_that_the_content_does_not_announce_is_noticed() -> None:
     assert steps(reconstruct([*one, *other], world_size=1)) == []
 
 
-def test_two_lengths_of_an_epoch_contradict_each_other() -> None:
-    """By `batch_num` 26 is the end of epoch 2; the first launch's names say another length."""
-    other = found(X, None, 26, info={"epoch_num": 2, "step_num": 26, "batch_num": 13})
-    assert steps(reconstruct([*regular(), other], world_size=1)) == []
-    more = replace(other, path="/x", family="x", info={"epoch_num": 3, "step_num": 26, "batch_num": 10})
-    assert steps(reconstruct([*regular(), other, more], world_size=1)) == []
-
-
-def test_two_runs_that_leave_the_same_files() -> None:
-    """Resumed between epochs, or resumed plainly from 11 and the first update skipped: nobody can tell."""
-    names: list[list[tuple[str, int | None]]] = []
-    for base, skips in ((10, frozenset[int]()), (11, frozenset({1}))):
-        job = Job(10, 1, [Saver("net", 3)], lagging=True)
-        job.launch(Start(base, end="kept exit"))
-        job.launch(Start(6, skips=skips))
-        names.append([(path, file.optimizer_step) for path, file in job.disk.items() if "net_1" in path])
-        assert not [one for one in reconstruct(job.copied("kept", 0)).launches if "net_1" in one.key]
-    assert names[0] == names[1] == [("/out/rank_0/net_1-2_3.ckpt", 13), ("/out/rank_0/net_1-2_6.ckpt", 16)]
-
-
 def keys(history: Reconstruction) -> list[tuple[str, set[int]]]:
     return [(launch.key, {file.rank for file in launch.files}) for launch in history.launches]
 
@@ -247,25 +230,6 @@ def test_copies_of_rank_after_rank_do_not_prove_an_order() -> None:
     files = [file for rank in (0, 1) for number in (0, 1) for file in regular(launch=number, rank=rank)]
     copied = [replace(file, mtime_ns=place * SECOND) for place, file in enumerate(files)]
     assert keys(reconstruct(copied)) == [("net_0/rank_0", {0, 1}), ("net_1/rank_0", {0, 1})]
-
-
-def test_times_that_would_put_two_numbers_into_one_launch_prove_nothing() -> None:
-    files = [
-        found(P, (1, 5), 5, time=10),
-        found(P, (1, 10), 10, launch=1, time=60),
-        found(P, (1, 5), 5, rank=1, time=10),
-        found(P, (1, 10), 10, rank=1, time=60),
-    ]
-    history = reconstruct(files)
-    assert keys(history) == [("net_0/rank_0", {0}), ("net_0/rank_1", {1}), ("net_1/rank_0", {0})]
-
-
-def test_names_that_contradict_each_other_are_noticed() -> None:
-    """Two files of one launch that began at different places in an epoch: a lag, or not what they seem."""
-    files = [*regular(), found(P, (3, 9), 26, launch=1), found(P, (3, 10), 30, launch=1)]
-    history = reconstruct(files, world_size=1)
-    assert steps(history) == []
-    assert guesses(history) == [10, 5, 20, 15, 30, 26]  # by path
 
 
 @pytest.mark.parametrize(

@@ -14,11 +14,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
-    from ckptstore.core.model import Content, Kind, Lengths
+    from ckptstore.core.model import Content, Kind
     from ckptstore.core.replicas import Layout
 
 BY_HAND = "--step FILE=STEP"
 """The option of `ckptstore scan` that places any file."""
+OF_LENGTH = "--steps-per-epoch E"
+"""The option of `ckptstore scan` that says how many steps an epoch has."""
 
 
 class Trusted(str, Enum):
@@ -103,7 +105,7 @@ class Uncertain:
 
 @dataclass(frozen=True)
 class ScannedLaunch:
-    """A launch that the files show: when it began, the records of its files, the steps an epoch that its names allow.
+    """A launch that the files show: when it began, the records of its files, the steps an epoch if known.
 
     `layout` is what the user says of it.
     """
@@ -113,7 +115,6 @@ class ScannedLaunch:
     steps_per_epoch: int | None
     began: datetime
     files: tuple[Checkpoint, ...]
-    lengths: tuple[Lengths, ...] = ()
     layout: Layout = field(default_factory=stand_alone)
 
 

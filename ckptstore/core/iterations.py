@@ -7,13 +7,13 @@ Source: MindFormers, `mindformers/checkpoint/checkpoint.py` (`save_checkpoint`, 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
 
-COMMON, METADATA, TRACKER = "common.json", "metadata.json", "latest_checkpointed_iteration.txt"
+COMMON = "common.json"
 
 _PART = re.compile(
     r"(?:(?P<prefix>.+)-)?(?P<holds>model|opt)-(?P<index>\d{7,})-(?P<count>\d{7,})\.safetensors",
@@ -59,14 +59,13 @@ class Iteration:
     """The directory of an iteration: its files, and what tells their step.
 
     `parts` are the whole files by name, with the optimizer's counter where one was read in them. `common` is None where
-    `common.json` tells nothing, and `trouble` says why. `promised` are the files that `metadata.json` names.
+    `common.json` tells nothing, and `trouble` says why.
     """
 
     step: int
     parts: Mapping[str, int | None]
     common: Common | None
     trouble: str = ""
-    promised: Collection[str] = field(default_factory=frozenset)
 
 
 def parse_part(name: str) -> PartName | None:
@@ -105,13 +104,12 @@ def doubt(found: Iteration) -> str:
 
 
 def lacking(found: Iteration) -> tuple[str, ...]:
-    """The names of the files that must be there and are not: by the counts in the names, and by `metadata.json`."""
+    """The names of the files that must be there and are not: by the counts in the names."""
     every = {
         str(PartName(part.prefix, part.holds, index, part.count))
         for part in set(_first_of_each(found.parts))
         for index in range(part.count)
     }
-    every |= {name for name in found.promised if parse_part(name) is not None}
     return tuple(sorted(every.difference(found.parts)))
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from ckptstore.core.naming import parse_name
-from ckptstore.resume.steps import is_named_after, unwitnessed_step, witnessed_by_mindspore
+from ckptstore.evidence.witnesses import is_named_after, unwitnessed_step, witnessed_by_mindspore
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """Trees of MindFormers 2.0: each iteration is a save, told from its own files; the tracker decides nothing."""
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,6 @@ def test_each_iteration_is_one_save(catalog: Catalog, tmp_path: Path) -> None:
     root = tmp_path / "job" / "checkpoint"
     for step in (20, 40):
         parts_bytes.save(root, step)
-    parts_bytes.track(root, "40")
     done = catalog.scan(tmp_path / "job")
     assert (done.uncertain, done.skipped, done.warnings, done.world_size) == ((), (), (), 2)
     assert {(file.global_step, file.rank, file.content) for file in done.adopted} == {
@@ -49,29 +47,6 @@ def test_they_are_never_handed_out_and_the_reason_is_told(catalog: Catalog, tmp_
     launch = catalog.join("job", world_size=2, launch_id="L2")
     with pytest.raises(NothingRestorableError, match="every rank had saved step 40, but it is in files of MindFormers"):
         launch.resolve()  # a fresh start would hide what is there
-
-
-@pytest.mark.parametrize(
-    ("tracker", "told"),
-    [
-        ("40", None),
-        (None, None),
-        ("20", "says 20, though 40 is whole: MindFormers would go back"),
-        ("60", "says 60, which is not there as a whole; 40 is the newest that is"),
-        ("", "names no iteration; of the iterations beside it 40 is the newest that is whole"),
-        ("release", "names no iteration; of the iterations beside it 40 is the newest that is whole"),
-    ],
-)
-def test_the_tracker_is_advice(catalog: Catalog, tmp_path: Path, tracker: str | None, told: str | None) -> None:
-    root = tmp_path / "job"
-    for step in (20, 40):
-        parts_bytes.save(root, step)
-    if tracker is not None:
-        parts_bytes.track(root, tracker)
-    done = catalog.scan(root)
-    assert steps(done) == [20, 40]
-    assert [warning for warning in done.warnings if told and told in warning] == list(done.warnings)
-    assert len(done.warnings) == (told is not None)
 
 
 @pytest.mark.parametrize(
@@ -130,27 +105,14 @@ def test_in_pynative_mode_another_number_is_the_step(catalog: Catalog, tmp_path:
     }
 
 
-@pytest.mark.parametrize(
-    ("gone", "named"),
-    [
-        (["net-model-0000001-0000002.safetensors"], "net-model-0000001-0000002.safetensors is not there"),
-        (
-            ["net-opt-0000000-0000002.safetensors", "net-opt-0000001-0000002.safetensors"],  # metadata.json tells
-            "net-opt-0000000-0000002.safetensors, net-opt-0000001-0000002.safetensors is not there",
-        ),
-    ],
-)
-def test_a_save_that_is_not_whole_is_told(catalog: Catalog, tmp_path: Path, gone: list[str], named: str) -> None:
+def test_a_save_that_is_not_whole_is_told(catalog: Catalog, tmp_path: Path) -> None:
     root = tmp_path / "job"
     parts_bytes.save(root, 20)
     home = parts_bytes.save(root, 40)
-    for name in gone:
-        (home / name).unlink()
-    parts_bytes.track(root, "40")
+    (home / "net-model-0000001-0000002.safetensors").unlink()
     for _ in range(2):
-        done = catalog.scan(root)
-        assert [warning for warning in done.warnings if named in warning] == [done.warnings[0]]
-        assert "says 40, which is not there as a whole; 20 is the newest that is" in done.warnings[1]
+        (warning,) = catalog.scan(root).warnings
+        assert "net-model-0000001-0000002.safetensors is not there" in warning
     assert {file.global_step for file in catalog.files("job")} == {20, 40}
 
 
@@ -182,7 +144,6 @@ def test_files_without_a_prefix_and_of_less_redundancy(catalog: Catalog, tmp_pat
     for index in range(3):
         (home / f"opt-{index:07d}-0000003.safetensors").unlink()
     (home / "opt-0000000-0000001.safetensors").write_bytes(parts_bytes.safetensors({"global_step": 40}))
-    (home / "metadata.json").unlink()
     done = catalog.scan(root)
     assert (len(done.adopted), done.warnings, done.world_size) == (4, (), 3)
 
@@ -242,13 +203,3 @@ def test_what_is_gone_is_marked_and_a_part_out_of_place_is_left(catalog: Catalog
     ]
     details = [each.reasons[0].detail for each in catalog.resolve("job").rejections]
     assert "of which those of 2 of 2 are not there" in details[1]
-
-
-def test_metadata_of_any_size_is_searched(tmp_path: Path) -> None:
-    from ckptstore.formats.mindformers import read_promised
-
-    path = tmp_path / "metadata.json"
-    names = [f"net-model-{index:07d}-0020000.safetensors" for index in range(20_000)]
-    path.write_text(json.dumps({"storage_data": {str(name): [{"file_name": name}] for name in names}}))
-    assert path.stat().st_size > 1 << 20
-    assert read_promised(path) == frozenset(names)

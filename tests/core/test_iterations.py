@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from ckptstore.core.parts import (
+from ckptstore.core.iterations import (
     Common,
     Iteration,
     PartName,
@@ -84,8 +84,6 @@ def test_what_proves_the_step(common: Common | None, parts: dict[str, int | None
     ("parts", "more", "expected"),
     [
         (TWO, {}, ()),
-        (TWO | ONE_OPT, {"promised": {*TWO, *ONE_OPT, "notes.txt"}}, ()),
-        (TWO, {"promised": set(ONE_OPT)}, tuple(ONE_OPT)),
         (dict.fromkeys(sorted(TWO)[:1]), {}, tuple(sorted(TWO)[1:])),
         (dict.fromkeys(sorted(TWO)[1:]), {}, tuple(sorted(TWO)[:1])),
         ({}, {}, ()),

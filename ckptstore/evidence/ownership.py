@@ -1,7 +1,4 @@
-"""Tells which launch wrote a file that nobody registered.
-
-Several may save in one directory, under the same names, of several runs too.
-"""
+"""Which launch wrote a file that nobody registered: several may save in one directory, under the same names."""
 
 from __future__ import annotations
 
@@ -10,94 +7,34 @@ from typing import TYPE_CHECKING
 
 from ckptstore.core.limits import CLOCKS_DIFFER
 from ckptstore.core.model import Kind, moment
-from ckptstore.core.naming import is_numbered, is_ttp_file, parse_exit_name, parse_name
-from ckptstore.outside import Path
-from ckptstore.resume.steps import is_named_after
-from ckptstore.resume.ttp_directories import was_there
+from ckptstore.evidence.witnesses import is_named_after
+from ckptstore.evidence.writers import was_there, wrote
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
     from ckptstore.core.events import TrainingEnded
     from ckptstore.core.model import Content, Launch, LaunchKey, Source
-    from ckptstore.core.naming import CheckpointName
     from ckptstore.disk.files import FileFacts
+    from ckptstore.evidence.writers import UnregisteredFile
     from ckptstore.formats.header import Header
 
 
 @dataclass(frozen=True)
 class LaunchFacts:
-    """What the catalog knows of the launches that may have left something behind.
-
-    `lags` says how many batches brought no update, by launch; `endings` where training ended, by launch and rank;
-    `sources` where all launches save, by directory; `contents` what a rank's periodic files hold, where its sources do
-    not tell; `registered` which launches have registered anything.
-    """
+    """What the catalog knows of the launches that may have left something behind."""
 
     launches: Mapping[LaunchKey, Launch]
-    endings: Mapping[tuple[LaunchKey, int], TrainingEnded]
-    lags: Mapping[LaunchKey, int]
-    sources: Mapping[str, Sequence[Source]]
-    contents: Mapping[tuple[LaunchKey, int], Content]
-    registered: AbstractSet[LaunchKey] = frozenset()
+    endings: Mapping[tuple[LaunchKey, int], TrainingEnded]  # where training ended, by launch and rank
+    lags: Mapping[LaunchKey, int]  # how many batches brought no update
+    sources: Mapping[str, Sequence[Source]]  # where all launches save, by directory
+    contents: Mapping[tuple[LaunchKey, int], Content]  # what a rank's periodic files hold, if its sources do not tell
+    registered: AbstractSet[LaunchKey] = frozenset()  # the launches that have registered anything
 
     def ending_of(self, source: Source) -> TrainingEnded | None:
         """How training ended on the rank of a source, if it said so."""
         return self.endings.get((source.launch_key, source.rank))
-
-
-@dataclass(frozen=True)
-class UnregisteredFile:
-    """A file that a rank of a launch wrote, by its name, and that is not among the live ones of the catalog."""
-
-    source: Source
-    path: str
-
-    @property
-    def name(self) -> CheckpointName | None:
-        """What its name says, where a ModelCheckpoint gave it."""
-        return parse_name(Path(self.path).name)
-
-    @property
-    def is_breakpoint(self) -> bool:
-        """Whether it was written at an exception."""
-        return self.name is not None and self.name.is_breakpoint
-
-    @property
-    def kind(self) -> Kind:
-        """The kind of save it is part of."""
-        return Kind.DYING_GASP if self.is_breakpoint else self.source.kind
-
-
-def wrote(source: Source, name: str) -> bool:
-    """Whether a source writes files of this name, and this one was not there before it."""
-    if source.kind is Kind.TTP:
-        return is_ttp_file(name)
-    if name in source.names_before:
-        return False
-    if source.kind is Kind.GRACEFUL_EXIT:
-        exit_name = parse_exit_name(name)
-        return exit_name is not None and exit_name.file_name == source.prefix
-    parsed = parse_name(name)
-    if parsed is None:
-        return False
-    if parsed.is_breakpoint:
-        return is_numbered(parsed.prefix, source.breakpoint_prefix)
-    return source.kind is Kind.PERIODIC and parsed.prefix == source.prefix
-
-
-def unregistered_files(
-    source: Source, listed: Mapping[str, Iterable[str]], known: Iterable[str]
-) -> Iterator[UnregisteredFile]:
-    """What a source wrote among the listed names, but for the paths that are known."""
-    paths = set(known)
-    for directory, names in sorted(listed.items()):
-        home = str(Path(directory)).rstrip("/")
-        for name in sorted(names):
-            path = f"{home}/{name}"
-            if path not in paths and wrote(source, name):
-                yield UnregisteredFile(source, path)
 
 
 def doubt_of(new: UnregisteredFile, header: Header, here: FileFacts, facts: LaunchFacts, *, replaced: bool) -> str:
@@ -150,7 +87,7 @@ def _may_have_written(
     source: Source, new: UnregisteredFile, header: Header, here: FileFacts, facts: LaunchFacts
 ) -> bool:
     launch, own = facts.launches[source.launch_key], facts.launches[new.source.launch_key]
-    if not wrote(source, Path(new.path).name) or _is_older(here, launch):
+    if not wrote(source, new.path.rpartition("/")[2]) or _is_older(here, launch):
         return False
     if not _is_newer(launch, own) and _was_over(source, own, new, here):
         return False

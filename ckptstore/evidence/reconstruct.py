@@ -1,0 +1,311 @@
+"""Reconstructs launches, steps and world size from the files of a run that nobody registered.
+
+Names and contents of such files lie (mindspore.md §3). A file has a step where every way to read its launch's names and
+counters gives the same; else it is uncertain, with a reason. Files that may be of two launches are never put into one.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from ckptstore.core.model import Grade, Kind
+from ckptstore.evidence.launch_groups import NEAR_NS, NEAR_PART, Group, Ranked, group
+from ckptstore.evidence.unregistered import BY_HAND, OF_LENGTH, PlacedFile, Trusted, Uncertain
+from ckptstore.evidence.witnesses import (
+    Verdict,
+    as_others,
+    assumed,
+    by_counter,
+    may_lag,
+    shortest_epoch,
+    shows_lag,
+    skipping,
+    whole_number,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from ckptstore.evidence.unregistered import FoundFile
+
+
+@dataclass(frozen=True)
+class PlacedLaunch:
+    """The files of one launch that have a step, by step, rank and path.
+
+    `key` stays the same when files of newer launches are added.
+    """
+
+    key: str
+    files: tuple[PlacedFile, ...]
+
+
+@dataclass(frozen=True)
+class Reconstruction:
+    """What the files show: launches, oldest first, what is uncertain, and what people must know of it."""
+
+    launches: tuple[PlacedLaunch, ...] = ()
+    uncertain: tuple[Uncertain, ...] = ()
+    world_size: int = 0
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Stated:
+    """What the user says of a tree.
+
+    `steps_per_epoch` is that of the dataset (None: by what is there), `trusted` are witnesses that are enough alone,
+    `steps` the steps of files by path. `replicas` says who is whose replica, as a resolution takes it (None: nobody).
+    """
+
+    steps_per_epoch: int | None = None
+    trusted: frozenset[Trusted] = frozenset()
+    steps: Mapping[str, int] = field(default_factory=dict)
+    replicas: str | None = None
+
+
+NOTHING_STATED = Stated()
+
+
+def reconstruct(
+    found: Sequence[FoundFile],
+    *,
+    world_size: int | None = None,
+    ranks_seen: Iterable[int] = (),
+    stated: Stated = NOTHING_STATED,
+) -> Reconstruction:
+    """The launches, steps and world size of the files of one run, in whatever order they are given.
+
+    `world_size` is the user's word (None: the highest rank that anything names, with a warning); `ranks_seen` are
+    ranks that have a directory, with files or without.
+    """
+    warnings: list[str] = []
+    seen = set(ranks_seen)
+    named = [file for file in found if rank_of(file) is not None]
+    # A job of one rank has no directory `rank_0` but for graceful exits (mindspore.md §5).
+    of_exits = named and all(file.kind is Kind.GRACEFUL_EXIT and rank_of(file) == 0 for file in named)
+    unranked = seen <= {0} if of_exits else not seen and not named
+    ranked: list[Ranked] = []
+    uncertain: list[Uncertain] = []
+    for file in found:
+        rank = rank_of(file)
+        if rank is None and (unranked or world_size == 1):
+            rank = 0
+        if rank is None:
+            reason = "nothing says which rank wrote it"
+            uncertain.append(Uncertain(file.path, None, reason, "--world-size 1"))
+        elif _inner_rank(file) not in (None, rank):
+            reason = f"its path is of rank {rank}, its content of rank {_inner_rank(file)}"
+            uncertain.append(Uncertain(file.path, None, reason, "", contradicted=True))
+        else:
+            ranked.append(Ranked(file, rank, *_claimed(file)))
+    ranks = seen | {rank for file in found for rank in (file.rank, _inner_rank(file)) if rank is not None}
+    size = size_of_job(world_size, ranks, warnings)
+
+    groups, is_ordered = group(ranked, trusts_numbers=Trusted.NUMBERS in stated.trusted)
+    if len(groups) > 1 and not is_ordered:
+        warnings.append("times and names do not tell the order of all launches: it is a guess")
+    apart = _kept_apart(groups)
+    if apart:
+        warnings.append(
+            f"nothing proves which files of several ranks are of one launch, so they are kept apart: {apart}; "
+            f"if no rank missed a launch: {Trusted.NUMBERS.remedy}"
+        )
+    launches: list[PlacedLaunch] = []
+    judged = [(each, _taken(each, verdicts, stated)) for each, verdicts in _judged(groups, stated)]
+    by_evidence = [
+        [one for one in verdicts if isinstance(one, PlacedFile) and one.file.path not in stated.steps]
+        for _, verdicts in judged
+    ]
+    mixed = _mixed(by_evidence)
+    if Trusted.NUMBERS in stated.trusted:
+        mixed = {path: one for path, one in mixed.items() if one.contradicted}
+    for each, verdicts in judged:
+        placed = [one for one in verdicts if isinstance(one, PlacedFile) and one.file.path not in mixed]
+        uncertain += [one for one in verdicts if isinstance(one, Uncertain)]
+        if placed:
+            placed.sort(key=lambda one: (one.global_step, one.rank, one.file.path))
+            launches.append(PlacedLaunch(each.key, tuple(placed)))
+    uncertain += mixed.values()
+    uncertain.sort(key=lambda one: one.path)
+    return Reconstruction(tuple(launches), tuple(uncertain), size, tuple(warnings))
+
+
+def _taken(launch: Group, verdicts: Iterable[Verdict], stated: Stated) -> list[Verdict]:
+    """The verdicts on a launch's files, with what the user says: of steps, and of witnesses that are enough alone."""
+    taken: list[Verdict] = []
+    for file, one in zip(launch.files, verdicts, strict=True):
+        path = file.file.path
+        if path in stated.steps:
+            taken.append(PlacedFile(file.file, file.rank, stated.steps[path], Grade.ASSUMED, "its step was stated"))
+        elif isinstance(one, PlacedFile) or one.contradicted:
+            taken.append(one)
+        elif (told := assumed(file, stated.steps_per_epoch, stated.trusted)) is not None:
+            taken.append(PlacedFile(file.file, file.rank, told[0], Grade.ASSUMED, told[1]))
+        else:
+            taken.append(replace(one, remedy=_whole_remedy(one.remedy, file, stated.steps_per_epoch)))
+    return taken
+
+
+def _whole_remedy(remedy: str, file: Ranked, length: int | None) -> str:
+    """An option that would place a file with what it needs beside it: a name is read by the length of an epoch."""
+    if length is not None:
+        return f"{remedy} {OF_LENGTH.replace('E', str(length))}"
+    needs_length = remedy == Trusted.NAME.remedy and file.epoch != 1 and file.file.named_step is None
+    return f"{remedy} {OF_LENGTH}" if needs_length else remedy
+
+
+def _judged(groups: Sequence[Group], stated: Stated) -> list[tuple[Group, list[Verdict]]]:
+    """Every launch with what is known of each of its files.
+
+    If no file of the tree can lag, the counter is the step. Else it is no witness, and the name is none either: both
+    agree by chance, where a launch began as many steps inside an epoch as updates were skipped.
+    """
+    files = [file for each in groups for file in each.files]
+    length = stated.steps_per_epoch
+    lags = may_lag(files) or any(shows_lag(each.files) for each in groups)
+    if lags and Trusted.COUNTER not in stated.trusted:
+        return [(each, [skipping(file, length) for file in each.files]) for each in groups]
+    shortest = shortest_epoch(files)
+    judged = []
+    for place, each in enumerate(groups):
+        verdicts = [by_counter(file, length, shortest, is_first=place == 0) for file in each.files]
+        verdicts = as_others(each.files, verdicts)
+        if lags:
+            verdicts = [_less_sure(one, Grade.ASSUMED, "the optimizer's counter alone says so") for one in verdicts]
+        elif each.by_times_alone:
+            doubt = "that its files are of one save is told by their times alone"
+            verdicts = [_less_sure(one, Grade.CONSISTENT, doubt) for one in verdicts]
+        judged.append((each, verdicts))
+    return judged
+
+
+def _less_sure(one: Verdict, grade: Grade, doubt: str) -> Verdict:
+    return one if isinstance(one, Uncertain) else replace(one, grade=grade, doubt=doubt)
+
+
+def _are_near(times: Sequence[int], lines: Iterable[Sequence[int]] = (), interval: int = 0) -> bool:
+    """Whether files that were written at these times, in nanoseconds, can be of one save.
+
+    Another start needs longer than `NEAR_NS`, and then about as long to the step as the first one. `lines`: the sorted
+    times of all saves of each file's line; `interval` is the time between two saves where a line has only one.
+    """
+    spread = max(times) - min(times)
+    gaps: list[int] = []
+    for at, line in zip(times, lines, strict=False) if spread > NEAR_NS else ():
+        place = bisect_left(line, at)
+        beside = (*line[max(place - 1, 0) : place], *line[place + 1 : place + 2])
+        gaps += [abs(other - at) for other in beside] or [interval]
+    return spread <= max(NEAR_NS, min(gaps, default=0) // NEAR_PART)
+
+
+def _mixed(launches: Iterable[Iterable[PlacedFile]]) -> dict[str, Uncertain]:
+    """Files of one step of a launch that its ranks did not write at one time: some may be of an earlier start.
+
+    MindSpore numbers no names that users make (`directory` or `prefix` is a callable): a later start writes over files
+    of an earlier one, and a rank that did not get as far still has the old file. A TTP directory is left out: it was
+    renamed when all of it was there.
+    """
+    saves: dict[tuple[int, int], list[PlacedFile]] = defaultdict(list)
+    for place, files in enumerate(launches):
+        for one in files:
+            if one.file.kind is not Kind.TTP:
+                saves[place, one.global_step].append(one)
+    shared = [files for files in saves.values() if len(files) > 1 and len({one.rank for one in files}) > 1]
+    spread = [files for files in shared if not _are_near([one.file.mtime_ns for one in files])]
+    if not spread or _is_copied_rank_by_rank(shared):
+        return {}
+    times: dict[tuple[str, str, int], list[int]] = defaultdict(list)
+    for one in (one for files in saves.values() for one in files):
+        times[_line(one)].append(one.file.mtime_ns)
+    for line in times.values():
+        line.sort()
+    # Of a line with one save, any other save of its rank bounds the interval: names may be new with each save.
+    of_ranks: dict[int, list[int]] = defaultdict(list)
+    for (_, _, rank), line in times.items():
+        of_ranks[rank] += line
+    interval = min((after - at for each in of_ranks.values() for at, after in pairwise(sorted(each))), default=0)
+    mixed: dict[str, Uncertain] = {}
+    reason = "ranks wrote their files of this step at different times: they may be of two launches"
+    for place, step in (each for each, files in saves.items() if files in spread):
+        files = saves[place, step]
+        if _are_near([one.file.mtime_ns for one in files], [times[_line(one)] for one in files], interval):
+            continue
+        is_contradicted = _interleave(step, {at: some for (launch, at), some in saves.items() if launch == place})
+        remedy = BY_HAND if is_contradicted else Trusted.NUMBERS.remedy
+        mixed |= {
+            one.file.path: Uncertain(one.file.path, one.global_step, reason, remedy, contradicted=is_contradicted)
+            for one in files
+        }
+    return mixed
+
+
+def _interleave(step: int, saves: Mapping[int, Sequence[PlacedFile]]) -> bool:
+    """Whether a launch wrote a file of a step after one of a later step, or before one of an earlier step."""
+    times = {at: [one.file.mtime_ns for one in files] for at, files in saves.items()}
+    return any(max(times[min(at, step)]) > min(times[max(at, step)]) for at in times if at != step)
+
+
+def _line(one: PlacedFile) -> tuple[str, str, int]:
+    return one.file.kind.value, one.file.family, one.rank
+
+
+def _is_copied_rank_by_rank(saves: Iterable[Sequence[PlacedFile]]) -> bool:
+    """Whether the times are those of a copy of one rank after another, with the same intervals: they tell nothing."""
+    shifts: dict[int, list[int]] = defaultdict(list)
+    times: dict[int, list[int]] = defaultdict(list)
+    for files in saves:
+        first = min(files, key=lambda one: (one.rank, one.file.mtime_ns))
+        for one in files:
+            shifts[one.rank].append(one.file.mtime_ns - first.file.mtime_ns)
+            times[one.rank].append(one.file.mtime_ns)
+    spans = sorted((min(each), max(each)) for each in times.values())
+    alike = all(len(each) > 1 and _are_near(each) for each in shifts.values())
+    return alike and all(one[1] < other[0] for one, other in pairwise(spans))
+
+
+def _claimed(file: FoundFile) -> tuple[int | None, int | None]:
+    """Epoch and step in it by the name, or by what MindSpore put into a graceful exit's file, which has no such name.
+
+    MindSpore: `_do_step_end` in `train/callback/_on_request_exit.py`.
+    """
+    if file.epoch is None and file.kind is Kind.GRACEFUL_EXIT:
+        epoch, step, length = (whole_number(file.info.get(name)) for name in ("epoch_num", "step_num", "batch_num"))
+        if epoch and step and length and min(step, length) > 0:
+            return epoch, (step - 1) % length + 1
+    return file.epoch, file.step_in_epoch
+
+
+def _inner_rank(file: FoundFile) -> int | None:
+    return whole_number(file.info.get("cur_rank"))
+
+
+def rank_of(file: FoundFile) -> int | None:
+    """The rank that wrote a file, by its path, or else by what is in it; None where neither says one."""
+    return _inner_rank(file) if file.rank is None else file.rank
+
+
+def size_of_job(given: int | None, ranks: set[int], warnings: list[str]) -> int:
+    """How many ranks a job had, as its user says, or else by the highest one that is named: then that is said."""
+    inferred = max(ranks, default=0) + 1
+    if given is None:
+        why = f"the highest rank found is {inferred - 1}" if ranks else "no file or directory names a rank"
+        warnings.append(f"{why}: taken to be a job of {inferred}; if it had more ranks, say so with --world-size")
+        return inferred
+    if given < inferred:
+        warnings.append(f"rank {inferred - 1} was found, though --world-size says {given}")
+    return given
+
+
+def _kept_apart(groups: Iterable[Group]) -> str:
+    """The families whose files of several ranks could not be put into launches."""
+    alone: dict[tuple[str, str, int], set[int]] = defaultdict(set)
+    for each in groups:
+        if len({ranked.rank for ranked in each.files}) == 1:
+            for ranked in each.files:
+                alone[ranked.file.kind.value, ranked.file.family, ranked.file.relaunch].add(ranked.rank)
+    return ", ".join(sorted({f"{family} ({kind})" for (kind, family, _), ranks in alone.items() if len(ranks) > 1}))
