@@ -23,7 +23,6 @@ ASKS = {
     "a loss scale, updates skipped",
     "gathered gradients",
     "an optimizer of mint",
-    "sinks on a CPU",
 }
 """Where the files alone do not tell: a start asks, at most so often."""
 MOST = 2
