@@ -270,14 +270,17 @@ def changed(known: Mapping[str, Checkpoint], tree: Tree) -> tuple[list[Checkpoin
     back: list[Checkpoint] = []
     away: list[Checkpoint] = []
     is_scanned = cache(is_used_as)
+    # A record may lack the identity, since the directory could not be read just then: others of it have it.
+    identities = {directory_of(path): file.directory_id for path, file in known.items() if file.directory_id}
     for path, file in known.items():
         # a registered file may have a name that is none of a checkpoint
         here = tree.seen(path) or files.facts_if_seen(path)
         if here is None:
             hidden = any(path == each or path.startswith(f"{each}/") for each in unseen)
             if file.state is FileState.COMPLETE and not hidden:
-                asked = directory_of(path) if file.directory_id else tree.root
-                identity = file.directory_id if asked != tree.root else ""
+                identity = file.directory_id or identities.get(directory_of(path), "")
+                asked = directory_of(path) if identity else tree.root
+                identity = identity if asked != tree.root else ""
                 (missing if is_scanned(asked, identity) else away).append(file)
         elif file.state is FileState.COMPLETE and here.size != file.size:
             now = files.facts_if_seen(path)  # it may have been saved again since the tree was looked at
