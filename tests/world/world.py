@@ -270,7 +270,8 @@ class World:
             is_blind = (
                 was_faulty and fault is not None and (fault.error in _BLIND or fault.what == "stop" or self.has_gap)
             )
-            self._check_start(launch, trainer, start, back, is_blind=is_blind)
+            is_alone = fault is None or not was_faulty or fault.what != "stop"
+            self._check_start(launch, trainer, start, back, is_blind=is_blind, is_alone=is_alone)
         if len(trainers) < self.size:
             for each in trainers:
                 self.machine.kill(each.program)
@@ -984,7 +985,9 @@ class World:
         self.checked["strangers"] += 1
         self._before = after
 
-    def _check_start(self, launch: Launch, trainer: Trainer, start: Start, back: int | None, *, is_blind: bool) -> None:
+    def _check_start(
+        self, launch: Launch, trainer: Trainer, start: Start, back: int | None, *, is_blind: bool, is_alone: bool
+    ) -> None:
         """A rank was told where it starts: the same for all, one whole state, and none older than it must be.
 
         One that `is_blind` could not look at a file, or at a catalog that alone has what a journal could not take.
@@ -996,7 +999,8 @@ class World:
             is_listed = self.is_current or not any(disk.slow_ns for disk in self.disks.values())
             is_told = (self.is_current or trainer.recorder is not None) and is_listed
             is_complete = back is None and not self.is_shaken and is_told and not is_blind
-            self._check_plan("start", plan, there, complete=is_complete, asked=back)
+            if is_alone:
+                self._check_plan("start", plan, there, complete=is_complete, asked=back)
             self.is_current |= trainer.recorder is not None and self.is_quiet
             launch.decided = True
             launch.in_doubt = False
