@@ -16,7 +16,7 @@ demo: $(READY)
 # what journals may hold.
 MEASURED := tests/core tests/retention/test_decide.py \
 	$(patsubst %,tests/resume/test_%.py,conversion faults lineage position register remedies resolver) \
-	tests/evidence tests/scan/test_order.py \
+	tests/evidence $(patsubst %,tests/scan/test_%.py,order plain_histories two_starts) \
 	$(patsubst %,tests/journal/test_%.py,hostile_journals whose_word)
 
 test: $(READY) lint docs

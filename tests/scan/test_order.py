@@ -6,8 +6,8 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from ckptstore.evidence.unregistered import ScannedLaunch
-from ckptstore.scan.order import dated
-from tests.resume.builders import launch
+from ckptstore.scan.order import at_the_time_of_others, dated, in_order_of_time
+from tests.resume.builders import file, launch
 
 
 def at(day: str) -> datetime:
@@ -49,3 +49,20 @@ def test_a_moment_that_fits_stays_and_others_move_by_microseconds() -> None:
     found = [ScannedLaunch(name, 1, None, at(day), ()) for name, day in (("A", "1"), ("B", "4"), ("C", "4"))]
     tick = timedelta(microseconds=1)
     assert [each.began for each in dated(there, found)] == [at("1"), at("4"), at("4") + tick]
+
+
+def test_more_launches_go_among_those_in_order_by_their_time() -> None:
+    found = [ScannedLaunch(name, 1, None, at(day), ()) for name, day in (("A", "2"), ("B", "4"))]
+    more = [ScannedLaunch(name, 1, None, at(day), ()) for name, day in (("D", "5"), ("C", "3"), ("E", "1"))]
+    assert [each.id for each in in_order_of_time(found, more)] == ["E", "A", "C", "B", "D"]
+
+
+def test_what_was_written_while_a_registered_launch_saved_is_told() -> None:
+    there = [replace(launch(name, place), created_at=at(str(place))) for place, name in ((1, "K"), (2, "scan-1"))]
+    files = (file(there[0], 0, 10), file(there[0], 0, 5))
+    new = [ScannedLaunch("A", 1, None, at("2"), files), ScannedLaunch("K", 1, None, at("1"), files)]
+    (warning,) = at_the_time_of_others(there, new, {"K": at("3"), "scan-1": at("3")})
+    assert warning.startswith(
+        f"{files[1].path} and what was saved with it, 2 in all, were written while launch K saved"
+    )
+    assert at_the_time_of_others(there, new, {"K": at("1")}) == []
