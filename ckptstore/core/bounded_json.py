@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from itertools import chain
 from typing import Any
-
-from msgspec import DecodeError, json
 
 MOST_DEPTH = 32
 """Lists and objects in each other. What ckptstore and MindSpore write has less than ten."""
@@ -13,18 +13,23 @@ MOST_DEPTH = 32
 def parse(raw: bytes | str) -> Any:
     """Parse JSON. Raises `ValueError` for what is none, and for what is nested too deeply for whoever walks it."""
     try:
-        value = json.decode(raw)
+        value = json.loads(raw)
     except RecursionError:
         raise ValueError("its JSON is nested too deeply") from None
-    except DecodeError as error:
-        raise ValueError(str(error)) from None
-    opened = (raw.count(b"["), raw.count(b"{")) if isinstance(raw, bytes) else (raw.count("["), raw.count("{"))
-    level = [value] if sum(opened) > MOST_DEPTH else []
-    for _ in range(MOST_DEPTH):
-        level = [part for each in level for part in _inside(each)]
-    if level:
-        raise ValueError("its JSON is nested too deeply")
+    if isinstance(raw, str):
+        raw = raw.encode("utf-8", "replace")
+    if raw.count(b"[") + raw.count(b"{") > MOST_DEPTH:
+        _check_depth(value)
     return value
+
+
+def _check_depth(value: Any) -> None:
+    level = [value]
+    for _ in range(MOST_DEPTH):
+        level = list(chain.from_iterable(map(_inside, level)))
+        if not level:
+            return
+    raise ValueError("its JSON is nested too deeply")
 
 
 def _inside(value: Any) -> list[Any]:

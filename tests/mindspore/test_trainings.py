@@ -15,6 +15,7 @@ from mindspore.train.callback import _checkpoint as checkpoint_callback
 
 import ckptstore.mindspore
 from ckptstore.api import Catalog, connect
+from ckptstore.core.events import FileRecorded, from_lines
 from ckptstore.core.model import Content, FileState, Kind
 from ckptstore.journal import jsonl
 from tests.mindspore.job import close_database
@@ -82,9 +83,8 @@ def outage(catalog: Catalog, request: pytest.FixtureRequest, tmp_path: Path) -> 
 def journalled(directory: Path) -> set[int]:
     """The steps of the whole files that the journals of a directory tell of."""
     entries = [entry for path in jsonl.journals_in(str(directory)) for entry in jsonl.read(path).entries]
-    return {
-        entry["global_step"] for entry in entries if entry["t"] == "file" and entry["state"] == FileState.COMPLETE.value
-    }
+    recorded = [event.file for event in from_lines(entries, str(directory))[0] if isinstance(event, FileRecorded)]
+    return {file.global_step for file in recorded if file.state is FileState.COMPLETE}
 
 
 def test_a_second_training_without_the_catalog_is_journalled_and_later_all_is_there(

@@ -20,7 +20,7 @@ from ckptstore.retention.plan import plan_gc
 from ckptstore.retention.policy import Policy
 from ckptstore.retention.purge import purge
 from ckptstore.retention.undo import undo
-from ckptstore.training import launch
+from ckptstore.training import rank_launch
 from tests.jobs import Job, started
 from tests.retention.builders import LAST_2, gc, names, removed, saved, tree
 
@@ -118,7 +118,7 @@ def test_what_a_launch_saved_and_does_not_see_for_a_moment_is_not_gone(
 ) -> None:
     """After each save a rank looks which of its files MindSpore has deleted."""
     job, ranks = started(catalog, tmp_path / "ckpt", 10, 20, 30)
-    away_during(monkeypatch, launch, "names_in", job.folder(0))
+    away_during(monkeypatch, rank_launch, "names_in", job.folder(0))
     ranks[0].live_files.notice_vanished(job.folder(0))
     monkeypatch.undo()
     assert {file.state for file in catalog.files("run")} == {FileState.COMPLETE}
@@ -208,7 +208,7 @@ def test_an_empty_mount_point_in_a_tree_that_was_scanned(catalog: Catalog, other
     job = saved(other, tmp_path, 10, 20, 30)
     for folder in [*job.directory.rglob(".ckptstore")]:
         rmtree(folder)
-    catalog.scan(job.directory, run="run")
+    catalog.scan(job.directory, run="run", steps_per_epoch=10)
     later = Job(catalog, tmp_path / "later")
     later.save(later.start(resume=False), 40, 50)
     job.folder(0).rename(tmp_path / "away")
@@ -216,10 +216,10 @@ def test_an_empty_mount_point_in_a_tree_that_was_scanned(catalog: Catalog, other
     plan = plan_gc(catalog.database, "run", Policy(keep_last=5))
     assert removed(plan) == []
     assert [(each.path, each.reason.partition(":")[0]) for each in plan.unseen] == [(str(job.folder(0)), "is empty")]
-    catalog.scan(job.directory, run="run")
+    catalog.scan(job.directory, run="run", steps_per_epoch=10)
     assert removed(plan_gc(catalog.database, "run", Policy(keep_last=5))) == [], "it is empty still"
     (job.folder(0) / ".ckptstore").mkdir()
-    catalog.scan(job.directory, run="run")
+    catalog.scan(job.directory, run="run", steps_per_epoch=10)
     assert len(removed(plan_gc(catalog.database, "run", Policy(keep_last=5)))) == 3, "gone for good"
 
 
