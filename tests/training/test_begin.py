@@ -148,7 +148,7 @@ def old_files(directory: Path, *steps: int, prefix: str = "net") -> list[Path]:
 
 def scan_without_journal(catalog: Catalog, directory: Path) -> None:
     """Scan as one who may not write there, or before somebody took the journal away: only the catalog knows."""
-    catalog.scan(directory, run="run", world_size=1)
+    catalog.scan(directory, run="run", world_size=1, steps_per_epoch=10)
     for path in directory.rglob("*.jsonl"):
         path.unlink()
 
@@ -171,7 +171,7 @@ def test_a_run_that_was_scanned_starts_without_the_catalog_by_the_journal_of_the
     catalog: Catalog, tmp_path: Path
 ) -> None:
     old_files(tmp_path / "ckpt" / "rank_0", 10, 20, 30)
-    catalog.scan(tmp_path / "ckpt", run="run", world_size=1)
+    catalog.scan(tmp_path / "ckpt", run="run", world_size=1, steps_per_epoch=10)
     away = open_database(NOBODY_LISTENS)
     found = decided(away, tmp_path / "ckpt", 1, ONE, None)
     assert found.plan is not None

@@ -1,6 +1,6 @@
 """What a start reads follows what is new and what is on the disk, not what ever was: bytes are counted, not time."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -84,9 +84,9 @@ def first_steps(database: Database, directory: Path, launch_id: str) -> RankLaun
     return launch
 
 
-def summarised(directory: Path) -> None:
+def summarised(directory: Path, make: Callable[[str, str], None] = summaries.make) -> None:
     for folder in directory.rglob(FOLDER):
-        summaries.make(str(folder.parent), "")
+        make(str(folder.parent), "")
 
 
 @pytest.mark.parametrize("whose", ["run", "other"])
@@ -101,7 +101,6 @@ def test_a_start_beside_a_long_past_reads_none_of_it(
         first_steps(catalog.database, tmp_path / "empty", "E")
     fill(catalog, tmp_path / "full", whose)
     if is_over:
-        monkeypatch.undo()
         summarised(tmp_path / "full")
     with counted(monkeypatch) as beside:
         launch = first_steps(catalog.database, tmp_path / "full", "N")
