@@ -38,12 +38,11 @@ class Aside:
                 shutil.rmtree(self._above / name, ignore_errors=True)
 
     def save(self, name: str, write: Callable[[str], object], before: Callable[[str], object] = lambda _: None) -> str:
-        """Call `write` with a path aside; what it leaves there gets its name in the directory. Its path is returned.
+        """Call `write` with a path aside, and move what it leaves there into the directory. Returns its new path.
 
-        `before` is called with that path right before.
-
-        That may be a file, a directory, or a prefix of TensorFlow. Where the name is taken, `_1`, `_2` … is put before
-        its suffixes. What `write` raises is raised. Raises `UsageError` where it left nothing there, and `OSError`.
+        It may be a file, a directory, or a prefix of TensorFlow. If the name is taken, `_1`, `_2` … is put before its
+        suffixes. `before` is called with the new path before the move. Raises what they raise, `UsageError` if `write`
+        left nothing there, and `OSError`.
         """
         self.clear()
         self._folder.mkdir(parents=True)

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING
 from ckptstore.catalog import reads, removals
 from ckptstore.catalog.runs import find_called
 from ckptstore.core.limits import CLOCKS_DIFFER
-from ckptstore.core.model import Location, Skipped
+from ckptstore.core.model import FileState, Location, Skipped
 from ckptstore.disk.files import FileFacts
 from ckptstore.disk.trash import Trash
 from ckptstore.errors import RefusedError
 from ckptstore.journal import unread
 from ckptstore.journal.sync import sync_run
 from ckptstore.journal.writers import shared
+from ckptstore.resume.examine import Unseen, Whole, examine
 from ckptstore.retention.authority import Authority
 from ckptstore.retention.lock import GcLock
 from ckptstore.retention.reach import Reach
@@ -140,7 +141,7 @@ class Worker:
         What was to go and is still at its place stays there: since then the run may have come to need it.
         """
         gcs = self.collections()
-        self.settle(self.items(settled=False))
+        self.bring_home(self.items(settled=False))
         return [each for each in gcs if not each.ended]
 
     def want(self, items: Iterable[Item], wanted: Location) -> list[Item]:
@@ -166,6 +167,28 @@ class Worker:
                 self._put_back(some)
                 raise
         return settled
+
+    def bring_home(self, items: Sequence[Item]) -> None:
+        """Settle files without taking any from its place, and look again at those recorded as gone that may be home.
+
+        A rank that missed its file recorded it so, or another file of the same path was purged since; or a copy is at
+        the place of one that stays in the trash. A file counts again if it has the recorded bytes.
+        """
+        coming = {item.id for item in items if item.wanted is Location.HOME}
+        settled = self.settle(items)
+        home = [item for item in settled if item.wanted is Location.HOME or item.id in coming]
+        with self.database.read() as connection:
+            records = reads.files_by_id(connection, [item.checkpoint for item in home if item.checkpoint])
+        gone = [file for file in records.values() if file.state in (FileState.MISSING, FileState.TRASHED)]
+        seen = [examine(file, read_bytes=True, progress=lambda _: self.lock.keep()) for file in gone]
+        whole = [(each.file, each.after) for each in seen if isinstance(each, Whole)]
+        if whole:
+            self.recorder.amend(whole)
+        unseen = {each.file.id: each.reason for each in seen if isinstance(each, Unseen)}
+        left = [item for item in home if item.checkpoint in unseen]
+        if left:
+            self.done.troubles += [Skipped(item.path, unseen[item.checkpoint]) for item in left]
+            self.want(left, Location.HOME)  # the next undo or gc looks again
 
     def _record(self, outcomes: Sequence[tuple[Item, Settled]]) -> list[Item]:
         ended: list[Item] = []

@@ -1085,7 +1085,7 @@ class World:
             if self.trainers:
                 break
         else:
-            if must and not self.is_shaken:
+            if must and certain and not self.is_shaken:
                 raise ViolationError("three starts in a row fail, and a state is whole")
         started = self.truth.launches[-1]
         self._end_trainers()
