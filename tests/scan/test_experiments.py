@@ -33,7 +33,7 @@ def net(path: Path, step: int, shapes: Shapes = LENET, *, has_counter: bool = Tr
     """A state of a network of these parameters; without a counter, its weights."""
     path.parent.mkdir(parents=True, exist_ok=True)
     content = b"".join(
-        ckpt_bytes.value(name, "Float32", shape, bytes([crc32(str(path.parent).encode()) % 256]) * 4 * prod(shape))
+        ckpt_bytes.value(name, "Float32", shape, crc32(str(path.parent).encode()).to_bytes(4, "little") * prod(shape))
         for name, shape in shapes.items()
     )
     if has_counter:
