@@ -440,7 +440,7 @@ def test_scan_says_what_it_did_and_what_it_left_alone(database_url: str, tmp_pat
     dry = ckptstore("--db", database_url, "scan", str(root.parent), "--dry-run")
     assert dry.out.startswith(
         "run job: 3 states of 1 launch would be adopted, newest step 9\n"
-        "2 files are consistent: steps an epoch: not known: your script tells it at its start\n"
+        "2 files are consistent: steps per epoch unknown until your script starts\n"
         "4 files seen: 3 checkpoint, 1 opaque;"
     )
     done = ckptstore("--db", database_url, "scan", str(root.parent), "--json").json

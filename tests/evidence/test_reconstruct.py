@@ -5,45 +5,11 @@ from typing import Any
 
 import pytest
 
-from ckptstore.core.model import Content, Grade, Kind
+from ckptstore.core.model import Grade
 from ckptstore.evidence.reconstruct import Reconstruction, Stated, reconstruct
 from ckptstore.evidence.unregistered import FoundFile, Trusted
+from tests.evidence.builders import B, P, T, X, found
 from tests.scan.plain_mindspore import SECOND
-
-P, B, X, T = Kind.PERIODIC, Kind.DYING_GASP, Kind.GRACEFUL_EXIT, Kind.TTP
-
-
-def found(
-    kind: Kind,
-    named: tuple[int, int] | None,
-    counter: int | None,
-    *,
-    launch: int = 0,
-    rank: int | None = 0,
-    time: int = 0,
-    family: str = "net",
-    **more: Any,
-) -> FoundFile:
-    epoch, step = named or (None, None)
-    settings: dict[str, Any] = {
-        "path": f"/out/rank_{rank}/{family}_{launch}-{epoch}_{step}{kind}-{more.get('named_step')}.ckpt",
-        "content": Content.FULL,
-        "format": "ckpt",
-        "named_step": None,
-        "updates_every_step": True,
-        "size": 100,
-    }
-    return FoundFile(
-        kind=kind,
-        family=family,
-        relaunch=launch,
-        rank=rank,
-        epoch=epoch,
-        step_in_epoch=step,
-        optimizer_step=counter,
-        mtime_ns=time * SECOND,
-        **{**settings, **more},
-    )
 
 
 def lagging(*files: FoundFile) -> list[FoundFile]:
@@ -189,6 +155,10 @@ def test_where_updates_may_be_skipped_only_a_name_that_is_trusted_tells_a_step(
     made = reconstruct(lagging(*files), world_size=1, stated=trusting)
     assert steps(made) == named
     assert {file.grade for launch in made.launches for file in launch.files} <= {Grade.ASSUMED}
+
+
+def test_one_file_that_may_lag_makes_every_counter_of_the_tree_doubtful() -> None:
+    assert steps(reconstruct([*regular(), *lagging(found(P, (3, 5), 25))], world_size=1)) == []
 
 
 def test_a_lag_that_the_content_does_not_announce_is_noticed() -> None:
