@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import stat
+import zipfile
 from typing import TYPE_CHECKING
 
 from ckptstore.core.naming import PYTORCH, format_of
 from ckptstore.errors import CkptstoreError, UnreadableError, UsageError
-from ckptstore.formats import pytorch
 from ckptstore.formats.ckpt import begins_with_a_value, ends_too_early, is_encrypted, read_ckpt
 from ckptstore.formats.header import bytes_of
 from ckptstore.formats.safetensors import read_safetensors
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _HEAD = 64  # bytes
 _SAFETENSORS_HEAD = 9  # bytes: a length, and where its JSON begins
+_ZIPPED = b"PK\x03\x04"
 
 
 def inspect(path: Path) -> Header | Strategy | GroupInfo:
@@ -131,7 +132,7 @@ def is_cut(path: Path) -> bool:
     if path.suffix == ".ckpt":
         return ends_too_early(path)
     if format_of(path.name) == PYTORCH:
-        return pytorch.ends_too_early(str(path))
+        return _zip_ends_too_early(path)
     if path.suffix != ".safetensors":
         return False
     with path.open("rb") as file:
@@ -143,3 +144,14 @@ def is_cut(path: Path) -> bool:
     except UnreadableError:
         return True
     return False
+
+
+def _zip_ends_too_early(path: Path) -> bool:
+    """Whether a file of PyTorch is empty, or begins as those since 1.6 do and lacks their end.
+
+    Before 1.6 (or with `_use_new_zipfile_serialization=False`) `torch.save` wrote a plain file without a mark at its
+    end.
+    """
+    with path.open("rb") as file:
+        head = file.read(len(_ZIPPED))
+        return not head or (head == _ZIPPED and not zipfile.is_zipfile(file))

@@ -10,11 +10,11 @@ from ckptstore.core.model import Checkpoint, Content, FileState, Kind, Skipped
 from ckptstore.core.sighting import is_as_recorded
 from ckptstore.disk import files
 from ckptstore.errors import UnreadableError, UsageError
+from ckptstore.evidence.contents import ContentsReader, cut
 from ckptstore.evidence.ownership import LaunchFacts, doubt_of, ended_with
 from ckptstore.evidence.witnesses import unwitnessed_step, witnessed_by_mindspore
 from ckptstore.evidence.writers import UnregisteredFile, before_rename, unregistered_files
 from ckptstore.formats.inspect import read_checkpoint
-from ckptstore.formats.safetensors import SafetensorsHeader
 from ckptstore.outside import Path
 from ckptstore.resume import register
 
@@ -41,6 +41,7 @@ def adopt(
 
     `recorded` is what the catalog has of their paths, and of those that files of TTP had before.
     """
+    reader = ContentsReader()
     moved: dict[tuple[str, int, int | None, int | None], list[Checkpoint]] = {}
     for file in gone:
         moved.setdefault((file.launch, file.rank, file.size, file.mtime_ns), []).append(file)
@@ -80,7 +81,7 @@ def adopt(
         else:
             replaced = bool(before) and not any(is_as_recorded(file, here.size, here.mtime_ns) for file in before)
             expected = partial(register.parameters_of, database, run_id, new.source.rank, but=new.path)
-            yield _adopted(new, here, facts, expected, replaced=replaced)
+            yield _adopted(new, here, facts, reader, expected, replaced=replaced)
 
 
 def _of_another_launch(new: UnregisteredFile, file: Checkpoint) -> Checkpoint | Skipped:
@@ -104,11 +105,14 @@ def left_at(
     """
     told = LaunchFacts({launch.key: launch}, {(launch.key, ending.rank): ending}, {launch.key: 0}, {}, {})
     found: dict[str, Checkpoint] = {}
+    reader = ContentsReader()
     for source in sources:
         names = {source.directory: files.names_in(source.directory)}
         for new in unregistered_files(source, names, {*known, *found}):
             here = files.facts(new.path) if new.is_breakpoint else None
-            record = _adopted(new, here, told, lambda **_: expected, replaced=False) if here is not None else None
+            record = (
+                _adopted(new, here, told, reader, lambda **_: expected, replaced=False) if here is not None else None
+            )
             if isinstance(record, Checkpoint) and record.optimizer_step == ending.optimizer_step:
                 found[record.path] = record
     return list(found.values())
@@ -131,20 +135,11 @@ def _same(path: str, likely: Sequence[Checkpoint]) -> Checkpoint | None:
     return next((file for file in likely if counter is not None and file.optimizer_step == counter), None)
 
 
-def _content(new: UnregisteredFile, header: Header, facts: LaunchFacts) -> Content:
-    """What a file holds; one that is written at an exception, an exit or a fault, the whole state."""
-    if new.kind is not Kind.PERIODIC:
-        return Content.FULL
-    if isinstance(header, SafetensorsHeader) and header.is_share:
-        return Content.SHARE
-    told = new.source.content or facts.contents.get((new.source.launch_key, new.source.rank))
-    return told or Content.FULL
-
-
 def _adopted(
     new: UnregisteredFile,
     here: FileFacts,
     facts: LaunchFacts,
+    reader: ContentsReader,
     expected: Callable[..., frozenset[str]],
     *,
     replaced: bool,
@@ -155,23 +150,21 @@ def _adopted(
     place before the directory was renamed.
     """
     launch = facts.launches[new.source.launch_key]
+    told = Content.FULL  # at an exception, an exit or a fault the whole state is written
+    if new.kind is Kind.PERIODIC:
+        told = new.source.content or facts.contents.get((new.source.launch_key, new.source.rank)) or Content.FULL
+    read = reader.read(new.path, told, launch.key)
+    if isinstance(read, Skipped):
+        return read
+    header = read.header
+    doubt = ""
+    if read.content is not Content.WEIGHTS:
+        doubt = cut(header, expected(share_of=launch.key if read.content is Content.SHARE else None))
+    doubt = doubt or doubt_of(new, header, here, facts, replaced=replaced)
+    step = None if doubt else _step(launch, new, header, facts)
+    if step is None:
+        return Skipped(new.path, doubt or "its name, what is in it and the launch's history do not agree on its step")
     try:
-        header = read_checkpoint(Path(new.path))
-        content = _content(new, header, facts)
-        others = (
-            frozenset()
-            if content is Content.WEIGHTS
-            else expected(share_of=launch.key if content is Content.SHARE else None)
-        )
-        lacking = sorted(others.difference(entry.name for entry in header.entries))
-        if lacking:
-            return Skipped(new.path, f"it lacks {lacking[0]!r}, which other files of its rank have: it may be cut")
-        doubt = doubt_of(new, header, here, facts, replaced=replaced)
-        if doubt:
-            return Skipped(new.path, doubt)
-        step = _step(launch, new, header, facts)
-        if step is None:
-            return Skipped(new.path, "its name, what is in it and the launch's history do not agree on its step")
         described = register.describe(
             launch,
             rank=new.source.rank,
@@ -179,11 +172,11 @@ def _adopted(
             kind=new.kind,
             global_step=step,
             optimizer_step=header.optimizer_step,
-            content=content,
+            content=read.content,
             quarantine=_quarantine(new, step, facts),
         )
         return register.measured(described) or Skipped(new.path, "it changed while it was read")
-    except (UnreadableError, UsageError) as error:
+    except UsageError as error:
         return Skipped(new.path, str(error))
     except OSError as error:
         return Skipped(new.path, error.strerror or str(error))

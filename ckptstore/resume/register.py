@@ -12,6 +12,7 @@ from ckptstore.core.naming import format_of
 from ckptstore.core.sighting import is_as_recorded
 from ckptstore.disk import files, several
 from ckptstore.errors import UnreadableError, UsageError
+from ckptstore.evidence.contents import cut
 from ckptstore.formats.inspect import is_cut, read_checkpoint, read_unless_encrypted
 from ckptstore.outside import Path, utc_now
 
@@ -130,8 +131,7 @@ def _is_what_was_recorded(file: Checkpoint, expected: frozenset[str]) -> bool:
         return file.mtime_ns is not None  # its callback had returned: it is whole, whatever this reader makes of it
     if header is None:
         return True
-    names = {entry.name for entry in header.entries}
-    if file.content is Content.FULL and not expected <= names:
+    if file.content is Content.FULL and cut(header, expected):
         return False
     may_lack_counter = file.content is not Content.FULL or file.mtime_ns is not None
     if file.optimizer_step is None or (may_lack_counter and header.optimizer_step is None):

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 from functools import lru_cache
-from math import prod
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from ckptstore.core.classify import WEIGHTS_DIRECTORIES
 from ckptstore.core.hints import Command
@@ -20,15 +19,11 @@ from ckptstore.core.naming import parse_rank_directory, parse_ttp_directory
 from ckptstore.evidence.reconstruct import rank_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Hashable, Iterable, Mapping
+    from collections.abc import Collection, Hashable, Iterable
 
     from ckptstore.evidence.unregistered import FoundFile
-    from ckptstore.formats.header import Entry
-
-Shapes: TypeAlias = "Mapping[str, tuple[int, ...]]"
 
 _RANK = "rank_R"
-_SCHEDULE = "learning_rate"  # a table of it has another length where more epochs are trained
 _COMMANDS_SHOWN = 20
 _COMPARED = (Content.FULL, Content.PART)
 
@@ -119,15 +114,6 @@ def commands(
         shown.append(str(Command("scan", directory, *chosen, *flags)))
     more = f" … and so on, {len(directories)} in all" if len(directories) > len(shown) else ""
     return f"{' && '.join(shown)}{more}"
-
-
-def shapes_of(parameters: Iterable[Entry]) -> Shapes:
-    """What tells one network from another: its parameters of more than one value, but for tables of learning rates."""
-    return {
-        entry.name: entry.shape
-        for entry in parameters
-        if prod(entry.shape) != 1 and not entry.name.startswith(_SCHEDULE)
-    }
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from ckptstore.disk.walk import Seen
 from ckptstore.errors import UsageError
 from ckptstore.evidence.reconstruct import size_of_job
 from ckptstore.evidence.unregistered import BY_HAND, PlacedFile, ScannedLaunch, Trusted, Uncertain, launch_id, record
-from ckptstore.formats import pytorch
+from ckptstore.formats.inspect import is_cut
 from ckptstore.outside import Path
 from ckptstore.resume.resolve import stated_layout
 from ckptstore.scan.known_files import is_inside
@@ -149,8 +149,8 @@ class Foreign:
             elif record.grade is not None:
                 placed = PlacedFile(each, record.rank, record.global_step, record.grade, record.doubt)
                 self.placed[each.path] = placed
-        for each, is_cut in zip(unknown, for_each(_is_cut, unknown), strict=True):
-            if is_cut:
+        for each, cut in zip(unknown, for_each(_is_cut, unknown), strict=True):
+            if cut:
                 tree.skipped.append(Skipped(each.path, "it is empty or cut"))
                 continue
             told = self._told(each)
@@ -211,7 +211,6 @@ class Foreign:
 
 def _is_cut(file: FoundFile) -> bool:
     """Whether a file of PyTorch is empty or cut; of one that cannot be opened nothing is known."""
-    try:
-        return file.format == PYTORCH and pytorch.ends_too_early(file.path)
-    except OSError:
-        return False
+    with suppress(OSError):
+        return file.format == PYTORCH and is_cut(Path(file.path))
+    return False

@@ -32,7 +32,7 @@ from ckptstore.scan.gaps import fill
 from ckptstore.scan.iteration_saves import saves_in_parts
 from ckptstore.scan.known_files import is_inside, known_files, unowned_files, unwatched
 from ckptstore.scan.order import at_the_time_of_others, dated, in_order_of_time
-from ckptstore.scan.tree import changed, is_rewritten, read_headers
+from ckptstore.scan.tree import changed, is_rewritten, read_files
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Container, Iterable, Mapping
@@ -304,9 +304,9 @@ def _contents(
 ) -> _Contents:
     """What is in the files that are to be adopted, and in those that a scan found before."""
     new = [path for path in to_adopt if path not in tree.foreign]
-    found, cut = read_headers(tree, [*(path for path in new if not tree.is_part(path)), *scanned_before])
+    found, cut = read_files(tree, [*(path for path in new if not tree.is_part(path)), *scanned_before])
     check_ranks(Path(tree.root), (file.rank for file in found))
-    parts, unreadable = read_headers(tree, [path for path in new if tree.is_part(path)])
+    parts, unreadable = read_files(tree, [path for path in new if tree.is_part(path)])
     reasons = _of_other_networks(database, tree, to_adopt, [*found, *parts], kept, world_size=world_size)
     reasons |= among_new([file for file in found if file.path in set(new)])
     return _Contents(found, parts, [*cut, *unreadable], reasons)
@@ -418,7 +418,7 @@ def _of_other_networks(
         is_sound = file.state is FileState.COMPLETE and file.content is Content.FULL and path in tree.checkpoints
         if is_sound and not ranks.isdisjoint((file.rank, None)):
             newest[file.rank] = max(newest.get(file.rank, file), file, key=lambda each: each.mtime_ns or 0)
-    strange = strangers(found, [*others, *read_headers(tree, [file.path for file in newest.values()])[0]])
+    strange = strangers(found, [*others, *read_files(tree, [file.path for file in newest.values()])[0]])
     if strange and not known:
         raise _two_networks(database, tree, to_adopt, strange[0], world_size=world_size)
     return {

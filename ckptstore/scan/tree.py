@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from functools import cache
 from math import prod
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from ckptstore.core.classify import Named, What, bare_rank, classify, prefixes
@@ -19,22 +18,18 @@ from ckptstore.disk.presence import absence_beside, directory_of, is_used_as
 from ckptstore.disk.waiting import for_each
 from ckptstore.disk.walk import Seen, walk
 from ckptstore.errors import UnreadableError
+from ckptstore.evidence.contents import Contents, ContentsReader, cut_among
 from ckptstore.evidence.unregistered import FoundFile
-from ckptstore.formats.alike import AlikeReader
 from ckptstore.formats.inspect import inspect
-from ckptstore.formats.safetensors import SafetensorsHeader
 from ckptstore.formats.strategy import Strategy
 from ckptstore.outside import Path
-from ckptstore.scan.experiments import Home, Shapes, home_of, shapes_of
+from ckptstore.scan.experiments import Home, home_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from datetime import datetime
 
-    from ckptstore.formats.header import Header
-
-_GATHERED = ("grad", "accu")
-_OF_OPTIMIZERS = frozenset({"accum", "accum_update", "mean_grad"})
+_CONTENTS = {What.WEIGHTS: Content.WEIGHTS, What.PART: Content.PART}
 
 
 @dataclass(frozen=True)
@@ -124,73 +119,30 @@ def _ranks_of(strategy: Path) -> set[int]:
     return {of_a_stage * (max(found.stages, default=0) + 1) - 1}
 
 
-@dataclass(frozen=True)
-class _Read:
-    """What is in a file, its parameters in their order, and whether it is proven whole."""
-
-    found: FoundFile
-    parameters: tuple[str, ...]
-    complete: bool
-
-
-def read_headers(tree: Tree, paths: Sequence[str]) -> tuple[list[FoundFile], list[Skipped]]:
+def read_files(tree: Tree, paths: Sequence[str]) -> tuple[list[FoundFile], list[Skipped]]:
     """What is in these files, and what their paths say; those that are cut or cannot be read, and why."""
-    reader = AlikeReader()
-    seen: dict[int, tuple[Header, tuple[str, ...], bool, Shapes]] = {}  # ranks and steps share the tuple of entries
+    reader = ContentsReader()
 
-    def read(path: str) -> _Read | Skipped:
+    def read(path: str) -> Contents | Skipped:
         named, _ = tree.checkpoints[path]
-        if named.format not in ("ckpt", "safetensors"):
-            return _Read(found_file(tree, path), (), complete=True)
-        try:
-            header = reader.read(path, named.family)
-        except UnreadableError as error:
-            return Skipped(path, str(error))
-        except OSError as error:
-            return Skipped(path, error.strerror or str(error))
-        known = seen.get(id(header.entries))
-        if known is None:
-            names = tuple(entry.name for entry in header.parameters)
-            every_step = not any(_may_skip(entry.name) for entry in header.entries)
-            known = seen[id(header.entries)] = header, names, every_step, shapes_of(header.parameters)
-        _, names, every_step, shapes = known
-        made = found_file(tree, path, header, every_step=every_step, shapes=shapes)
-        return _Read(made, names, complete=header.complete is True)
+        return reader.read(path, _CONTENTS.get(named.what, Content.FULL), named.family)
 
-    results = for_each(read, paths)
-    whole = [result for result in results if isinstance(result, _Read)]
-    cut = _cut(whole)
-    skipped = [result for result in results if isinstance(result, Skipped)]
+    read_of = dict(zip(paths, for_each(read, paths), strict=True))
+    whole = {path: each for path, each in read_of.items() if isinstance(each, Contents)}
+    names = {path: tree.checkpoints[path][0] for path in whole}
+    cut = cut_among({path: ((names[path].family, names[path].rank), each) for path, each in whole.items()})
+    skipped = [each for each in read_of.values() if isinstance(each, Skipped)]
     skipped += [Skipped(path, reason) for path, reason in cut.items()]
-    return [each.found for each in whole if each.found.path not in cut], skipped
+    return [found_file(tree, path, each) for path, each in whole.items() if path not in cut], skipped
 
 
-def _may_skip(name: str) -> bool:
-    """Whether a parameter is one with which a step may bring no update: a loss scale, or gathered gradients.
-
-    MindSpore calls them `accu_grads.…` and `grad_accumulation.…`, its tutorials `accumulate_.…`, `inner_grads.…` and
-    `grad_sum.…`; its optimizers have `accum.…`, `accum_update.…` and `mean_grad.…`, which are none.
-    """
-    prefix = name.partition(".")[0]
-    return prefix.startswith("scale_sense") or (
-        prefix not in _OF_OPTIMIZERS and any(word in prefix.lower() for word in _GATHERED)
-    )
-
-
-def found_file(
-    tree: Tree,
-    path: str,
-    header: Header | None = None,
-    *,
-    every_step: bool = False,
-    shapes: Shapes = MappingProxyType({}),
-) -> FoundFile:
+def found_file(tree: Tree, path: str, contents: Contents | None = None) -> FoundFile:
     """What the path of a checkpoint of the tree says, and what was read of it (None: nothing was)."""
     named, seen = tree.checkpoints.get(path) or tree.foreign[path]
     return FoundFile(
         path=path,
         kind=named.kind or Kind.PERIODIC,
-        content=_content(named, header),
+        content=contents.content if contents else Content.FULL,
         format=named.format,
         family=named.family,
         relaunch=named.relaunch,
@@ -198,40 +150,13 @@ def found_file(
         epoch=named.epoch,
         step_in_epoch=named.step_in_epoch,
         named_step=named.named_step,
-        optimizer_step=header.optimizer_step if header else None,
-        info=header.info if header else {},
-        updates_every_step=every_step,
-        shapes=shapes,
+        optimizer_step=contents.header.optimizer_step if contents else None,
+        info=contents.header.info if contents else {},
+        updates_every_step=contents is not None and contents.network.updates_every_step,
+        shapes=contents.network.shapes if contents else {},
         size=seen.size,
         mtime_ns=seen.mtime_ns,
     )
-
-
-def _content(named: Named, header: Header | None) -> Content:
-    """What a file holds. That it is a share is noted in a `.safetensors` only."""
-    if named.what is What.WEIGHTS:
-        return Content.WEIGHTS
-    if named.what is What.PART:
-        return Content.PART
-    return Content.SHARE if isinstance(header, SafetensorsHeader) and header.is_share else Content.FULL
-
-
-def _cut(files: Sequence[_Read]) -> dict[str, str]:
-    """Files that end where others of their callback and rank go on: one that is cut between parameters looks whole."""
-    of_writer: dict[tuple[str, int | None], set[tuple[str, ...]]] = defaultdict(set)
-    for each in files:
-        of_writer[each.found.family, each.found.rank].add(each.parameters)
-    cut = {}
-    for each in files:
-        others = of_writer[each.found.family, each.found.rank]
-        end = len(each.parameters)
-        if len(others) > 1 and not each.complete:
-            longer = next(
-                (names for names in sorted(others) if names[:end] == each.parameters and len(names) > end), None
-            )
-            if longer is not None:
-                cut[each.found.path] = f"it lacks {longer[end]!r}, which other files of its rank have: it may be cut"
-    return cut
 
 
 def is_rewritten(file: Checkpoint, tree: Tree) -> bool:

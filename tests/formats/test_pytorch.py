@@ -2,15 +2,15 @@
 
 from pathlib import Path
 
-from ckptstore.formats.pytorch import ends_too_early
+from ckptstore.formats.inspect import is_cut
 from tests.foreign_bytes import legacy_pytorch, pytorch
 
 
 def test_every_cut_of_a_zip_is_seen_and_none_of_the_older_format(tmp_path: Path) -> None:
     path = pytorch(tmp_path / "a.pt", epoch=5)
     whole = path.read_bytes()
-    assert not ends_too_early(str(path))
+    assert not is_cut(path)
     for end in (0, *range(4, len(whole), 7)):
         path.write_bytes(whole[:end])
-        assert ends_too_early(str(path))
-    assert not ends_too_early(str(legacy_pytorch(tmp_path / "b.pth", epoch=5)))
+        assert is_cut(path)
+    assert not is_cut(legacy_pytorch(tmp_path / "b.pth", epoch=5))

@@ -1,0 +1,128 @@
+"""What a checkpoint file that nobody registered holds, by its own bytes: one reader for starts and for scans."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, TypeAlias
+
+from ckptstore.core.model import Content, Skipped
+from ckptstore.errors import UnreadableError
+from ckptstore.formats.alike import AlikeReader
+from ckptstore.formats.safetensors import SafetensorsHeader
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterable, Mapping
+
+    from ckptstore.formats.header import Entry, Header
+
+    Shapes: TypeAlias = "Mapping[str, tuple[int, ...]]"
+
+_SCHEDULE = "learning_rate"  # a table of it has another length where more epochs are trained
+_GATHERED = ("grad", "accu")
+_OF_OPTIMIZERS = frozenset({"accum", "accum_update", "mean_grad"})
+
+
+@dataclass(frozen=True)
+class Network:
+    """What the files of one callback and rank have in common."""
+
+    parameters: tuple[str, ...]  # their names, in the order of the file
+    shapes: Shapes  # of the parameters that tell one network from another
+    updates_every_step: bool  # nothing is known to let a step pass without an update
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a file holds that can be read to its end."""
+
+    header: Header
+    content: Content
+    network: Network
+
+
+class ContentsReader:
+    """Reads what checkpoints of MindSpore hold. Threads may share it; of files that are alike it reads little."""
+
+    def __init__(self) -> None:
+        self._headers = AlikeReader()
+        self._networks: dict[int, tuple[Header, Network]] = {}  # ranks and steps share the tuple of entries
+
+    def read(self, path: str, content: Content, family: Hashable = "") -> Contents | Skipped:
+        """What a file holds, or why it cannot be read; `content` is what its name or its writer says of it.
+
+        Only files of one `family` are taken to be alike. That a file is a share only a `.safetensors` can tell.
+        """
+        try:
+            header = self._headers.read(path, family)
+        except UnreadableError as error:
+            return Skipped(path, str(error))
+        except OSError as error:
+            return Skipped(path, error.strerror or str(error))
+        if content is Content.FULL and isinstance(header, SafetensorsHeader) and header.is_share:
+            content = Content.SHARE
+        known = self._networks.get(id(header.entries))
+        if known is None:
+            known = self._networks[id(header.entries)] = header, _network(header)
+        return Contents(header, content, known[1])
+
+
+def _network(header: Header) -> Network:
+    return Network(
+        tuple(entry.name for entry in header.parameters),
+        shapes_of(header.parameters),
+        not any(_may_skip(entry.name) for entry in header.entries),
+    )
+
+
+def shapes_of(parameters: Iterable[Entry]) -> Shapes:
+    """What tells one network from another: its parameters of more than one value, but for tables of learning rates."""
+    return {
+        entry.name: entry.shape
+        for entry in parameters
+        if prod(entry.shape) != 1 and not entry.name.startswith(_SCHEDULE)
+    }
+
+
+def _may_skip(name: str) -> bool:
+    """Whether a parameter is one with which a step may bring no update: a loss scale, or gathered gradients.
+
+    MindSpore calls them `accu_grads.…` and `grad_accumulation.…`, its tutorials `accumulate_.…`, `inner_grads.…` and
+    `grad_sum.…`; its optimizers have `accum.…`, `accum_update.…` and `mean_grad.…`, which are none.
+    """
+    prefix = name.partition(".")[0]
+    return prefix.startswith("scale_sense") or (
+        prefix not in _OF_OPTIMIZERS and any(word in prefix.lower() for word in _GATHERED)
+    )
+
+
+# A `.ckpt` that is cut between two parameters looks whole (mindspore.md §1): other files tell what it lacks.
+
+
+def cut(header: Header, expected: Iterable[str]) -> str:
+    """Why a file may be cut, by the parameters that others of its rank have; empty where it has them all."""
+    lacking = min(set(expected).difference(entry.name for entry in header.entries), default=None)
+    return "" if lacking is None else _lacks(lacking)
+
+
+def cut_among(files: Mapping[str, tuple[Hashable, Contents]]) -> dict[str, str]:
+    """Files that end where others of their callback and rank go on, and why they may be cut; by path.
+
+    Each file is given with its callback and rank.
+    """
+    of_writer: dict[Hashable, set[tuple[str, ...]]] = defaultdict(set)
+    for writer, each in files.values():
+        of_writer[writer].add(each.network.parameters)
+    found = {}
+    for path, (writer, each) in files.items():
+        own, others = each.network.parameters, of_writer[writer]
+        if len(others) > 1 and each.header.complete is not True:
+            longer = (names for names in sorted(others) if names[: len(own)] == own and len(names) > len(own))
+            if (names := next(longer, None)) is not None:
+                found[path] = _lacks(names[len(own)])
+    return found
+
+
+def _lacks(name: str) -> str:
+    return f"it lacks {name!r}, which other files of its rank have: it may be cut"
