@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from ckptstore.catalog import directories, reads, recent
 from ckptstore.catalog.runs import how_back
@@ -35,17 +35,15 @@ from ckptstore.scan.order import at_the_time_of_others, dated, in_order_of_time
 from ckptstore.scan.tree import changed, is_rewritten, read_files
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Container, Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping, Sequence
     from datetime import datetime
 
     from ckptstore.catalog.engine import Database
-    from ckptstore.catalog.reads import Called
     from ckptstore.core.model import Launch
     from ckptstore.disk.trust import Trust
     from ckptstore.evidence.reconstruct import Stated
     from ckptstore.evidence.unregistered import FoundFile, Uncertain
     from ckptstore.scan.experiments import Stranger
-    from ckptstore.scan.known_files import KnownFiles
     from ckptstore.scan.tree import Opaque, Tree
 
 _OPAQUE_ONLY = (
@@ -109,217 +107,341 @@ class ScanPlan:
     unplaced: tuple[Unplaced, ...]
 
 
+@dataclass(frozen=True)
+class Asked:
+    """What the user says of a tree: the run (None: none is named), how many ranks it has, and of its files.
+
+    `directory_name` names the run where nothing else does. `trust` says whose journals are believed.
+    """
+
+    run: str | None
+    directory_name: str
+    world_size: int | None
+    said: Stated
+    trust: Trust | None
+
+
 _MAY_BE_AWAY = (
     "its disk may not be mounted: what was recorded there stays recorded; if that is gone for good, make .ckptstore in "
     "it and scan that very directory"
 )
 
 
-def _run_to_fill(database: Database, name: str, root: Path, *, is_stated: bool) -> Called | None:
-    """The run in the catalog that the tree is judged by; None if it is new.
-
-    Raises `RefusedError` where it was forgotten, or where the name is the directory's, and that of a run which lives
-    elsewhere.
-    """
-    with database.read() as connection:
-        found = reads.called(connection, name)
-        if found is not None and found.forgotten:
-            which = f"what is in {root} would be of run {name!r}, which was forgotten"
-            raise RefusedError(which, f"{how_back(name)}; or give another name with --run")
-        homes = set() if found is None or is_stated else reads.directories_of(connection, found.id)
-    if homes and not any(Path(home) == root or root in Path(home).parents for home in homes):
-        raise RefusedError(
-            f"the catalog has a run {name!r} whose files are elsewhere, as in {min(homes)}",
-            "give this one another name with --run, or that name if it is the same run",
-        )
-    return found
-
-
-def make_plan(
-    tree: Tree,
-    root: Path,
-    database: Database,
-    *,
-    stated: str | None,
-    directory_name: str,
-    world_size: int | None,
-    said: Stated,
-    trust: Trust | None,
-    catalog: Database | None,
-) -> ScanPlan:
+def make_plan(tree: Tree, asked: Asked, database: Database, *, catalog: Database | None = None) -> ScanPlan:
     """What to do with a tree, by a catalog that its journals are taken up into: the user's, or one beside `catalog`.
 
-    `stated` is the run that the user named, so that files are its wherever they lie; `world_size` the number of ranks
-    that the user said (None: by what is there), `said` what is said of its files. Raises `UsageError` where a new file
-    is of a rank beyond it.
+    Raises `UsageError` where a new file is of a rank beyond the number of ranks that was said, `RefusedError` where the
+    run was forgotten or lives elsewhere, and where there are several experiments, or networks.
     """
-    heard_before = _recorded_below(database, root)
-    synced = sync_below(database, root, trust)
-    run = stated or (synced.runs[0] if len(synced.runs) == 1 else directory_name)
-    check_name("run", run)  # the root of all directories has none
-    filled = _run_to_fill(database, run, root, is_stated=stated is not None)
-    run_id = filled.id if filled else None
-    run = filled.first if filled else run
-    done = Reconciled() if catalog is not None or run_id is None else reconcile(database, run_id)
-    recorded = known_files(database, run, root, tree)
-    copies = copies_of_known([database, *([catalog] if catalog else [])], tree, recorded, heard_before)
-    is_own_run = stated is not None and all(original.run != run for original in copies.of.values())
-    recorded.leave_out(copies.of)
-    known, others = recorded.known, recorded.others
-    foreign = Foreign(tree, said, world_size, recorded)
-    unheard = beside(synced.skipped, (*tree.checkpoints, *tree.foreign))
-    rewritten = _rewritten(tree, recorded, unheard)
-    unknown = (
-        path
-        for path in (*tree.checkpoints, *foreign.placed)
-        if not (path in known or path in others or path in copies.of or is_inside(path, recorded.owners))
-    )
-    candidates = unwatched(database, run_id, (*unknown, *rewritten))
-    reasons = {path: unheard[path] for path in (*candidates, *recorded.replaced) if path in unheard}
-    if stated is None:
-        readable = [path for path in candidates if path not in reasons]
-        reasons |= _unowned(database, run, tree, readable, recorded, told=synced.runs, world_size=world_size)
-    to_adopt = [path for path in candidates if path not in reasons]
+    planner = _Planner(tree, asked, database, catalog)
+    planner.choose()
+    planner.read()
+    planner.put_into_launches()
+    return planner.plan()
 
-    kept = {path: known[path] for path in known.keys() - rewritten - recorded.replaced - recorded.doubtful}
-    new = [path for path in to_adopt if path not in tree.foreign and not tree.is_part(path)]
-    scanned_before = [
-        path
-        for path, file in kept.items()
-        if file.launch.startswith(SCANNED) and path in tree.checkpoints and not tree.is_part(path)
-    ]
-    launches_there, saved = _launches_in(database, run_id if to_adopt or scanned_before or foreign.placed else None)
-    sizes = {launch.id: launch.world_size for launch in launches_there}
-    is_asked = said != NOTHING_STATED or _too_small((kept[path] for path in scanned_before), sizes)
-    contents = _contents(
-        database, tree, to_adopt, scanned_before if new or is_asked else [], kept, world_size=world_size
-    )
-    reasons |= contents.reasons
-    to_adopt, new = ([path for path in paths if path not in reasons] for paths in (to_adopt, new))
-    found, parts = ([file for file in files if file.path not in reasons] for files in contents[:2])
-    history = (
-        reconstruct(found, world_size=world_size, ranks_seen=tree.ranks, stated=said) if found else Reconstruction()
-    )
-    in_parts = saves_in_parts(run, tree, parts, kept, others.keys() | unheard.keys())
-    of_others = foreign.launches(run, to_adopt, kept)
-    own = as_a_run(run, copies, tree, [database, *([catalog] if catalog else [])]) if is_own_run else []
-    of_history = fill(_launches(run, history, kept, said), known.values(), launches_there)
-    launches = in_order_of_time(of_history, [*in_parts.launches, *of_others, *own])
-    if world_size is not None:
-        _check_world_size(world_size, _ranks(tree, new, found, foreign, to_adopt), launches, sizes)
-    too_small = _too_small((file for launch in launches for file in launch.files), sizes)
-    damaged, missing, back, away = changed(kept, tree)
-    is_new = {*to_adopt, *(file.path for launch in own for file in launch.files)}
-    regraded, moved = _placed_anew(launches, kept, said)
-    adopted = (*(file for launch in launches for file in launch.files if file.path in is_new), *moved)
-    opaque, unsure = foreign.left(
-        {*(known.keys() - rewritten), *others, *(file.path for file in adopted)},
-        has_others=bool(tree.checkpoints or known or adopted),
-    )
-    found_there = Scanned(
-        run=run,
-        root=str(root),
-        world_size=history.world_size
-        or max((launch.world_size for launch in (*in_parts.launches, *of_others)), default=None),
-        counts=dict(tree.counts),
-        known=len((known.keys() & {*tree.checkpoints, *tree.foreign}) - recorded.replaced - recorded.doubtful),
-        adopted=adopted,
-        regraded=tuple(regraded),
-        damaged=tuple(damaged),
-        missing=tuple(missing),
-        uncertain=(
-            *(each for each in history.uncertain if each.path in is_new or each.contradicted),
-            *in_parts.uncertain,
-            *unsure,
-        ),
-        skipped=_skipped(
-            [
-                *tree.skipped,
-                *done.skipped,
-                *synced.skipped,
-                *synced.refused,
-                *recorded.skipped,
-                *contents.skipped,
-                *in_parts.skipped,
-                *(Skipped(file.path.rpartition("/")[0], _MAY_BE_AWAY) for file in away),
-                *(() if is_own_run else copies.not_taken()),
-                *(Skipped(path, reason) for path, reason in reasons.items()),
-            ],
-            adopted,
-        ),
-        unread=_skipped([*tree.unread, *done.unread, *synced.unreadable, *unread(synced.skipped)], ()),
-        opaque=opaque,
-        warnings=(
-            *history.warnings,
-            *(() if history.world_size else foreign.warnings),
-            *in_parts.warnings,
-            *at_the_time_of_others(launches_there, launches, saved),
-            *([_OPAQUE_ONLY] if opaque and not (tree.checkpoints or known or adopted) else []),
-        ),
-        synced=synced,
-    )
-    return ScanPlan(
-        found_there,
-        launches=tuple(
+
+class _Planner:
+    """Plans a scan in steps: each needs what those before it found."""
+
+    def __init__(self, tree: Tree, asked: Asked, database: Database, catalog: Database | None) -> None:
+        """Take up the journals of the tree, and hold its files against the records."""
+        self.tree, self.asked, self.database = tree, asked, database
+        self.databases = [database] if catalog is None else [database, catalog]
+        with database.read() as connection:
+            heard_before = directories.below(connection, tree.root)
+        self.synced = sync_below(database, Path(tree.root), asked.trust)
+        self.run, self.run_id = self._run_to_fill()
+        is_tried = catalog is not None or self.run_id is None
+        self.reconciled = Reconciled() if is_tried else reconcile(database, self.run_id or 0)
+        self.recorded = known_files(database, self.run, Path(tree.root), tree)
+        self.copies = copies_of_known(self.databases, tree, self.recorded, heard_before)
+        self.is_run_of_copies = asked.run is not None and all(each.run != self.run for each in self.copies.of.values())
+        self.recorded.leave_out(self.copies.of)
+        self.known = self.recorded.known
+        self.foreign = Foreign(tree, asked.said, asked.world_size, self.recorded)
+        # Why nobody knows whether these have a record: a journal beside them was not read.
+        self.unheard = beside(self.synced.skipped, (*tree.checkpoints, *tree.foreign))
+        self.rewritten = {  # paths of known files at which others are now
+            path
+            for path in (*tree.checkpoints, *tree.foreign)
+            if path in self.known
+            and path not in self.unheard
+            and (path in self.recorded.replaced or is_rewritten(self.known[path], tree))
+        }
+        self.kept = {  # the records that stand, by path
+            path: file
+            for path, file in self.known.items()
+            if path not in {*self.rewritten, *self.recorded.replaced, *self.recorded.doubtful}
+        }
+
+    def _run_to_fill(self) -> tuple[str, int | None]:
+        """The run that the tree is judged by, and its id; None if it is new."""
+        told, root = self.synced.runs, Path(self.tree.root)
+        name = self.asked.run or (told[0] if len(told) == 1 else self.asked.directory_name)
+        check_name("run", name)  # the root of all directories has none
+        with self.database.read() as connection:
+            found = reads.called(connection, name)
+            if found is not None and found.forgotten:
+                which = f"what is in {root} would be of run {name!r}, which was forgotten"
+                raise RefusedError(which, f"{how_back(name)}; or give another name with --run")
+            homes = set() if found is None or self.asked.run else reads.directories_of(connection, found.id)
+        if homes and not any(Path(home) == root or root in Path(home).parents for home in homes):
+            raise RefusedError(
+                f"the catalog has a run {name!r} whose files are elsewhere, as in {min(homes)}",
+                "give this one another name with --run, or that name if it is the same run",
+            )
+        return (name, None) if found is None else (found.first, found.id)
+
+    def choose(self) -> None:
+        """Choose the new files that may be of the run by where they lie."""
+        recorded = self.recorded
+        unknown = (
+            path
+            for path in (*self.tree.checkpoints, *self.foreign.placed)
+            if not (path in self.known or path in recorded.others or path in self.copies.of)
+            and not is_inside(path, recorded.owners)
+        )
+        candidates = unwatched(self.database, self.run_id, (*unknown, *self.rewritten))
+        # Why files are not taken in.
+        self.reasons = {path: self.unheard[path] for path in (*candidates, *recorded.replaced) if path in self.unheard}
+        if self.asked.run is None:
+            self.reasons |= self._unowned([path for path in candidates if path not in self.reasons])
+        self.new = [path for path in candidates if path not in self.reasons]
+
+    def _unowned(self, paths: Sequence[str]) -> dict[str, str]:
+        """Which of these paths may not be taken in for a run that nobody named, and why."""
+        told, root = self.synced.runs, self.tree.root
+        reasons, homes, claimed = unowned_files(self.database, self.run, self.tree, paths, self.recorded, told=told)
+        if not are_several(homes):
+            return reasons
+        directories = apart(homes, claimed)
+        one_run = f"if they are of one run: {Command('scan', root, '--run', self.run, *self._size())}"
+        if len(directories) == 1:  # as rank_0/a and rank_0/b
+            keys = " and ".join(sorted({home.key for home, _ in homes})[:2])
+            raise RefusedError(
+                f"{directories[0]} has checkpoints of several experiments, as far as directories tell: {keys}",
+                f"move each to a directory of its own and scan that; {one_run}",
+            )
+        raise RefusedError(
+            f"{root} has checkpoints of {len(directories)} experiments, as far as directories tell",
+            f"scan each: {self._commands(directories, claimed)}; {one_run}",
+        )
+
+    def _commands(self, directories: Collection[str], claimed: Iterable[str] = ()) -> str:
+        """The commands that scan directories, each as a run of its own."""
+        with self.database.read() as connection:
+            taken = reads.run_names(connection)
+        return commands(directories, self.tree.root, taken, claimed, self._size())
+
+    def _size(self) -> tuple[object, ...]:
+        return () if self.asked.world_size is None else ("--world-size", self.asked.world_size)
+
+    def read(self) -> None:
+        """Read the new files, and those scanned before if they may be judged anew; leave out strangers and copies."""
+        tree, of_mindspore = self.tree, [path for path in self.new if path not in self.tree.foreign]
+        whole = [path for path in of_mindspore if not tree.is_part(path)]
+        before = [
+            path
+            for path, file in self.kept.items()
+            if file.launch.startswith(SCANNED) and path in tree.checkpoints and not tree.is_part(path)
+        ]
+        self.launches_known: list[Launch] = []  # of the run by the catalog, oldest first
+        self.saved: dict[str, datetime] = {}  # when each saved last
+        if self.run_id is not None and (self.new or before or self.foreign.placed):
+            with self.database.read() as connection:
+                self.launches_known = reads.launches_of(connection, self.run_id)
+                saved = recent.last_written(connection, self.run_id)
+            self.saved = {launch: moment(at) for launch, at in saved.items()}
+        self.sizes = {launch.id: launch.world_size for launch in self.launches_known}
+        is_asked = self.asked.said != NOTHING_STATED or self._too_small(self.kept[path] for path in before)
+        found, cut = read_files(tree, [*whole, *(before if whole or is_asked else [])])
+        check_ranks(tree.root, (file.rank for file in found))
+        parts, unreadable = read_files(tree, [path for path in of_mindspore if tree.is_part(path)])
+        self.unreadable = [*cut, *unreadable]
+        self.reasons |= self._of_other_networks([*found, *parts])
+        self.reasons |= among_new([file for file in found if file.path in set(whole)])
+        self.new = [path for path in self.new if path not in self.reasons]
+        self.found, self.parts = ([file for file in some if file.path not in self.reasons] for some in (found, parts))
+
+    def _of_other_networks(self, read: Iterable[FoundFile]) -> dict[str, str]:
+        """The new files that are of another network than what the run has of their rank, and why.
+
+        Of what was registered the newest file of each rank is looked into. Raises `RefusedError` where there is
+        nothing, and the new files are of several networks.
+        """
+        new = set(self.new)
+        found = [file for file in read if file.path in new]
+        others = [file for file in read if file.path not in new]
+        ranks = {rank_of(file) for file in found} - {rank_of(file) for file in others}
+        newest: dict[int, Checkpoint] = {}
+        for path, file in self.kept.items():
+            is_sound = file.state is FileState.COMPLETE and file.content is Content.FULL
+            if is_sound and path in self.tree.checkpoints and not ranks.isdisjoint((file.rank, None)):
+                newest[file.rank] = max(newest.get(file.rank, file), file, key=lambda each: each.mtime_ns or 0)
+        registered, _ = read_files(self.tree, [file.path for file in newest.values()])
+        strange = strangers(found, [*others, *registered])
+        if strange and not self.kept:
+            raise self._two_networks(strange[0])
+        return {
+            each.path: f"it is of another network than {each.other}: {each.difference}: move it to a directory of its "
+            "own and scan that"
+            for each in strange
+        }
+
+    def _two_networks(self, proof: Stranger) -> RefusedError:
+        directories = apart(set(map(self.tree.home, self.new)))
+        hint = "move the files of each to a directory of its own and scan that"
+        if len(directories) > 1:
+            hint = f"scan each: {self._commands(directories)}"
+        told = f"{proof.path} and {proof.other} are of two networks: of the first, {proof.difference}"
+        return RefusedError(told, f"a run has one network: {hint}")
+
+    def put_into_launches(self) -> None:
+        """Put what was read into launches, and these in order."""
+        asked, tree = self.asked, self.tree
+        self.history = (
+            reconstruct(self.found, world_size=asked.world_size, ranks_seen=tree.ranks, stated=asked.said)
+            if self.found
+            else Reconstruction()
+        )
+        unreadable = self.recorded.others.keys() | self.unheard.keys()
+        self.in_parts = saves_in_parts(self.run, tree, self.parts, self.kept, unreadable)
+        self.of_others = self.foreign.launches(self.run, self.new, self.kept)
+        copies = as_a_run(self.run, self.copies, tree, self.databases) if self.is_run_of_copies else []
+        self.is_new = {*self.new, *(file.path for launch in copies for file in launch.files)}
+        of_history = fill(self._launches(), self.known.values(), self.launches_known)
+        self.launches = in_order_of_time(of_history, [*self.in_parts.launches, *self.of_others, *copies])
+        if asked.world_size is not None:
+            self._check_world_size(asked.world_size)
+
+    def _launches(self) -> list[ScannedLaunch]:
+        """The launches of the history with the ids that they have, or get; and the records of their files."""
+        history, said = self.history, self.asked.said
+        layout = stated_layout(said.replicas, history.world_size) or stand_alone()
+        launches = []
+        for found in history.launches:
+            ids = {self.kept[each.file.path].launch for each in found.files if each.file.path in self.kept}
+            first = min(each.file.path for each in found.files)
+            key = min(ids) if ids else launch_id(self.run, found.key, first)
+            files = tuple(record(self.run, key, each, said.steps_per_epoch) for each in found.files)
+            began = moment(min(each.file.mtime_ns for each in found.files))
+            launches.append(ScannedLaunch(key, history.world_size, said.steps_per_epoch, began, files, layout))
+        return launches
+
+    # A launch of one rank serves every rank: a state of several that was recorded with too few would give each rank
+    # another's file. So the stated number of ranks is held against the ranks of the files.
+
+    def _check_world_size(self, world_size: int) -> None:
+        """Raise `UsageError` where a rank beyond the stated size left one of the new files.
+
+        Launches that the catalog has keep their size; what is of no launch may be of any of them.
+        """
+        ranks = {path: self.tree.checkpoints[path][0].rank for path in self.new if path in self.tree.checkpoints}
+        ranks = {path: rank for path, rank in ranks.items() if not self.tree.is_part(path)}
+        ranks |= {file.path: rank_of(file) for file in self.found if file.path in ranks}
+        ranks |= {path: self.foreign.placed[path].rank for path in self.new if path in self.foreign.placed}
+        sizes = dict.fromkeys(ranks, max([world_size, *self.sizes.values()]))
+        for launch in self.launches:
+            size = max(world_size, self.sizes.get(launch.id, 0))
+            sizes |= dict.fromkeys((file.path for file in launch.files if file.path in ranks), size)
+        beyond = [(rank, path) for path, rank in ranks.items() if rank is not None and rank >= sizes[path]]
+        if beyond:
+            rank, path = min(beyond, key=lambda each: (-each[0], each[1]))
+            raise UsageError(
+                f"{path} is of rank {rank}, and the job is said to have {count(world_size, 'rank', 'ranks')}",
+                f"give the number of ranks that saved it, --world-size {rank + 1} or more; if the file is of another "
+                "job, scan each alone",
+            )
+
+    def _too_small(self, files: Iterable[Checkpoint]) -> set[str]:
+        """The scanned launches whose files are of more ranks than the catalog was told."""
+        scanned = (file for file in files if file.launch.startswith(SCANNED) and file.launch in self.sizes)
+        return {file.launch for file in scanned if file.rank >= self.sizes[file.launch]}
+
+    def plan(self) -> ScanPlan:
+        """What to record, and what to tell."""
+        damaged, missing, back, away = changed(self.kept, self.tree)
+        regraded, moved = _placed_anew(self.launches, self.kept, self.asked.said)
+        files = [file for launch in self.launches for file in launch.files]
+        adopted = (*(file for file in files if file.path in self.is_new), *moved)
+        is_recorded = {*(self.known.keys() - self.rewritten), *self.recorded.others, *(file.path for file in adopted)}
+        has_others = bool(self.tree.checkpoints or self.known or adopted)
+        opaque, unsure = self.foreign.left(is_recorded, has_others=has_others)
+        uncertain = [each for each in self.history.uncertain if each.path in self.is_new]
+        contradicted = [each for each in self.history.uncertain if each.path not in self.is_new and each.contradicted]
+        new_launches = (*self.in_parts.launches, *self.of_others)
+        there = (self.known.keys() & {*self.tree.checkpoints, *self.tree.foreign}) - self.recorded.replaced
+        found = Scanned(
+            run=self.run,
+            root=self.tree.root,
+            world_size=self.history.world_size or max((each.world_size for each in new_launches), default=None),
+            counts=dict(self.tree.counts),
+            known=len(there - self.recorded.doubtful),
+            adopted=adopted,
+            regraded=tuple(regraded),
+            damaged=tuple(damaged),
+            missing=tuple(missing),
+            uncertain=(*uncertain, *contradicted, *self.in_parts.uncertain, *unsure),
+            skipped=self._skipped(away, adopted),
+            unread=_sorted(
+                [*self.tree.unread, *self.reconciled.unread, *self.synced.unreadable, *unread(self.synced.skipped)]
+            ),
+            opaque=opaque,
+            warnings=(
+                *self.history.warnings,
+                *(() if self.history.world_size else self.foreign.warnings),
+                *self.in_parts.warnings,
+                *at_the_time_of_others(self.launches_known, self.launches, self.saved),
+                *([_OPAQUE_ONLY] if opaque and not has_others else []),
+            ),
+            synced=self.synced,
+        )
+        return ScanPlan(
+            found,
+            launches=self._launches_to_record(self._too_small(files)),
+            back=tuple(back),
+            overwritten=tuple(self.known[path] for path in self.rewritten - self.recorded.replaced),
+            restated=(*(self.kept[file.path] for file in moved), *self.copies.told),
+            unplaced=tuple(
+                Unplaced(each.path, seen.size, seen.mtime_ns, each.best_guess, each.reason, each.remedy)
+                for each in (*uncertain, *unsure)
+                if (seen := self.tree.seen(each.path)) is not None
+            ),
+        )
+
+    def _skipped(self, away: Iterable[Checkpoint], adopted: Iterable[Checkpoint]) -> tuple[Skipped, ...]:
+        """What was left alone, and why; but for what was adopted by its name, though no journal tells of its launch."""
+        taken = {file.path for file in adopted}
+        found = [
+            *self.tree.skipped,
+            *self.reconciled.skipped,
+            *self.synced.skipped,
+            *self.synced.refused,
+            *self.recorded.skipped,
+            *self.unreadable,
+            *self.in_parts.skipped,
+            *(Skipped(file.path.rpartition("/")[0], _MAY_BE_AWAY) for file in away),
+            *(() if self.is_run_of_copies else self.copies.not_taken()),
+            *(Skipped(path, reason) for path, reason in self.reasons.items()),
+        ]
+        return _sorted(each for each in found if each.path not in taken)
+
+    def _launches_to_record(self, too_small: Collection[str]) -> tuple[ScannedLaunch, ...]:
+        """The new launches, and those known ones of which more is known now."""
+        lengths = {launch.id: launch.steps_per_epoch for launch in self.launches_known}
+        is_stated = self.asked.said.replicas is not None
+        return tuple(
             launch
-            for launch in dated(launches_there, launches, saved)
-            if launch.id not in sizes
-            or (launch.id in too_small and launch.world_size > sizes[launch.id])
-            or (said.replicas is not None and launch.id.startswith(SCANNED))
-            or _says_more(launch, launches_there)
-        ),
-        back=tuple(back),
-        overwritten=tuple(known[path] for path in rewritten - recorded.replaced),
-        restated=(*(kept[file.path] for file in moved), *copies.told),
-        unplaced=tuple(
-            Unplaced(each.path, seen.size, seen.mtime_ns, each.best_guess, each.reason, each.remedy)
-            for each in (*(each for each in history.uncertain if each.path in is_new), *unsure)
-            if (seen := tree.seen(each.path)) is not None
-        ),
-    )
+            for launch in dated(self.launches_known, self.launches, self.saved)
+            if launch.id not in self.sizes
+            or (launch.id in too_small and launch.world_size > self.sizes[launch.id])
+            or (is_stated and launch.id.startswith(SCANNED))
+            or (lengths[launch.id] is None and launch.steps_per_epoch is not None)
+        )
 
 
-def _recorded_below(database: Database, root: Path) -> set[str]:
-    with database.read() as connection:
-        return directories.below(connection, str(root))
-
-
-class _Contents(NamedTuple):
-    """What was read of files, and of MindFormers' parts; what could not be, and why some may not be taken in."""
-
-    found: list[FoundFile]
-    parts: list[FoundFile]
-    skipped: list[Skipped]
-    reasons: dict[str, str]
-
-
-def _contents(
-    database: Database,
-    tree: Tree,
-    to_adopt: Iterable[str],
-    scanned_before: Iterable[str],
-    kept: Mapping[str, Checkpoint],
-    *,
-    world_size: int | None,
-) -> _Contents:
-    """What is in the files that are to be adopted, and in those that a scan found before."""
-    new = [path for path in to_adopt if path not in tree.foreign]
-    found, cut = read_files(tree, [*(path for path in new if not tree.is_part(path)), *scanned_before])
-    check_ranks(Path(tree.root), (file.rank for file in found))
-    parts, unreadable = read_files(tree, [path for path in new if tree.is_part(path)])
-    reasons = _of_other_networks(database, tree, to_adopt, [*found, *parts], kept, world_size=world_size)
-    reasons |= among_new([file for file in found if file.path in set(new)])
-    return _Contents(found, parts, [*cut, *unreadable], reasons)
-
-
-def _rewritten(tree: Tree, recorded: KnownFiles, unheard: Container[str]) -> set[str]:
-    """The paths of known files at which others are now."""
-    there = {
-        path: file
-        for path in (*tree.checkpoints, *tree.foreign)
-        if path not in unheard and (file := recorded.known.get(path)) is not None
-    }
-    return {path for path, file in there.items() if path in recorded.replaced or is_rewritten(file, tree)}
+def _sorted(found: Iterable[Skipped]) -> tuple[Skipped, ...]:
+    return tuple(sorted(set(found), key=lambda each: (each.path, each.reason)))
 
 
 def _placed_anew(
@@ -345,108 +467,7 @@ def _placed_anew(
     return surer, moved
 
 
-def _says_more(launch: ScannedLaunch, known: Iterable[Launch]) -> bool:
-    """Whether the steps an epoch of a known launch are known now, and were not."""
-    before = next(each for each in known if each.id == launch.id)
-    return before.steps_per_epoch is None and launch.steps_per_epoch is not None
-
-
-def _unowned(
-    database: Database,
-    run: str,
-    tree: Tree,
-    paths: Iterable[str],
-    recorded: KnownFiles,
-    *,
-    told: Iterable[str],
-    world_size: int | None,
-) -> dict[str, str]:
-    """Which of these paths may not be taken in for a run that nobody named, by where they lie, and why.
-
-    Raises `RefusedError` where checkpoints of no run are in the directories of several experiments.
-    """
-    reasons, homes, claimed = unowned_files(database, run, tree, paths, recorded, told=told)
-    if not are_several(homes):
-        return reasons
-    directories = apart(homes, claimed)
-    one_run = f"if they are of one run: {Command('scan', tree.root, '--run', run, *_size(world_size))}"
-    if len(directories) == 1:  # as rank_0/a and rank_0/b
-        told = " and ".join(sorted({home.key for home, _ in homes})[:2])
-        raise RefusedError(
-            f"{directories[0]} has checkpoints of several experiments, as far as directories tell: {told}",
-            f"move each to a directory of its own and scan that; {one_run}",
-        )
-    raise RefusedError(
-        f"{tree.root} has checkpoints of {len(directories)} experiments, as far as directories tell",
-        f"scan each: {_commands(database, tree, directories, claimed, world_size)}; {one_run}",
-    )
-
-
-def _commands(
-    database: Database, tree: Tree, directories: Collection[str], claimed: Iterable[str], world_size: int | None
-) -> str:
-    """The commands that scan directories, each as a run of its own."""
-    with database.read() as connection:
-        taken = reads.run_names(connection)
-    return commands(directories, tree.root, taken, claimed, _size(world_size))
-
-
-def _size(world_size: int | None) -> tuple[object, ...]:
-    return () if world_size is None else ("--world-size", world_size)
-
-
-def _of_other_networks(
-    database: Database,
-    tree: Tree,
-    new: Iterable[str],
-    read: Iterable[FoundFile],
-    known: Mapping[str, Checkpoint],
-    *,
-    world_size: int | None,
-) -> dict[str, str]:
-    """The new files that are of another network than what the run has of their rank, and why.
-
-    Of what was registered the newest file of each rank is looked into. Raises `RefusedError` where there is nothing,
-    and the new files are of several networks.
-    """
-    to_adopt = set(new)
-    found = [file for file in read if file.path in to_adopt]
-    others = [file for file in read if file.path not in to_adopt]
-    ranks = {rank_of(file) for file in found} - {rank_of(file) for file in others}
-    newest: dict[int, Checkpoint] = {}
-    for path, file in known.items():
-        is_sound = file.state is FileState.COMPLETE and file.content is Content.FULL and path in tree.checkpoints
-        if is_sound and not ranks.isdisjoint((file.rank, None)):
-            newest[file.rank] = max(newest.get(file.rank, file), file, key=lambda each: each.mtime_ns or 0)
-    strange = strangers(found, [*others, *read_files(tree, [file.path for file in newest.values()])[0]])
-    if strange and not known:
-        raise _two_networks(database, tree, to_adopt, strange[0], world_size=world_size)
-    return {
-        each.path: f"it is of another network than {each.other}: {each.difference}: move it to a directory of its own "
-        "and scan that"
-        for each in strange
-    }
-
-
-def _two_networks(
-    database: Database, tree: Tree, paths: Iterable[str], proof: Stranger, *, world_size: int | None
-) -> RefusedError:
-    """Where directories keep them apart, the commands are those for the directories."""
-    directories = apart(set(map(tree.home, paths)))
-    hint = "move the files of each to a directory of its own and scan that"
-    if len(directories) > 1:
-        hint = f"scan each: {_commands(database, tree, directories, (), world_size)}"
-    told = f"{proof.path} and {proof.other} are of two networks: of the first, {proof.difference}"
-    return RefusedError(told, f"a run has one network: {hint}")
-
-
-def _skipped(found: Iterable[Skipped], adopted: Iterable[Checkpoint]) -> tuple[Skipped, ...]:
-    """What was skipped, by path; a file of a launch that no journal tells of may have been adopted by its name."""
-    taken = {file.path for file in adopted}
-    return tuple(sorted({each for each in found if each.path not in taken}, key=lambda each: (each.path, each.reason)))
-
-
-def check_ranks(root: Path, ranks: Iterable[int | None]) -> None:
+def check_ranks(root: str, ranks: Iterable[int | None]) -> None:
     """Raise `UsageError` where names tell of more ranks than a launch may have."""
     highest = max((rank for rank in ranks if rank is not None), default=0)
     if highest >= MOST_RANKS:
@@ -456,74 +477,7 @@ def check_ranks(root: Path, ranks: Iterable[int | None]) -> None:
         )
 
 
-def _launches_in(database: Database, run_id: int | None) -> tuple[list[Launch], dict[str, datetime]]:
-    """The launches of a run that the catalog has, oldest first, and when each saved last."""
-    if run_id is None:
-        return [], {}
-    with database.read() as connection:
-        saved = recent.last_written(connection, run_id)
-        return reads.launches_of(connection, run_id), {launch: moment(at) for launch, at in saved.items()}
-
-
-def _launches(run: str, history: Reconstruction, known: Mapping[str, Checkpoint], said: Stated) -> list[ScannedLaunch]:
-    """The launches of a history with the ids that they have, or get; and the records of their files."""
-    layout = stated_layout(said.replicas, history.world_size) or stand_alone()
-    launches = []
-    for found in history.launches:
-        ids = {known[each.file.path].launch for each in found.files if each.file.path in known}
-        first = min(each.file.path for each in found.files)
-        key = min(ids) if ids else launch_id(run, found.key, first)
-        files = tuple(record(run, key, each, said.steps_per_epoch) for each in found.files)
-        began = moment(min(each.file.mtime_ns for each in found.files))
-        launches.append(ScannedLaunch(key, history.world_size, said.steps_per_epoch, began, files, layout))
-    return launches
-
-
-# A launch of one rank serves every rank: a state of several that was recorded with too few would give each rank
-# another's file. So the stated number of ranks is held against the ranks of the files.
-
-
 def may_be_beyond(tree: Tree, world_size: int) -> bool:
     """Whether a file of the tree may be of a rank that a job of this size has not, as far as paths tell."""
     ranks = (named.rank for path, (named, _) in {**tree.checkpoints, **tree.foreign}.items() if not tree.is_part(path))
     return any(rank is None or rank >= world_size for rank in ranks)
-
-
-def _ranks(
-    tree: Tree, new: Iterable[str], read: Iterable[FoundFile], foreign: Foreign, to_adopt: Iterable[str]
-) -> dict[str, int | None]:
-    """The ranks of new files, by what was read of them, or by their paths alone."""
-    ranks = {path: tree.checkpoints[path][0].rank for path in new}
-    ranks |= {file.path: rank_of(file) for file in read if file.path in ranks}
-    return ranks | {path: foreign.placed[path].rank for path in to_adopt if path in foreign.placed}
-
-
-def _check_world_size(
-    world_size: int, ranks: Mapping[str, int | None], launches: Iterable[ScannedLaunch], known: Mapping[str, int]
-) -> None:
-    """Raise `UsageError` where a rank beyond the stated size left one of the new files, whose `ranks` are given.
-
-    `known` is the size of each launch of the run that the catalog has: those keep it, and what is of no launch may be
-    of any of them.
-    """
-    sizes = dict.fromkeys(ranks, max([world_size, *known.values()]))
-    for launch in launches:
-        size = max(world_size, known.get(launch.id, 0))
-        sizes |= dict.fromkeys((file.path for file in launch.files if file.path in ranks), size)
-    beyond = [(rank, path) for path, rank in ranks.items() if rank is not None and rank >= sizes[path]]
-    if beyond:
-        rank, path = min(beyond, key=lambda each: (-each[0], each[1]))
-        raise UsageError(
-            f"{path} is of rank {rank}, and the job is said to have {count(world_size, 'rank', 'ranks')}",
-            f"give the number of ranks that saved it, --world-size {rank + 1} or more; if the file is of another job, "
-            "scan each alone",
-        )
-
-
-def _too_small(files: Iterable[Checkpoint], known: Mapping[str, int]) -> set[str]:
-    """The scanned launches that have fewer ranks in the catalog than left these files: it was told a wrong number."""
-    return {
-        file.launch
-        for file in files
-        if file.launch.startswith(SCANNED) and file.launch in known and file.rank >= known[file.launch]
-    }

@@ -8,7 +8,6 @@ while training writes is safe.
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import journals, reads, removals
@@ -31,7 +30,7 @@ from ckptstore.outside import Path, os, utc_now
 from ckptstore.resume.join import check_name
 from ckptstore.scan import foreign
 from ckptstore.scan.known_files import recorded_below
-from ckptstore.scan.plan import FoundTrash, check_ranks, make_plan, may_be_beyond
+from ckptstore.scan.plan import Asked, FoundTrash, check_ranks, make_plan, may_be_beyond
 from ckptstore.scan.tree import look_at
 
 if TYPE_CHECKING:
@@ -76,22 +75,20 @@ def scan(
         validate.ranks("world size", world_size)
     tree = look_at(root, progress)
     foreign.gather(tree)
-    check_ranks(root, tree.ranks)
+    check_ranks(tree.root, tree.ranks)
     said = _checked(said, tree, root)
 
-    planned = partial(
-        make_plan, tree, root, stated=run, directory_name=directory_name, world_size=world_size, said=said, trust=trust
-    )
+    asked = Asked(run, directory_name, world_size, said, trust)
     with database.read() as connection:
         trash_before = removals.known(connection)
     looked_at = database
     if dry_run or (world_size is not None and may_be_beyond(tree, world_size)):
         looked_at = _temporary_catalog(database, root, run or directory_name)
-        plan = planned(looked_at, catalog=database)  # may refuse, before anything is written
+        plan = make_plan(tree, asked, looked_at, catalog=database)  # may refuse, before anything is written
     if not dry_run:
         looked_at = database
-        plan = planned(database, catalog=None)
-        _apply(database, root, tree, plan)
+        plan = make_plan(tree, asked, database)
+        _apply(database, tree, plan)
     with database.read() as connection:
         found = reads.called(connection, plan.found.run)
     trash_found = _new_trash(looked_at, plan.found.run, trash_before)
@@ -157,7 +154,7 @@ def _temporary_catalog(database: Database, root: Path, run: str) -> Database:
     return copy
 
 
-def _apply(database: Database, root: Path, tree: Tree, plan: ScanPlan) -> None:
+def _apply(database: Database, tree: Tree, plan: ScanPlan) -> None:
     """Record what the plan says, and remember on this machine where the run's checkpoints are."""
     found = plan.found
     damaged = [file.amended(state=FileState.DAMAGED, problem=Rule.SIZE_MISMATCH) for file in found.damaged]
@@ -180,15 +177,15 @@ def _apply(database: Database, root: Path, tree: Tree, plan: ScanPlan) -> None:
     with database.read() as connection:
         run_id = reads.run_id(connection, found.run)
         known = set() if run_id is None else set(reads.unplaced_of(connection, run_id))
-        recorded = homes(connection, run_id or 0).get(str(root), Home(set(), set()))
+        recorded = homes(connection, run_id or 0).get(tree.root, Home(set(), set()))
     unplaced = [FileUnplaced(found.run, each, now) for each in plan.unplaced if each not in known]
     changed = [FileRecorded(file) for file in (*gone, *damaged, *found.regraded)]
-    recorded.places.update(presence.below(str(root), path) for path in [*tree.checkpoints, *tree.foreign][:1])
-    if presence.absence(str(root), recorded):  # an empty mount point, or what is left of a tree that was moved
+    recorded.places.update(presence.below(tree.root, path) for path in [*tree.checkpoints, *tree.foreign][:1])
+    if presence.absence(tree.root, recorded):  # an empty mount point, or what is left of a tree that was moved
         database.in_write(lambda connection: project(connection, changed))
         return
     recorder = shared(database)
-    recorder.home(str(root), recorded)
+    recorder.home(tree.root, recorded)
     recorder.record([LaunchStarted(launch, data_at=now) for launch in launches])
     recorder.record(changed)
     recorder.record(unplaced)
