@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from blake3 import blake3
@@ -21,7 +22,7 @@ from ckptstore.formats.header import Entry, Header
 from ckptstore.outside import Path
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from io import FileIO
 
     from ckptstore.formats.header import BytesOf
@@ -130,12 +131,13 @@ def _bad(path: Path, what: str) -> UnreadableError:
 
 
 class Tensor(NamedTuple):
-    """A tensor to be written: its type as MindSpore names it, and its bytes, in rows."""
+    """A tensor to be written: its type as MindSpore names it. `data` returns its bytes, in rows."""
 
     name: str
     dtype: str
     shape: tuple[int, ...]
-    data: memoryview
+    nbytes: int
+    data: Callable[[], memoryview]
 
 
 _FORMAT_NAMES = {mindspore: name for name, mindspore in _MINDSPORE_NAMES.items()}
@@ -153,14 +155,15 @@ def write_safetensors(path: str, tensors: Iterable[Tensor], metadata: Mapping[st
     """
     declared: dict[str, object] = {"__metadata__": dict(metadata)}
     tensors, end = list(tensors), 0
-    for name, dtype, shape, data in tensors:
-        begin, end = end, end + data.nbytes
+    for name, dtype, shape, nbytes, _ in tensors:
+        begin, end = end, end + nbytes
         declared[name] = {"dtype": _FORMAT_NAMES[dtype], "shape": shape, "data_offsets": (begin, end)}
     told = json.dumps(declared, separators=(",", ":")).encode()
     told += b" " * (-len(told) % _LENGTH)  # as the specification wants it: the tensors begin at a multiple of 8
     hasher = blake3(max_threads=_THREADS)
+    begins = memoryview(len(told).to_bytes(_LENGTH, "little") + told)
     with Path(path).open("xb", buffering=0) as file:
-        for data in (memoryview(len(told).to_bytes(_LENGTH, "little") + told), *(each.data for each in tensors)):
+        for data in chain([begins], (each.data() for each in tensors)):  # one at a time is in memory
             for begin in range(0, data.nbytes, _PIECE):
                 piece = data[begin : begin + _PIECE]
                 hasher.update(piece)

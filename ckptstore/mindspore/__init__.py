@@ -12,7 +12,8 @@ from __future__ import annotations
 from ckptstore.mindspore.launch import TrainingLaunch, join
 from ckptstore.mindspore.loop import Loop
 from ckptstore.mindspore.registrar import Registrar
+from ckptstore.mindspore.saver import Saver
 from ckptstore.mindspore.state import TrainState
 from ckptstore.training.start import Start
 
-__all__ = ["Loop", "Registrar", "Start", "TrainState", "TrainingLaunch", "join"]
+__all__ = ["Loop", "Registrar", "Saver", "Start", "TrainState", "TrainingLaunch", "join"]

@@ -117,6 +117,8 @@ class Keeper:
         self._session = session
         self._progress, self._complaints = session.progress, session.complaints
         self._keeps = tuple(keeps)
+        self._kept: dict[str, Any] = {}
+        self._an_epoch = 1
         self._files: list[str] = []
         self._step = self._heard_epoch = -1
         self._at_stop: tuple[int, dict[str, Any]] = (-1, {})
@@ -145,10 +147,11 @@ class Keeper:
         self._an_epoch, self._last_epoch = int(params.batch_num), 0
         self._dataset_draws = randomness(params.train_dataset).threads > 0
         self._random_first, self._has_drawn = extra_state.random_state(), False
-        self._files, self._step, self._heard_epoch, self._at_stop = [], -1, -1, (-1, {})
+        self._files, self._step, self._at_stop = [], -1, (-1, {})
+        self._heard_epoch = self._progress.global_step  # a state that training begins with has heard all
         self._remembered = remembered
         self._params = params
-        if self._ends_epoch(self._progress.global_step):
+        if self.ends_epoch(self._progress.global_step):
             self.bring_back()
 
     def begin_epoch(self) -> None:
@@ -171,29 +174,36 @@ class Keeper:
     def stop(self) -> None:
         """Training stops after this step; in mid-epoch MindSpore tells of the end of an epoch that had none."""
         step = self._progress.global_step
-        if self._params is not None and not self._ends_epoch(step):
+        if self._params is not None and not self.ends_epoch(step):
             self._at_stop = step, self._state()
 
     def end_epoch(self) -> None:
         """The callbacks have heard of the end of an epoch: what they are now goes with the saves of its last step."""
         step = self._progress.global_step
-        if self._params is not None and self._ends_epoch(step):
+        if self._params is not None and self.ends_epoch(step):
             self._heard_epoch = step
             for path in self._files if self._step == step else ():
                 self.saved(path)
 
     def saved(self, path: str) -> None:
         """The state after the last step was saved to a file."""
+        if state := self._state_for(path):
+            step = self._progress.global_step
+            self._session.recorder.keep_beside(path, step, lambda: dict(extra_state.plain(state)))
+
+    def content(self, path: str) -> dict[str, Any]:
+        """What to keep beside a file that the state after the last step is about to be saved to."""
+        return dict(extra_state.plain(self._state_for(path)))
+
+    def _state_for(self, path: str) -> dict[str, Any]:
         step = self._progress.global_step
         if self._params is None or self._progress.start is None or not self._network.is_readable:
-            return
+            return {}
         if self._step != step:
             self._files, self._step = [], step
         if path not in self._files:
             self._files.append(path)
-        state = self._at_stop[1] if self._at_stop[0] == step else self._state()
-        if state:
-            self._session.recorder.keep_beside(path, step, lambda: dict(extra_state.plain(state)))
+        return self._at_stop[1] if self._at_stop[0] == step else self._state()
 
     def _warn(self, listed: Sequence[Any]) -> None:
         late = [each for each in listed if _has_state(each) and not _is_in(self._kept.values(), each)]
@@ -208,8 +218,15 @@ class Keeper:
                 "knows those since then"
             )
 
-    def _ends_epoch(self, step: int) -> bool:
+    def ends_epoch(self, step: int) -> bool:
+        """Whether an epoch, as MindSpore counts it, ends with a step."""
         return step % self._an_epoch == 0
+
+    @property
+    def awaits_epoch_end(self) -> bool:
+        """Whether callbacks that are kept have still to hear that the epoch of the last step has ended."""
+        step = self._progress.global_step
+        return bool(self._kept) and self.ends_epoch(step) and self._heard_epoch != step
 
     def _state(self) -> dict[str, Any]:
         """What is to be kept, as it is now; empty where nothing is."""
@@ -231,7 +248,7 @@ class Keeper:
         if (device := extra_state.device_state()) is not None:
             state["device"] = device
         step = self._progress.global_step
-        return state and state | {"heard_all": self._heard_epoch == step or not self._ends_epoch(step)}
+        return state and state | {"heard_all": self._heard_epoch == step or not self.ends_epoch(step)}
 
     def _states(self) -> Iterator[tuple[str, Any]]:
         for name, each in self._kept.items():

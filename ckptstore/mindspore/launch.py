@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import mindspore
 from mindspore.train import ModelCheckpoint
@@ -31,6 +31,8 @@ from ckptstore.mindspore.load_guard import LoadGuard
 from ckptstore.mindspore.loop import Loop, check_loop
 from ckptstore.mindspore.registrar import Registrar
 from ckptstore.mindspore.resume import check_arguments, load
+from ckptstore.mindspore.saver import Saver, check_saver
+from ckptstore.mindspore.schedule import Schedule
 from ckptstore.mindspore.session import Session
 from ckptstore.mindspore.state import TrainState
 from ckptstore.mindspore.state_writer import StateWriter
@@ -57,6 +59,7 @@ if TYPE_CHECKING:
     from ckptstore.core.model import Launch
     from ckptstore.mindspore.data import Steps
     from ckptstore.mindspore.exact_data import Exact
+    from ckptstore.mindspore.saver import AppendInfo
     from ckptstore.retention.policy import Policy
     from ckptstore.training.rhythm import Every
     from ckptstore.training.start import Start
@@ -169,6 +172,7 @@ class TrainingLaunch(RankLaunch):
         format: str = "safetensors",  # noqa: A002 — as MindSpore's CheckpointConfig calls it
         others: Mapping[str, Any] | None = None,
         exit_flag: str | os.PathLike[str] | None = None,
+        buffers: int | None = None,
         retention: Policy | None = None,
         step: int | None = None,
         lineage: str | None = None,
@@ -191,10 +195,11 @@ class TrainingLaunch(RankLaunch):
 
         `network` and `optimizer` may be several (`TrainState`). `format` is "safetensors" or "ckpt". `others` are
         objects by name, as a scheduler of learning rates, whose `state_dict`, or numbers, go with each save.
-        `retention` is as for `registrar`. The other arguments, and what it raises, are those of `resume`.
+        `buffers` are the bytes that the copy may take; None: a tenth of the memory that is free. Where it takes more,
+        nothing is copied, and training waits until a save is written. `retention` is as for `registrar`. The other
+        arguments, and what it raises, are those of `resume`.
         """
-        if format not in ONE_FILE:
-            raise UsageError(f"format is {format!r}", f"use one of {', '.join(ONE_FILE)}")
+        _check_format(format)
         state = TrainState(network, optimizer)
         state.check_format(format)
         check_loop(dataset, epochs, every)
@@ -208,7 +213,7 @@ class TrainingLaunch(RankLaunch):
         session.take(state, dataset)
         return Loop(
             session,
-            StateWriter(session, state, directory=directory, prefix=prefix, form=format),
+            StateWriter(session, directory=directory, prefix=prefix, form=format, buffers=buffers),
             state,
             dataset,
             start,
@@ -216,10 +221,17 @@ class TrainingLaunch(RankLaunch):
             guard=self._guard,
             epochs=epochs,
             exact_data=exact_data,
-            every=every,
+            schedule=self._schedule(every, exit_flag),
+            others=others or {},
+        )
+
+    def _schedule(self, every: Every, exit_flag: str | os.PathLike[str] | None) -> Schedule:
+        return Schedule(
+            self,
+            every,
+            step=self.global_step,
             mtbf=self._mtbf() if every == "auto" and self.rank == 0 else None,
             exit_flag=None if exit_flag is None else absolute(exit_flag),
-            others=others or {},
         )
 
     def _mtbf(self) -> float:
@@ -321,10 +333,8 @@ class TrainingLaunch(RankLaunch):
         for callback in callbacks:
             if not any(watches_for([callback])):
                 log.warning("ckptstore does not know what %s saves: it is not watched", type(callback).__name__)
-        session = Session(self, self.progress, durable=durable, retention=retention)
+        session = self._session(metrics, durable=durable, retention=retention)
         session.reset_exit_flag = reset_exit_flag
-        if metrics is not None:
-            session.metrics = lambda: metrics(session.params)
         return Registrar(
             session,
             Keeper(session, keeps),
@@ -334,6 +344,69 @@ class TrainingLaunch(RankLaunch):
             dying_gasp=DyingGasp(exception_interval) if save_on_exception else None,
             remembered=self._take_remembered,
         )
+
+    def saver(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        every: Every | Literal["epoch"],
+        prefix: str = "CKP",
+        format: str = "safetensors",  # noqa: A002 — as MindSpore's CheckpointConfig calls it
+        append_info: AppendInfo = (),
+        metrics: Callable[[Any], Mapping[str, float]] | None = None,
+        exit_flag: str | os.PathLike[str] | None = None,
+        buffers: int | None = None,
+        keep: Policy | None = None,
+    ) -> Saver:
+        """The callback for `Model.train` that saves, and registers what it and other callbacks save. Put it last.
+
+            model.train(10, dataset, callbacks=[launch.saver("checkpoints", every=100)], initial_epoch=…)
+
+        It takes the place of a ModelCheckpoint and a registrar. It saves the train network to `directory` after `every`
+        steps, or so long after the last save, or at the end of each "epoch", and when training ends; several ranks each
+        to `rank_N` in it. "auto" is the time at which least is lost, a minute or more, by what the saves cost and how
+        often the run failed. Files have MindSpore's names, `PREFIX-EPOCH_STEP`; `format` is "safetensors" or "ckpt".
+        The values are copied when a step has ended, and written while training goes on; a file is on the disk before
+        it is registered. A save that is due while one is being written waits for that, on every rank.
+
+        It also saves where an exception ends training, if it is certain which step the network holds then, and at
+        SIGTERM, at `ckptstore exit`, or when `exit_flag` asks for it, a JSON file with `{"GracefulExit": 1}`: then the
+        process ends with exit code 75. `append_info` is as that of CheckpointConfig: "epoch_num" and "step_num", which
+        each file has anyway, and dicts of numbers. `metrics` is as for `registrar`; `keep` is the policy by which
+        older states are removed, its `retention`. `buffers` are the bytes that the copy may take; None: a tenth of the
+        memory that is free. Where it takes more, nothing is copied, and training waits until a save is written.
+
+        Parameters that are cut over the ranks are not saved: then training is refused, before its first step.
+        """
+        check_saver(every, append_info)
+        _check_format(format)
+        if keep is not None:
+            check_policy(keep)
+        session = self._session(metrics, durable=True, retention=keep)
+        return Saver(
+            session,
+            Keeper(session, ()),
+            (),
+            guard=self._guard,
+            layout_files=self._layout_files,
+            dying_gasp=None,
+            remembered=self._take_remembered,
+            every=every,
+            schedule=lambda due: self._schedule(due, exit_flag),
+            directory=directory,
+            prefix=prefix,
+            form=format,
+            append_info=append_info,
+            buffers=buffers,
+        )
+
+    def _session(
+        self, metrics: Callable[[Any], Mapping[str, float]] | None, *, durable: bool, retention: Policy | None
+    ) -> Session:
+        session = Session(self, self.progress, durable=durable, retention=retention)
+        if metrics is not None:
+            session.metrics = lambda: metrics(session.params)
+        return session
 
     def _take_remembered(self) -> Remembered | None:
         """What the first training goes on with; nothing for a later one."""
@@ -500,6 +573,11 @@ def _check_arguments(run: object, catalog: object, launch_id: object, directorie
         raise UsageError(f"directories is {one!r}, not a list", f"write directories=[{one!r}]")
     if catalog is not None and not hasattr(catalog, "database"):
         raise UsageError(f"catalog is {catalog!r}", f"write catalog={Call('ckptstore.connect', repr(catalog))}")
+
+
+def _check_format(form: object) -> None:
+    if form not in ONE_FILE:
+        raise UsageError(f"format is {form!r}", f"use one of {', '.join(ONE_FILE)}")
 
 
 def _let_people_see() -> None:

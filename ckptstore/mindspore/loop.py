@@ -5,18 +5,15 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from ckptstore.core.model import Kind, epoch_and_step
-from ckptstore.disk.exit_flags import KEY
 from ckptstore.errors import CkptstoreError, UsageError
-from ckptstore.mindspore import communication, extra_state
+from ckptstore.mindspore import extra_state
 from ckptstore.mindspore.callback_state import averages_of, values_of
 from ckptstore.mindspore.exact_data import batches_after, randomness
-from ckptstore.outside import Path, atexit, os, signal, threading, time
-from ckptstore.training.rhythm import Question, Rhythm
-from ckptstore.training.stale_flag import StaleFlag
+from ckptstore.mindspore.schedule import check_every
+from ckptstore.outside import atexit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -24,16 +21,13 @@ if TYPE_CHECKING:
     from ckptstore.mindspore.callback_state import Remembered
     from ckptstore.mindspore.exact_data import Exact
     from ckptstore.mindspore.load_guard import LoadGuard
+    from ckptstore.mindspore.schedule import Schedule
     from ckptstore.mindspore.session import Session
     from ckptstore.mindspore.state import TrainState
     from ckptstore.mindspore.state_writer import StateWriter
-    from ckptstore.training.rhythm import Every
     from ckptstore.training.start import Start
 
 log = logging.getLogger("ckptstore")
-
-LEFT = 75
-"""The exit code of a process that saved and left on request, and is to be started again (EX_TEMPFAIL)."""
 
 
 class Loop:
@@ -60,9 +54,7 @@ class Loop:
         guard: LoadGuard,
         epochs: int,
         exact_data: Exact,
-        every: Every,
-        mtbf: float | None,
-        exit_flag: str | None,
+        schedule: Schedule,
         others: Mapping[str, Any],
     ) -> None:
         self.start = start
@@ -74,12 +66,7 @@ class Loop:
         self._last_step = epochs * self._an_epoch
         self._epochs = epochs
         self._exact_data = exact_data
-        rank, is_alone = self._launch.rank, self._launch.world_size == 1
-        self._rhythm = Rhythm(every, step=self.global_step, now=time.monotonic(), rank=rank, alone=is_alone)
-        self._mtbf = mtbf
-        self._flag = _Flag(exit_flag, puts_back=self._launch.rank == 0) if exit_flag else None
-        self._terminated = False
-        self._process = os.getpid()
+        self._schedule = schedule
         self._has_begun = self._in_body = self._in_step = self._is_over = False
         self._counted = (self.global_step, state.counters())
         self._remembered = remembered
@@ -158,13 +145,10 @@ class Loop:
     def _begin(self) -> None:
         self._progress.has_trained = True
         self._session.begin()
-        self._writer.begin()
+        self._writer.begin(self._state)
         self._session.begin_retention()
-        self._launch.exit_request.is_heeded()
+        self._schedule.begin()
         atexit.register(self._at_exit)
-        is_main = threading.current_thread() is threading.main_thread()
-        if is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-            signal.signal(signal.SIGTERM, self._terminate)
 
     def _batches(self) -> Iterator[Any]:
         self._random_first = extra_state.random_state()
@@ -196,39 +180,15 @@ class Loop:
         beside = self._kept()
         self._changes_after = self._changes_after or beside != self._beside
         self._beside = beside
-        said = self._ask(step)
-        if said.leaves and step < self._last_step:
+        saves, leaves = self._schedule.after(step, self._writer.cost)
+        if leaves and step < self._last_step:
             self._save(Kind.GRACEFUL_EXIT)
             self._end(None)
-            if signal.getsignal(signal.SIGTERM) == self._terminate:
-                signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it comes once the preStop hook has seen the save
+            left = self._schedule.leave(step)
             self._over()
-            self._wait_for_the_others()
-            log.info("run %s: step %d is saved; training ends on request (exit code %d)", self._launch.name, step, LEFT)
-            raise SystemExit(LEFT)
-        if said.saves or self._rhythm.is_due(step):
+            raise left
+        if saves:
             self._save(Kind.PERIODIC)
-
-    def _wait_for_the_others(self) -> None:
-        """Leave together: msrun kills the ranks that still save once one has ended with 75 (mindspore.md §10)."""
-        try:
-            communication.added_up([0])
-        except RuntimeError as error:  # a rank has died; this one has saved
-            log.warning("not all ranks have come to leave: %s", error)
-
-    def _ask(self, step: int) -> Question:
-        """What the ranks say together about saving and leaving after a step."""
-        nothing = Question(0, 0, 0)
-        if not self._rhythm.asks(step):
-            return nothing
-        if self._mtbf is not None and (cost := self._writer.cost) is not None:
-            self._rhythm.adapt(cost, self._mtbf)
-        now = time.monotonic()
-        asked = bool(self._launch.exit_request.path()) or (self._flag is not None and self._flag.asks())
-        said = self._rhythm.question(step, now, leaves=self._terminated or asked)
-        said = Question(*communication.added_up(said))
-        self._rhythm.heard(step, time.monotonic(), said)
-        return said
 
     def _save(self, kind: Kind, *, at_exit: bool = False) -> None:
         step = self.global_step
@@ -244,7 +204,7 @@ class Loop:
             "draws": self._draws,
         }
         self._writer.save(kind, self._place(step), beside, at_exit=at_exit)
-        self._rhythm.saved(time.monotonic())
+        self._schedule.saved()
 
     def _kept(self) -> dict[str, Any]:
         """What the script keeps, and the random numbers of one that draws some: to look at those takes time."""
@@ -324,7 +284,7 @@ class Loop:
 
     def _end(self, error: str | None) -> None:
         """Training has ended: have all in the catalog, and leave nothing open."""
-        self._writer.wait()
+        self._writer.close()
         self._session.record_ending(error)
         self._session.close()
 
@@ -367,15 +327,7 @@ class Loop:
     def _over(self) -> None:
         self._is_over = True
         atexit.unregister(self._at_exit)
-        if signal.getsignal(signal.SIGTERM) == self._terminate:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-    def _terminate(self, *_: object) -> None:
-        """SIGTERM: leave when this step is done. A second one ends the process at once, and any one a child of it."""
-        self._terminated = True
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        if os.getpid() != self._process:
-            os.kill(os.getpid(), signal.SIGTERM)
+        self._schedule.end()
 
 
 def check_loop(dataset: Any, epochs: object, every: object) -> None:
@@ -387,32 +339,4 @@ def check_loop(dataset: Any, epochs: object, every: object) -> None:
         )
     if not isinstance(epochs, int) or epochs < 1:
         raise UsageError(f"epochs is {epochs!r}", "say how many epochs the whole training has, from 1")
-    is_time = every == "auto" or (isinstance(every, timedelta) and every > timedelta())
-    if not is_time and (isinstance(every, bool) or not isinstance(every, int) or every < 1):
-        raise UsageError(f"every is {every!r}", 'give a number of steps, a datetime.timedelta, or "auto"')
-
-
-class _Flag:
-    """The JSON file that asks for an exit, as MindSpore's OnRequestExit reads it: `{"GracefulExit": 1}`."""
-
-    def __init__(self, path: str, *, puts_back: bool) -> None:
-        self._path = path
-        self._stale: StaleFlag | None = None
-        if self._is_set():
-            self._stale = StaleFlag(path, KEY)
-            if puts_back:
-                self._stale.put_back()
-
-    def asks(self) -> bool:
-        """Whether an exit was asked for since the loop was made."""
-        if self._stale is not None and not self._stale.was_written():
-            return False
-        self._stale = None
-        return self._is_set()
-
-    def _is_set(self) -> bool:
-        try:
-            told = json.loads(Path(self._path).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return False
-        return isinstance(told, dict) and told.get(KEY) == 1
+    check_every(every)

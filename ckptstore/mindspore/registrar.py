@@ -51,7 +51,7 @@ _LOOK_SECONDS = 60.0
 """Between two looks at what else is saved beside what is watched."""
 
 
-def _never_stops_training(hook: Callable[..., None]) -> Callable[..., None]:
+def never_stops_training(hook: Callable[..., None]) -> Callable[..., None]:
     """Whatever goes wrong in a hook is logged, once a hook, and training goes on.
 
     Only before its first step may it be refused: nothing was done yet, and to go on would hide what was saved before,
@@ -125,7 +125,7 @@ class Registrar(Callback):
                 log.exception("ckptstore failed in %s; training goes on, saves may be missing", what)
             self.failed.add(what)
 
-    @_never_stops_training
+    @never_stops_training
     def on_train_begin(self, run_context: Any) -> None:
         """Find what to watch and where it saves, and let MindSpore's step count go on."""
         self._is_training = True
@@ -143,15 +143,22 @@ class Registrar(Callback):
         progress.has_trained, progress.has_failed = True, False
         session.record_steps_per_epoch()
         self._steps.begin(self._periodic(), is_repair=is_repair)
-        for watch in self._watches:
-            with self.surviving(f"watching {type(watch.callback).__name__}", refuses=True):
-                watch.begin(session)
-        if self._dying_gasp is not None:
-            self._dying_gasp.begin(session, self._watches)
+        self._begin_saving()
         session.begin_retention()
         with self.surviving("what callbacks keep"):
             self._keeper.begin(params, session.network, self, self._remembered())
+        self._heed_requests(params)
+
+    def _heed_requests(self, params: Any) -> None:
         self._termination.arm(data_sink=bool(params.get("dataset_sink_mode")))
+
+    def _begin_saving(self) -> None:
+        """Training begins, and what is watched is known: see where each callback saves."""
+        for watch in self._watches:
+            with self.surviving(f"watching {type(watch.callback).__name__}", refuses=True):
+                watch.begin(self._session)
+        if self._dying_gasp is not None:
+            self._dying_gasp.begin(self._session, self._watches)
 
     def _begin(self, params: Any) -> None:
         """Raises `RefusedError` where training would not go on where `resume` said."""
@@ -178,20 +185,23 @@ class Registrar(Callback):
                     "%s was given to the registrar and is not in the callbacks of this training: it saves nothing", name
                 )
         if not self._watches:
-            log.warning("there is no ModelCheckpoint among the callbacks: ckptstore has nothing to register")
+            self._saves_nothing()
         for name in set_after_save(params.list_callback):
             self._session.complaints.warn(
                 f"{name} sets parameters at the end of a step, after ModelCheckpoint has saved it, and the files lack "
                 f"that: put {name} before ModelCheckpoint in the callbacks"
             )
 
-    @_never_stops_training
+    def _saves_nothing(self) -> None:
+        log.warning("there is no ModelCheckpoint among the callbacks: ckptstore has nothing to register")
+
+    @never_stops_training
     def on_train_epoch_begin(self, run_context: Any) -> None:  # noqa: ARG002
         """See, once, in which epoch training starts."""
         self._steps.begin_epoch()
         self._keeper.begin_epoch()
 
-    @_never_stops_training
+    @never_stops_training
     def on_train_step_begin(self, run_context: Any) -> None:  # noqa: ARG002
         """Note what the step starts from; before the first, see that no callback has loaded another state."""
         session = self._session
@@ -209,7 +219,7 @@ class Registrar(Callback):
         session.seed_step([session.params.train_network])
         self._times.begins(time.monotonic())
 
-    @_never_stops_training
+    @never_stops_training
     def on_train_step_end(self, run_context: Any) -> None:
         """Count the step, and register what was saved after it."""
         now = time.monotonic()
@@ -221,13 +231,17 @@ class Registrar(Callback):
         if run_context.get_stop_requested():
             with self.surviving("what callbacks keep"):
                 self._keeper.stop()
-        self._times.done(saved=self._poll())
+        self._times.done(saved=self._save_or_poll())
+
+    def _save_or_poll(self) -> bool:
+        """A step has ended: hand over what was saved after it; whether there was anything."""
+        return self._poll()
 
     def _keep_layout_files(self) -> None:
         for path in self._layout_files.written():
             self._session.launch.keep_layout_file(path)
 
-    @_never_stops_training
+    @never_stops_training
     def on_train_epoch_end(self, run_context: Any) -> None:  # noqa: ARG002
         """Register what was saved at the end of the epoch, and see what else was, once in a while."""
         self._poll()
@@ -237,7 +251,7 @@ class Registrar(Callback):
             self._next_look = time.monotonic() + _LOOK_SECONDS
             self._session.recorder.call(self._session.places.look_for_unwatched)
 
-    @_never_stops_training
+    @never_stops_training
     def on_train_end(self, run_context: Any) -> None:  # noqa: ARG002
         """Register what was saved at the end of training."""
         self._poll()
@@ -250,7 +264,7 @@ class Registrar(Callback):
                 self._guard.begin()
         return self
 
-    @_never_stops_training
+    @never_stops_training
     def __exit__(self, *error: Any) -> None:
         """See how training ended, and have everything in the catalog before the process may be gone."""
         self._depth -= 1
@@ -259,7 +273,7 @@ class Registrar(Callback):
         self._is_training = False
         session = self._session
         kind, raised, trace = error or (None, None, None)
-        name = kind.__name__ if isinstance(kind, type) else None
+        name = self._error(kind)
         with self.surviving("the start of the next training"):
             self._forget_start(is_wrong=is_wrong_result(raised))
         session.progress.has_failed = name is not None
@@ -285,8 +299,15 @@ class Registrar(Callback):
         with self.surviving("the end of training"):
             self._end(name, left)
         session.recorder.call(session.places.look_for_unwatched)
-        session.close()
+        self._close()
+
+    def _close(self) -> None:
+        self._session.close()
         self._termination.disarm()
+
+    def _error(self, raised: type[BaseException] | None) -> str | None:
+        """The name of the exception that ended training; None if it ended as it should."""
+        return raised.__name__ if isinstance(raised, type) else None
 
     def _forget_start(self, *, is_wrong: bool) -> None:
         """Have the dataset begin anew with the next training.
@@ -304,13 +325,17 @@ class Registrar(Callback):
         session = self._session
         if left in (InterruptedStep.DONE, InterruptedStep.NOT_DONE) and session.network.is_readable:
             session.record_ending(error)
-            if error is not None and self._dying_gasp is not None:
+            if error is not None:
                 with self.surviving("save_on_exception"):
-                    self._dying_gasp.save(session)
+                    self._save_at_exception()
             return
         log.warning("how far training had come is not certain: nothing is saved at this exception")
         if left is InterruptedStep.HALF_DONE:
             session.record_ending(error, half_done=True)
+
+    def _save_at_exception(self) -> None:
+        if self._dying_gasp is not None:
+            self._dying_gasp.save(self._session)
 
     def _poll(self) -> bool:
         """Hand over what was saved since the last time; whether there was anything."""
@@ -353,4 +378,5 @@ class Registrar(Callback):
             self._dying_gasp.note_saved(file.global_step)
 
     def _periodic(self) -> list[PeriodicWatch]:
+        """The watches of ModelCheckpoints."""
         return [watch for watch in self._watches if isinstance(watch, PeriodicWatch)]

@@ -27,7 +27,58 @@ _COUNTERS = (OPTIMIZER_STEP, STATE_STEP)
 OF_BATCH_NORM = ("moving_mean", "moving_variance")
 
 
-class TrainState:
+class Parameters:
+    """Parameters by the name that a file has them under, and memory for one copy of their values."""
+
+    def __init__(self, named: dict[str, Parameter]) -> None:
+        self.named = named
+        self._buffers: dict[str, Any] = {}
+
+    def get_parameters(self) -> Iterator[Parameter]:
+        """As `nn.Cell.get_parameters`."""
+        return iter(self.named.values())
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all values."""
+        return sum(item.nbytes for item in self.named.values())
+
+    def check_format(self, form: str) -> None:
+        """Raise `UsageError` where files of a format cannot hold a parameter."""
+        for name, item in self.named.items():
+            if form == "safetensors" and not can_hold(_type_of(item)):
+                raise UsageError(
+                    f"a .safetensors file cannot hold {name}, which is {_type_of(item)}", 'use format="ckpt"'
+                )
+
+    def make_room(self) -> None:
+        """Make the memory for a copy, and have the machine really give it: the first copy is as quick as the others."""
+        for name, item in self.named.items():
+            self._buffers[name] = np.full(item.nbytes, 0, np.uint8)
+
+    def copied(self) -> Values:
+        """The values as they are now. The memory is that of the copy before: that one must not be in use any more."""
+        copies = []
+        for name, item in self.named.items():
+            values = item.asnumpy()
+            room = self._buffers.get(name)
+            if room is None or room.nbytes != values.nbytes:
+                room = self._buffers[name] = np.empty(values.nbytes, np.uint8)
+            copy = room.view(values.dtype).reshape(values.shape)
+            np.copyto(copy, values)
+            copies.append((name, _type_of(item), copy))
+        return Values(copies)
+
+    def uncopied(self) -> Values:
+        """The values, each read when it is written: no step may change them before that."""
+        return Values([(name, _type_of(item), item) for name, item in self.named.items()])
+
+    def write(self, path: str) -> None:
+        """Write the values to a new file, a `.safetensors` or `.ckpt` by its name: for `launch.save`."""
+        self.copied().write(path)
+
+
+class TrainState(Parameters):
     """Every parameter of networks and optimizers, by the name that a file has it under.
 
     One of a kind has MindSpore's own names. Of several, given as a list or by names, each name begins with that of its
@@ -36,8 +87,8 @@ class TrainState:
     """
 
     def __init__(self, network: Any, optimizer: Any) -> None:
+        super().__init__({})
         self.networks, self.optimizers = _each("network", network), _each("optimizer", optimizer)
-        self.named: dict[str, Parameter] = {}
         self._known: set[int] = set()
         for prefix, each in self.networks.items():
             self._add(prefix, each.get_parameters())
@@ -47,11 +98,6 @@ class TrainState:
             if item.has_init:
                 item.init_data()
         self.has_rates = any(True for each in self.optimizers.values() for _ in _of_groups(each))
-        self._buffers: dict[str, Any] = {}
-
-    def get_parameters(self) -> Iterator[Parameter]:
-        """As `nn.Cell.get_parameters`."""
-        return iter(self.named.values())
 
     def counters(self) -> tuple[int | None, ...]:
         """The updates that each optimizer has begun; None for one that does not tell."""
@@ -66,28 +112,6 @@ class TrainState:
         of_norms = [name for name in names if name.endswith(OF_BATCH_NORM)]
         return bool(of_norms), len(of_norms) < len(names)
 
-    def check_format(self, form: str) -> None:
-        """Raise `UsageError` where files of a format cannot hold a parameter."""
-        for name, item in self.named.items():
-            if form == "safetensors" and not can_hold(_type_of(item)):
-                raise UsageError(
-                    f"a .safetensors file cannot hold {name}, which is {_type_of(item)}", 'use format="ckpt"'
-                )
-
-    def copied(self) -> Copy:
-        """The values as they are now. The memory is that of the copy before: that one must not be in use any more."""
-        for name, item in self.named.items():
-            values = item.asnumpy()
-            held = self._buffers.get(name)
-            if held is None or held.shape != values.shape or held.dtype != values.dtype:
-                held = self._buffers[name] = np.empty_like(values, order="C")
-            np.copyto(held, values)
-        return Copy([(name, _type_of(item), self._buffers[name]) for name, item in self.named.items()])
-
-    def write(self, path: str) -> None:
-        """Write the values to a new file, a `.safetensors` or `.ckpt` by its name: for `launch.save`."""
-        self.copied().write(path)
-
     def _add(self, prefix: str, found: Iterable[Parameter]) -> None:
         for item in found:
             if id(item) in self._known or 0 in item.shape:  # no values: a .ckpt lacks it
@@ -101,23 +125,37 @@ class TrainState:
             self._known.add(id(item))
 
 
-class Copy:
-    """Values of parameters, by name and type, that no step changes any more."""
+class Values:
+    """Values to be written, by name and type: arrays, or parameters whose values are read when they are written."""
 
     def __init__(self, values: list[tuple[str, str, Any]]) -> None:
         self._values = values
 
+    def with_numbers(self, numbers: Mapping[str, Any]) -> Values:
+        """These and numbers, as the tensors that `mindspore.save_checkpoint` makes of them in `append_dict`."""
+        tensors = [(name, mindspore.Tensor(each, _OF_NUMBERS[type(each)])) for name, each in numbers.items()]
+        return Values([*self._values, *((name, str(each.dtype), each.asnumpy()) for name, each in tensors)])
+
     def write(self, path: str) -> str | None:
         """Write them to a new file; returns its digest, if it is known. Raises `OSError`."""
         if path.endswith(".safetensors"):
-            tensors = [
-                Tensor(name, kind, value.shape, memoryview(value.reshape(-1).view(np.uint8)))
-                for name, kind, value in self._values
-            ]
+            tensors = [_tensor(*each) for each in self._values]
             return write_safetensors(path, tensors, {"format": "ms", "remove_redundancy": "False"})
-        values = [{"name": name, "data": mindspore.Tensor(value)} for name, _, value in self._values]
+        values = [
+            {"name": name, "data": value if isinstance(value, Parameter) else mindspore.Tensor(value)}
+            for name, _, value in self._values
+        ]
         mindspore.save_checkpoint(values, path, format="ckpt")
         return None
+
+
+def _tensor(name: str, kind: str, value: Any) -> Tensor:
+    def data() -> memoryview:
+        array: Any = value.asnumpy() if isinstance(value, mindspore.Tensor) else value
+        rows: Any = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        return memoryview(rows)
+
+    return Tensor(name, kind, tuple(value.shape), value.nbytes, data)
 
 
 def tensors_of(network: Any, appended: Mapping[str, Any]) -> list[Tensor] | None:
@@ -139,11 +177,7 @@ def tensors_of(network: Any, appended: Mapping[str, Any]) -> list[Tensor] | None
         values[name] = value if kind is None else mindspore.Tensor(value, kind)
     if not all(can_hold(str(value.dtype)) for value in values.values()):
         return None
-    arrays: dict[str, Any] = {name: np.ascontiguousarray(value.asnumpy()) for name, value in values.items()}
-    return [
-        Tensor(name, str(values[name].dtype), values[name].shape, memoryview(array.reshape(-1).view(np.uint8)))
-        for name, array in arrays.items()
-    ]
+    return [_tensor(name, str(value.dtype), value) for name, value in values.items()]
 
 
 def is_special(parameter: Any) -> bool:

@@ -11,81 +11,169 @@ from typing import TYPE_CHECKING, Any
 
 from ckptstore.core.interval import Cost
 from ckptstore.core.model import Content, Kind, Timing
+from ckptstore.core.text import size
 from ckptstore.disk.files import digest, names_in, real_directory
 from ckptstore.errors import CkptstoreError
+from ckptstore.mindspore.free_memory import free_memory
 from ckptstore.outside import Future, Path, ThreadPoolExecutor, time
 from ckptstore.resume.register import measured
 from ckptstore.training import companions
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ckptstore.core.model import Checkpoint
     from ckptstore.mindspore.session import Session
-    from ckptstore.mindspore.state import Copy, TrainState
+    from ckptstore.mindspore.state import Parameters, Values
     from ckptstore.outside import os
 
 log = logging.getLogger("ckptstore")
+
+_PART = 10
+"""The copies may take one part in so many of the memory that is free."""
+
+_MUCH = 1.0
+"""Seconds that saves have waited for others, from which on that is said."""
 
 _MEASURED = 5
 """How many of the last saves tell what one costs: the first one is slower, and now and then another."""
 
 
 class StateWriter:
-    """Saves the state of one rank; at most one save is under way, and the next one waits for it."""
+    """Saves the state of one rank; at most one save is under way, and the next one waits for it, which is counted.
+
+    `buffers` are the bytes that the copies may take; None: a tenth of the memory that is free. Where they take more, a
+    save copies nothing, and training waits until it is written.
+    """
 
     def __init__(
-        self, session: Session, state: TrainState, *, directory: str | os.PathLike[str], prefix: str, form: str
+        self,
+        session: Session,
+        *,
+        directory: str | os.PathLike[str],
+        prefix: str,
+        form: str,
+        buffers: int | None = None,
     ) -> None:
         self._session, self._launch = session, session.launch
-        self._state, self._form = state, form
+        self._form = form
+        self._most = buffers
+        self._copies = True
         root = real_directory(directory)
         self.directory = root if self._launch.world_size == 1 else f"{root}/rank_{self._launch.rank}"
         self._prefix = prefix
         self._writer = ThreadPoolExecutor(1, "ckptstore-save")
+        self._has_begun = False
+        self._has_complained = False
+        self._saves = self._waits = 0
+        self._waited = 0.0  # seconds
         self._under_way: Future[None] | None = None
         self.saved_step = session.progress.global_step  # of the newest save that was begun, or of the start
         self._since: tuple[int, float] | None = None
         self._costs: deque[Cost] = deque(maxlen=_MEASURED)
         self.cost: Cost | None = None  # of the last few saves of this rank; None: none is on the disk yet
 
-    def begin(self) -> None:
-        """Training begins. Raises `RefusedError` if newer states of the run are there that the start did not see."""
+    def begin(self, state: Parameters) -> None:
+        """Training of `state` begins.
+
+        Raises `UsageError` if the format cannot hold it, `RefusedError` if newer states of the run are there that the
+        start did not see.
+        """
+        state.check_format(self._form)
+        self._state = state
         names = names_in(self.directory)
-        prefixes = chain([self._prefix], (f"{self._prefix}_{repeat}" for repeat in count(1)))
-        self._prefix = next(each for each in prefixes if not any(name.startswith(f"{each}-") for name in names))
+        if not self._has_begun:  # a later training of the launch goes on with its names
+            prefixes = chain([self._prefix], (f"{self._prefix}_{repeat}" for repeat in count(1)))
+            self._prefix = next(each for each in prefixes if not any(name.startswith(f"{each}-") for name in names))
+        self._has_begun = True
         self._session.places.add(
             self.directory, kind=Kind.PERIODIC, prefix=self._prefix, names_before=lambda _: (), content=Content.FULL
         )
+        self._make_room()
 
-    def save(self, kind: Kind, place: tuple[int, int], beside: dict[str, Any], *, at_exit: bool = False) -> None:
+    def _make_room(self) -> None:
+        """Have the memory for the copies made while the first steps are done, or do without."""
+        needed, free = self._state.nbytes, free_memory()
+        most = self._most if self._most is not None else needed if free is None else free // _PART
+        self._copies = needed <= most
+        if self._copies:
+            self._under_way = self._writer.submit(self._state.make_room)
+        else:
+            log.warning(
+                "run %s: a copy of the state takes %s, and %s may be used for it: training waits at each save until it "
+                "is written. buffers=%d allows the copy",
+                self._launch.name,
+                size(needed),
+                size(most),
+                needed,
+            )
+
+    def save(
+        self,
+        kind: Kind,
+        place: tuple[int, int],
+        beside: dict[str, Any],
+        *,
+        numbers: Mapping[str, Any] | None = None,
+        at_exit: bool = False,
+    ) -> Checkpoint | None:
         """Copy the state after the last step, and have it written with what goes `beside` it, and registered.
 
-        `place` is its epoch and the step in that. `at_exit`: here and now, since the interpreter starts no thread any
-        more.
+        `place` is its epoch and the step in that; `numbers` go into the file, by name. `at_exit`: here and now, since
+        the interpreter starts no thread any more. Returns its record, as far as it is known; None if there is none.
         """
         step = self._session.progress.global_step
         took = self._step_took(step)
-        self.wait()
+        self._wait_for_the_last(step)
         try:
-            file = self._session.describe(
-                f"{self.directory}/{self._prefix}-{place[0]}_{place[1]}.{self._form}", kind=kind
-            )
+            file = self._session.describe(self.path(place), kind=kind)
         except CkptstoreError as error:
             log.error("step %d is not saved: %s; training goes on", step, error)  # noqa: TRY400
-            return
+            return None
         if file.quarantine:
             self._session.complaints.warn(
                 f"step {step} of run {self._launch.name} is quarantined: {file.quarantine}. What is saved while that "
                 "is so is registered, and no start takes it"
             )
         began = time.monotonic()
-        values = self._state.copied()
+        values = (self._state.copied() if self._copies else self._state.uncopied()).with_numbers(numbers or {})
         timing = Timing(time.monotonic() - began, step=took)
         self.saved_step = step
-        if at_exit:
-            self._write(file, values, beside, began=began, timing=timing, at_exit=True)
+        if at_exit or not self._copies:
+            self._write(file, values, beside, began=began, timing=timing, at_exit=at_exit)
         else:
             self._under_way = self._writer.submit(self._write, file, values, beside, began=began, timing=timing)
         self.time_from(step)
+        return file
+
+    def _wait_for_the_last(self, step: int) -> None:
+        """All ranks save the same steps, so none is passed over: the next save waits, and that is counted."""
+        self._saves += 1
+        began = time.monotonic()
+        is_late = self._saves > 1 and self._under_way is not None and not self._under_way.done()
+        self.wait()
+        if is_late:
+            self._waits += 1
+            self._waited += time.monotonic() - began
+        if self._waited >= _MUCH and not self._has_complained:
+            self._has_complained = True
+            log.warning(
+                "run %s: saves wait for the ones before to be written, %.1f s up to step %d, and training waits with "
+                "them: save less often, or to a faster disk",
+                self._launch.name,
+                self._waited,
+                step,
+            )
+
+    def close(self) -> None:
+        """Training is over: wait for the last save."""
+        self.wait()
+        if self._has_complained:
+            log.info("%d of %d saves waited for the ones before, %.1f s", self._waits, self._saves, self._waited)
+
+    def path(self, place: tuple[int, int]) -> str:
+        """Where the state of an epoch and a step in it is saved to, unless the name is taken then."""
+        return f"{self.directory}/{self._prefix}-{place[0]}_{place[1]}.{self._form}"
 
     def time_from(self, step: int) -> None:
         """From now on see how long steps take; this one was just done."""
@@ -106,7 +194,7 @@ class StateWriter:
     def _write(
         self,
         file: Checkpoint,
-        values: Copy,
+        values: Values,
         beside: dict[str, Any],
         *,
         began: float,

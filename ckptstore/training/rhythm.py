@@ -42,7 +42,7 @@ class Rhythm:
         self.every = SHORTEST if every == "auto" else every
         self._rank, self._alone = rank, alone
         self._saved_at = self._asked_at = now
-        self._asked_step = step
+        self._step = self._asked_step = step
         self._steps = 1
 
     def asks(self, step: int) -> bool:
@@ -67,8 +67,9 @@ class Rhythm:
         self.every = max(SHORTEST, timedelta(seconds=best_interval(cost, mtbf)))
 
     def is_due(self, step: int) -> bool:
-        """Whether a save is due after a step, by their number."""
-        return isinstance(self.every, int) and step % self.every == 0
+        """Whether a save is due after a step, by their number: with data sinking several steps end at once."""
+        before, self._step = self._step, step
+        return isinstance(self.every, int) and step // self.every > before // self.every
 
     def saved(self, now: float) -> None:
         """A save was begun."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ckptstore.mindspore.loop import LEFT
+from ckptstore.mindspore.schedule import LEFT
 from tests.mindspore.running import Run, python
 
 JOB = Path(__file__).with_name("loop_job.py")

@@ -14,7 +14,7 @@ from mindspore.parallel.cluster.run import get_args
 
 from ckptstore.api import connect
 from ckptstore.errors import RefusedError
-from ckptstore.mindspore.loop import LEFT
+from ckptstore.mindspore.schedule import LEFT
 from tests.mindspore.running import IMPORTED, with_msrun
 from tests.postgres_server import free_port
 from tests.starting import warm_programs

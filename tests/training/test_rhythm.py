@@ -15,7 +15,11 @@ def rhythm(every: int | timedelta | Literal["auto"], *, rank: int = 0, alone: bo
 
 def test_by_steps_the_number_of_the_step_tells() -> None:
     """So that every rank saves at the same one, from wherever it started."""
-    assert [step for step in range(1, 21) if rhythm(5).is_due(step)] == [5, 10, 15, 20]
+    for start in (0, 3):
+        counted = Rhythm(5, step=start, now=100.0, rank=0, alone=True)
+        assert [step for step in range(start + 1, 21) if counted.is_due(step)] == [5, 10, 15, 20]
+    sunk = rhythm(5)
+    assert [step for step in (4, 8, 9, 15, 31) if sunk.is_due(step)] == [8, 15, 31]  # several steps end at once
     assert not rhythm(timedelta(seconds=1)).is_due(5)
 
 

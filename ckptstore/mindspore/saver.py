@@ -1,0 +1,196 @@
+"""The callback that saves: for `Model.train`, in place of a ModelCheckpoint and a registrar."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import mindspore
+from mindspore.experimental import MapParameter
+
+from ckptstore.core.model import Kind, epoch_and_step
+from ckptstore.disk.files import real_directory
+from ckptstore.errors import RefusedError, UsageError
+from ckptstore.mindspore import compat
+from ckptstore.mindspore.registrar import Registrar, never_stops_training
+from ckptstore.mindspore.schedule import LEFT, check_every
+from ckptstore.mindspore.state import UNCUT, Parameters
+from ckptstore.mindspore.state_writer import StateWriter
+from ckptstore.outside import Path
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import Literal
+
+    from ckptstore.mindspore.schedule import Schedule
+    from ckptstore.mindspore.step_count import InterruptedStep
+    from ckptstore.outside import os
+    from ckptstore.training.rhythm import Every
+
+    AppendInfo = Sequence[str | Mapping[str, float]]
+
+log = logging.getLogger("ckptstore")
+
+EPOCH = "epoch"
+_COUNTS = ("epoch_num", "step_num")
+_INSTEAD = "use ModelCheckpoint and give it to launch.registrar"
+
+
+class Saver(Registrar):
+    """Saves the train network when it is due, and registers that. Made by `TrainingLaunch.saver`; last in the list."""
+
+    def __init__(
+        self,
+        *given: Any,
+        every: Every | Literal["epoch"],
+        schedule: Callable[[Every], Schedule],
+        directory: str | os.PathLike[str],
+        prefix: str,
+        form: str,
+        append_info: AppendInfo,
+        buffers: int | None,
+        **registers: Any,
+    ) -> None:
+        super().__init__(*given, **registers)
+        self._every, self._make_schedule = every, schedule
+        self._writer = StateWriter(self._session, directory=directory, prefix=prefix, form=form, buffers=buffers)
+        self._append_info = append_info
+        self._schedule: Schedule | None = None
+        self._is_asked = self._leaves = self._is_timed = False
+
+    def save(self) -> None:
+        """Save now: when all callbacks have heard of the end of the step, or of the epoch. All ranks must call it."""
+        if not self._is_training:
+            raise UsageError("saver.save was called, and no training is under way", "call it in a callback")
+        self._is_asked = True
+
+    def _saves_nothing(self) -> None:
+        """No other callback saves, as it should be."""
+
+    def _begin_saving(self) -> None:
+        session = self._session
+        self._check(session.params)
+        super()._begin_saving()
+        an_epoch = session.steps.an_epoch
+        if self._every == EPOCH and not an_epoch:
+            raise RefusedError("the dataset does not tell how many steps an epoch has", "give every= as steps or time")
+        self._schedule = self._make_schedule(an_epoch or 1 if self._every == EPOCH else self._every)  # type: ignore[arg-type]
+        self._writer.begin(Parameters(session.network.parameters))
+        self._is_asked = self._leaves = self._is_timed = False
+
+    def _check(self, params: Any) -> None:
+        """Raise `RefusedError` for what cannot be saved, and where somebody else would save the same."""
+        mode = mindspore.get_auto_parallel_context("parallel_mode")
+        if mode not in UNCUT:
+            raise RefusedError(f"launch.saver saves whole parameters, and in {mode} each rank has parts", _INSTEAD)
+        for name, item in self._session.network.parameters.items():
+            if isinstance(item, MapParameter):
+                raise RefusedError(f"launch.saver cannot save {name}, which is a MapParameter", _INSTEAD)
+        others = [each for each in params.list_callback if isinstance(each, Registrar) and each is not self]
+        if others:
+            raise RefusedError(
+                f"{type(others[0]).__name__} and Saver are both among the callbacks, and each counts the steps",
+                "leave the registrar out: launch.saver registers what other callbacks save, too",
+            )
+        own = Path(self._writer.directory)
+        for watch in self._periodic():
+            there = compat.DIRECTORY.get(watch.callback, None)
+            if isinstance(there, str) and own.is_relative_to(real_directory(there)):
+                self._session.complaints.warn(
+                    f"ModelCheckpoint saves to {there} too: leave it out, launch.saver saves the same state"
+                )
+
+    def _heed_requests(self, params: Any) -> None:  # noqa: ARG002
+        if self._schedule is not None:
+            self._schedule.begin()
+
+    def _save_or_poll(self) -> bool:
+        has_saved = self._poll()
+        if self._schedule is None:
+            return has_saved
+        step = self._session.progress.global_step
+        if not self._is_timed:  # the first step, which is compiled, tells nothing
+            self._is_timed = True
+            self._writer.time_from(step)
+        is_due, self._leaves = self._schedule.after(step, self._writer.cost)
+        self._is_asked = self._is_asked or is_due
+        if not self._keeper.ends_epoch(step):
+            return self._save_what_is_due() or has_saved
+        return has_saved
+
+    @never_stops_training
+    def on_train_epoch_end(self, run_context: Any) -> None:
+        """Save what is due after the last step of the epoch: the callbacks have heard of its end by now."""
+        super().on_train_epoch_end(run_context)
+        self._save_what_is_due()
+
+    def _save_what_is_due(self) -> bool:
+        is_asked, self._is_asked = self._is_asked, False
+        if self._leaves:
+            self._save(Kind.GRACEFUL_EXIT)
+            raise SystemExit(LEFT)
+        if is_asked:
+            self._save(Kind.PERIODIC)
+        return is_asked
+
+    @never_stops_training
+    def on_train_end(self, run_context: Any) -> None:
+        """Save the last state, if it is not saved."""
+        super().on_train_end(run_context)
+        if self._session.progress.global_step > self._writer.saved_step:
+            self._save(Kind.PERIODIC)
+
+    def _save_at_exception(self) -> None:
+        step, saved = self._session.progress.global_step, self._writer.saved_step
+        if self._keeper.awaits_epoch_end:
+            log.warning(
+                "step %d is not saved at this exception: callbacks had not heard that its epoch had ended, and would "
+                "go on otherwise. The next start goes on after step %d",
+                step,
+                saved,
+            )
+        elif step > saved:
+            self._save(Kind.DYING_GASP)
+
+    def _save(self, kind: Kind) -> None:
+        session = self._session
+        step = session.progress.global_step
+        epoch, step_in_epoch = epoch_and_step(step, session.steps.an_epoch)
+        place = epoch or 0, step_in_epoch or 0
+        beside = self._keeper.content(self._writer.path(place))
+        numbers: dict[str, float] = {"epoch_num": place[0], "step_num": step}
+        for each in self._append_info:
+            numbers |= {} if isinstance(each, str) else dict(each)
+        file = self._writer.save(kind, place, beside, numbers=numbers)
+        if file is not None and self._schedule is not None:
+            self._schedule.saved()
+            if file.optimizer_step is not None:
+                self._steps.note_counter(file.global_step, file.optimizer_step)
+
+    def _error(self, raised: type[BaseException] | None) -> str | None:
+        return None if self._leaves else super()._error(raised)
+
+    def _end(self, error: str | None, left: InterruptedStep) -> None:
+        self._writer.wait()
+        super()._end(error, left)
+
+    def _close(self) -> None:
+        self._writer.close()
+        super()._close()
+        if self._schedule is not None:
+            if self._leaves:
+                self._schedule.leave(self._session.progress.global_step)
+            self._schedule.end()
+
+
+def check_saver(every: object, append_info: AppendInfo) -> None:
+    """Raise `UsageError` for what no saver can follow."""
+    if every != EPOCH:
+        check_every(every)
+    for each in append_info:
+        numbers = each.values() if hasattr(each, "values") else ()
+        is_number = all(isinstance(value, (bool, int, float)) for value in numbers)
+        if not (each in _COUNTS if isinstance(each, str) else hasattr(each, "values") and is_number):
+            raise UsageError(
+                f"append_info has {each!r}", 'give "epoch_num", "step_num" and dicts of numbers, as {"batch_scale": 2}'
+            )

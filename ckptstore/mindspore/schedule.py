@@ -1,0 +1,124 @@
+"""When a training saves, and when it leaves: what its ranks decide together after a step."""
+
+from __future__ import annotations
+
+import json
+import logging
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from ckptstore.disk.exit_flags import KEY
+from ckptstore.errors import UsageError
+from ckptstore.mindspore import communication
+from ckptstore.outside import Path, os, signal, threading, time
+from ckptstore.training.rhythm import Question, Rhythm
+from ckptstore.training.stale_flag import StaleFlag
+
+if TYPE_CHECKING:
+    from ckptstore.core.interval import Cost
+    from ckptstore.training.rank_launch import RankLaunch
+    from ckptstore.training.rhythm import Every
+
+log = logging.getLogger("ckptstore")
+
+LEFT = 75
+"""The exit code of a process that saved and left on request, and is to be started again (EX_TEMPFAIL)."""
+
+
+class Schedule:
+    """Of one rank. `mtbf` is the mean time between failures in seconds, for `every="auto"` on rank 0.
+
+    `exit_flag` is a JSON file that asks for an exit, as MindSpore's OnRequestExit reads it: `{"GracefulExit": 1}`.
+    SIGTERM and `ckptstore exit` ask for one too.
+    """
+
+    def __init__(
+        self, launch: RankLaunch, every: Every, *, step: int, mtbf: float | None, exit_flag: str | None
+    ) -> None:
+        self._launch, self._mtbf = launch, mtbf
+        self._rhythm = Rhythm(every, step=step, now=time.monotonic(), rank=launch.rank, alone=launch.world_size == 1)
+        self._flag = _Flag(exit_flag, puts_back=launch.rank == 0) if exit_flag else None
+        self._terminated = False
+        self._process = os.getpid()
+
+    def begin(self) -> None:
+        """Training begins: heed requests to leave."""
+        self._launch.exit_request.is_heeded()
+        is_main = threading.current_thread() is threading.main_thread()
+        if is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, self._terminate)
+
+    def after(self, step: int, cost: Cost | None) -> tuple[bool, bool]:
+        """Whether to save after this step, and whether to leave then. All ranks must call it after the same steps.
+
+        `cost` is that of the last saves, if any.
+        """
+        is_due = self._rhythm.is_due(step)
+        if not self._rhythm.asks(step):
+            return is_due, False
+        if self._mtbf is not None and cost is not None:
+            self._rhythm.adapt(cost, self._mtbf)
+        now = time.monotonic()
+        asked = bool(self._launch.exit_request.path()) or (self._flag is not None and self._flag.asks())
+        said = self._rhythm.question(step, now, leaves=self._terminated or asked)
+        said = Question(*communication.added_up(said))
+        self._rhythm.heard(step, time.monotonic(), said)
+        return is_due or bool(said.saves), bool(said.leaves)
+
+    def saved(self) -> None:
+        """A save was begun."""
+        self._rhythm.saved(time.monotonic())
+
+    def leave(self, step: int) -> SystemExit:
+        """The state is saved and training has ended: wait for the other ranks; what to raise then."""
+        if signal.getsignal(signal.SIGTERM) == self._terminate:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it comes once the preStop hook has seen the save
+        try:
+            communication.added_up([0])  # msrun kills the ranks that still save once one has ended with 75
+        except RuntimeError as error:  # a rank has died; this one has saved
+            log.warning("not all ranks have come to leave: %s", error)
+        log.info("run %s: step %d is saved; training ends on request (exit code %d)", self._launch.name, step, LEFT)
+        return SystemExit(LEFT)
+
+    def end(self) -> None:
+        """Training is over: SIGTERM is what it was."""
+        if signal.getsignal(signal.SIGTERM) == self._terminate:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    def _terminate(self, *_: object) -> None:
+        """SIGTERM: leave when this step is done. A second one ends the process at once, and any one a child of it."""
+        self._terminated = True
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        if os.getpid() != self._process:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def check_every(every: object) -> None:
+    """Raise `UsageError` for what is no number of steps, no time and not "auto"."""
+    is_time = every == "auto" or (isinstance(every, timedelta) and every > timedelta())
+    if not is_time and (isinstance(every, bool) or not isinstance(every, int) or every < 1):
+        raise UsageError(f"every is {every!r}", 'give a number of steps, a datetime.timedelta, or "auto"')
+
+
+class _Flag:
+    def __init__(self, path: str, *, puts_back: bool) -> None:
+        self._path = path
+        self._stale: StaleFlag | None = None
+        if self._is_set():
+            self._stale = StaleFlag(path, KEY)
+            if puts_back:
+                self._stale.put_back()
+
+    def asks(self) -> bool:
+        """Whether an exit was asked for since training began."""
+        if self._stale is not None and not self._stale.was_written():
+            return False
+        self._stale = None
+        return self._is_set()
+
+    def _is_set(self) -> bool:
+        try:
+            told = json.loads(Path(self._path).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return False
+        return isinstance(told, dict) and told.get(KEY) == 1

@@ -1,0 +1,196 @@
+"""`launch.saver`: one callback in place of a ModelCheckpoint and a registrar."""
+
+import threading
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore.train import Callback, EarlyStopping
+
+from ckptstore.api import Catalog
+from ckptstore.errors import RefusedError, UsageError
+from ckptstore.mindspore import state_writer
+from ckptstore.retention.policy import Policy
+from tests.mindspore.trainings import DoAt, Job, RaiseAt, assert_same, complaints, create_model, saving, values
+
+
+def saved_steps(catalog: Catalog) -> list[int]:
+    return sorted(file.global_step for file in catalog.files("run"))
+
+
+def new_job(**asked: Any) -> Job:
+    """With the same weights and data each time."""
+    ms.set_seed(1)
+    return Job(create_model(), **asked)
+
+
+def test_three_lines_save_and_go_on(catalog: Catalog, tmp_path: Path) -> None:
+    whole = new_job()
+    whole.train(whole.launch.saver(tmp_path / "whole", every=4), epochs=2)
+    first = new_job(fresh=True)
+    first.fail(RaiseAt(5), first.launch.saver(tmp_path / "ckpt", every=2), epochs=2)
+    second = new_job()
+    assert second.start.global_step == 5
+    second.train(second.launch.saver(tmp_path / "ckpt", every=2), epochs=2)
+    assert_same(second.model, whole.model)
+
+
+def test_files_have_mindspores_names_and_numbers(catalog: Catalog, tmp_path: Path) -> None:
+    job = Job()
+    extra = {"batch_scale": 2}
+    job.train(job.launch.saver(tmp_path, every=4, prefix="net", append_info=["epoch_num", extra]), epochs=2)
+    names = sorted(path.name for path in tmp_path.glob("*.safetensors"))
+    assert names == ["net-1_4.safetensors", "net-2_2.safetensors", "net-2_6.safetensors"]
+    held = ms.load_checkpoint(str(tmp_path / "net-2_2.safetensors"), format="safetensors")
+    assert {name: held[name].asnumpy().item() for name in ("epoch_num", "step_num", "batch_scale")} == {
+        "epoch_num": 2,
+        "step_num": 8,
+        "batch_scale": 2,
+    }
+    assert {file.kind.value for file in catalog.files("run")} == {"periodic"}
+    assert dict(Job().start.append_info)["batch_scale"] == 2
+
+
+@pytest.mark.parametrize(
+    ("every", "steps"), [("epoch", [6, 12]), (5, [5, 10, 12]), (timedelta(hours=1), [12]), ("auto", [12])]
+)
+def test_it_saves_when_it_is_due_and_at_the_end(catalog: Catalog, tmp_path: Path, every: Any, steps: list[int]) -> None:
+    job = Job()
+    job.train(job.launch.saver(tmp_path, every=every), epochs=2)
+    assert saved_steps(catalog) == steps
+
+
+@pytest.mark.parametrize("form", ["safetensors", "ckpt"])
+def test_without_room_for_a_copy_it_writes_at_once_and_says_so(
+    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture, form: str
+) -> None:
+    for directory, buffers in (("copied", None), ("at_once", 0)):
+        job = new_job(fresh=True)
+        job.train(job.launch.saver(tmp_path / directory, every=3, format=form, buffers=buffers))
+    copied, at_once = (sorted((tmp_path / each).glob(f"*.{form}")) for each in ("copied", "at_once"))
+    assert [path.read_bytes() for path in at_once] == [path.read_bytes() for path in copied] != []
+    told = [each for each in complaints(caplog) if "buffers=" in each]
+    assert len(told) == 1
+    assert "training waits at each save until it is written" in told[0]
+
+
+class AtEpochEnd(Callback):
+    def __init__(self, act: Any) -> None:
+        super().__init__()
+        self.act = act
+
+    def on_train_epoch_end(self, run_context: Any) -> None:
+        self.act()
+
+
+def test_saver_save_saves_now(catalog: Catalog, tmp_path: Path) -> None:
+    """Within a step, when that has ended; at the end of an epoch, at once."""
+    job = Job()
+    saver = job.launch.saver(tmp_path, every=100)
+    with pytest.raises(UsageError, match="no training is under way"):
+        saver.save()
+    job.train(DoAt(2, saver.save), AtEpochEnd(saver.save), saver, epochs=2)
+    assert saved_steps(catalog) == [2, 6, 12]
+
+
+def test_a_save_that_is_due_while_one_is_written_waits_and_is_counted(
+    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = Job()
+    saver = job.launch.saver(tmp_path, every=2)
+    writer = saver._writer
+    write, wait, comes_to_wait, calls = writer._write, writer.wait, threading.Event(), []
+
+    def written_late(*given: Any, **asked: Any) -> None:
+        assert comes_to_wait.wait(60)
+        write(*given, **asked)
+
+    def waits() -> None:
+        calls.append(writer._saves)
+        if len(calls) > 1:  # the first one is for the memory of the copy
+            comes_to_wait.set()
+        wait()
+
+    monkeypatch.setattr(writer, "_write", written_late)
+    monkeypatch.setattr(writer, "wait", waits)
+    monkeypatch.setattr(state_writer, "_MUCH", 0.0)
+    job.train(saver)
+    assert saved_steps(catalog) == [2, 4, 6]
+    assert writer._waits >= 1
+    assert any("saves wait for the ones before" in each for each in complaints(caplog))
+
+
+def test_it_keeps_what_its_policy_says(catalog: Catalog, tmp_path: Path) -> None:
+    job = Job()
+    job.train(job.launch.saver(tmp_path, every=1, keep=Policy(keep_last=2)), epochs=2)
+    assert len(list(tmp_path.glob("*.safetensors"))) < 12
+    assert catalog.resolve("run").plan.global_step == 12
+
+
+def test_early_stopping_stops_at_the_same_step_wherever_it_was_killed(catalog: Catalog, tmp_path: Path) -> None:
+    """It hears of an epoch's end after the state of its last step was saved."""
+
+    def stopping() -> EarlyStopping:
+        return EarlyStopping(monitor="loss", patience=2, min_delta=100.0)
+
+    whole = new_job()
+    whole.train(stopping(), whole.launch.saver(tmp_path / "whole", every=2), epochs=9)
+    stopped = whole.launch.global_step
+    for broken_at in range(1, stopped):
+        job = new_job(fresh=True)
+        job.fail(RaiseAt(broken_at), stopping(), job.launch.saver(tmp_path / f"{broken_at}", every=2), epochs=9)
+        again = new_job()
+        assert again.start.global_step == (broken_at if broken_at % 6 else broken_at - 2)
+        again.train(stopping(), again.launch.saver(tmp_path / f"{broken_at}", every=2), epochs=9)
+        assert again.launch.global_step == stopped
+        assert_same(again.model, whole.model)
+    last = Job()
+    before = values(last.model)
+    last.train(stopping(), last.launch.saver(tmp_path / "last", every=2), epochs=9)
+    assert last.launch.global_step == stopped
+    assert all(np.array_equal(value, before[name]) for name, value in values(last.model).items())
+
+
+@pytest.mark.parametrize(
+    ("asked", "what"),
+    [
+        ({"every": 0}, "every is 0"),
+        ({"every": "often"}, "every is 'often'"),
+        ({"every": 1, "format": "npz"}, "format is 'npz'"),
+        ({"every": 1, "append_info": ["step"]}, "append_info has 'step'"),
+        ({"every": 1, "append_info": [{"name": "text"}]}, "append_info has"),
+    ],
+)
+def test_what_it_cannot_follow_is_refused_at_once(catalog: Catalog, tmp_path: Path, asked: Any, what: str) -> None:
+    with pytest.raises(UsageError, match=what):
+        Job().launch.saver(tmp_path, **asked)
+
+
+def test_a_registrar_beside_it_is_refused(catalog: Catalog, tmp_path: Path) -> None:
+    job = Job()
+    with pytest.raises(RefusedError, match="Registrar and Saver are both among the callbacks"):
+        job.train(job.registrar(), job.launch.saver(tmp_path, every=2))
+
+
+def test_a_model_checkpoint_beside_it_is_named_and_what_it_saves_is_registered(
+    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = Job()
+    job.train(saving(tmp_path), saving(tmp_path / "elsewhere", "other"), job.launch.saver(tmp_path, every=3))
+    assert [each for each in complaints(caplog) if "leave it out" in each] == [
+        f"ModelCheckpoint saves to {tmp_path} too: leave it out, launch.saver saves the same state"
+    ]
+    assert {Path(file.path).name.split("-")[0] for file in catalog.files("run")} == {"net", "other", "CKP"}
+
+
+def test_parameters_that_are_cut_are_refused_before_the_first_step(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = Job()
+    monkeypatch.setattr(ms, "get_auto_parallel_context", lambda name: "semi_auto_parallel")
+    saver = job.launch.saver(tmp_path, every=1)
+    with pytest.raises(RefusedError, match="in semi_auto_parallel each rank has parts"):
+        saver._check(None)
